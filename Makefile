@@ -1,0 +1,34 @@
+# make demo   a fresh machine to a trained model: optimize, compile, run on 4 local ranks, picture
+# make test   lint, types and tests
+# make bench  the long runs: benchmarks/ and the tests marked slow
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: setup demo test lint bench clean
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[runtime,dev]'
+	touch $@
+
+demo: setup
+	$(BIN)/python -m examples.demo
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest
+
+bench: setup
+	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) build dist out .mypy_cache .ruff_cache .pytest_cache

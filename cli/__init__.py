@@ -1,0 +1,1 @@
+"""The pipeloom command, one file a subcommand."""

@@ -1,0 +1,1 @@
+"""Lowers schedules to per-rank programs."""

@@ -1,0 +1,1 @@
+"""Lowering steps, one file each: valid program in, valid program out."""

@@ -1,0 +1,1 @@
+"""What flows between the parts of pipeloom: profile, problem, schedule and program."""

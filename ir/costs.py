@@ -1,0 +1,51 @@
+"""The cost model's numbers as arrays: the one place where a problem turns into delays and sizes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .ops import FloatArray, IntArray
+from .problem import Problem
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Costs:
+    """What the simulator reads, with S stages, M microbatches and P ranks.
+
+    ``durations``: (4, S), by :class:`OpKind`. ``owner``: (S, M), the rank of each pair.
+    ``into_f[s, j]``: delay from the end of F(s-1, j) to F(s, j), 0 at stage 0.
+    ``into_b[s, j]``: delay from the end of B(s+1, j) to B(s, j), 0 at the last stage.
+    ``m_b``, ``m_w``: (S,). ``limit``: (P,), infinite where there is none.
+    """
+
+    durations: FloatArray
+    owner: IntArray
+    into_f: FloatArray
+    into_b: FloatArray
+    m_b: FloatArray
+    m_w: FloatArray
+    limit: FloatArray
+
+    @classmethod
+    def of(cls, problem: Problem) -> Costs:
+        stages = problem.profile.stages
+        t_f, t_b, t_w = (
+            np.array([getattr(s, key) for s in stages]) for key in ("t_f", "t_b", "t_w")
+        )
+        owner = problem.placement.matrix(len(stages), problem.microbatches)
+        into_f, into_b = np.zeros(owner.shape), np.zeros(owner.shape)
+        for s in range(1, len(stages)):
+            delays = problem.profile.delays(stages[s - 1].activation_bytes)
+            into_f[s] = delays[owner[s - 1], owner[s]]
+            into_b[s - 1] = delays[owner[s], owner[s - 1]]
+        return cls(
+            durations=np.stack([t_f, t_b, t_w, t_b + t_w]).astype(np.float64),
+            owner=owner,
+            into_f=into_f,
+            into_b=into_b,
+            m_b=np.array([s.m_b for s in stages], dtype=np.float64),
+            m_w=np.array([s.m_w for s in stages], dtype=np.float64),
+            limit=np.array(problem.memory_limit, dtype=np.float64),
+        )

@@ -1,0 +1,112 @@
+"""The problem: a profile, a number of microbatches, a placement, a memory limit and an objective."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from .ops import IntArray
+from .profile import Profile
+
+
+class Passing(Enum):
+    """What travels between ranks; it follows from where ops are placed."""
+
+    ACTIVATIONS = "activations"
+    WEIGHTS = "weights"
+    MIXED = "mixed"
+
+
+class Objective(Enum):
+    """What an iteration costs: without an optimizer barrier (period) or with one (makespan)."""
+
+    PERIOD = "period"
+    MAKESPAN = "makespan"
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Which rank runs the ops of (stage, microbatch).
+
+    ``owners`` gives the rank of each stage where activations travel, of each microbatch where
+    weights do, and of each pair, stage by stage, where both do.
+    """
+
+    passing: Passing
+    owners: tuple[int, ...]
+    name: str = "custom"
+
+    @classmethod
+    def linear(cls, ranks: int) -> Placement:
+        """Stage s on rank s."""
+        return cls(Passing.ACTIVATIONS, tuple(range(ranks)), "linear")
+
+    @classmethod
+    def interleaved(cls, ranks: int, chunks: int) -> Placement:
+        """Stage s on rank s mod P, ``chunks`` stages a rank."""
+        return cls(Passing.ACTIVATIONS, tuple(range(ranks)) * chunks, f"interleaved:{chunks}")
+
+    @classmethod
+    def round_robin(cls, ranks: int, microbatches: int) -> Placement:
+        """Microbatch j on rank j mod P; weights travel."""
+        owners = tuple(j % ranks for j in range(microbatches))
+        return cls(Passing.WEIGHTS, owners, "round-robin")
+
+    def matrix(self, stages: int, microbatches: int) -> IntArray:
+        """The rank of each (stage, microbatch), shape (S, M)."""
+        owners = np.array(self.owners, dtype=np.int64)
+        if self.passing is Passing.ACTIVATIONS:
+            owners = owners[:, None]
+        elif self.passing is Passing.MIXED:
+            owners = owners.reshape(stages, microbatches)
+        return np.ascontiguousarray(np.broadcast_to(owners, (stages, microbatches)))
+
+    def stages_of(self, rank: int) -> tuple[int, ...]:
+        """The stages that live on ``rank`` (activation passing)."""
+        return tuple(s for s, owner in enumerate(self.owners) if owner == rank)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One instance: every valid schedule of it keeps the placement and the memory limit.
+
+    ``memory_limit`` is one number a rank, ``math.inf`` where there is none.
+    """
+
+    profile: Profile
+    microbatches: int
+    placement: Placement
+    memory_limit: tuple[float, ...]
+    objective: Objective = Objective.PERIOD
+
+    @classmethod
+    def linear(
+        cls,
+        profile: Profile,
+        microbatches: int,
+        memory_limit: float | None = None,
+        objective: Objective = Objective.PERIOD,
+    ) -> Problem:
+        """One stage a rank, the profile's own memory limit unless one is given."""
+        return cls(
+            profile,
+            microbatches,
+            Placement.linear(profile.ranks),
+            profile.limit_from(memory_limit),
+            objective,
+        )
+
+    @property
+    def ranks(self) -> int:
+        return self.profile.ranks
+
+    @property
+    def stages(self) -> int:
+        return self.profile.num_stages
+
+    @property
+    def limited(self) -> bool:
+        return any(math.isfinite(limit) for limit in self.memory_limit)

@@ -1,0 +1,138 @@
+"""The profile: how long each stage computes, what it holds, and how far apart the ranks are.
+
+Times are milliseconds, memory is bytes; any one consistent unit works.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .ops import FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class StageProfile:
+    """One stage's times and sizes for one microbatch.
+
+    ``t_f``, ``t_b``, ``t_w``: T_F, T_B, T_W; a fused BW takes ``t_b + t_w``.
+    ``m_b``: memory held from the start of F to the end of B; ``m_w``: what of it stays until W ends.
+    ``activation_bytes``: what this stage sends to the next one. Unknown sizes are None.
+    """
+
+    t_f: float
+    t_b: float
+    t_w: float
+    m_b: float = 1.0
+    m_w: float = 0.0
+    activation_bytes: float | None = None
+    weight_bytes: float | None = None
+    grad_bytes: float | None = None
+    optimizer_bytes: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One link: latency in milliseconds, bandwidth in gigabytes (1e9 bytes) a second."""
+
+    latency: float
+    gigabytes_per_second: float
+
+    def delay(self, size: float) -> float:
+        """Milliseconds to carry ``size`` bytes."""
+        return self.latency + size / (self.gigabytes_per_second * 1e6)
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """The link between any two ranks, and the pairs ``(a, b, link)`` that differ, both directions."""
+
+    default: Link
+    pairs: tuple[tuple[int, int, Link], ...] = ()
+
+    def between(self, a: int, b: int) -> Link:
+        for first, second, link in self.pairs:
+            if {a, b} == {first, second}:
+                return link
+        return self.default
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What the planner knows of a model on a cluster; see ``docs/formats.md``.
+
+    ``t_comm`` is one delay between any two different ranks or a full matrix (row: sender).
+    ``memory_limit`` bounds activations, one number a rank; None is unlimited.
+    """
+
+    stages: tuple[StageProfile, ...]
+    ranks: int
+    t_comm: float | tuple[tuple[float, ...], ...] | None = None
+    links: Links | None = None
+    memory_limit: tuple[float, ...] | None = None
+    device_memory: tuple[float, ...] | None = None
+    name: str = ""
+
+    @property
+    def num_stages(self) -> int:
+        return len(self.stages)
+
+    def delays(self, size: float | None) -> FloatArray:
+        """Delay from rank to rank (row: sender), shape (P, P), diagonal 0.
+
+        ``t_comm`` where it is given, else what ``links`` need for a message of ``size`` bytes
+        (an unknown size counts as 0), else 0.
+        """
+        if self.t_comm is None:
+            return self.link_delays(size or 0.0)
+        matrix = np.array(
+            np.broadcast_to(np.asarray(self.t_comm, dtype=np.float64), (self.ranks, self.ranks))
+        )
+        np.fill_diagonal(matrix, 0.0)
+        return matrix
+
+    def link_delays(self, size: float) -> FloatArray:
+        """Delay of a message of ``size`` bytes over ``links``, shape (P, P); 0 without links."""
+        matrix = np.zeros((self.ranks, self.ranks))
+        if self.links is None:
+            return matrix
+        matrix[:] = self.links.default.delay(size)
+        for a, b, link in self.links.pairs:
+            matrix[a, b] = matrix[b, a] = link.delay(size)
+        np.fill_diagonal(matrix, 0.0)
+        return matrix
+
+    def split(self, chunks: int) -> Profile:
+        """Each stage cut evenly into ``chunks`` consecutive ones; what travels stays as large.
+
+        Raises ValueError for fewer than one chunk.
+        """
+        if chunks < 1:
+            raise ValueError(f"cannot cut a stage into {chunks} chunks")
+        stages = tuple(_part(stage, 1.0 / chunks) for stage in self.stages for _ in range(chunks))
+        return replace(self, stages=stages)
+
+    def limit_from(self, limit: float | None) -> tuple[float, ...]:
+        """One limit a rank: ``limit`` for all where given, else the profile's, else unlimited."""
+        if limit is not None:
+            return (float(limit),) * self.ranks
+        return self.memory_limit or (math.inf,) * self.ranks
+
+
+def _part(stage: StageProfile, share: float) -> StageProfile:
+    def scale(value: float | None) -> float | None:
+        return None if value is None else value * share
+
+    return replace(
+        stage,
+        t_f=stage.t_f * share,
+        t_b=stage.t_b * share,
+        t_w=stage.t_w * share,
+        m_b=stage.m_b * share,
+        m_w=stage.m_w * share,
+        weight_bytes=scale(stage.weight_bytes),
+        grad_bytes=scale(stage.grad_bytes),
+        optimizer_bytes=scale(stage.optimizer_bytes),
+    )

@@ -1,0 +1,133 @@
+"""The schedule: who computes what in which order, and what is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import numpy as np
+
+from .ops import FloatArray, IntArray, Op, pack, unpack
+from .problem import Objective, Problem
+
+
+class Status(Enum):
+    """``OPTIMAL`` only where cost and lower bound are equal to within 1e-6 relative."""
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+
+
+class TravelKind(Enum):
+    """What a transfer of a weight-passing schedule carries."""
+
+    WEIGHT = "weight"
+    GRADIENT = "gradient"
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One copy of a stage's weights, or of their gradient, moving from ``source`` to ``target``.
+
+    ``copy`` tells apart the copies of one tensor that are under way; a copy's transfers are in
+    the order in which they happen. ``after``: how many ops of ``source`` come before it starts;
+    ``before``: the position in ``target``'s order of the first op that needs it (the number of
+    its ops where none does).
+    """
+
+    kind: TravelKind
+    stage: int
+    copy: int
+    source: int
+    target: int
+    after: int
+    before: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timing:
+    """When each op runs: ``start[r][i]`` and ``end[r][i]`` are those of rank r's i-th op.
+
+    ``peak_memory`` is the largest sum of M_B and M_W held, one number a rank;
+    ``transfers`` is (number of transfers, 2), start and end of each.
+    """
+
+    start: tuple[FloatArray, ...]
+    end: tuple[FloatArray, ...]
+    peak_memory: tuple[float, ...]
+    transfers: FloatArray
+
+    @property
+    def spans(self) -> tuple[float, ...]:
+        """Of each rank, from its first op's start to its last op's end."""
+        return tuple(
+            float(end[-1] - start[0]) if len(start) else 0.0
+            for start, end in zip(self.start, self.end, strict=True)
+        )
+
+    @property
+    def period(self) -> float:
+        return max(self.spans)
+
+    @property
+    def makespan(self) -> float:
+        last = max(float(end[-1]) for end in self.end if len(end))
+        return last - min(float(start[0]) for start in self.start if len(start))
+
+    @property
+    def work(self) -> float:
+        """The summed duration of all ops."""
+        return float(sum(np.sum(e - s) for s, e in zip(self.start, self.end, strict=True)))
+
+    def cost(self, objective: Objective) -> float:
+        return self.period if objective is Objective.PERIOD else self.makespan
+
+    def bubble_rate(self, objective: Objective) -> float:
+        """``1 - work / (P * cost)``; 0 where nothing takes any time."""
+        total = len(self.start) * self.cost(objective)
+        return 1.0 - self.work / total if total > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How a schedule came to be and how good it is known to be; unknown is None."""
+
+    objective: Objective
+    family: str
+    status: Status = Status.FEASIBLE
+    lower_bound: float | None = None
+    bound_name: str | None = None
+    solver: str | None = None
+    solve_seconds: float | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schedule:
+    """An order of packed ops for each rank; ``timing`` is None until simulated or recorded."""
+
+    problem: Problem
+    order: tuple[IntArray, ...]
+    transfers: tuple[Transfer, ...] = ()
+    report: Report | None = None
+    timing: Timing | None = None
+
+    @classmethod
+    def of(cls, problem: Problem, order: Sequence[Iterable[Op]], family: str) -> Schedule:
+        """A schedule from ops, one iterable a rank."""
+        return cls(
+            problem,
+            tuple(pack(ops) for ops in order),
+            report=Report(problem.objective, family),
+        )
+
+    def ops(self, rank: int) -> list[Op]:
+        return unpack(self.order[rank])
+
+    @property
+    def num_ops(self) -> int:
+        return sum(map(len, self.order))
+
+    def with_report(self, report: Report) -> Schedule:
+        return replace(self, report=report)

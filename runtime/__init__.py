@@ -1,0 +1,1 @@
+"""Runs programs on torch.distributed; the only folder that imports torch."""

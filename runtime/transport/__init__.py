@@ -1,0 +1,1 @@
+"""How tensors travel: one small interface, one file a backend."""

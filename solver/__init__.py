@@ -1,0 +1,1 @@
+"""Finds schedules: families, bounds, search and exact solvers."""

@@ -1,0 +1,1 @@
+"""Exact backends of one formulation: CP-SAT and MILP."""

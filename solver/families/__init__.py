@@ -1,0 +1,1 @@
+"""Schedule families, one file each."""
