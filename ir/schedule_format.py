@@ -1,0 +1,221 @@
+"""Schedules as JSON: reading with every error of the file at once, and writing."""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+from typing import Any, TypeVar
+
+import numpy as np
+
+from .ops import Op, OpKind, pack
+from .problem import Objective, Passing, Placement, Problem
+from .profile import Profile
+from .profile_format import dump_profile, finite, per_rank, read_profile
+from .reading import Reader, read_json
+from .schedule import Report, Schedule, Status, Timing, Transfer, TravelKind
+
+SCHEDULE = "pipeloom.schedule"
+
+
+def load_schedule(path: str) -> Schedule:
+    """Reads a schedule, its recorded times included. Raises InputError with every error found."""
+    return parse_schedule(read_json(path), path)
+
+
+def parse_schedule(data: dict[str, Any], where: str) -> Schedule:
+    errors: list[str] = []
+    reader = Reader(data, where, errors)
+    reader.format(SCHEDULE)
+    profile = read_profile(reader.child("profile"))
+    microbatches = reader.count("microbatches", least=1)
+    limit = per_rank(reader, "memory_limit", profile.ranks)
+    for key, value in (("ranks", profile.ranks), ("stages", profile.num_stages)):
+        if reader.count(key) != value:
+            reader.wrong(key, reader.data.get(key), f"{value}, as in its profile")
+    rows = _rows(reader, profile.ranks)
+    reader.finish()
+    objective, report = _report(reader)
+    placement = _placement(reader, rows, profile, microbatches)
+    problem = Problem(
+        profile, microbatches, placement, limit or (math.inf,) * profile.ranks, objective
+    )
+    transfers, travel_times = _transfers(reader)
+    reader.finish()
+    timing = Timing(
+        tuple(np.array([start for _, start, _ in row]) for row in rows),
+        tuple(np.array([end for _, _, end in row]) for row in rows),
+        tuple(float(value) for value in (data.get("report") or {}).get("peak_memory") or ()),
+        np.array(travel_times).reshape(-1, 2),
+    )
+    order = tuple(pack(op for op, _, _ in row) for row in rows)
+    return Schedule(problem, order, transfers, report, timing)
+
+
+_Row = list[tuple[Op, float, float]]
+
+
+def _rows(reader: Reader, ranks: int) -> list[_Row]:
+    lists = reader.items("order")
+    if len(lists) != ranks:
+        reader.wrong("order", f"{len(lists)} lists", f"{ranks} lists, one a rank")
+    return [
+        [
+            _row(Reader(entry, f"{reader.where}: order[{rank}][{i}]", reader.errors))
+            for i, entry in enumerate(_list(reader, f"order[{rank}]", ops))
+        ]
+        for rank, ops in enumerate(lists)
+    ]
+
+
+def _list(reader: Reader, key: str, value: Any) -> list[Any]:
+    if isinstance(value, list):
+        return value
+    reader.wrong(key, value, "a list of ops")
+    return []
+
+
+def _row(reader: Reader) -> tuple[Op, float, float]:
+    kind = reader.get("op", "F, B, W or BW", lambda v: v in OpKind.__members__, "F")
+    op = Op(OpKind[kind], reader.count("stage"), reader.count("microbatch"))
+    return op, reader.number("start"), reader.number("end")
+
+
+E = TypeVar("E", bound=Enum)
+
+
+def _choice(reader: Reader, key: str, choices: type[E]) -> E:
+    names = [choice.value for choice in choices]
+    return choices(reader.get(key, " or ".join(names), lambda value: value in names, names[0]))
+
+
+def _report(reader: Reader) -> tuple[Objective, Report | None]:
+    if not reader.has("report"):
+        return Objective.PERIOD, None
+    report = reader.child("report")
+    objective = (
+        _choice(report, "objective", Objective) if report.has("objective") else Objective.PERIOD
+    )
+    status = report.data.get("status")
+    return objective, Report(
+        objective=objective,
+        family=str(report.data.get("family", "")),
+        status=Status(status) if status in [s.value for s in Status] else Status.FEASIBLE,
+        lower_bound=report.data.get("lower_bound"),
+        bound_name=report.data.get("bound_name"),
+        solver=report.data.get("solver"),
+        solve_seconds=report.data.get("solve_seconds"),
+        seed=report.data.get("seed"),
+    )
+
+
+def _placement(reader: Reader, rows: list[_Row], profile: Profile, microbatches: int) -> Placement:
+    """The placement that the order shows; what the order breaks is left to the verifier."""
+    passing = _choice(reader, "passing", Passing)
+    stages = profile.num_stages
+    owners = np.zeros((stages, microbatches), dtype=np.int64)
+    for rank, row in enumerate(rows):
+        for op, _, _ in row:
+            if op.stage >= stages or op.microbatch >= microbatches:
+                reader.fail(
+                    f"{reader.where}: order[{rank}]: {op} is outside {stages} stages and {microbatches} microbatches"
+                )
+            else:
+                owners[op.stage, op.microbatch] = rank
+    table = {
+        Passing.ACTIVATIONS: owners[:, 0],
+        Passing.WEIGHTS: owners[0],
+        Passing.MIXED: owners.ravel(),
+    }
+    return Placement(passing, tuple(table[passing].tolist()))
+
+
+def _transfers(reader: Reader) -> tuple[tuple[Transfer, ...], list[tuple[float, float]]]:
+    transfers, times = [], []
+    for i, entry in enumerate(reader.items("transfers") if reader.has("transfers") else []):
+        item = Reader(entry, f"{reader.where}: transfers[{i}]", reader.errors)
+        kind = _choice(item, "tensor", TravelKind)
+        numbers = {key: item.count(key) for key in ("stage", "copy", "after", "before")}
+        transfers.append(
+            Transfer(kind, source=item.count("from"), target=item.count("to"), **numbers)
+        )
+        times.append((item.number("start"), item.number("end")))
+    return tuple(transfers), times
+
+
+def _simulated(schedule: Schedule) -> Timing:
+    from .simulate import simulate  # numba takes longer to import than most files to read
+
+    return simulate(schedule)
+
+
+def dump_schedule(schedule: Schedule) -> dict[str, Any]:
+    """The schedule as a JSON object, simulated first where it has no timing yet."""
+    problem, timing = schedule.problem, schedule.timing or _simulated(schedule)
+    document: dict[str, Any] = {
+        "format": SCHEDULE,
+        "version": 1,
+        "passing": problem.placement.passing.value,
+        "ranks": problem.ranks,
+        "stages": problem.stages,
+        "microbatches": problem.microbatches,
+        "profile": dump_profile(problem.profile),
+        "memory_limit": finite(problem.memory_limit),
+        "order": [
+            [
+                {
+                    "op": op.kind.name,
+                    "stage": op.stage,
+                    "microbatch": op.microbatch,
+                    "start": s,
+                    "end": e,
+                }
+                for op, s, e in zip(
+                    schedule.ops(rank),
+                    timing.start[rank].tolist(),
+                    timing.end[rank].tolist(),
+                    strict=True,
+                )
+            ]
+            for rank in range(problem.ranks)
+        ],
+        "report": _dump_report(schedule, timing),
+    }
+    if schedule.transfers:
+        document["transfers"] = [
+            {
+                "tensor": t.kind.value,
+                "stage": t.stage,
+                "from": t.source,
+                "to": t.target,
+                "start": start,
+                "end": end,
+                "copy": t.copy,
+                "after": t.after,
+                "before": t.before,
+            }
+            for t, (start, end) in zip(schedule.transfers, timing.transfers.tolist(), strict=True)
+        ]
+    return document
+
+
+def _dump_report(schedule: Schedule, timing: Timing) -> dict[str, Any]:
+    objective = schedule.problem.objective
+    report = schedule.report or Report(objective, "")
+    cost = timing.cost(objective)
+    bound = report.lower_bound
+    return {
+        "objective": objective.value,
+        "period": timing.period,
+        "makespan": timing.makespan,
+        "bubble_rate": timing.bubble_rate(objective),
+        "lower_bound": bound,
+        "gap": None if bound is None else max(0.0, (cost - bound) / cost) if cost > 0 else 0.0,
+        "status": report.status.value,
+        "peak_memory": list(timing.peak_memory),
+        "family": report.family,
+        "solver": report.solver,
+        "solve_seconds": report.solve_seconds,
+        "seed": report.seed,
+        "bound_name": report.bound_name,
+    }
