@@ -1,0 +1,187 @@
+"""A byte-level GPT that can be cut into any number of pipeline stages.
+
+Pre-norm blocks of causal attention and a GELU MLP, learned positions, 256 symbols: about ten
+million parameters as it stands. Its units are the embedding, the blocks and the head; a stage is a
+run of them. A unit's weights depend on the seed and on the unit's place in the model alone, so
+that the model is the same however it is cut.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import TypeVar
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor, nn
+
+from pipeloom.ir.errors import InputError
+
+from . import data
+
+SYMBOLS = 256
+T = TypeVar("T", bound=nn.Module)
+
+
+@dataclass(frozen=True)
+class GPT:
+    """The model as pipeloom takes it: stages, loss, batches and optimizer.
+
+    ``cuts``: how many blocks each stage gets; near even where None. ``tie_weights``: one matrix
+    for the embedding and the head. ``microbatch``: sequences in a microbatch, each of ``context``
+    bytes.
+    """
+
+    layers: int = 8
+    width: int = 320
+    heads: int = 5
+    context: int = 64
+    microbatch: int = 2
+    cuts: tuple[int, ...] | None = None
+    tie_weights: bool = False
+    dtype: torch.dtype = torch.float32
+    seed: int = 0
+    learning_rate: float = 1e-3
+
+    def stages(self, count: int) -> Sequence[Callable[[], nn.Module]]:
+        """One function a stage that builds it. Raises InputError where it cannot be cut so."""
+        ends = [0, *accumulate(self.blocks_per_stage(count))]
+        return [functools.partial(self._stage, first, stop) for first, stop in pairwise(ends)]
+
+    def blocks_per_stage(self, count: int) -> tuple[int, ...]:
+        """How many blocks each of ``count`` stages holds."""
+        if self.cuts is not None:
+            if len(self.cuts) != count or sum(self.cuts) != self.layers or min(self.cuts) < 1:
+                raise InputError(
+                    f"cuts: expected {count} stages of at least one block, {self.layers} blocks in all, got {self.cuts}"
+                )
+            return self.cuts
+        if not 1 <= count <= self.layers:
+            raise InputError(f"stages: expected 1 to {self.layers} (the blocks), got {count}")
+        even, rest = divmod(self.layers, count)
+        # the last stage also has the head, so the larger stages come first
+        return tuple(even + (s < rest) for s in range(count))
+
+    def _stage(self, first: int, stop: int) -> nn.Module:
+        embeds, predicts = first == 0, stop == self.layers
+        units: list[nn.Module] = []
+        if embeds:
+            units.append(self._unit(0, lambda: Embedding(self.width, self.context)))
+        for i in range(first, stop):
+            units.append(self._unit(i + 1, lambda: Block(self.width, self.heads)))
+        if predicts:
+            # a tied head starts as the embedding does, wherever it lives
+            units.append(self._unit(self.layers + 1, lambda: Head(self.width)))
+            if self.tie_weights:
+                self._tie(units)
+        return nn.Sequential(*units)
+
+    def _tie(self, units: list[nn.Module]) -> None:
+        """Gives the head, last of ``units``, the embedding's weights; one parameter where both are."""
+        head = units[-1]
+        source = units[0]
+        assert isinstance(head, Head)
+        if isinstance(source, Embedding):
+            head.symbols.weight = source.symbols.weight
+            return
+        embedding = self._unit(0, lambda: Embedding(self.width, self.context))
+        head.symbols.weight.data.copy_(embedding.symbols.weight.data)
+
+    def _unit(self, place: int, build: Callable[[], T]) -> T:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed((self.seed << 16) + place)
+            unit = build()
+            unit.apply(_initialize)
+            return unit.to(self.dtype)
+
+    def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
+        """The parameters that several stages share; within one stage it is one parameter anyway."""
+        if not self.tie_weights or count == 1:
+            return ()
+        head = self.blocks_per_stage(count)[-1]
+        return (((0, "0.symbols.weight"), (count - 1, f"{head}.symbols.weight")),)
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """Mean cross-entropy of the next byte, in nats; output (B, T, 256), target (B, T)."""
+        return F.cross_entropy(output.flatten(0, 1), target.flatten())
+
+    def batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """Inputs and targets of one step, each one (B, T) tensor a microbatch."""
+        drawn = data.windows(step, microbatches * self.microbatch, self.context + 1, self.seed)
+        inputs, targets = drawn[:, :-1].contiguous(), drawn[:, 1:].contiguous()
+        return torch.split(inputs, self.microbatch), torch.split(targets, self.microbatch)
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(parameters, lr=self.learning_rate, betas=(0.9, 0.95))
+
+
+class Embedding(nn.Module):
+    """Bytes (B, T) to vectors (B, T, width): the symbol's plus the position's."""
+
+    def __init__(self, width: int, context: int) -> None:
+        super().__init__()
+        self.symbols = nn.Embedding(SYMBOLS, width)
+        self.positions = nn.Embedding(context, width)
+
+    def forward(self, symbols: Tensor) -> Tensor:
+        positions = torch.arange(symbols.shape[1], device=symbols.device)
+        out: Tensor = self.symbols(symbols) + self.positions(positions)
+        return out
+
+
+class Block(nn.Module):
+    """Attention, then an MLP four times as wide; each on a normed input, added to it."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        if width % heads:
+            raise InputError(f"heads: expected a divisor of the width {width}, got {heads}")
+        self.heads = heads
+        self.norm_attention = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.mix = nn.Linear(width, width)
+        self.norm_mlp = nn.LayerNorm(width)
+        self.widen = nn.Linear(width, 4 * width)
+        self.narrow = nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self._attention(self.norm_attention(x))
+        out: Tensor = x + self.narrow(F.gelu(self.widen(self.norm_mlp(x))))
+        return out
+
+    def _attention(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        qkv = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (B, heads, T, width / heads)
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        out: Tensor = self.mix(mixed.transpose(1, 2).reshape(batch, length, width))
+        return out
+
+
+class Head(nn.Module):
+    """Vectors (B, T, width) to logits (B, T, 256)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.symbols = nn.Linear(width, SYMBOLS, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.symbols(self.norm(x))
+        return out
+
+
+def _initialize(module: nn.Module) -> None:
+    """Normal weights of deviation 0.02 and no biases, as GPT-2 has them."""
+    if isinstance(module, nn.Linear | nn.Embedding):
+        nn.init.normal_(module.weight, std=0.02)
+    if isinstance(module, nn.Linear) and module.bias is not None:
+        nn.init.zeros_(module.bias)
+
+
+def small() -> GPT:
+    """A model for tests: four narrow blocks, short sequences."""
+    return GPT(layers=4, width=32, heads=2, context=16)

@@ -1,0 +1,29 @@
+"""The demo's data: the standard library's source, drawn by step number."""
+
+import sysconfig
+from pathlib import Path
+
+import torch
+
+from examples import data
+
+
+def test_text_holds_the_source_of_a_known_module():
+    source = (Path(sysconfig.get_path("stdlib")) / "heapq.py").read_bytes()
+    assert source in bytes(data.text().numpy())
+
+
+def test_windows_are_runs_of_the_text():
+    drawn = data.windows(step=3, count=4, length=33)
+    assert drawn.shape == (4, 33)
+    assert drawn.dtype == torch.int64
+    text = bytes(data.text().numpy())
+    assert all(bytes(row.to(torch.uint8).numpy()) in text for row in drawn)
+
+
+def test_windows_depend_on_step_and_seed_alone():
+    first = data.windows(3, 4, 33, seed=1)
+    torch.rand(7)  # the global generator plays no part
+    assert torch.equal(data.windows(3, 4, 33, seed=1), first)
+    assert not torch.equal(data.windows(4, 4, 33, seed=1), first)
+    assert not torch.equal(data.windows(3, 4, 33, seed=2), first)

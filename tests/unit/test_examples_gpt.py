@@ -1,0 +1,99 @@
+"""The demo's model: the same however it is cut."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from examples.gpt import GPT, small
+from pipeloom.ir.errors import InputError
+
+
+def build(model: GPT, count: int) -> nn.Sequential:
+    return nn.Sequential(*(stage() for stage in model.stages(count)))
+
+
+def parameters(modules: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in modules.parameters())
+
+
+def test_about_ten_million_parameters():
+    assert 9.5e6 < parameters(build(GPT(), 4)) < 10.5e6
+
+
+@pytest.mark.parametrize(
+    "cuts", [(4,), (2, 2), (2, 1, 1), (1, 1, 1, 1), (1, 3), (3, 1), (1, 2, 1)], ids=str
+)
+@pytest.mark.parametrize("tie", [False, True])
+def test_stages_compose_to_the_whole_model(cuts, tie):
+    model = replace(small(), dtype=torch.float64, tie_weights=tie)
+    whole, cut = build(model, 1), build(replace(model, cuts=cuts), len(cuts))
+    inputs, targets = model.batch(0, 1)
+    assert torch.equal(cut(inputs[0]), whole(inputs[0]))
+    assert model.loss(cut(inputs[0]), targets[0]).item() == pytest.approx(5.5, abs=0.5)  # ln 256
+
+
+def test_even_cut_puts_the_larger_stages_first():
+    assert replace(small(), layers=10).blocks_per_stage(4) == (3, 3, 2, 2)
+    assert [len(stage()) for stage in small().stages(3)] == [3, 1, 2]  # with embedding and head
+
+
+@pytest.mark.parametrize("cuts", [(2, 2, 1), (4, 0), (3, 2)])
+def test_impossible_cuts_are_refused(cuts):
+    with pytest.raises(InputError, match="cuts: expected 2 stages"):
+        replace(small(), cuts=cuts).stages(2)
+
+
+@pytest.mark.parametrize("count", [0, 5])
+def test_impossible_counts_are_refused(count):
+    with pytest.raises(InputError, match="stages: expected 1 to 4"):
+        small().stages(count)
+
+
+def test_weights_differ_between_layers_and_seeds():
+    stage = build(small(), 1)[0]
+    other = build(replace(small(), seed=1), 1)[0]
+    assert not torch.equal(stage[1].qkv.weight, stage[2].qkv.weight)
+    assert not torch.equal(stage[1].qkv.weight, other[1].qkv.weight)
+
+
+def test_building_leaves_the_global_generator_alone():
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    build(small(), 2)
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_tied_names_the_embedding_and_the_head(count):
+    model = replace(small(), tie_weights=True)
+    ((first, last),) = model.tied(count)
+    stages = [stage() for stage in model.stages(count)]
+    embedding, head = (stages[s].get_parameter(name) for s, name in (first, last))
+    assert torch.equal(embedding, head)
+    assert embedding is not head
+    assert small().tied(count) == ()
+
+
+def test_tied_within_one_stage_is_one_parameter():
+    model = replace(small(), tie_weights=True)
+    assert model.tied(1) == ()
+    assert parameters(build(small(), 1)) - parameters(build(model, 1)) == 256 * model.width
+
+
+def test_attention_is_causal():
+    model = build(replace(small(), dtype=torch.float64), 1)
+    symbols = small().batch(0, 1)[0][0]
+    changed = symbols.clone()
+    changed[:, 9] = (changed[:, 9] + 1) % 256
+    same = (model(symbols) == model(changed)).all(dim=-1).all(dim=0)
+    assert same.tolist() == [True] * 9 + [False] * 7
+
+
+def test_batches_are_one_tensor_a_microbatch_and_targets_the_next_byte():
+    inputs, targets = small().batch(step=2, microbatches=3)
+    assert [tuple(x.shape) for x in inputs] == [(2, 16)] * 3
+    assert all(torch.equal(x[:, 1:], y[:, :-1]) for x, y in zip(inputs, targets, strict=True))
+    assert torch.equal(small().batch(2, 3)[0][2], inputs[2])
