@@ -1,1 +1,69 @@
-"""Lowers schedules to per-rank programs."""
+"""From a schedule to a program: who computes what, when, becomes what each rank does in turn.
+
+A pass is a function from a valid program to a valid program; the passes of each kind of schedule
+are a literal list in :data:`PASSES`. **To add a kind of schedule** (weights that travel, say):
+write its passes, one file each in ``passes/``, list them in a function like
+:func:`activation_passes` and name that function in the table. A pass that places messages posts
+every receive at the start of its rank (a buffer for each message, in the order of the sender's
+sends), puts each send after what makes its tensor, waits before what needs it and frees after
+the last use; ``wait_sends``, ``post_receives`` and ``share_buffers`` then refine any such program,
+whatever its tensors are, and ``prove`` rejects what could deadlock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.problem import Passing
+from pipeloom.ir.program import Program
+from pipeloom.ir.schedule import Schedule
+
+from .passes.buffers import share_buffers
+from .passes.compute import compute
+from .passes.free import free_received
+from .passes.messages import place_messages
+from .passes.prove import prove
+from .passes.receives import post_receives
+from .passes.reduce import Groups, ReduceTied, tied_groups
+from .passes.sends import wait_sends
+from .passes.step import step_stages
+
+Pass: TypeAlias = Callable[[Program], Program]
+
+
+def activation_passes(tied: Groups) -> tuple[Pass, ...]:
+    """Stages stay where they are; activations and their gradients travel."""
+    return (
+        place_messages,
+        free_received,
+        ReduceTied(tied),
+        step_stages,
+        wait_sends,
+        post_receives,
+        share_buffers,
+    )
+
+
+PASSES: dict[Passing, Callable[[Groups], tuple[Pass, ...]]] = {
+    Passing.ACTIVATIONS: activation_passes,
+}
+
+
+def compile_schedule(schedule: Schedule, *, tied: Sequence[Sequence[int]] = ()) -> Program:
+    """The program that runs ``schedule``, proven free of deadlock; it keeps the planned times.
+
+    ``tied``: groups of stages that share parameters, whose gradients are summed before the step.
+    Raises InvalidScheduleError where the schedule is incomplete or can never run, InputError
+    where a tied group names stages that do not exist or no passes lower this kind of schedule.
+    """
+    passing = schedule.problem.placement.passing
+    if passing not in PASSES:
+        known = " or ".join(kind.value for kind in PASSES)
+        raise InputError(f"schedule: passing: expected {known}, got {passing.value}")
+    program = compute(schedule)
+    for lower in PASSES[passing](tied_groups(tied, schedule.problem.stages)):
+        program = lower(program)
+    prove(program)
+    return program

@@ -1,0 +1,69 @@
+"""The first step: every rank computes its ops in the schedule's order."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pipeloom.ir.errors import InvalidScheduleError
+from pipeloom.ir.ops import (
+    KIND_MASK,
+    MICROBATCH_SHIFT,
+    STAGE_MASK,
+    STAGE_SHIFT,
+    IntArray,
+    Op,
+    OpKind,
+)
+from pipeloom.ir.problem import Problem
+from pipeloom.ir.program import Compute, Program
+from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.simulate import timed
+
+
+def compute(schedule: Schedule) -> Program:
+    """The program that computes and does nothing else; its schedule has its simulated times.
+
+    Raises InvalidScheduleError where ops are missing, repeated or misplaced, or can never run.
+    """
+    check_complete(schedule)
+    schedule = timed(schedule)
+    rows = tuple(
+        tuple(Compute(op) for op in schedule.ops(rank)) for rank in range(len(schedule.order))
+    )
+    return Program(schedule, rows, tuple(() for _ in rows))
+
+
+def check_complete(schedule: Schedule) -> None:
+    """Every (stage, microbatch) has F once and either BW or both B and W once, on its rank."""
+    problem = schedule.problem
+    violations = []
+    counts = np.zeros((len(OpKind), problem.stages, problem.microbatches), dtype=np.int64)
+    owner = problem.placement.matrix(problem.stages, problem.microbatches)
+    if len(schedule.order) != problem.ranks:
+        raise InvalidScheduleError([f"{len(schedule.order)} orders for {problem.ranks} ranks"])
+    for rank, ops in enumerate(schedule.order):
+        kind, stage, microbatch = (
+            ops & KIND_MASK,
+            ops >> STAGE_SHIFT & STAGE_MASK,
+            ops >> MICROBATCH_SHIFT,
+        )
+        inside = (stage < problem.stages) & (microbatch < problem.microbatches)
+        np.add.at(counts, (kind[inside], stage[inside], microbatch[inside]), 1)
+        misplaced = ~inside
+        misplaced[inside] = owner[stage[inside], microbatch[inside]] != rank
+        violations += [
+            f"rank {rank}: {Op.unpack(op)} does not belong there" for op in ops[misplaced].tolist()
+        ]
+    violations += _miscounted(counts, problem)
+    if violations:
+        raise InvalidScheduleError(violations)
+
+
+def _miscounted(counts: IntArray, problem: Problem) -> list[str]:
+    f, b, w, bw = counts
+    wrong = (f != 1) | (b != w) | (b + bw != 1)
+    return [
+        f"stage {s}, microbatch {j}: expected one F and either one BW or one B and one W, got "
+        + ", ".join(f"{counts[kind, s, j]} {kind.name}" for kind in OpKind)
+        for s, j in np.argwhere(wrong).tolist()
+    ]

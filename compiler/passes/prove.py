@@ -1,0 +1,146 @@
+"""The proof that a program cannot deadlock, or the cycle of waits that it can be caught in.
+
+Take the instructions as nodes, with an edge to each from the one before it on its rank, from a
+message's send to the wait for its receive and from its receive to the wait for its send; the
+reduces of one group, one on each of its ranks, are one node. Let every channel's receives be
+posted in the order of its sends. Then a run deadlocks if and only if this graph has a cycle:
+
+*Acyclic: no deadlock.* As long as instructions are left, consider the first of them in a
+topological order. All before it on its rank are done, so it is its rank's next. If it waits for
+a message, then the send and the receive of that message are posted, and so, since both ends
+follow the channel's order, are those of every earlier message of the channel: they are carried
+one after the other and the wait ends. If it reduces, it is next on all its ranks, which meet. All
+else never blocks. So some rank can always go on, and with finitely many instructions all end.
+
+*Cyclic: deadlock.* No instruction on the cycle can be the first of them to end.
+
+:func:`prove` runs through the program once in such an order, as far as one exists: linear time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from itertools import islice, zip_longest
+from typing import TypeAlias
+
+from pipeloom.ir.errors import InvalidScheduleError
+from pipeloom.ir.program import (
+    Instruction,
+    Program,
+    Receive,
+    Reduce,
+    Send,
+    Tensor,
+    WaitReceive,
+    WaitSend,
+)
+
+from .rows import Row
+
+Rows: TypeAlias = tuple[Row, ...]
+Meets: TypeAlias = Send | Receive | WaitSend | WaitReceive | Reduce
+Meeting: TypeAlias = Tensor | Reduce
+
+
+def prove(program: Program) -> None:
+    """Raises InvalidScheduleError, naming the cycle of waits, where ``program`` can deadlock."""
+    rows = program.instructions
+    violations = _out_of_order(rows)
+    if violations:
+        raise InvalidScheduleError(violations)
+    at = run_dry(rows)
+    if any(i < len(row) for i, row in zip(at, rows, strict=True)):
+        raise InvalidScheduleError([_cycle(rows, at)])
+
+
+def _out_of_order(rows: Rows) -> list[str]:
+    """One line for each channel whose receives are not posted in the order of its sends."""
+    sent: dict[tuple[int, int], list[Tensor]] = defaultdict(list)
+    received: dict[tuple[int, int], list[Tensor]] = defaultdict(list)
+    for rank, row in enumerate(rows):
+        for item in row:
+            if isinstance(item, Send):
+                sent[rank, item.target].append(item.tensor)
+            elif isinstance(item, Receive):
+                received[item.source, rank].append(item.tensor)
+    violations = []
+    for channel in sorted(sent.keys() | received.keys()):
+        pairs = enumerate(zip_longest(sent[channel], received[channel]))
+        wrong = next(((i, s, r) for i, (s, r) in pairs if s != r), None)
+        if wrong is not None:
+            i, s, r = wrong
+            violations.append(
+                f"channel {channel[0]} -> {channel[1]}: message {i} is sent as {s or 'nothing'} and received as {r or 'nothing'}"
+            )
+    return violations
+
+
+def run_dry(rows: Rows) -> list[int]:
+    """How many instructions of each rank can be done: all of them where no deadlock exists.
+
+    A message or a reduce is a meeting that takes place once all who take part have come: the
+    send and the receive of a message, every rank of a reduce.
+    """
+    at = [0] * len(rows)
+    missing = _parties(rows)
+    waiting: dict[Meeting, list[int]] = defaultdict(list)
+    ready = deque(range(len(rows)))
+    while ready:
+        rank = ready.popleft()
+        for item in islice(rows[rank], at[rank], None):
+            if isinstance(item, Send | Receive | Reduce):
+                meeting = _meeting(item)
+                missing[meeting] -= 1
+                if not missing[meeting]:
+                    for other in waiting.pop(meeting, ()):
+                        at[other] += 1  # what it stopped at is done
+                        ready.append(other)
+            if isinstance(item, WaitSend | WaitReceive | Reduce) and missing[_meeting(item)]:
+                waiting[_meeting(item)].append(rank)
+                break
+            at[rank] += 1
+    return at
+
+
+def _meeting(item: Meets) -> Meeting:
+    return item if isinstance(item, Reduce) else item.tensor
+
+
+def _parties(rows: Rows) -> dict[Meeting, int]:
+    """How many come to each meeting: two to a message, all of its ranks to a reduce."""
+    reduces: Counter[Meeting] = Counter(
+        item for row in rows for item in row if isinstance(item, Reduce)
+    )
+    return defaultdict(lambda: 2, reduces)
+
+
+def _cycle(rows: Rows, at: list[int]) -> str:
+    """The ranks that wait for each other in a ring, and what each of them waits for."""
+    rank = next(r for r, row in enumerate(rows) if at[r] < len(row))
+    ring: list[int] = []
+    lines: list[str] = []
+    while rank not in ring:
+        ring.append(rank)
+        stopped = rows[rank][at[rank]]
+        found = _missing_party(rows, at, stopped)
+        if found is None:
+            return f"rank {rank} waits forever at '{stopped}': no rank has the other end of it"
+        rank, awaited = found
+        lines.append(f"rank {ring[-1]} stops at '{stopped}' until rank {rank} does '{awaited}'")
+    return "deadlock: " + "; ".join(lines[ring.index(rank) :])
+
+
+def _missing_party(rows: Rows, at: list[int], stopped: Instruction) -> tuple[int, Meets] | None:
+    """The rank and instruction yet to come that ``stopped`` waits for."""
+    assert isinstance(stopped, WaitSend | WaitReceive | Reduce)
+    for rank, row in enumerate(rows):
+        for i in range(at[rank], len(row)):
+            item = row[i]
+            if (
+                isinstance(item, Send | Receive | Reduce)
+                and item is not stopped
+                and _meeting(item) == _meeting(stopped)
+                and not (isinstance(item, Reduce) and i == at[rank])
+            ):
+                return rank, item
+    return None
