@@ -1,0 +1,107 @@
+"""What a user hands to the runtime: a model cut into stages, with its loss, data and optimizer."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+
+from pipeloom.ir.errors import InputError
+
+
+class ModelSource(Protocol):
+    """A model that can be cut into any number of stages, and what it takes to train it."""
+
+    def stages(self, count: int) -> Sequence[Callable[[], nn.Module]]:
+        """One thunk a stage, called only where the stage is needed; weights are deterministic."""
+        ...
+
+    def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
+        """Groups of (stage, parameter name) that are one parameter."""
+        ...
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """The mean loss over one microbatch, a scalar."""
+        ...
+
+    def batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """Inputs and targets of one training step, one of each a microbatch."""
+        ...
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """A fresh optimizer for some of the model's parameters."""
+        ...
+
+
+METHODS = ("stages", "tied", "loss", "batch", "optimizer")
+
+
+def load_source(name: str) -> ModelSource:
+    """The source that ``module:attribute`` names, or that the callable named there returns.
+
+    Modules are looked for in the current directory too, as ``python -m`` does.
+    Raises InputError where the name, the module or the attribute is wrong.
+    """
+    module_name, colon, attribute = name.partition(":")
+    if not (colon and module_name and attribute):
+        raise InputError(f"{name}: expected MODULE:ATTRIBUTE, e.g. examples.gpt:source")
+    value = _attribute(_module(name, module_name), name, attribute)
+    if _is_source(value):
+        return cast("ModelSource", value)
+    if not callable(value):
+        raise InputError(f"{name}: {_lacks(value)}; expected a model source or a callable")
+    return _made_by(value, name)
+
+
+def _module(name: str, module_name: str) -> ModuleType:
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise InputError(f"{name}: {error} (looked in {here} and the Python path)") from None
+    except Exception as error:
+        raise InputError(f"{name}: importing {module_name} failed: {_brief(error)}") from error
+
+
+def _attribute(module: ModuleType, name: str, path: str) -> Any:
+    value: Any = module
+    for part in path.split("."):
+        try:
+            value = getattr(value, part)
+        except AttributeError:
+            raise InputError(f"{name}: {module.__name__} has no attribute {path}") from None
+    return value
+
+
+def _made_by(make: Callable[[], Any], name: str) -> ModelSource:
+    try:
+        value = make()
+    except Exception as error:
+        raise InputError(f"{name}: calling it without arguments failed: {_brief(error)}") from error
+    if not _is_source(value):
+        raise InputError(f"{name}: what it returns is no model source: {_lacks(value)}")
+    return cast("ModelSource", value)
+
+
+def _is_source(value: object) -> bool:
+    return not isinstance(value, type) and not _missing(value)
+
+
+def _missing(value: object) -> list[str]:
+    return [method for method in METHODS if not callable(getattr(value, method, None))]
+
+
+def _lacks(value: object) -> str:
+    return f"{type(value).__name__} has no {', '.join(_missing(value))}"
+
+
+def _brief(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
