@@ -1,1 +1,67 @@
-"""Schedule families, one file each."""
+"""Schedule families, one file each: a family is a fixed shape that fills in the IR."""
+
+from __future__ import annotations
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.problem import Objective
+from pipeloom.ir.profile import Profile
+from pipeloom.ir.reading import is_count
+from pipeloom.ir.schedule import Schedule
+
+from .base import Family, Parametrized
+from .gpipe import GPipe
+from .interleaved_1f1b import Interleaved1F1B
+from .one_f_one_b import OneFOneB
+from .zb_h1 import ZBH1
+from .zb_h2 import ZBH2
+
+FAMILIES: dict[str, Family] = {
+    "gpipe": GPipe(),
+    "1f1b": OneFOneB(),
+    "interleaved-1f1b": Interleaved1F1B(),
+    "zb-h1": ZBH1(),
+    "zb-h2": ZBH2(),
+}
+
+
+def find_family(name: str) -> Family:
+    """The family called ``name``, which may carry a parameter: ``interleaved-1f1b:3``.
+
+    Raises InputError, saying what there is, for an unknown name or a bad parameter.
+    """
+    base, colon, parameter = name.partition(":")
+    family = FAMILIES.get(base)
+    if family is None:
+        raise InputError(f"family: expected one of {', '.join(FAMILIES)}, got {name!r}")
+    if not colon:
+        return family
+    if not isinstance(family, Parametrized):
+        raise InputError(f"family: {base} takes no parameter, got {name!r}")
+    number = int(parameter) if parameter.isascii() and parameter.isdigit() else 0
+    if number < 1:
+        raise InputError(
+            f"family: expected {base}:{family.parameter}, {family.parameter} a whole number >= 1, got {name!r}"
+        )
+    return family.with_parameter(number)
+
+
+def build_family(
+    name: str,
+    profile: Profile,
+    microbatches: int,
+    *,
+    memory_limit: float | None = None,
+    objective: Objective = Objective.PERIOD,
+) -> Schedule:
+    """The schedule of family ``name``, timed; its memory limit is the profile's unless given.
+
+    Raises InputError where the family cannot be made of this profile, InfeasibleError where its
+    memory exceeds the limit: a family is a fixed shape, which no limit changes.
+    """
+    if not is_count(microbatches) or microbatches < 1:
+        raise InputError(f"microbatches: expected a whole number >= 1, got {microbatches}")
+    family = find_family(name)
+    return family.build(family.problem(profile, microbatches, memory_limit, objective))
+
+
+__all__ = ["FAMILIES", "Family", "build_family", "find_family"]

@@ -1,0 +1,1 @@
+"""Experiments, one folder each: script, recorded result, how to reproduce."""

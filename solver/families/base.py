@@ -1,0 +1,133 @@
+"""What a family is, and what all of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol, runtime_checkable
+
+from pipeloom.ir.errors import InfeasibleError, InputError
+from pipeloom.ir.ops import Op, OpKind
+from pipeloom.ir.problem import Objective, Passing, Problem
+from pipeloom.ir.profile import Profile
+from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.simulate import timed
+
+_TOLERANCE = 1e-9  # relative, on memory: sums of M_B and M_W are rounded
+
+
+class Family(Protocol):
+    """A named shape of schedule; ``summary`` is one line for people."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def summary(self) -> str: ...
+
+    def problem(
+        self,
+        profile: Profile,
+        microbatches: int,
+        memory_limit: float | None,
+        objective: Objective,
+    ) -> Problem:
+        """The instance that this family solves: its placement, its cut of the profile.
+
+        Raises InputError where the profile has no such cut.
+        """
+        ...
+
+    def supports(self, problem: Problem) -> str | None:
+        """None where :meth:`build` can serve ``problem``, else the reason why not."""
+        ...
+
+    def build(self, problem: Problem) -> Schedule:
+        """The schedule, timed. Raises InputError where unsupported, InfeasibleError over memory."""
+        ...
+
+
+@runtime_checkable
+class Parametrized(Protocol):
+    """A family whose name may carry a whole number, as in ``interleaved-1f1b:3``."""
+
+    @property
+    def parameter(self) -> str:
+        """What the number is called in a message."""
+        ...
+
+    def with_parameter(self, value: int) -> Family: ...
+
+
+class Linear:
+    """What the families with one stage a rank share: their instance and what they support."""
+
+    name: str
+
+    def problem(
+        self,
+        profile: Profile,
+        microbatches: int,
+        memory_limit: float | None,
+        objective: Objective,
+    ) -> Problem:
+        problem = Problem.linear(profile, microbatches, memory_limit, objective)
+        require(self.name, self.supports(problem))
+        return problem
+
+    def supports(self, problem: Problem) -> str | None:
+        if problem.stages != problem.ranks:
+            return f"needs one stage a rank, not {problem.stages} stages on {problem.ranks} rank(s)"
+        placement = problem.placement
+        if placement.passing is not Passing.ACTIVATIONS or placement.owners != tuple(
+            range(problem.ranks)
+        ):
+            return f"needs stage s on rank s, not the placement {placement.name}"
+        return None
+
+
+def require(name: str, reason: str | None) -> None:
+    """Raises InputError where there is a ``reason`` why family ``name`` cannot be built."""
+    if reason is not None:
+        raise InputError(f"{name}: {reason}")
+
+
+def finished(problem: Problem, order: Sequence[Iterable[Op]], name: str) -> Schedule:
+    """The timed schedule of a family's order, one iterable of ops a rank.
+
+    Raises InfeasibleError, naming the rank that needs most, where it exceeds the memory limit.
+    """
+    schedule = timed(Schedule.of(problem, order, name))
+    assert schedule.timing is not None
+    peak, limit = schedule.timing.peak_memory, problem.memory_limit
+    over = [r for r in range(problem.ranks) if peak[r] > limit[r] * (1 + _TOLERANCE)]
+    if over:
+        rank = max(over, key=lambda r: peak[r])
+        raise InfeasibleError(
+            f"{name}: rank {rank} holds {peak[rank]:g}, more than its memory limit {limit[rank]:g}; "
+            f"the smallest limit for this family is {peak[rank]:g}",
+            smallest=peak[rank],
+            rank=rank,
+        )
+    return schedule
+
+
+def alternate(
+    stage: int, microbatches: int, *, ahead: int, backward: OpKind, delay: int = 0
+) -> list[Op]:
+    """One rank of the 1F1B kin: ``ahead`` F's, then backward and F in turn, microbatches in order.
+
+    Where ``backward`` is B, the W's trail it by ``delay`` microbatches: W(k - delay) comes right
+    after B(k), and what is left comes last.
+    """
+    ops = [Op(OpKind.F, stage, j) for j in range(min(ahead, microbatches))]
+    split = backward is OpKind.B
+    for k in range(microbatches):
+        ops.append(Op(backward, stage, k))
+        if split and k >= delay:
+            ops.append(Op(OpKind.W, stage, k - delay))
+        if k + ahead < microbatches:
+            ops.append(Op(OpKind.F, stage, k + ahead))
+    if split:
+        late = range(max(0, microbatches - delay), microbatches)
+        ops += [Op(OpKind.W, stage, j) for j in late]
+    return ops
