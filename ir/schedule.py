@@ -31,9 +31,10 @@ class Transfer:
     """One copy of a stage's weights, or of their gradient, moving from ``source`` to ``target``.
 
     ``copy`` tells apart the copies of one tensor that are under way; a copy's transfers are in
-    the order in which they happen. ``after``: how many ops of ``source`` come before it starts;
-    ``before``: the position in ``target``'s order of the first op that needs it (the number of
-    its ops where none does).
+    the order in which they happen. It starts when its copy's transfer before it has ended, the
+    first ``after`` ops of ``source`` are done, and the first ``room`` ops of ``target``, which
+    has a buffer for it from then on. ``before``: the position in ``target``'s order of the first
+    op that needs it (the number of its ops where none does).
     """
 
     kind: TravelKind
@@ -43,6 +44,15 @@ class Transfer:
     target: int
     after: int
     before: int
+    room: int = 0
+
+    @property
+    def item(self) -> tuple[TravelKind, int, int]:
+        """What moves: kind, stage and copy."""
+        return self.kind, self.stage, self.copy
+
+    def __str__(self) -> str:
+        return f"{self.kind.value} {self.stage} copy {self.copy} from rank {self.source} to {self.target}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

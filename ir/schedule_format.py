@@ -136,6 +136,7 @@ def _transfers(reader: Reader) -> tuple[tuple[Transfer, ...], list[tuple[float, 
         item = Reader(entry, f"{reader.where}: transfers[{i}]", reader.errors)
         kind = _choice(item, "tensor", TravelKind)
         numbers = {key: item.count(key) for key in ("stage", "copy", "after", "before")}
+        numbers["room"] = item.count("room") if item.has("room") else 0
         transfers.append(
             Transfer(kind, source=item.count("from"), target=item.count("to"), **numbers)
         )
@@ -193,6 +194,7 @@ def dump_schedule(schedule: Schedule) -> dict[str, Any]:
                 "copy": t.copy,
                 "after": t.after,
                 "before": t.before,
+                "room": t.room,
             }
             for t, (start, end) in zip(schedule.transfers, timing.transfers.tolist(), strict=True)
         ]

@@ -25,6 +25,7 @@ from .ops import (
     OpKind,
 )
 from .schedule import Schedule, Timing
+from .simulate_transfers import simulate_transfers
 
 _F, _B, _W = int(OpKind.F), int(OpKind.B), int(OpKind.W)
 
@@ -135,6 +136,8 @@ def simulate(schedule: Schedule) -> Timing:
     Raises InvalidScheduleError, naming each stuck rank and the op it stops at, where the order
     can never run (an input comes later than its use, or never).
     """
+    if schedule.transfers:
+        return simulate_transfers(schedule)
     problem, order = schedule.problem, schedule.order
     costs = Costs.of(problem)
     offsets = np.concatenate([[0], np.cumsum([len(ops) for ops in order])]).astype(np.int64)

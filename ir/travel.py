@@ -1,0 +1,78 @@
+"""What travels in weight passing: the items, their journeys, their owners and their delays.
+
+An item is one copy of a stage's weights or one accumulator D of its gradient. Its transfers, in
+the order in which the schedule lists them, are its journey. The weights' copies set out from the
+stage's owner, which keeps the true weights and steps the optimizer; every D ends there. What a
+rank adds to a stage's gradient leaves with the next D of that stage that leaves it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TypeAlias
+
+import numpy as np
+
+from .ops import FloatArray
+from .problem import Problem
+from .profile import Profile
+from .schedule import Schedule, Transfer, TravelKind
+
+Item: TypeAlias = tuple[TravelKind, int, int]  # kind, stage, copy
+
+
+def journeys(transfers: Sequence[Transfer]) -> dict[Item, list[int]]:
+    """Each item's transfers, as indices, in the order in which they happen."""
+    result: defaultdict[Item, list[int]] = defaultdict(list)
+    for i, transfer in enumerate(transfers):
+        result[transfer.item].append(i)
+    return dict(result)
+
+
+def previous(transfers: Sequence[Transfer]) -> list[int | None]:
+    """For each transfer, the one before it on its item's journey; None for the first."""
+    result: list[int | None] = [None] * len(transfers)
+    for journey in journeys(transfers).values():
+        for earlier, later in pairwise(journey):
+            result[later] = earlier
+    return result
+
+
+def owners(schedule: Schedule) -> tuple[int, ...]:
+    """The rank of each stage's true weights and optimizer state, shape (S,).
+
+    It is where the weights set out and D ends; a stage of which nothing travels is owned by the
+    rank that runs it.
+    """
+    problem = schedule.problem
+    result = problem.placement.matrix(problem.stages, problem.microbatches)[:, 0].tolist()
+    for (kind, stage, _), journey in journeys(schedule.transfers).items():
+        first, last = schedule.transfers[journey[0]], schedule.transfers[journey[-1]]
+        result[stage] = first.source if kind is TravelKind.WEIGHT else last.target
+    return tuple(result)
+
+
+def travel_delays(problem: Problem, transfers: Sequence[Transfer]) -> FloatArray:
+    """How long each transfer takes, shape (number of transfers,).
+
+    ``links`` with the stage's ``weight_bytes`` or ``grad_bytes`` where the profile has links
+    (unknown gradient bytes count as the weights', unknown weights as 0), else ``t_comm``, else 0.
+    """
+    profile = problem.profile
+    tables = {
+        (kind, stage): _delays(profile, kind, stage)
+        for kind, stage in {(t.kind, t.stage) for t in transfers}
+    }
+    return np.array([tables[t.kind, t.stage][t.source, t.target] for t in transfers])
+
+
+def _delays(profile: Profile, kind: TravelKind, stage: int) -> FloatArray:
+    if profile.links is None:
+        return profile.delays(None)
+    sizes = profile.stages[stage]
+    size = sizes.weight_bytes
+    if kind is TravelKind.GRADIENT and sizes.grad_bytes is not None:
+        size = sizes.grad_bytes
+    return profile.link_delays(size or 0.0)
