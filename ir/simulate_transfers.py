@@ -178,17 +178,17 @@ def _sorted(edges: Sequence[Edges], missing: IntArray) -> Edges:
 
 def _stuck(schedule: Schedule, missing: IntArray, offsets: list[int]) -> list[str]:
     """The first op of each rank that can never start, and the transfers that it waits for."""
-    lines = []
-    waiting = {i: t for i, t in enumerate(schedule.transfers) if missing[offsets[-1] + i]}
+    lines = []  # never empty: transfers wait for each other in list order, so a cycle has an op
+    waiting = [t for i, t in enumerate(schedule.transfers) if missing[offsets[-1] + i]]
     for rank, ops in enumerate(schedule.order):
         stuck = np.flatnonzero(missing[offsets[rank] : offsets[rank + 1]])
         if not len(stuck):
             continue
         at = int(stuck[0])
-        needs = [str(t) for t in waiting.values() if t.target == rank and t.before == at]
+        needs = [str(t) for t in waiting if t.target == rank and t.before == at]
         why = f"waits for {', '.join(needs)}" if needs else "its input never comes"
         lines.append(f"rank {rank} can never start {Op.unpack(int(ops[at]))} (its op {at}): {why}")
-    return lines or [f"{t} can never start" for t in waiting.values()]
+    return lines
 
 
 def _peaks(kind: IntArray, stage: IntArray, offsets: IntArray, costs: Costs) -> tuple[float, ...]:

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pipeloom.ir.errors import InvalidScheduleError
+from pipeloom.ir.ops import parse_order
+from pipeloom.ir.problem import Placement, Problem
+from pipeloom.ir.profile import Link, Links, Profile, StageProfile
+from pipeloom.ir.schedule import Schedule, Transfer, TravelKind
+from pipeloom.ir.simulate import simulate
+from pipeloom.ir.travel import owners, previous
+
+W, D = TravelKind.WEIGHT, TravelKind.GRADIENT
+STAGE = StageProfile(t_f=2.0, t_b=3.0, t_w=1.0, m_b=5.0, m_w=1.0, weight_bytes=2e6)
+
+
+def two_ranks(*transfers: Transfer, **profile: object) -> Schedule:
+    """One stage, owned by rank 0, and one microbatch on each of two ranks."""
+    problem = Problem(
+        replace(Profile((STAGE,), 2), **profile),  # type: ignore[arg-type]
+        2,
+        Placement.round_robin(2, 2),
+        (100.0, 100.0),
+    )
+    order = [parse_order("0F0 0B0 0W0"), parse_order("0F1 0B1 0W1")]
+    return replace(Schedule.of(problem, order, "test"), transfers=transfers)
+
+
+def test_ops_wait_for_weights_and_a_gradient_leaves_after_its_ops() -> None:
+    #          0  2     5 6  7
+    # rank 0   F  B     W | D-.
+    # rank 1   W-|F  B    W   |      hop 0.5: F at 0.5, done at 6.5, which D finds done
+    timing = simulate(
+        two_ranks(
+            Transfer(W, 0, 0, 0, 1, after=0, before=0),
+            Transfer(D, 0, 0, 1, 0, after=3, before=3),
+            t_comm=0.5,
+        )
+    )
+    assert timing.start[0].tolist() == [0.0, 2.0, 5.0]
+    assert timing.start[1].tolist() == [0.5, 2.5, 5.5]
+    assert timing.transfers.tolist() == [[0.0, 0.5], [6.5, 7.0]]
+    assert timing.peak_memory == (5.0, 5.0)
+
+
+def test_a_transfer_waits_for_its_copy_and_for_room() -> None:
+    there = Transfer(W, 0, 0, 0, 1, after=1, before=0)
+    back = Transfer(W, 0, 0, 1, 0, after=0, before=3)
+    again = Transfer(W, 0, 1, 1, 0, after=0, before=3, room=2)
+    timing = simulate(two_ranks(there, back, again, t_comm=0.25))
+    assert timing.transfers.tolist() == [[2.0, 2.25], [2.25, 2.5], [5.0, 5.25]]
+    assert timing.start[1].tolist() == [2.25, 4.25, 7.25]
+
+
+@pytest.mark.parametrize(
+    ("profile", "weight", "gradient"),
+    [
+        ({}, 0.0, 0.0),
+        ({"t_comm": 0.5}, 0.5, 0.5),
+        ({"t_comm": ((0.0, 3.0), (4.0, 0.0))}, 3.0, 4.0),
+        ({"t_comm": 0.5, "links": Links(Link(0.25, 1.0))}, 2.25, 2.25),
+        ({"links": Links(Link(9.0, 9.0), ((1, 0, Link(1.0, 2.0)),))}, 2.0, 2.0),
+        ({"stages": (replace(STAGE, grad_bytes=8e6),), "links": Links(Link(0.0, 1.0))}, 2.0, 8.0),
+        (
+            {"stages": (replace(STAGE, weight_bytes=None),), "links": Links(Link(0.5, 1.0))},
+            0.5,
+            0.5,
+        ),
+    ],
+)
+def test_delays_follow_links_and_sizes_then_t_comm(
+    profile: dict[str, object], weight: float, gradient: float
+) -> None:
+    timing = simulate(
+        two_ranks(Transfer(W, 0, 0, 0, 1, 0, 0), Transfer(D, 0, 0, 1, 0, 3, 3), **profile)
+    )
+    assert np.diff(timing.transfers).ravel().tolist() == [weight, gradient]
+
+
+def test_a_cycle_of_ops_and_transfers_is_named() -> None:
+    schedule = two_ranks(
+        Transfer(W, 0, 0, 0, 1, after=1, before=0), Transfer(D, 0, 0, 1, 0, after=1, before=0)
+    )
+    with pytest.raises(InvalidScheduleError) as error:
+        simulate(schedule)
+    assert error.value.violations == (
+        "rank 0 can never start 0F0 (its op 0): waits for gradient 0 copy 0 from rank 1 to 0",
+        "rank 1 can never start 0F1 (its op 0): waits for weight 0 copy 0 from rank 0 to 1",
+    )
+
+
+@pytest.mark.parametrize(
+    ("transfer", "words"),
+    [
+        (Transfer(W, 0, 0, 0, 2, 0, 0), "outside 2 ranks and 1 stages"),
+        (Transfer(W, 1, 0, 0, 1, 0, 0), "outside 2 ranks and 1 stages"),
+        (Transfer(W, 0, 0, 0, 1, 4, 0), "after 4, room 0, before 0"),
+        (Transfer(W, 0, 0, 0, 1, 0, 4), "after 0, room 0, before 4"),
+        (Transfer(W, 0, 0, 0, 1, 0, 0, 4), "after 0, room 4, before 0"),
+    ],
+)
+def test_a_transfer_out_of_range_is_named(transfer: Transfer, words: str) -> None:
+    with pytest.raises(InvalidScheduleError, match=rf"transfers\[0\].*{words}"):
+        simulate(two_ranks(transfer))
+
+
+def test_a_missing_input_is_named() -> None:
+    schedule = two_ranks(Transfer(W, 0, 0, 0, 1, 0, 0))
+    order = [parse_order("0F0 0W0"), parse_order("0F1 0B1 0W1")]
+    broken = replace(Schedule.of(schedule.problem, order, "test"), transfers=schedule.transfers)
+    with pytest.raises(InvalidScheduleError, match="0W0 can never start"):
+        simulate(broken)
+
+
+def test_owners_are_where_weights_set_out_and_gradients_end() -> None:
+    there, home = Transfer(W, 0, 0, 1, 0, 0, 0), Transfer(D, 0, 0, 0, 1, 3, 3)
+    assert owners(two_ranks(there, home)) == (1,)
+    assert owners(two_ranks(home)) == (1,)
+    assert owners(two_ranks()) == (0,)
+    assert previous([there, home, replace(there, copy=1), there]) == [None, None, None, 0]
