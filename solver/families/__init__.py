@@ -12,6 +12,7 @@ from .base import Family, Parametrized
 from .gpipe import GPipe
 from .interleaved_1f1b import Interleaved1F1B
 from .one_f_one_b import OneFOneB
+from .weipipe_interleave import WeiPipeInterleave
 from .zb_h1 import ZBH1
 from .zb_h2 import ZBH2
 
@@ -21,6 +22,7 @@ FAMILIES: dict[str, Family] = {
     "interleaved-1f1b": Interleaved1F1B(),
     "zb-h1": ZBH1(),
     "zb-h2": ZBH2(),
+    "weipipe-interleave": WeiPipeInterleave(),
 }
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.ops import Op, OpKind
 from pipeloom.ir.problem import Objective, Passing, Problem
 from pipeloom.ir.profile import Profile
-from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.schedule import Schedule, Transfer
 from pipeloom.ir.simulate import timed
 
 _TOLERANCE = 1e-9  # relative, on memory: sums of M_B and M_W are rounded
@@ -91,12 +92,17 @@ def require(name: str, reason: str | None) -> None:
         raise InputError(f"{name}: {reason}")
 
 
-def finished(problem: Problem, order: Sequence[Iterable[Op]], name: str) -> Schedule:
+def finished(
+    problem: Problem,
+    order: Sequence[Iterable[Op]],
+    name: str,
+    transfers: Sequence[Transfer] = (),
+) -> Schedule:
     """The timed schedule of a family's order, one iterable of ops a rank.
 
     Raises InfeasibleError, naming the rank that needs most, where it exceeds the memory limit.
     """
-    schedule = timed(Schedule.of(problem, order, name))
+    schedule = timed(replace(Schedule.of(problem, order, name), transfers=tuple(transfers)))
     assert schedule.timing is not None
     peak, limit = schedule.timing.peak_memory, problem.memory_limit
     over = [r for r in range(problem.ranks) if peak[r] > limit[r] * (1 + _TOLERANCE)]
