@@ -1,0 +1,90 @@
+"""What every picture of a schedule draws: bars, and what a rank holds over time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pipeloom.ir.ops import Op, OpKind
+from pipeloom.ir.schedule import Schedule, Timing
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One op of a rank; ``shade`` goes from 0 at the rank's first stage to 1 at its last."""
+
+    rank: int
+    op: Op
+    start: float
+    end: float
+    shade: float
+
+
+def timed(schedule: Schedule) -> Schedule:
+    """``schedule`` with its times: recorded or simulated, its first op at 0."""
+    timing = schedule.timing or _simulated(schedule)
+    begin = min((float(start.min()) for start in timing.start if len(start)), default=0.0)
+    return replace(schedule, timing=_earlier(timing, begin))
+
+
+def _simulated(schedule: Schedule) -> Timing:
+    from pipeloom.ir.simulate import simulate  # numba takes longer to import than to draw
+
+    return simulate(schedule)
+
+
+def _earlier(timing: Timing, by: float) -> Timing:
+    return replace(
+        timing,
+        start=tuple(start - by for start in timing.start),
+        end=tuple(end - by for end in timing.end),
+        transfers=timing.transfers - by,
+    )
+
+
+def times(schedule: Schedule) -> Timing:
+    """The timing of a schedule that :func:`timed` made."""
+    assert schedule.timing is not None
+    return schedule.timing
+
+
+def bars(schedule: Schedule, rank: int) -> Iterator[Bar]:
+    """The ops of ``rank`` in its order, each with its time and its stage's shade."""
+    timing = times(schedule)
+    ops = schedule.ops(rank)
+    stages = sorted({op.stage for op in ops})
+    shade = {stage: i / max(1, len(stages) - 1) for i, stage in enumerate(stages)}
+    for op, start, end in zip(
+        ops, timing.start[rank].tolist(), timing.end[rank].tolist(), strict=True
+    ):
+        yield Bar(rank, op, start, end, shade[op.stage])
+
+
+def kinds(schedule: Schedule) -> list[OpKind]:
+    """The kinds of op that ``schedule`` has, in order."""
+    return sorted({op.kind for rank in range(schedule.problem.ranks) for op in schedule.ops(rank)})
+
+
+def memory_steps(schedule: Schedule, rank: int) -> list[tuple[float, float]]:
+    """(time, memory held from then on) whenever what ``rank`` holds changes."""
+    stages = schedule.problem.profile.stages
+    changes: list[tuple[float, float]] = []
+    for bar in bars(schedule, rank):
+        stage = stages[bar.op.stage]
+        at, change = {
+            OpKind.F: (bar.start, stage.m_b),
+            OpKind.B: (bar.end, stage.m_w - stage.m_b),
+            OpKind.W: (bar.end, -stage.m_w),
+            OpKind.BW: (bar.end, -stage.m_b),
+        }[bar.op.kind]
+        changes.append((at, change))
+    held = np.cumsum([change for _, change in changes])
+    return [(at, max(0.0, value)) for (at, _), value in zip(changes, held.tolist(), strict=True)]
+
+
+def peak_memory(schedule: Schedule) -> tuple[float, ...]:
+    """The largest sum of M_B and M_W that each rank holds."""
+    ranks = range(schedule.problem.ranks)
+    return tuple(max((held for _, held in memory_steps(schedule, r)), default=0.0) for r in ranks)

@@ -1,0 +1,40 @@
+"""One colour a kind of op, dark at a rank's first stage to light at its last."""
+
+from __future__ import annotations
+
+from pipeloom.ir.ops import OpKind
+
+Colour = tuple[int, int, int]
+
+# first stage, last stage; the hues stay apart for every common colour blindness
+_ENDS: dict[OpKind, tuple[Colour, Colour]] = {
+    OpKind.F: ((0x2F, 0x6C, 0xB3), (0xA6, 0xC8, 0xEF)),
+    OpKind.B: ((0x14, 0x84, 0x6B), (0x93, 0xD9, 0xC3)),
+    OpKind.W: ((0xE3, 0x9A, 0x2B), (0xF8, 0xDC, 0xA4)),
+    OpKind.BW: ((0x76, 0x56, 0xA4), (0xCC, 0xBB, 0xE4)),
+}
+
+NAMES: dict[OpKind, str] = {
+    OpKind.F: "forward",
+    OpKind.B: "input gradient",
+    OpKind.W: "weight gradient",
+    OpKind.BW: "both gradients",
+}
+
+
+def colour(kind: OpKind, shade: float) -> Colour:
+    """``shade`` from 0 (dark) to 1 (light)."""
+    dark, light = _ENDS[kind]
+    red, green, blue = (round(a + (b - a) * shade) for a, b in zip(dark, light, strict=True))
+    return red, green, blue
+
+
+def is_light(rgb: Colour) -> bool:
+    """Whether dark text reads better on it (relative luminance as in WCAG)."""
+    linear = [(c / 255 / 12.92) if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in rgb]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return luminance > 0.3
+
+
+def as_hex(rgb: Colour) -> str:
+    return "#{:02x}{:02x}{:02x}".format(*rgb)

@@ -1,0 +1,72 @@
+"""The timeline as Chrome trace events, which Perfetto (ui.perfetto.dev) and chrome://tracing open."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pipeloom.ir.schedule import Schedule
+
+from .bars import bars, memory_steps, timed, times
+from .colours import NAMES
+from .words import heading
+
+
+def trace_events(schedule: Schedule) -> dict[str, Any]:
+    """A thread a rank, an event an op (microseconds), a counter a rank for the memory held."""
+    schedule = timed(schedule)
+    events: list[dict[str, Any]] = [_name("process_name", 0, heading(schedule))]
+    for rank in range(schedule.problem.ranks):
+        events.append(_name("thread_name", rank, f"rank {rank}"))
+        events += _ops(schedule, rank)
+        events += _counters(schedule, rank)
+    events += _transfers(schedule)
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def _name(kind: str, thread: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": 0, "tid": thread, "args": {"name": name}}
+
+
+def _ops(schedule: Schedule, rank: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "ph": "X",
+            "name": str(bar.op),
+            "cat": NAMES[bar.op.kind],
+            "pid": 0,
+            "tid": rank,
+            "ts": bar.start * 1e3,
+            "dur": (bar.end - bar.start) * 1e3,
+            "args": {
+                "op": bar.op.kind.name,
+                "stage": bar.op.stage,
+                "microbatch": bar.op.microbatch,
+            },
+        }
+        for bar in bars(schedule, rank)
+    ]
+
+
+def _counters(schedule: Schedule, rank: int) -> list[dict[str, Any]]:
+    name = f"memory of rank {rank}"
+    return [
+        {"ph": "C", "name": name, "pid": 0, "ts": at * 1e3, "args": {"held": held}}
+        for at, held in memory_steps(schedule, rank)
+    ]
+
+
+def _transfers(schedule: Schedule) -> list[dict[str, Any]]:
+    """What travels between ranks, as asynchronous events: those of one rank may overlap."""
+    events: list[dict[str, Any]] = []
+    for i, (transfer, (start, end)) in enumerate(
+        zip(schedule.transfers, times(schedule).transfers.tolist(), strict=False)
+    ):
+        common = {
+            "name": f"{transfer.kind.value} {transfer.stage}: {transfer.source} to {transfer.target}",
+            "cat": "transfer",
+            "id": i,
+            "pid": 0,
+            "tid": transfer.target,
+        }
+        events += [common | {"ph": "b", "ts": start * 1e3}, common | {"ph": "e", "ts": end * 1e3}]
+    return events

@@ -1,0 +1,95 @@
+"""Numbers and schedules in words, for titles, summaries and tables."""
+
+from __future__ import annotations
+
+import math
+
+from pipeloom.ir.problem import Objective
+from pipeloom.ir.schedule import Schedule, Status
+
+from .bars import peak_memory, timed, times
+
+_PREFIXES = ("", "k", "M", "G", "T", "P")
+
+
+def duration(milliseconds: float) -> str:
+    """``1.2 s``, ``813 ms``, ``45.1 us``: four digits at most."""
+    for unit, size in (("s", 1e3), ("ms", 1.0)):
+        if milliseconds >= size * (10 if unit == "s" else 1):
+            return f"{milliseconds / size:.4g} {unit}"
+    return f"{milliseconds:.4g} ms" if milliseconds == 0 else f"{milliseconds * 1e3:.4g} us"
+
+
+def amount(memory: float) -> str:
+    """A memory size: ``7.94``, ``1.61 M``; its unit is the profile's."""
+    if not math.isfinite(memory):
+        return "none"
+    size, prefix = memory, 0
+    while size >= 1000 and prefix + 1 < len(_PREFIXES):
+        size, prefix = size / 1000, prefix + 1
+    return f"{size:.4g} {_PREFIXES[prefix]}".rstrip()
+
+
+def percent(share: float) -> str:
+    """``4.33 %``; tiny shares keep two digits."""
+    if abs(share) < 5e-7:
+        return "0 %"
+    return f"{share * 100:.2f} %" if abs(share) >= 1e-3 else f"{share * 100:.2g} %"
+
+
+def shape(schedule: Schedule) -> str:
+    """``8 ranks, 8 stages, 24 microbatches``."""
+    problem = schedule.problem
+    counts = (
+        (problem.ranks, "rank"),
+        (problem.stages, "stage"),
+        (problem.microbatches, "microbatch"),
+    )
+    return ", ".join(f"{count} {plural(count, word)}" for count, word in counts)
+
+
+def plural(count: int, word: str) -> str:
+    if count == 1:
+        return word
+    return word + ("es" if word.endswith("h") else "s")
+
+
+def proof(schedule: Schedule) -> str | None:
+    """How good the schedule is known to be; None where nothing is known."""
+    report = schedule.report
+    if report is None or report.lower_bound is None:
+        return None
+    if report.status is Status.OPTIMAL:
+        return "optimal"
+    cost = times(timed(schedule)).cost(schedule.problem.objective)
+    gap = max(0.0, (cost - report.lower_bound) / cost) if cost > 0 else 0.0
+    return f"at most {percent(gap)} from optimal"
+
+
+def memory(schedule: Schedule) -> str:
+    """``peak memory 7.94 of 8``."""
+    peak = max(peak_memory(schedule), default=0.0)
+    limit = max(schedule.problem.memory_limit)
+    return f"peak memory {amount(peak)}" + (f" of {amount(limit)}" if math.isfinite(limit) else "")
+
+
+def summary(schedule: Schedule) -> str:
+    """One line: bubble, period, makespan, memory, proof."""
+    schedule = timed(schedule)
+    timing, objective = times(schedule), schedule.problem.objective
+    parts = [
+        f"bubble {percent(timing.bubble_rate(objective))} of the {objective.value}",
+        f"period {duration(timing.period)}",
+        f"makespan {duration(timing.makespan)}",
+        memory(schedule),
+        proof(schedule),
+    ]
+    if objective is Objective.MAKESPAN:
+        parts[1], parts[2] = parts[2], parts[1]
+    return ", ".join(part for part in parts if part)
+
+
+def heading(schedule: Schedule, *, with_family: bool = True) -> str:
+    """``zb-6.2b: zb-h1`` or what of it is known."""
+    family = schedule.report.family if schedule.report and with_family else ""
+    return ": ".join(part for part in (schedule.problem.profile.name, family) if part) or "schedule"
