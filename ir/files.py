@@ -3,12 +3,13 @@
 from .profile_format import PROFILE, dump_profile, finite, load_profile, parse_profile
 from .program_format import PROGRAM, dump_program, load_program, parse_program
 from .schedule_format import SCHEDULE, dump_schedule, load_schedule, parse_schedule
-from .writing import write_json, write_text
+from .writing import check_writable, write_json, write_text
 
 __all__ = [
     "PROFILE",
     "PROGRAM",
     "SCHEDULE",
+    "check_writable",
     "dump_profile",
     "dump_program",
     "dump_schedule",

@@ -12,6 +12,8 @@ from .reading import Reader, is_amount, is_count, is_matrix, read_json, show
 
 PROFILE = "pipeloom.profile"
 _TIMES = ("t_f", "t_b", "t_w")
+# larger ones are mistakes, and arrays of that size would exhaust memory
+MOST_RANKS, MOST_STAGES = 4096, 65_536
 _SIZES = ("activation_bytes", "weight_bytes", "grad_bytes", "optimizer_bytes")
 
 
@@ -30,9 +32,9 @@ def parse_profile(data: dict[str, Any], where: str) -> Profile:
 
 def read_profile(reader: Reader) -> Profile:
     reader.format(PROFILE)
-    ranks = reader.count("ranks", least=1)
+    ranks = reader.count("ranks", least=1, most=MOST_RANKS)
     return Profile(
-        stages=_stages(reader),
+        stages=_stages(reader, ranks),
         ranks=ranks,
         t_comm=_t_comm(reader, ranks),
         links=_links(reader, ranks) if reader.has("links") else None,
@@ -42,7 +44,7 @@ def read_profile(reader: Reader) -> Profile:
     )
 
 
-def _stages(reader: Reader) -> tuple[StageProfile, ...]:
+def _stages(reader: Reader, ranks: int) -> tuple[StageProfile, ...]:
     entries = reader.items("stages")
     stages = tuple(
         _stage(Reader(entry, f"{reader.where}: stages[{s}]", reader.errors))
@@ -51,8 +53,8 @@ def _stages(reader: Reader) -> tuple[StageProfile, ...]:
     if not stages and isinstance(reader.data.get("stages"), list):
         reader.wrong("stages", [], "at least one stage")
     if not reader.has("num_stages"):
-        return stages
-    number = reader.count("num_stages", least=1)
+        return stages * ranks if len(stages) == 1 else stages
+    number = reader.count("num_stages", least=1, most=MOST_STAGES)
     if len(stages) not in (1, number):
         reader.wrong(
             "num_stages",
@@ -103,7 +105,7 @@ def _are_ranks(values: list[Any], ranks: int) -> bool:
 
 def _link(reader: Reader) -> Link:
     latency, bandwidth = reader.number("latency"), reader.number("gigabytes_per_second", 1.0)
-    if bandwidth == 0:
+    if bandwidth == 0 and "gigabytes_per_second" in reader.data:
         reader.wrong("gigabytes_per_second", bandwidth, "more than 0")
         bandwidth = 1.0
     return Link(latency, bandwidth)

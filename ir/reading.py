@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,28 +16,62 @@ T = TypeVar("T")
 def read_json(path: str) -> dict[str, Any]:
     """The JSON object in ``path``, or on standard input for ``-``. Raises InputError."""
     name = "standard input" if path == "-" else path
+    value = parse_json(read_text(path), name)
+    if not isinstance(value, dict):
+        raise InputError(f"{name}: expected a JSON object, got {show(value)}")
+    return value
+
+
+def read_text(path: str, expected: str = "JSON") -> str:
+    """The text of ``path``, or of standard input for ``-``. Raises InputError."""
+    name = "standard input" if path == "-" else path
     try:
-        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+        text = _read_bytes(path).decode("utf-8-sig")
     except IsADirectoryError:
-        raise InputError(f"{name}: is a directory; expected a JSON file") from None
+        raise InputError(f"{name}: is a directory; expected a file of {expected}") from None
     except FileNotFoundError:
         raise InputError(f"{name}: no such file") from None
     except UnicodeDecodeError as error:
-        raise InputError(f"{name}: not UTF-8 text (byte {error.start}); expected JSON") from None
+        raise InputError(
+            f"{name}: not UTF-8 text (byte {error.start}); expected {expected}"
+        ) from None
     except OSError as error:
         raise InputError(f"{name}: cannot be read: {error.strerror}") from None
+    if not text.strip():
+        raise InputError(f"{name}: is empty; expected {expected}")
+    return text
+
+
+def _read_bytes(path: str) -> bytes:
+    return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+
+
+def parse_json(text: str, name: str) -> Any:
+    """The JSON value that ``text`` is; keys given twice are errors. Raises InputError."""
+    twice: list[str] = []
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=lambda pairs: _unique(pairs, twice))
     except json.JSONDecodeError as error:
-        end = " (the file ends early)" if error.pos >= len(text.rstrip()) else ""
+        cut = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated")
+        end = " (the file ends early)" if cut else ""
         raise InputError(
             f"{name}: line {error.lineno}, column {error.colno}: not valid JSON: {error.msg}{end}"
         ) from None
     except RecursionError:
         raise InputError(f"{name}: not valid JSON: nested too deeply") from None
-    if not isinstance(value, dict):
-        raise InputError(f"{name}: expected a JSON object, got {show(value)}")
+    except ValueError:  # Python refuses whole numbers of more than 4300 digits
+        raise InputError(f"{name}: holds a whole number of thousands of digits") from None
+    if twice:
+        raise InputError(*(f"{name}: {key}: expected once, got it twice" for key in twice))
     return value
+
+
+def _unique(pairs: list[tuple[str, Any]], twice: list[str]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice.extend(key for key in values if keys.count(key) > 1)
+    return values
 
 
 def show(value: object) -> str:
@@ -86,10 +119,20 @@ class Reader:
     def optional_number(self, key: str) -> float | None:
         return self.number(key) if self.has(key) else None
 
-    def count(self, key: str, least: int = 0) -> int:
+    def count(self, key: str, least: int = 0, most: int | None = None) -> int:
+        expected = f"a whole number >= {least}" + ("" if most is None else f" and <= {most}")
         return self.get(
-            key, f"a whole number >= {least}", lambda v: is_count(v) and v >= least, least
+            key,
+            expected,
+            lambda v: is_count(v) and v >= least and (most is None or v <= most),
+            least,
         )
+
+    def optional_count(self, key: str) -> int | None:
+        return self.count(key) if self.has(key) else None
+
+    def optional_text(self, key: str) -> str | None:
+        return self.text(key) if self.has(key) else None
 
     def text(self, key: str) -> str:
         return self.get(key, "a string", lambda v: isinstance(v, str), "")
@@ -102,9 +145,15 @@ class Reader:
         return Reader(value, f"{self.where}: {key}", self.errors)
 
     def format(self, name: str, version: int = 1) -> None:
-        """Checks the ``format`` and ``version`` that open every file of ours."""
+        """Checks the ``format`` and ``version`` that open every file of ours.
+
+        Raises InputError at once for another format: its other errors would mislead.
+        """
+        given = self.data.get("format", name)
+        if given != name:
+            raise InputError(f"{self.where}: format: expected {show(name)}, got {show(given)}")
         self.get("format", show(name), lambda v: v == name, name)
-        self.get("version", str(version), lambda v: v == version, version)
+        self.get("version", str(version), lambda v: is_count(v) and v == version, version)
 
     def finish(self) -> None:
         """Raises InputError where anything was wrong."""
@@ -121,8 +170,7 @@ def is_amount(value: object) -> bool:
     return (
         isinstance(value, int | float)
         and not isinstance(value, bool)
-        and math.isfinite(value)
-        and value >= 0
+        and 0 <= value <= sys.float_info.max  # False for NaN
     )
 
 

@@ -12,10 +12,12 @@ from .ops import Op, OpKind, pack
 from .problem import Objective, Passing, Placement, Problem
 from .profile import Profile
 from .profile_format import dump_profile, finite, per_rank, read_profile
-from .reading import Reader, read_json
+from .reading import Reader, is_amount, is_count, read_json
 from .schedule import Report, Schedule, Status, Timing, Transfer, TravelKind
 
 SCHEDULE = "pipeloom.schedule"
+# stages times microbatches; more would exhaust memory
+MOST_PAIRS = 20_000_000
 
 
 def load_schedule(path: str) -> Schedule:
@@ -28,24 +30,27 @@ def parse_schedule(data: dict[str, Any], where: str) -> Schedule:
     reader = Reader(data, where, errors)
     reader.format(SCHEDULE)
     profile = read_profile(reader.child("profile"))
-    microbatches = reader.count("microbatches", least=1)
+    microbatches = reader.count(
+        "microbatches", least=1, most=MOST_PAIRS // max(1, profile.num_stages)
+    )
     limit = per_rank(reader, "memory_limit", profile.ranks)
     for key, value in (("ranks", profile.ranks), ("stages", profile.num_stages)):
-        if reader.count(key) != value:
-            reader.wrong(key, reader.data.get(key), f"{value}, as in its profile")
+        if reader.count(key) != value and is_count(reader.data.get(key)):
+            reader.wrong(key, reader.data[key], f"{value}, as in its profile")
     rows = _rows(reader, profile.ranks)
+    passing = _choice(reader, "passing", Passing)
+    objective, report, peak_memory = _report(reader)
+    transfers, travel_times = _transfers(reader)
     reader.finish()
-    objective, report = _report(reader)
-    placement = _placement(reader, rows, profile, microbatches)
+    placement = _placement(reader, passing, rows, profile, microbatches)
+    reader.finish()
     problem = Problem(
         profile, microbatches, placement, limit or (math.inf,) * profile.ranks, objective
     )
-    transfers, travel_times = _transfers(reader)
-    reader.finish()
     timing = Timing(
         tuple(np.array([start for _, start, _ in row]) for row in rows),
         tuple(np.array([end for _, _, end in row]) for row in rows),
-        tuple(float(value) for value in (data.get("report") or {}).get("peak_memory") or ()),
+        peak_memory,
         np.array(travel_times).reshape(-1, 2),
     )
     order = tuple(pack(op for op, _, _ in row) for row in rows)
@@ -59,6 +64,8 @@ def _rows(reader: Reader, ranks: int) -> list[_Row]:
     lists = reader.items("order")
     if len(lists) != ranks:
         reader.wrong("order", f"{len(lists)} lists", f"{ranks} lists, one a rank")
+    elif not any(lists):
+        reader.wrong("order", lists, "at least one op")
     return [
         [
             _row(Reader(entry, f"{reader.where}: order[{rank}][{i}]", reader.errors))
@@ -78,7 +85,10 @@ def _list(reader: Reader, key: str, value: Any) -> list[Any]:
 def _row(reader: Reader) -> tuple[Op, float, float]:
     kind = reader.get("op", "F, B, W or BW", lambda v: v in OpKind.__members__, "F")
     op = Op(OpKind[kind], reader.count("stage"), reader.count("microbatch"))
-    return op, reader.number("start"), reader.number("end")
+    start, end = reader.number("start"), reader.number("end")
+    if end < start:
+        reader.wrong("end", end, f"at least start ({start:g})")
+    return op, start, end
 
 
 E = TypeVar("E", bound=Enum)
@@ -89,29 +99,38 @@ def _choice(reader: Reader, key: str, choices: type[E]) -> E:
     return choices(reader.get(key, " or ".join(names), lambda value: value in names, names[0]))
 
 
-def _report(reader: Reader) -> tuple[Objective, Report | None]:
+def _report(reader: Reader) -> tuple[Objective, Report | None, tuple[float, ...]]:
+    """The objective, the report, and the peak memory of each rank where it is recorded."""
     if not reader.has("report"):
-        return Objective.PERIOD, None
+        return Objective.PERIOD, None, ()
     report = reader.child("report")
     objective = (
         _choice(report, "objective", Objective) if report.has("objective") else Objective.PERIOD
     )
-    status = report.data.get("status")
-    return objective, Report(
-        objective=objective,
-        family=str(report.data.get("family", "")),
-        status=Status(status) if status in [s.value for s in Status] else Status.FEASIBLE,
-        lower_bound=report.data.get("lower_bound"),
-        bound_name=report.data.get("bound_name"),
-        solver=report.data.get("solver"),
-        solve_seconds=report.data.get("solve_seconds"),
-        seed=report.data.get("seed"),
+    peak_memory = report.items("peak_memory") if report.has("peak_memory") else []
+    if not all(map(is_amount, peak_memory)):
+        report.wrong("peak_memory", peak_memory, "a list of finite numbers >= 0, one a rank")
+        peak_memory = []
+    return (
+        objective,
+        Report(
+            objective=objective,
+            family=report.optional_text("family") or "",
+            status=_choice(report, "status", Status) if report.has("status") else Status.FEASIBLE,
+            lower_bound=report.optional_number("lower_bound"),
+            bound_name=report.optional_text("bound_name"),
+            solver=report.optional_text("solver"),
+            solve_seconds=report.optional_number("solve_seconds"),
+            seed=report.optional_count("seed"),
+        ),
+        tuple(map(float, peak_memory)),
     )
 
 
-def _placement(reader: Reader, rows: list[_Row], profile: Profile, microbatches: int) -> Placement:
+def _placement(
+    reader: Reader, passing: Passing, rows: list[_Row], profile: Profile, microbatches: int
+) -> Placement:
     """The placement that the order shows; what the order breaks is left to the verifier."""
-    passing = _choice(reader, "passing", Passing)
     stages = profile.num_stages
     owners = np.zeros((stages, microbatches), dtype=np.int64)
     for rank, row in enumerate(rows):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 import sys
 import tempfile
 from pathlib import Path
@@ -23,18 +25,50 @@ def write_json(document: dict[str, Any], path: str) -> None:
 
 def write_text(text: str, path: str) -> None:
     """Writes to ``path`` at once or not at all. Raises InputError where it cannot be written."""
-    target = Path(path)
     try:
+        target = Path(path)
         if target.exists() and not target.is_file():  # a pipe or a device: nothing to replace
             target.write_text(text, encoding="utf-8")
-            return
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        else:
+            _replace(text, target.resolve())  # what a link points to, not the link
+    except OSError as error:
+        raise _cannot_write(path, error) from None
+
+
+def check_writable(path: str) -> None:
+    """Raises InputError where :func:`write_text` would fail, so that long work is not lost."""
+    target = Path(path)
+    try:
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not target.exists():
+            with tempfile.TemporaryFile(dir=target.resolve().parent):
+                pass
+        elif not os.access(target, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise _cannot_write(path, error) from None
+
+
+def _cannot_write(path: str, error: OSError) -> InputError:
+    return InputError(f"{path}: cannot be written: {error.strerror}")
+
+
+def _replace(text: str, target: Path) -> None:
+    exists = target.exists()
+    if exists and not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    mode = stat.S_IMODE(target.stat().st_mode) if exists else 0o666 & ~_umask()
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    temporary = Path(name)
+    try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
-        Path(temporary).chmod(0o666 & ~_umask())
-        Path(temporary).replace(target)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written: {error.strerror}") from None
+        temporary.chmod(mode)
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def _umask() -> int:
