@@ -1,0 +1,138 @@
+"""The split of B and W: weight gradients are put off without walking the autograd graph.
+
+While a stage's forward runs, :class:`Deferral` (a torch function mode) swaps each product with one
+of the stage's parameters for :class:`_Deferred`, whose backward computes the input's gradient alone
+and queues what the weight's gradient needs. W empties the queue and accumulates in place into
+``parameter.grad``. What is not intercepted (norms, products with a tensor derived from a parameter,
+calls inside composite functions such as ``nn.MultiheadAttention``'s) gets its gradient in B, from
+autograd: just as right, only earlier.
+
+The mode must be active in B as well, as activation checkpointing runs its blocks' forward there: see
+:func:`run_backward`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.autograd.graph import GradientEdge
+from torch.overrides import TorchFunctionMode
+
+from .memory import Memory
+from .products import RULES, Rule
+
+
+class WeightQueue:
+    """The weight gradients of one stage and microbatch that wait for their W."""
+
+    __slots__ = ("_memory", "_waiting")
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._waiting: list[tuple[Rule, Tensor, Tensor]] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, rule: Rule, x: Tensor, dy: Tensor) -> None:
+        self._memory.hold(x)
+        self._memory.hold(dy)
+        self._waiting.append((rule, x, dy))
+
+    @torch.no_grad()
+    def run(self) -> None:
+        """Computes all that waits and lets go of it, one by one."""
+        while self._waiting:
+            rule, x, dy = self._waiting.pop()
+            rule.accumulate(x, dy)
+            self._memory.release(x)
+            self._memory.release(dy)
+
+
+class Deferral(TorchFunctionMode):
+    """Defers the weight gradients of one stage's parameters into ``queue``.
+
+    One object serves all microbatches of a stage: set ``queue`` before each use. Parameters that
+    are frozen or carry gradient hooks are left to autograd.
+    """
+
+    queue: WeightQueue
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        super().__init__()
+        self._parameters = frozenset(map(id, parameters))
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        read = RULES.get(func)
+        if read is not None and torch.is_grad_enabled():
+            reading = read(*args, **(kwargs or {}))
+            if reading is not None and self._defers(reading[0]):
+                return _apply(*reading, self.queue)
+        return func(*args, **(kwargs or {}))
+
+    def _defers(self, rule: Rule) -> bool:
+        return self._owns(rule.weight) and (rule.bias is None or self._owns(rule.bias))
+
+    def _owns(self, tensor: Tensor) -> bool:
+        return (
+            id(tensor) in self._parameters
+            and tensor.requires_grad
+            and not tensor._backward_hooks
+            and not tensor._post_accumulate_grad_hooks
+        )
+
+
+def run_backward(root: GradientEdge, gradient: Tensor) -> None:
+    """The backward pass from ``root``, with the torch function modes that are active.
+
+    torch hands the modes on into the pass only where it starts from an edge: called on a tensor,
+    ``backward`` is itself a torch function, inside which the mode is off.
+    """
+    torch.autograd.backward(root, gradient)
+
+
+def _apply(rule: Rule, x: Tensor, queue: WeightQueue) -> Tensor:
+    device = x.device.type
+    if not (rule.autocast and torch.is_autocast_enabled(device)):
+        return _run(rule, queue, x, rule.weight, rule.bias)
+    if x.dtype is not torch.float64:  # autocast leaves float64 alone
+        x = x.to(torch.get_autocast_dtype(device))
+    with torch.autocast(device, enabled=False):
+        return _run(rule, queue, x, rule.weight, rule.bias)
+
+
+class _Deferred(torch.autograd.Function):
+    """A product whose backward leaves the gradients of weight and bias to the queue.
+
+    ``weight`` and ``bias`` are arguments so that the backward runs although x needs no gradient.
+    """
+
+    @staticmethod
+    def forward(  # noqa: PLR0917
+        ctx: Any, rule: Rule, queue: WeightQueue, x: Tensor, weight: Tensor, bias: Tensor | None
+    ) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.rule, ctx.queue = rule, queue
+        dtype = x.dtype if x.is_floating_point() else weight.dtype
+        return rule.forward(x, weight.to(dtype), None if bias is None else bias.to(dtype))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        ctx.queue.put(ctx.rule, x, dy)
+        dx = ctx.rule.input_grad(dy, x, weight.to(dy.dtype)) if ctx.needs_input_grad[2] else None
+        return None, None, dx, None, None
+
+
+_run = cast("Callable[..., Tensor]", _Deferred.apply)

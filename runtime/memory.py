@@ -1,0 +1,127 @@
+"""The ledger of live activation bytes: what one rank holds for its backward passes.
+
+It counts each storage once, however many tensors share it: what autograd saves (parameters and
+buffers of the stages excluded), the inputs of weight gradients that wait for their W, and received
+messages from the moment their receive is posted until they are freed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+
+class Memory(Protocol):
+    """What the executor tells of tensors that it keeps or lets go."""
+
+    peak: int
+    live: int
+
+    def hold(self, tensor: Tensor) -> None: ...
+
+    def release(self, tensor: Tensor) -> None: ...
+
+    def watching(self) -> AbstractContextManager[object]:
+        """A context in which all that autograd saves is counted until its graph lets it go."""
+        ...
+
+
+class Ledger:
+    """Counts bytes: ``live`` now, ``peak`` since :meth:`start`.
+
+    Costs about 2 microseconds for each tensor that autograd saves. Activation checkpointing saves
+    through its own hooks: of a checkpointed block the inputs are counted, and nothing of what
+    exists only while it is recomputed.
+    """
+
+    def __init__(self) -> None:
+        self.live = 0
+        self.peak = 0
+        self._counts: dict[int, int] = {}
+        self._excluded: frozenset[int] = frozenset()
+
+    def start(self, modules: Iterable[nn.Module]) -> None:
+        """Begins a new peak; the parameters and buffers of ``modules`` are not activations."""
+        tensors = [t for m in modules for t in (*m.parameters(), *m.buffers())]
+        self._excluded = frozenset(t.untyped_storage().data_ptr() for t in tensors)
+        self.peak = self.live
+
+    def hold(self, tensor: Tensor) -> None:
+        """Counts the storage of ``tensor`` until as many releases as holds have come."""
+        storage = tensor.untyped_storage()
+        self._add(storage.data_ptr(), storage.nbytes())
+
+    def release(self, tensor: Tensor) -> None:
+        storage = tensor.untyped_storage()
+        self._remove(storage.data_ptr(), storage.nbytes())
+
+    def watching(self) -> AbstractContextManager[object]:
+        return saved_tensors_hooks(self._pack, _unpack)
+
+    def _add(self, pointer: int, size: int) -> None:
+        count = self._counts.get(pointer, 0)
+        self._counts[pointer] = count + 1
+        if count == 0:
+            self.live += size
+            self.peak = max(self.peak, self.live)
+
+    def _remove(self, pointer: int, size: int) -> None:
+        count = self._counts[pointer]
+        if count > 1:
+            self._counts[pointer] = count - 1
+            return
+        del self._counts[pointer]
+        self.live -= size
+
+    def _pack(self, tensor: Tensor) -> Tensor | _Saved:
+        storage = tensor.untyped_storage()
+        pointer, size = storage.data_ptr(), storage.nbytes()
+        if pointer in self._excluded or size == 0:
+            return tensor
+        self._add(pointer, size)
+        return _Saved(self, tensor, pointer, size)
+
+
+class _Saved:
+    """A tensor that autograd saved; the graph drops it when it needs it no more."""
+
+    __slots__ = ("ledger", "pointer", "size", "tensor")
+
+    def __init__(self, ledger: Ledger, tensor: Tensor, pointer: int, size: int) -> None:
+        self.ledger, self.tensor, self.pointer, self.size = ledger, tensor, pointer, size
+
+    def __del__(self) -> None:
+        self.ledger._remove(self.pointer, self.size)
+
+
+def _unpack(saved: Tensor | _Saved) -> Tensor:
+    return saved.tensor if isinstance(saved, _Saved) else saved
+
+
+class NoLedger:
+    """The ledger switched off: counts nothing and costs nothing."""
+
+    live = 0
+    peak = 0
+
+    def start(self, modules: Iterable[nn.Module]) -> None:
+        pass
+
+    def hold(self, tensor: Tensor) -> None:
+        pass
+
+    def release(self, tensor: Tensor) -> None:
+        pass
+
+    def watching(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+
+def device_peak(device: torch.device) -> int | None:
+    """Bytes that the allocator of a CUDA device had in use at most since its reset, else None."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
