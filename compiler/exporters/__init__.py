@@ -1,1 +1,35 @@
-"""Other systems' formats."""
+"""Schedules in other systems' formats, and back where they can be read: one file a format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pipeloom.ir.profile import Profile
+from pipeloom.ir.schedule import Schedule
+
+from . import torch_csv
+
+
+@dataclass(frozen=True, slots=True)
+class Exporter:
+    """A format: ``write(schedule)`` is its text, ``read(text, profile, where)`` the schedule again.
+
+    ``where`` names the text in messages (a file's path, say). Both raise InputError for what the
+    format or the schedule cannot express.
+    """
+
+    summary: str
+    suffix: str
+    write: Callable[[Schedule], str]
+    read: Callable[[str, Profile, str], Schedule] | None = None
+
+
+EXPORTERS: dict[str, Exporter] = {
+    "torch-csv": Exporter(
+        "the CSV that torch.distributed.pipelining loads (compute only)",
+        ".csv",
+        torch_csv.write,
+        torch_csv.read,
+    ),
+}

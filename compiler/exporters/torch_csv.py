@@ -1,0 +1,118 @@
+"""The CSV of torch.distributed.pipelining, compute only: torch places its own communication.
+
+::
+
+    0F0,0F1,,,0I0,0W0,...     one row a rank, no header
+    ,1F0,1I0,1F1,1B1,...      {stage}{F|I|W|B}{microbatch}, an empty cell where the rank idles
+
+torch's I is our B, and its B our BW. torch drops empty cells when it loads the file, so that they
+are for the reader: a column is one unit of time with T_F = T_B = T_W = 1 and instant messages
+(a BW takes two). No blank line may follow, which torch would take for another rank.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.ops import Op, OpKind
+from pipeloom.ir.problem import Passing, Placement, Problem
+from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.simulate import simulate, timed
+
+from ..passes.compute import check_complete
+
+_KINDS = {"F": OpKind.F, "I": OpKind.B, "W": OpKind.W, "B": OpKind.BW}
+_LETTERS = {kind: letter for letter, kind in _KINDS.items()}
+_CELL = re.compile(r"(\d{1,9})([FIWB])(\d{1,9})")
+_EXPECTED = "expected e.g. 2F0, 2I0, 2W0 or 2B0, or an empty cell"
+
+
+def write(schedule: Schedule) -> str:
+    """``schedule`` as CSV. Raises InputError where a stage is on several ranks or a rank has none."""
+    passing = schedule.problem.placement.passing
+    if passing is not Passing.ACTIVATIONS:
+        raise InputError(
+            f"schedule: passing: torch-csv keeps each stage on one rank; got {passing.value}"
+        )
+    for rank, ops in enumerate(schedule.order):
+        if not len(ops):
+            raise InputError(
+                f"schedule: order[{rank}]: torch-csv needs ops on every rank; got none"
+            )
+    starts = simulate(_in_unit_times(schedule)).start
+    rows = [
+        _cells(schedule.ops(rank), start.astype(int).tolist()) for rank, start in enumerate(starts)
+    ]
+    return "".join(",".join(row) + "\n" for row in rows)
+
+
+def _in_unit_times(schedule: Schedule) -> Schedule:
+    stages = (StageProfile(1.0, 1.0, 1.0),) * schedule.problem.stages
+    profile = replace(schedule.problem.profile, stages=stages, t_comm=0.0)
+    return replace(schedule, problem=replace(schedule.problem, profile=profile))
+
+
+def _cells(ops: list[Op], columns: list[int]) -> list[str]:
+    cells = [""] * (max(columns, default=-1) + 1)
+    for op, column in zip(ops, columns, strict=True):
+        cells[column] = f"{op.stage}{_LETTERS[op.kind]}{op.microbatch}"
+    return cells
+
+
+def read(text: str, profile: Profile, where: str = "CSV") -> Schedule:
+    """The schedule that ``text`` gives, with the times that ``profile`` does.
+
+    Raises InputError with a line for each wrong cell (rows and columns count from 1), and
+    InvalidScheduleError where ops are missing or repeated or can never run.
+    """
+    rows = [line.split(",") for line in text.rstrip().splitlines()]
+    if len(rows) != profile.ranks:
+        raise InputError(
+            f"{where}: expected {profile.ranks} rows, one for each of the profile's ranks, got {len(rows)}"
+        )
+    errors: list[str] = []
+    cells = sum(map(len, rows))
+    order = [
+        [
+            op
+            for column, cell in enumerate(row, start=1)
+            if (op := _op(cell, profile, cells, f"{where}: row {number}, column {column}", errors))
+        ]
+        for number, row in enumerate(rows, start=1)
+    ]
+    if errors:
+        raise InputError(*errors)
+    schedule = Schedule.of(_problem(profile, order), order, "torch-csv")
+    check_complete(schedule)
+    return timed(schedule)
+
+
+def _op(cell: str, profile: Profile, cells: int, where: str, errors: list[str]) -> Op | None:
+    """The op of one cell; None, and an error unless it is empty, where there is none."""
+    cell = cell.strip()
+    if not cell:
+        return None
+    match = _CELL.fullmatch(cell)
+    if match is None:
+        errors.append(f"{where}: {_EXPECTED}, got {cell!r}")
+        return None
+    op = Op(_KINDS[match[2]], int(match[1]), int(match[3]))
+    if op.stage >= profile.num_stages:
+        errors.append(f"{where}: the profile has stages 0..{profile.num_stages - 1}, got {cell!r}")
+        return None
+    if op.microbatch >= cells:  # each microbatch has at least one cell
+        errors.append(f"{where}: {cell!r} has a microbatch beyond the {cells} cells of the file")
+        return None
+    return op
+
+
+def _problem(profile: Profile, order: list[list[Op]]) -> Problem:
+    owners = dict.fromkeys(range(profile.num_stages), 0)
+    for rank, ops in enumerate(order):
+        owners.update((op.stage, rank) for op in ops)
+    microbatches = 1 + max((op.microbatch for ops in order for op in ops), default=0)
+    placement = Placement(Passing.ACTIVATIONS, tuple(owners.values()))
+    return Problem(profile, microbatches, placement, profile.limit_from(None))
