@@ -1,0 +1,91 @@
+"""No bound is above the cost of the best of all orders of a tiny problem."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeloom.ir.problem import Objective, Placement, Problem
+from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.solver.bounds import GENERAL, LINEAR, lower_bound
+from pipeloom.solver.chain import Chain
+from tests.exhaustive import optimum
+
+AMOUNT = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0, 7.0])
+
+
+@st.composite
+def stage_profiles(draw: st.DrawFn) -> StageProfile:
+    m_b = draw(AMOUNT)
+    m_w = m_b * draw(st.sampled_from([0.0, 0.4, 1.0]))
+    return StageProfile(draw(AMOUNT), draw(AMOUNT), draw(AMOUNT), m_b, m_w)
+
+
+@st.composite
+def problems(draw: st.DrawFn, ranks: int, microbatches: int) -> Problem:
+    stages = draw(st.lists(stage_profiles(), min_size=ranks, max_size=ranks))
+    if draw(st.booleans()):
+        stages = [stages[0]] * ranks
+    delay = st.sampled_from([0.0, 0.0, 0.3, 1.0, 40.0])
+    matrix = tuple(tuple(draw(delay) for _ in range(ranks)) for _ in range(ranks))
+    t_comm = draw(st.one_of(delay, st.just(matrix)))
+    slack = st.sampled_from([0.0, 0.4, 1.0, 1.5, 2.0, math.inf])
+    limit = tuple(stage.m_b * (1 + draw(slack)) if stage.m_b else 0.0 for stage in stages)
+    return Problem(
+        Profile(tuple(stages), ranks, t_comm),
+        microbatches,
+        Placement.linear(ranks),
+        limit,
+        draw(st.sampled_from(Objective)),
+    )
+
+
+def assert_below_optimum(problem: Problem, *, in_order: bool) -> None:
+    best = optimum(problem, in_order=in_order) * (1 + 1e-9)
+    chain = Chain.of(problem)
+    assert chain is not None
+    lags = chain.lags(problem.objective)
+    assert {name: value for name, bound, _ in GENERAL if (value := bound(problem)) > best} == {}
+    assert {name: value for name, bound, _ in LINEAR if (value := bound(chain, lags)) > best} == {}
+
+
+@pytest.mark.parametrize(("ranks", "microbatches"), [(1, 3), (2, 1), (2, 2), (3, 1), (3, 2)])
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_bounds_hold_for_orders_of_any_kind(
+    ranks: int, microbatches: int, data: st.DataObject
+) -> None:
+    assert_below_optimum(data.draw(problems(ranks, microbatches)), in_order=False)
+
+
+@pytest.mark.parametrize(("ranks", "microbatches"), [(1, 4), (2, 3), (3, 3)])
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_bounds_hold_for_orders_in_sequence(
+    ranks: int, microbatches: int, data: st.DataObject
+) -> None:
+    assert_below_optimum(data.draw(problems(ranks, microbatches)), in_order=True)
+
+
+@pytest.mark.slow
+@settings(max_examples=300, deadline=None)
+@given(problem=problems(2, 3))
+def test_bounds_hold_for_three_microbatches_in_any_order(problem: Problem) -> None:
+    assert_below_optimum(problem, in_order=False)
+
+
+@pytest.mark.slow
+@settings(max_examples=150, deadline=None)
+@given(problem=problems(2, 4))
+def test_bounds_hold_for_four_microbatches(problem: Problem) -> None:
+    assert_below_optimum(problem, in_order=True)
+
+
+@given(problem=problems(3, 2))
+def test_the_bound_is_the_best_of_all(problem: Problem) -> None:
+    bound = lower_bound(problem)
+    assert bound.name in {name for name, _, _ in (*GENERAL, *LINEAR)}
+    assert all(bound.value >= general(problem) for _, general, _ in GENERAL)
