@@ -1,0 +1,119 @@
+"""``optimize``: published optima, odd sizes, interrupts, progress and reports."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.problem import Objective, Placement, Problem
+from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.ir.schedule import Schedule, Status
+from pipeloom.solver.incumbent import Progress
+from pipeloom.solver.solve import optimize
+
+ZB_6_2B = StageProfile(29.718, 29.444, 19.927, m_b=303104.0, m_w=131072.0)
+
+
+def zero_bubble(limit: float, microbatches: int = 24) -> Problem:
+    """The 6.2B row of the zero bubble paper's table 5; ``limit`` in units of p M_B."""
+    profile = Profile((ZB_6_2B,) * 8, 8, 0.527)
+    return Problem.linear(profile, microbatches, limit * 8 * ZB_6_2B.m_b)
+
+
+def bubble_rate(schedule: Schedule) -> float:
+    assert schedule.timing is not None
+    return schedule.timing.bubble_rate(schedule.problem.objective)
+
+
+def assert_keeps_its_limit(schedule: Schedule) -> None:
+    assert schedule.timing is not None
+    for peak, limit in zip(schedule.timing.peak_memory, schedule.problem.memory_limit, strict=True):
+        assert peak <= limit * (1 + 1e-9)
+
+
+def test_at_p_microbatches_of_memory_the_published_schedule_is_optimal() -> None:
+    schedule = optimize(zero_bubble(1))
+    assert round(bubble_rate(schedule), 4) == 0.1323  # ZB-1p
+    assert schedule.report is not None
+    assert schedule.report.status is Status.OPTIMAL
+    assert_keeps_its_limit(schedule)
+
+
+def test_at_twice_that_the_published_schedule_is_beaten_and_the_optimum_proven() -> None:
+    schedule = optimize(zero_bubble(2))
+    assert bubble_rate(schedule) < 0.0029  # ZB-2p
+    assert schedule.report is not None
+    assert schedule.report.status is Status.OPTIMAL
+    assert_keeps_its_limit(schedule)
+
+
+@pytest.mark.parametrize("objective", Objective)
+@pytest.mark.parametrize(
+    ("ranks", "microbatches", "stage", "t_comm", "limit"),
+    [
+        (1, 1, StageProfile(1, 2, 3, 1, 1), 0.0, 1.0),
+        (1, 5, StageProfile(1, 2, 3, 1, 1), 0.0, math.inf),
+        (4, 1, StageProfile(1, 2, 3, 1, 0.5), 0.5, 1.0),
+        (4, 2, StageProfile(1, 1, 1, 1, 0.5), 0.1, 2.0),
+        (3, 4, StageProfile(0, 0, 0, 0, 0), 0.0, 0.0),
+        (3, 4, StageProfile(1, 0, 0, 0, 0), 0.0, math.inf),
+        (3, 4, StageProfile(1, 1, 1, 1, 1), 1e6, 2.0),
+    ],
+)
+def test_odd_sizes_are_solved(
+    ranks: int,
+    microbatches: int,
+    stage: StageProfile,
+    t_comm: float,
+    limit: float,
+    objective: Objective,
+) -> None:
+    profile = Profile((stage,) * ranks, ranks, t_comm)
+    schedule = optimize(Problem.linear(profile, microbatches, limit, objective), time_limit=0.5)
+    assert schedule.num_ops == 3 * ranks * microbatches
+    assert schedule.timing is not None
+    assert schedule.report is not None
+    assert schedule.report.lower_bound is not None
+    assert schedule.report.lower_bound <= schedule.timing.cost(objective)
+    assert_keeps_its_limit(schedule)
+
+
+def test_progress_only_ever_improves() -> None:
+    seen: list[Progress] = []
+    schedule = optimize(zero_bubble(2), progress=seen.append)
+    costs = [p.incumbent for p in seen if p.incumbent is not None]
+    assert costs == sorted(costs, reverse=True)
+    assert schedule.timing is not None
+    assert costs[-1] == schedule.timing.period
+    assert seen[-1].gap == pytest.approx(0.0, abs=1e-6)
+    assert [p.seconds for p in seen] == sorted(p.seconds for p in seen)
+
+
+def test_an_interrupt_returns_the_best_so_far() -> None:
+    def interrupt(progress: Progress) -> None:
+        if progress.source == "search":
+            raise KeyboardInterrupt
+
+    schedule = optimize(zero_bubble(1.25), progress=interrupt)
+    assert schedule.report is not None
+    assert schedule.report.family == "search"
+    assert schedule.report.status is Status.FEASIBLE
+
+
+def test_stopping_at_once_still_gives_a_schedule() -> None:
+    schedule = optimize(zero_bubble(1), should_stop=lambda: True)
+    assert schedule.num_ops == 8 * 24 * 3
+
+
+def test_weight_passing_is_refused_in_one_line() -> None:
+    profile = Profile((ZB_6_2B,) * 4, 4)
+    problem = Problem(profile, 8, Placement.round_robin(4, 8), (math.inf,) * 4)
+    with pytest.raises(InputError, match=r"^passing: weights: optimize plans activation passing"):
+        optimize(problem)
+
+
+def test_an_unknown_solver_is_refused_in_one_line() -> None:
+    with pytest.raises(InputError, match=r"^solver: simplex: expected auto or "):
+        optimize(zero_bubble(1), solver="simplex")
