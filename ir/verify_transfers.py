@@ -1,0 +1,264 @@
+"""Checks what travels in a weight-passing schedule, from the raw JSON and nothing else.
+
+For every stage: its weights set out from one rank, its owner; each copy's transfers join up; every
+F and B has the weights, on the owner or in a copy that has arrived and not yet left; every weight
+gradient that a rank computes leaves it once, with the next accumulator D that does, or is the
+owner's own; every D ends at the owner; and every transfer starts exactly when its rule allows and
+takes exactly as long as the profile says.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+_NUMBERS = ("stage", "copy", "from", "to", "after", "before")
+_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """One transfer as the file has it."""
+
+    index: int
+    tensor: str
+    stage: int
+    copy: int
+    source: int
+    target: int
+    after: int
+    before: int
+    room: int
+    start: float
+    end: float
+
+    def __str__(self) -> str:
+        return f"transfers[{self.index}] ({self.tensor} {self.stage} copy {self.copy}, rank {self.source} to {self.target})"
+
+
+def verify_transfers(document: dict[str, Any]) -> list[str]:
+    """The violations of the transfers of ``document``, a schedule whose other keys are sound.
+
+    Empty where there are none. Whether ops start when transfers allow is part of the ops' own
+    rule; :func:`arrivals` says when that is.
+    """
+    problems: list[str] = []
+    moves = _moves(document, problems)
+    if problems:
+        return problems
+    items: dict[tuple[str, int, int], list[_Move]] = defaultdict(list)
+    for move in moves:
+        items[move.tensor, move.stage, move.copy].append(move)
+    for journey in items.values():
+        problems += _broken_links(journey)
+    for stage in range(document["stages"]):
+        weights = [j for (tensor, s, _), j in items.items() if tensor == "weight" and s == stage]
+        sums = [j for (tensor, s, _), j in items.items() if tensor == "gradient" and s == stage]
+        owner = _owner(document, stage, weights, sums, problems)
+        problems += _missing_weights(document, stage, owner, weights)
+        problems += _lost_gradients(document, stage, owner, sums)
+    for journey in items.values():
+        problems += _wrong_times(document, journey)
+    return problems
+
+
+def arrivals(document: dict[str, Any]) -> dict[tuple[int, int], float]:
+    """By rank and position of an op: when the last transfer that it is the first to need ends."""
+    latest: dict[tuple[int, int], float] = {}
+    for move in _moves(document, []):
+        key = move.target, move.before
+        latest[key] = max(latest.get(key, 0.0), move.end)
+    return latest
+
+
+def _moves(document: dict[str, Any], problems: list[str]) -> list[_Move]:
+    entries = document.get("transfers", [])
+    if not isinstance(entries, list):
+        problems.append(f"transfers: expected a list, got {entries!r}")
+        return []
+    moves = []
+    for i, entry in enumerate(entries):
+        wrong = _misshapen(entry) or _out_of_range(entry, document)
+        if wrong:
+            problems.append(f"transfers[{i}]: {wrong}")
+        else:
+            moves.append(_move(i, entry))
+    return moves
+
+
+def _move(index: int, entry: dict[str, Any]) -> _Move:
+    return _Move(
+        index,
+        entry["tensor"],
+        entry["stage"],
+        entry["copy"],
+        source=entry["from"],
+        target=entry["to"],
+        after=entry["after"],
+        before=entry["before"],
+        room=entry.get("room", 0),
+        start=entry["start"],
+        end=entry["end"],
+    )
+
+
+def _misshapen(entry: Any) -> str | None:
+    if not isinstance(entry, dict):
+        return f"expected an object, got {entry!r}"
+    if entry.get("tensor") not in ("weight", "gradient"):
+        return f"tensor: expected weight or gradient, got {entry.get('tensor')!r}"
+    for key in (*_NUMBERS, "room"):
+        value = entry.get(key, 0 if key == "room" else None)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            return f"{key}: expected a whole number >= 0, got {value!r}"
+    for key in ("start", "end"):
+        if not isinstance(entry.get(key), int | float) or isinstance(entry[key], bool):
+            return f"{key}: expected a time, got {entry.get(key)!r}"
+    return None
+
+
+def _out_of_range(entry: dict[str, Any], document: dict[str, Any]) -> str | None:
+    ranks, order = document["ranks"], document["order"]
+    if max(entry["from"], entry["to"]) >= ranks:
+        return f"goes from rank {entry['from']} to {entry['to']}; there are {ranks} ranks"
+    if entry["from"] == entry["to"]:
+        return f"goes from rank {entry['from']} to itself"
+    if entry["stage"] >= document["stages"]:
+        return f"stage: expected less than {document['stages']}, got {entry['stage']}"
+    for key, rank in (("after", "from"), ("before", "to"), ("room", "to")):
+        number = len(order[entry[rank]])
+        if entry.get(key, 0) > number:
+            return f"{key}: expected at most {number}, the number of rank {entry[rank]}'s ops, got {entry[key]}"
+    return None
+
+
+def _broken_links(journey: list[_Move]) -> list[str]:
+    return [
+        f"{later}: its copy is on rank {earlier.target} then"
+        for earlier, later in pairwise(journey)
+        if earlier.target != later.source
+    ]
+
+
+def _owner(
+    document: dict[str, Any],
+    stage: int,
+    weights: list[list[_Move]],
+    sums: list[list[_Move]],
+    problems: list[str],
+) -> int:
+    """Where the stage's weights set out; problems where they, or the D's ends, disagree."""
+    starts = [(journey[0], journey[0].source) for journey in weights]
+    ends = [(journey[-1], journey[-1].target) for journey in sums]
+    if starts or ends:
+        owner = (starts or ends)[0][1]
+    else:
+        users = [r for r, row in enumerate(document["order"]) for e in row if e["stage"] == stage]
+        owner = users[0] if users else 0
+    problems += [
+        f"{move}: sets out from rank {rank}, but stage {stage} is owned by rank {owner}"
+        for move, rank in starts
+        if rank != owner
+    ]
+    problems += [
+        f"{move}: ends on rank {rank}, but stage {stage} is owned by rank {owner}"
+        for move, rank in ends
+        if rank != owner
+    ]
+    return owner
+
+
+def _missing_weights(
+    document: dict[str, Any], stage: int, owner: int, weights: list[list[_Move]]
+) -> list[str]:
+    """Ops of ``stage`` that run on a rank while no copy of the weights is there."""
+    problems = []
+    for rank, row in enumerate(document["order"]):
+        stays = _stays(weights, rank)
+        for i, entry in enumerate(row):
+            if entry["stage"] != stage or entry["op"] == "W" or rank == owner:
+                continue
+            if not any(first <= i < last for first, last in stays):
+                problems.append(
+                    f"{_name(rank, i, entry)}: the weights of stage {stage} are not there"
+                )
+    return problems
+
+
+def _stays(journeys: list[list[_Move]], rank: int) -> list[tuple[int, float]]:
+    """The positions in ``rank``'s order between which a copy is there: [first, last)."""
+    stays: list[tuple[int, float]] = []
+    for journey in journeys:
+        for k, move in enumerate(journey):
+            if move.target == rank:
+                leaves = journey[k + 1].after if k + 1 < len(journey) else float("inf")
+                stays.append((move.before, leaves))
+    return stays
+
+
+def _lost_gradients(
+    document: dict[str, Any], stage: int, owner: int, sums: list[list[_Move]]
+) -> list[str]:
+    """Weight gradients that never leave a rank other than the owner.
+
+    A gradient leaves with the next D to do so, hence never twice, and D's journey ends at the
+    owner, hence never elsewhere.
+    """
+    problems = []
+    for rank, row in enumerate(document["order"]):
+        leaves = [move.after for journey in sums for move in journey if move.source == rank]
+        for i, entry in enumerate(row):
+            if entry["stage"] != stage or entry["op"] not in ("W", "BW") or rank == owner:
+                continue
+            if not any(after > i for after in leaves):
+                problems.append(
+                    f"{_name(rank, i, entry)}: no D of stage {stage} takes its gradient to the owner, rank {owner}"
+                )
+    return problems
+
+
+def _wrong_times(document: dict[str, Any], journey: list[_Move]) -> list[str]:
+    problems = []
+    order = document["order"]
+    there = 0.0
+    for move in journey:
+        start = there
+        if move.after > 0:
+            start = max(start, order[move.source][move.after - 1]["end"])
+        if move.room > 0:
+            start = max(start, order[move.target][move.room - 1]["end"])
+        end = move.start + _delay(document["profile"], move)
+        if not _close(move.start, start):
+            problems.append(f"{move}: starts at {move.start:g}, by the rule at {start:g}")
+        if not _close(move.end, end):
+            problems.append(f"{move}: ends at {move.end:g}, by its delay at {end:g}")
+        there = move.end
+    return problems
+
+
+def _delay(profile: dict[str, Any], move: _Move) -> float:
+    links, t_comm = profile.get("links"), profile.get("t_comm")
+    if links is None:
+        if isinstance(t_comm, list):
+            return float(t_comm[move.source][move.target])
+        return float(t_comm or 0.0)
+    stages = profile["stages"]
+    sizes = stages[move.stage if len(stages) > 1 else 0]
+    size = sizes.get("weight_bytes")
+    if move.tensor == "gradient" and sizes.get("grad_bytes") is not None:
+        size = sizes["grad_bytes"]
+    link = links
+    for a, b, other in links.get("pairs") or []:
+        if {a, b} == {move.source, move.target}:
+            link = other
+    return float(link["latency"] + (size or 0.0) / (link["gigabytes_per_second"] * 1e6))
+
+
+def _close(a: float, b: float) -> bool:
+    return abs(a - b) <= _TOLERANCE * max(1.0, abs(a), abs(b))
+
+
+def _name(rank: int, position: int, entry: dict[str, Any]) -> str:
+    return f"rank {rank}, op {position} ({entry['stage']}{entry['op']}{entry['microbatch']})"
