@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from .reading import is_amount
+
 _NUMBERS = ("stage", "copy", "from", "to", "after", "before")
 _TOLERANCE = 1e-9
 
@@ -114,7 +116,7 @@ def _misshapen(entry: Any) -> str | None:
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             return f"{key}: expected a whole number >= 0, got {value!r}"
     for key in ("start", "end"):
-        if not isinstance(entry.get(key), int | float) or isinstance(entry[key], bool):
+        if not is_amount(entry.get(key)):
             return f"{key}: expected a time, got {entry.get(key)!r}"
     return None
 

@@ -1,1 +1,48 @@
-"""Exact backends of one formulation: CP-SAT and MILP."""
+"""Exact backends of one formulation: CP-SAT and MILP.
+
+Importing this imports neither ortools nor pulp; a backend's first use does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Protocol
+
+from pipeloom.ir.problem import Problem
+from pipeloom.ir.schedule import Schedule
+
+from .result import ExactResult as ExactResult
+
+
+class Backend(Protocol):
+    """Solves a problem to optimality, or as far as it gets.
+
+    ``incumbent``: the best schedule known; only better ones are looked for. ``lower_bound``: one
+    that is known to hold. ``on_solution`` is given every better schedule, timed, in the caller's
+    thread; ``should_stop`` is asked several times a second. Ctrl-C ends the solver and raises
+    KeyboardInterrupt. Raises InputError where not activations travel.
+    """
+
+    def __call__(
+        self,
+        problem: Problem,
+        *,
+        incumbent: Schedule | None,
+        lower_bound: float,
+        time_limit: float,
+        seed: int,
+        on_solution: Callable[[Schedule], None] | None = None,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> ExactResult: ...
+
+
+def _load(module: str) -> Backend:
+    def solve(problem: Problem, **options: object) -> ExactResult:
+        backend: Backend = import_module(f".{module}", __name__).solve
+        return backend(problem, **options)  # type: ignore[arg-type]
+
+    return solve
+
+
+BACKENDS: Mapping[str, Backend] = {"cp-sat": _load("cp_sat")}

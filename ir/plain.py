@@ -1,0 +1,218 @@
+"""A schedule document as plain facts: what the verifiers read, and all they take from others.
+
+Nothing here knows Schedule, Problem, Costs or the simulator; only JSON is read, with every fault
+of its shape noted, so that the checks built on it can disagree with the code they check.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from .reading import Reader, is_amount, is_matrix
+
+KINDS = ("F", "B", "W", "BW")
+PASSINGS = ("activations", "weights", "mixed")
+
+
+class Run(NamedTuple):
+    """One op where and when the document has it; ``at`` is its place in its rank's list."""
+
+    rank: int
+    at: int
+    kind: str
+    stage: int
+    microbatch: int
+    start: float
+    end: float
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.kind}{self.microbatch}"
+
+
+@dataclass(frozen=True, slots=True)
+class StageFacts:
+    """One stage's times in ms, its memory, and the bytes of its output (0 if unknown)."""
+
+    t_f: float
+    t_b: float
+    t_w: float
+    m_b: float
+    m_w: float
+    activation_bytes: float
+
+    def duration(self, kind: str) -> float:
+        return {"F": self.t_f, "B": self.t_b, "W": self.t_w, "BW": self.t_b + self.t_w}[kind]
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Delays in ms between ranks: ``t_comm`` where there is one, else by link and bytes.
+
+    ``special`` holds (latency, bytes a ms) of each pair that differs from ``link``.
+    """
+
+    t_comm: float | list[list[float]] | None
+    link: tuple[float, float] | None
+    special: dict[tuple[int, int], tuple[float, float]]
+
+    def delay(self, source: int, target: int, size: float) -> float:
+        """Of an activation or its gradient of ``size`` bytes."""
+        if source == target:
+            return 0.0
+        if isinstance(self.t_comm, list):
+            return self.t_comm[source][target]
+        if self.t_comm is not None:
+            return self.t_comm
+        link = self.special.get((source, target), self.link)
+        return link[0] + size / link[1] if link else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A schedule document. ``stage_facts`` has one entry that all stages share, or one each."""
+
+    passing: str
+    ranks: int
+    stages: int
+    microbatches: int
+    stage_facts: list[StageFacts]
+    network: Network
+    limit: list[float]
+    order: list[list[Run]]
+    report: dict[str, Any]
+
+    def stage(self, stage: int) -> StageFacts:
+        return self.stage_facts[stage if len(self.stage_facts) > 1 else 0]
+
+    @property
+    def runs(self) -> list[Run]:
+        return [run for row in self.order for run in row]
+
+
+def read_facts(document: object, where: str, errors: list[str]) -> Facts | None:
+    """The facts of ``document``; None, with the reasons in ``errors``, where its shape is wrong."""
+    reader = Reader(document, where, errors)
+    reader.format("pipeloom.schedule")
+    profile = reader.child("profile")
+    profile.format("pipeloom.profile")
+    ranks, stages = reader.count("ranks", least=1), reader.count("stages", least=1)
+    microbatches = reader.count("microbatches", least=1)
+    if profile.count("ranks", least=1) != ranks:
+        profile.wrong("ranks", profile.data.get("ranks"), f"{ranks}, as in the schedule")
+    passing = reader.get("passing", " or ".join(PASSINGS), lambda v: v in PASSINGS, PASSINGS[0])
+    lists = reader.items("order")
+    if len(lists) != ranks:
+        reader.wrong("order", f"{len(lists)} lists", f"{ranks} lists, one a rank")
+    if errors:  # what follows counts on as many lists as ranks
+        return None
+    stage_facts = _stages(profile, stages)
+    network = _network(profile, ranks)
+    order = [_row(reader, rank, entry) for rank, entry in enumerate(lists)]
+    facts = Facts(
+        passing,
+        ranks,
+        stages,
+        microbatches,
+        stage_facts,
+        network,
+        _limit(reader, ranks),
+        order,
+        reader.child("report").data,
+    )
+    _check_range(facts, reader)
+    return None if errors else facts
+
+
+def _stages(profile: Reader, stages: int) -> list[StageFacts]:
+    entries = profile.items("stages")
+    shared = len(entries) == 1 and profile.has("num_stages")
+    number = profile.count("num_stages", least=1) if profile.has("num_stages") else len(entries)
+    if number != stages or (len(entries) != stages and not shared):
+        profile.wrong(
+            "stages", f"{len(entries)} entries for {number} stages", f"{stages}, as in the schedule"
+        )
+    return [
+        _stage(Reader(entry, f"{profile.where}: stages[{s}]", profile.errors))
+        for s, entry in enumerate(entries)
+    ]
+
+
+def _stage(reader: Reader) -> StageFacts:
+    t_f, t_b, t_w = (reader.number(key) for key in ("t_f", "t_b", "t_w"))
+    m_b, m_w = reader.number("m_b"), reader.number("m_w")
+    if m_w > m_b:
+        reader.wrong("m_w", m_w, f"at most m_b ({m_b:g})")
+    activation = reader.optional_number("activation_bytes")
+    return StageFacts(t_f, t_b, t_w, m_b, m_w, activation or 0.0)
+
+
+def _network(profile: Reader, ranks: int) -> Network:
+    t_comm = profile.data.get("t_comm")
+    if not (t_comm is None or is_amount(t_comm) or is_matrix(t_comm, ranks)):
+        profile.wrong("t_comm", t_comm, f"a finite number >= 0 or a {ranks} x {ranks} matrix")
+    if not profile.has("links"):
+        return Network(t_comm, None, {})
+    links = profile.child("links")
+    special: dict[tuple[int, int], tuple[float, float]] = {}
+    for i, entry in enumerate(links.items("pairs") if links.has("pairs") else []):
+        if not isinstance(entry, list) or len(entry) != 3:
+            links.wrong(f"pairs[{i}]", entry, "[rank, rank, link]")
+            continue
+        a, b = (_rank(links, f"pairs[{i}][{k}]", entry[k], ranks) for k in (0, 1))
+        link = _link(Reader(entry[2], f"{links.where}: pairs[{i}]", links.errors))
+        # of two entries for one pair the first counts
+        special.setdefault((a, b), link)
+        special.setdefault((b, a), link)
+    return Network(t_comm, _link(links), special)
+
+
+def _rank(reader: Reader, key: str, value: object, ranks: int) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < ranks:
+        return value
+    reader.wrong(key, value, f"a rank from 0 to {ranks - 1}")
+    return 0
+
+
+def _link(reader: Reader) -> tuple[float, float]:
+    latency, bandwidth = reader.number("latency"), reader.number("gigabytes_per_second")
+    if bandwidth == 0:
+        reader.wrong("gigabytes_per_second", bandwidth, "more than 0")
+        bandwidth = 1.0
+    return latency, bandwidth * 1e6
+
+
+def _limit(reader: Reader, ranks: int) -> list[float]:
+    value = reader.data.get("memory_limit")
+    values: Sequence[object] = value if isinstance(value, list) else [value] * ranks
+    if len(values) != ranks or not all(v is None or is_amount(v) for v in values):
+        reader.wrong("memory_limit", value, f"a finite number >= 0, or a list of {ranks} of them")
+        return [math.inf] * ranks
+    return [float(v) if isinstance(v, int | float) else math.inf for v in values]
+
+
+def _row(reader: Reader, rank: int, entries: object) -> list[Run]:
+    if not isinstance(entries, list):
+        reader.wrong(f"order[{rank}]", entries, "a list of ops")
+        return []
+    return [
+        _run(Reader(entry, f"{reader.where}: order[{rank}][{at}]", reader.errors), rank, at)
+        for at, entry in enumerate(entries)
+    ]
+
+
+def _run(reader: Reader, rank: int, at: int) -> Run:
+    kind = reader.get("op", "F, B, W or BW", lambda v: v in KINDS, "F")
+    stage, microbatch = reader.count("stage"), reader.count("microbatch")
+    return Run(rank, at, kind, stage, microbatch, reader.number("start"), reader.number("end"))
+
+
+def _check_range(facts: Facts, reader: Reader) -> None:
+    for run in facts.runs:
+        if run.stage >= facts.stages or run.microbatch >= facts.microbatches:
+            reader.fail(
+                f"{reader.where}: order[{run.rank}][{run.at}]: {run} is outside "
+                f"{facts.stages} stage(s) and {facts.microbatches} microbatch(es)"
+            )

@@ -1,0 +1,132 @@
+"""CP-SAT (ortools), in a thread of its own."""
+
+from __future__ import annotations
+
+import math
+import queue
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+from ortools.sat.python import cp_model
+
+from pipeloom.ir.problem import Problem
+from pipeloom.ir.schedule import Report, Schedule
+
+from .cp_sat_model import Model
+from .formulation import Formulation
+from .recovery import Positions, cost_of, to_schedule
+from .result import ExactResult
+
+WORKERS = 2
+_POLL = 0.05  # seconds between two looks at should_stop
+
+
+def solve(
+    problem: Problem,
+    *,
+    incumbent: Schedule | None,
+    lower_bound: float,
+    time_limit: float,
+    seed: int,
+    on_solution: Callable[[Schedule], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+    workers: int = WORKERS,
+) -> ExactResult:
+    """See :class:`pipeloom.solver.exact.Backend`; ``workers`` threads search.
+
+    One worker that ends before ``time_limit`` gives the same result for the same ``seed``.
+    """
+    deadline = time.monotonic() + time_limit
+    model = Model.of(Formulation.of(problem), incumbent, lower_bound)
+    best = incumbent
+    with _Search(model, deadline, seed, workers) as search:
+        while (positions := search.next(should_stop)) is not None:
+            found = to_schedule(
+                model.formulation, positions, Report(problem.objective, "ilp"), model.slack
+            )
+            if found is not None and (best is None or cost_of(found) < cost_of(best)):
+                best = found
+                if on_solution:
+                    on_solution(found)
+    return ExactResult(best, _bound(model, search, best, lower_bound))
+
+
+def _bound(model: Model, search: _Search, best: Schedule | None, known: float) -> float:
+    """In the profile's unit; where the model has no solution, none is cheaper than ``best``."""
+    if search.status == cp_model.INFEASIBLE:
+        return math.inf if best is None else cost_of(best)
+    if search.bound is None:
+        return known
+    proven = (search.bound - model.rounding) / model.ticks.per_unit
+    return min(max(known, proven), math.inf if best is None else cost_of(best))
+
+
+class _Search(cp_model.CpSolverSolutionCallback):
+    """A solve in a thread of its own, so that the caller's stays open to Ctrl-C."""
+
+    def __init__(self, model: Model, deadline: float, seed: int, workers: int) -> None:
+        super().__init__()
+        self._model = model
+        self._found: queue.Queue[Positions | None] = queue.Queue()
+        self._solver = cp_model.CpSolver()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._error: BaseException | None = None
+        self.status = cp_model.UNKNOWN
+        self.bound: float | None = None
+        parameters = self._solver.parameters
+        parameters.max_time_in_seconds = max(deadline - time.monotonic(), 0.01)
+        parameters.num_workers = workers
+        parameters.random_seed = seed % 2**31
+        parameters.catch_sigint_signal = False
+
+    def _run(self) -> None:
+        try:
+            self.status = self._solver.solve(self._model.cp, self)
+            assert self.status != cp_model.MODEL_INVALID, self._model.cp.validate()
+            if self.status != cp_model.INFEASIBLE:
+                self.bound = self._solver.best_objective_bound
+        except BaseException as error:  # raised in the caller's thread
+            self._error = error
+        finally:
+            self._found.put(None)
+
+    def on_solution_callback(self) -> None:
+        start = np.array([self.value(v) for v in self._model.start], dtype=np.float64)
+        literals = {pair: bool(self.value(v)) for pair, v in self._model.before.items()}
+        order = tuple(
+            _sorted(self._model, ops, literals) for ops in self._model.formulation.rank_ops
+        )
+        self._found.put(Positions(start / self._model.ticks.per_unit, order))
+
+    def next(self, should_stop: Callable[[], bool] | None) -> Positions | None:
+        """The next solution; None once the search has ended."""
+        while True:
+            try:
+                found = self._found.get(timeout=_POLL)
+                if self._error is not None:
+                    raise self._error
+                return found
+            except queue.Empty:
+                if should_stop and should_stop():
+                    self._solver.stop_search()
+
+    def __enter__(self) -> _Search:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._solver.stop_search()
+        self._thread.join()
+
+
+def _sorted(
+    model: Model, ops: tuple[int, ...], literals: dict[tuple[int, int], bool]
+) -> tuple[int, ...]:
+    """A rank's ops in order: by how many of the others run before each."""
+    before = {i: int(model.formulation.precedes[list(ops), i].sum()) for i in ops}
+    for (a, b), first in literals.items():
+        if a in before:
+            before[b if first else a] += 1
+    return tuple(sorted(ops, key=before.__getitem__))

@@ -1,0 +1,189 @@
+"""The formulation as a CP-SAT model: times in whole ticks, one literal an open pair.
+
+Rounding: with times rounded down to ticks, the start times of any valid schedule, rounded down too,
+satisfy every dependency and no-overlap constraint, because floor(x + y) >= floor(x) + floor(y).
+A rank's span grows by less than one tick by it, a makespan (from 0) by none, and an op that starts
+at the end of another may then start up to one tick later than that, or two with a delay between
+(``Ticks.exact``: none of this). So the model's optimum, less that tick, is a lower bound for real
+times. Schedules are never read off the ticks: their orders are timed by the simulator.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from ortools.sat.python import cp_model
+
+from pipeloom.ir.problem import Objective
+from pipeloom.ir.schedule import Schedule
+
+from .formulation import Formulation
+from .precedence import TOLERANCE
+from .recovery import Positions, cost_of, to_positions
+from .ticks import Ticks
+
+
+@dataclass
+class Model:
+    """The CP-SAT model under construction; CONSTRAINTS below fill it in."""
+
+    formulation: Formulation
+    ticks: Ticks
+    cost: cp_model.IntVar
+    cp: cp_model.CpModel
+    duration: list[int]
+    start: list[cp_model.IntVar]
+    before: dict[tuple[int, int], cp_model.IntVar] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, formulation: Formulation, incumbent: Schedule | None, known: float) -> Model:
+        delays = [d.delay for d in formulation.dependencies]
+        ticks = Ticks.of([*formulation.duration.tolist(), *delays], formulation.horizon)
+        horizon, most = formulation.horizon, formulation.horizon
+        if incumbent is not None:
+            most = cost_of(incumbent)
+            horizon = formulation.horizon_below(most)
+        low = ticks.least(known)
+        high = max(ticks.most(most), low)
+        cp = cp_model.CpModel()
+        stop = math.ceil(horizon * ticks.per_unit) + 1
+        model = cls(
+            formulation,
+            ticks,
+            cp.new_int_var(low, high, "cost"),
+            cp,
+            [ticks.down(d) for d in formulation.duration.tolist()],
+            [cp.new_int_var(0, stop, str(op)) for op in formulation.ops],
+        )
+        for constrain in CONSTRAINTS:
+            constrain(model)
+        cp.minimize(model.cost)
+        if incumbent is not None:
+            _hint(model, to_positions(formulation, incumbent))
+        return model
+
+    @property
+    def rounding(self) -> int:
+        """By how many ticks a real cost may be below the model's."""
+        period = self.formulation.problem.objective is Objective.PERIOD
+        return int(period and not self.ticks.exact)
+
+    @property
+    def slack(self) -> float:
+        """By how much times read off the model may be off, in the profile's unit."""
+        return 1e-9 if self.ticks.exact else 4 / self.ticks.per_unit
+
+    def end(self, op: int) -> cp_model.LinearExpr:
+        return self.start[op] + self.duration[op]
+
+    def runs_before(self, a: int, b: int) -> cp_model.LiteralT:
+        """Whether op ``a`` runs before op ``b`` of its rank."""
+        precedes = self.formulation.precedes
+        if precedes[a, b] or precedes[b, a]:
+            return bool(precedes[a, b])
+        return self.before[a, b] if a < b else ~self.before[b, a]
+
+
+def _order(model: Model) -> None:
+    """One literal a pair. Orders are transitive by their times, but for ops that take none."""
+    cp = model.cp
+    for a, b in model.formulation.adjacent:
+        cp.add(model.start[b] >= model.end(a))
+    for a, b in model.formulation.open_pairs:
+        literal = model.before[a, b] = cp.new_bool_var(f"{a}<{b}")
+        cp.add(model.start[b] >= model.end(a)).only_enforce_if(literal)
+        cp.add(model.start[a] >= model.end(b)).only_enforce_if(~literal)
+    for ops in model.formulation.rank_ops:
+        instant = [i for i in ops if model.duration[i] == 0]
+        for a in instant:
+            for b in instant:
+                for c in instant:
+                    if len({a, b, c}) == 3:
+                        cp.add_bool_or(
+                            _negated(model.runs_before(a, b)),
+                            _negated(model.runs_before(b, c)),
+                            model.runs_before(a, c),
+                        )
+
+
+def _negated(literal: cp_model.LiteralT) -> cp_model.LiteralT:
+    return not literal if isinstance(literal, bool) else ~literal
+
+
+def _dependencies(model: Model) -> None:
+    for d in model.formulation.dependencies:
+        delay = model.ticks.down(d.delay)
+        model.cp.add(model.start[d.after] >= model.end(d.before) + delay)
+
+
+def _no_overlap(model: Model) -> None:
+    cp = model.cp
+    for ops in model.formulation.rank_ops:
+        cp.add_no_overlap(
+            [cp.new_fixed_size_interval_var(model.start[i], model.duration[i], "") for i in ops]
+        )
+
+
+def _memory(model: Model) -> None:
+    costs = model.formulation.costs
+    amounts = [*costs.m_b.tolist(), *costs.m_w.tolist()]
+    bytes_ = Ticks.of(amounts, float(costs.m_b.sum()) * costs.owner.shape[1], bits=40)
+    m_b, m_w = ([bytes_.down(m) for m in column.tolist()] for column in (costs.m_b, costs.m_w))
+
+    def change(i: int) -> int:
+        op = model.formulation.ops[i]
+        return (m_b[op.stage], m_w[op.stage] - m_b[op.stage], -m_w[op.stage])[op.kind]
+
+    for rule in model.formulation.memory_rules:
+        limit = math.floor(costs.limit[rule.rank] * (1 + TOLERANCE) * bytes_.per_unit)
+        fixed = sum(map(change, (*rule.held, rule.op)))
+        terms = [change(i) * model.runs_before(i, rule.op) for i in rule.open]
+        if terms or fixed > limit:
+            model.cp.add(sum(terms) + fixed <= limit)
+
+
+def _spans(model: Model) -> None:
+    formulation = model.formulation
+    period = formulation.problem.objective is Objective.PERIOD
+    for first, last in zip(formulation.first, formulation.last, strict=True):
+        since = model.start[first] if period and first is not None else 0
+        for op in last:
+            model.cp.add(model.end(op) - since <= model.cost)
+
+
+def _earliest(model: Model) -> None:
+    inexact = not model.ticks.exact
+    for rule in model.formulation.earliest:
+        late = [model.runs_before(b, rule.op) for b in rule.unless]
+        if not rule.after:
+            model.cp.add(model.start[rule.op] == 0)
+            continue
+        reasons = []
+        for op, delay in rule.after:
+            reason = model.cp.new_bool_var("")
+            reasons.append(reason)
+            came = model.end(op) + model.ticks.down(delay)
+            slack = inexact * (1 + (delay > 0))
+            model.cp.add(model.start[rule.op] >= came).only_enforce_if(reason)
+            model.cp.add(model.start[rule.op] <= came + slack).only_enforce_if(reason)
+        model.cp.add_bool_or(*late, *reasons)
+
+
+CONSTRAINTS: tuple[Callable[[Model], None], ...] = (
+    _order,
+    _dependencies,
+    _no_overlap,
+    _memory,
+    _spans,
+    _earliest,
+)
+
+
+def _hint(model: Model, positions: Positions) -> None:
+    at = {i: n for row in positions.order for n, i in enumerate(row)}
+    for i, start in enumerate(positions.start.tolist()):
+        model.cp.add_hint(model.start[i], model.ticks.down(start))
+    for (a, b), literal in model.before.items():
+        model.cp.add_hint(literal, at[a] < at[b])

@@ -1,0 +1,213 @@
+"""The problem as variables, constraints and an objective, once for every exact backend.
+
+Variables
+    ``start[i]``, the start of op i; and for any two ops of one rank whose order nothing fixes,
+    whether the first runs before the second.
+Constraints
+    *dependencies*: ``start[after] >= end[before] + delay``.
+    *no overlap*: of two ops of a rank, the later starts at the earlier one's end or after it;
+    which is the later is fixed for some (``adjacent``) and open for others (``open_pairs``).
+    *memory*: at the start of every F, what the ops before it on its rank have left held, and its
+    own M_B, are within the rank's limit. Memory grows at F's alone, so this is enough.
+    *spans*: no rank's span (objective: period), or no end (makespan), exceeds the cost.
+    *earliest* (period only): ops before a rank's first B start no later than they must.
+Objective
+    the cost, minimised. B and W are separate ops: a fused BW is never better, because B, then W at
+    once, sends the input gradient earlier, gives memory back no later and moves no first start.
+
+Activation passing only, with any number of stages a rank. Three facts keep it small and exact.
+
+**Microbatches are positions.** The k-th F (B, W) of a stage to run is called F(s, k) (B(s, k),
+W(s, k)), which fixes the order within each stage and kind. Take any valid schedule and rename its
+ops so, keeping all times. Every dependency still holds: when the k-th F of stage s starts, k + 1
+microbatches have passed F(s-1, .), so the k-th of those to end has ended a delay ago; likewise B
+after the next stage's B, B after F, and W after B. Durations, delays and sizes depend on the stage
+alone, so nothing else changes. This holds with several stages a rank, stage by stage.
+
+**First starts.** Renaming keeps times, but the contract's times are the earliest of an *order*,
+and the period counts from each rank's first start. For the makespan earlier is only better. For
+the period it is not: a rank whose first op is F of the second microbatch to come starts later, and
+may span less (``tests/unit/test_oracle.py`` holds an instance). What the contract allows is that
+every op before a rank's first B, all of them F's, starts exactly when the op before it on the rank
+ends or some F of the stage before arrives: *earliest*. Conversely, times that obey it belong to an
+order of real microbatches (:mod:`.recovery` names them): sort a stage's F's by start; those that
+start on an arrival take the microbatch that arrives just then, all others the first that is there.
+As the sets that have arrived only grow, none runs short. First starts depend on F's alone, because
+a B anywhere comes after an F on every rank. So the optimum here is the optimum over all valid
+schedules, other microbatches first included.
+
+**First and last ops.** A rank's first op is the first F of its lowest stage, which all its other
+ops come after; its last is the last W of one of its stages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from pipeloom.ir.costs import Costs
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.ops import FloatArray, Op, OpKind
+from pipeloom.ir.problem import Objective, Passing, Problem
+
+from .precedence import KINDS, BoolArray, Dependency, dependencies_of, index, precedes_of
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRule:
+    """At the start of F ``op``: ``held`` run before it for certain, ``open`` may."""
+
+    op: int
+    rank: int
+    held: tuple[int, ...]
+    open: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Earliest:
+    """Unless one of ``unless`` runs before ``op``, it starts when one of ``after`` ends (and its
+    delay has passed); each of ``after`` is an op and a delay."""
+
+    op: int
+    unless: tuple[int, ...]
+    after: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Formulation:
+    """Ops by index: ``(kind * S + stage) * M + k`` for the k-th of its kind and stage.
+
+    ``rank_of``, ``duration``: (N,). ``precedes``: (N, N), orders that hold in every solution.
+    """
+
+    problem: Problem
+    costs: Costs
+    ops: tuple[Op, ...]
+    rank_of: tuple[int, ...]
+    duration: FloatArray
+    dependencies: tuple[Dependency, ...]
+    precedes: BoolArray
+
+    @classmethod
+    def of(cls, problem: Problem) -> Formulation:
+        """Raises InputError where not activations travel."""
+        if problem.placement.passing is not Passing.ACTIVATIONS:
+            raise InputError(
+                f"exact solvers place stages on ranks: passing is {problem.placement.passing.value}, expected activations"
+            )
+        costs = Costs.of(problem)
+        stages, microbatches = costs.owner.shape
+        ops = tuple(Op(k, s, j) for k in KINDS for s in range(stages) for j in range(microbatches))
+        dependencies = dependencies_of(costs)
+        return cls(
+            problem,
+            costs,
+            ops,
+            tuple(int(costs.owner[op.stage, 0]) for op in ops),
+            np.array([costs.durations[op.kind, op.stage] for op in ops]),
+            dependencies,
+            precedes_of(problem, costs, dependencies),
+        )
+
+    def index(self, kind: OpKind, stage: int, k: int) -> int:
+        return index(self.costs, kind, stage, k)
+
+    @cached_property
+    def rank_ops(self) -> tuple[tuple[int, ...], ...]:
+        """The ops of each rank."""
+        of = self.rank_of
+        return tuple(
+            tuple(i for i in range(len(of)) if of[i] == r) for r in range(self.problem.ranks)
+        )
+
+    @cached_property
+    def open_pairs(self) -> tuple[tuple[int, int], ...]:
+        """The pairs of ops of one rank whose order is to be decided."""
+        fixed = self.precedes | self.precedes.T
+        return tuple(
+            (a, b) for ops in self.rank_ops for a in ops for b in ops if a < b and not fixed[a, b]
+        )
+
+    @cached_property
+    def adjacent(self) -> tuple[tuple[int, int], ...]:
+        """The pairs of ops of one rank in a fixed order, less those that follow from others."""
+        found = []
+        for ops in self.rank_ops:
+            fixed = self.precedes[np.ix_(ops, ops)].astype(np.int64)
+            pairs = np.argwhere(fixed & (fixed @ fixed == 0))
+            found += [(ops[a], ops[b]) for a, b in pairs.tolist()]
+        return tuple(found)
+
+    @cached_property
+    def first(self) -> tuple[int | None, ...]:
+        """Each rank's first op; None where it has none."""
+        lowest = [self.problem.placement.stages_of(r)[:1] for r in range(self.problem.ranks)]
+        return tuple(self.index(OpKind.F, s[0], 0) if s else None for s in lowest)
+
+    @cached_property
+    def last(self) -> tuple[tuple[int, ...], ...]:
+        """The ops of each rank that may be its last."""
+        last = self.problem.microbatches - 1
+        return tuple(
+            tuple(self.index(OpKind.W, s, last) for s in self.problem.placement.stages_of(r))
+            for r in range(self.problem.ranks)
+        )
+
+    @cached_property
+    def memory_rules(self) -> tuple[MemoryRule, ...]:
+        """One for each F of a rank whose limit can be reached at all."""
+        rules = []
+        for rank, ops in enumerate(self.rank_ops):
+            forwards = [i for i in ops if self.ops[i].kind is OpKind.F]
+            held = sum(self.costs.m_b[self.ops[i].stage] for i in forwards)
+            if held > self.costs.limit[rank]:
+                rules += [self._memory_rule(i, rank) for i in forwards]
+        return tuple(rules)
+
+    def _memory_rule(self, op: int, rank: int) -> MemoryRule:
+        others = [o for o in self.rank_ops[rank] if o != op and not self.precedes[op, o]]
+        held = tuple(o for o in others if self.precedes[o, op])
+        return MemoryRule(op, rank, held, tuple(o for o in others if not self.precedes[o, op]))
+
+    @cached_property
+    def earliest(self) -> tuple[Earliest, ...]:
+        """One for each F that may run before its rank's first B; none for the makespan."""
+        if self.problem.objective is Objective.MAKESPAN:
+            return ()
+        forwards = [i for i, op in enumerate(self.ops) if op.kind is OpKind.F]
+        rules = [self._earliest(i) for i in forwards]
+        return tuple(r for r in rules if not any(self.precedes[b, r.op] for b in r.unless))
+
+    def _earliest(self, i: int) -> Earliest:
+        op, rank = self.ops[i], self.rank_of[i]
+        stages = self.problem.placement.stages_of(rank)
+        after = [
+            (self.index(OpKind.F, s, k), 0.0)
+            for s in stages
+            for k in ((op.microbatch - 1,) if s == op.stage else range(self.problem.microbatches))
+            if k >= 0
+        ]
+        if op.stage > 0:
+            delay = float(self.costs.into_f[op.stage, 0])
+            after += [
+                (self.index(OpKind.F, op.stage - 1, k), delay)
+                for k in range(op.microbatch, self.problem.microbatches)
+            ]
+        backwards = tuple(self.index(OpKind.B, s, 0) for s in stages)
+        return Earliest(i, backwards, tuple((o, d) for o, d in after if not self.precedes[i, o]))
+
+    @cached_property
+    def horizon(self) -> float:
+        """No op of any valid schedule ends later: every op once, and what it waits for."""
+        return float(self.duration.sum() + sum(d.delay for d in self.dependencies))
+
+    def horizon_below(self, cost: float) -> float:
+        """No op ends later in any schedule of at most ``cost``.
+
+        The rank of stage 0 starts at 0 and ends by ``cost``; its last B comes after every rank's
+        first op, so for the period all ranks start by ``cost`` and end by twice that.
+        """
+        times = 2 if self.problem.objective is Objective.PERIOD else 1
+        return min(self.horizon, times * cost)

@@ -1,0 +1,89 @@
+"""Which op must run before which: dependencies, positions and what memory implies."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeloom.ir.costs import Costs
+from pipeloom.ir.ops import OpKind
+from pipeloom.ir.problem import Problem
+
+BoolArray = npt.NDArray[np.bool_]
+KINDS = (OpKind.F, OpKind.B, OpKind.W)
+TOLERANCE = 1e-9  # relative, on memory limits: sums of M_B and M_W are rounded
+
+
+@dataclass(frozen=True, slots=True)
+class Dependency:
+    """``start[after] >= end[before] + delay``; ops by index, the delay in the profile's unit."""
+
+    before: int
+    after: int
+    delay: float
+
+
+def index(costs: Costs, kind: OpKind, stage: int, k: int) -> int:
+    """The index of the k-th op of its kind and stage."""
+    stages, microbatches = costs.owner.shape
+    return int((kind * stages + stage) * microbatches + k)
+
+
+def dependencies_of(costs: Costs) -> tuple[Dependency, ...]:
+    """What F and B wait for from the next stages, and F, B and W of one microbatch in order."""
+    stages, microbatches = costs.owner.shape
+    found = []
+    for s in range(stages):
+        for k in range(microbatches):
+            f, b, w = (index(costs, kind, s, k) for kind in KINDS)
+            found += [Dependency(f, b, 0.0), Dependency(b, w, 0.0)]
+            if s > 0:
+                source = index(costs, OpKind.F, s - 1, k)
+                found.append(Dependency(source, f, float(costs.into_f[s, k])))
+            if s + 1 < stages:
+                source = index(costs, OpKind.B, s + 1, k)
+                found.append(Dependency(source, b, float(costs.into_b[s, k])))
+    return tuple(found)
+
+
+def precedes_of(problem: Problem, costs: Costs, dependencies: tuple[Dependency, ...]) -> BoolArray:
+    """(N, N): the orders of two ops that hold in every solution, transitively closed."""
+    stages, microbatches = costs.owner.shape
+    matrix = np.zeros((3 * stages * microbatches,) * 2, dtype=np.bool_)
+    for dependency in dependencies:
+        matrix[dependency.before, dependency.after] = True
+    for i in range(len(matrix)):
+        if (i + 1) % microbatches:
+            matrix[i, i + 1] = True
+    for rank in range(problem.ranks):
+        stages_here = problem.placement.stages_of(rank)
+        if len(stages_here) == 1 and math.isfinite(costs.limit[rank]):
+            _add_memory(matrix, costs, stages_here[0], float(costs.limit[rank]))
+    for middle in range(len(matrix)):  # Warshall
+        matrix |= np.outer(matrix[:, middle], matrix[middle])
+    return matrix
+
+
+def _add_memory(matrix: BoolArray, costs: Costs, stage: int, limit: float) -> None:
+    """B(s, l) and W(s, l) that must run before F(s, k), where the rank has one stage.
+
+    With b B's and w <= b W's before it, F(s, k) holds (k + 1) M_B - b (M_B - M_W) - w M_W: so b is
+    at least what b = w needs, and w at least what b = k needs.
+    """
+    room = limit * (1 + 2 * TOLERANCE)
+    m_b, m_w = float(costs.m_b[stage]), float(costs.m_w[stage])
+    for k in range(1, costs.owner.shape[1]):
+        backwards = _least(k, (k + 1) * m_b, m_b, room)
+        weights = _least(k, m_b + k * m_w, m_w, room)
+        for kind, needed in ((OpKind.B, backwards), (OpKind.W, weights)):
+            if needed:
+                before = index(costs, kind, stage, needed - 1)
+                matrix[before, index(costs, OpKind.F, stage, k)] = True
+
+
+def _least(most: int, held: float, freed: float, room: float) -> int:
+    """The least n <= ``most`` with ``held - n * freed <= room``; ``most`` where there is none."""
+    return next((n for n in range(most) if held - n * freed <= room), most)

@@ -1,0 +1,56 @@
+"""Real amounts as integers: exactly where they are decimals, else rounded down."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+_DENOMINATORS = tuple(10**digits for digits in range(7))
+_NOISE = 1e-13  # relative error of a decimal read into a float and scaled
+_SUMS = 1e-12  # relative error of a cost that floats were summed to
+
+
+@dataclass(frozen=True, slots=True)
+class Ticks:
+    """``per_unit`` ticks make one unit; ``exact`` where every amount it was made for is whole."""
+
+    per_unit: float
+    exact: bool
+
+    @classmethod
+    def of(cls, amounts: Iterable[float], largest: float, *, bits: int = 30) -> Ticks:
+        """Ticks for ``amounts``, of which up to ``largest`` add up.
+
+        Exact where all are multiples of up to the sixth decimal (the largest common tick), and
+        ``largest`` then is below 2^(bits + 8); else 2^bits ticks make ``largest``.
+        """
+        values = [value for value in amounts if value > 0]
+        for denominator in _DENOMINATORS:
+            if largest * denominator < 2 ** (bits + 8) and _whole(values, denominator):
+                common = math.gcd(*(round(value * denominator) for value in values)) or 1
+                return cls(denominator / common, True)
+        return cls(2**bits / largest, False)
+
+    def down(self, amount: float) -> int:
+        """``amount`` in ticks, rounded down (exact: to the nearest, which undoes float noise)."""
+        ticks = amount * self.per_unit
+        return round(ticks) if self.exact else math.floor(ticks)
+
+    def least(self, cost: float) -> int:
+        """The least cost in ticks of schedules that really cost ``cost`` or more."""
+        ticks = cost * self.per_unit * (1 - _SUMS)
+        return math.ceil(ticks - 1e-6) if self.exact else math.floor(ticks)
+
+    def most(self, cost: float) -> int:
+        """The greatest cost in ticks of schedules that really cost ``cost`` or less.
+
+        Rounding down all starts lengthens a span by less than one tick.
+        """
+        ticks = math.floor(cost * self.per_unit * (1 + _SUMS) + 1e-6)
+        return ticks if self.exact else ticks + 1
+
+
+def _whole(values: list[float], denominator: int) -> bool:
+    scaled = [value * denominator for value in values]
+    return all(abs(v - round(v)) <= _NOISE * v for v in scaled)
