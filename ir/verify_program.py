@@ -1,0 +1,267 @@
+"""Checks a program document, without trusting the compiler: plain code on the raw JSON.
+
+Each rank's instructions are replayed alone (inputs there, buffers free, waits matched), then all
+together (:mod:`.verify_channels`: messages matched, channels in order, no deadlock).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from .plain_program import Line, Named, ProgramFacts, read_program
+from .verify import verify_schedule
+from .verify_channels import verify_channels
+
+_Op = tuple[str, int, int]
+
+
+def verify_program(document: dict[str, Any]) -> list[str]:
+    """Every breach in a program document, one readable line each; empty: valid.
+
+    Its schedule is verified too. A document of the wrong shape gives the faults of its shape alone.
+    """
+    errors: list[str] = []
+    facts = read_program(document, "program", errors)
+    if facts is None:
+        return errors
+    violations = [f"schedule: {line}" for line in verify_schedule(document["schedule"])]
+    for rank in range(facts.schedule.ranks):
+        violations += _Replay(facts, rank).violations()
+    violations += _updates(facts)
+    violations += verify_channels(facts)
+    return violations
+
+
+@dataclass(slots=True)
+class _Replay:
+    """One rank's instructions, one after the other, and what is there in between."""
+
+    facts: ProgramFacts
+    rank: int
+    done: set[_Op] = field(default_factory=set)
+    computed: int = 0
+    buffer_of: dict[Named, int] = field(default_factory=dict)  # receives posted, not freed
+    tensor_in: dict[int, Named] = field(default_factory=dict)  # buffers taken
+    posted: set[Named] = field(default_factory=set)  # receives posted, ever
+    arrived: set[Named] = field(default_factory=set)  # receives waited for
+    sent: set[Named] = field(default_factory=set)  # sends posted
+    left: set[Named] = field(default_factory=set)  # sends waited for
+    closed: dict[int, Line] = field(default_factory=dict)  # stages reduced or stepped
+
+    def violations(self) -> Iterator[str]:
+        checks = {
+            "recv": self._receive,
+            "wait recv": self._wait_receive,
+            "send": self._send,
+            "wait send": self._wait_send,
+            "free": self._free,
+            "compute": self._compute,
+            "reduce": self._close,
+            "step": self._close,
+        }
+        for line in self.facts.lines[self.rank]:
+            for message in checks[line.verb](line):
+                yield f"{line}: {message}"
+        yield from self._leftovers()
+
+    def _receive(self, line: Line) -> Iterator[str]:
+        tensor, buffers = line.tensor, self.facts.buffers[self.rank]
+        if line.buffer >= len(buffers):
+            yield f"there is no buffer {line.buffer}: the rank has {len(buffers)}"
+        elif buffers[line.buffer] != (tensor.kind, tensor.stage):
+            kind, stage = buffers[line.buffer]
+            yield f"buffer {line.buffer} is for {kind}{stage}, not for {tensor.kind}{tensor.stage}"
+        held = self.tensor_in.get(line.buffer)
+        if held is not None:
+            yield f"overwrites buffer {line.buffer}, which holds {held}"
+            self.buffer_of.pop(held, None)
+        self.tensor_in[line.buffer] = tensor
+        self.buffer_of[tensor] = line.buffer
+        self.posted.add(tensor)
+
+    def _wait_receive(self, line: Line) -> Iterator[str]:
+        if line.tensor not in self.posted:
+            yield "no receive of it is posted before"
+        elif line.tensor in self.arrived:
+            yield "it is waited for twice"
+        self.arrived.add(line.tensor)
+
+    def _send(self, line: Line) -> Iterator[str]:
+        tensor = line.tensor
+        if tensor.kind in ("w", "dw"):
+            yield from self._send_on(line)
+        elif not self.done & set(_makers(tensor)):
+            yield f"sent before {'F' if tensor.kind == 'x' else 'B'} has made it on this rank"
+        self.sent.add(tensor)
+
+    def _send_on(self, line: Line) -> Iterator[str]:
+        """A copy of weights or a gradient must be here, and what it is to carry computed."""
+        tensor, moves = line.tensor, self.facts.moves
+        if tensor not in self.facts.messages:
+            return  # named as a message that nobody needs
+        before = self.facts.earlier.get(tensor.number)
+        here = Named(tensor.kind, tensor.stage, before) if before is not None else None
+        if here and moves[here.number].target == self.rank and not self._there(here):
+            yield f"its copy has not come with {here}, or is freed"
+        if tensor.kind == "dw" and self.computed < moves[tensor.number].after:
+            after = moves[tensor.number].after
+            yield f"sent after {self.computed} ops of the rank, before the {after} that it waits for"
+        if tensor.kind == "w" and here is None and tensor.stage in self.closed:
+            yield f"sent after {self.closed[tensor.stage].text}"
+
+    def _wait_send(self, line: Line) -> Iterator[str]:
+        if line.tensor not in self.sent:
+            yield "no send of it is posted before"
+        elif line.tensor in self.left:
+            yield "it is waited for twice"
+        self.left.add(line.tensor)
+
+    def _free(self, line: Line) -> Iterator[str]:
+        tensor = line.tensor
+        if tensor not in self.buffer_of:
+            yield "it is in no buffer"
+            return
+        if tensor not in self.arrived:
+            yield "freed before its receive is waited for"
+        yield from self._still_used(tensor)
+        self.tensor_in.pop(self.buffer_of.pop(tensor), None)
+
+    def _still_used(self, tensor: Named) -> Iterator[str]:
+        kind, s, j = tensor
+        if kind in ("x", "dy"):
+            if ("W", s, j) not in self.done:
+                yield f"freed before the weight gradient of stage {s}, microbatch {j} has read it"
+            return
+        if j in self.facts.later:
+            onward = Named(kind, s, self.facts.later[j])
+            if onward not in (self.left if kind == "w" else self.sent):
+                yield f"freed before it has gone on as {onward}"
+
+    def _compute(self, line: Line) -> Iterator[str]:
+        order = self.facts.schedule.order[self.rank]
+        expected = str(order[self.computed]) if self.computed < len(order) else "nothing more"
+        if line.op != expected:
+            yield f"the schedule has {expected} as op {self.computed} of this rank"
+        self.computed += 1
+        op = _op(line.op)
+        yield from self._inputs(op)
+        if op[0] in ("W", "BW") and op[1] in self.closed:
+            yield f"runs after {self.closed[op[1]].text}"
+        self.done |= {("B", *op[1:]), ("W", *op[1:])} if op[0] == "BW" else {op}
+
+    def _inputs(self, op: _Op) -> Iterator[str]:
+        kind, s, j = op
+        last = self.facts.schedule.stages - 1
+        tensors = [Named("x", s, j)] if s > 0 else []
+        if kind != "F" and s < last:
+            tensors.append(Named("dy", s, j))
+        for tensor in tensors:
+            if tensor in self.facts.messages:
+                if not self._there(tensor):
+                    yield f"its input {tensor} is not there: {self._why(tensor)}"
+            elif not self.done & set(_makers(tensor)):
+                yield f"its input {tensor} has not been made on this rank"
+        before = {"B": "F", "BW": "F", "W": "B"}.get(kind)
+        if before and (before, s, j) not in self.done:
+            yield f"runs before {s}{before}{j}"
+        if kind != "W" and not self._has_weights(s):
+            yield f"the weights of stage {s} are not there"
+
+    def _has_weights(self, stage: int) -> bool:
+        if self.facts.owners.get(stage) == self.rank or not self.facts.moves:
+            return True
+        held = (t for t in self.buffer_of if (t.kind, t.stage) == ("w", stage))
+        return any(t in self.arrived for t in held)
+
+    def _there(self, tensor: Named) -> bool:
+        return tensor in self.arrived and tensor in self.buffer_of
+
+    def _why(self, tensor: Named) -> str:
+        if tensor not in self.posted:
+            return "never received before"
+        return "not waited for" if tensor not in self.arrived else "freed or overwritten"
+
+    def _close(self, line: Line) -> Iterator[str]:
+        """After ``reduce`` and ``step`` nothing adds to a stage's gradient any more."""
+        mine = [s for s in line.stages if self.facts.owners.get(s) == self.rank]
+        if not mine:
+            yield "no stage of it is owned by this rank"
+        for stage in mine:
+            earlier = self.closed.get(stage)
+            if earlier and earlier.verb == "step":
+                yield f"comes after {earlier.text}"
+            late = self._not_yet_added(stage)
+            if late:
+                yield f"comes before {late}"
+            self.closed[stage] = line
+
+    def _not_yet_added(self, stage: int) -> str | None:
+        """The first op here, or gradient from elsewhere, that has not been added to ``stage``'s."""
+        for run in self.facts.schedule.order[self.rank]:
+            op = ("W", run.stage, run.microbatch)
+            if run.stage == stage and run.kind in ("W", "BW") and op not in self.done:
+                return str(run)
+        for tensor, (_, target) in self.facts.messages.items():
+            comes_here = (tensor.kind, tensor.stage, target) == ("dw", stage, self.rank)
+            if comes_here and tensor not in self.arrived:
+                return f"{tensor} has come"
+        return None
+
+    def _leftovers(self) -> Iterator[str]:
+        order = self.facts.schedule.order[self.rank]
+        for run in order[self.computed :]:
+            yield f"rank {self.rank} never runs {run}"
+        for tensor in sorted(self.posted - self.arrived):
+            yield f"rank {self.rank} never waits for its receive of {tensor}"
+        for tensor in sorted(self.sent - self.left):
+            yield f"rank {self.rank} never waits for its send of {tensor}"
+        for tensor in sorted(set(self.buffer_of) & self.arrived):
+            yield f"rank {self.rank} never frees {tensor}"
+        yield from self._lost_gradients()
+
+    def _lost_gradients(self) -> Iterator[str]:
+        """Where weights travel, what a rank adds to another's stage must leave with a D."""
+        lines = self.facts.lines[self.rank]
+        for stage, owner in self.facts.owners.items():
+            if owner == self.rank or not self.facts.moves:
+                continue
+            adds = [n for n in lines if n.verb == "compute" and _adds_to(n.op, stage)]
+            sends = [n.at for n in lines if n.verb == "send" and n.tensor[:2] == ("dw", stage)]
+            if adds and not any(at > adds[-1].at for at in sends):
+                yield f"{adds[-1]}: its gradient never leaves for rank {owner}, which steps stage {stage}"
+
+
+def _adds_to(text: str, stage: int) -> bool:
+    kind, s, _ = _op(text)
+    return kind in ("W", "BW") and s == stage
+
+
+def _op(text: str) -> _Op:
+    kind = text.strip("0123456789")
+    stage, microbatch = text.split(kind)
+    return kind, int(stage), int(microbatch)
+
+
+def _makers(tensor: Named) -> tuple[_Op, ...]:
+    """The op whose end makes an activation or its gradient."""
+    if tensor.kind == "x":
+        return (("F", tensor.stage - 1, tensor.number),)
+    return (("B", tensor.stage + 1, tensor.number),)
+
+
+def _updates(facts: ProgramFacts) -> Iterator[str]:
+    """Each stage is stepped once, by its owner; each reduction is joined once by all it concerns."""
+    lines = [line for row in facts.lines for line in row]
+    steps = Counter(line.stages[0] for line in lines if line.verb == "step")
+    for stage, rank in sorted(facts.owners.items()):
+        if steps[stage] != 1:
+            yield f"step {stage} runs {steps[stage]} times, expected once, on rank {rank}"
+    joined = Counter((line.stages, line.rank) for line in lines if line.verb == "reduce")
+    for group in sorted({stages for stages, _ in joined}):
+        for rank in sorted({facts.owners[s] for s in group if s in facts.owners}):
+            if joined[group, rank] != 1:
+                name = " ".join(map(str, group))
+                yield f"reduce {name} runs {joined[group, rank]} times on rank {rank}, expected once"

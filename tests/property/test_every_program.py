@@ -1,0 +1,77 @@
+"""Whatever the family, what the compiler makes of it verifies; and no line of it can be spared."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from pipeloom.compiler import PASSES, compile_schedule
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.problem import Passing
+from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.ir.program_format import dump_program
+from pipeloom.ir.verify_program import verify_program
+from pipeloom.solver.families import FAMILIES, build_family
+
+TIMES = st.one_of(st.just(0.0), st.floats(0.01, 5.0))
+NAMES = st.sampled_from([*FAMILIES, "interleaved-1f1b:3"])
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> dict[str, Any]:
+    ranks = draw(st.integers(1, 4))
+    stages = tuple(StageProfile(*(draw(TIMES) for _ in range(3))) for _ in range(ranks))
+    profile = Profile(stages, ranks, draw(TIMES))
+    schedule = build_family(draw(NAMES), profile, draw(st.integers(1, 7)))
+    passing = schedule.problem.placement.passing
+    assume(passing in PASSES)
+    apart = ranks > 1 and passing is Passing.ACTIVATIONS
+    tied = [[0, schedule.problem.stages - 1]] if apart and draw(st.booleans()) else []
+    return json.loads(json.dumps(dump_program(compile_schedule(schedule, tied=tied))))  # type: ignore[no-any-return]
+
+
+@given(programs())
+@settings(max_examples=100, deadline=None)
+def test_every_compiled_program_is_valid(program: dict[str, Any]) -> None:
+    assert verify_program(program) == []
+
+
+@given(programs(), st.booleans(), st.data())
+@settings(max_examples=150, deadline=None)
+def test_no_instruction_can_be_left_out_or_doubled(
+    program: dict[str, Any], twice: bool, data: st.DataObject
+) -> None:
+    rank = data.draw(st.sampled_from(range(len(program["instructions"]))))
+    lines = program["instructions"][rank]
+    at = data.draw(st.sampled_from(range(len(lines))))
+    lines[at : at + 1] = [lines[at]] * 2 if twice else []
+    assert verify_program(program) != []
+
+
+JSON = (
+    st.none() | st.integers(-2, 9) | st.sampled_from(["", "x1", "step 9", "0F0", [], {}, 10**400])
+)
+
+
+@given(programs(), st.data())
+@settings(max_examples=150, deadline=None)
+def test_no_document_makes_the_verifier_fall_over(
+    program: dict[str, Any], data: st.DataObject
+) -> None:
+    inner: Any = program
+    while True:
+        key = data.draw(
+            st.sampled_from(list(inner) if isinstance(inner, dict) else range(len(inner)))
+        )
+        if not (isinstance(inner[key], dict | list) and inner[key]) or data.draw(st.booleans()):
+            break
+        inner = inner[key]
+    inner[key] = data.draw(JSON)
+    try:
+        violations = verify_program(program)
+    except InputError as error:
+        violations = list(error.errors)
+    assert all(isinstance(line, str) and "\n" not in line for line in violations)
