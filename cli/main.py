@@ -2,6 +2,127 @@
 
 from __future__ import annotations
 
+import argparse
+import importlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
 
-def main() -> int:
-    raise SystemExit("pipeloom: no commands yet")
+from pipeloom import __version__
+from pipeloom.ir.errors import InfeasibleError, InputError, InvalidScheduleError, PipeloomError
+
+# command: its module in this folder, and what it does in one line
+COMMANDS: dict[str, tuple[str, str]] = {
+    "optimize": ("optimize", "profile and memory limits to the best schedule, with a bound"),
+    "build": ("build", "a named schedule: gpipe, 1f1b, zb-h1, ..."),
+    "compare": ("compare", "all families and the optimizer side by side"),
+    "sweep": ("sweep", "the memory limit against the bubble rate"),
+    "show": ("show", "a picture: in the terminal, SVG, HTML, PNG or a Chrome trace"),
+    "compile": ("compile", "schedule to per-rank instruction lists"),
+    "export": ("export", "schedule to another system's format"),
+    "import": ("import_", "another system's format to a schedule"),
+}
+INTERRUPTED, INTERNAL = 130, 70
+TRACEBACK = "PIPELOOM_TRACEBACK"
+
+
+class Parser(argparse.ArgumentParser):
+    """Wrong usage is an InputError: one readable line, like every other wrong input."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message} (see {self.prog} --help)")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; returns its exit code and lets nothing escape as a traceback."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _run(words)
+        sys.stdout.flush()
+    except SystemExit as stop:  # --help and --version
+        return int(stop.code or 0)
+    except PipeloomError as error:
+        return _fail(error, as_json="--json" in words)
+    except KeyboardInterrupt:
+        _say("interrupted; nothing was written")
+        return INTERRUPTED
+    except BrokenPipeError:
+        # whoever read our output has seen enough; keep Python from flushing into the closed pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        if os.environ.get(TRACEBACK):
+            raise
+        _say(
+            f"internal error: {type(error).__name__}: {' '.join(str(error).split())} "
+            f"({TRACEBACK}=1 shows where)"
+        )
+        return INTERNAL
+    return code
+
+
+def _run(words: list[str]) -> int:
+    for stream in (sys.stdout, sys.stderr):  # a terminal without Unicode gets ? instead of a crash
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")
+    if not words or words[0] not in COMMANDS:
+        _overview().parse_args(words or ["--help"])
+    name, rest = words[0], words[1:]
+    command = importlib.import_module(f"pipeloom.cli.{COMMANDS[name][0]}")
+    parser = Parser(
+        prog=f"pipeloom {name}",
+        description=command.__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    command.add_arguments(parser)
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object on standard output, nothing else"
+    )
+    args = parser.parse_args(rest)
+    code: int = command.run(args)
+    return code
+
+
+def _overview() -> Parser:
+    """The parser that lists the commands; it never runs one."""
+    width = max(map(len, COMMANDS)) + 2
+    lines = "\n".join(f"  {name:<{width}}{words}" for name, (_, words) in COMMANDS.items())
+    parser = Parser(
+        prog="pipeloom",
+        usage="pipeloom COMMAND ... (pipeloom COMMAND --help explains one)",
+        description="The best pipeline schedule for measured times and memory limits, with a proof.",
+        epilog=f"commands:\n{lines}\n\nexample:\n"
+        "  pipeloom optimize profile.json -m 24 -o schedule.json && pipeloom show schedule.json",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"pipeloom {__version__}")
+    parser.add_argument(
+        "command", metavar="COMMAND", choices=list(COMMANDS), help="one of the below"
+    )
+    return parser
+
+
+def _fail(error: PipeloomError, *, as_json: bool) -> int:
+    """One line a fault on standard error; with ``--json`` a "no" is an answer on standard output."""
+    for line in str(error).splitlines():
+        _say(line)
+    answer: dict[str, Any] | None = None
+    if isinstance(error, InfeasibleError):
+        answer = {
+            "status": "infeasible",
+            "message": str(error),
+            "smallest_memory_limit": error.smallest,
+            "rank": error.rank,
+        }
+    elif isinstance(error, InvalidScheduleError):
+        answer = {"status": "invalid", "violations": list(error.violations)}
+    if as_json and answer is not None:
+        print(json.dumps(answer))
+    return error.exit_code
+
+
+def _say(line: str) -> None:
+    print(f"pipeloom: {line}", file=sys.stderr)

@@ -92,6 +92,7 @@ class Reader:
         self.data: dict[str, Any] = data if isinstance(data, dict) else {}
         if not isinstance(data, dict):
             self.fail(f"{where}: expected an object, got {show(data)}")
+            self.errors = []  # the keys that it lacks are no news
 
     def fail(self, message: str) -> None:
         self.errors.append(message)
@@ -141,8 +142,9 @@ class Reader:
         return self.get(key, "a list", lambda v: isinstance(v, list), [])
 
     def child(self, key: str) -> Reader:
-        value: dict[str, Any] = self.get(key, "an object", lambda v: isinstance(v, dict), {})
-        return Reader(value, f"{self.where}: {key}", self.errors)
+        value = self.get(key, "an object", lambda v: isinstance(v, dict), None)
+        where = f"{self.where}: {key}"
+        return Reader({}, where, []) if value is None else Reader(value, where, self.errors)
 
     def format(self, name: str, version: int = 1) -> None:
         """Checks the ``format`` and ``version`` that open every file of ours.

@@ -62,6 +62,8 @@ _Row = list[tuple[Op, float, float]]
 
 def _rows(reader: Reader, ranks: int) -> list[_Row]:
     lists = reader.items("order")
+    if not isinstance(reader.data.get("order"), list):
+        return []
     if len(lists) != ranks:
         reader.wrong("order", f"{len(lists)} lists", f"{ranks} lists, one a rank")
     elif not any(lists):

@@ -15,22 +15,30 @@ from .errors import InputError
 
 
 def write_json(document: dict[str, Any], path: str) -> None:
-    """Writes to ``path`` at once or not at all, or to standard output for ``-``."""
-    text = json.dumps(document, allow_nan=False) + "\n"
-    if path == "-":
-        sys.stdout.write(text)
-        return
-    write_text(text, path)
+    """:func:`write_text` for a JSON object."""
+    write_text(json.dumps(document, allow_nan=False) + "\n", path)
 
 
 def write_text(text: str, path: str) -> None:
-    """Writes to ``path`` at once or not at all. Raises InputError where it cannot be written."""
+    """Writes to ``path`` at once or not at all, or to standard output for ``-``.
+
+    Raises InputError where it cannot be written.
+    """
+    write_bytes(text.encode(), path)
+
+
+def write_bytes(data: bytes, path: str) -> None:
+    """:func:`write_text` for bytes."""
+    if path == "-":
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        return
     try:
         target = Path(path)
         if target.exists() and not target.is_file():  # a pipe or a device: nothing to replace
-            target.write_text(text, encoding="utf-8")
+            target.write_bytes(data)
         else:
-            _replace(text, target.resolve())  # what a link points to, not the link
+            _replace(data, target.resolve())  # what a link points to, not the link
     except OSError as error:
         raise _cannot_write(path, error) from None
 
@@ -54,7 +62,7 @@ def _cannot_write(path: str, error: OSError) -> InputError:
     return InputError(f"{path}: cannot be written: {error.strerror}")
 
 
-def _replace(text: str, target: Path) -> None:
+def _replace(data: bytes, target: Path) -> None:
     exists = target.exists()
     if exists and not os.access(target, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -62,8 +70,8 @@ def _replace(text: str, target: Path) -> None:
     handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     temporary = Path(name)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
         temporary.chmod(mode)
         temporary.replace(target)
     except BaseException:

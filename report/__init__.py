@@ -7,4 +7,5 @@ from .html import timeline_html as timeline_html
 from .svg import timeline_svg as timeline_svg
 from .terminal import timeline_text as timeline_text
 from .trace import trace_events as trace_events
+from .words import facts as facts
 from .words import summary as summary

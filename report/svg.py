@@ -33,6 +33,8 @@ MEMORY_BAR = 56.0
 # how wide the plot may grow for readable bars, and for visible ones
 ROOMY_WIDTH, MOST_WIDTH = 1800.0, 4000.0
 
+_TRAVEL = {TravelKind.WEIGHT: "#5b6b7f", TravelKind.GRADIENT: "#c2416b"}
+
 STYLE = f"""
 text {{ font-size: 12px; }}
 .title {{ font-size: 17px; font-weight: 600; }}
@@ -109,7 +111,7 @@ def _grid(schedules: Sequence[Schedule], width: float) -> Grid:
             for start, stop in zip(times(schedule).start, times(schedule).end, strict=True)
         ]
     )
-    usual = float(np.median(lengths)) if len(lengths) else 0.0
+    usual = float(np.quantile(lengths, 0.3)) if len(lengths) else 0.0
     many = end / usual if usual > 0 else 0.0
     wanted = LEFT + RIGHT + max(min(many * 16.0, ROOMY_WIDTH), min(many * 6.0, MOST_WIDTH))
     ranks = max(schedule.problem.ranks for schedule in schedules)
@@ -134,6 +136,8 @@ def _legend(shown: Sequence[tuple[str, Schedule]], y: float) -> list[str]:
         shades = (0.0, 1.0) if several else (0.0,)
         entry([as_hex(colour(kind, shade)) for shade in shades], f"{kind.name} {NAMES[kind]}")
     entry(["url(#bubble)"], "bubble")
+    for travel in sorted({t.kind for _, s in shown for t in s.transfers}, key=list(_TRAVEL).index):
+        entry([_TRAVEL[travel]], f"{travel.value} arriving")
     if several:
         lines.append(
             label("dark to light: a rank's first to last stage", x, y + 11.5, class_="muted")
@@ -238,9 +242,6 @@ def _tooltip(bar: Bar) -> str:
         f"rank {bar.rank}, {bar.start:.6g} to {bar.end:.6g} ms ({duration(bar.end - bar.start)})"
     )
     return f"<title>{escape(words)}</title>"
-
-
-_TRAVEL = {TravelKind.WEIGHT: "#5b6b7f", TravelKind.GRADIENT: "#c2416b"}
 
 
 def _transfers(schedule: Schedule, rank: int, grid: Grid, y: float) -> list[str]:

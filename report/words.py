@@ -13,11 +13,12 @@ _PREFIXES = ("", "k", "M", "G", "T", "P")
 
 
 def duration(milliseconds: float) -> str:
-    """``1.2 s``, ``813 ms``, ``45.1 us``: four digits at most."""
-    for unit, size in (("s", 1e3), ("ms", 1.0)):
-        if milliseconds >= size * (10 if unit == "s" else 1):
-            return f"{milliseconds / size:.4g} {unit}"
-    return f"{milliseconds:.4g} ms" if milliseconds == 0 else f"{milliseconds * 1e3:.4g} us"
+    """``12.011 s``, ``812.9 ms``, ``45.1 us``: five digits at most."""
+    if milliseconds >= 1e4:
+        return f"{milliseconds / 1e3:.5g} s"
+    if milliseconds >= 1 or milliseconds == 0:
+        return f"{milliseconds:.5g} ms"
+    return f"{milliseconds * 1e3:.5g} us"
 
 
 def amount(memory: float) -> str:
@@ -56,14 +57,12 @@ def plural(count: int, word: str) -> str:
 
 def proof(schedule: Schedule) -> str | None:
     """How good the schedule is known to be; None where nothing is known."""
-    report = schedule.report
-    if report is None or report.lower_bound is None:
+    known = gap(schedule)
+    if schedule.report is None or known is None:
         return None
-    if report.status is Status.OPTIMAL:
+    if schedule.report.status is Status.OPTIMAL:
         return "optimal"
-    cost = times(timed(schedule)).cost(schedule.problem.objective)
-    gap = max(0.0, (cost - report.lower_bound) / cost) if cost > 0 else 0.0
-    return f"at most {percent(gap)} from optimal"
+    return f"at most {percent(known)} from optimal"
 
 
 def memory(schedule: Schedule) -> str:
@@ -93,3 +92,48 @@ def heading(schedule: Schedule, *, with_family: bool = True) -> str:
     """``zb-6.2b: zb-h1`` or what of it is known."""
     family = schedule.report.family if schedule.report and with_family else ""
     return ": ".join(part for part in (schedule.problem.profile.name, family) if part) or "schedule"
+
+
+def facts(schedule: Schedule) -> str:
+    """Several lines, a name and a figure each: what is known of a schedule."""
+    schedule = timed(schedule)
+    timing, problem, report = times(schedule), schedule.problem, schedule.report
+    peaks = peak_memory(schedule)
+    fullest = max(range(problem.ranks), key=lambda rank: peaks[rank])
+    lines = [
+        (
+            "bubble rate",
+            f"{percent(timing.bubble_rate(problem.objective))} of the {problem.objective.value}",
+        ),
+        ("period", duration(timing.period)),
+        ("makespan", duration(timing.makespan)),
+        ("peak memory", f"{memory(schedule).removeprefix('peak memory ')} (rank {fullest})"),
+    ]
+    if report is not None and report.lower_bound is not None:
+        because = f" ({report.bound_name})" if report.bound_name else ""
+        lines.append(
+            (
+                "lower bound",
+                f"{duration(report.lower_bound)} on the {problem.objective.value}{because}",
+            )
+        )
+        lines.append(
+            (
+                "status",
+                f"{report.status.value}, {'proven' if report.status is Status.OPTIMAL else 'gap ' + percent(gap(schedule) or 0.0)}",
+            )
+        )
+    if report is not None and report.solve_seconds is not None:
+        lines.append(("solved in", f"{report.solve_seconds:.1f} s"))
+    width = max(len(name) for name, _ in lines) + 2
+    head = f"{heading(schedule)}, {shape(schedule)}"
+    return "\n".join([head, *(f"  {name:<{width}}{figure}" for name, figure in lines)])
+
+
+def gap(schedule: Schedule) -> float | None:
+    """(cost - lower bound) / cost; None where no bound is known."""
+    report = schedule.report
+    if report is None or report.lower_bound is None:
+        return None
+    cost = times(timed(schedule)).cost(schedule.problem.objective)
+    return max(0.0, (cost - report.lower_bound) / cost) if cost > 0 else 0.0

@@ -43,6 +43,13 @@ class WeightQueue:
         self._memory.hold(dy)
         self._waiting.append((rule, x, dy))
 
+    def clear(self) -> None:
+        """Lets go of all that waits, uncomputed."""
+        for _, x, dy in self._waiting:
+            self._memory.release(x)
+            self._memory.release(dy)
+        self._waiting.clear()
+
     @torch.no_grad()
     def run(self) -> None:
         """Computes all that waits and lets go of it, one by one."""

@@ -15,9 +15,11 @@ from itertools import product
 import numpy as np
 
 from pipeloom.ir.ops import FloatArray, IntArray
+from pipeloom.ir.problem import Problem
 
 from .bounds import fewest_forwards
 from .chain import Chain
+from .evaluate import Evaluator
 from .greedy import greedy_kernel
 
 EXCESS = (1e-9, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2)
@@ -28,6 +30,9 @@ FILLS = (0.0, 0.5, 1.0)
 PATIENCE = (0.0, 0.3, 1.0)
 ANY = 1 << 40
 """No cap."""
+
+Rows = tuple[IntArray, ...]
+"""Packed ops, one array a rank."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,15 +46,19 @@ class Setting:
 
 
 class Constructor:
-    """Runs the list scheduler on one chain, its arrays made once."""
+    """Runs the list scheduler on one problem of one stage a rank, its arrays made once."""
 
-    def __init__(self, chain: Chain) -> None:
+    def __init__(self, problem: Problem, chain: Chain) -> None:
         self.chain = chain
+        self._ranks = problem.ranks
+        lengths = np.zeros(problem.ranks, dtype=np.int64)
+        lengths[chain.ranks] = 3 * chain.microbatches
+        self._evaluator = Evaluator(problem, np.append(0, np.cumsum(lengths)))
         self._f_end = np.empty((chain.stages, chain.microbatches))
         self._b_end = np.empty_like(self._f_end)
 
-    def build(self, setting: Setting) -> IntArray | None:
-        """Packed ops, shape (S, 3M), one row a stage; None where the setting gets stuck."""
+    def build(self, setting: Setting) -> Rows | None:
+        """Packed ops, one array a rank; None where the setting gets stuck."""
         c = self.chain
         order = np.empty((c.stages, 3 * c.microbatches), dtype=np.int64)
         complete = greedy_kernel(
@@ -70,7 +79,16 @@ class Constructor:
             self._f_end,
             self._b_end,
         )
-        return order if complete else None
+        return self._by_rank(order) if complete else None
+
+    def cost(self, rows: Rows) -> float:
+        return self._evaluator.cost(np.concatenate(rows))
+
+    def _by_rank(self, order: IntArray) -> Rows:
+        rows = [np.empty(0, dtype=np.int64)] * self._ranks
+        for stage, rank in enumerate(self.chain.ranks.tolist()):
+            rows[rank] = order[stage]
+        return tuple(rows)
 
 
 def settings(chain: Chain, bound: float, lags: FloatArray) -> Iterator[Setting]:

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 import numpy as np
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.ops import IntArray, Op, OpKind, pack
+from pipeloom.ir.ops import Op, OpKind, pack
 from pipeloom.ir.problem import Passing, Problem
 from pipeloom.ir.schedule import Schedule
 
 from .bounds import lower_bound
 from .chain import Chain
-from .construct import Constructor, settings
+from .construct import Constructor, Rows, settings
 from .feasibility import check_feasible
 from .incumbent import Incumbent, Listener
+from .local_search import Annealer, Tried, Tuner
 
-Rows = tuple[IntArray, ...]
 SOLVERS = ("auto", "heuristic")
+
+
+class Round(Protocol):
+    """Something that tries to improve the best schedule for a moment."""
+
+    def round(self, best: Incumbent) -> None: ...
 
 
 def optimize(
@@ -43,7 +50,7 @@ def optimize(
     best = Incumbent(problem, lower_bound(problem), time_limit, progress, should_stop)
     best.offer(one_at_a_time(problem), "one-at-a-time")
     with suppress(KeyboardInterrupt):  # the best so far is what the user asked for
-        construct(best)
+        search(best, np.random.default_rng(seed))
     return best.schedule(solver, seed)
 
 
@@ -69,23 +76,28 @@ def one_at_a_time(problem: Problem) -> Rows:
     return tuple(map(pack, rows))
 
 
-def construct(best: Incumbent) -> None:
-    """Runs the list scheduler over its family of settings."""
+def search(best: Incumbent, rng: np.random.Generator) -> None:
+    """Constructs, then improves settings and orders in turn until proven or told to stop."""
+    rounds: list[Round] = [Annealer(best, rng)]
     chain = Chain.of(best.problem)
-    if chain is None:
-        return
-    constructor = Constructor(chain)
-    lags = chain.lags(best.problem.objective)
-    for setting in settings(chain, best.bound.value, lags):
+    if chain is not None:
+        constructor = Constructor(best.problem, chain)
+        rounds.append(Tuner(constructor, construct(best, constructor), rng))
+    while not best.over():
+        for improve in rounds:
+            improve.round(best)
+
+
+def construct(best: Incumbent, constructor: Constructor) -> list[Tried]:
+    """Runs the list scheduler over its family of settings, as many as it takes."""
+    tried = []
+    lags = constructor.chain.lags(best.problem.objective)
+    for setting in settings(constructor.chain, best.bound.value, lags):
+        rows = constructor.build(setting)
+        if rows is None:
+            continue
+        tried.append(Tried(constructor.cost(rows), setting))
+        best.offer(rows, "search", tried[-1].cost)
         if best.over():
-            return
-        order = constructor.build(setting)
-        if order is not None:
-            best.offer(_by_rank(chain, order, best.problem.ranks), "search")
-
-
-def _by_rank(chain: Chain, order: IntArray, ranks: int) -> Rows:
-    rows = [np.empty(0, dtype=np.int64)] * ranks
-    for stage, rank in enumerate(chain.ranks.tolist()):
-        rows[rank] = order[stage]
-    return tuple(rows)
+            break
+    return tried

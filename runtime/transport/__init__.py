@@ -1,1 +1,100 @@
-"""How tensors travel: one small interface, one file a backend."""
+"""How tensors travel between ranks: one small interface, one file for each way to do it.
+
+Messages from one rank to another in one direction are received in the order in which they are
+sent. ``send`` and ``recv`` post and never block; a handle's ``wait`` does (on a GPU it makes the
+current stream wait, not the host).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+class Handle(Protocol):
+    """A message under way."""
+
+    def wait(self) -> None:
+        """Until a received message is there, or a sent one has left. Raises on a timeout."""
+        ...
+
+
+class Transport(Protocol):
+    """What the executor needs of the machines between ranks; ``rank`` and ``size`` are its own."""
+
+    rank: int
+    size: int
+
+    def send(self, tensor: Tensor, peer: int) -> Handle:
+        """Posts a contiguous tensor, which must stay unchanged until the handle was waited for."""
+        ...
+
+    def recv(self, buffer: Tensor, peer: int) -> Handle:
+        """Posts a receive; the buffer is written at any time until the handle was waited for."""
+        ...
+
+    def release(self, buffer: Tensor) -> None:
+        """All reads of a receive buffer so far have been issued: it may be received into again."""
+        ...
+
+    def all_reduce(self, tensor: Tensor, ranks: tuple[int, ...]) -> None:
+        """Sums ``tensor`` in place over ``ranks``, one of the groups named at construction."""
+        ...
+
+    def share(self, value: Any, source: int) -> Any:
+        """The ``value`` that rank ``source`` passed; every rank calls it."""
+        ...
+
+    def gather(self, value: Any) -> list[Any]:
+        """What each rank passed, in the order of ranks; every rank calls it."""
+        ...
+
+    def barrier(self) -> None: ...
+
+    def clock_offset(self) -> float:
+        """Seconds to add to this rank's ``time.perf_counter`` to have rank 0's."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """What a program uses: ordered pairs of ranks, groups of ranks that sum, and the patience."""
+
+    channels: frozenset[tuple[int, int]] = frozenset()
+    groups: frozenset[tuple[int, ...]] = frozenset()
+    timeout: timedelta = timedelta(seconds=300)
+
+    @classmethod
+    def of(
+        cls,
+        channels: Iterable[tuple[int, int]],
+        groups: Iterable[tuple[int, ...]],
+        seconds: float,
+    ) -> Routes:
+        return cls(frozenset(channels), frozenset(groups), timedelta(seconds=seconds))
+
+
+def connect(
+    routes: Routes, device: torch.device, group: dist.ProcessGroup | None = None
+) -> Transport:
+    """The transport for ``device``: NCCL for CUDA, Gloo otherwise; none is needed by one process.
+
+    All ranks of ``group`` (by default: all) call it at the same time.
+    """
+    from .gloo import GlooTransport
+    from .local import LocalTransport
+    from .nccl import NcclTransport
+
+    if not dist.is_initialized():
+        return LocalTransport()
+    group = group or dist.group.WORLD
+    assert group is not None
+    if device.type == "cuda":
+        return NcclTransport(routes, device, group)
+    return GlooTransport(routes, device, group)

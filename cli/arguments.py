@@ -1,0 +1,127 @@
+"""Arguments that several commands share, and how their values are read. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+# more microbatches than anyone runs; arrays of that size would exhaust memory
+MOST_MICROBATCHES = 100_000
+# the exporters' names: importing them here would make every --help wait for NumPy
+FORMATS = ("torch-csv",)
+FAMILY_EXAMPLES = "gpipe, 1f1b, interleaved-1f1b:2, zb-h1, zb-h2"
+
+
+def example(parser: argparse.ArgumentParser, *lines: str) -> None:
+    """Closes the help with examples."""
+    parser.epilog = "example:\n" + "\n".join(f"  {line}" for line in lines)
+
+
+def add_profile(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("profile", metavar="PROFILE", help="profile file, - for standard input")
+
+
+def add_instance(parser: argparse.ArgumentParser) -> None:
+    """What makes a problem of a profile, the memory limit aside."""
+    parser.add_argument(
+        "-m",
+        "--microbatches",
+        metavar="M",
+        type=count,
+        required=True,
+        help="microbatches of an iteration",
+    )
+    parser.add_argument(
+        "--objective",
+        choices=["period", "makespan"],
+        default="period",
+        help="what an iteration costs: without an optimizer barrier (period, the default) or with one",
+    )
+
+
+def add_memory_limit(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--memory-limit",
+        metavar="X",
+        type=limit,
+        help="activation memory of each rank, in the profile's unit, or none; "
+        "the profile's own limit by default",
+    )
+
+
+def add_solver(parser: argparse.ArgumentParser, time_limit: float) -> None:
+    parser.add_argument(
+        "--solver",
+        choices=["auto", "cp-sat", "milp", "heuristic"],
+        default="auto",
+        help="auto (the default) runs them as a portfolio",
+    )
+    parser.add_argument(
+        "--time-limit",
+        metavar="S",
+        type=seconds,
+        default=time_limit,
+        help=f"seconds for each solve, {time_limit:g} by default; it ends sooner once optimal",
+    )
+    parser.add_argument(
+        "--seed", metavar="N", type=whole, default=0, help="of the random choices, 0 by default"
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
+
+
+def add_output(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help=f"where to write the {what}; standard output by default and for -",
+    )
+
+
+def count(text: str) -> int:
+    value = _integer(text)
+    if value is None or not 1 <= value <= MOST_MICROBATCHES:
+        raise argparse.ArgumentTypeError(
+            f"expected a whole number from 1 to {MOST_MICROBATCHES}, got {text!r}"
+        )
+    return value
+
+
+def whole(text: str) -> int:
+    value = _integer(text)
+    if value is None or not 0 <= value < 2**31:
+        raise argparse.ArgumentTypeError(f"expected a whole number >= 0, got {text!r}")
+    return value
+
+
+def _integer(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
+
+
+def seconds(text: str) -> float:
+    value = _number(text)
+    if value is None or value <= 0:
+        raise argparse.ArgumentTypeError(f"expected seconds > 0, got {text!r}")
+    return value
+
+
+def limit(text: str) -> float:
+    if text == "none":
+        return math.inf
+    value = _number(text)
+    if value is None or value < 0:
+        raise argparse.ArgumentTypeError(f"expected a finite number >= 0 or none, got {text!r}")
+    return value
+
+
+def limits(text: str) -> list[float]:
+    """``A,B,...`` without doubles, from small to large."""
+    return sorted(set(map(limit, text.split(","))))
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

@@ -1,0 +1,144 @@
+"""Lays all families and the optimizer side by side for one profile and memory limit."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from pipeloom.ir.errors import InfeasibleError, InputError
+
+from .arguments import add_instance, add_memory_limit, add_profile, add_solver, example
+from .optimize import solve
+from .output import print_json, table
+from .problems import linear_problem, load
+
+if TYPE_CHECKING:
+    from pipeloom.ir.profile import Profile
+    from pipeloom.ir.schedule import Schedule
+
+HEADER = [
+    "schedule",
+    "bubble (period)",
+    "bubble (makespan)",
+    "period",
+    "makespan",
+    "peak memory",
+    "status",
+]
+OPTIMIZER = "optimize"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_profile(parser)
+    add_instance(parser)
+    add_memory_limit(parser)
+    parser.add_argument(
+        "--no-optimizer", action="store_true", help="families alone, which takes no time"
+    )
+    add_solver(parser, time_limit=20.0)
+    example(
+        parser,
+        "pipeloom compare profile.json -m 24 --memory-limit 16",
+        "pipeloom compare profile.json -m 24 --no-optimizer --json",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    profile = load(args)
+    results = compare_families(args, profile, args.memory_limit)
+    if not args.no_optimizer:
+        results.append(_optimized(args, profile))
+    if args.json:
+        print_json({"profile": profile.name, "microbatches": args.microbatches, "results": results})
+    else:
+        print(table(HEADER, [_row(result) for result in results]))
+    return 0
+
+
+def compare_families(
+    args: argparse.Namespace, profile: Profile, memory_limit: float | None
+) -> list[dict[str, Any]]:
+    """What each family comes to, or why it cannot be built."""
+    from pipeloom.ir.problem import Objective
+    from pipeloom.solver.families import FAMILIES, build_family
+
+    results = []
+    for name in FAMILIES:
+        try:
+            schedule = build_family(
+                name,
+                profile,
+                args.microbatches,
+                memory_limit=memory_limit,
+                objective=Objective(args.objective),
+            )
+        except InfeasibleError as error:
+            results.append(_infeasible(name, error))
+        except InputError as error:
+            reason = str(error).removeprefix(f"{name}: ")
+            results.append({"schedule": name, "status": "unsupported", "reason": reason})
+        else:
+            results.append(measure(name, schedule))
+    return results
+
+
+def _optimized(args: argparse.Namespace, profile: Profile) -> dict[str, Any]:
+    try:
+        problem = linear_problem(args, profile, args.memory_limit)
+        schedule, _ = solve(args, problem)
+    except InfeasibleError as error:
+        return _infeasible(OPTIMIZER, error)
+    except InputError as error:
+        return {"schedule": OPTIMIZER, "status": "unsupported", "reason": str(error)}
+    return measure(OPTIMIZER, schedule)
+
+
+def _infeasible(name: str, error: InfeasibleError) -> dict[str, Any]:
+    return {
+        "schedule": name,
+        "status": "infeasible",
+        "smallest_memory_limit": error.smallest,
+        "rank": error.rank,
+    }
+
+
+def measure(name: str, schedule: Schedule) -> dict[str, Any]:
+    """The figures of one schedule, by both costs."""
+    from pipeloom.ir.problem import Objective
+    from pipeloom.ir.simulate import simulate
+    from pipeloom.report.words import gap
+
+    timing, report = schedule.timing or simulate(schedule), schedule.report
+    known = gap(schedule)
+    return {
+        "schedule": name,
+        "bubble_rate_period": timing.bubble_rate(Objective.PERIOD),
+        "bubble_rate_makespan": timing.bubble_rate(Objective.MAKESPAN),
+        "period": timing.period,
+        "makespan": timing.makespan,
+        "peak_memory": max(timing.peak_memory),
+        "status": report.status.value if report and known is not None else "built",
+        "lower_bound": report.lower_bound if report else None,
+        "gap": known,
+    }
+
+
+def _row(result: dict[str, Any]) -> list[str]:
+    from pipeloom.report.words import amount, duration, percent
+
+    name, status = result["schedule"], result["status"]
+    if status == "infeasible":
+        smallest = amount(result["smallest_memory_limit"])
+        return [name, *["-"] * 5, f"infeasible: needs {smallest} on rank {result['rank']}"]
+    if status == "unsupported":
+        return [name, *["-"] * 5, result["reason"]]
+    gap = f", gap {percent(result['gap'])}" if result["gap"] and status != "optimal" else ""
+    return [
+        name,
+        percent(result["bubble_rate_period"]),
+        percent(result["bubble_rate_makespan"]),
+        duration(result["period"]),
+        duration(result["makespan"]),
+        amount(result["peak_memory"]),
+        status + gap,
+    ]

@@ -1,0 +1,58 @@
+"""Compiles a schedule to a program: what each rank does, instruction by instruction."""
+
+from __future__ import annotations
+
+import argparse
+
+from pipeloom.ir.errors import InputError
+
+from .arguments import add_output, example
+from .output import check_output, finish
+from .problems import named
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("schedule", metavar="SCHEDULE", help="schedule file, - for standard input")
+    parser.add_argument(
+        "--tied",
+        metavar="S,S",
+        type=_stages,
+        action="append",
+        default=[],
+        help="stages that share parameters, whose gradients are summed; may be given again",
+    )
+    add_output(parser, "program")
+    example(
+        parser,
+        "pipeloom compile schedule.json -o program.json",
+        "pipeloom compile schedule.json --tied 0,3 -o program.json",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from pipeloom.compiler import compile_schedule
+    from pipeloom.ir.files import dump_program, load_schedule
+
+    check_output(args)
+    schedule = load_schedule(args.schedule)
+    try:
+        program = compile_schedule(schedule, tied=args.tied)
+    except InputError as error:
+        raise InputError(*(f"{named(args.schedule)}: {line}" for line in error.errors)) from None
+    lengths = [len(instructions) for instructions in program.instructions]
+    buffers = [len(names) for names in program.buffers]
+    finish(
+        args,
+        dump_program(program),
+        {"ranks": len(lengths), "instructions": lengths, "buffers": buffers},
+        f"{sum(lengths)} instructions on {len(lengths)} ranks, "
+        f"at most {max(buffers)} receive buffers on one",
+    )
+    return 0
+
+
+def _stages(text: str) -> list[int]:
+    parts = text.split(",")
+    if len(parts) < 2 or not all(part.isascii() and part.isdigit() for part in parts):
+        raise argparse.ArgumentTypeError(f"expected two stages or more, such as 0,3, got {text!r}")
+    return list(map(int, parts))

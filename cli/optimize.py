@@ -1,0 +1,100 @@
+"""Finds the best schedule for a profile under its memory limit, with a certified lower bound.
+
+Ctrl-C keeps the best schedule so far and writes it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from pipeloom.ir.errors import InputError
+
+from .arguments import (
+    add_instance,
+    add_memory_limit,
+    add_output,
+    add_profile,
+    add_solver,
+    example,
+)
+from .output import check_output, finish_schedule
+from .problems import linear_problem, load, named
+from .progress import ProgressLine, interruptible
+
+if TYPE_CHECKING:
+    from pipeloom.ir.problem import Problem
+    from pipeloom.ir.schedule import Schedule
+
+PLACEMENTS = ("linear",)
+PASSINGS = ("activations", "auto")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_profile(parser)
+    add_instance(parser)
+    add_memory_limit(parser)
+    parser.add_argument(
+        "--placement",
+        metavar="P",
+        default="linear",
+        help="where stages live: linear (stage s on rank s, the default and all there is so far)",
+    )
+    parser.add_argument(
+        "--passing",
+        choices=["activations", "weights", "auto"],
+        default="activations",
+        help="what travels: activations (the default and all there is so far; auto takes it)",
+    )
+    add_solver(parser, time_limit=60.0)
+    add_output(parser, "schedule")
+    example(
+        parser,
+        "pipeloom optimize profile.json -m 24 --memory-limit 16 -o schedule.json",
+        "pipeloom optimize profile.json -m 8 --time-limit 10 --json",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    _check_supported(args)
+    check_output(args)
+    problem = linear_problem(args, load(args), args.memory_limit)
+    schedule, stopped = solve(args, problem)
+    if stopped:
+        print("pipeloom: interrupted: this is the best schedule so far", file=sys.stderr)
+    finish_schedule(args, schedule)
+    return 0
+
+
+def solve(args: argparse.Namespace, problem: Problem, label: str = "") -> tuple[Schedule, bool]:
+    """The optimizer with progress and Ctrl-C; whether it was pressed comes with the schedule."""
+    from pipeloom.solver.solve import optimize
+
+    progress = ProgressLine(quiet=args.quiet, label=label)
+    with interruptible() as interrupt:
+        try:
+            schedule = optimize(
+                problem,
+                solver=args.solver,
+                time_limit=args.time_limit,
+                seed=args.seed,
+                progress=progress,
+                should_stop=interrupt,
+            )
+        finally:
+            progress.close()
+    return schedule, interrupt.pressed
+
+
+def _check_supported(args: argparse.Namespace) -> None:
+    if args.placement not in PLACEMENTS:
+        raise InputError(
+            f"--placement: expected {' or '.join(PLACEMENTS)}, the one that optimize plans so far, "
+            f"got {args.placement!r} (build interleaved-1f1b:K {named(args.profile)} interleaves stages)"
+        )
+    if args.passing not in PASSINGS:
+        raise InputError(
+            f"--passing: expected {' or '.join(PASSINGS)}: optimize plans activation passing so far, "
+            f"got {args.passing!r} (build --list names the families that pass weights)"
+        )

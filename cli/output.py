@@ -1,0 +1,81 @@
+"""Where a command's answer goes: documents, summaries for people, and ``--json``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+from pipeloom.ir.errors import InputError
+
+if TYPE_CHECKING:
+    from pipeloom.ir.schedule import Schedule
+
+
+def check_output(args: argparse.Namespace) -> None:
+    """Fails before the work where its result could not be written."""
+    from pipeloom.ir.files import check_writable
+
+    if args.output == "-" and args.json:
+        raise InputError("--output: expected a file together with --json, got - (standard output)")
+    if args.output not in (None, "-"):
+        check_writable(args.output)
+
+
+def print_json(answer: dict[str, Any]) -> None:
+    print(json.dumps(answer, allow_nan=False))
+
+
+def finish(
+    args: argparse.Namespace, document: dict[str, Any], answer: dict[str, Any], words: str
+) -> None:
+    """Writes the document, then answers: ``answer`` with ``--json``, else ``words``.
+
+    Without ``-o`` the document goes to standard output and the words to standard error; with
+    ``--json`` and without ``-o`` it is not written.
+    """
+    from pipeloom.ir.files import write_json
+
+    to_stdout = args.output in (None, "-")
+    if not (to_stdout and args.json):
+        write_json(document, args.output or "-")
+    if args.json:
+        print_json({"output": args.output, **answer})
+        return
+    print(words, file=sys.stderr if to_stdout else sys.stdout)
+    if not to_stdout:
+        print(f"written to {args.output}")
+
+
+def finish_schedule(args: argparse.Namespace, schedule: Schedule) -> None:
+    """:func:`finish` for a schedule: its report is the answer."""
+    from pipeloom.ir.files import dump_schedule
+    from pipeloom.report import facts
+
+    document = dump_schedule(schedule)
+    finish(args, document, describe(document), facts(schedule))
+
+
+def describe(document: dict[str, Any]) -> dict[str, Any]:
+    """A schedule without its order: its size, limit and report."""
+    keys = ("passing", "ranks", "stages", "microbatches", "memory_limit")
+    return {
+        "name": document["profile"]["name"],
+        **{key: document[key] for key in keys},
+        **document["report"],
+    }
+
+
+def table(header: list[str], rows: list[list[str]]) -> str:
+    """Columns aligned by their widest cell, the first to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    last = len(header) - 1
+
+    def line(cells: list[str]) -> str:
+        return "  ".join(
+            cell.ljust(width) if i in (0, last) else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        ).rstrip()
+
+    return "\n".join([line(header), line(["-" * width for width in widths]), *map(line, rows)])

@@ -1,0 +1,149 @@
+"""Draws a schedule, or a program's: in the terminal, or as SVG, HTML, PNG or a Chrome trace.
+
+Several files, say a planned and a measured schedule, are drawn under each other on one time scale.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pipeloom.ir.errors import InputError
+
+from .arguments import example
+from .output import describe, print_json
+from .problems import named
+
+if TYPE_CHECKING:
+    from pipeloom.ir.schedule import Schedule
+
+KINDS = {".svg": "svg", ".html": "html", ".png": "png", ".trace.json": "trace", ".txt": "text"}
+# programs that turn an SVG on standard input into a PNG on standard output
+CONVERTERS = (
+    ("rsvg-convert", "--format=png", "--zoom=2"),
+    ("inkscape", "--pipe", "--export-type=png", "--export-filename=-"),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "files", metavar="FILE", nargs="+", help="schedule or program, - for standard input"
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        default="-",
+        help=f"picture by its extension: {', '.join(KINDS)}; the terminal by default",
+    )
+    parser.add_argument(
+        "--as", dest="kind", choices=list(KINDS.values()), help="whatever the extension"
+    )
+    parser.add_argument(
+        "--colour",
+        choices=["auto", "always", "never"],
+        default="auto",
+        help="auto: on a terminal, unless NO_COLOR is set",
+    )
+    parser.add_argument(
+        "--columns", metavar="N", type=_columns, help="width of the terminal's picture"
+    )
+    example(
+        parser,
+        "pipeloom show schedule.json",
+        "pipeloom show schedule.json -o schedule.svg",
+        "pipeloom show planned.json measured.json -o both.svg",
+        "pipeloom build zb-h1 profile.json -m 8 | pipeloom show - --as svg > schedule.svg",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    kind = args.kind or _kind(args.output)
+    if args.files.count("-") > 1:
+        raise InputError("FILE: expected - once at most: there is one standard input")
+    schedules = [
+        (Path(file).stem if file != "-" else "schedule", load_any(file)) for file in args.files
+    ]
+    if not (args.json and args.output == "-"):
+        _draw(args, kind, schedules)
+    if args.json:
+        from pipeloom.ir.files import dump_schedule
+
+        shown = [{"name": name} | describe(dump_schedule(s)) for name, s in schedules]
+        print_json({"output": args.output if args.output != "-" else None, "schedules": shown})
+    elif args.output != "-":
+        print(f"written to {args.output}")
+    return 0
+
+
+def load_any(path: str) -> Schedule:
+    """The schedule in a file, or the one that a program in it was compiled from."""
+    from pipeloom.ir.files import PROGRAM, parse_program, parse_schedule
+    from pipeloom.ir.reading import read_json
+
+    document = read_json(path)
+    if document.get("format") == PROGRAM:
+        return parse_program(document, named(path)).schedule
+    return parse_schedule(document, named(path))
+
+
+def _kind(output: str) -> str:
+    if output == "-":
+        return "text"
+    for extension, kind in KINDS.items():
+        if output.endswith(extension):
+            return kind
+    raise InputError(f"--output: expected a name that ends in {', '.join(KINDS)}, got {output!r}")
+
+
+def _columns(text: str) -> int:
+    if not text.isdigit() or not 20 <= int(text) <= 10_000:
+        raise argparse.ArgumentTypeError(f"expected a whole number from 20 to 10000, got {text!r}")
+    return int(text)
+
+
+def _draw(args: argparse.Namespace, kind: str, schedules: list[tuple[str, Schedule]]) -> None:
+    from pipeloom.ir.writing import write_bytes
+    from pipeloom.report import timeline_html, timeline_svg, trace_events
+
+    if kind == "text":
+        data = _terminal(args, schedules).encode()
+    elif kind == "trace":
+        if len(schedules) > 1:
+            raise InputError(f"FILE: expected one file for a trace, got {len(schedules)}")
+        data = json.dumps(trace_events(schedules[0][1])).encode()
+    elif kind == "html":
+        data = timeline_html(schedules).encode()
+    else:
+        svg = timeline_svg(schedules).encode()
+        data = svg if kind == "svg" else _png(svg)
+    write_bytes(data, args.output)
+
+
+def _terminal(args: argparse.Namespace, schedules: list[tuple[str, Schedule]]) -> str:
+    from pipeloom.report import timeline_text
+
+    on_terminal = args.output == "-" and sys.stdout.isatty()
+    colours = args.colour == "always" or (
+        args.colour == "auto" and on_terminal and not os.environ.get("NO_COLOR")
+    )
+    columns = args.columns or shutil.get_terminal_size((120, 24)).columns
+    return "\n".join(timeline_text(s, columns=columns, colours=colours) for _, s in schedules)
+
+
+def _png(svg: bytes) -> bytes:
+    for name, *options in CONVERTERS:
+        program = shutil.which(name)
+        if program is None:
+            continue
+        done = subprocess.run([program, *options], input=svg, capture_output=True, check=False)
+        if done.returncode == 0 and done.stdout:
+            return done.stdout
+    names = " or ".join(name for name, *_ in CONVERTERS)
+    raise InputError(f"--output: PNG needs {names} on the PATH; write .svg instead")

@@ -1,0 +1,208 @@
+"""Sweeps the memory limit: the best schedule for each, and a picture of limit against bubble rate.
+
+Writes schedule-LIMIT.json for each feasible limit, results.json, results.csv and frontier.svg.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipeloom.ir.errors import InfeasibleError, InputError
+
+from .arguments import add_instance, add_profile, add_solver, example, limits
+from .compare import compare_families
+from .optimize import solve
+from .output import print_json, table
+from .problems import linear_problem, load
+
+if TYPE_CHECKING:
+    from pipeloom.ir.profile import Profile
+    from pipeloom.ir.schedule import Schedule
+
+COLUMNS = (
+    "memory_limit", "status", "bubble_rate", "lower_bound_rate", "period", "makespan",
+    "lower_bound", "gap", "peak_memory", "solve_seconds", "smallest_memory_limit", "file",
+)  # fmt: skip
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_profile(parser)
+    add_instance(parser)
+    parser.add_argument(
+        "--memory-limits",
+        metavar="A,B,...",
+        type=limits,
+        required=True,
+        help="activation memory of each rank, in the profile's unit; none is one too",
+    )
+    add_solver(parser, time_limit=30.0)
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="DIR",
+        required=True,
+        help="folder for the results; made if absent",
+    )
+    example(parser, "pipeloom sweep profile.json -m 24 --memory-limits 8,10,12,14,16 -o sweep/")
+
+
+def run(args: argparse.Namespace) -> int:
+    folder = _folder(args.output)
+    profile = load(args)
+    results = _sweep(args, profile, folder)
+    families = compare_families(args, profile, float("inf"))
+    _write(args, profile, folder, results, families)
+    if args.json:
+        print_json({"output": args.output, "results": results, "families": families})
+    else:
+        print(
+            table(
+                ["memory limit", "bubble", "period", "peak memory", "status"],
+                list(map(_row, results)),
+            )
+        )
+        print(f"written to {folder / 'frontier.svg'} and beside it")
+    return 0 if any(result["file"] for result in results) else 1
+
+
+def _folder(path: str) -> Path:
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        raise InputError(f"--output: expected a folder or a place for one, got {path!r}") from None
+    return folder
+
+
+def _sweep(args: argparse.Namespace, profile: Profile, folder: Path) -> list[dict[str, Any]]:
+    """From small limits to large ones: a schedule that fits under one fits under the next."""
+    from pipeloom.ir.files import dump_schedule, write_json
+
+    results: list[dict[str, Any]] = []
+    best: Schedule | None = None
+    for limit in args.memory_limits:
+        problem = linear_problem(args, profile, limit)
+        try:
+            schedule, stopped = solve(args, problem, label=f"limit {limit:g}: ")
+        except InfeasibleError as error:
+            results.append(_infeasible(limit, error))
+            continue
+        best = _better(schedule, best)
+        file = folder / f"schedule-{limit:g}.json"
+        write_json(dump_schedule(best), str(file))
+        results.append(_result(limit, best, file.name))
+        if stopped:
+            print("pipeloom: interrupted: larger limits are left out", file=sys.stderr)
+            break
+    return results
+
+
+def _better(schedule: Schedule, before: Schedule | None) -> Schedule:
+    """``schedule``, or the one found under a smaller limit where that costs less."""
+    objective = schedule.problem.objective
+    if before is None or schedule.timing is None or before.timing is None:
+        return schedule
+    if schedule.timing.cost(objective) <= before.timing.cost(objective) or schedule.report is None:
+        return schedule
+    return replace(before, problem=schedule.problem, report=schedule.report)
+
+
+def _infeasible(limit: float, error: InfeasibleError) -> dict[str, Any]:
+    result: dict[str, Any] = dict.fromkeys(COLUMNS)
+    return result | {
+        "memory_limit": limit,
+        "status": "infeasible",
+        "smallest_memory_limit": error.smallest,
+    }
+
+
+def _result(limit: float, schedule: Schedule, file: str) -> dict[str, Any]:
+    from pipeloom.report.words import gap
+
+    timing, report = schedule.timing, schedule.report
+    assert timing is not None
+    assert report is not None
+    objective, bound = schedule.problem.objective, report.lower_bound
+    least = 1 - timing.work / (schedule.problem.ranks * bound) if bound else None
+    result: dict[str, Any] = dict.fromkeys(COLUMNS)
+    return result | {
+        "memory_limit": limit if limit != float("inf") else None,
+        "status": report.status.value,
+        "bubble_rate": timing.bubble_rate(objective),
+        "lower_bound_rate": least,
+        "period": timing.period,
+        "makespan": timing.makespan,
+        "lower_bound": bound,
+        "gap": gap(schedule),
+        "peak_memory": max(timing.peak_memory),
+        "solve_seconds": report.solve_seconds,
+        "file": file,
+    }
+
+
+def _write(
+    args: argparse.Namespace,
+    profile: Profile,
+    folder: Path,
+    results: list[dict[str, Any]],
+    families: list[dict[str, Any]],
+) -> None:
+    from pipeloom.ir.files import write_json, write_text
+    from pipeloom.report import Frontier, FrontierPoint, frontier_svg
+
+    document = {
+        "profile": profile.name,
+        "microbatches": args.microbatches,
+        "objective": args.objective,
+    }
+    write_json(document | {"results": results, "families": families}, str(folder / "results.json"))
+    write_text(_csv(results), str(folder / "results.csv"))
+    points = [
+        FrontierPoint(
+            r["peak_memory"] if r["memory_limit"] is None else r["memory_limit"],
+            r["bubble_rate"],
+            r["lower_bound_rate"],
+            r["status"] == "optimal",
+        )
+        for r in results
+        if r["file"]
+    ]
+    built = [
+        (f["schedule"], f["peak_memory"], f[f"bubble_rate_{args.objective}"])
+        for f in families
+        if "peak_memory" in f
+    ]
+    title = f"{profile.name or 'sweep'}, {profile.ranks} ranks, {args.microbatches} microbatches"
+    picture = frontier_svg(Frontier(title, args.objective, points, built))
+    write_text(picture, str(folder / "frontier.svg"))
+
+
+def _csv(results: list[dict[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(results)
+    return text.getvalue()
+
+
+def _row(result: dict[str, Any]) -> list[str]:
+    from pipeloom.report.words import amount, duration, percent
+
+    limit = result["memory_limit"]
+    name = "none" if limit is None else amount(limit)
+    if result["status"] == "infeasible":
+        return [name, "-", "-", "-", f"infeasible: needs {amount(result['smallest_memory_limit'])}"]
+    gap = "" if result["status"] == "optimal" else f", gap {percent(result['gap'] or 0.0)}"
+    return [
+        name,
+        percent(result["bubble_rate"]),
+        duration(result["period"]),
+        amount(result["peak_memory"]),
+        result["status"] + gap,
+    ]

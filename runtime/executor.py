@@ -1,0 +1,208 @@
+"""One rank's instructions, prepared once into a list of calls and run again every step.
+
+::
+
+    prepare:  1F0; send x2.0 to 2; ...   ->   [partial(runner.forward, cell), slot.send, ...]
+    step:     for call in calls: call()
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipeloom.ir import program as ir
+from pipeloom.ir.ops import Op, OpKind
+
+from .carriers import Carrier, pass_gradient, pass_output
+from .clock import Clock, make_clock
+from .compute import Cell, StageRunner
+from .errors import ExecutionError
+from .memory import Memory
+from .transport import Handle, Transport
+
+Call = Callable[[], None]
+
+
+class Message:
+    """One message's place between its post and its wait."""
+
+    __slots__ = ("_handle",)
+
+    def __init__(self) -> None:
+        self._handle: Handle | None = None
+
+    def send(self, transport: Transport, take: Callable[[], Tensor], peer: int) -> None:
+        self._handle = transport.send(take(), peer)
+
+    def recv(self, transport: Transport, memory: Memory, buffer: Tensor, peer: int) -> None:
+        memory.hold(buffer)
+        self._handle = transport.recv(buffer, peer)
+
+    def wait(self) -> None:
+        assert self._handle is not None
+        self._handle.wait()
+        self._handle = None
+
+    def wait_and(self, give: Call) -> None:
+        self.wait()
+        give()
+
+
+class Executor:
+    """Runs one rank of a program.
+
+    ``runners`` and ``cells`` are those of the (stage, microbatch) pairs of this rank;
+    ``carriers`` knows the tensors of each kind; ``reduce`` and ``step`` make the calls for the
+    instructions of that name.
+    """
+
+    def __init__(
+        self,
+        program: ir.Program,
+        transport: Transport,
+        *,
+        cells: Mapping[tuple[int, int], Cell],
+        runners: Mapping[int, StageRunner],
+        carriers: Mapping[ir.TensorKind, Carrier],
+        memory: Memory,
+        device: torch.device,
+        reduce: Callable[[tuple[int, ...]], Call],
+        step: Callable[[int], Call],
+    ) -> None:
+        self.program = program
+        self._transport = transport
+        self._memory = memory
+        self._cells, self._runners, self._carriers = cells, runners, carriers
+        self._reduce, self._step = reduce, step
+        self._row = program.instructions[transport.rank]
+        self._buffers = [
+            torch.empty(spec.shape, dtype=spec.dtype, device=device)
+            for spec in (
+                carriers[buffer.kind].spec(buffer.kind, buffer.stage)
+                for buffer in program.buffers[transport.rank]
+            )
+        ]
+        self.ops: list[Op] = [i.op for i in self._row if isinstance(i, ir.Compute)]
+        self.clock: Clock = make_clock(2 * len(self.ops), device)
+        self._marks = 0
+        self._messages: dict[tuple[type, ir.Tensor], Message] = {}
+        self._received: dict[ir.Tensor, Tensor] = {}
+        self._calls = [self._prepare(instruction) for instruction in self._row]
+
+    def run(self) -> None:
+        """One step. Raises ExecutionError naming the instruction that failed."""
+        position = 0
+        self.clock.start()
+        try:
+            for position, call in enumerate(self._calls):  # noqa: B007
+                call()
+        except Exception as error:
+            raise ExecutionError(self._describe(position, error)) from error
+
+    def _prepare(self, instruction: ir.Instruction) -> Call:
+        return _MAKERS[type(instruction)](self, instruction)
+
+    def _receive(self, receive: ir.Receive) -> Call:
+        message = self._messages[ir.WaitReceive, receive.tensor] = Message()
+        place = self._received[receive.tensor] = self._buffers[receive.buffer]
+        return partial(message.recv, self._transport, self._memory, place, receive.source)
+
+    def _send(self, send: ir.Send) -> Call:
+        message = self._messages[ir.WaitSend, send.tensor] = Message()
+        take = self._carriers[send.tensor.kind].taking(send.tensor)
+        return partial(message.send, self._transport, take, send.target)
+
+    def _wait_receive(self, wait: ir.WaitReceive) -> Call:
+        tensor = wait.tensor
+        give = self._carriers[tensor.kind].giving(tensor, self._received[tensor])
+        return partial(self._messages.pop((ir.WaitReceive, tensor)).wait_and, give)
+
+    def _wait_send(self, wait: ir.WaitSend) -> Call:
+        return self._messages.pop((ir.WaitSend, wait.tensor)).wait
+
+    def _freeing(self, free: ir.Free) -> Call:
+        return partial(self._free, self._received.pop(free.tensor))
+
+    def _reducing(self, reduce: ir.Reduce) -> Call:
+        return self._reduce(reduce.stages)
+
+    def _stepping(self, step: ir.Step) -> Call:
+        return self._step(step.stage)
+
+    def _free(self, buffer: Tensor) -> None:
+        self._memory.release(buffer)
+        self._transport.release(buffer)
+
+    def _compute(self, compute: ir.Compute) -> Call:
+        op = compute.op
+        cell, runner = self._cells[op.stage, op.microbatch], self._runners[op.stage]
+        run = partial(_METHODS[op.kind], runner, cell)
+        hand_over = self._hand_over(op, cell)
+        mark, first = self.clock.mark, self._marks
+        self._marks += 2
+
+        def timed() -> None:
+            mark(first)
+            run()
+            if hand_over is not None:
+                hand_over()
+            mark(first + 1)
+
+        return timed
+
+    def _hand_over(self, op: Op, cell: Cell) -> Call | None:
+        """Passes the result on where its next stage runs on this rank, too."""
+        if op.kind is OpKind.F:
+            target, hand_over = (op.stage + 1, op.microbatch), pass_output
+        elif op.kind is OpKind.W:
+            return None
+        else:
+            target, hand_over = (op.stage - 1, op.microbatch), pass_gradient
+        return partial(hand_over, cell, self._cells[target]) if target in self._cells else None
+
+    def _describe(self, position: int, error: Exception) -> str:
+        instruction = self._row[position]
+        peer = _peer(self._row, instruction)
+        return (
+            f"rank {self._transport.rank}: instruction {position} of {len(self._row)}, "
+            f"{str(instruction)!r}{'' if peer is None else f', peer rank {peer}'}: "
+            f"{type(error).__name__}: {error}"
+        )
+
+
+_METHODS: dict[OpKind, Callable[[StageRunner, Cell], None]] = {
+    OpKind.F: StageRunner.forward,
+    OpKind.B: StageRunner.backward,
+    OpKind.BW: StageRunner.backward,
+    OpKind.W: StageRunner.weight,
+}
+
+
+_MAKERS: dict[type, Callable[[Executor, Any], Call]] = {
+    ir.Compute: Executor._compute,
+    ir.Receive: Executor._receive,
+    ir.Send: Executor._send,
+    ir.WaitReceive: Executor._wait_receive,
+    ir.WaitSend: Executor._wait_send,
+    ir.Free: Executor._freeing,
+    ir.Reduce: Executor._reducing,
+    ir.Step: Executor._stepping,
+}
+
+
+def _peer(row: Sequence[ir.Instruction], instruction: ir.Instruction) -> int | None:
+    """The rank at the other end of a message, also where only its wait is known."""
+    if not isinstance(instruction, ir.Send | ir.WaitSend | ir.Receive | ir.WaitReceive):
+        return None
+    sends = isinstance(instruction, ir.Send | ir.WaitSend)
+    for other in row:
+        if sends and isinstance(other, ir.Send) and other.tensor == instruction.tensor:
+            return other.target
+        if not sends and isinstance(other, ir.Receive) and other.tensor == instruction.tensor:
+            return other.source
+    return None

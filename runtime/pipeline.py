@@ -1,0 +1,325 @@
+"""The public pipeline: a program, the stages that it runs, and ``step``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from pipeloom.ir import program as ir
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.ops import OpKind
+from pipeloom.ir.program import Program
+from pipeloom.ir.schedule import Schedule
+
+from .batches import Batch, merge, split
+from .carriers import Activations, Carrier
+from .compute import Cell, Loss, StageRunner
+from .deferral import WeightQueue
+from .errors import ShapeError
+from .executor import Executor
+from .memory import Ledger, NoLedger, device_peak
+from .model import ModelSource
+from .shapes import Spec, exchange_shapes
+from .stages import ResidentStages, Stage, device_of
+from .tied import Group, TiedParameters, ranks_of, stages_of
+from .tracing import TracedOp, measured_schedule, traced_ops
+from .transport import Routes, connect
+
+MakeOptimizer: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+
+class Pipeline:
+    """One rank of a compiled program, ready to train.
+
+    Every rank makes one, with the same program, and calls :meth:`step` as often as the others::
+
+        pipeline = Pipeline(program, {0: first, 3: last}, loss=cross_entropy, optimizer=Adam)
+        losses = []
+        pipeline.step(tokens, target=labels, losses=losses)
+
+    Arguments:
+        program: what ``compile_schedule`` made or ``ir.files.load_program`` read.
+        stages: the modules of the stages that this rank runs, by stage; or a sequence of all
+            stages, or of this rank's. A callable makes its module where it is needed. A stage
+            takes one tensor and gives one (the first one takes what ``step`` is given).
+        loss: ``loss(output, target)``, the mean over one microbatch; gradients are those of the
+            mean over all microbatches.
+        optimizer: makes the optimizer of one stage's parameters, as ``torch.optim.SGD`` with its
+            options bound does. Gradients are then cleared when a step begins. Without it, they add
+            up and the caller steps.
+        tied: groups of (stage, parameter name) that are one parameter.
+        group: the process group whose ranks are the program's; by default all processes.
+        device: where received tensors live; by default where the parameters do.
+        timeout: seconds that a message or a reduction may take.
+        memory: count live activation bytes (see :class:`~pipeloom.runtime.memory.Ledger`).
+
+    Raises InputError where the program does not fit the processes, the stages or the ties.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        stages: Mapping[int, Stage] | Sequence[Stage],
+        *,
+        loss: Loss | None = None,
+        optimizer: MakeOptimizer | None = None,
+        tied: Sequence[Group] = (),
+        group: dist.ProcessGroup | None = None,
+        device: torch.device | str | None = None,
+        timeout: float = 300.0,
+        memory: bool = True,
+    ) -> None:
+        self.program = program
+        self.microbatches = program.schedule.problem.microbatches
+        self.num_stages = program.schedule.problem.stages
+        self.rank = _rank(program, group)
+        self._loss = loss
+        self._owners = _owners(program)
+        owned = [s for s, ranks in enumerate(self._owners) if self.rank in ranks]
+        self.store = ResidentStages.of(stages, owned, self.num_stages)
+        self.modules = {s: self.store.module(s) for s in owned}
+        found = device_of(list(self.modules.values()))
+        self.device = found if device is None else torch.device(device)
+        self._transport = connect(self._routes(tied, timeout), self.device, group)
+        self._tied = TiedParameters(tied, self._owners, self.store, self._transport)
+        self._memory = Ledger() if memory else NoLedger()
+        self.optimizers = {} if optimizer is None else _optimizers(self.modules, optimizer)
+        self._executor: Executor | None = None
+        self._cells = self._make_cells()
+        self._runners: dict[int, StageRunner] = {}
+        self._first = [cell for (s, _), cell in self._cells.items() if s == 0]
+        self._input_specs: list[Spec] | None = None
+
+    @classmethod
+    def from_source(
+        cls,
+        program: Program,
+        source: ModelSource,
+        *,
+        train: bool = True,
+        group: dist.ProcessGroup | None = None,
+        device: torch.device | str | None = None,
+        timeout: float = 300.0,
+        memory: bool = True,
+    ) -> Pipeline:
+        """The pipeline of ``source``, cut as the program is; without ``train`` no optimizer steps."""
+        count = program.schedule.problem.stages
+        return cls(
+            program,
+            source.stages(count),
+            loss=source.loss,
+            optimizer=source.optimizer if train else None,
+            tied=source.tied(count),
+            group=group,
+            device=device,
+            timeout=timeout,
+            memory=memory,
+        )
+
+    def step(
+        self,
+        *inputs: Batch,
+        target: Batch | None = None,
+        losses: list[Tensor] | None = None,
+        return_outputs: bool = True,
+    ) -> Tensor | None:
+        """One training step: all microbatches forward and backward, the reduction, the optimizer.
+
+        ``inputs``: the first stage's arguments, needed on the ranks that run it; ``target``: the
+        loss's, needed on those of the last one. Each is a whole batch, cut along dimension 0, or
+        a sequence of M microbatches. On the last stage's rank the output of the whole batch is
+        returned (unless ``return_outputs`` is off, which saves keeping it) and ``losses`` becomes
+        the list of the microbatches' losses; elsewhere None, and an empty list.
+
+        Raises ShapeError where shapes do not fit, ExecutionError where an instruction fails.
+        """
+        executor = self._fill(inputs, target) or self._prepare()
+        for runner in self._runners.values():
+            runner.keep_outputs = return_outputs
+        for optimizer in self.optimizers.values():
+            optimizer.zero_grad()
+        self._memory.start(self.modules.values())
+        executor.run()
+        return self._collect(losses)
+
+    def barrier(self) -> None:
+        """Returns once all ranks have called it: call it before a step whose trace is compared."""
+        self._transport.barrier()
+
+    def trace(self) -> list[TracedOp]:
+        """This rank's ops in the last step: op, start and end in milliseconds from the first's."""
+        executor = self._ran()
+        return traced_ops(executor.ops, executor.clock.seconds())
+
+    def gather_trace(self) -> Schedule:
+        """The last step as a schedule with measured times, on one clock; all ranks call it.
+
+        ``timing.peak_memory`` is in bytes, each rank's own count.
+        """
+        executor = self._ran()
+        offset = self._transport.clock_offset()
+        seconds = [mark + offset for mark in executor.clock.seconds()]
+        rows = self._transport.gather((executor.ops, seconds, self.peak_memory))
+        return measured_schedule(self.program.schedule, rows)
+
+    @property
+    def peak_memory(self) -> int:
+        """Bytes of activations held at most during the last step; 0 where they are not counted."""
+        return self._memory.peak
+
+    @property
+    def device_peak(self) -> int | None:
+        """Bytes that torch's allocator had in use at most, on a CUDA device."""
+        return device_peak(self.device)
+
+    def _routes(self, tied: Sequence[Group], timeout: float) -> Routes:
+        channels = {
+            (rank, i.target)
+            for rank, row in enumerate(self.program.instructions)
+            for i in row
+            if isinstance(i, ir.Send)
+        }
+        groups = {ranks_of(stages_of(group), self._owners) for group in tied}
+        return Routes.of(channels, {group for group in groups if len(group) > 1}, timeout)
+
+    def _make_cells(self) -> dict[tuple[int, int], Cell]:
+        """One for each (stage, microbatch) of this rank; those with a W get a queue."""
+        row = self.program.instructions[self.rank]
+        ops = [i.op for i in row if isinstance(i, ir.Compute)]
+        split_pairs = {(op.stage, op.microbatch) for op in ops if op.kind is OpKind.W}
+        pairs = sorted({(op.stage, op.microbatch) for op in ops})
+        return {
+            pair: Cell(WeightQueue(self._memory) if pair in split_pairs else None) for pair in pairs
+        }
+
+    def _fill(self, inputs: Sequence[Batch], target: Batch | None) -> Executor | None:
+        """Puts the step's batch into the cells."""
+        last = self.num_stages - 1
+        if self._runs(0):
+            self._fill_inputs(inputs)
+        if self._runs(last):
+            if self._loss is None or target is None:
+                missing = "loss" if self._loss is None else "target"
+                raise InputError(
+                    f"step: rank {self.rank} runs the last stage: {missing} is missing"
+                )
+            targets = split(target, self.microbatches, "target")
+            for (s, j), cell in self._cells.items():
+                if s == last:
+                    cell.target = targets[j]
+        return self._executor
+
+    def _fill_inputs(self, inputs: Sequence[Batch]) -> None:
+        if not inputs:
+            raise InputError(f"step: rank {self.rank} runs the first stage: its inputs are missing")
+        parts = [split(x, self.microbatches, f"input {i}") for i, x in enumerate(inputs)]
+        specs = [Spec.of(part[0]) for part in parts]
+        if self._input_specs not in (None, specs):
+            was, now = (", ".join(map(str, s)) for s in (self._input_specs or [], specs))
+            raise ShapeError(f"step: inputs are {now}, were {was} in the first step")
+        self._input_specs = specs
+        for (s, j), cell in self._cells.items():
+            if s == 0:
+                cell.inputs = tuple(part[j] for part in parts)
+
+    def _runs(self, stage: int) -> bool:
+        return self.rank in self._owners[stage]
+
+    def _prepare(self) -> Executor:
+        """Shapes, buffers and calls: once, in the first step."""
+        owners = self.program.schedule.problem.placement.matrix(self.num_stages, self.microbatches)
+        first = self._cells.get((0, 0))
+        inputs = None if first is None else first.inputs
+        specs = exchange_shapes(
+            self.store, owners[:, 0].tolist(), inputs, self._transport, self.device
+        )
+        self._runners = {s: self._runner(s, m, specs) for s, m in self.modules.items()}
+        activations = Activations(self._cells, specs)
+        carriers: dict[ir.TensorKind, Carrier] = dict.fromkeys(
+            (ir.TensorKind.X, ir.TensorKind.DY), activations
+        )
+        self._executor = Executor(
+            self.program,
+            self._transport,
+            cells=self._cells,
+            runners=self._runners,
+            carriers=carriers,
+            memory=self._memory,
+            device=self.device,
+            reduce=self._tied.reduction,
+            step=self._stepping,
+        )
+        return self._executor
+
+    def _runner(self, stage: int, module: nn.Module, specs: Sequence[Spec]) -> StageRunner:
+        return StageRunner(
+            stage,
+            module,
+            memory=self._memory,
+            spec=specs[stage] if stage < len(specs) else None,
+            loss=self._loss,
+            seed=torch.tensor(1.0 / self.microbatches, dtype=torch.float64, device=self.device),
+        )
+
+    def _stepping(self, stage: int) -> Callable[[], None]:
+        optimizer = self.optimizers.get(stage)
+        return _nothing if optimizer is None else _step(optimizer)
+
+    def _collect(self, losses: list[Tensor] | None) -> Tensor | None:
+        last = [cell for (s, _), cell in self._cells.items() if s == self.num_stages - 1]
+        if losses is not None:
+            losses[:] = [cell.loss for cell in last if cell.loss is not None]
+        outputs = [cell.output for cell in last if cell.output is not None]
+        for cell in last:
+            cell.loss = cell.output = None
+        return merge(outputs) if outputs else None
+
+    def _ran(self) -> Executor:
+        if self._executor is None:
+            raise InputError("trace: no step has run yet")
+        return self._executor
+
+
+def _rank(program: Program, group: dist.ProcessGroup | None) -> int:
+    ranks = program.schedule.problem.ranks
+    size = dist.get_world_size(group) if dist.is_initialized() else 1
+    if size != ranks:
+        raise InputError(f"program: made for {ranks} ranks, run by {size}")
+    return dist.get_rank(group) if dist.is_initialized() else 0
+
+
+def _owners(program: Program) -> list[list[int]]:
+    """The ranks that run each stage."""
+    owners: list[list[int]] = [[] for _ in range(program.schedule.problem.stages)]
+    for rank, row in enumerate(program.instructions):
+        for stage in sorted({i.op.stage for i in row if isinstance(i, ir.Compute)}):
+            owners[stage].append(rank)
+    return owners
+
+
+def _optimizers(
+    modules: Mapping[int, nn.Module], make: MakeOptimizer
+) -> dict[int, torch.optim.Optimizer]:
+    """One a stage that has something to train; a parameter of several stages is the first one's."""
+    optimizers, seen = {}, set[int]()
+    for stage, module in modules.items():
+        own = [p for p in module.parameters() if p.requires_grad and id(p) not in seen]
+        seen.update(map(id, own))
+        if own:
+            optimizers[stage] = make(own)
+    return optimizers
+
+
+def _step(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
+    def step() -> None:
+        optimizer.step()  # looked up each time: schedulers wrap it
+
+    return step
+
+
+def _nothing() -> None:
+    pass

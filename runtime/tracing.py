@@ -1,0 +1,53 @@
+"""What was measured: one rank's ops, and all ranks' as a schedule on one clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from pipeloom.ir.ops import FloatArray, Op, pack
+from pipeloom.ir.schedule import Schedule, Timing
+
+MILLISECONDS = 1e3
+
+
+class TracedOp(NamedTuple):
+    """An op and when it ran, in milliseconds."""
+
+    op: Op
+    start: float
+    end: float
+
+
+Row = tuple[Sequence[Op], Sequence[float], int]
+
+
+def traced_ops(ops: Sequence[Op], seconds: Sequence[float]) -> list[TracedOp]:
+    """Ops with their marks (two each, in seconds), from the first one's start on."""
+    times = (np.array(seconds) - seconds[0]) * MILLISECONDS if ops else np.empty(0)
+    return [TracedOp(op, float(times[2 * i]), float(times[2 * i + 1])) for i, op in enumerate(ops)]
+
+
+def measured_schedule(planned: Schedule, rows: Sequence[Row]) -> Schedule:
+    """``planned`` with measured times; a row is one rank's ops, marks and peak memory.
+
+    Times are milliseconds from the first op's start on any rank. Transfers are left out: only ops
+    are measured.
+    """
+    first = min((seconds[0] for _, seconds, _ in rows if seconds), default=0.0)
+    times = [_pairs(seconds, first) for _, seconds, _ in rows]
+    timing = Timing(
+        tuple(pairs[:, 0] for pairs in times),
+        tuple(pairs[:, 1] for pairs in times),
+        tuple(float(peak) for _, _, peak in rows),
+        np.empty((0, 2)),
+    )
+    order = tuple(pack(ops) for ops, _, _ in rows)
+    return replace(planned, order=order, transfers=(), timing=timing)
+
+
+def _pairs(seconds: Sequence[float], first: float) -> FloatArray:
+    return (np.array(seconds, dtype=np.float64).reshape(-1, 2) - first) * MILLISECONDS

@@ -1,0 +1,57 @@
+"""Gloo: CPU tensors over TCP.
+
+A send completes only once its receive is posted, whatever its size, and a message goes to the
+receive with its tag, in any order; ``is_completed`` stays False until ``wait``. So each channel
+numbers its messages and uses the number as the tag.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from . import Routes
+from .group import GroupTransport
+
+TAGS = 1 << 30
+
+
+class GlooHandle:
+    """A posted message; keeps its tensor alive."""
+
+    __slots__ = ("_tensor", "_timeout", "_work")
+
+    def __init__(self, work: dist.Work, tensor: Tensor, timeout: timedelta) -> None:
+        self._work, self._tensor, self._timeout = work, tensor, timeout
+
+    def wait(self) -> None:
+        self._work.wait(self._timeout)
+
+
+class GlooTransport(GroupTransport):
+    """One process group whose tags are the messages' numbers, one sequence a channel."""
+
+    backend = "gloo"
+
+    def __init__(self, routes: Routes, device: torch.device, group: dist.ProcessGroup) -> None:
+        super().__init__(routes, device, group)
+        # tag 0 belongs to the pings of clock_offset
+        self._sent: dict[int, int] = defaultdict(lambda: 1)
+        self._received: dict[int, int] = defaultdict(lambda: 1)
+
+    def send(self, tensor: Tensor, peer: int) -> GlooHandle:
+        tag = self._sent[peer]
+        self._sent[peer] = tag % TAGS + 1
+        return GlooHandle(self.group.send([tensor], peer, tag), tensor, self.timeout)
+
+    def recv(self, buffer: Tensor, peer: int) -> GlooHandle:
+        tag = self._received[peer]
+        self._received[peer] = tag % TAGS + 1
+        return GlooHandle(self.group.recv([buffer], peer, tag), buffer, self.timeout)
+
+    def release(self, buffer: Tensor) -> None:
+        pass

@@ -1,0 +1,94 @@
+"""NCCL: CUDA tensors, never stopping the host.
+
+Each ordered pair of ranks has a communicator and a stream of its own, so that a message waits for
+nothing but earlier messages of its own channel, and both directions flow at once.
+
+::
+
+    compute stream   ── F ── record ─────────── B ── wait ── ...
+                             │ 1                     ▲ 3
+    channel's stream         └─ wait ── send/recv ───┘
+                                   ▲ 2
+    a buffer's last read ── record ┘
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..cuda import make_event, make_stream
+from . import Handle, Routes
+from .group import GroupTransport
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """One direction between two ranks; ``peer`` is the other's rank within ``group``."""
+
+    group: dist.ProcessGroup
+    stream: torch.cuda.Stream
+    peer: int
+
+
+class NcclHandle:
+    """A posted message; keeps its tensor from the allocator until the compute stream waited."""
+
+    __slots__ = ("_tensor", "_work")
+
+    def __init__(self, work: dist.Work, tensor: Tensor) -> None:
+        self._work, self._tensor = work, tensor
+
+    def wait(self) -> None:
+        self._work.wait()  # 3: an event that the current stream waits for; the host goes on
+
+
+class NcclTransport(GroupTransport):
+    """One communicator and stream for each ordered pair of ranks that the program uses."""
+
+    backend = "nccl"
+
+    def __init__(self, routes: Routes, device: torch.device, group: dist.ProcessGroup) -> None:
+        super().__init__(routes, device, group)
+        self._channels: dict[tuple[int, int], Channel] = {}
+        self._free: dict[int, torch.cuda.Event] = {}
+        # the same order on all ranks: the first message of a communicator sets it up and blocks
+        for source, target in sorted(routes.channels):
+            if self.rank in (source, target):
+                self._channels[source, target] = self._open(source, target)
+        self.barrier()
+
+    def _open(self, source: int, target: int) -> Channel:
+        ranks = tuple(sorted((source, target)))
+        peer = ranks.index(source if self.rank == target else target)
+        channel = Channel(self.new_group(ranks), make_stream(self.device), peer)
+        token = torch.zeros(1, device=self.device)
+        if self.rank == source:
+            dist.send(token, group=channel.group, group_dst=peer)
+        else:
+            dist.recv(token, group=channel.group, group_src=peer)
+        torch.cuda.current_stream(self.device).synchronize()
+        return channel
+
+    def send(self, tensor: Tensor, peer: int) -> Handle:
+        channel = self._channels[self.rank, peer]
+        channel.stream.wait_stream(torch.cuda.current_stream(self.device))  # 1
+        with torch.cuda.stream(channel.stream):
+            return NcclHandle(channel.group.send([tensor], channel.peer, 0), tensor)
+
+    def recv(self, buffer: Tensor, peer: int) -> Handle:
+        channel = self._channels[peer, self.rank]
+        free = self._free.get(buffer.data_ptr())
+        if free is None:  # its first use: after whatever the memory held before
+            channel.stream.wait_stream(torch.cuda.current_stream(self.device))
+        else:
+            channel.stream.wait_event(free)  # 2
+        with torch.cuda.stream(channel.stream):
+            return NcclHandle(channel.group.recv([buffer], channel.peer, 0), buffer)
+
+    def release(self, buffer: Tensor) -> None:
+        event = self._free.setdefault(buffer.data_ptr(), make_event(timed=False))
+        event.record(torch.cuda.current_stream(self.device))

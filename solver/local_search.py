@@ -1,0 +1,168 @@
+"""Local search in rounds: over the list scheduler's settings, and over the orders themselves.
+
+A round does an amount of work that is counted in ops, not in seconds, so that a seed gives the same
+rounds on every machine; only how many there are depends on the clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pipeloom.ir.costs import Costs
+from pipeloom.ir.ops import KIND_MASK, IntArray, OpKind
+from pipeloom.ir.problem import Objective
+
+from .anneal import anneal_kernel
+from .chain import ROUNDING, Chain
+from .construct import Constructor, Rows, Setting
+from .incumbent import Incumbent
+
+POOL = 8
+"""How many settings are tuned side by side."""
+SLICE = 10_000_000
+"""Ops that are simulated between two looks at the clock, about 0.2 s."""
+SLICES = 4
+"""Slices in a round of annealing."""
+COLD = 0.03
+"""The last temperature of a round, in units of the first."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tried:
+    """A setting and the cost of what the list scheduler makes of it."""
+
+    cost: float
+    setting: Setting
+
+
+class Tuner:
+    """Hill climbing on settings: each of the best few is changed a little, and kept if no worse.
+
+    Fast where orders are long: one number of a setting moves ops on all ranks at once.
+    """
+
+    def __init__(
+        self, constructor: Constructor, tried: Sequence[Tried], rng: np.random.Generator
+    ) -> None:
+        self._constructor = constructor
+        self._pool = sorted(tried, key=lambda t: t.cost)[:POOL]
+        self._rng = rng
+        chain = constructor.chain
+        self._builds = max(10, SLICE // (10 * 3 * chain.stages * chain.microbatches))
+
+    def round(self, best: Incumbent) -> None:
+        for _ in range(self._builds if self._pool else 0):
+            slot = int(self._rng.integers(len(self._pool)))
+            setting = mutated(self._pool[slot].setting, self._constructor.chain, self._rng)
+            rows = self._constructor.build(setting)
+            if rows is None:
+                continue
+            cost = self._constructor.cost(rows)
+            if cost <= self._pool[slot].cost:
+                self._pool[slot] = Tried(cost, setting)
+            best.offer(rows, "search", cost)
+            if best.over():
+                return
+
+
+def mutated(setting: Setting, chain: Chain, rng: np.random.Generator) -> Setting:
+    """``setting`` with one to three of its numbers changed."""
+    for _ in range(1 + int(rng.integers(3))):
+        setting = _MUTATIONS[int(rng.integers(len(_MUTATIONS)))](setting, chain, rng)
+    return setting
+
+
+def _warm_one(setting: Setting, chain: Chain, rng: np.random.Generator) -> Setting:
+    warm = setting.warm.copy()
+    warm[rng.integers(chain.stages)] += rng.choice((-1, 1))
+    return replace(setting, warm=np.clip(warm, 1, chain.capacity))
+
+
+def _warm_up_to(setting: Setting, chain: Chain, rng: np.random.Generator) -> Setting:
+    warm = setting.warm.copy()
+    warm[: rng.integers(chain.stages) + 1] += rng.choice((-1, 1))
+    return replace(setting, warm=np.clip(warm, 1, chain.capacity))
+
+
+def _defer_one(setting: Setting, chain: Chain, rng: np.random.Generator) -> Setting:
+    defer = np.minimum(setting.defer, chain.microbatches)
+    defer[rng.integers(chain.stages)] += rng.choice((-2, -1, 1, 2))
+    return replace(setting, defer=np.maximum(defer, 0))
+
+
+def _fill(setting: Setting, _: Chain, rng: np.random.Generator) -> Setting:
+    return replace(setting, fill=max(0.0, setting.fill + 0.2 * rng.standard_normal()))
+
+
+def _patience(setting: Setting, _: Chain, rng: np.random.Generator) -> Setting:
+    return replace(setting, patience=max(0.0, setting.patience + 0.2 * rng.standard_normal()))
+
+
+_MUTATIONS = (_warm_one, _warm_one, _warm_up_to, _defer_one, _fill, _patience)
+
+
+class Annealer:
+    """Simulated annealing from the best order, each round with a temperature and reach of its own."""
+
+    def __init__(self, best: Incumbent, rng: np.random.Generator) -> None:
+        self._costs = Costs.of(best.problem)
+        self._makespan = best.problem.objective is Objective.MAKESPAN
+        self._rng = rng
+        self._state = rng.integers(1, 1 << 62, size=1).astype(np.uint64)
+        self._unit = float(self._costs.durations[:3].mean())
+
+    def round(self, best: Incumbent) -> None:
+        if self._unit == 0.0 or best.order is None:
+            return
+        hot = self._unit * 10 ** self._rng.uniform(-3.0, -1.0)
+        reach = int(self._rng.choice((3, 8, 20)))
+        rows = tuple(map(split_backwards, best.order))
+        offsets = np.cumsum([0, *map(len, rows)]).astype(np.int64)
+        order = np.concatenate(rows)
+        for piece in range(SLICES):
+            self._anneal(best, order, offsets, reach, hot * COLD ** (piece / SLICES))
+            if best.over():
+                return
+
+    def _anneal(
+        self, best: Incumbent, order: IntArray, offsets: IntArray, reach: int, hot: float
+    ) -> None:
+        c, found = self._costs, order.copy()
+        cost = anneal_kernel(
+            order,
+            found,
+            best.cost,
+            offsets,
+            c.durations,
+            c.owner,
+            c.into_f,
+            c.into_b,
+            c.m_b,
+            c.m_w,
+            c.limit * (1 + ROUNDING),
+            self._makespan,
+            hot,
+            hot * COLD ** (1 / SLICES),
+            max(100, SLICE // len(order)),
+            reach,
+            self._state,
+        )
+        best.offer(_rows(found, offsets), "search", cost)
+
+
+def split_backwards(row: IntArray) -> IntArray:
+    """``row`` with each fused BW as B and then W, which frees the gradient earlier."""
+    kinds = row & KIND_MASK
+    fused = kinds == OpKind.BW
+    ops = np.repeat(row, 1 + fused)
+    first = np.cumsum(1 + fused) - (1 + fused)
+    ops[first[fused]] += OpKind.B - OpKind.BW
+    ops[first[fused] + 1] += OpKind.W - OpKind.BW
+    return ops
+
+
+def _rows(order: IntArray, offsets: IntArray) -> Rows:
+    return tuple(np.split(order, offsets[1:-1]))

@@ -1,0 +1,38 @@
+"""A command line in this process, and small input files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeloom.cli.main import main
+from tests.unit.cli.support import Command, Done, profile_document
+
+
+@pytest.fixture
+def pipeloom(capfdbinary: pytest.CaptureFixture[bytes]) -> Command:
+    """``pipeloom("build", "gpipe", ...)`` in this process."""
+
+    def call(*words: object) -> Done:
+        capfdbinary.readouterr()
+        code = main([str(word) for word in words])
+        out, err = capfdbinary.readouterr()
+        return Done(code, out.decode(), err.decode())
+
+    return call
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> Path:
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps(profile_document()))
+    return path
+
+
+@pytest.fixture
+def schedule(tmp_path: Path, profile: Path, pipeloom: Command) -> Path:
+    path = tmp_path / "schedule.json"
+    assert pipeloom("build", "zb-h1", profile, "-m", 3, "-o", path).code == 0
+    return path

@@ -1,0 +1,261 @@
+"""What the commands answer, in files, for people and as JSON."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.unit.cli.support import ENVIRONMENT, Command, profile_document
+
+
+def test_build_writes_a_schedule_and_says_what_it_is(
+    pipeloom: Command, profile: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "out.json"
+    done = pipeloom("build", "zb-h1", profile, "-m", 3, "-o", path)
+    assert (done.code, done.err) == (0, "")
+    document = json.loads(path.read_text())
+    assert document["format"] == "pipeloom.schedule"
+    lines = dict(line.strip().split("  ", 1) for line in done.out.splitlines()[1:-1])
+    rate = document["report"]["bubble_rate"]
+    assert lines["bubble rate"].strip() == f"{rate:.2%} of the period".replace("%", " %")
+    assert done.out.endswith(f"written to {path}\n")
+
+
+def test_without_output_the_document_is_standard_output(pipeloom: Command, profile: Path) -> None:
+    done = pipeloom("build", "gpipe", profile, "-m", 2)
+    assert done.json["format"] == "pipeloom.schedule"
+    assert "bubble rate" in done.err
+
+
+def test_build_lists_the_families(pipeloom: Command) -> None:
+    from pipeloom.solver.families import FAMILIES
+
+    lines = pipeloom("build", "--list").out.splitlines()[2:]
+    assert [line.split()[0] for line in lines] == list(FAMILIES)
+    listed = pipeloom("build", "--list", "--json").json["families"]
+    assert [family["name"] for family in listed] == list(FAMILIES)
+
+
+def test_optimize_answers_with_its_report(pipeloom: Command, profile: Path, tmp_path: Path) -> None:
+    path = tmp_path / "best.json"
+    done = pipeloom("optimize", profile, "-m", 4, "-o", path, "--json", "--time-limit", 5)
+    assert done.code == 0
+    report = json.loads(path.read_text())["report"]
+    assert {key: done.json[key] for key in report} == report
+    assert done.json["output"] == str(path)
+    assert report["lower_bound"] <= report["period"] * (1 + 1e-9)
+    assert "best" in done.err  # its progress
+    assert pipeloom("optimize", profile, "-m", 4, "-q", "--json").err == ""
+
+
+@pytest.mark.parametrize("command", [["optimize"], ["build", "zb-h1"]], ids=lambda words: words[0])
+def test_an_infeasible_limit_is_a_no_that_names_the_smallest(
+    pipeloom: Command, profile: Path, tmp_path: Path, command: list[str]
+) -> None:
+    path = tmp_path / "kept.json"
+    path.write_text("kept")
+    words = [*command, profile, "-m", 4, "--memory-limit", 0.5, "-o", path]
+    done = pipeloom(*words)
+    assert (done.code, done.out) == (1, "")
+    assert done.err.count("\n") == 1
+    assert path.read_text() == "kept"
+    answer = pipeloom(*words, "--json").json
+    assert answer["status"] == "infeasible"
+    assert f"limit is {answer['smallest_memory_limit']:g}" in done.err or (
+        f"for this family is {answer['smallest_memory_limit']:g}" in done.err
+    )
+    assert f"rank {answer['rank']}" in done.err
+    enough = [*command, profile, "-m", 4, "--memory-limit", answer["smallest_memory_limit"]]
+    assert pipeloom(*enough, "--json").code == 0
+
+
+def test_compare_lays_all_side_by_side(pipeloom: Command, profile: Path) -> None:
+    from pipeloom.solver.families import FAMILIES
+
+    words = ["compare", profile, "-m", 4, "--memory-limit", 2.5, "--time-limit", 5, "-q"]
+    results = {r["schedule"]: r for r in pipeloom(*words, "--json").json["results"]}
+    assert list(results) == [*FAMILIES, "optimize"]
+    assert results["gpipe"]["status"] == "infeasible"
+    assert results["gpipe"]["smallest_memory_limit"] == 4.0
+    built = [r["period"] for name, r in results.items() if "period" in r and name in FAMILIES]
+    assert results["optimize"]["period"] <= min(built) * (1 + 1e-9)
+    table = pipeloom(*words).out.splitlines()
+    assert [line.split()[0] for line in table[2:]] == list(results)
+    assert "infeasible: needs 4 on rank 0" in next(line for line in table if "gpipe" in line)
+
+
+def test_sweep_leaves_a_schedule_a_limit_and_a_picture(
+    pipeloom: Command, profile: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "made" / "sweep"
+    words = ["sweep", profile, "-m", 4, "--memory-limits", "2,0.5,4,none,2", "--time-limit", 3]
+    done = pipeloom(*words, "-o", folder, "-q")
+    assert (done.code, done.err) == (0, "")
+    results = json.loads((folder / "results.json").read_text())["results"]
+    assert [r["memory_limit"] for r in results] == [0.5, 2.0, 4.0, None]
+    assert [r["status"] == "infeasible" for r in results] == [True, False, False, False]
+    rates = [r["bubble_rate"] for r in results[1:]]
+    assert rates == sorted(rates, reverse=True)
+    for result in results[1:]:
+        document = json.loads((folder / result["file"]).read_text())
+        assert document["report"]["bubble_rate"] == result["bubble_rate"]
+    with (folder / "results.csv").open() as file:
+        assert [row["status"] for row in csv.DictReader(file)] == [r["status"] for r in results]
+    ElementTree.parse(folder / "frontier.svg")
+    answer = pipeloom(*words, "-o", folder, "-q", "--json").json
+    assert [r["bubble_rate"] for r in answer["results"]] == [r["bubble_rate"] for r in results]
+
+
+def test_sweep_of_infeasible_limits_alone_is_a_no(
+    pipeloom: Command, profile: Path, tmp_path: Path
+) -> None:
+    assert pipeloom("sweep", profile, "-m", 2, "--memory-limits", "0.1", "-o", tmp_path).code == 1
+
+
+def test_show_draws_by_the_extension(pipeloom: Command, schedule: Path, tmp_path: Path) -> None:
+    for extension, begin in ((".svg", "<svg"), (".html", "<!doctype html>"), (".txt", "small: ")):
+        path = tmp_path / f"x{extension}"
+        done = pipeloom("show", schedule, "-o", path)
+        assert (done.code, done.out) == (0, f"written to {path}\n")
+        assert path.read_text().startswith(begin)
+    trace = tmp_path / "x.trace.json"
+    assert pipeloom("show", schedule, "-o", trace).code == 0
+    assert json.loads(trace.read_text())["traceEvents"]
+
+
+def test_show_in_the_terminal_has_no_colours_but_on_one(pipeloom: Command, schedule: Path) -> None:
+    plain = pipeloom("show", schedule, "--columns", 60)
+    assert plain.code == 0
+    assert "\x1b" not in plain.out
+    assert "\x1b" in pipeloom("show", schedule, "--colour", "always").out
+    assert pipeloom("show", schedule, "--json").json["schedules"][0]["microbatches"] == 3
+
+
+def test_show_of_two_files_draws_both(pipeloom: Command, schedule: Path, tmp_path: Path) -> None:
+    other = tmp_path / "measured.json"
+    shutil.copy(schedule, other)
+    svg = pipeloom("show", schedule, other, "--as", "svg").out
+    assert ">schedule</text>" in svg
+    assert ">measured</text>" in svg
+    assert pipeloom("show", schedule, other, "--as", "trace").code == 2
+
+
+def test_png_needs_a_converter(
+    pipeloom: Command, schedule: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    done = pipeloom("show", schedule, "-o", tmp_path / "x.png")
+    assert done.code == 2
+    assert done.err.endswith("write .svg instead\n")
+    fake = tmp_path / "rsvg-convert"
+    fake.write_text("#!/bin/sh\nprintf PNG\n")
+    fake.chmod(0o755)
+    assert pipeloom("show", schedule, "-o", tmp_path / "x.png").code == 0
+    assert (tmp_path / "x.png").read_bytes() == b"PNG"
+
+
+def test_compile_and_show_its_program(pipeloom: Command, schedule: Path, tmp_path: Path) -> None:
+    program = tmp_path / "program.json"
+    done = pipeloom("compile", schedule, "--tied", "0,1", "-o", program, "--json")
+    assert done.code == 0
+    instructions = json.loads(program.read_text())["instructions"]
+    assert done.json["instructions"] == list(map(len, instructions))
+    assert "reduce 0 1" in instructions[0]
+    shown = pipeloom("show", program, "--columns", 80).out
+    assert shown == pipeloom("show", schedule, "--columns", 80).out
+
+
+def test_export_and_import_keep_the_order(
+    pipeloom: Command, profile: Path, schedule: Path, tmp_path: Path
+) -> None:
+    text, back = tmp_path / "x.csv", tmp_path / "back.json"
+    assert pipeloom("export", schedule, "--to", "torch-csv", "-o", text).code == 0
+    assert pipeloom("export", schedule, "--to", "torch-csv").out == text.read_text()
+    read = ["import", text, "--from", "torch-csv", "--profile", profile]
+    assert pipeloom(*read, "-o", back).code == 0
+    assert json.loads(back.read_text())["order"] == json.loads(schedule.read_text())["order"]
+    assert pipeloom(*read, "--json").json["microbatches"] == 3
+
+
+def pipeline(script: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """A shell pipeline whose ``pipeloom`` is this checkout's."""
+    function = f'pipeloom() {{ "{sys.executable}" -m pipeloom "$@"; }}\n'
+    return subprocess.run(
+        ["bash", "-c", function + script],
+        cwd=folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_standard_input_and_output_join_commands(profile: Path, tmp_path: Path) -> None:
+    done = pipeline(
+        "set -o pipefail; cat profile.json | pipeloom build zb-h1 - -m 3 -o - 2>words "
+        "| tee schedule.json | pipeloom compile - -o - 2>/dev/null | pipeloom show - --columns 60",
+        tmp_path,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("small: zb-h1, 2 ranks, 2 stages, 3 microbatches\nrank 0 │F0")
+    assert "bubble rate" in (tmp_path / "words").read_text()
+
+
+def test_a_closed_pipe_is_quiet(profile: Path, tmp_path: Path) -> None:
+    done = pipeline("pipeloom build gpipe profile.json -m 3000 2>err | head -c 10", tmp_path)
+    assert done.stdout == '{"format":'
+    assert "Traceback" not in (tmp_path / "err").read_text() + done.stderr
+
+
+def test_wrong_usage_in_a_process_of_its_own(tmp_path: Path) -> None:
+    done = pipeline("pipeloom show missing.json", tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "pipeloom: missing.json: no such file\n"
+
+
+def test_a_bug_is_one_line_and_no_traceback(
+    pipeloom: Command, schedule: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("a bug\nof ours")
+
+    monkeypatch.setattr("pipeloom.ir.schedule_format.parse_schedule", broken)
+    monkeypatch.setattr("pipeloom.ir.files.parse_schedule", broken)
+    done = pipeloom("show", schedule)
+    assert done.code == 70
+    assert done.err.startswith("pipeloom: internal error: KeyError: ")
+    assert done.err.count("\n") == 1
+    monkeypatch.setenv("PIPELOOM_TRACEBACK", "1")
+    with pytest.raises(KeyError):
+        pipeloom("show", schedule)
+
+
+def test_output_through_a_link_keeps_the_link(
+    pipeloom: Command, profile: Path, tmp_path: Path
+) -> None:
+    target, link = tmp_path / "real.json", tmp_path / "link.json"
+    target.write_text("old")
+    target.chmod(0o600)
+    link.symlink_to(target)
+    assert pipeloom("build", "gpipe", profile, "-m", 2, "-o", link).code == 0
+    assert link.is_symlink()
+    assert json.loads(target.read_text())["format"] == "pipeloom.schedule"
+    assert target.stat().st_mode & 0o777 == 0o600
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_one_entry_without_a_number_of_stages_is_shared_by_all_ranks(
+    pipeloom: Command, tmp_path: Path
+) -> None:
+    path = tmp_path / "shared.json"
+    entry = profile_document()["stages"][:1]
+    path.write_text(json.dumps(profile_document(stages=entry, ranks=3)))
+    assert pipeloom("build", "1f1b", path, "-m", 2, "--json").json["stages"] == 3
