@@ -18,18 +18,18 @@ class ShapeError(PipeloomError):
 
 
 class LaunchError(PipeloomError):
-    """A process of a launch failed; ``rank`` is the first that did, ``details`` its traceback."""
+    """A process of a launch failed.
+
+    ``rank``: the first that did, None where none answered in time; ``details``: its traceback;
+    ``exit_code``: that of the error it raised.
+    """
 
     exit_code = 1
 
-    def __init__(self, message: str, *, rank: int | None = None, details: str = "") -> None:
+    def __init__(
+        self, message: str, *, rank: int | None = None, details: str = "", exit_code: int = 1
+    ) -> None:
         self.rank = rank
         self.details = details
+        self.exit_code = exit_code
         super().__init__(message)
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return _launch_error, (str(self), self.rank, self.details)
-
-
-def _launch_error(message: str, rank: int | None, details: str) -> LaunchError:
-    return LaunchError(message, rank=rank, details=details)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -150,20 +150,32 @@ class Pipeline:
         """Returns once all ranks have called it: call it before a step whose trace is compared."""
         self._transport.barrier()
 
+    def finish(self) -> None:
+        """Returns once all that was queued on the device is done; at once on a CPU."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def gather(self, value: Any) -> list[Any]:
+        """What each rank passed, in the order of ranks; all ranks call it."""
+        return self._transport.gather(value)
+
+    def marks(self) -> list[float]:
+        """When each op of the last step started and ended, in turn: seconds on this rank's clock."""
+        return self._ran().clock.seconds()
+
     def trace(self) -> list[TracedOp]:
         """This rank's ops in the last step: op, start and end in milliseconds from the first's."""
-        executor = self._ran()
-        return traced_ops(executor.ops, executor.clock.seconds())
+        return traced_ops(self._ran().ops, self.marks())
 
-    def gather_trace(self) -> Schedule:
+    def gather_trace(self, marks: Sequence[float] | None = None) -> Schedule:
         """The last step as a schedule with measured times, on one clock; all ranks call it.
 
-        ``timing.peak_memory`` is in bytes, each rank's own count.
+        ``marks`` are those of an earlier step. ``timing.peak_memory`` is in bytes, each rank's
+        count in the last step.
         """
-        executor = self._ran()
         offset = self._transport.clock_offset()
-        seconds = [mark + offset for mark in executor.clock.seconds()]
-        rows = self._transport.gather((executor.ops, seconds, self.peak_memory))
+        seconds = [mark + offset for mark in (self.marks() if marks is None else marks)]
+        rows = self._transport.gather((self._ran().ops, seconds, self.peak_memory))
         return measured_schedule(self.program.schedule, rows)
 
     @property

@@ -1,0 +1,239 @@
+"""Starts one process a rank on this machine, or joins the processes that torchrun started.
+
+The first failure wins: when one rank throws or dies, the others are ended and one error names it.
+No process outlives its parent.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from pipeloom.ir.errors import InputError, PipeloomError
+
+from .errors import LaunchError
+
+LOOPBACK = "127.0.0.1"
+GRACE = 5.0  # seconds between asking a process to end and ending it
+SETTLE = 0.2  # seconds in which a failure may turn out to be the echo of another rank's death
+
+
+def launch(
+    function: Callable[..., Any],
+    ranks: int,
+    args: Sequence[Any] = (),
+    *,
+    backend: str = "gloo",
+    timeout: float | None = None,
+    message_timeout: float = 300.0,
+) -> dict[int, Any]:
+    """Calls ``function(*args)`` in each of ``ranks`` processes, and returns each one's result.
+
+    ``torch.distributed`` is initialised around the call. Where the environment has ``RANK`` and
+    ``WORLD_SIZE`` (torchrun), this process is one of them: the function is called here and the
+    result holds this rank alone. Otherwise processes are spawned on this machine: the function
+    must be importable, and what goes in and out must pickle. ``timeout`` bounds the whole,
+    ``message_timeout`` any one message (seconds).
+
+    Raises LaunchError where a spawned process fails, InputError where torchrun started another
+    number of processes.
+    """
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        return _join(function, ranks, args, backend, message_timeout)
+    with _Workers(function, ranks, args, backend, message_timeout) as workers:
+        return workers.results(None if timeout is None else time.monotonic() + timeout)
+
+
+def _join(
+    function: Callable[..., Any],
+    ranks: int,
+    args: Sequence[Any],
+    backend: str,
+    message_timeout: float,
+) -> dict[int, Any]:
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if size != ranks:
+        raise InputError(f"WORLD_SIZE: expected {ranks}, the program's ranks, got {size}")
+    return {rank: _call(function, args, backend, message_timeout)}
+
+
+def _call(
+    function: Callable[..., Any], args: Sequence[Any], backend: str, message_timeout: float
+) -> Any:
+    if dist.is_initialized():
+        return function(*args)
+    if backend == "nccl":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group(backend, timeout=timedelta(seconds=message_timeout))
+    result = function(*args)
+    dist.destroy_process_group()  # not after an error: it would wait for the others
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """What a child tells of its error; ``moment`` is on the machine's monotonic clock."""
+
+    rank: int
+    message: str
+    moment: float = 0.0
+    details: str = ""
+    exit_code: int = 1
+
+    def raised(self) -> LaunchError:
+        return LaunchError(
+            self.message, rank=self.rank, details=self.details, exit_code=self.exit_code
+        )
+
+
+class _Workers:
+    """The spawned processes of one launch; leaving the context ends those that still run."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        ranks: int,
+        args: Sequence[Any],
+        backend: str,
+        message_timeout: float,
+    ) -> None:
+        # the parent serves the rendezvous, on a port that the system picks: nobody can race for it
+        self._store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
+        self._pipes: dict[int, Connection] = {}
+        self._processes: dict[int, BaseProcess] = {}
+        context = multiprocessing.get_context("spawn")
+        call = (function, tuple(args), backend, message_timeout)
+        for rank in range(ranks):
+            ours, theirs = context.Pipe()
+            environment = _environment(rank, ranks, self._store.port)
+            process = context.Process(
+                target=_child, args=(theirs, environment, call), daemon=True, name=f"rank {rank}"
+            )
+            process.start()
+            theirs.close()
+            self._pipes[rank], self._processes[rank] = ours, process
+
+    def __enter__(self) -> _Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        running = [p for p in self._processes.values() if p.is_alive()]
+        for process in running:
+            process.terminate()
+        for process in self._processes.values():
+            process.join(GRACE)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        for pipe in self._pipes.values():
+            pipe.close()
+
+    def results(self, deadline: float | None) -> dict[int, Any]:
+        """Every rank's result. Raises LaunchError for the first failure, or at the deadline."""
+        found: dict[int, Any] = {}
+        while len(found) < len(self._pipes):
+            pending = [rank for rank in self._pipes if rank not in found]
+            ready = self._ready(pending, deadline)
+            if not ready:
+                raise LaunchError(f"no answer in time from rank {', '.join(map(str, pending))}")
+            answers = {rank: self._answer(rank) for rank in ready}
+            failures = [a for a in answers.values() if isinstance(a, _Failure)]
+            if failures:
+                raise self._first(failures, [r for r in pending if r not in answers]).raised()
+            found |= answers
+        return dict(sorted(found.items()))
+
+    def _ready(self, ranks: Sequence[int], deadline: float | None) -> list[int]:
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        ready = wait([self._pipes[rank] for rank in ranks], left)
+        return [rank for rank in ranks if self._pipes[rank] in ready]
+
+    def _answer(self, rank: int) -> Any:
+        try:
+            return pickle.loads(self._pipes[rank].recv_bytes())
+        except EOFError:
+            process = self._processes[rank]
+            process.join(GRACE)
+            return _Failure(rank, f"rank {rank} died{_cause(process.exitcode)}")
+
+    def _first(self, failures: list[_Failure], pending: Sequence[int]) -> _Failure:
+        """The earliest failure: a dead rank's peers often report first."""
+        until = time.monotonic() + SETTLE
+        left = list(pending)
+        while left and (ready := self._ready(left, until)):
+            answers = [self._answer(rank) for rank in ready]
+            failures += [a for a in answers if isinstance(a, _Failure)]
+            left = [rank for rank in left if rank not in ready]
+        return min(failures, key=lambda failure: failure.moment)
+
+
+def _cause(code: int | None) -> str:
+    if code is None:
+        return ""
+    return f" with exit code {code}" if code >= 0 else f" by {signal.Signals(-code).name}"
+
+
+def _environment(rank: int, ranks: int, port: int) -> dict[str, str]:
+    """What torchrun would set, for a rendezvous that the parent serves."""
+    environment = {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": LOOPBACK,
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
+    if sys.platform == "linux":
+        environment["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
+    return environment
+
+
+def _child(pipe: Connection, environment: dict[str, str], call: tuple[Any, ...]) -> None:
+    threading.Thread(target=_watch, args=(pipe,), daemon=True).start()
+    os.environ.update(environment)
+    if "OMP_NUM_THREADS" not in os.environ:
+        cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+        torch.set_num_threads(max(1, cores // int(environment["WORLD_SIZE"])))
+    try:
+        answer = pickle.dumps(_call(*call))
+    except BaseException as error:
+        pipe.send_bytes(pickle.dumps(_failure(int(environment["RANK"]), error)))
+        os._exit(1)  # at once: tearing down a broken process group can hang
+    pipe.send_bytes(answer)
+
+
+def _watch(pipe: Connection) -> None:
+    """Ends this process with its parent, which never sends: the pipe only ever closes."""
+    try:
+        pipe.recv_bytes()
+    except (EOFError, OSError):
+        os._exit(1)
+
+
+def _failure(rank: int, error: BaseException) -> _Failure:
+    ours = isinstance(error, PipeloomError)
+    text = str(error) if ours else f"{type(error).__name__}: {error}"
+    return _Failure(
+        rank,
+        text if text.startswith(f"rank {rank}:") else f"rank {rank}: {text}",
+        time.monotonic(),
+        traceback.format_exc(),
+        error.exit_code if isinstance(error, PipeloomError) else 1,
+    )

@@ -1,0 +1,182 @@
+"""Training steps of a program on a model source: what ``pipeloom run`` does, and its result."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.files import dump_schedule, load_program
+from pipeloom.ir.program import Program
+from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.writing import write_json
+
+from .launch import launch
+from .model import ModelSource, load_source
+from .pipeline import Pipeline
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """How to run: ``steps`` optimizer steps in ``dtype`` (a key of DTYPES; None leaves the model's).
+
+    ``seed`` is set in each process before the model is made; ``progress`` writes a line a step to
+    standard error; ``timeout`` bounds the run and ``message_timeout`` a message, in seconds.
+    """
+
+    steps: int = 1
+    dtype: str | None = None
+    seed: int = 0
+    device: str = "cpu"
+    progress: bool = False
+    memory: bool = True
+    timeout: float | None = None
+    message_timeout: float = 300.0
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise InputError(f"steps: expected at least 1, got {self.steps}")
+        if self.dtype is not None and self.dtype not in DTYPES:
+            raise InputError(f"dtype: expected {' or '.join(DTYPES)}, got {self.dtype}")
+        if self.device not in ("cpu", "cuda"):
+            raise InputError(f"device: expected cpu or cuda, got {self.device}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunResult:
+    """What a run measured.
+
+    ``losses``: of each step, the mean over its microbatches. ``seconds``: of each step, the
+    slowest rank's time from the common start. ``peak_memory``: of each rank, the most bytes of
+    activations held in any step; ``device_peak``: the same by the CUDA allocator, else None.
+    ``measured``: the step of median time, as a schedule with measured times (milliseconds).
+    """
+
+    losses: tuple[float, ...]
+    seconds: tuple[float, ...]
+    peak_memory: tuple[int, ...]
+    device_peak: tuple[int | None, ...]
+    measured: Schedule
+
+
+def run_program(
+    program: Program | str,
+    source: ModelSource | str,
+    settings: RunSettings = RunSettings(),
+    *,
+    trace_path: str | None = None,
+) -> RunResult | None:
+    """Trains ``source`` by ``program``; each may be given by name (a file, ``module:attribute``).
+
+    Processes are spawned on this machine, unless torchrun started this one: then the result is
+    None on all ranks but 0. ``trace_path``: where to write ``measured`` as a schedule file.
+    Raises LaunchError where a rank fails, InputError where something given is wrong.
+    """
+    loaded = load_program(program) if isinstance(program, str) else program
+    if isinstance(source, str):
+        load_source(source)  # a wrong name fails here, once and early
+    backend = "nccl" if settings.device == "cuda" else "gloo"
+    results = launch(
+        train,
+        loaded.schedule.problem.ranks,
+        (loaded, source, settings),
+        backend=backend,
+        timeout=settings.timeout,
+        message_timeout=settings.message_timeout,
+    )
+    result: RunResult | None = results.get(0)
+    if result is not None and trace_path is not None:
+        write_json(dump_schedule(result.measured), trace_path)
+    return result
+
+
+def train(program: Program, source: ModelSource | str, settings: RunSettings) -> RunResult:
+    """One rank's part of :func:`run_program`, where ``torch.distributed`` is initialised."""
+    torch.manual_seed(settings.seed)
+    model = load_source(source) if isinstance(source, str) else source
+    pipeline = make_pipeline(program, model, settings)
+    history = [_step(pipeline, model, step, settings) for step in range(settings.steps)]
+    rows = pipeline.gather((history, pipeline.device_peak))
+    runs = [run for run, _ in rows]
+    seconds = [max(run[step].seconds for run in runs) for step in range(settings.steps)]
+    median = sorted(range(settings.steps), key=seconds.__getitem__)[settings.steps // 2]
+    return RunResult(
+        losses=tuple(_mean([run[step].losses for run in runs]) for step in range(settings.steps)),
+        seconds=tuple(seconds),
+        peak_memory=tuple(max(h.peak for h in run) for run in runs),
+        device_peak=tuple(peak for _, peak in rows),
+        measured=pipeline.gather_trace(history[median].marks),
+    )
+
+
+def _mean(losses: Sequence[Sequence[float]]) -> float:
+    """Over all microbatches, wherever their last stage ran."""
+    values = [loss for row in losses for loss in row]
+    return sum(values) / len(values)
+
+
+def make_pipeline(program: Program, model: ModelSource, settings: RunSettings) -> Pipeline:
+    """The pipeline of ``model`` in the settings' dtype and on their device."""
+    device = torch.device(settings.device)
+    if device.type == "cuda":
+        device = torch.device("cuda", torch.cuda.current_device())
+    dtype = None if settings.dtype is None else DTYPES[settings.dtype]
+    count = program.schedule.problem.stages
+    return Pipeline(
+        program,
+        [partial(_placed, make, device, dtype) for make in model.stages(count)],
+        loss=model.loss,
+        optimizer=model.optimizer,
+        tied=model.tied(count),
+        device=device,
+        timeout=settings.message_timeout,
+        memory=settings.memory,
+    )
+
+
+def _placed(
+    make: Callable[[], nn.Module], device: torch.device, dtype: torch.dtype | None
+) -> nn.Module:
+    return make().to(device=device, dtype=dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """One step on one rank; ``losses`` are those of the microbatches that end here."""
+
+    losses: list[float]
+    seconds: float
+    peak: int
+    marks: list[float]
+
+
+def _step(pipeline: Pipeline, model: ModelSource, step: int, settings: RunSettings) -> _Measured:
+    inputs, targets = (
+        _on(part, pipeline.device, settings.dtype)
+        for part in model.batch(step, pipeline.microbatches)
+    )
+    losses: list[Tensor] = []
+    pipeline.barrier()
+    start = time.perf_counter()
+    pipeline.step(inputs, target=targets, losses=losses, return_outputs=False)
+    pipeline.finish()
+    seconds = time.perf_counter() - start
+    values = [loss.item() for loss in losses]
+    if settings.progress and values:
+        loss = sum(values) / len(values)
+        sys.stderr.write(f"step {step}: loss {loss:.4f}, {seconds * 1e3:.1f} ms\n")
+    return _Measured(values, seconds, pipeline.peak_memory, pipeline.marks())
+
+
+def _on(tensors: Sequence[Tensor], device: torch.device, dtype: str | None) -> list[Tensor]:
+    """On the device, and where they are floating in the dtype that the model runs in."""
+    moved = [t.to(device) for t in tensors]
+    return [t.to(DTYPES[dtype]) if dtype and t.is_floating_point() else t for t in moved]

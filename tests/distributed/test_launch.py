@@ -1,0 +1,119 @@
+"""Processes start, answer, and end together: the first failure wins and nobody is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from pipeloom.ir.errors import InputError
+from pipeloom.runtime.errors import LaunchError
+from pipeloom.runtime.launch import launch
+
+
+def add_ranks(extra: int) -> float:
+    total = torch.tensor(float(dist.get_rank() + extra))
+    dist.all_reduce(total)
+    return total.item()
+
+
+def throw_on(rank: int, folder: str) -> None:
+    """One rank throws; the others wait for it in a collective."""
+    (Path(folder) / str(os.getpid())).touch()
+    dist.barrier()
+    if dist.get_rank() == rank:
+        raise ValueError("this one's fault")
+    dist.barrier()
+
+
+def die_on(rank: int) -> None:
+    dist.barrier()
+    if dist.get_rank() == rank:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+
+
+def wrong_input() -> None:
+    if dist.get_rank() == 0:
+        raise InputError("model.py: no such thing")
+    time.sleep(60)
+
+
+def alive(pid: int) -> bool:
+    state = Path(f"/proc/{pid}/stat")
+    return state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_each_rank_answers() -> None:
+    assert launch(add_ranks, 2, (10,), timeout=60) == {0: 21.0, 1: 21.0}
+
+
+def test_one_that_throws_ends_all(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match=r"^rank 1: ValueError: this one's fault$") as caught:
+        launch(throw_on, 3, (1, str(tmp_path)), timeout=60)
+    assert caught.value.rank == 1
+    assert "throw_on" in caught.value.details
+    pids = [int(path.name) for path in tmp_path.iterdir()]
+    assert len(pids) == 3
+    assert not any(map(alive, pids))
+
+
+def test_one_that_is_killed_is_named() -> None:
+    with pytest.raises(LaunchError, match=r"^rank 0 died by SIGKILL$"):
+        launch(die_on, 2, (0,), timeout=60)
+
+
+def test_the_exit_code_is_that_of_the_error() -> None:
+    with pytest.raises(LaunchError, match=r"^rank 0: model.py: no such thing$") as caught:
+        launch(wrong_input, 2, timeout=60)
+    assert caught.value.exit_code == InputError.exit_code
+
+
+def test_a_deadline_names_who_is_silent() -> None:
+    with pytest.raises(LaunchError, match="no answer in time from rank 0, 1"):
+        launch(time.sleep, 2, (60,), timeout=1)
+
+
+def test_nobody_outlives_a_killed_parent(tmp_path: Path) -> None:
+    script = textwrap.dedent(f"""
+        import os, pathlib, time
+        from pipeloom.runtime.launch import launch
+        def work():
+            (pathlib.Path({str(tmp_path)!r}) / str(os.getpid())).touch()
+            time.sleep(120)
+        if __name__ == "__main__":
+            launch(work, 2)
+    """)
+    path = tmp_path.with_suffix(".py")
+    path.write_text(script)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    parent = subprocess.Popen([sys.executable, str(path)], env=environment)
+    try:
+        _until(lambda: len(list(tmp_path.iterdir())) == 2)
+    finally:
+        parent.kill()
+        parent.wait()
+    pids = [int(p.name) for p in tmp_path.iterdir()]
+    _until(lambda: not any(map(alive, pids)))
+
+
+def _until(condition: object, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < end, "it never came true"
+        time.sleep(0.05)
+
+
+def test_torchrun_with_another_number_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(InputError, match="WORLD_SIZE: expected 2, the program's ranks, got 3"):
+        launch(add_ranks, 2, (0,))
