@@ -1,0 +1,31 @@
+"""Every family whose stages stay on their ranks compiles to a program that runs."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from pipeloom.compiler import compile_schedule
+from pipeloom.ir.problem import Objective, Passing
+from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.solver.families import FAMILIES
+from tests.machine import Machine
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize(("ranks", "microbatches"), [(1, 1), (2, 1), (3, 7), (4, 8), (4, 5)])
+def test_every_family_compiles(name: str, ranks: int, microbatches: int) -> None:
+    stages = tuple(StageProfile(1.0, 1.0 + rank, 0.5) for rank in range(ranks))
+    profile, family = Profile(stages, ranks, t_comm=0.2), FAMILIES[name]
+    problem = family.problem(profile, microbatches, None, Objective.PERIOD)
+    reason = family.supports(problem)
+    if reason is not None:
+        pytest.skip(reason)
+    if problem.placement.passing is not Passing.ACTIVATIONS:
+        pytest.skip("the machine knows no weights that travel")
+    schedule = family.build(problem)
+    machine = Machine(compile_schedule(schedule))
+    machine.run(Random(0))
+    for rank in range(ranks):
+        assert machine.ran[rank] == set(schedule.ops(rank))
