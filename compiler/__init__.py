@@ -6,7 +6,7 @@ write its passes, one file each in ``passes/``, list them in a function like
 :func:`activation_passes` and name that function in the table. A pass that places messages posts
 every receive at the start of its rank (a buffer for each message, in the order of the sender's
 sends), puts each send after what makes its tensor, waits before what needs it and frees after
-the last use; ``wait_sends``, ``post_receives`` and ``share_buffers`` then refine any such program,
+the last use; ``wait_sends``, ``PostReceives`` and ``share_buffers`` then refine any such program,
 whatever its tensors are, and ``prove`` rejects what could deadlock.
 """
 
@@ -25,7 +25,7 @@ from .passes.compute import compute
 from .passes.free import free_received
 from .passes.messages import place_messages
 from .passes.prove import prove
-from .passes.receives import post_receives
+from .passes.receives import PostReceives
 from .passes.reduce import Groups, ReduceTied, tied_groups
 from .passes.sends import wait_sends
 from .passes.step import step_stages
@@ -41,7 +41,7 @@ def activation_passes(tied: Groups) -> tuple[Pass, ...]:
         ReduceTied(tied),
         step_stages,
         wait_sends,
-        post_receives,
+        PostReceives(),
         share_buffers,
     )
 

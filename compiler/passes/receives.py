@@ -2,44 +2,56 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pipeloom.ir.ops import FloatArray
 from pipeloom.ir.program import Instruction, Program, Receive, Send, Tensor
 
-from .rows import BLOCKING, insert_before, joined, segments
+from .rows import BLOCKING, Row, insert_before, joined, segments
 
 
-def post_receives(program: Program) -> Program:
-    """Posts each receive after the last op of its rank that ends before its send is posted.
+@dataclass(frozen=True, slots=True)
+class PostReceives:
+    """Posts each receive ``slack`` ops before the last moment that keeps its send from waiting.
 
-    Strictly before, by the planned times; where there is no such op, at the start. So no send
-    waits for its receive as planned, in a channel receives are posted in the order of the sends
-    (the later a send, the later this moment), and the program stays free of deadlock (see
-    ``docs/program.md``; with "not after" in place of "before", ops that take no time could
-    deadlock).
+    That moment is the end of the last op of its rank that ends, by the planned times, strictly
+    before the send is posted; receives with no such op, or fewer than ``slack`` before it, are
+    posted at the start. In a channel receives stay in the order of the sends (the later a send,
+    the later this moment), and the program stays free of deadlock (see ``docs/program.md``; with
+    "not after" in place of "before", ops that take no time could deadlock).
+
+    ``slack`` 1 lets a rank be up to an op later than planned: where every op's time varies by
+    20 %, slack 0 costs up to 2 % (more, the longer messages take), slack 1 nothing and some
+    buffers more (``benchmarks/receives``).
     """
-    timing = program.schedule.timing
-    assert timing is not None, "compute() times the schedule"
-    posted = _send_times(program)
-    rows = []
-    for row, ends in zip(program.instructions, timing.end, strict=True):
+
+    slack: int = 1
+
+    def __call__(self, program: Program) -> Program:
+        timing = program.schedule.timing
+        assert timing is not None, "compute() times the schedule"
+        sent = _send_times(program)
+        rows = (
+            self._moved(row, ends, sent)
+            for row, ends in zip(program.instructions, timing.end, strict=True)
+        )
+        return replace(program, instructions=tuple(rows))
+
+    def _moved(self, row: Row, ends: FloatArray, sent: dict[Tensor, float]) -> Row:
         cut = segments(item for item in row if not isinstance(item, Receive))
         receives = [item for item in row if isinstance(item, Receive)]
-        times = np.array([posted[item.tensor] for item in receives])
-        moved: list[list[Instruction]] = [[] for _ in cut]
-        for item, at in zip(receives, np.searchsorted(ends, times).tolist(), strict=True):
-            moved[at].append(item)
-        rows.append(
-            joined(
-                [
-                    insert_before(segment, BLOCKING, new) if new else segment
-                    for segment, new in zip(cut, moved, strict=True)
-                ]
-            )
+        last = np.searchsorted(ends, np.array([sent[item.tensor] for item in receives]))
+        posts: list[list[Instruction]] = [[] for _ in cut]
+        for item, at in zip(receives, np.maximum(last - self.slack, 0).tolist(), strict=True):
+            posts[at].append(item)
+        return joined(
+            [
+                insert_before(segment, BLOCKING, new) if new else segment
+                for segment, new in zip(cut, posts, strict=True)
+            ]
         )
-    return replace(program, instructions=tuple(rows))
 
 
 def _send_times(program: Program) -> dict[Tensor, float]:

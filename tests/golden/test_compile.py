@@ -39,21 +39,21 @@ def test_1f1b_with_tied_ends() -> None:
             """
             0F0
             send x1.0 to 1
+            recv dy0.0 from 1 into 0
             0F1
             send x1.1 to 1
-            recv dy0.0 from 1 into 0
+            recv dy0.1 from 1 into 1
             wait send x1.0
             wait recv dy0.0
             0BW0
             free dy0.0
-            recv dy0.1 from 1 into 0
             wait send x1.1
             0F2
             send x1.2 to 1
+            recv dy0.2 from 1 into 0
             wait recv dy0.1
             0BW1
             free dy0.1
-            recv dy0.2 from 1 into 0
             wait send x1.2
             wait recv dy0.2
             0BW2
@@ -73,11 +73,11 @@ def test_1f1b_with_tied_ends() -> None:
             free x1.0
             wait recv x1.1
             1F1
+            recv x1.2 from 0 into 0
             wait send dy0.0
             1BW1
             send dy0.1 to 0
             free x1.1
-            recv x1.2 from 0 into 1
             wait recv x1.2
             1F2
             wait send dy0.1
@@ -90,7 +90,7 @@ def test_1f1b_with_tied_ends() -> None:
             """
         ),
     ]
-    assert [list(map(str, row)) for row in program.buffers] == [["dy0"], ["x1", "x1"]]
+    assert [list(map(str, row)) for row in program.buffers] == [["dy0", "dy0"], ["x1", "x1"]]
 
 
 def test_deferred_weight_gradients_keep_what_they_read() -> None:
@@ -98,9 +98,9 @@ def test_deferred_weight_gradients_keep_what_they_read() -> None:
     assert text(program) == [
         lines(
             """
+            recv dy0.0 from 1 into 0
             0F0
             send x1.0 to 1
-            recv dy0.0 from 1 into 0
             wait recv dy0.0
             0B0
             wait send x1.0
@@ -138,16 +138,16 @@ def test_neighbours_on_one_rank_need_no_message() -> None:
     assert text(program) == [
         lines(
             """
+            recv x3.0 from 1 into 0
             0F0
             send x1.0 to 1
-            recv x3.0 from 1 into 0
             wait recv x3.0
             3F0
+            recv dy0.0 from 1 into 1
             wait send x1.0
             3BW0
             send dy2.0 to 1
             free x3.0
-            recv dy0.0 from 1 into 1
             wait recv dy0.0
             0BW0
             free dy0.0
@@ -162,9 +162,9 @@ def test_neighbours_on_one_rank_need_no_message() -> None:
             recv x1.0 from 0 into 0
             wait recv x1.0
             1F0
+            recv dy2.0 from 0 into 1
             2F0
             send x3.0 to 0
-            recv dy2.0 from 0 into 1
             wait recv dy2.0
             2BW0
             free dy2.0
