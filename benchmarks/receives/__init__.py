@@ -1,0 +1,1 @@
+"""How early to post receives: time lost when ops take longer than planned, against buffers."""
