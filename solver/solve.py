@@ -8,7 +8,7 @@ from typing import Protocol
 
 import numpy as np
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.ops import Op, OpKind, pack
 from pipeloom.ir.problem import Passing, Problem
 from pipeloom.ir.schedule import Schedule
@@ -16,6 +16,7 @@ from pipeloom.ir.schedule import Schedule
 from .bounds import lower_bound
 from .chain import Chain
 from .construct import Constructor, Rows, settings
+from .families import FAMILIES
 from .feasibility import check_feasible
 from .incumbent import Incumbent, Listener
 from .local_search import Annealer, Tried, Tuner
@@ -80,12 +81,25 @@ def search(best: Incumbent, rng: np.random.Generator) -> None:
     """Constructs, then improves settings and orders in turn until proven or told to stop."""
     rounds: list[Round] = [Annealer(best, rng)]
     chain = Chain.of(best.problem)
-    if chain is not None:
+    if chain is None:
+        build_families(best)
+    else:
         constructor = Constructor(best.problem, chain)
         rounds.append(Tuner(constructor, construct(best, constructor), rng))
     while not best.over():
         for improve in rounds:
             improve.round(best)
+
+
+def build_families(best: Incumbent) -> None:
+    """Builds every family that has this placement and keeps the memory limit."""
+    for family in FAMILIES.values():
+        if best.over():
+            return
+        if family.supports(best.problem) is None:
+            with suppress(InfeasibleError):  # this shape needs more memory; others may not
+                schedule = family.build(best.problem)
+                best.offer(schedule.order, family.name)
 
 
 def construct(best: Incumbent, constructor: Constructor) -> list[Tried]:

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.problem import Objective, Placement, Problem
+from pipeloom.ir.problem import Objective, Passing, Placement, Problem
 from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.ir.schedule import Schedule, Status
 from pipeloom.solver.incumbent import Progress
@@ -105,6 +105,19 @@ def test_an_interrupt_returns_the_best_so_far() -> None:
 def test_stopping_at_once_still_gives_a_schedule() -> None:
     schedule = optimize(zero_bubble(1), should_stop=lambda: True)
     assert schedule.num_ops == 8 * 24 * 3
+
+
+@pytest.mark.parametrize("owners", [(0, 1, 2, 0, 1, 2), (0, 1, 2, 2, 1, 0)])
+def test_several_stages_a_rank_are_searched(owners: tuple[int, ...]) -> None:
+    stage = StageProfile(1.0, 1.0, 0.8, 1.0, 0.5)
+    placement = Placement(Passing.ACTIVATIONS, owners)
+    problem = Problem(Profile((stage,) * 6, 3, 0.1), 6, placement, (7.0,) * 3)
+    schedule = optimize(problem, time_limit=1.0)
+    assert_keeps_its_limit(schedule)
+    assert schedule.report is not None
+    assert schedule.timing is not None
+    assert schedule.report.lower_bound is not None
+    assert schedule.report.lower_bound <= schedule.timing.period < 45.0  # work: 33.6 a rank
 
 
 def test_weight_passing_is_refused_in_one_line() -> None:
