@@ -1,0 +1,24 @@
+"""``python -m benchmarks`` runs every experiment; ``python -m benchmarks.NAME`` one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from . import simulator, table5
+
+BENCHMARKS: dict[str, Callable[[list[str]], int]] = {
+    "simulator": simulator.main,
+    "table5": table5.main,
+}
+
+
+def main() -> int:
+    worst = 0
+    for name, run in BENCHMARKS.items():
+        print(f"== {name}", flush=True)
+        worst = max(worst, run([]))
+    return worst
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
