@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "build": ("build", "a named schedule: gpipe, 1f1b, zb-h1, ..."),
     "compare": ("compare", "all families and the optimizer side by side"),
     "sweep": ("sweep", "the memory limit against the bubble rate"),
+    "verify": ("verify", "check a schedule or program, whoever made it"),
     "show": ("show", "a picture: in the terminal, SVG, HTML, PNG or a Chrome trace"),
     "compile": ("compile", "schedule to per-rank instruction lists"),
     "export": ("export", "schedule to another system's format"),

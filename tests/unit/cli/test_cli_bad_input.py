@@ -155,6 +155,7 @@ FILES: dict[str, tuple[bytes, str]] = {
         ["optimize", "{}", "-m", "2"],
         ["show", "{}"],
         ["compile", "{}"],
+        ["verify", "{}"],
     ],
     ids=lambda words: words[0],
 )

@@ -173,6 +173,43 @@ def test_compile_and_show_its_program(pipeloom: Command, schedule: Path, tmp_pat
     assert shown == pipeloom("show", schedule, "--columns", 80).out
 
 
+def test_verify_says_ok_or_every_violation(
+    pipeloom: Command, schedule: Path, tmp_path: Path
+) -> None:
+    done = pipeloom("verify", schedule)
+    assert (done.code, done.out) == (0, f"ok: {schedule} is a valid schedule\n")
+    document = json.loads(schedule.read_text())
+    document["order"][0].pop()
+    document["order"][1][0]["start"] += 0.5
+    schedule.write_text(json.dumps(document))
+    done = pipeloom("verify", schedule)
+    assert (done.code, done.err) == (1, "")
+    lines = done.out.splitlines()
+    assert len(lines) > 1
+    assert all(line.startswith(f"{schedule}: ") for line in lines)
+    answer = pipeloom("verify", schedule, "--json")
+    assert answer.code == 1
+    assert not answer.json["ok"]
+    assert [f"{schedule}: {v}" for v in answer.json["violations"]] == lines
+
+
+def test_verify_of_a_program(pipeloom: Command, schedule: Path, tmp_path: Path) -> None:
+    program = tmp_path / "program.json"
+    assert pipeloom("compile", schedule, "-o", program).code == 0
+    answer = pipeloom("verify", program, "--json").json
+    assert (answer["kind"], answer["ok"]) == ("program", True)
+    document = json.loads(program.read_text())
+    document["instructions"][0].remove("0F0")
+    program.write_text(json.dumps(document))
+    assert pipeloom("verify", program).code == 1
+
+
+def test_verify_of_neither(pipeloom: Command, profile: Path) -> None:
+    done = pipeloom("verify", profile)
+    assert (done.code, done.out) == (2, "")
+    assert 'format: expected "pipeloom.schedule" or "pipeloom.program"' in done.err
+
+
 def test_export_and_import_keep_the_order(
     pipeloom: Command, profile: Path, schedule: Path, tmp_path: Path
 ) -> None:
