@@ -23,7 +23,7 @@ class PostReceives:
     "not after" in place of "before", ops that take no time could deadlock).
 
     ``slack`` 1 lets a rank be up to an op later than planned: where every op's time varies by
-    20 %, slack 0 costs up to 2 % (more, the longer messages take), slack 1 nothing and some
+    20 %, slack 0 costs up to 2.3 % (more, the longer messages take), slack 1 nothing and some
     buffers more (``benchmarks/receives``).
     """
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterable
 from random import Random
+from typing import Any
 
 import networkx as nx
 import pytest
@@ -15,8 +17,11 @@ from hypothesis import strategies as st
 from pipeloom.compiler import activation_passes, compile_schedule
 from pipeloom.compiler.passes.compute import compute
 from pipeloom.compiler.passes.prove import prove
+from pipeloom.compiler.passes.reduce import tied_groups
+from pipeloom.compiler.passes.sends import wait_sends
 from pipeloom.ir.costs import Costs
 from pipeloom.ir.errors import InvalidScheduleError
+from pipeloom.ir.plain_program import read_program
 from pipeloom.ir.program import (
     Compute,
     Free,
@@ -30,7 +35,10 @@ from pipeloom.ir.program import (
     WaitReceive,
     WaitSend,
 )
+from pipeloom.ir.program_format import dump_program
 from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.verify_channels import verify_channels
+from pipeloom.ir.verify_program import verify_program
 from tests.machine import DeadlockError, Machine
 from tests.random_schedules import schedules
 
@@ -41,6 +49,11 @@ def tied_in(schedule: Schedule) -> list[tuple[int, int]]:
     """The first stage with the last one and with the second, where there are three."""
     last = schedule.problem.stages - 1
     return [(0, last), (1, 0)] if last > 1 else []
+
+
+def document(program: Program) -> dict[str, Any]:
+    """``program`` as it is read from a file."""
+    return json.loads(json.dumps(dump_program(program)))  # type: ignore[no-any-return]
 
 
 @settings(max_examples=150, deadline=None)
@@ -59,6 +72,20 @@ def test_the_program_of_a_valid_schedule_runs(schedule: Schedule, seed: int) -> 
         assert [r.stages for r in machine.reduced[rank]] == [
             group for group in groups if set(group) & set(mine)
         ]
+
+
+@settings(max_examples=100, deadline=None)
+@given(schedules())
+def test_the_verifier_accepts_what_each_pass_makes(schedule: Schedule) -> None:
+    """From the pass on that makes programs whole: the one that waits for sends."""
+    program = compute(schedule)
+    whole = False
+    for lower in activation_passes(tied_groups(tied_in(schedule), schedule.problem.stages)):
+        program = lower(program)
+        whole = whole or lower is wait_sends
+        if whole:
+            assert verify_program(document(program)) == []
+    assert whole
 
 
 @settings(max_examples=50, deadline=None)
@@ -167,6 +194,22 @@ def test_the_proof_fails_exactly_where_the_graph_has_a_cycle(schedule: Schedule,
     else:
         with pytest.raises(InvalidScheduleError, match="deadlock: rank"):
             prove(changed)
+
+
+@settings(max_examples=100, deadline=None)
+@given(schedules(), SEEDS)
+def test_the_proof_and_the_verifier_agree(schedule: Schedule, seed: int) -> None:
+    program = compile_schedule(schedule)
+    rows = tuple(map(tuple, shuffled(program, Random(seed))))
+    changed = Program(program.schedule, rows, program.buffers)
+    facts = read_program(document(changed), "program", [])
+    assert facts is not None
+    try:
+        prove(changed)
+    except InvalidScheduleError:
+        assert verify_program(document(changed))
+    else:
+        assert list(verify_channels(facts)) == []
 
 
 @settings(max_examples=100, deadline=None)
