@@ -1,0 +1,217 @@
+"""Measures a model's stages and the links between ranks into a profile.
+
+Times are those that ops have while all ranks compute at the same time, each in its own process, as
+in a pipeline: where processes share cores, an op measured alone would be too fast. How and why is
+in ``docs/profiling.md``.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.ops import OpKind
+from pipeloom.ir.profile import Profile, StageProfile
+
+from .launch import launch
+from .link_probe import LinkSamples, links_of, probe_links, ring_routes
+from .model import ModelSource
+from .stage_probe import KINDS, Sizes, StageProbe
+from .transport import connect
+
+MESSAGES = 20  # round trips of each size on each link
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A median and how far the middle half of its samples spreads, relative to it."""
+
+    median: float
+    spread: float
+    samples: int
+
+    @classmethod
+    def of(cls, samples: Sequence[float]) -> Figure:
+        if len(samples) < 2:
+            return cls(samples[0], 0.0, 1)
+        lower, median, upper = statistics.quantiles(samples, n=4, method="inclusive")
+        return cls(median, (upper - lower) / median if median > 0 else 0.0, len(samples))
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """A profile and what stands behind its times.
+
+    ``times[s]``: milliseconds of F, B and W of stage s; ``delay``: one-way milliseconds of a
+    message as large as the largest activation (None: one process); ``together``: whether the
+    ranks were measured at the same time.
+    """
+
+    profile: Profile
+    times: tuple[Mapping[OpKind, Figure], ...]
+    delay: Figure | None
+    together: bool
+
+    @property
+    def largest_spread(self) -> float:
+        """Of all ops, relative: 0.1 says that the middle half lies within a tenth of the median."""
+        return max(figure.spread for stage in self.times for figure in stage.values())
+
+    def record(self) -> dict[str, object]:
+        """The spreads as a JSON object, to keep beside the profile."""
+        return {
+            "profile": self.profile.name,
+            "together": self.together,
+            "stages": [
+                {f"t_{kind.name.lower()}": _shown(figure) for kind, figure in stage.items()}
+                for stage in self.times
+            ],
+            "t_comm": None if self.delay is None else _shown(self.delay),
+        }
+
+
+def _shown(figure: Figure) -> dict[str, float]:
+    return {"median": figure.median, "spread": figure.spread, "samples": figure.samples}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How to measure. ``repeats``: rounds that count, after ``warmup`` that do not; in each round
+    every stage runs ``in_flight`` microbatches. ``dtype``: None leaves the source's own."""
+
+    stages: int
+    ranks: int
+    repeats: int
+    warmup: int
+    in_flight: int
+    dtype: torch.dtype | None
+    device: str
+    timeout: float
+
+
+def measure_profile(
+    source: ModelSource,
+    *,
+    stages: int,
+    ranks: int,
+    repeats: int = 10,
+    warmup: int = 2,
+    in_flight: int | None = None,
+    dtype: torch.dtype | None = None,
+    device: str = "cpu",
+    together: bool = True,
+    name: str = "",
+    timeout: float = 300.0,
+) -> Measurement:
+    """The profile of ``source`` cut into ``stages`` on ``ranks``, stage s on rank s mod P.
+
+    Starts one process a rank (or joins torchrun's, where it returns the same on every rank), so
+    the source must pickle. With ``together`` off, one process measures one stage after the other,
+    and no links: what the stages take where nothing else runs.
+
+    Raises InputError for impossible settings, LaunchError where a rank fails.
+    """
+    for key, value, least in (
+        ("stages", stages, 1),
+        ("ranks", ranks, 1),
+        ("repeats", repeats, 1),
+        ("warmup", warmup, 0),
+        ("in_flight", in_flight or 1, 1),
+    ):
+        if value < least:
+            raise InputError(f"{key}: expected a whole number >= {least}, got {value}")
+    settings = Settings(stages, ranks, repeats, warmup, in_flight or ranks, dtype, device, timeout)
+    backend = "nccl" if torch.device(device).type == "cuda" else "gloo"
+    results = launch(_measure_rank, ranks if together else 1, (source, settings), backend=backend)
+    stage_parts, links = next(iter(results.values()))
+    return _measurement(stage_parts, links, settings, together, name)
+
+
+@dataclass(frozen=True, slots=True)
+class _StagePart:
+    """What was measured of one stage."""
+
+    stage: int
+    times: Mapping[OpKind, Figure]
+    sizes: Sizes
+
+
+def _measure_rank(
+    source: ModelSource, settings: Settings
+) -> tuple[list[_StagePart], list[LinkSamples]]:
+    """All ranks' results, on every rank."""
+    device = _device(settings)
+    transport = connect(ring_routes(_processes(), settings.timeout), device)
+    probe = StageProbe(
+        source,
+        [s % transport.size for s in range(settings.stages)],
+        transport,
+        in_flight=settings.in_flight,
+        dtype=settings.dtype,
+        device=device,
+    )
+    probe.times(settings.warmup)
+    samples = probe.times(settings.repeats)
+    parts = [
+        _StagePart(s, {kind: Figure.of(samples[s, kind]) for kind in KINDS}, probe.sizes(s))
+        for s in probe.stages
+    ]
+    gathered = transport.gather(parts)
+    all_parts = sorted((p for part in gathered for p in part), key=lambda part: part.stage)
+    largest = max(part.sizes.activation or 0 for part in all_parts)
+    links = probe_links(transport, largest, MESSAGES, device)
+    return all_parts, [link for found in transport.gather(links) for link in found]
+
+
+def _processes() -> int:
+    return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
+
+
+def _device(settings: Settings) -> torch.device:
+    """This rank's device; on a CPU also its share of the cores, as at least one thread."""
+    device = torch.device(settings.device)
+    if device.type == "cuda":
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // settings.ranks))
+    return device
+
+
+def _measurement(
+    parts: Sequence[_StagePart],
+    links: Sequence[LinkSamples],
+    settings: Settings,
+    together: bool,
+    name: str,
+) -> Measurement:
+    delay = Figure.of([t for link in links for t in link.large]) if links else None
+    found = links_of(links) if links else None
+    uniform = found is None or not found.pairs
+    profile = Profile(
+        stages=tuple(map(_stage, parts)),
+        ranks=settings.ranks,
+        t_comm=delay.median if delay is not None and uniform else None,
+        links=found,
+        name=name,
+    )
+    return Measurement(profile, tuple(part.times for part in parts), delay, together)
+
+
+def _stage(part: _StagePart) -> StageProfile:
+    sizes = part.sizes
+    return StageProfile(
+        t_f=part.times[OpKind.F].median,
+        t_b=part.times[OpKind.B].median,
+        t_w=part.times[OpKind.W].median,
+        m_b=float(sizes.m_b),
+        m_w=float(sizes.m_w),
+        activation_bytes=None if sizes.activation is None else float(sizes.activation),
+        weight_bytes=float(sizes.weight),
+        grad_bytes=float(sizes.grad),
+        optimizer_bytes=float(sizes.optimizer),
+    )

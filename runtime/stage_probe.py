@@ -1,0 +1,195 @@
+"""One rank's stages, run and timed as the executor runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from pipeloom.ir.ops import OpKind
+
+from .clock import make_clock
+from .compute import Cell, StageRunner
+from .deferral import WeightQueue
+from .memory import Ledger
+from .model import ModelSource
+from .shapes import Spec, exchange_shapes
+from .stages import ResidentStages
+from .transport import Transport
+
+KINDS = (OpKind.F, OpKind.B, OpKind.W)
+MILLISECONDS = 1e3
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Bytes of one stage.
+
+    ``m_b``: the most that one microbatch holds between F's start and B's end; ``m_w``: what it
+    holds from then until W; ``activation``: what the stage sends on (None: there is one stage).
+    """
+
+    m_b: int
+    m_w: int
+    activation: int | None
+    weight: int
+    grad: int
+    optimizer: int
+
+
+class StageProbe:
+    """The stages of one rank; ``owners`` names the rank of every stage.
+
+    In a round, ``in_flight`` microbatches are run forward, then backward and weights of each:
+    caches and allocator are used as in a pipeline, and each round gives that many samples of F,
+    B and W.
+    """
+
+    def __init__(
+        self,
+        source: ModelSource,
+        owners: Sequence[int],
+        transport: Transport,
+        *,
+        in_flight: int,
+        dtype: torch.dtype | None,
+        device: torch.device,
+    ) -> None:
+        self._source, self._transport = source, transport
+        self._dtype, self._device = dtype, device
+        self.stages = [s for s, owner in enumerate(owners) if owner == transport.rank]
+        build = source.stages(len(owners))
+        self._modules = {s: build[s]().to(device=device, dtype=dtype) for s in self.stages}
+        self._memory = Ledger()
+        self._cells = [Cell(WeightQueue(self._memory)) for _ in range(in_flight)]
+        self._received: dict[Cell, list[Tensor]] = {cell: [] for cell in self._cells}
+        self._inputs, self._targets = self._batch(0)
+        store = ResidentStages(self._modules)
+        self._specs = exchange_shapes(store, owners, self._inputs[:1], transport, device)
+        self._runners = {s: self._runner(s, module) for s, module in self._modules.items()}
+        self._clock = make_clock(2 * len(KINDS) * in_flight * len(self.stages), device)
+        self._ran: list[tuple[int, OpKind]] = []
+
+    def times(self, rounds: int) -> dict[tuple[int, OpKind], list[float]]:
+        """Milliseconds by stage and kind, from ``rounds`` rounds that all ranks begin together."""
+        samples: dict[tuple[int, OpKind], list[float]] = {
+            (s, kind): [] for s in self.stages for kind in KINDS
+        }
+        for step in range(rounds):
+            self._inputs, self._targets = self._batch(step)
+            self._transport.barrier()
+            self._begin()
+            for stage in self.stages:
+                self._round(stage)
+            marks = self._clock.seconds()
+            for i, op in enumerate(self._ran):
+                samples[op].append((marks[2 * i + 1] - marks[2 * i]) * MILLISECONDS)
+        return samples
+
+    def sizes(self, stage: int) -> Sizes:
+        """What the ledger counts for one microbatch alone, its received messages included."""
+        self._begin()
+        before, cell = self._memory.live, self._cells[0]
+        self._forward(stage, 0)
+        self._backward(stage, cell)
+        m_b, m_w = self._memory.peak - before, self._memory.live - before
+        self._weight(stage, cell)
+        parameters = list(self._modules[stage].parameters())
+        trained = [p for p in parameters if p.requires_grad]
+        return Sizes(
+            m_b=m_b,
+            m_w=m_w,
+            activation=self._sent(stage),
+            weight=sum(p.nbytes for p in parameters),
+            grad=sum(p.nbytes for p in trained),
+            optimizer=self._optimizer_state(trained),
+        )
+
+    def _sent(self, stage: int) -> int | None:
+        """The last stage sends nothing: it counts what it receives, as if it were cut further."""
+        if not self._specs:
+            return None
+        spec = self._specs[min(stage, len(self._specs) - 1)]
+        return torch.empty(spec.shape, dtype=spec.dtype, device="meta").nbytes
+
+    def _optimizer_state(self, parameters: Sequence[nn.Parameter]) -> int:
+        """What one step of the optimizer leaves behind."""
+        if not parameters:
+            return 0
+        optimizer = self._source.optimizer(parameters)
+        optimizer.step()
+        values = (value for state in optimizer.state.values() for value in state.values())
+        return sum(value.nbytes for value in values if isinstance(value, Tensor))
+
+    def _runner(self, stage: int, module: nn.Module) -> StageRunner:
+        runner = StageRunner(
+            stage,
+            module,
+            memory=self._memory,
+            spec=self._specs[stage] if stage < len(self._specs) else None,
+            loss=self._source.loss,
+            seed=torch.tensor(1.0 / len(self._cells), dtype=torch.float64, device=self._device),
+        )
+        runner.keep_outputs = False
+        return runner
+
+    def _batch(self, step: int) -> tuple[list[Tensor], list[Tensor]]:
+        inputs, targets = self._source.batch(step, len(self._cells))
+        return [self._placed(x) for x in inputs], [self._placed(y) for y in targets]
+
+    def _placed(self, tensor: Tensor) -> Tensor:
+        # a copy: a view would make one microbatch count the whole batch that it was cut from
+        return tensor.to(
+            self._device, self._dtype if tensor.is_floating_point() else None, copy=True
+        )
+
+    def _begin(self) -> None:
+        self._memory.start(self._modules.values())
+        self._ran.clear()
+        self._clock.start()
+
+    def _round(self, stage: int) -> None:
+        for j in range(len(self._cells)):
+            self._forward(stage, j)
+        for cell in self._cells:
+            self._backward(stage, cell)
+            self._weight(stage, cell)
+
+    def _forward(self, stage: int, microbatch: int) -> None:
+        cell = self._cells[microbatch]
+        cell.target = self._targets[microbatch]
+        cell.inputs = (
+            (self._receive(cell, self._specs[stage - 1]).requires_grad_(),)
+            if stage > 0
+            else (self._inputs[microbatch],)
+        )
+        self._timed(stage, OpKind.F, self._runners[stage].forward, cell)
+        cell.output = None
+
+    def _backward(self, stage: int, cell: Cell) -> None:
+        if stage < len(self._specs):
+            cell.dy = self._receive(cell, self._specs[stage])
+        self._timed(stage, OpKind.B, self._runners[stage].backward, cell)
+        cell.dx = None
+
+    def _weight(self, stage: int, cell: Cell) -> None:
+        self._timed(stage, OpKind.W, self._runners[stage].weight, cell)
+        # a program frees what a microbatch received after its W
+        for message in self._received[cell]:
+            self._memory.release(message)
+        self._received[cell].clear()
+
+    def _receive(self, cell: Cell, spec: Spec) -> Tensor:
+        message = torch.randn(spec.shape, dtype=spec.dtype, device=self._device)
+        self._memory.hold(message)
+        self._received[cell].append(message)
+        return message
+
+    def _timed(self, stage: int, kind: OpKind, run: Callable[[Cell], None], cell: Cell) -> None:
+        first = 2 * len(self._ran)
+        self._clock.mark(first)
+        run(cell)
+        self._clock.mark(first + 1)
+        self._ran.append((stage, kind))

@@ -1,0 +1,50 @@
+"""Profiles measured by processes that run together, and by one alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from examples.gpt import small
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.files import dump_profile, parse_profile
+from pipeloom.runtime.profiler import measure_profile
+
+
+@pytest.mark.parametrize("stages", [2, 4])
+def test_ranks_measured_together(stages: int) -> None:
+    found = measure_profile(small(), stages=stages, ranks=2, repeats=2, warmup=1, in_flight=3)
+    profile = found.profile
+    assert (profile.ranks, profile.num_stages) == (2, stages)
+    assert all(min(s.t_f, s.t_b, s.t_w) > 0 for s in profile.stages)
+    assert all(0 < s.m_w <= s.m_b for s in profile.stages)
+    # what a stage sends: (2, 16, 32) float32
+    assert {s.activation_bytes for s in profile.stages} == {2 * 16 * 32 * 4}
+    assert all(
+        s.optimizer_bytes > 2 * s.weight_bytes for s in profile.stages
+    )  # Adam, and its steps
+    assert {figure.samples for stage in found.times for figure in stage.values()} == {2 * 3}
+    assert found.delay is not None
+    assert profile.t_comm is not None
+    assert profile.links is not None
+    assert profile.links.default.delay(2 * 16 * 32 * 4) == pytest.approx(profile.t_comm)
+    assert parse_profile(dump_profile(profile), "profile.json") == profile
+
+
+def test_one_process_alone_measures_all_stages_and_no_links() -> None:
+    model = replace(small(), cuts=(1, 2, 1))
+    found = measure_profile(model, stages=3, ranks=3, repeats=3, warmup=1, together=False)
+    assert found.profile.ranks == 3
+    assert (found.profile.t_comm, found.profile.links, found.delay) == (None, None, None)
+    first, middle, last = (s.weight_bytes for s in found.profile.stages)
+    assert middle == 2 * (first - (256 + 16) * 32 * 4)  # the embedding's
+    assert last == middle / 2 + (256 * 32 + 2 * 32) * 4  # the head's and its norm's
+    assert found.record()["together"] is False
+
+
+@pytest.mark.parametrize("key", ["stages", "ranks", "repeats"])
+def test_impossible_settings_are_refused(key: str) -> None:
+    settings = {"stages": 2, "ranks": 2, "repeats": 2} | {key: 0}
+    with pytest.raises(InputError, match=f"^{key}: expected a whole number >= 1, got 0"):
+        measure_profile(small(), **settings)  # type: ignore[arg-type]

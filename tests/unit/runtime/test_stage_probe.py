@@ -1,0 +1,105 @@
+"""What the profiler counts and times on one rank, against bytes added up by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipeloom.ir.ops import OpKind
+from pipeloom.runtime.stage_probe import StageProbe
+from pipeloom.runtime.transport.local import LocalTransport
+
+ROWS, NARROW, WIDE = 3, 8, 16
+
+
+class Stack:
+    """Three stages of Linear, two GELUs, Linear; the loss is the mean of squares."""
+
+    def stages(self, count: int) -> Sequence[Callable[[], nn.Module]]:
+        return [self.stage] * count
+
+    def stage(self) -> nn.Module:
+        narrow = nn.Linear(WIDE, NARROW, bias=False)
+        return nn.Sequential(nn.Linear(NARROW, WIDE), nn.GELU(), nn.GELU(), narrow)
+
+    def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
+        return ()
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        return (output - target).pow(2).mean()
+
+    def batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        drawn = torch.ones(2, microbatches, ROWS, NARROW)
+        return list(drawn[0]), list(drawn[1])
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def probe(dtype: torch.dtype | None = None) -> StageProbe:
+    return StageProbe(
+        Stack(),
+        [0, 0, 0],
+        LocalTransport(),
+        in_flight=2,
+        dtype=dtype,
+        device=torch.device("cpu"),
+    )
+
+
+@pytest.mark.parametrize(("dtype", "size"), [(None, 4), (torch.float64, 8), (torch.bfloat16, 2)])
+def test_sizes_of_a_middle_stage(dtype: torch.dtype | None, size: int) -> None:
+    """::
+
+    numbers a row  x   wide   gelu1   gelu2   dy   dwide
+    after F        8 + 16   + 16    + 16                  x: received, read by the first product
+    B's beginning  8 + 16   + 16    + 16    + 8           wide, gelu1: saved by the GELUs
+    B's end        8                + 16    + 8  + 16     gelu2: read by the second product
+    """
+    sizes = probe(dtype).sizes(1)
+    weights = NARROW * WIDE + WIDE + WIDE * NARROW
+    assert sizes.m_b == (8 + 16 + 16 + 16 + 8) * ROWS * size
+    assert sizes.m_w == (8 + 16 + 8 + 16) * ROWS * size
+    assert sizes.activation == ROWS * NARROW * size
+    assert sizes.weight == sizes.grad == sizes.optimizer == weights * size
+
+
+def test_the_first_stage_receives_no_input_and_the_last_no_gradient() -> None:
+    first, middle, last = (probe().sizes(s) for s in range(3))
+    # the first stage's batch is kept for W all the same, and without what other microbatches have
+    assert (first.m_b, first.m_w) == (middle.m_b, middle.m_w)
+    # the last one's dy comes from the loss, which has let go of its own when dy is there
+    assert (last.m_b, last.m_w) == (middle.m_b, middle.m_w)
+    assert last.activation == middle.activation
+
+
+def test_nothing_is_held_after_the_weights() -> None:
+    tested = probe()
+    expected = tested.sizes(1)
+    tested.times(1)
+    assert tested.sizes(1) == expected
+
+
+def test_a_frozen_parameter_has_no_gradient_and_no_state() -> None:
+    class Frozen(Stack):
+        def stage(self) -> nn.Module:
+            module = super().stage()
+            next(module.parameters()).requires_grad_(False)
+            return module
+
+    sizes = StageProbe(
+        Frozen(), [0], LocalTransport(), in_flight=1, dtype=None, device=torch.device("cpu")
+    ).sizes(0)
+    assert sizes.weight - sizes.grad == NARROW * WIDE * 4
+    assert sizes.optimizer == sizes.grad
+    assert sizes.activation is None
+
+
+def test_each_round_times_every_op_of_every_stage() -> None:
+    samples = probe().times(3)
+    assert set(samples) == {(s, kind) for s in range(3) for kind in (OpKind.F, OpKind.B, OpKind.W)}
+    assert all(len(times) == 2 * 3 for times in samples.values())
+    assert all(time > 0 for times in samples.values() for time in times)
