@@ -128,8 +128,10 @@ def read_facts(document: object, where: str, errors: list[str]) -> Facts | None:
 
 def _stages(profile: Reader, stages: int) -> list[StageFacts]:
     entries = profile.items("stages")
-    shared = len(entries) == 1 and profile.has("num_stages")
-    number = profile.count("num_stages", least=1) if profile.has("num_stages") else len(entries)
+    shared = len(entries) == 1
+    number = profile.data.get("ranks") if shared else len(entries)  # one is shared by all ranks
+    if profile.has("num_stages"):
+        number = profile.count("num_stages", least=1)
     if number != stages or (len(entries) != stages and not shared):
         profile.wrong(
             "stages", f"{len(entries)} entries for {number} stages", f"{stages}, as in the schedule"

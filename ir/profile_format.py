@@ -131,6 +131,8 @@ def dump_profile(profile: Profile) -> dict[str, Any]:
     """The profile as a JSON object; parsing it gives an equal profile."""
     document: dict[str, Any] = {"format": PROFILE, "version": 1, "name": profile.name}
     document["stages"] = [_known(asdict(stage)) for stage in profile.stages]
+    if profile.num_stages == 1:  # else it would be read as one that all ranks share
+        document["num_stages"] = 1
     document["ranks"] = profile.ranks
     if profile.t_comm is not None:
         document["t_comm"] = profile.t_comm
