@@ -22,7 +22,7 @@ from pipeloom.solver.families import build_family
 Document = dict[str, Any]
 
 # t_comm 0.5; the times that `verify` must find are worked out by hand:
-#   rank 0  0F0 0-2   0F1 2-4   0B0 6-7  0W0 7-8   0B1 10-11  0W1 11-12
+#   rank 0  0F0 0-2   0F1 2-4   0B0 6-7   0W0 7-8   0B1 9-10   0W1 10-11
 #   rank 1  1F0 2.5-3.5  1B0 3.5-5.5  1F1 5.5-6.5  1B1 6.5-8.5  1W0 8.5-9  1W1 9-9.5
 PROFILE = Profile(
     (StageProfile(2.0, 1.0, 1.0, 4.0, 1.0), StageProfile(1.0, 2.0, 0.5, 4.0, 3.0)), 2, t_comm=0.5
