@@ -116,18 +116,20 @@ def _parties(rows: Rows) -> dict[Meeting, int]:
 
 def _cycle(rows: Rows, at: list[int]) -> str:
     """The ranks that wait for each other in a ring, and what each of them waits for."""
-    rank = next(r for r, row in enumerate(rows) if at[r] < len(row))
-    ring: list[int] = []
-    lines: list[str] = []
-    while rank not in ring:
-        ring.append(rank)
-        stopped = rows[rank][at[rank]]
+    import networkx as nx  # here: only a program that is rejected needs it
+
+    waits: nx.DiGraph[int] = nx.DiGraph()
+    for rank, row in enumerate(rows):
+        if at[rank] == len(row):
+            continue
+        stopped = row[at[rank]]
         found = _missing_party(rows, at, stopped)
         if found is None:
             return f"rank {rank} waits forever at '{stopped}': no rank has the other end of it"
-        rank, awaited = found
-        lines.append(f"rank {ring[-1]} stops at '{stopped}' until rank {rank} does '{awaited}'")
-    return "deadlock: " + "; ".join(lines[ring.index(rank) :])
+        other, awaited = found
+        line = f"rank {rank} stops at '{stopped}' until rank {other} does '{awaited}'"
+        waits.add_edge(rank, other, line=line)
+    return "deadlock: " + "; ".join(waits.edges[edge]["line"] for edge in nx.find_cycle(waits))
 
 
 def _missing_party(rows: Rows, at: list[int], stopped: Instruction) -> tuple[int, Meets] | None:
