@@ -23,12 +23,14 @@ from pipeloom.ir.schedule import Schedule
 from .passes.buffers import share_buffers
 from .passes.compute import compute
 from .passes.free import free_received
+from .passes.free_travelled import free_travelled
 from .passes.messages import place_messages
 from .passes.prove import prove
 from .passes.receives import PostReceives
 from .passes.reduce import Groups, ReduceTied, tied_groups
 from .passes.sends import wait_sends
 from .passes.step import step_stages
+from .passes.transfers import place_transfers
 
 Pass: TypeAlias = Callable[[Program], Program]
 
@@ -46,8 +48,14 @@ def activation_passes(tied: Groups) -> tuple[Pass, ...]:
     )
 
 
+def weight_passes(tied: Groups) -> tuple[Pass, ...]:
+    """Microbatches stay where they are; weights and their gradients travel."""
+    return (place_transfers, ReduceTied(tied), step_stages, free_travelled, share_buffers)
+
+
 PASSES: dict[Passing, Callable[[Groups], tuple[Pass, ...]]] = {
     Passing.ACTIVATIONS: activation_passes,
+    Passing.WEIGHTS: weight_passes,
 }
 
 

@@ -125,7 +125,11 @@ Instruction: TypeAlias = Compute | Receive | Send | WaitReceive | WaitSend | Fre
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A place for received tensors of one kind and stage, which all have the same shape."""
+    """A place for received tensors of one kind.
+
+    Activations and their gradients: of this stage, which all have the same shape. Weights and
+    their gradients: of any stage, of which this one is the largest.
+    """
 
     kind: TensorKind
     stage: int

@@ -54,6 +54,15 @@ def owners(schedule: Schedule) -> tuple[int, ...]:
     return tuple(result)
 
 
+def owned(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
+    """The stages that each rank owns, ascending, one tuple a rank."""
+    home = owners(schedule)
+    return tuple(
+        tuple(stage for stage, owner in enumerate(home) if owner == rank)
+        for rank in range(schedule.problem.ranks)
+    )
+
+
 def travel_delays(problem: Problem, transfers: Sequence[Transfer]) -> FloatArray:
     """How long each transfer takes, shape (number of transfers,).
 

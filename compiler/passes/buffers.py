@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 
-from pipeloom.ir.program import Buffer, Free, Instruction, Program, Receive, Tensor
+from pipeloom.ir.program import (
+    Buffer,
+    Free,
+    Instruction,
+    Program,
+    Receive,
+    Tensor,
+    TensorKind,
+)
 
 from .rows import Row
 
 
 def share_buffers(program: Program) -> Program:
-    """Gives each receive a free buffer of its kind and stage, and makes a new one only without.
+    """Gives each receive a free buffer that serves it, and makes a new one only without.
 
+    A buffer of activations serves one kind and stage, one of weights or of gradients any stage's,
+    and is named by the largest of those that it serves.
     A buffer is taken from the posting of its receive to the free of its tensor. The number made
-    for a kind and stage is the largest number taken at the same time: when the n-th is made, the
-    n - 1 before it are all taken, so that n tensors are live at that point of the program. No
-    allocation can do with fewer.
+    for one use is the largest number taken at the same time: when the n-th is made, the n - 1
+    before it are all taken, so that n tensors are live at that point of the program. No allocation
+    can do with fewer.
     """
-    shared = [_shared(row) for row in program.instructions]
+    stages = program.schedule.problem.profile.stages
+    sizes = [stage.weight_bytes or 0.0 for stage in stages]
+    shared = [_shared(row, sizes) for row in program.instructions]
     return replace(
         program,
         instructions=tuple(row for row, _ in shared),
@@ -25,22 +38,30 @@ def share_buffers(program: Program) -> Program:
     )
 
 
-def _shared(row: Row) -> tuple[Row, tuple[Buffer, ...]]:
+def _shared(row: Row, sizes: list[float]) -> tuple[Row, tuple[Buffer, ...]]:
     buffers: list[Buffer] = []
-    idle: dict[Buffer, list[int]] = {}
+    idle: dict[Buffer | TensorKind, list[int]] = defaultdict(list)
     taken: dict[Tensor, int] = {}
     renumbered: list[Instruction] = []
     for item in row:
         if isinstance(item, Receive):
-            place = Buffer(item.tensor.kind, item.tensor.stage)
-            pool = idle.setdefault(place, [])
+            tensor, pool = item.tensor, idle[_use(item.tensor)]
             if not pool:
                 pool.append(len(buffers))
-                buffers.append(place)
-            taken[item.tensor] = pool.pop()
-            renumbered.append(Receive(item.tensor, item.source, taken[item.tensor]))
+                buffers.append(Buffer(tensor.kind, tensor.stage))
+            at = taken[tensor] = pool.pop()
+            if sizes[tensor.stage] > sizes[buffers[at].stage]:
+                buffers[at] = Buffer(tensor.kind, tensor.stage)
+            renumbered.append(Receive(tensor, item.source, at))
             continue
         if isinstance(item, Free):
-            idle[Buffer(item.tensor.kind, item.tensor.stage)].append(taken.pop(item.tensor))
+            idle[_use(item.tensor)].append(taken.pop(item.tensor))
         renumbered.append(item)
     return tuple(renumbered), tuple(buffers)
+
+
+def _use(tensor: Tensor) -> Buffer | TensorKind:
+    """What a buffer must have in common with a tensor to serve it."""
+    if tensor.kind in (TensorKind.WEIGHT, TensorKind.GRADIENT):
+        return tensor.kind
+    return Buffer(tensor.kind, tensor.stage)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.program import Compute, Program, Reduce
+from pipeloom.ir.program import Program, Reduce
+from pipeloom.ir.travel import owned
 
 Groups: TypeAlias = tuple[tuple[int, ...], ...]
 
@@ -24,7 +25,7 @@ def tied_groups(tied: Sequence[Sequence[int]], stages: int) -> Groups:
 
 @dataclass(frozen=True, slots=True)
 class ReduceTied:
-    """Sums the gradients of tied stages on every rank that runs one of them.
+    """Sums the gradients of tied stages on every rank that owns one of them.
 
     A reduce waits for all its ranks. It comes after the rank's last compute, so that no compute
     waits for another rank's weight gradients, and in the same order on every rank, so that two
@@ -35,8 +36,7 @@ class ReduceTied:
 
     def __call__(self, program: Program) -> Program:
         rows = []
-        for row in program.instructions:
-            stages = {item.op.stage for item in row if isinstance(item, Compute)}
-            reduces = (Reduce(group) for group in self.groups if not stages.isdisjoint(group))
+        for row, stages in zip(program.instructions, owned(program.schedule), strict=True):
+            reduces = (Reduce(group) for group in self.groups if not set(group).isdisjoint(stages))
             rows.append((*row, *reduces))
         return replace(program, instructions=tuple(rows))
