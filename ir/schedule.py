@@ -30,7 +30,8 @@ class TravelKind(Enum):
 class Transfer:
     """One copy of a stage's weights, or of their gradient, moving from ``source`` to ``target``.
 
-    ``copy`` tells apart the copies of one tensor that are under way; a copy's transfers are in
+    Weights may be used on the sender as before; a gradient leaves with all that was added to it,
+    and what the sender adds from then on leaves with the next one. ``copy`` tells apart the copies of one tensor that are under way; a copy's transfers are in
     the order in which they happen. It starts when its copy's transfer before it has ended, the
     first ``after`` ops of ``source`` are done, and the first ``room`` ops of ``target``, which
     has a buffer for it from then on. ``before``: the position in ``target``'s order of the first

@@ -1,8 +1,7 @@
 """Checks what travels in a weight-passing schedule, from the raw JSON and nothing else.
 
 For every stage: its weights set out from one rank, its owner; each copy's transfers join up; every
-F and B has the weights, on the owner or in a copy that has arrived and not yet left; every weight
-gradient that a rank computes leaves it once, with the next accumulator D that does, or is the
+F and B has the weights, on the owner or in a copy that has come before; every weight gradient that a rank computes leaves it once, with the next accumulator D that does, or is the
 owner's own; every D ends at the owner; and every transfer starts exactly when its rule allows and
 takes exactly as long as the profile says.
 """
@@ -178,26 +177,15 @@ def _missing_weights(
     """Ops of ``stage`` that run on a rank while no copy of the weights is there."""
     problems = []
     for rank, row in enumerate(document["order"]):
-        stays = _stays(weights, rank)
+        came = [m.before for journey in weights for m in journey if m.target == rank]
         for i, entry in enumerate(row):
             if entry["stage"] != stage or entry["op"] == "W" or rank == owner:
                 continue
-            if not any(first <= i < last for first, last in stays):
+            if not any(before <= i for before in came):
                 problems.append(
                     f"{_name(rank, i, entry)}: the weights of stage {stage} are not there"
                 )
     return problems
-
-
-def _stays(journeys: list[list[_Move]], rank: int) -> list[tuple[int, float]]:
-    """The positions in ``rank``'s order between which a copy is there: [first, last)."""
-    stays: list[tuple[int, float]] = []
-    for journey in journeys:
-        for k, move in enumerate(journey):
-            if move.target == rank:
-                leaves = journey[k + 1].after if k + 1 < len(journey) else float("inf")
-                stays.append((move.before, leaves))
-    return stays
 
 
 def _lost_gradients(

@@ -19,22 +19,22 @@ from pipeloom.ir.program import (
     WaitSend,
 )
 from pipeloom.ir.schedule import Schedule, TravelKind
-from pipeloom.ir.travel import previous
+from pipeloom.ir.travel import journeys, previous
 
 from .rows import Row
 from .transfers import travelling
 
 
 def free_travelled(program: Program) -> Program:
-    """Frees what a rank received once it has left, or after its last use where it stays.
+    """Frees what a rank received once it has been sent on and used for the last time.
 
     An op uses the copy of its weights that came last. Waits for sends that follow the rank's last
     op go to the very end, where they overlap the optimizer's step, except for the owners' own
     weights, which that step changes.
     """
-    until = _last_uses(program.schedule)
-    copies = _copies(program.schedule)
-    rows = (_with_frees(_drained(row, copies), until) for row in program.instructions)
+    schedule = program.schedule
+    uses, copies = _uses(schedule), _copies(schedule)
+    rows = (_with_frees(_drained(row, copies), uses) for row in program.instructions)
     return replace(program, instructions=tuple(rows))
 
 
@@ -45,12 +45,13 @@ def _drained(row: Row, copies: set[Tensor]) -> Row:
     return (*row[: last + 1], *(item for item in tail if item not in late), *late)
 
 
-def _with_frees(row: Row, until: dict[Tensor, Instruction]) -> Row:
-    frees: dict[Instruction, list[Instruction]] = defaultdict(list)
+def _with_frees(row: Row, uses: dict[Instruction, list[Tensor]]) -> Row:
+    last = {tensor: i for i, item in enumerate(row) for tensor in uses.get(item, ())}
+    frees: dict[int, list[Instruction]] = defaultdict(list)
     for item in row:
         if isinstance(item, Receive):
-            frees[until[item.tensor]].append(Free(item.tensor))
-    return tuple(new for item in row for new in (item, *frees.get(item, ())))
+            frees[last[item.tensor]].append(Free(item.tensor))
+    return tuple(new for i, item in enumerate(row) for new in (item, *frees.get(i, ())))
 
 
 def _copies(schedule: Schedule) -> set[Tensor]:
@@ -62,22 +63,26 @@ def _copies(schedule: Schedule) -> set[Tensor]:
     }
 
 
-def _last_uses(schedule: Schedule) -> dict[Tensor, Instruction]:
-    """After which instruction of its receiver each tensor that travels may go."""
+def _uses(schedule: Schedule) -> dict[Instruction, list[Tensor]]:
+    """The received tensors that must still be there when an instruction of their rank comes."""
     tensors = travelling(schedule)
-    result: dict[Tensor, Instruction] = {}
-    stays: defaultdict[tuple[int, int], list[tuple[int, Tensor]]] = defaultdict(list)
-    for x, t in enumerate(schedule.transfers):
-        home = t.kind is TravelKind.GRADIENT
-        result[tensors[x]] = Step(t.stage) if home else WaitReceive(tensors[x])
-        if not home:
-            stays[t.target, t.stage].append((t.before, tensors[x]))
+    uses: dict[Instruction, list[Tensor]] = defaultdict(list)
+    came: defaultdict[tuple[int, int], list[tuple[int, Tensor]]] = defaultdict(list)
+    for x, (t, earlier) in enumerate(
+        zip(schedule.transfers, previous(schedule.transfers), strict=True)
+    ):
+        uses[WaitReceive(tensors[x])].append(tensors[x])
+        if earlier is not None:
+            uses[WaitSend(tensors[x])].append(tensors[earlier])
+        if t.kind is TravelKind.WEIGHT:
+            came[t.target, t.stage].append((t.before, tensors[x]))
+    for journey in journeys(schedule.transfers).values():
+        tensor = tensors[journey[-1]]
+        if tensor.kind is TensorKind.GRADIENT:
+            uses[Step(tensor.stage)].append(tensor)
     for rank in range(len(schedule.order)):
         for i, op in enumerate(schedule.ops(rank)):
-            here = [stay for stay in stays[rank, op.stage] if stay[0] <= i]
+            here = [visit for visit in came[rank, op.stage] if visit[0] <= i]
             if here and op.kind is not OpKind.W:
-                result[max(here)[1]] = Compute(op)
-    for x, earlier in enumerate(previous(schedule.transfers)):
-        if earlier is not None:
-            result[tensors[earlier]] = WaitSend(tensors[x])
-    return result
+                uses[Compute(op)].append(max(here)[1])
+    return uses

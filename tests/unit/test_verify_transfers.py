@@ -50,8 +50,8 @@ def drop_a_visit(valid: Document) -> None:
     valid["transfers"].remove(second)
 
 
-def leave_too_early(valid: Document) -> None:
-    transfers(valid, "weight", 0)[1]["after"] = 0
+def come_too_late(valid: Document) -> None:
+    transfers(valid, "weight", 0)[0]["before"] = 1
 
 
 def leave_before_adding(valid: Document) -> None:
@@ -87,7 +87,7 @@ def ignore_room(valid: Document) -> None:
             ],
         ),
         (drop_a_visit, ["rank 1, op 0 (0F1): the weights of stage 0 are not there"]),
-        (leave_too_early, ["rank 1, op 0 (0F1): the weights of stage 0 are not there"]),
+        (come_too_late, ["rank 1, op 0 (0F1): the weights of stage 0 are not there"]),
         (
             leave_before_adding,
             ["rank 1, op 7 (0BW3): no D of stage 0 takes its gradient to the owner, rank 0"],
