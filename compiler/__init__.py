@@ -1,13 +1,13 @@
 """From a schedule to a program: who computes what, when, becomes what each rank does in turn.
 
 A pass is a function from a valid program to a valid program; the passes of each kind of schedule
-are a literal list in :data:`PASSES`. **To add a kind of schedule** (weights that travel, say):
-write its passes, one file each in ``passes/``, list them in a function like
-:func:`activation_passes` and name that function in the table. A pass that places messages posts
-every receive at the start of its rank (a buffer for each message, in the order of the sender's
-sends), puts each send after what makes its tensor, waits before what needs it and frees after
-the last use; ``wait_sends``, ``PostReceives`` and ``share_buffers`` then refine any such program,
-whatever its tensors are, and ``prove`` rejects what could deadlock.
+are a literal list in :data:`PASSES`. **To add a kind of schedule**: write its passes, one file each
+in ``passes/``, list them in a function like :func:`activation_passes` and name that function in the
+table. A pass that places messages of activations posts every receive at the start of its rank (a
+buffer for each message, in the order of the sender's sends), puts each send after what makes its
+tensor, waits before what needs it and frees after the last use; ``wait_sends`` and
+``PostReceives`` then refine the program. What travels by a schedule's transfers is placed as those
+say. ``share_buffers`` serves any program, and ``prove`` rejects what could deadlock.
 """
 
 from __future__ import annotations

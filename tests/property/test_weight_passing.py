@@ -1,0 +1,154 @@
+"""Whatever the ranks, microbatches, times and links: weight passing verifies, compiles and runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeloom.compiler import compile_schedule, weight_passes
+from pipeloom.compiler.passes.compute import compute
+from pipeloom.ir.errors import InvalidScheduleError
+from pipeloom.ir.files import dump_schedule, parse_schedule
+from pipeloom.ir.problem import Objective
+from pipeloom.ir.profile import Link, Links, Profile, StageProfile
+from pipeloom.ir.schedule import Schedule, Transfer, TravelKind
+from pipeloom.ir.simulate import simulate, timed
+from pipeloom.ir.travel import owned
+from pipeloom.ir.verify import verify_schedule
+from pipeloom.solver.families import build_family
+from tests.weight_machine import WeightMachine
+
+TIMES = st.sampled_from([0.0, 0.1, 1.0, 1.7, 3.0])
+SEEDS = st.integers(0, 2**32)
+
+
+@st.composite
+def profiles(draw: st.DrawFn) -> Profile:
+    ranks = draw(st.integers(1, 5))
+    stages = [
+        StageProfile(*draw(st.tuples(TIMES, TIMES, TIMES)), weight_bytes=draw(TIMES) * 1e6)
+        for _ in range(ranks)
+    ]
+    links = draw(st.none() | st.builds(lambda latency: Links(Link(latency, 1.0)), TIMES))
+    return Profile(tuple(stages), ranks, t_comm=draw(TIMES), links=links)
+
+
+def early_weights(transfer: Transfer, random: Random, ops: list[int]) -> Transfer:
+    """Goes on as soon as it has come, or at any time until the family would send it."""
+    if transfer.kind is TravelKind.GRADIENT:
+        return transfer
+    return replace(transfer, after=random.randint(0, transfer.after))
+
+
+def late_gradients(transfer: Transfer, random: Random, ops: list[int]) -> Transfer:
+    """No op waits for D: what it is to collect is kept until it comes."""
+    if transfer.kind is TravelKind.WEIGHT:
+        return transfer
+    return replace(transfer, before=random.choice([transfer.before, ops[transfer.target]]))
+
+
+def more_room(transfer: Transfer, random: Random, ops: list[int]) -> Transfer:
+    return replace(transfer, room=random.randint(0, transfer.room))
+
+
+Change = Callable[[Transfer, Random, list[int]], Transfer]
+
+
+@st.composite
+def schedules(draw: st.DrawFn) -> Schedule:
+    """The family's schedules, and others with the same ops that wait for less."""
+    schedule = build_family("weipipe-interleave", draw(profiles()), draw(st.integers(1, 11)))
+    changes: list[Change] = draw(
+        st.lists(st.sampled_from([early_weights, late_gradients, more_room]), unique=True)
+    )
+    random, transfers = Random(draw(SEEDS)), schedule.transfers
+    ops = [len(row) for row in schedule.order]
+    for change in changes:
+        transfers = tuple(change(transfer, random, ops) for transfer in transfers)
+    return timed(replace(schedule, transfers=transfers))
+
+
+@settings(max_examples=100, deadline=None)
+@given(schedules())
+def test_a_schedule_and_its_file_are_valid(schedule: Schedule) -> None:
+    document = dump_schedule(schedule)
+    assert verify_schedule(document) == []
+    assert dump_schedule(timed(parse_schedule(document, "file"))) == document
+
+
+@settings(max_examples=100, deadline=None)
+@given(schedules(), SEEDS)
+def test_its_program_runs_and_collects_every_gradient_once(schedule: Schedule, seed: int) -> None:
+    machine = WeightMachine(compile_schedule(schedule))
+    machine.run(Random(seed))
+    problem = schedule.problem
+    everything = frozenset(range(problem.microbatches))
+    assert machine.total == dict.fromkeys(range(problem.stages), everything)
+    for rank, mine in enumerate(owned(schedule)):
+        assert machine.ran[rank] == set(schedule.ops(rank))
+        assert machine.stepped[rank] == list(mine)
+        assert not machine.content[rank], "buffers left taken"
+        assert not machine.leaving[rank], "sends not waited for"
+
+
+@settings(max_examples=50, deadline=None)
+@given(schedules())
+def test_passes_leave_their_argument_as_it_was(schedule: Schedule) -> None:
+    program = compute(schedule)
+    for lower in weight_passes(()):
+        before = program.instructions
+        lowered = lower(program)
+        assert program.instructions is before
+        program = lowered
+
+
+@settings(max_examples=100, deadline=None)
+@given(schedules(), SEEDS)
+def test_a_random_change_is_noticed_or_harmless(schedule: Schedule, seed: int) -> None:
+    """The verifier, which sees positions and times alone, agrees with the machine."""
+    random = Random(seed)
+    if not schedule.transfers:
+        return
+    transfers = list(schedule.transfers)
+    if random.random() < 0.5:
+        del transfers[random.randrange(len(transfers))]
+    else:
+        at = random.randrange(len(transfers))
+        number = len(schedule.order[transfers[at].target])
+        transfers[at] = replace(transfers[at], before=random.randint(0, number))
+    changed = replace(schedule, transfers=tuple(transfers), timing=None)
+    try:
+        changed = replace(changed, timing=simulate(changed))
+    except InvalidScheduleError:
+        return
+    if verify_schedule(dump_schedule(changed)):
+        return
+    machine = WeightMachine(compile_schedule(changed))
+    machine.run(Random(seed))
+    everything = frozenset(range(schedule.problem.microbatches))
+    assert set(machine.total.values()) == {everything}
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(1, 6), st.integers(1, 20), *[st.floats(0.125, 4.0)] * 3)
+def test_the_makespan_is_at_most_the_published_one(
+    ranks: int, count: int, t_f: float, t_b: float, t_w: float
+) -> None:
+    profile = Profile((StageProfile(t_f, t_b, t_w),) * ranks, ranks)
+    timing = build_family("weipipe-interleave", profile, count).timing
+    assert timing is not None
+    published = (count + ranks - 1) * (t_f + t_b + t_w)
+    if count > ranks or count == 1 or ranks == 1:
+        assert timing.makespan == pytest.approx(published)
+        assert timing.bubble_rate(Objective.MAKESPAN) == pytest.approx(
+            (ranks - 1) / (count + ranks - 1), abs=1e-9
+        )
+    else:
+        least = ranks * (t_f + t_b + t_w) + (count - 1) * max(t_f, t_b + t_w)
+        assert timing.makespan == pytest.approx(least)
+        assert timing.makespan <= published
