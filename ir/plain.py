@@ -34,7 +34,10 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StageFacts:
-    """One stage's times in ms, its memory, and the bytes of its output (0 if unknown)."""
+    """One stage's times in ms, its memory, and the bytes of its output and its weights.
+
+    Unknown bytes are 0.
+    """
 
     t_f: float
     t_b: float
@@ -42,6 +45,7 @@ class StageFacts:
     m_b: float
     m_w: float
     activation_bytes: float
+    weight_bytes: float
 
     def duration(self, kind: str) -> float:
         return {"F": self.t_f, "B": self.t_b, "W": self.t_w, "BW": self.t_b + self.t_w}[kind]
@@ -147,8 +151,8 @@ def _stage(reader: Reader) -> StageFacts:
     m_b, m_w = reader.number("m_b"), reader.number("m_w")
     if m_w > m_b:
         reader.wrong("m_w", m_w, f"at most m_b ({m_b:g})")
-    activation = reader.optional_number("activation_bytes")
-    return StageFacts(t_f, t_b, t_w, m_b, m_w, activation or 0.0)
+    activation, weight = map(reader.optional_number, ("activation_bytes", "weight_bytes"))
+    return StageFacts(t_f, t_b, t_w, m_b, m_w, activation or 0.0, weight or 0.0)
 
 
 def _network(profile: Reader, ranks: int) -> Network:

@@ -71,7 +71,7 @@ class _Replay:
         tensor, buffers = line.tensor, self.facts.buffers[self.rank]
         if line.buffer >= len(buffers):
             yield f"there is no buffer {line.buffer}: the rank has {len(buffers)}"
-        elif buffers[line.buffer] != (tensor.kind, tensor.stage):
+        elif not self._fits(tensor, *buffers[line.buffer]):
             kind, stage = buffers[line.buffer]
             yield f"buffer {line.buffer} is for {kind}{stage}, not for {tensor.kind}{tensor.stage}"
         held = self.tensor_in.get(line.buffer)
@@ -81,6 +81,13 @@ class _Replay:
         self.tensor_in[line.buffer] = tensor
         self.buffer_of[tensor] = line.buffer
         self.posted.add(tensor)
+
+    def _fits(self, tensor: Named, kind: str, stage: int) -> bool:
+        """Weights and their gradients go into any buffer of their kind for a stage as large."""
+        if kind not in ("w", "dw") or stage >= self.facts.schedule.stages:
+            return (tensor.kind, tensor.stage) == (kind, stage)
+        large, small = map(self.facts.schedule.stage, (stage, tensor.stage))
+        return tensor.kind == kind and large.weight_bytes >= small.weight_bytes
 
     def _wait_receive(self, line: Line) -> Iterator[str]:
         if line.tensor not in self.posted:
@@ -137,8 +144,10 @@ class _Replay:
             return
         if j in self.facts.later:
             onward = Named(kind, s, self.facts.later[j])
-            if onward not in (self.left if kind == "w" else self.sent):
+            if onward not in self.left:
                 yield f"freed before it has gone on as {onward}"
+        elif kind == "dw" and (s not in self.closed or self.closed[s].verb != "step"):
+            yield f"freed before step {s} has read it"
 
     def _compute(self, line: Line) -> Iterator[str]:
         order = self.facts.schedule.order[self.rank]
@@ -193,10 +202,19 @@ class _Replay:
             earlier = self.closed.get(stage)
             if earlier and earlier.verb == "step":
                 yield f"comes after {earlier.text}"
+            if line.verb == "step":
+                yield from self._still_leaving(stage)
             late = self._not_yet_added(stage)
             if late:
                 yield f"comes before {late}"
             self.closed[stage] = line
+
+    def _still_leaving(self, stage: int) -> Iterator[str]:
+        """The owner's weights that are on their way out while their step would change them."""
+        for tensor in sorted(self.sent - self.left):
+            own = tensor.kind == "w" and tensor.number not in self.facts.earlier
+            if own and tensor.stage == stage:
+                yield f"comes before the send of {tensor} is waited for"
 
     def _not_yet_added(self, stage: int) -> str | None:
         """The first op here, or gradient from elsewhere, that has not been added to ``stage``'s."""

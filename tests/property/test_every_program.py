@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from pipeloom.compiler import PASSES, compile_schedule
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.problem import Passing
 from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.ir.program_format import dump_program
 from pipeloom.ir.verify_program import verify_program
@@ -26,10 +25,8 @@ def programs(draw: st.DrawFn) -> dict[str, Any]:
     stages = tuple(StageProfile(*(draw(TIMES) for _ in range(3))) for _ in range(ranks))
     profile = Profile(stages, ranks, draw(TIMES))
     schedule = build_family(draw(NAMES), profile, draw(st.integers(1, 7)))
-    passing = schedule.problem.placement.passing
-    assume(passing in PASSES)
-    apart = ranks > 1 and passing is Passing.ACTIVATIONS
-    tied = [[0, schedule.problem.stages - 1]] if apart and draw(st.booleans()) else []
+    assume(schedule.problem.placement.passing in PASSES)
+    tied = [[0, schedule.problem.stages - 1]] if ranks > 1 and draw(st.booleans()) else []
     return json.loads(json.dumps(dump_program(compile_schedule(schedule, tied=tied))))  # type: ignore[no-any-return]
 
 

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.ops import parse_order
 from pipeloom.ir.problem import Passing, Placement, Problem
 from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.ir.program_format import dump_program
 from pipeloom.ir.schedule import Schedule, Transfer, TravelKind
 from pipeloom.ir.schedule_format import dump_schedule
 from pipeloom.ir.verify_program import verify_program
+from pipeloom.solver.families import build_family
 
 Document = dict[str, Any]
 STAGE = StageProfile(1.0, 1.0, 1.0)
@@ -244,8 +248,8 @@ OWNER = """
     0BW0
     wait send w0.0
     wait recv dw0.1
-    free dw0.1
     step 0
+    free dw0.1
 """
 WORKER = """
     recv w0.0 from 0 into 0
@@ -285,8 +289,12 @@ def test_weights_and_gradients_that_travel_are_valid() -> None:
          "(send dw0.1 to 0): sent after 1 ops of the rank, before the 2 that it waits for"),
         ([(1, "0BW1\n    free w0.0\n    send dw0.1 to 0", "send dw0.1 to 0\n0BW1\nfree w0.0")],
          "(0BW1): its gradient never leaves for rank 0, which steps stage 0"),
-        ([(0, "wait recv dw0.1\n    free dw0.1\n    step 0", "step 0\nwait recv dw0.1\nfree dw0.1")],
+        ([(0, "wait recv dw0.1\n    step 0", "step 0\nwait recv dw0.1")],
          "(step 0): comes before dw0.1 has come"),
+        ([(0, "step 0\n    free dw0.1", "free dw0.1\nstep 0")],
+         "(free dw0.1): freed before step 0 has read it"),
+        ([(0, "    wait send w0.0\n", ""), (0, "free dw0.1", "free dw0.1\nwait send w0.0")],
+         "(step 0): comes before the send of w0.0 is waited for"),
         ([(1, "    wait send dw0.1", "wait send dw0.1\nstep 0")],
          "(step 0): no stage of it is owned by this rank"),
         ([(0, "send w0.0 to 1\n", "\n"), (0, "wait send w0.0\n", "\n")],
@@ -310,8 +318,8 @@ RING = [
     0BW0
     wait send w0.0
     wait recv dw0.3
-    free dw0.3
     step 0
+    free dw0.3
     """,
     """
     recv w0.0 from 0 into 0
@@ -333,8 +341,8 @@ RING = [
     free w0.1
     wait recv dw0.2
     send dw0.3 to 0
-    free dw0.2
     wait send dw0.3
+    free dw0.2
     """,
 ]
 
@@ -367,7 +375,7 @@ def test_copies_that_go_on_are_valid() -> None:
          "(send w0.1 to 2): its copy has not come with w0.0, or is freed"),
         ([(2, "wait recv dw0.2\n    send dw0.3 to 0", "send dw0.3 to 0\nwait recv dw0.2")],
          "(send dw0.3 to 0): its copy has not come with dw0.2, or is freed"),
-        ([(2, "send dw0.3 to 0\n    free dw0.2", "free dw0.2\nsend dw0.3 to 0")],
+        ([(2, "wait send dw0.3\n    free dw0.2", "free dw0.2\nwait send dw0.3")],
          "(free dw0.2): freed before it has gone on as dw0.3"),
         ([(0, "    step 0", ""), (0, "    send w0.0 to 1", "step 0\nsend w0.0 to 1")],
          "(send w0.0 to 1): sent after step 0"),
@@ -378,6 +386,16 @@ def test_breaches_of_copies_that_go_on_are_named(
 ) -> None:
     violations = verify_program(ring(*edits))
     assert any(expected in line for line in violations), violations
+
+
+def test_a_buffer_of_weights_serves_any_stage_that_is_not_larger() -> None:
+    profile = Profile((replace(STAGE, weight_bytes=2.0), replace(STAGE, weight_bytes=3.0)), 2)
+    schedule = build_family("weipipe-interleave", profile, 2)
+    program = dump_program(compile_schedule(schedule))
+    assert verify_program(program) == []
+    assert "w1" in program["buffers"][0]
+    program["buffers"][0] = [name.replace("w1", "w0") for name in program["buffers"][0]]
+    assert any("buffer 0 is for w0, not for w1" in line for line in verify_program(program))
 
 
 # shapes ---------------------------------------------------------------------------------------
