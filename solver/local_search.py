@@ -13,7 +13,7 @@ import numpy as np
 
 from pipeloom.ir.costs import Costs
 from pipeloom.ir.ops import KIND_MASK, IntArray, OpKind
-from pipeloom.ir.problem import Objective
+from pipeloom.ir.problem import Objective, Problem
 
 from .anneal import anneal_kernel
 from .chain import ROUNDING, Chain
@@ -107,9 +107,9 @@ _MUTATIONS = (_warm_one, _warm_one, _warm_up_to, _defer_one, _fill, _patience)
 class Annealer:
     """Simulated annealing from the best order, each round with a temperature and reach of its own."""
 
-    def __init__(self, best: Incumbent, rng: np.random.Generator) -> None:
-        self._costs = Costs.of(best.problem)
-        self._makespan = best.problem.objective is Objective.MAKESPAN
+    def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
+        self._costs = Costs.of(problem)
+        self._makespan = problem.objective is Objective.MAKESPAN
         self._rng = rng
         self._state = rng.integers(1, 1 << 62, size=1).astype(np.uint64)
         self._unit = float(self._costs.durations[:3].mean())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
+from itertools import count
 from typing import Protocol
 
 import numpy as np
@@ -16,12 +18,16 @@ from pipeloom.ir.schedule import Schedule
 from .bounds import lower_bound
 from .chain import Chain
 from .construct import Constructor, Rows, settings
+from .exact import BACKENDS
 from .families import FAMILIES
 from .feasibility import check_feasible
 from .incumbent import Incumbent, Listener
 from .local_search import Annealer, Tried, Tuner
 
-SOLVERS = ("auto", "heuristic")
+EXACT_OPS = 400
+"""Up to how many ops ``auto`` tries an exact solver."""
+EXACT_AFTER = 4
+"""Rounds of local search before it does."""
 
 
 class Round(Protocol):
@@ -51,13 +57,14 @@ def optimize(
     best = Incumbent(problem, lower_bound(problem), time_limit, progress, should_stop)
     best.offer(one_at_a_time(problem), "one-at-a-time")
     with suppress(KeyboardInterrupt):  # the best so far is what the user asked for
-        search(best, np.random.default_rng(seed))
+        _PORTFOLIOS.get(solver, partial(exactly, solver=solver))(best, seed)
     return best.schedule(solver, seed)
 
 
 def _check(problem: Problem, solver: str) -> None:
-    if solver not in SOLVERS:
-        raise InputError(f"solver: {solver}: expected {' or '.join(SOLVERS)}")
+    known = [*_PORTFOLIOS, *BACKENDS]
+    if solver not in known:
+        raise InputError(f"solver: expected {' or '.join(known)}, got {solver!r}")
     if problem.placement.passing is not Passing.ACTIVATIONS:
         raise InputError(
             f"passing: {problem.placement.passing.value}: optimize plans activation passing alone; "
@@ -77,18 +84,73 @@ def one_at_a_time(problem: Problem) -> Rows:
     return tuple(map(pack, rows))
 
 
-def search(best: Incumbent, rng: np.random.Generator) -> None:
-    """Constructs, then improves settings and orders in turn until proven or told to stop."""
-    rounds: list[Round] = [Annealer(best, rng)]
+def automatically(best: Incumbent, seed: int) -> None:
+    """Constructs and improves; small problems go to an exact solver for half of the time left."""
+    rounds = start(best, seed)
+    if 3 * best.problem.stages * best.problem.microbatches <= EXACT_OPS:
+        improve(best, rounds, EXACT_AFTER)
+        solve_exactly(best, "cp-sat", best.seconds_left / 2, seed)
+    improve(best, rounds)
+
+
+def heuristically(best: Incumbent, seed: int) -> None:
+    """Constructs, then improves."""
+    improve(best, start(best, seed))
+
+
+def exactly(best: Incumbent, seed: int, solver: str) -> None:
+    """Constructs, then leaves all to an exact solver."""
+    start(best, seed)
+    solve_exactly(best, solver, best.seconds_left, seed)
+
+
+_PORTFOLIOS: Mapping[str, Callable[[Incumbent, int], None]] = {
+    "auto": automatically,
+    "heuristic": heuristically,
+}
+
+
+def start(best: Incumbent, seed: int) -> list[Round]:
+    """Builds the first schedules; returns what can improve them."""
+    rng = np.random.default_rng(seed)
     chain = Chain.of(best.problem)
     if chain is None:
         build_families(best)
-    else:
-        constructor = Constructor(best.problem, chain)
-        rounds.append(Tuner(constructor, construct(best, constructor), rng))
-    while not best.over():
-        for improve in rounds:
-            improve.round(best)
+        return [Annealer(best.problem, rng)]
+    constructor = Constructor(best.problem, chain)
+    tried = construct(best, constructor)
+    return [Annealer(best.problem, rng), Tuner(constructor, tried, rng)]
+
+
+def improve(best: Incumbent, rounds: Sequence[Round], times: int | None = None) -> None:
+    """Goes round ``times`` times, or until it is over: proven, out of time or told to stop."""
+    for _ in count() if times is None else range(times):
+        for each in rounds:
+            if best.over():
+                return
+            each.round(best)
+
+
+def solve_exactly(best: Incumbent, solver: str, time_limit: float, seed: int) -> None:
+    """Gives the best schedule to an exact solver and takes what it finds and proves."""
+    if best.over():
+        return
+
+    def take(found: Schedule) -> None:
+        best.offer(found.order, "ilp")
+
+    result = BACKENDS[solver](
+        best.problem,
+        incumbent=best.schedule(solver, seed),
+        lower_bound=best.bound.value,
+        time_limit=time_limit,
+        seed=seed,
+        on_solution=take,
+        should_stop=best.over,
+    )
+    if result.schedule is not None:
+        take(result.schedule)
+    best.raise_bound(result.lower_bound, solver)
 
 
 def build_families(best: Incumbent) -> None:

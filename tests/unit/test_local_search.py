@@ -81,7 +81,7 @@ def test_annealing_turns_the_worst_order_into_a_good_one() -> None:
     best = Incumbent(problem, lower_bound(problem), time_limit=60)
     best.offer(one_at_a_time(problem), "one-at-a-time")
     worst = best.cost
-    annealer = Annealer(best, np.random.default_rng(0))
+    annealer = Annealer(problem, np.random.default_rng(0))
     for _ in range(3):
         annealer.round(best)
     assert best.bound.value <= best.cost < 0.7 * worst

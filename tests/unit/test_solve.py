@@ -10,8 +10,11 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.problem import Objective, Passing, Placement, Problem
 from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.ir.schedule import Schedule, Status
+from pipeloom.solver.bounds import lower_bound
+from pipeloom.solver.exact import BACKENDS
 from pipeloom.solver.incumbent import Progress
 from pipeloom.solver.solve import optimize
+from tests.exhaustive import optimum
 
 ZB_6_2B = StageProfile(29.718, 29.444, 19.927, m_b=303104.0, m_w=131072.0)
 
@@ -107,6 +110,19 @@ def test_stopping_at_once_still_gives_a_schedule() -> None:
     assert schedule.num_ops == 8 * 24 * 3
 
 
+@pytest.mark.parametrize("solver", ["auto", *BACKENDS])
+def test_exact_solvers_close_the_gap_that_bounds_leave(solver: str) -> None:
+    stages = tuple(StageProfile(*times) for times in ((1, 2, 1), (1, 2, 3), (1, 2, 3)))
+    problem = Problem.linear(Profile(stages, 3, 0.5), 2, 2.0)
+    assert lower_bound(problem).value == 15.0
+    assert optimum(problem, in_order=False) == 16.0
+    schedule = optimize(problem, solver=solver, time_limit=30)
+    assert schedule.timing is not None
+    assert schedule.timing.period == 16.0
+    assert schedule.report is not None
+    assert schedule.report.status is Status.OPTIMAL
+
+
 @pytest.mark.parametrize("owners", [(0, 1, 2, 0, 1, 2), (0, 1, 2, 2, 1, 0)])
 def test_several_stages_a_rank_are_searched(owners: tuple[int, ...]) -> None:
     stage = StageProfile(1.0, 1.0, 0.8, 1.0, 0.5)
@@ -128,5 +144,7 @@ def test_weight_passing_is_refused_in_one_line() -> None:
 
 
 def test_an_unknown_solver_is_refused_in_one_line() -> None:
-    with pytest.raises(InputError, match=r"^solver: simplex: expected auto or "):
+    with pytest.raises(
+        InputError, match=r"^solver: expected auto or heuristic or .*, got 'simplex'$"
+    ):
         optimize(zero_bubble(1), solver="simplex")
