@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 
 from pipeloom.ir import program as ir
+from pipeloom.ir.costs import Costs
 from pipeloom.ir.ops import Op, OpKind
 
 from .carriers import Carrier, pass_gradient, pass_output
@@ -58,7 +60,7 @@ class Executor:
 
     ``runners`` and ``cells`` are those of the (stage, microbatch) pairs of this rank;
     ``carriers`` knows the tensors of each kind; ``reduce`` and ``step`` make the calls for the
-    instructions of that name.
+    instructions of that name. ``pace`` stretches each op to its time in the program's profile.
     """
 
     def __init__(
@@ -73,8 +75,10 @@ class Executor:
         device: torch.device,
         reduce: Callable[[tuple[int, ...]], Call],
         step: Callable[[int], Call],
+        pace: bool = False,
     ) -> None:
         self.program = program
+        self._least = Costs.of(program.schedule.problem).durations / 1e3 if pace else None
         self._transport = transport
         self._memory = memory
         self._cells, self._runners, self._carriers = cells, runners, carriers
@@ -141,7 +145,9 @@ class Executor:
     def _compute(self, compute: ir.Compute) -> Call:
         op = compute.op
         cell, runner = self._cells[op.stage, op.microbatch], self._runners[op.stage]
-        run = partial(_METHODS[op.kind], runner, cell)
+        run: Call = partial(_METHODS[op.kind], runner, cell)
+        if self._least is not None:
+            run = partial(_stretched, run, float(self._least[op.kind, op.stage]))
         hand_over = self._hand_over(op, cell)
         mark, first = self.clock.mark, self._marks
         self._marks += 2
@@ -173,6 +179,13 @@ class Executor:
             f"{str(instruction)!r}{'' if peer is None else f', peer rank {peer}'}: "
             f"{type(error).__name__}: {error}"
         )
+
+
+def _stretched(run: Call, seconds: float) -> None:
+    """Runs and then sleeps until ``seconds`` after the start."""
+    end = time.perf_counter() + seconds
+    run()
+    time.sleep(max(0.0, end - time.perf_counter()))
 
 
 _METHODS: dict[OpKind, Callable[[StageRunner, Cell], None]] = {

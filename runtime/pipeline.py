@@ -56,6 +56,9 @@ class Pipeline:
         device: where received tensors live; by default where the parameters do.
         timeout: seconds that a message or a reduction may take.
         memory: count live activation bytes (see :class:`~pipeloom.runtime.memory.Ledger`).
+        pace: let each op take at least its time in the program's profile, asleep for the rest, as
+            on devices of that speed: where ranks share cores, an op would otherwise be the faster
+            the more of the others are idle. On a CPU only.
 
     Raises InputError where the program does not fit the processes, the stages or the ties.
     """
@@ -72,6 +75,7 @@ class Pipeline:
         device: torch.device | str | None = None,
         timeout: float = 300.0,
         memory: bool = True,
+        pace: bool = False,
     ) -> None:
         self.program = program
         self.microbatches = program.schedule.problem.microbatches
@@ -84,6 +88,9 @@ class Pipeline:
         self.modules = {s: self.store.module(s) for s in owned}
         found = device_of(list(self.modules.values()))
         self.device = found if device is None else torch.device(device)
+        if pace and self.device.type != "cpu":
+            raise InputError(f"pace: expected a CPU, got {self.device}: its ops do not wait")
+        self._pace = pace
         self._transport = connect(self._routes(tied, timeout), self.device, group)
         self._tied = TiedParameters(tied, self._owners, self.store, self._transport)
         self._memory = Ledger() if memory else NoLedger()
@@ -264,6 +271,7 @@ class Pipeline:
             device=self.device,
             reduce=self._tied.reduction,
             step=self._stepping,
+            pace=self._pace,
         )
         return self._executor
 

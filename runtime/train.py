@@ -30,6 +30,7 @@ class RunSettings:
 
     ``seed`` is set in each process before the model is made; ``progress`` writes a line a step to
     standard error; ``timeout`` bounds the run and ``message_timeout`` a message, in seconds.
+    ``pace`` lets each op take at least its planned time, as :class:`Pipeline` explains.
     """
 
     steps: int = 1
@@ -38,6 +39,7 @@ class RunSettings:
     device: str = "cpu"
     progress: bool = False
     memory: bool = True
+    pace: bool = False
     timeout: float | None = None
     message_timeout: float = 300.0
 
@@ -48,6 +50,8 @@ class RunSettings:
             raise InputError(f"dtype: expected {' or '.join(DTYPES)}, got {self.dtype}")
         if self.device not in ("cpu", "cuda"):
             raise InputError(f"device: expected cpu or cuda, got {self.device}")
+        if self.pace and self.device != "cpu":
+            raise InputError(f"pace: expected device cpu, got {self.device}: its ops do not wait")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,6 +143,7 @@ def make_pipeline(program: Program, model: ModelSource, settings: RunSettings) -
         device=device,
         timeout=settings.message_timeout,
         memory=settings.memory,
+        pace=settings.pace,
     )
 
 
