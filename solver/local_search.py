@@ -24,6 +24,8 @@ POOL = 8
 """How many settings are tuned side by side."""
 SLICE = 10_000_000
 """Ops that are simulated between two looks at the clock, about 0.2 s."""
+BUILD_OP, BUILD = 10, 20_000
+"""What building one order costs, an op and in all, in simulated ops."""
 SLICES = 4
 """Slices in a round of annealing."""
 COLD = 0.03
@@ -50,8 +52,8 @@ class Tuner:
         self._constructor = constructor
         self._pool = sorted(tried, key=lambda t: t.cost)[:POOL]
         self._rng = rng
-        chain = constructor.chain
-        self._builds = max(10, SLICE // (10 * 3 * chain.stages * chain.microbatches))
+        ops = 3 * constructor.chain.stages * constructor.chain.microbatches
+        self._builds = max(10, SLICE // (BUILD_OP * ops + BUILD))
 
     def round(self, best: Incumbent) -> None:
         for _ in range(self._builds if self._pool else 0):
