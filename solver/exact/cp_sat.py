@@ -94,10 +94,8 @@ class _Search(cp_model.CpSolverSolutionCallback):
 
     def on_solution_callback(self) -> None:
         start = np.array([self.value(v) for v in self._model.start], dtype=np.float64)
-        literals = {pair: bool(self.value(v)) for pair, v in self._model.before.items()}
-        order = tuple(
-            _sorted(self._model, ops, literals) for ops in self._model.formulation.rank_ops
-        )
+        first = {pair: bool(self.value(v)) for pair, v in self._model.before.items()}
+        order = self._model.formulation.ordered(first)
         self._found.put(Positions(start / self._model.ticks.per_unit, order))
 
     def next(self, should_stop: Callable[[], bool] | None) -> Positions | None:
@@ -119,14 +117,3 @@ class _Search(cp_model.CpSolverSolutionCallback):
     def __exit__(self, *_: object) -> None:
         self._solver.stop_search()
         self._thread.join()
-
-
-def _sorted(
-    model: Model, ops: tuple[int, ...], literals: dict[tuple[int, int], bool]
-) -> tuple[int, ...]:
-    """A rank's ops in order: by how many of the others run before each."""
-    before = {i: int(model.formulation.precedes[list(ops), i].sum()) for i in ops}
-    for (a, b), first in literals.items():
-        if a in before:
-            before[b if first else a] += 1
-    return tuple(sorted(ops, key=before.__getitem__))

@@ -95,21 +95,9 @@ def _order(model: Model) -> None:
         literal = model.before[a, b] = cp.new_bool_var(f"{a}<{b}")
         cp.add(model.start[b] >= model.end(a)).only_enforce_if(literal)
         cp.add(model.start[a] >= model.end(b)).only_enforce_if(~literal)
-    for ops in model.formulation.rank_ops:
-        instant = [i for i in ops if model.duration[i] == 0]
-        for a in instant:
-            for b in instant:
-                for c in instant:
-                    if len({a, b, c}) == 3:
-                        cp.add_bool_or(
-                            _negated(model.runs_before(a, b)),
-                            _negated(model.runs_before(b, c)),
-                            model.runs_before(a, c),
-                        )
-
-
-def _negated(literal: cp_model.LiteralT) -> cp_model.LiteralT:
-    return not literal if isinstance(literal, bool) else ~literal
+    instant = {i for i, duration in enumerate(model.duration) if duration == 0}
+    for a, b, c in model.formulation.cycles(instant):
+        cp.add_bool_or(*(model.runs_before(j, i) for i, j in ((a, b), (b, c), (c, a))))
 
 
 def _dependencies(model: Model) -> None:

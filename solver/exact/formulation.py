@@ -42,14 +42,16 @@ ops come after; its last is the last W of one of its stages.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import permutations
 
 import numpy as np
 
 from pipeloom.ir.costs import Costs
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.ops import FloatArray, Op, OpKind
+from pipeloom.ir.ops import FloatArray, IntArray, Op, OpKind
 from pipeloom.ir.problem import Objective, Passing, Problem
 
 from .precedence import KINDS, BoolArray, Dependency, dependencies_of, index, precedes_of
@@ -140,6 +142,60 @@ class Formulation:
             found += [(ops[a], ops[b]) for a, b in pairs.tolist()]
         return tuple(found)
 
+    def ordered(self, first: Mapping[tuple[int, int], bool]) -> tuple[tuple[int, ...], ...]:
+        """Each rank's ops in order, given of each open pair whether its first op runs first."""
+        before = np.zeros(len(self.ops), dtype=np.int64)
+        for ops in self.rank_ops:
+            before[list(ops)] = self.precedes[np.ix_(ops, ops)].sum(axis=0)
+        for (a, b), leads in first.items():
+            before[b if leads else a] += 1
+        return tuple(tuple(sorted(ops, key=before.__getitem__)) for ops in self.rank_ops)
+
+    def cycles(self, instant: Collection[int]) -> Iterator[tuple[int, int, int]]:
+        """The ops a, b, c of one rank that could run a before b before c before a, all at once.
+
+        Times make orders transitive but for ops that take none: those of ``instant``.
+        """
+        fixed = self.precedes | self.precedes.T
+        for ops in self.rank_ops:
+            for a, b, c in permutations([i for i in ops if i in instant], 3):
+                if a == min(a, b, c) and not (fixed[a, b] and fixed[b, c] and fixed[c, a]):
+                    yield a, b, c
+
+    @cached_property
+    def heads(self) -> FloatArray:
+        """(N,): no op starts earlier, by what must come before it."""
+        head = np.zeros(len(self.ops))
+        for i in self._sequence:
+            for j, gap in self._followers[i]:
+                head[j] = max(head[j], head[i] + gap)
+        return head
+
+    @cached_property
+    def tails(self) -> FloatArray:
+        """(N,): from its start to the end of all it must come before, at least."""
+        tail = self.duration.copy()
+        for i in reversed(self._sequence):
+            for j, gap in self._followers[i]:
+                tail[i] = max(tail[i], gap + tail[j])
+        return tail
+
+    @cached_property
+    def _sequence(self) -> list[int]:
+        """All ops, each after those that must precede it."""
+        before: IntArray = self.precedes.sum(axis=0)
+        return [int(i) for i in np.argsort(before, kind="stable")]
+
+    @cached_property
+    def _followers(self) -> list[list[tuple[int, float]]]:
+        """For each op, those that start at least so much later than it starts."""
+        followers: list[list[tuple[int, float]]] = [[] for _ in self.ops]
+        for d in self.dependencies:
+            followers[d.before].append((d.after, float(self.duration[d.before]) + d.delay))
+        for a, b in self.adjacent:
+            followers[a].append((b, float(self.duration[a])))
+        return followers
+
     @cached_property
     def first(self) -> tuple[int | None, ...]:
         """Each rank's first op; None where it has none."""
@@ -183,20 +239,20 @@ class Formulation:
     def _earliest(self, i: int) -> Earliest:
         op, rank = self.ops[i], self.rank_of[i]
         stages = self.problem.placement.stages_of(rank)
-        after = [
-            (self.index(OpKind.F, s, k), 0.0)
+        after = {
+            self.index(OpKind.F, s, k): 0.0
             for s in stages
             for k in ((op.microbatch - 1,) if s == op.stage else range(self.problem.microbatches))
             if k >= 0
-        ]
+        }
         if op.stage > 0:
-            delay = float(self.costs.into_f[op.stage, 0])
-            after += [
-                (self.index(OpKind.F, op.stage - 1, k), delay)
-                for k in range(op.microbatch, self.problem.microbatches)
-            ]
+            for k in range(op.microbatch, self.problem.microbatches):
+                delay = float(self.costs.into_f[op.stage, 0])
+                after[self.index(OpKind.F, op.stage - 1, k)] = delay
         backwards = tuple(self.index(OpKind.B, s, 0) for s in stages)
-        return Earliest(i, backwards, tuple((o, d) for o, d in after if not self.precedes[i, o]))
+        return Earliest(
+            i, backwards, tuple((o, d) for o, d in after.items() if not self.precedes[i, o])
+        )
 
     @cached_property
     def horizon(self) -> float:
