@@ -50,6 +50,15 @@ def add_memory_limit(parser: argparse.ArgumentParser) -> None:
 
 
 def add_solver(parser: argparse.ArgumentParser, time_limit: float) -> None:
+    """What the optimizer is told, the instance aside."""
+    parser.add_argument(
+        "--placement",
+        metavar="P",
+        type=chunks,
+        default=1,
+        help="where stages live: linear (stage s on rank s, the default) or interleaved:K "
+        "(stage s on rank s mod P, K stages a rank; a profile of one stage a rank is cut)",
+    )
     parser.add_argument(
         "--solver",
         choices=["auto", "cp-sat", "milp", "heuristic"],
@@ -85,6 +94,19 @@ def count(text: str) -> int:
             f"expected a whole number from 1 to {MOST_MICROBATCHES}, got {text!r}"
         )
     return value
+
+
+def chunks(text: str) -> int:
+    """The stages a rank of a placement that the optimizer plans."""
+    name, colon, parameter = text.partition(":")
+    value = _integer(parameter) if colon else None
+    if text == "linear":
+        return 1
+    if name == "interleaved" and value is not None and 1 <= value <= 64:
+        return value
+    raise argparse.ArgumentTypeError(
+        f"expected linear or interleaved:K, which is what optimize plans so far, got {text!r}"
+    )
 
 
 def whole(text: str) -> int:

@@ -10,7 +10,7 @@ from pipeloom.ir.errors import InfeasibleError, InputError
 from .arguments import add_instance, add_memory_limit, add_profile, add_solver, example
 from .optimize import solve
 from .output import print_json, table
-from .problems import linear_problem, load
+from .problems import load, make_problem
 
 if TYPE_CHECKING:
     from pipeloom.ir.profile import Profile
@@ -84,7 +84,7 @@ def compare_families(
 
 def _optimized(args: argparse.Namespace, profile: Profile) -> dict[str, Any]:
     try:
-        problem = linear_problem(args, profile, args.memory_limit)
+        problem = make_problem(args, profile, args.memory_limit)
         schedule, _ = solve(args, problem)
     except InfeasibleError as error:
         return _infeasible(OPTIMIZER, error)

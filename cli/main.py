@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "verify": ("verify", "check a schedule or program, whoever made it"),
     "show": ("show", "a picture: in the terminal, SVG, HTML, PNG or a Chrome trace"),
     "compile": ("compile", "schedule to per-rank instruction lists"),
+    "run": ("run", "train with a compiled program on local processes or under torchrun"),
     "export": ("export", "schedule to another system's format"),
     "import": ("import_", "another system's format to a schedule"),
 }
@@ -110,6 +111,8 @@ def _fail(error: PipeloomError, *, as_json: bool) -> int:
     """One line a fault on standard error; with ``--json`` a "no" is an answer on standard output."""
     for line in str(error).splitlines():
         _say(line)
+    if os.environ.get(TRACEBACK) and getattr(error, "details", ""):
+        print(error.details, file=sys.stderr)  # type: ignore[attr-defined]
     answer: dict[str, Any] | None = None
     if isinstance(error, InfeasibleError):
         answer = {

@@ -20,14 +20,13 @@ from .arguments import (
     example,
 )
 from .output import check_output, finish_schedule
-from .problems import linear_problem, load, named
+from .problems import load, make_problem
 from .progress import ProgressLine, interruptible
 
 if TYPE_CHECKING:
     from pipeloom.ir.problem import Problem
     from pipeloom.ir.schedule import Schedule
 
-PLACEMENTS = ("linear",)
 PASSINGS = ("activations", "auto")
 
 
@@ -35,12 +34,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_profile(parser)
     add_instance(parser)
     add_memory_limit(parser)
-    parser.add_argument(
-        "--placement",
-        metavar="P",
-        default="linear",
-        help="where stages live: linear (stage s on rank s, the default and all there is so far)",
-    )
     parser.add_argument(
         "--passing",
         choices=["activations", "weights", "auto"],
@@ -52,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     example(
         parser,
         "pipeloom optimize profile.json -m 24 --memory-limit 16 -o schedule.json",
+        "pipeloom optimize profile.json -m 24 --placement interleaved:2 -o schedule.json",
         "pipeloom optimize profile.json -m 8 --time-limit 10 --json",
     )
 
@@ -59,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     _check_supported(args)
     check_output(args)
-    problem = linear_problem(args, load(args), args.memory_limit)
+    problem = make_problem(args, load(args), args.memory_limit)
     schedule, stopped = solve(args, problem)
     if stopped:
         print("pipeloom: interrupted: this is the best schedule so far", file=sys.stderr)
@@ -88,11 +82,6 @@ def solve(args: argparse.Namespace, problem: Problem, label: str = "") -> tuple[
 
 
 def _check_supported(args: argparse.Namespace) -> None:
-    if args.placement not in PLACEMENTS:
-        raise InputError(
-            f"--placement: expected {' or '.join(PLACEMENTS)}, the one that optimize plans so far, "
-            f"got {args.placement!r} (build interleaved-1f1b:K {named(args.profile)} interleaves stages)"
-        )
     if args.passing not in PASSINGS:
         raise InputError(
             f"--passing: expected {' or '.join(PASSINGS)}: optimize plans activation passing so far, "

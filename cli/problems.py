@@ -29,18 +29,36 @@ def load(args: argparse.Namespace) -> Profile:
     return profile
 
 
-def linear_problem(
-    args: argparse.Namespace, profile: Profile, memory_limit: float | None
-) -> Problem:
-    """The problem that the optimizer solves. Raises InputError for a profile it has no place for."""
-    from pipeloom.ir.problem import Objective, Problem
+def make_problem(args: argparse.Namespace, profile: Profile, memory_limit: float | None) -> Problem:
+    """The problem that the optimizer solves.
 
-    if profile.num_stages != profile.ranks:
-        raise InputError(
-            f"{args.profile}: num_stages: expected {profile.ranks}, one stage a rank for the linear "
-            f"placement that optimize plans, got {profile.num_stages}"
-        )
-    return Problem.linear(profile, args.microbatches, memory_limit, Objective(args.objective))
+    Raises InputError where the profile's stages do not fit the placement that ``args`` name.
+    """
+    from pipeloom.ir.problem import Objective, Placement, Problem
+
+    chunks = args.placement
+    if chunks != 1 and profile.num_stages == profile.ranks:
+        profile = profile.split(chunks)
+    if profile.num_stages != chunks * profile.ranks:
+        raise InputError(_misplaced(named(args.profile), profile, chunks))
+    placement = (
+        Placement.linear(profile.ranks)
+        if chunks == 1
+        else Placement.interleaved(profile.ranks, chunks)
+    )
+    limit = profile.limit_from(memory_limit)
+    return Problem(profile, args.microbatches, placement, limit, Objective(args.objective))
+
+
+def _misplaced(where: str, profile: Profile, chunks: int) -> str:
+    stages, ranks = profile.num_stages, profile.ranks
+    expected = f"{ranks}" if chunks == 1 else f"{ranks} (to be cut) or {chunks * ranks}"
+    placement = "linear" if chunks == 1 else f"interleaved:{chunks}"
+    hint = f"; --placement interleaved:{stages // ranks} fits" if stages % ranks == 0 else ""
+    return (
+        f"{where}: num_stages: expected {expected} for the placement {placement} on {ranks} ranks, "
+        f"got {stages}{hint}"
+    )
 
 
 def named(path: str) -> str:

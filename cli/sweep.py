@@ -19,7 +19,7 @@ from .arguments import add_instance, add_profile, add_solver, example, limits
 from .compare import compare_families
 from .optimize import solve
 from .output import print_json, table
-from .problems import linear_problem, load
+from .problems import load, make_problem
 
 if TYPE_CHECKING:
     from pipeloom.ir.profile import Profile
@@ -87,7 +87,7 @@ def _sweep(args: argparse.Namespace, profile: Profile, folder: Path) -> list[dic
     results: list[dict[str, Any]] = []
     best: Schedule | None = None
     for limit in args.memory_limits:
-        problem = linear_problem(args, profile, limit)
+        problem = make_problem(args, profile, limit)
         try:
             schedule, stopped = solve(args, problem, label=f"limit {limit:g}: ")
         except InfeasibleError as error:

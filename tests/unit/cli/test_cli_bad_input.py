@@ -168,6 +168,18 @@ def test_files(pipeloom: Command, tmp_path: Path, case: str, command: list[str])
     assert done.err == f"pipeloom: {path}: {line}\n"
 
 
+def test_stages_that_the_placement_does_not_fit(pipeloom: Command, tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps(profile_document(stages=[STAGE] * 4)))
+    done = pipeloom("optimize", path, "-m", 2)
+    assert (done.code, done.out) == (2, "")
+    assert done.err == (
+        f"pipeloom: {path}: num_stages: expected 2 for the placement linear on 2 ranks, got 4; "
+        "--placement interleaved:2 fits\n"
+    )
+    assert pipeloom("optimize", path, "-m", 2, "--placement", "interleaved:3").code == 2
+
+
 def test_a_number_too_large_for_a_float(pipeloom: Command, tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     path.write_text(json.dumps(profile_document()).replace('"t_comm": 0.0', '"t_comm": 1e400'))
@@ -223,7 +235,8 @@ USAGE: dict[str, tuple[list[str], str]] = {
     ),
     "an unknown placement": (
         ["optimize", "P", "-m", "2", "--placement", "wave:2"],
-        "--placement: expected linear, the one that optimize plans so far, got 'wave:2'",
+        "argument --placement: expected linear or interleaved:K, which is what optimize plans so far,"
+        " got 'wave:2'",
     ),
     "weights": (
         ["optimize", "P", "-m", "2", "--passing", "weights"],

@@ -56,6 +56,14 @@ def test_optimize_answers_with_its_report(pipeloom: Command, profile: Path, tmp_
     assert pipeloom("optimize", profile, "-m", 4, "-q", "--json").err == ""
 
 
+def test_optimize_interleaves_stages(pipeloom: Command, profile: Path) -> None:
+    words = ["optimize", profile, "-m", 2, "--time-limit", 2, "-q"]
+    document = pipeloom(*words, "--placement", "interleaved:2").json
+    assert document["stages"] == 4
+    ranks = [{op["stage"] for op in ops} for ops in document["order"]]
+    assert ranks == [{0, 2}, {1, 3}]
+
+
 @pytest.mark.parametrize("command", [["optimize"], ["build", "zb-h1"]], ids=lambda words: words[0])
 def test_an_infeasible_limit_is_a_no_that_names_the_smallest(
     pipeloom: Command, profile: Path, tmp_path: Path, command: list[str]

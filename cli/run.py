@@ -1,0 +1,109 @@
+"""Trains with a compiled program: one process a rank on this machine, or one rank under torchrun.
+
+--model names a model source, as in examples.gpt:small; its module is looked for in the current
+folder too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from typing import TYPE_CHECKING, Any
+
+from .arguments import count, example, seconds, whole
+from .models import add_model, need_torch
+from .output import print_json
+from .problems import named
+
+if TYPE_CHECKING:
+    from pipeloom.ir.schedule import Schedule
+    from pipeloom.runtime.train import RunResult
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("program", metavar="PROGRAM", help="program file, - for standard input")
+    add_model(parser)
+    parser.add_argument(
+        "--steps", metavar="N", type=count, default=1, help="optimizer steps, 1 by default"
+    )
+    parser.add_argument("--seed", metavar="N", type=whole, default=0, help="0 by default")
+    parser.add_argument(
+        "--trace", metavar="FILE", help="writes the median step, a schedule with measured times"
+    )
+    parser.add_argument("--timeout", metavar="S", type=seconds, help="gives up after so long")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no line a step")
+    example(
+        parser,
+        "pipeloom run program.json --model examples.gpt:small --steps 10 --trace measured.json",
+        "torchrun --nproc-per-node 4 -m pipeloom run program.json --model examples.gpt:small",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    need_torch()
+    from pipeloom.ir.files import check_writable, parse_program
+    from pipeloom.ir.reading import read_json
+    from pipeloom.runtime.train import RunSettings, run_program
+
+    if args.trace is not None:
+        check_writable(args.trace)
+    program = parse_program(read_json(args.program), named(args.program))
+    settings = RunSettings(
+        steps=args.steps,
+        dtype=args.dtype,
+        seed=args.seed,
+        device=args.device,
+        progress=not args.quiet,
+        timeout=args.timeout,
+    )
+    result = run_program(program, args.model, settings, trace_path=args.trace)
+    if result is not None:  # under torchrun rank 0 alone speaks
+        _answer(args, program.schedule, result)
+    return 0
+
+
+def _answer(args: argparse.Namespace, planned: Schedule, result: RunResult) -> None:
+    if args.json:
+        print_json(
+            {
+                "steps": args.steps,
+                "losses": list(result.losses),
+                "seconds": list(result.seconds),
+                "peak_memory": list(result.peak_memory),
+                "device_peak_memory": list(result.device_peak),
+                "planned": _figures(planned),
+                "measured": _figures(result.measured),
+                "trace": args.trace,
+            }
+        )
+        return
+    for name, words in _lines(planned, result):
+        print(f"{name:<14}{words}")
+    if args.trace is not None:
+        print(f"written to {args.trace}")
+
+
+def _figures(schedule: Schedule) -> dict[str, Any]:
+    from pipeloom.report.bars import timed, times
+
+    timing = times(timed(schedule))
+    return {
+        "period": timing.period,
+        "makespan": timing.makespan,
+        "bubble_rate": timing.bubble_rate(schedule.problem.objective),
+    }
+
+
+def _lines(planned: Schedule, result: RunResult) -> list[tuple[str, str]]:
+    from pipeloom.report import summary
+    from pipeloom.report.words import amount, duration
+
+    steps = len(result.losses)
+    taken = f"median {duration(statistics.median(result.seconds) * 1e3)}"
+    return [
+        ("loss", f"{result.losses[0]:.4f} to {result.losses[-1]:.4f} in {steps} steps"),
+        ("step", f"{taken}, fastest {duration(min(result.seconds) * 1e3)}"),
+        ("planned", summary(planned)),
+        ("measured", summary(result.measured)),
+        ("peak memory", f"{', '.join(map(amount, result.peak_memory))} (bytes, rank by rank)"),
+    ]

@@ -1,0 +1,65 @@
+"""``run`` trains by a compiled program, and says what it needs where it cannot."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.support import Command
+
+ROOT = Path(__file__).parents[3]
+MODEL = "tests.models:TinyTransformer"
+
+
+@pytest.fixture
+def program(pipeloom: Command, schedule: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "program.json"
+    assert pipeloom("compile", schedule, "--tied", "0,1", "-o", path).code == 0
+    return path
+
+
+def test_run_trains_and_traces(
+    pipeloom: Command, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    trace = tmp_path / "measured.json"
+    words = ["run", program, "--model", MODEL, "--steps", 3, "--trace", trace]
+    done = pipeloom(*words, "--json", "--quiet")
+    assert (done.code, done.err) == (0, "")
+    losses = done.json["losses"]
+    assert len(losses) == len(done.json["seconds"]) == 3
+    assert losses[-1] < losses[0]
+    measured = json.loads(trace.read_text())
+    assert measured["report"]["makespan"] == pytest.approx(done.json["measured"]["makespan"])
+    shown = pipeloom("show", tmp_path / "schedule.json", trace, "-o", tmp_path / "both.svg")
+    assert shown.code == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "line"),
+    [
+        ("tests.models", "tests.models: expected MODULE:ATTRIBUTE"),
+        ("tests.absent:model", "tests.absent:model: No module named 'tests.absent'"),
+        ("tests.models:absent", "tests.models has no attribute absent"),
+    ],
+)
+def test_a_model_that_is_not_there(
+    pipeloom: Command, program: Path, monkeypatch: pytest.MonkeyPatch, model: str, line: str
+) -> None:
+    monkeypatch.chdir(ROOT)
+    done = pipeloom("run", program, "--model", model)
+    assert (done.code, done.out) == (2, "")
+    assert line in done.err
+    assert done.err.count("\n") == 1
+
+
+def test_without_torch_one_line_says_how_to_get_it(
+    pipeloom: Command, program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipeloom.cli.models.find_spec", lambda name: None)
+    done = pipeloom("run", program, "--model", MODEL)
+    assert (done.code, done.out) == (2, "")
+    assert done.err == "pipeloom: this command needs PyTorch: pip install 'pipeloom[runtime]'\n"
