@@ -10,10 +10,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pipeloom.ir import program as ir
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import InputError, InvalidScheduleError
+from pipeloom.ir.files import dump_program
 from pipeloom.ir.ops import OpKind
 from pipeloom.ir.program import Program
 from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.verify_program import verify_program
 
 from .batches import Batch, merge, split
 from .carriers import Activations, Carrier
@@ -52,15 +54,18 @@ class Pipeline:
             options bound does. Gradients are then cleared when a step begins. Without it, they add
             up and the caller steps.
         tied: groups of (stage, parameter name) that are one parameter.
-        group: the process group whose ranks are the program's; by default all processes.
+        group: the process group whose ranks are the program's; by default all processes. Where
+            pipelines run side by side, all processes make theirs at the same time.
         device: where received tensors live; by default where the parameters do.
         timeout: seconds that a message or a reduction may take.
         memory: count live activation bytes (see :class:`~pipeloom.runtime.memory.Ledger`).
         pace: let each op take at least its time in the program's profile, asleep for the rest, as
             on devices of that speed: where ranks share cores, an op would otherwise be the faster
             the more of the others are idle. On a CPU only.
+        verify: check the program first, by the verifier that trusts no compiler.
 
-    Raises InputError where the program does not fit the processes, the stages or the ties.
+    Raises InvalidScheduleError where the program breaks the rules (a swapped receive, say), and
+    InputError where it does not fit the processes, the stages or the ties.
     """
 
     def __init__(
@@ -76,7 +81,10 @@ class Pipeline:
         timeout: float = 300.0,
         memory: bool = True,
         pace: bool = False,
+        verify: bool = True,
     ) -> None:
+        if verify:
+            _verify(program)
         self.program = program
         self.microbatches = program.schedule.problem.microbatches
         self.num_stages = program.schedule.problem.stages
@@ -112,6 +120,7 @@ class Pipeline:
         device: torch.device | str | None = None,
         timeout: float = 300.0,
         memory: bool = True,
+        verify: bool = True,
     ) -> Pipeline:
         """The pipeline of ``source``, cut as the program is; without ``train`` no optimizer steps."""
         count = program.schedule.problem.stages
@@ -125,6 +134,7 @@ class Pipeline:
             device=device,
             timeout=timeout,
             memory=memory,
+            verify=verify,
         )
 
     def step(
@@ -156,6 +166,10 @@ class Pipeline:
     def barrier(self) -> None:
         """Returns once all ranks have called it: call it before a step whose trace is compared."""
         self._transport.barrier()
+
+    def close(self) -> None:
+        """Gives the connections between the ranks back; all ranks call it."""
+        self._transport.close()
 
     def finish(self) -> None:
         """Returns once all that was queued on the device is done; at once on a CPU."""
@@ -302,6 +316,12 @@ class Pipeline:
         if self._executor is None:
             raise InputError("trace: no step has run yet")
         return self._executor
+
+
+def _verify(program: Program) -> None:
+    violations = verify_program(dump_program(program))
+    if violations:
+        raise InvalidScheduleError(violations)
 
 
 def _rank(program: Program, group: dist.ProcessGroup | None) -> int:

@@ -113,17 +113,17 @@ def reference(
             owner, _, leaf = path.rpartition(".")
             setattr(modules[other].get_submodule(owner), leaf, shared)
     model = nn.Sequential(*modules)
-    optimizer = source.optimizer(model.parameters())
+    optimizer = source.optimizer(model.parameters()) if train else None
     history = []
     for step in range(steps):
-        optimizer.zero_grad()
+        model.zero_grad()
         losses = [
             source.loss(model(x), y) for x, y in zip(*source.batch(step, microbatches), strict=True)
         ]
         for loss in losses:
             (loss / microbatches).backward()
         history.append([loss.item() for loss in losses])
-        if train:
+        if optimizer is not None:
             optimizer.step()
     named = model.named_parameters(remove_duplicate=False)
     result = {name: p.detach() if train else p.grad for name, p in named}

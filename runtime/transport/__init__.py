@@ -61,6 +61,10 @@ class Transport(Protocol):
         """Seconds to add to this rank's ``time.perf_counter`` to have rank 0's."""
         ...
 
+    def close(self) -> None:
+        """Gives the connections back; every rank calls it, and nothing else afterwards."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Routes:
@@ -85,7 +89,7 @@ def connect(
 ) -> Transport:
     """The transport for ``device``: NCCL for CUDA, Gloo otherwise; none is needed by one process.
 
-    All ranks of ``group`` (by default: all) call it at the same time.
+    All processes call it at the same time, each for its ``group`` (by default: all of them).
     """
     from .gloo import GlooTransport
     from .local import LocalTransport

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -14,11 +15,15 @@ from . import Routes
 PINGS = 8
 
 
-class GroupTransport:
-    """Collectives over a communicator of its own, so that nobody else's messages mix with ours.
+MAIN = "main"
 
-    Groups are made with local synchronisation, in one order everywhere: only their members take
-    part, and no two ranks wait for each other in turn.
+
+class GroupTransport:
+    """Collectives over communicators of its own, so that nobody else's messages mix with ours.
+
+    All processes of ``torch.distributed`` make their transports at the same time, those of another
+    ``group`` too (replicas of a pipeline, say): torch numbers communicators by the order in which
+    each process makes them, so every process takes part in making every one.
     """
 
     backend: str
@@ -29,21 +34,47 @@ class GroupTransport:
         self.device = device
         self.timeout = routes.timeout
         self._global_ranks = dist.get_process_group_ranks(group)
-        self.group = self.new_group(tuple(range(self.size)))
+        self._made = self._make(self._wanted(routes))
+        everyone = tuple(range(self.size))
+        self.group = self.communicator(MAIN, everyone)
         self._groups = {
-            ranks: self.new_group(ranks) for ranks in sorted(routes.groups) if self.rank in ranks
+            ranks: self.communicator("sum", ranks) for ranks in routes.groups if self.rank in ranks
         }
 
-    def new_group(self, ranks: tuple[int, ...]) -> dist.ProcessGroup:
-        """A communicator of ``ranks`` of this transport."""
-        group = dist.new_group(
-            [self._global_ranks[rank] for rank in ranks],
-            timeout=self.timeout,
-            backend=self.backend,
-            use_local_synchronization=True,
-        )
-        assert isinstance(group, dist.ProcessGroup)
-        return group
+    def labels(self, routes: Routes) -> Iterable[tuple[str, tuple[int, ...]]]:
+        """Name and ranks of the communicators that a backend wants beyond the collectives'."""
+        return ()
+
+    def communicator(self, label: str, ranks: tuple[int, ...]) -> dist.ProcessGroup:
+        return self._made[label, self._globally(ranks)]
+
+    def close(self) -> None:
+        for group in self._made.values():
+            dist.destroy_process_group(group)
+        self._made.clear()
+
+    def _wanted(self, routes: Routes) -> list[tuple[str, tuple[int, ...]]]:
+        """Name and global ranks of each communicator."""
+        own = [(MAIN, tuple(range(self.size)))]
+        own += [("sum", ranks) for ranks in routes.groups]
+        own += self.labels(routes)
+        return [(label, self._globally(ranks)) for label, ranks in own]
+
+    def _make(
+        self, wanted: Sequence[tuple[str, tuple[int, ...]]]
+    ) -> dict[tuple[str, tuple[int, ...]], dist.ProcessGroup]:
+        """Those of all processes are made by all, in one order; kept are this rank's."""
+        lists: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(lists, list(wanted))
+        made = {}
+        for label, ranks in sorted({entry for entries in lists for entry in entries}):
+            made[label, ranks] = dist.new_group(
+                list(ranks), timeout=self.timeout, backend=self.backend
+            )
+        return {key: g for key, g in made.items() if isinstance(g, dist.ProcessGroup)}
+
+    def _globally(self, ranks: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(sorted(self._global_ranks[rank] for rank in ranks))
 
     def all_reduce(self, tensor: Tensor, ranks: tuple[int, ...]) -> None:
         dist.all_reduce(tensor, group=self._groups[ranks])

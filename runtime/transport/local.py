@@ -36,3 +36,6 @@ class LocalTransport:
 
     def clock_offset(self) -> float:
         return 0.0
+
+    def close(self) -> None:
+        pass

@@ -14,6 +14,7 @@ nothing but earlier messages of its own channel, and both directions flow at onc
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -61,10 +62,13 @@ class NcclTransport(GroupTransport):
                 self._channels[source, target] = self._open(source, target)
         self.barrier()
 
+    def labels(self, routes: Routes) -> Iterable[tuple[str, tuple[int, ...]]]:
+        return [(f"{source}>{target}", (source, target)) for source, target in routes.channels]
+
     def _open(self, source: int, target: int) -> Channel:
-        ranks = tuple(sorted((source, target)))
-        peer = ranks.index(source if self.rank == target else target)
-        channel = Channel(self.new_group(ranks), make_stream(self.device), peer)
+        group = self.communicator(f"{source}>{target}", (source, target))
+        channel = Channel(group, make_stream(self.device), 1 - dist.get_rank(group))
+        peer = channel.peer
         token = torch.zeros(1, device=self.device)
         if self.rank == source:
             dist.send(token, group=channel.group, group_dst=peer)

@@ -1,0 +1,41 @@
+"""Every family's gradients are one process's, on two, three and four ranks.
+
+The relative difference of a tensor is max|a - b| / max|b|; the worst parameter counts.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from pipeloom.runtime.launch import launch
+from tests.distributed.gradient_cases import BOUNDS, Case, Outcome, cases, run_cases
+from tests.models import TinyTransformer
+
+ALL = [case for ranks in (2, 3, 4) for case in cases(ranks)]
+
+
+@cache
+def outcomes(ranks: int) -> dict[Case, list[Outcome]]:
+    """All of one world size in one launch; of each case, every rank's outcome."""
+    chosen = cases(ranks)
+    found = launch(run_cases, ranks, (chosen,), timeout=240, message_timeout=60)
+    return {case: [found[rank][i] for rank in range(ranks)] for i, case in enumerate(chosen)}
+
+
+@pytest.mark.parametrize("case", ALL, ids=str)
+def test_gradients_are_one_processs(case: Case) -> None:
+    rows = outcomes(case.ranks)[case]
+    assert max(row.difference for row in rows) <= BOUNDS[case.dtype]
+    last = next(row for row in rows if row.losses)
+    assert last.losses == pytest.approx(last.expected_losses, rel=BOUNDS[case.dtype])
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_every_parameter_was_compared(ranks: int) -> None:
+    for case, rows in outcomes(ranks).items():
+        stages = 1 + max(int(name.split(".")[0]) for row in rows for name in row.parameters)
+        modules = [make() for make in TinyTransformer(case.dtype).stages(stages)]
+        names = [f"{s}.{name}" for s, m in enumerate(modules) for name, _ in m.named_parameters()]
+        assert sorted(name for row in rows for name in row.parameters) == sorted(names)
