@@ -6,15 +6,23 @@ first chunk (stages 0..P-1), lower case the second, ``B0 --`` a fused BW of micr
     rank 0   F0 F1 f0 f1 F2 .  b0 -- F3 b1 -- f2 B0 -- f3 B1 -- .  b2 -- .  b3 -- B2 -- B3 --
     rank 1   .  F0 F1 f0 b0 -- f1 b1 -- F2 B0 -- F3 B1 -- f2 b2 -- f3 b3 -- B2 -- B3 --
 
-Forwards go by groups of P microbatches: a group passes the first chunk, then the second, ...;
-backwards the same with the chunks reversed. Rank i runs (K - 1) P + 2 (P - 1 - i) F's before
-F and BW alternate. Where P divides M this is Megatron's order. Where it does not, it is the
-order of the next multiple of P with the microbatches beyond M left out: a dependency joins ops of
-one microbatch only, so leaving whole microbatches out keeps an order valid and free of deadlock.
+Forwards go by groups of at least P microbatches: a group passes the first chunk, then the second,
+...; backwards the same with the chunks reversed. Rank i runs (K - 1) G + 2 (P - 1 - i) F's, G the
+largest group, before F and BW alternate. Where P divides M every group has P and this is Megatron's
+order. Otherwise there are M div P groups (one where M < P), as equal as can be: in a group of fewer
+than P each rank would idle until the group comes round to its next chunk.
 
-Memory on rank 0: K P + P - 1 chunks, 1 + (P - 1)/(P K) times 1F1B's. Bubble without communication:
-(P - 1)(T_F + T_B + T_W)/K beside the work, T of a whole rank. Every boundary between stages on
-different ranks pays t_comm, so a microbatch pays K times as often as with one stage a rank.
+No deadlock: number the F's of each rank, and its BW's, from 0; the k-th is the same pair of chunk and
+microbatch on all ranks. F k on rank 0 waits at most for F k - g on rank P-1 (g the size of its group),
+that comes after BW k - g - (K - 1) G - 1 there, which waits for the BW g' before it on rank 0, and
+that comes after F k - g - g' - 1 + 2 (P - 1) there: an earlier F, since g + g' >= 2 P. (In a single
+group F k - g is among the warm-up F's of rank P-1.) Without a change of chunk the F's go back too:
+F k on rank i comes after BW k - 1 - (its warm-up), on rank P-1 after F k - 1 - 2 (P - 1 - i).
+
+Memory on rank 0: (K - 1) G + 2 P - 1 chunks, 1 + (P - 1)/(P K) times 1F1B's where G = P. Bubble
+without communication: (P - 1)(T_F + T_B + T_W)/K beside the work, T of a whole rank, where M >= P.
+Every boundary between stages on different ranks pays t_comm, so a microbatch pays K times as often
+as with one stage a rank. One chunk is 1F1B.
 """
 
 from __future__ import annotations
@@ -93,21 +101,29 @@ def _own_chunks(profile: Profile) -> int | None:
 
 
 def _rank(rank: int, ranks: int, chunks: int, microbatches: int) -> list[Op]:
-    slots = _slots(ranks, chunks, microbatches)
-    warm_up = min((chunks - 1) * ranks + 2 * (ranks - 1 - rank), len(slots))
+    sizes = _groups(ranks, microbatches)
+    slots = _slots(sizes, chunks)
+    ahead = ranks - 1 - rank
+    warm_up = (chunks - 1) * max(sizes) + (2 * ahead if chunks > 1 else ahead)
     forwards = [Op(OpKind.F, c * ranks + rank, j) for c, j in slots]
     backwards = [Op(OpKind.BW, (chunks - 1 - c) * ranks + rank, j) for c, j in slots]
     ops = forwards[:warm_up]
     for k, backward in enumerate(backwards):
         ops += [*forwards[warm_up + k : warm_up + k + 1], backward]
-    return [op for op in ops if op.microbatch < microbatches]
+    return ops
 
 
-def _slots(ranks: int, chunks: int, microbatches: int) -> list[tuple[int, int]]:
-    """(chunk, microbatch) of each forward: by groups of P microbatches, chunk after chunk."""
-    return [
-        (chunk, first + j)
-        for first in range(0, microbatches, ranks)
-        for chunk in range(chunks)
-        for j in range(ranks)
-    ]
+def _groups(ranks: int, microbatches: int) -> list[int]:
+    """The groups' sizes: at least P each, as equal as can be, the larger ones last."""
+    number = max(1, microbatches // ranks)
+    return [(microbatches + i) // number for i in range(number)]
+
+
+def _slots(sizes: list[int], chunks: int) -> list[tuple[int, int]]:
+    """(chunk, microbatch) of each forward: group after group, in each chunk after chunk."""
+    slots: list[tuple[int, int]] = []
+    first = 0
+    for size in sizes:
+        slots += [(chunk, first + j) for chunk in range(chunks) for j in range(size)]
+        first += size
+    return slots

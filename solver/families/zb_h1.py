@@ -9,7 +9,8 @@ P = 3, M = 4, T_F = T_B = T_W = 1::
 1F1B whose B passes on the gradient before W runs. On rank i, W trails B by i microbatches: the
 memory that rank i saves with its P - i microbatches in flight pays for i waiting W's, and these
 fill the gaps while the last B's travel back to rank 0. Memory: at most P x M_B, on rank 0.
-Bubble without communication: (P - 1)(T_F + T_B - T_W) beside the work.
+Bubble without communication: (P - 1)(T_F + T_B - T_W) beside the work where T_W <= T_F, else
+(P - 1) T_B.
 """
 
 from __future__ import annotations

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 
 from benchmarks.table5.rows import Row, load_rows
 from pipeloom.ir.errors import InfeasibleError, InputError
-from pipeloom.ir.ops import format_order
+from pipeloom.ir.ops import OpKind, format_order
 from pipeloom.ir.problem import Objective, Placement, Problem
 from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.ir.schedule import Schedule
@@ -69,12 +70,30 @@ def test_interleaved_passes_groups_through_chunk_after_chunk() -> None:
     ]
 
 
-def test_interleaved_with_a_short_last_group_leaves_out_what_is_missing() -> None:
+def test_interleaved_makes_groups_larger_where_p_does_not_divide_m() -> None:
     schedule = build_family("interleaved-1f1b:2", equal_stages(2), 3)
     assert text(schedule) == [
-        "0F0 0F1 2F0 2F1 0F2 2BW0 2BW1 2F2 0BW0 0BW1 2BW2 0BW2",
-        "1F0 1F1 3F0 3BW0 3F1 3BW1 1F2 1BW0 1BW1 3F2 3BW2 1BW2",
+        "0F0 0F1 0F2 2F0 2F1 2F2 2BW0 2BW1 2BW2 0BW0 0BW1 0BW2",
+        "1F0 1F1 1F2 3F0 3BW0 3F1 3BW1 3F2 3BW2 1BW0 1BW1 1BW2",
     ]
+    rank = build_family("interleaved-1f1b:2", equal_stages(2), 5).ops(1)
+    forwards = [str(op) for op in rank if op.kind is OpKind.F]
+    assert " ".join(forwards) == "1F0 1F1 3F0 3F1 1F2 1F3 1F4 3F2 3F3 3F4"
+
+
+def test_a_remainder_costs_interleaving_no_more_than_its_work() -> None:
+    def makespan(microbatches: int) -> float:
+        timing = build_family("interleaved-1f1b:2", equal_stages(8), microbatches).timing
+        assert timing is not None
+        return timing.makespan
+
+    for count in range(8, 24):  # one more microbatch is 3 ms of work on each rank
+        assert makespan(count + 1) - makespan(count) <= 3.0 + 1e-9
+
+
+def test_one_chunk_is_1f1b() -> None:
+    one = text(build_family("interleaved-1f1b:1", equal_stages(3), 5))
+    assert one == text(build_family("1f1b", equal_stages(3), 5))
 
 
 @pytest.mark.parametrize(
@@ -91,14 +110,25 @@ def test_memory_of_each_family(name: str, expected: tuple[float, ...]) -> None:
     assert peaks(build_family(name, equal_stages(3), 9)) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("name", ["zb-h1", "zb-h2"])
-def test_zero_bubble_families_have_the_bubble_of_the_paper(name: str) -> None:
-    t_f, t_b, t_w = 4.0, 3.0, 2.0
-    profile = Profile((StageProfile(t_f, t_b, t_w),) * 4, 4)
-    timing = build_family(name, profile, 12).timing
+@pytest.mark.parametrize(
+    "times", [(1, 1, 1), (4, 3, 2), (1, 3, 1), (1, 2, 1.4), (2, 1, 2), (1, 1, 3)]
+)
+@pytest.mark.parametrize(
+    ("name", "bubble"),
+    [
+        ("gpipe", lambda f, b, w: f + b + w),
+        ("1f1b", lambda f, b, w: f + b + w),
+        ("interleaved-1f1b:2", lambda f, b, w: (f + b + w) / 2),
+        ("zb-h1", lambda f, b, w: f + b - min(f, w)),
+        ("zb-h2", lambda f, b, w: f + b - 2 * min(f, w)),
+    ],
+)
+def test_bubbles_of_equal_stages_without_communication(
+    name: str, bubble: Callable[..., float], times: tuple[float, float, float]
+) -> None:
+    timing = build_family(name, Profile((StageProfile(*times),) * 4, 4), 16).timing
     assert timing is not None
-    idle = 3 * (t_f + t_b - t_w) if name == "zb-h1" else 3 * (t_f + t_b - 2 * t_w)
-    assert timing.period == pytest.approx(12 * (t_f + t_b + t_w) + idle)
+    assert timing.period == pytest.approx(16 * sum(times) + 3 * max(0, bubble(*times)))
 
 
 def test_interleaved_takes_a_profile_with_its_chunks_as_it_is() -> None:
