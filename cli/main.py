@@ -15,6 +15,7 @@ from pipeloom.ir.errors import InfeasibleError, InputError, InvalidScheduleError
 
 # command: its module in this folder, and what it does in one line
 COMMANDS: dict[str, tuple[str, str]] = {
+    "profile": ("profile", "measure a model's stages and links into a profile"),
     "optimize": ("optimize", "profile and memory limits to the best schedule, with a bound"),
     "build": ("build", "a named schedule: gpipe, 1f1b, zb-h1, ..."),
     "compare": ("compare", "all families and the optimizer side by side"),

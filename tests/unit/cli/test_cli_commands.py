@@ -70,7 +70,8 @@ def test_an_infeasible_limit_is_a_no_that_names_the_smallest(
 ) -> None:
     path = tmp_path / "kept.json"
     path.write_text("kept")
-    words = [*command, profile, "-m", 4, "--memory-limit", 0.5, "-o", path]
+    seconds = ["--time-limit", 2] if command[0] == "optimize" else []
+    words = [*command, profile, "-m", 4, *seconds, "--memory-limit", 0.5, "-o", path]
     done = pipeloom(*words)
     assert (done.code, done.out) == (1, "")
     assert done.err.count("\n") == 1
@@ -81,8 +82,26 @@ def test_an_infeasible_limit_is_a_no_that_names_the_smallest(
         f"for this family is {answer['smallest_memory_limit']:g}" in done.err
     )
     assert f"rank {answer['rank']}" in done.err
-    enough = [*command, profile, "-m", 4, "--memory-limit", answer["smallest_memory_limit"]]
+    enough = [
+        *command,
+        profile,
+        "-m",
+        4,
+        *seconds,
+        "--memory-limit",
+        answer["smallest_memory_limit"],
+    ]
     assert pipeloom(*enough, "--json").code == 0
+
+
+def test_the_smallest_limit_that_is_printed_is_enough(pipeloom: Command, tmp_path: Path) -> None:
+    path = tmp_path / "bytes.json"
+    stage = profile_document()["stages"][0] | {"m_b": 5_712_912.7, "m_w": 1_000_001}
+    path.write_text(json.dumps(profile_document(stages=[stage, stage])))
+    for command in (["optimize"], ["build", "zb-h1"]):
+        words = [*command, path, "-m", 3, "--memory-limit"]
+        printed = pipeloom(*words, 9).err.split()[-1]
+        assert pipeloom(*words, printed, "--json").code == 0
 
 
 def test_compare_lays_all_side_by_side(pipeloom: Command, profile: Path) -> None:

@@ -1,4 +1,4 @@
-"""``run`` trains by a compiled program, and says what it needs where it cannot."""
+"""``profile`` measures, ``run`` trains by a compiled program, and both say what they need where they cannot."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from tests.unit.cli.support import Command
 
 ROOT = Path(__file__).parents[3]
+NEEDS_TORCH = "pipeloom: this command needs PyTorch: pip install 'pipeloom[runtime]'\n"
 MODEL = "tests.models:TinyTransformer"
 
 
@@ -56,10 +57,25 @@ def test_a_model_that_is_not_there(
     assert done.err.count("\n") == 1
 
 
+def test_profile_measures_what_build_can_use(
+    pipeloom: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    path = tmp_path / "measured.json"
+    words = ["profile", "--model", MODEL, "--stages", 2, "--repeats", 1, "--warmup", 0, "--alone"]
+    done = pipeloom(*words, "--memory-limit", 10**9, "-o", path, "--json")
+    assert (done.code, done.err) == (0, "")
+    assert len(done.json["measured"]["stages"]) == 2
+    assert json.loads(path.read_text())["memory_limit"] == 10**9
+    assert pipeloom("build", "zb-h1", path, "-m", 3, "--json").json["stages"] == 2
+
+
 def test_without_torch_one_line_says_how_to_get_it(
     pipeloom: Command, program: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipeloom.cli.models.find_spec", lambda name: None)
-    done = pipeloom("run", program, "--model", MODEL)
-    assert (done.code, done.out) == (2, "")
-    assert done.err == "pipeloom: this command needs PyTorch: pip install 'pipeloom[runtime]'\n"
+    for words in (["run", program], ["profile", "--stages", 2]):
+        done = pipeloom(*words, "--model", MODEL)
+        assert (done.code, done.out) == (2, "")
+        assert done.err == NEEDS_TORCH
