@@ -40,8 +40,8 @@ def check_feasible(problem: Problem) -> None:
     if lacks[rank] <= 0:
         return
     raise InfeasibleError(
-        f"memory limit {given[rank]:g} is too small for rank {rank}: one microbatch holds "
-        f"{least[rank]:g} there; the smallest feasible limit is {least[rank]:g}",
+        f"memory limit {given[rank]:.12g} is too small for rank {rank}: one microbatch holds "
+        f"{least[rank]:.12g} there; the smallest feasible limit is {least[rank]:.12g}",
         smallest=float(least[rank]),
         rank=rank,
     )

@@ -109,8 +109,8 @@ def finished(
     if over:
         rank = max(over, key=lambda r: peak[r])
         raise InfeasibleError(
-            f"{name}: rank {rank} holds {peak[rank]:g}, more than its memory limit {limit[rank]:g}; "
-            f"the smallest limit for this family is {peak[rank]:g}",
+            f"{name}: rank {rank} holds {peak[rank]:.12g}, more than its memory limit {limit[rank]:.12g}; "
+            f"the smallest limit for this family is {peak[rank]:.12g}",
             smallest=peak[rank],
             rank=rank,
         )
