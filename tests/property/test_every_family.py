@@ -40,7 +40,7 @@ def document(name: str, profile: Profile, microbatches: int) -> dict[str, Any]:
 
 
 @given(NAMES, profiles(), st.integers(1, 11))
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_every_family_is_valid(name: str, profile: Profile, microbatches: int) -> None:
     assert verify_schedule(document(name, profile, microbatches)) == []
 
@@ -80,7 +80,7 @@ JSON = st.recursive(
 
 
 @given(st.sampled_from(["zb-h1", "weipipe-interleave"]), st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_no_document_makes_the_verifier_fall_over(name: str, data: st.DataObject) -> None:
     profile = Profile((StageProfile(1.0, 1.0, 1.0),) * 2, 2, t_comm=0.5)
     root = document(name, profile, 2)

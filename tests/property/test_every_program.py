@@ -37,7 +37,7 @@ def test_every_compiled_program_is_valid(program: dict[str, Any]) -> None:
 
 
 @given(programs(), st.booleans(), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_no_instruction_can_be_left_out_or_doubled(
     program: dict[str, Any], twice: bool, data: st.DataObject
 ) -> None:
@@ -54,7 +54,7 @@ JSON = (
 
 
 @given(programs(), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_no_document_makes_the_verifier_fall_over(
     program: dict[str, Any], data: st.DataObject
 ) -> None:

@@ -29,13 +29,13 @@ def through_text(schedule: Schedule) -> Document:
 
 
 @given(schedules())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_what_the_simulator_times_the_verifier_finds_right(schedule: Schedule) -> None:
     assert verify_schedule(through_text(schedule)) == []
 
 
 @given(schedules(), st.integers(0, 2**32))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_orders_that_can_never_run_are_wrong_to_both(schedule: Schedule, seed: int) -> None:
     """Shuffled, an order runs or it does not; if not, no times make it pass."""
     order = list(schedule.order)
@@ -135,7 +135,7 @@ DOCUMENTS = {name: through_text(build_family(name, PROFILE, 3)) for name in FAMI
 )
 @pytest.mark.parametrize("name", FAMILIES)
 def test_every_change_is_noticed(name: str, mutate: Any) -> None:
-    for seed in range(20):
+    for seed in range(12):
         document = copy.deepcopy(DOCUMENTS[name])
         assert verify_schedule(document) == []
         mutate(document, Random(seed))

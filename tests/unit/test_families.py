@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -204,6 +205,18 @@ def test_other_placements_are_refused_with_the_reason() -> None:
     assert "reversed" in (FAMILIES["1f1b"].supports(backwards) or "")
     assert "round-robin" in (FAMILIES["1f1b"].supports(weights) or "")
     assert "reversed" in (FAMILIES["interleaved-1f1b"].supports(backwards) or "")
+    three = build_family("interleaved-1f1b:3", profile, 2).problem
+    assert "needs 2 stages a rank, not 3" in (
+        find_family("interleaved-1f1b:2").supports(three) or ""
+    )
+    uneven = replace(
+        three,
+        profile=equal_stages(2, stages=3),
+        placement=Placement(three.placement.passing, (0, 1, 0)),
+    )
+    assert "needs the same number of stages on each of 2 ranks, not 3 in all" in (
+        FAMILIES["interleaved-1f1b"].supports(uneven) or ""
+    )
     with pytest.raises(InputError, match="not the placement reversed"):
         FAMILIES["1f1b"].build(backwards)
 

@@ -286,6 +286,25 @@ def test_links_give_the_delays_where_there_is_no_t_comm() -> None:
     assert late in verify_schedule(document)
 
 
+@pytest.mark.parametrize(
+    ("links", "expected"),
+    [
+        ({"latency": 0, "gigabytes_per_second": 0}, "gigabytes_per_second: expected more than 0"),
+        ({"latency": 0, "gigabytes_per_second": 1, "pairs": [[0, 1]]}, "pairs[0]: expected [rank"),
+        ({"latency": 0, "gigabytes_per_second": 1, "pairs": [[0, 2, {}]]},
+         "pairs[0][1]: expected a rank from 0 to 1, got 2"),
+        ({"latency": 0, "gigabytes_per_second": 1, "pairs": [[0, 1, {"latency": 0}]]},
+         "pairs[0]: gigabytes_per_second: missing"),
+    ],
+)  # fmt: skip
+def test_wrong_links_are_named(links: Document, expected: str) -> None:
+    document = written_by_hand()
+    document["profile"]["links"] = links
+    assert any(
+        v.startswith(f"schedule: profile: links: {expected}") for v in verify_schedule(document)
+    )
+
+
 def test_a_delay_matrix_is_read_by_sender() -> None:
     document = written_by_hand()
     document["profile"]["t_comm"] = [[7.0, 0.5], [0.5, 7.0]]
