@@ -106,6 +106,25 @@ def _dependencies(model: Model) -> None:
         model.cp.add(model.start[d.after] >= model.end(d.before) + delay)
 
 
+def _implications(model: Model) -> None:
+    for premise, conclusion in model.formulation.implications:
+        model.cp.add_implication(model.runs_before(*premise), model.runs_before(*conclusion))
+
+
+def _packing(model: Model) -> None:
+    period = model.formulation.problem.objective is Objective.PERIOD
+    for first, ops in zip(model.formulation.first, model.formulation.rank_ops, strict=True):
+        if first is None:
+            continue
+        since = model.start[first] if period else 0
+        for i in ops:
+            others = [j for j in ops if j != i]
+            earlier = [model.duration[j] * model.runs_before(j, i) for j in others]
+            later = [model.duration[j] * model.runs_before(i, j) for j in others]
+            model.cp.add(model.start[i] >= model.start[first] + cp_model.LinearExpr.sum(earlier))
+            model.cp.add(model.cost + since >= model.end(i) + cp_model.LinearExpr.sum(later))
+
+
 def _no_overlap(model: Model) -> None:
     cp = model.cp
     for ops in model.formulation.rank_ops:
@@ -161,8 +180,10 @@ def _earliest(model: Model) -> None:
 
 CONSTRAINTS: tuple[Callable[[Model], None], ...] = (
     _order,
+    _implications,
     _dependencies,
     _no_overlap,
+    _packing,
     _memory,
     _spans,
     _earliest,

@@ -10,6 +10,9 @@ Constraints
     *memory*: at the start of every F, what the ops before it on its rank have left held, and its
     own M_B, are within the rank's limit. Memory grows at F's alone, so this is enough.
     *spans*: no rank's span (objective: period), or no end (makespan), exceeds the cost.
+    *packing* (follows from the others; it lifts relaxations): an op starts no earlier after its
+    rank's first than the ops before it take, and ends no later before the rank's span does than
+    the ops after it take.
     *earliest* (period only): ops before a rank's first B start no later than they must.
 Objective
     the cost, minimised. B and W are separate ops: a fused BW is never better, because B, then W at
@@ -150,6 +153,20 @@ class Formulation:
         for (a, b), leads in first.items():
             before[b if leads else a] += 1
         return tuple(tuple(sorted(ops, key=before.__getitem__)) for ops in self.rank_ops)
+
+    @cached_property
+    def implications(self) -> tuple[tuple[tuple[int, int], tuple[int, int]], ...]:
+        """Pairs ``(a, b), (c, d)``: if a runs before b, then c runs before d.
+
+        All that follow from one open order and one of ``adjacent``; no constraint needs them, but
+        solvers see further with them.
+        """
+        after: dict[int, list[int]] = {}
+        for a, b in self.adjacent:
+            after.setdefault(a, []).append(b)
+        both = [pair for a, b in self.open_pairs for pair in ((a, b), (b, a))]
+        fixed = self.precedes | self.precedes.T
+        return tuple(((a, b), (a, c)) for a, b in both for c in after.get(b, ()) if not fixed[a, c])
 
     def cycles(self, instant: Collection[int]) -> Iterator[tuple[int, int, int]]:
         """The ops a, b, c of one rank that could run a before b before c before a, all at once.

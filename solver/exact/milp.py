@@ -1,9 +1,7 @@
 """The formulation as the paper's MILP (Zero Bubble Pipeline Parallelism, appendix): binaries for the
 order of two ops of a rank, big-M, memory at every F; PuLP writes it, CBC solves it.
 
-Two families of inequalities lift its relaxation, which is otherwise the bare work: an op starts no
-earlier after its rank's first than the ops before it take, and no later before the end of the
-rank's span than it and the ops after it take.
+The relaxation is the bare work but for *packing*, which often lifts it to the optimum.
 
 CBC computes in floating point. A binary may be off by ``_INTEGER``, which lets a big-M constraint
 slip by that times M, and any constraint by ``_PRIMAL``; along a path of N ops this adds up to at
@@ -182,17 +180,9 @@ def _unless(
         model.lp += model.start[late] >= model.start[early] + gap - most * excuse
 
 
-def _transitivity(model: _Model) -> None:
-    """What runs before an op runs before what that op must come before, and the other way round."""
-    fixed = model.formulation.adjacent
-    after: dict[int, list[int]] = {}
-    for a, b in fixed:
-        after.setdefault(a, []).append(b)
-    for a, b in list(model.before):
-        for x, y in ((a, b), (b, a)):
-            for z in after.get(y, ()):
-                if (min(x, z), max(x, z)) in model.before:
-                    model.lp += model.runs_before(x, y) <= model.runs_before(x, z)
+def _implications(model: _Model) -> None:
+    for premise, conclusion in model.formulation.implications:
+        model.lp += model.runs_before(*premise) <= model.runs_before(*conclusion)
 
 
 def _dependencies(model: _Model) -> None:
@@ -201,7 +191,6 @@ def _dependencies(model: _Model) -> None:
 
 
 def _packing(model: _Model) -> None:
-    """What runs before an op on its rank takes its time first; what runs after, afterwards."""
     period = model.formulation.problem.objective is Objective.PERIOD
     for first, ops in zip(model.formulation.first, model.formulation.rank_ops, strict=True):
         if first is None:
@@ -253,7 +242,7 @@ def _earliest(model: _Model) -> None:
 
 CONSTRAINTS: tuple[Callable[[_Model], None], ...] = (
     _order,
-    _transitivity,
+    _implications,
     _dependencies,
     _packing,
     _memory,

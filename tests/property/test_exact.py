@@ -57,7 +57,7 @@ def check(name: str, problem: Problem) -> None:
 
 
 SETTINGS = settings(
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.data_too_large]
+    deadline=None, max_examples=40, suppress_health_check=[HealthCheck.data_too_large]
 )
 
 

@@ -15,7 +15,7 @@ from pipeloom.ir.problem import Objective, Placement, Problem
 from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.ir.schedule import Schedule
 from pipeloom.ir.simulate import timed
-from pipeloom.solver.exact import BACKENDS
+from pipeloom.solver.exact import BACKENDS, cp_sat
 from pipeloom.solver.exact.recovery import cost_of
 
 backends = pytest.mark.parametrize("name", BACKENDS)
@@ -134,3 +134,16 @@ def test_an_incumbent_over_the_limit_is_refused(name: str) -> None:
         BACKENDS[name](
             problem, incumbent=_one_f_one_b(problem), lower_bound=0.0, time_limit=1.0, seed=0
         )
+
+
+def test_one_worker_is_deterministic() -> None:
+    stages = (StageProfile(2, 3, 1, 1.0, 0.5), StageProfile(1, 4, 2, 1.0, 0.5))
+    problem = Problem.linear(Profile(stages, 2, 0.3), 4, 2.0)
+    orders = []
+    for _ in range(2):
+        result = cp_sat.solve(
+            problem, incumbent=None, lower_bound=0.0, time_limit=60.0, seed=3, workers=1
+        )
+        assert result.schedule is not None
+        orders.append([row.tolist() for row in result.schedule.order])
+    assert orders[0] == orders[1]
