@@ -56,6 +56,18 @@ def test_each_rank_answers() -> None:
     assert launch(add_ranks, 2, (10,), timeout=60) == {0: 21.0, 1: 21.0}
 
 
+def environment(name: str) -> tuple[str | None, int]:
+    return os.environ.get(name), torch.get_num_threads()
+
+
+def test_each_launch_has_the_environment_of_its_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert launch(environment, 1, ("PIPELOOM_TEST",), timeout=60) == {0: (None, 1)}
+    monkeypatch.setenv("PIPELOOM_TEST", "second")
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert launch(environment, 1, ("PIPELOOM_TEST",), timeout=60) == {0: ("second", 2)}
+
+
 def test_one_that_throws_ends_all(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match=r"^rank 1: ValueError: this one's fault$") as caught:
         launch(throw_on, 3, (1, str(tmp_path)), timeout=60)
