@@ -30,11 +30,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trace", metavar="FILE", help="writes the median step, a schedule with measured times"
     )
+    parser.add_argument(
+        "--pace",
+        action="store_true",
+        help="each op takes at least its planned time, asleep for the rest: as on a device of its "
+        "own, where ranks share cores",
+    )
     parser.add_argument("--timeout", metavar="S", type=seconds, help="gives up after so long")
     parser.add_argument("-q", "--quiet", action="store_true", help="no line a step")
     example(
         parser,
         "pipeloom run program.json --model examples.gpt:small --steps 10 --trace measured.json",
+        "pipeloom run program.json --model examples.gpt:small --steps 4 --pace",
         "torchrun --nproc-per-node 4 -m pipeloom run program.json --model examples.gpt:small",
     )
 
@@ -54,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
         seed=args.seed,
         device=args.device,
         progress=not args.quiet,
+        pace=args.pace,
         timeout=args.timeout,
     )
     result = run_program(program, args.model, settings, trace_path=args.trace)
