@@ -85,10 +85,10 @@ class Incumbent:
         self._tell()
         return True
 
-    def raise_bound(self, value: float, solver: str) -> None:
-        """Takes a bound that ``solver`` has proven, where it is better."""
-        if value > self.bound.value:
-            self.bound = Bound(value, solver, f"{solver} searched all orders")
+    def raise_bound(self, bound: Bound) -> None:
+        """Takes a bound that a solver has proven, where it is better."""
+        if bound.value > self.bound.value:
+            self.bound = bound
             self._tell()
 
     def schedule(self, solver: str, seed: int) -> Schedule:

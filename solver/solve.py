@@ -15,7 +15,7 @@ from pipeloom.ir.ops import Op, OpKind, pack
 from pipeloom.ir.problem import Passing, Problem
 from pipeloom.ir.schedule import Schedule
 
-from .bounds import lower_bound
+from .bounds import Bound, lower_bound
 from .chain import Chain
 from .construct import Constructor, Rows, settings
 from .exact import BACKENDS
@@ -23,7 +23,9 @@ from .families import FAMILIES
 from .feasibility import check_feasible
 from .incumbent import Incumbent, Listener
 from .local_search import Annealer, Tried, Tuner
+from .relaxation import relaxation
 
+RELAXATION_SECONDS = 3.0
 EXACT_OPS = 400
 """Up to how many ops ``auto`` tries an exact solver."""
 EXACT_AFTER = 4
@@ -119,7 +121,17 @@ def start(best: Incumbent, seed: int) -> list[Round]:
         return [Annealer(best.problem, rng)]
     constructor = Constructor(best.problem, chain)
     tried = construct(best, constructor)
+    tighten(best, chain)
     return [Annealer(best.problem, rng), Tuner(constructor, tried, rng)]
+
+
+def tighten(best: Incumbent, chain: Chain) -> None:
+    """Looks for a better bound where the first schedules have not met the one there is."""
+    if not best.over():
+        seconds = min(RELAXATION_SECONDS, best.seconds_left / 4)
+        value = relaxation(chain, best.problem.objective, best.cost, seconds)
+        words = "what must happen between four moments on each stage, as a small MILP"
+        best.raise_bound(Bound(value, "relaxation", words))
 
 
 def improve(best: Incumbent, rounds: Sequence[Round], times: int | None = None) -> None:
@@ -150,7 +162,7 @@ def solve_exactly(best: Incumbent, solver: str, time_limit: float, seed: int) ->
     )
     if result.schedule is not None:
         take(result.schedule)
-    best.raise_bound(result.lower_bound, solver)
+    best.raise_bound(Bound(result.lower_bound, solver, f"{solver} searched all orders"))
 
 
 def build_families(best: Incumbent) -> None:

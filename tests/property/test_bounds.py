@@ -12,6 +12,7 @@ from pipeloom.ir.problem import Objective, Placement, Problem
 from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.solver.bounds import GENERAL, LINEAR, lower_bound
 from pipeloom.solver.chain import Chain
+from pipeloom.solver.relaxation import relaxation
 from tests.exhaustive import optimum
 
 AMOUNT = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0, 7.0])
@@ -44,16 +45,19 @@ def problems(draw: st.DrawFn, ranks: int, microbatches: int) -> Problem:
 
 
 def assert_below_optimum(problem: Problem, *, in_order: bool) -> None:
-    best = optimum(problem, in_order=in_order) * (1 + 1e-9)
+    least = optimum(problem, in_order=in_order)
+    best = least * (1 + 1e-9)
     chain = Chain.of(problem)
     assert chain is not None
     lags = chain.lags(problem.objective)
     assert {name: value for name, bound, _ in GENERAL if (value := bound(problem)) > best} == {}
     assert {name: value for name, bound, _ in LINEAR if (value := bound(chain, lags)) > best} == {}
+    for ceiling in {least, 1.1 * least}:  # the cost of the optimum, of any other schedule
+        assert relaxation(chain, problem.objective, ceiling, time_limit=60) <= best
 
 
 @pytest.mark.parametrize(("ranks", "microbatches"), [(1, 3), (2, 1), (2, 2), (3, 1), (3, 2)])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_bounds_hold_for_orders_of_any_kind(
     ranks: int, microbatches: int, data: st.DataObject
@@ -62,7 +66,7 @@ def test_bounds_hold_for_orders_of_any_kind(
 
 
 @pytest.mark.parametrize(("ranks", "microbatches"), [(1, 4), (2, 3), (3, 3)])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_bounds_hold_for_orders_in_sequence(
     ranks: int, microbatches: int, data: st.DataObject
@@ -89,3 +93,14 @@ def test_the_bound_is_the_best_of_all(problem: Problem) -> None:
     bound = lower_bound(problem)
     assert bound.name in {name for name, _, _ in (*GENERAL, *LINEAR)}
     assert all(bound.value >= general(problem) for _, general, _ in GENERAL)
+
+
+def test_the_relaxation_can_beat_every_bound_in_closed_form() -> None:
+    stages = tuple(StageProfile(*times) for times in ((3, 1, 1), (1, 1, 3), (3, 2, 4)))
+    problem = Problem.linear(Profile(stages, 3, 0.5), 3, 2.0)
+    chain = Chain.of(problem)
+    assert chain is not None
+    assert lower_bound(problem).value == pytest.approx(27.0)
+    assert optimum(problem, in_order=True) == 28.0
+    value = relaxation(chain, problem.objective, 30.0, time_limit=60)
+    assert value == pytest.approx(28.0, rel=1e-6)
