@@ -21,6 +21,10 @@ class Carrier(Protocol):
         """Shape and dtype of a receive buffer."""
         ...
 
+    def fitting(self, tensor: ir.Tensor, buffer: Tensor) -> Tensor:
+        """The part of ``buffer`` that ``tensor`` fills."""
+        ...
+
     def taking(self, tensor: ir.Tensor) -> Callable[[], Tensor]:
         """Gives what to send, contiguous, when its send is posted."""
         ...
@@ -39,6 +43,9 @@ class Activations:
 
     def spec(self, kind: ir.TensorKind, stage: int) -> Spec:
         return self._specs[stage - 1 if kind is ir.TensorKind.X else stage]
+
+    def fitting(self, tensor: ir.Tensor, buffer: Tensor) -> Tensor:
+        return buffer
 
     def taking(self, tensor: ir.Tensor) -> Callable[[], Tensor]:
         if tensor.kind is ir.TensorKind.X:

@@ -9,12 +9,20 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from pipeloom.ir.ops import OpKind
+
 from .deferral import Deferral, WeightQueue, run_backward
 from .errors import ShapeError
 from .memory import Memory
 from .shapes import Spec
 
 Loss = Callable[[Tensor, Tensor], Tensor]
+Using = Callable[[OpKind], AbstractContextManager[object]]
+
+
+def _unchanged(kind: OpKind) -> AbstractContextManager[object]:
+    """The context of ops whose weights are where they are."""
+    return nullcontext()
 
 
 class Cell:
@@ -45,8 +53,9 @@ class Cell:
 class StageRunner:
     """Runs one stage; the same object for all microbatches.
 
-    ``spec``: what the stage sends on; None for the last one, which computes ``loss`` instead and
-    starts its backward with ``seed`` (1 / M, so that gradients are those of the mean loss).
+    ``using``: the context for an op of each kind. ``spec``: what the stage sends on; None for the
+    last one, which computes ``loss`` instead and starts its backward with ``seed`` (1 / M, so that
+    gradients are those of the mean loss).
     """
 
     def __init__(
@@ -54,6 +63,7 @@ class StageRunner:
         stage: int,
         module: nn.Module,
         *,
+        using: Using = _unchanged,
         memory: Memory,
         spec: Spec | None,
         loss: Loss | None,
@@ -66,10 +76,11 @@ class StageRunner:
         self._spec = spec
         self._loss = loss
         self._seed = seed
+        self._forward, self._backward, self._weight = map(using, (OpKind.F, OpKind.B, OpKind.W))
         self.keep_outputs = True
 
     def forward(self, cell: Cell) -> None:
-        with self._watching, self._deferring(cell):
+        with self._forward, self._watching, self._deferring(cell):
             output = self.module(*cell.inputs)
             if self._spec is None:
                 self._finish(cell, output)
@@ -81,7 +92,7 @@ class StageRunner:
         edge, dy = cell.edge, cell.dy
         assert edge is not None
         assert dy is not None
-        with self._deferring(cell):
+        with self._backward, self._deferring(cell):
             run_backward(edge, dy)
         x = cell.inputs[0]
         if self.stage > 0:
@@ -91,7 +102,8 @@ class StageRunner:
 
     def weight(self, cell: Cell) -> None:
         assert cell.queue is not None
-        cell.queue.run()
+        with self._weight:
+            cell.queue.run()
 
     def _deferring(self, cell: Cell) -> AbstractContextManager[object]:
         if cell.queue is None:

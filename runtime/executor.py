@@ -24,7 +24,7 @@ from .carriers import Carrier, pass_gradient, pass_output
 from .clock import Clock, make_clock
 from .compute import Cell, StageRunner
 from .errors import ExecutionError
-from .memory import Memory
+from .memory import Memory, NoLedger
 from .transport import Handle, Transport
 
 Call = Callable[[], None]
@@ -112,9 +112,16 @@ class Executor:
         return _MAKERS[type(instruction)](self, instruction)
 
     def _receive(self, receive: ir.Receive) -> Call:
-        message = self._messages[ir.WaitReceive, receive.tensor] = Message()
-        place = self._received[receive.tensor] = self._buffers[receive.buffer]
-        return partial(message.recv, self._transport, self._memory, place, receive.source)
+        tensor = receive.tensor
+        message = self._messages[ir.WaitReceive, tensor] = Message()
+        place = self._carriers[tensor.kind].fitting(tensor, self._buffers[receive.buffer])
+        self._received[tensor] = place
+        return partial(message.recv, self._transport, self._counting(tensor), place, receive.source)
+
+    def _counting(self, tensor: ir.Tensor) -> Memory:
+        """What counts the tensor's buffer: weights and their gradients are no activations."""
+        activation = tensor.kind in (ir.TensorKind.X, ir.TensorKind.DY)
+        return self._memory if activation else _UNCOUNTED
 
     def _send(self, send: ir.Send) -> Call:
         message = self._messages[ir.WaitSend, send.tensor] = Message()
@@ -130,7 +137,7 @@ class Executor:
         return self._messages.pop((ir.WaitSend, wait.tensor)).wait
 
     def _freeing(self, free: ir.Free) -> Call:
-        return partial(self._free, self._received.pop(free.tensor))
+        return partial(self._free, self._counting(free.tensor), self._received.pop(free.tensor))
 
     def _reducing(self, reduce: ir.Reduce) -> Call:
         return self._reduce(reduce.stages)
@@ -138,8 +145,8 @@ class Executor:
     def _stepping(self, step: ir.Step) -> Call:
         return self._step(step.stage)
 
-    def _free(self, buffer: Tensor) -> None:
-        self._memory.release(buffer)
+    def _free(self, memory: Memory, buffer: Tensor) -> None:
+        memory.release(buffer)
         self._transport.release(buffer)
 
     def _compute(self, compute: ir.Compute) -> Call:
@@ -187,6 +194,8 @@ def _stretched(run: Call, seconds: float) -> None:
     run()
     time.sleep(max(0.0, end - time.perf_counter()))
 
+
+_UNCOUNTED = NoLedger()
 
 _METHODS: dict[OpKind, Callable[[StageRunner, Cell], None]] = {
     OpKind.F: StageRunner.forward,

@@ -48,7 +48,8 @@ class Ledger:
     def start(self, modules: Iterable[nn.Module]) -> None:
         """Begins a new peak; the parameters and buffers of ``modules`` are not activations."""
         tensors = [t for m in modules for t in (*m.parameters(), *m.buffers())]
-        self._excluded = frozenset(t.untyped_storage().data_ptr() for t in tensors)
+        # by storage object: the memory of weights that travel comes and goes
+        self._excluded = frozenset(t.untyped_storage()._cdata for t in tensors)
         self.peak = self.live
 
     def hold(self, tensor: Tensor) -> None:
@@ -81,7 +82,7 @@ class Ledger:
     def _pack(self, tensor: Tensor) -> Tensor | _Saved:
         storage = tensor.untyped_storage()
         pointer, size = storage.data_ptr(), storage.nbytes()
-        if pointer in self._excluded or size == 0:
+        if storage._cdata in self._excluded or size == 0:
             return tensor
         self._add(pointer, size)
         return _Saved(self, tensor, pointer, size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -15,6 +16,7 @@ from pipeloom.ir.files import dump_program
 from pipeloom.ir.ops import OpKind
 from pipeloom.ir.program import Program
 from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.travel import owners
 from pipeloom.ir.verify_program import verify_program
 
 from .batches import Batch, merge, split
@@ -26,10 +28,11 @@ from .executor import Executor
 from .memory import Ledger, NoLedger, device_peak
 from .model import ModelSource
 from .shapes import Spec, exchange_shapes
-from .stages import ResidentStages, Stage, device_of
+from .stages import ResidentStages, Stage, StageStore, device_of
 from .tied import Group, TiedParameters, ranks_of, stages_of
 from .tracing import TracedOp, measured_schedule, traced_ops
 from .transport import Routes, connect
+from .travelling import TravellingStages
 
 MakeOptimizer: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -90,12 +93,15 @@ class Pipeline:
         self.num_stages = program.schedule.problem.stages
         self.rank = _rank(program, group)
         self._loss = loss
-        self._owners = _owners(program)
-        owned = [s for s, ranks in enumerate(self._owners) if self.rank in ranks]
-        self.store = ResidentStages.of(stages, owned, self.num_stages)
-        self.modules = {s: self.store.module(s) for s in owned}
-        found = device_of(list(self.modules.values()))
+        self._users = _users(program)
+        self._owners = [[owner] for owner in owners(program.schedule)]
+        mine = [s for s, ranks in enumerate(self._owners) if self.rank in ranks]
+        here = [s for s in range(self.num_stages) if s in mine or self._runs(s)]
+        resident = ResidentStages.of(stages, here, self.num_stages)
+        found = device_of([resident.module(s) for s in here])
         self.device = found if device is None else torch.device(device)
+        self.store = _store(resident, program.schedule, self.rank, self.device)
+        self.modules = {s: self.store.module(s) for s in mine}
         if pace and self.device.type != "cpu":
             raise InputError(f"pace: expected a CPU, got {self.device}: its ops do not wait")
         self._pace = pace
@@ -159,7 +165,8 @@ class Pipeline:
             runner.keep_outputs = return_outputs
         for optimizer in self.optimizers.values():
             optimizer.zero_grad()
-        self._memory.start(self.modules.values())
+        self._memory.start(map(self.store.module, self.store.stages))
+        self.store.begin()
         executor.run()
         return self._collect(losses)
 
@@ -260,7 +267,7 @@ class Pipeline:
                 cell.inputs = tuple(part[j] for part in parts)
 
     def _runs(self, stage: int) -> bool:
-        return self.rank in self._owners[stage]
+        return self.rank in self._users[stage]
 
     def _prepare(self) -> Executor:
         """Shapes, buffers and calls: once, in the first step."""
@@ -270,11 +277,12 @@ class Pipeline:
         specs = exchange_shapes(
             self.store, owners[:, 0].tolist(), inputs, self._transport, self.device
         )
-        self._runners = {s: self._runner(s, m, specs) for s, m in self.modules.items()}
-        activations = Activations(self._cells, specs)
+        self._runners = {s: self._runner(s, specs) for s in self.store.stages if self._runs(s)}
         carriers: dict[ir.TensorKind, Carrier] = dict.fromkeys(
-            (ir.TensorKind.X, ir.TensorKind.DY), activations
+            ir.TensorKind, Activations(self._cells, specs)
         )
+        if isinstance(self.store, TravellingStages):
+            carriers[ir.TensorKind.WEIGHT] = carriers[ir.TensorKind.GRADIENT] = self.store
         self._executor = Executor(
             self.program,
             self._transport,
@@ -289,10 +297,11 @@ class Pipeline:
         )
         return self._executor
 
-    def _runner(self, stage: int, module: nn.Module, specs: Sequence[Spec]) -> StageRunner:
+    def _runner(self, stage: int, specs: Sequence[Spec]) -> StageRunner:
         return StageRunner(
             stage,
-            module,
+            self.store.module(stage),
+            using=partial(self.store.using, stage),
             memory=self._memory,
             spec=specs[stage] if stage < len(specs) else None,
             loss=self._loss,
@@ -332,13 +341,22 @@ def _rank(program: Program, group: dist.ProcessGroup | None) -> int:
     return dist.get_rank(group) if dist.is_initialized() else 0
 
 
-def _owners(program: Program) -> list[list[int]]:
+def _users(program: Program) -> list[list[int]]:
     """The ranks that run each stage."""
-    owners: list[list[int]] = [[] for _ in range(program.schedule.problem.stages)]
+    users: list[list[int]] = [[] for _ in range(program.schedule.problem.stages)]
     for rank, row in enumerate(program.instructions):
         for stage in sorted({i.op.stage for i in row if isinstance(i, ir.Compute)}):
-            owners[stage].append(rank)
-    return owners
+            users[stage].append(rank)
+    return users
+
+
+def _store(
+    resident: ResidentStages, schedule: Schedule, rank: int, device: torch.device
+) -> StageStore:
+    if not schedule.transfers:
+        return resident
+    modules = {s: resident.module(s) for s in resident.stages}
+    return TravellingStages(modules, schedule, rank, device)
 
 
 def _optimizers(

@@ -45,7 +45,8 @@ def exchange_shapes(
         spec = None
         if owner == transport.rank:
             previous = specs[-1] if specs else None
-            spec = _try(store.module(stage), stage, _arguments(previous, inputs, device))
+            with store.trying(stage):
+                spec = _try(store.module(stage), stage, _arguments(previous, inputs, device))
         found = transport.share(spec, owner)
         if isinstance(found, ShapeError):
             raise found

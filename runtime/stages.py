@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from pipeloom.ir.errors import InputError
+from pipeloom.ir.ops import OpKind
 
 
 class StageStore(Protocol):
     """The modules that this rank computes with.
 
-    :class:`ResidentStages` keeps a stage's weights where they are for good. A second kind, for
-    weights that travel, would hold modules whose parameters are views into flat buffers: it would
-    also be the :class:`~pipeloom.runtime.carriers.Carrier` of the tensor kinds ``w`` and ``dw``,
-    pointing ``module(s)``'s parameters at a buffer when ``w s`` has arrived and handing out the
-    flat gradient when ``dw s`` is sent. The executor asks for a module once, while it prepares,
-    and calls that object in every F: the object must stay, its parameters' data may move.
+    :class:`ResidentStages` keeps a stage's weights where they are for good;
+    :class:`~pipeloom.runtime.travelling.TravellingStages` has them while it needs them. A module
+    is asked for once and called in every F: the object stays, its parameters' data may move.
     """
 
     @property
@@ -28,6 +27,18 @@ class StageStore(Protocol):
         ...
 
     def module(self, stage: int) -> nn.Module: ...
+
+    def begin(self) -> None:
+        """Before each step."""
+        ...
+
+    def using(self, stage: int, kind: OpKind) -> AbstractContextManager[object]:
+        """Within: the stage can run an op of this kind. One object, entered again and again."""
+        ...
+
+    def trying(self, stage: int) -> AbstractContextManager[object]:
+        """Within: its module can run, though maybe with other values in its parameters."""
+        ...
 
 
 Stage: TypeAlias = nn.Module | Callable[[], nn.Module]
@@ -60,6 +71,15 @@ class ResidentStages:
 
     def module(self, stage: int) -> nn.Module:
         return self._modules[stage]
+
+    def begin(self) -> None:
+        pass
+
+    def using(self, stage: int, kind: OpKind) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def trying(self, stage: int) -> AbstractContextManager[object]:
+        return nullcontext()
 
 
 def _table(

@@ -16,7 +16,7 @@ Group = Sequence[tuple[int, str]]
 
 
 class TiedParameters:
-    """The groups of (stage, parameter name) that are one parameter; ``owners``: each stage's ranks.
+    """The groups of (stage, parameter name) that are one parameter; ``owners``: who steps a stage.
 
     Each stage keeps a copy of its own. The copies start as the first stage's, get the same summed
     gradient, and so stay equal under any optimizer that treats a parameter by itself.
@@ -69,7 +69,8 @@ class TiedParameters:
 
     def _copies(self, group: Group) -> list[nn.Parameter]:
         """This rank's copies, each once."""
-        mine = [self._find(s, name) for s, name in group if s in self._store.stages]
+        rank = self._transport.rank
+        mine = [self._find(s, name) for s, name in group if rank in self._owners[s]]
         return list({id(parameter): parameter for parameter in mine}.values())
 
     def _find(self, stage: int, name: str) -> nn.Parameter:

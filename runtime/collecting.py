@@ -1,0 +1,84 @@
+"""Where a stage's weight gradients are added up while its accumulator D travels.
+
+::
+
+    D is here          parameters' .grad are views of D: autograd adds to it
+    D is still to come .grad are views of a sum kept here, which D takes over when it comes
+                       (or which leaves as D, where D starts on this rank)
+    no D leaves any more (on the owner alone)   .grad are the owner's own
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .flat import Layout
+
+
+class Collector:
+    """One stage's gradients on one rank; ``departures``: how many D's leave the rank in a step."""
+
+    def __init__(self, layout: Layout, device: torch.device, departures: int) -> None:
+        self._layout = layout
+        self._device = device
+        self._departures = departures
+        self._left = departures
+        self._own: list[Tensor | None] = []  # .grad as it is without a bound sum
+        self._sum: Tensor | None = None
+
+    def begin(self) -> None:
+        """Before a step."""
+        self._left = self._departures
+
+    def ready(self) -> None:
+        """Before an op that adds to the gradients."""
+        if self._sum is None and self._left > 0:
+            self._bind(self._zeros())
+
+    def arrive(self, received: Tensor) -> None:
+        """D has come: it takes over what was kept, and what is added from now on."""
+        if self._sum is not None:
+            received += self._sum
+            self._unbind()
+        self._bind(received)
+
+    def leave(self) -> Tensor:
+        """What D carries on from here."""
+        result = self._zeros() if self._sum is None else self._sum
+        self._unbind()
+        self._left -= 1
+        return result
+
+    @torch.no_grad()
+    def come_home(self, received: Tensor) -> None:
+        """D has come to the owner to stay: adds it to the owner's gradients."""
+        kept = self._sum
+        self._unbind()
+        views = self._layout.views(received)
+        for parameter, gradient in zip(self._layout.parameters, views, strict=True):
+            if parameter.grad is None:
+                parameter.grad = gradient.clone()
+            else:
+                parameter.grad += gradient
+        if kept is not None:
+            self._bind(kept)
+
+    def _zeros(self) -> Tensor:
+        return torch.zeros(self._layout.size, dtype=self._layout.dtype, device=self._device)
+
+    def _bind(self, flat: Tensor) -> None:
+        self._sum = flat
+        self._own = [p.grad for p in self._layout.parameters]
+        self._set(self._layout.views(flat))
+
+    def _unbind(self) -> None:
+        if self._sum is not None:
+            self._sum = None
+            self._set(self._own)
+
+    def _set(self, gradients: Sequence[Tensor | None]) -> None:
+        for parameter, gradient in zip(self._layout.parameters, gradients, strict=True):
+            parameter.grad = gradient

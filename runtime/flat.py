@@ -1,0 +1,79 @@
+"""A stage's parameters as one flat tensor, and its gradients as another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from pipeloom.ir.errors import InputError
+
+ALIGNMENT = 64  # bytes: what vector loads and matrix kernels like
+
+
+class Layout:
+    """Where each of ``parameters`` lies in a flat tensor of ``size`` elements (at least one)."""
+
+    def __init__(self, parameters: Sequence[nn.Parameter], dtype: torch.dtype) -> None:
+        self.parameters = parameters
+        self.dtype = dtype
+        step = max(1, ALIGNMENT // dtype.itemsize)
+        self._starts: list[int] = []
+        at = 0
+        for parameter in parameters:
+            self._starts.append(at)
+            at += math.ceil(parameter.numel() / step) * step
+        self.size = max(1, at)
+
+    def views(self, flat: Tensor) -> list[Tensor]:
+        """The part of ``flat`` of each parameter, in its shape."""
+        return [
+            flat[start : start + p.numel()].view(p.shape)
+            for start, p in zip(self._starts, self.parameters, strict=True)
+        ]
+
+
+class FlatWeights:
+    """Moves a module's parameters into one flat tensor, whose memory can be given back.
+
+    The parameters stay the same objects and their data views of the same storage, so that what
+    autograd saved in F (a weight, or a view of it) sees in B whatever the storage then holds.
+    """
+
+    def __init__(self, layout: Layout, device: torch.device) -> None:
+        self.flat = torch.zeros(layout.size, dtype=layout.dtype, device=device)
+        with torch.no_grad():
+            views = layout.views(self.flat)
+            for parameter, view in zip(layout.parameters, views, strict=True):
+                view.copy_(parameter)
+                parameter.data = view
+        self._bytes = self.flat.untyped_storage().nbytes()
+
+    def fill(self, values: Tensor) -> None:
+        """Takes memory again and copies ``values`` into it."""
+        self.allocate()
+        self.flat.copy_(values)
+
+    def allocate(self) -> None:
+        self.flat.untyped_storage().resize_(self._bytes)
+
+    def release(self) -> None:
+        self.flat.untyped_storage().resize_(0)
+
+
+def common_dtype(modules: Sequence[nn.Module], device: torch.device) -> torch.dtype:
+    """The one dtype of all parameters. Raises InputError where they differ in dtype or device."""
+    parameters = [p for module in modules for p in module.parameters()]
+    dtypes = {p.dtype for p in parameters}
+    if len(dtypes) > 1:
+        names = ", ".join(sorted(map(str, dtypes)))
+        raise InputError(f"stages: where weights travel all parameters need one dtype, got {names}")
+    elsewhere = {str(p.device) for p in parameters if p.device != device}
+    if elsewhere:
+        raise InputError(
+            f"stages: where weights travel all parameters need to be on {device}, some are on "
+            f"{', '.join(sorted(elsewhere))}"
+        )
+    return dtypes.pop() if dtypes else torch.get_default_dtype()

@@ -1,0 +1,183 @@
+"""Stages whose weights travel: a rank computes with every stage and owns some of them.
+
+::
+
+    recv w2.5      into a buffer
+    wait recv      the buffer becomes stage 2's weights on this rank
+    2F0            parameters take memory, the buffer is copied in, F runs, the memory is given back
+    2BW0           the same, and D's buffer (or a sum kept here) is what .grad point into
+    send w2.7      from the buffer; the owner sends its parameters themselves
+
+So beside the program's buffers a rank holds the weights that it owns and, during an op, those of
+one stage more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from pipeloom.ir import program as ir
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.ops import OpKind
+from pipeloom.ir.schedule import Schedule, TravelKind
+from pipeloom.ir.travel import owned, previous
+
+from .collecting import Collector
+from .flat import FlatWeights, Layout, common_dtype
+from .shapes import Spec
+
+
+class TravellingStages:
+    """The stages of one rank of a weight-passing schedule: store and carrier in one.
+
+    ``modules``: those of all stages that the rank runs or owns. Their parameters are moved into
+    flat tensors; those of stages owned elsewhere hold no memory but while an op runs.
+    Raises InputError where parameters differ in dtype, or two stages share one.
+    """
+
+    def __init__(
+        self,
+        modules: Mapping[int, nn.Module],
+        schedule: Schedule,
+        rank: int,
+        device: torch.device,
+    ) -> None:
+        self._modules = dict(sorted(modules.items()))
+        _check_apart(self._modules)
+        self._dtype = common_dtype(list(self._modules.values()), device)
+        mine = owned(schedule)[rank]
+        leaving = [
+            t.stage
+            for t in schedule.transfers
+            if t.kind is TravelKind.GRADIENT and t.source == rank
+        ]
+        self._stages = {
+            s: _Stage(module, s in mine, self._dtype, device, leaving.count(s))
+            for s, module in self._modules.items()
+        }
+        self._earlier = previous(schedule.transfers)
+        later = {earlier for earlier in self._earlier if earlier is not None}
+        self._last = {x for x in range(len(schedule.transfers)) if x not in later}
+        self._received: dict[int, Tensor] = {}  # by transfer, while a program is prepared
+
+    @property
+    def stages(self) -> Sequence[int]:
+        return list(self._modules)
+
+    def module(self, stage: int) -> nn.Module:
+        return self._modules[stage]
+
+    def begin(self) -> None:
+        for stage in self._stages.values():
+            stage.gradients.begin()
+
+    def using(self, stage: int, kind: OpKind) -> AbstractContextManager[object]:
+        return _Use(self._stages[stage], collects=kind is not OpKind.F, reads=kind is not OpKind.W)
+
+    def trying(self, stage: int) -> AbstractContextManager[object]:
+        return _Use(self._stages[stage], collects=False, reads=True)
+
+    def spec(self, kind: ir.TensorKind, stage: int) -> Spec:
+        """A buffer serves any stage: it is as large as the largest one's."""
+        sizes = [
+            (s.gradient_layout if kind is ir.TensorKind.GRADIENT else s.layout).size
+            for s in self._stages.values()
+        ]
+        return Spec((max(sizes),), self._dtype)
+
+    def fitting(self, tensor: ir.Tensor, buffer: Tensor) -> Tensor:
+        stage = self._stages[tensor.stage]
+        gradient = tensor.kind is ir.TensorKind.GRADIENT
+        return buffer[: (stage.gradient_layout if gradient else stage.layout).size]
+
+    def giving(self, tensor: ir.Tensor, buffer: Tensor) -> Callable[[], None]:
+        stage = self._stages[tensor.stage]
+        if tensor.kind is ir.TensorKind.WEIGHT:
+            self._received[tensor.index] = buffer
+            return partial(stage.come, buffer)
+        if tensor.index in self._last:
+            return partial(stage.gradients.come_home, buffer)
+        return partial(stage.gradients.arrive, buffer)
+
+    def taking(self, tensor: ir.Tensor) -> Callable[[], Tensor]:
+        stage = self._stages[tensor.stage]
+        if tensor.kind is ir.TensorKind.GRADIENT:
+            return stage.gradients.leave
+        earlier = self._earlier[tensor.index]
+        weights = stage.weights.flat if earlier is None else self._received[earlier]
+        return lambda: weights
+
+
+class _Stage:
+    """One stage on one rank: its weights, wherever they are, and its gradients."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        owned: bool,
+        dtype: torch.dtype,
+        device: torch.device,
+        departures: int,
+    ) -> None:
+        parameters = list(module.parameters())
+        self.layout = Layout(parameters, dtype)
+        self.gradient_layout = Layout([p for p in parameters if p.requires_grad], dtype)
+        self.weights = FlatWeights(self.layout, device)
+        self.gradients = Collector(self.gradient_layout, device, departures)
+        self.owned = owned
+        self._here: Tensor | None = None
+        if not owned:
+            self.weights.release()
+
+    def come(self, buffer: Tensor) -> None:
+        """Weights have come; ops use the copy that came last."""
+        self._here = buffer
+
+    def fill(self) -> None:
+        if self.owned:
+            return
+        if self._here is None:
+            self.weights.allocate()  # to try shapes out, before any step
+            self.weights.flat.zero_()
+        else:
+            self.weights.fill(self._here)
+
+    def empty(self) -> None:
+        if not self.owned:
+            self.weights.release()
+
+
+class _Use:
+    """While an op runs: ``reads`` the weights, ``collects`` gradients."""
+
+    __slots__ = ("_collects", "_reads", "_stage")
+
+    def __init__(self, stage: _Stage, *, collects: bool, reads: bool) -> None:
+        self._stage, self._collects, self._reads = stage, collects, reads
+
+    def __enter__(self) -> None:
+        if self._reads:
+            self._stage.fill()
+        if self._collects:
+            self._stage.gradients.ready()
+
+    def __exit__(self, *_: object) -> None:
+        if self._reads:
+            self._stage.empty()
+
+
+def _check_apart(modules: Mapping[int, nn.Module]) -> None:
+    first: dict[int, tuple[int, str]] = {}
+    for stage, module in modules.items():
+        for name, parameter in module.named_parameters():
+            other, path = first.setdefault(id(parameter), (stage, name))
+            if other != stage:
+                raise InputError(
+                    f"stages: {path} of stage {other} and {name} of stage {stage} are one object; "
+                    "where weights travel each stage needs a copy, and the pair named in tied"
+                )
