@@ -1,0 +1,47 @@
+"""Where weights travel, gradients are one process's, on two, three and four ranks."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from pipeloom.runtime.launch import launch
+from tests.distributed.weight_cases import BOUNDS, Case, Outcome, cases, run_cases
+from tests.models import TinyTransformer
+
+ALL = [case for ranks in (2, 3, 4) for case in cases(ranks)]
+
+
+@cache
+def outcomes(ranks: int) -> dict[Case, list[Outcome]]:
+    """All of one world size in one launch; of each case, every rank's outcome."""
+    chosen = cases(ranks)
+    found = launch(run_cases, ranks, (chosen,), timeout=240, message_timeout=60)
+    return {case: [found[rank][i] for rank in range(ranks)] for i, case in enumerate(chosen)}
+
+
+@pytest.mark.parametrize("case", ALL, ids=str)
+def test_gradients_are_one_processs(case: Case) -> None:
+    rows = outcomes(case.ranks)[case]
+    modules = [make() for make in TinyTransformer(case.dtype).stages(case.ranks)]
+    for rank, (row, module) in enumerate(zip(rows, modules, strict=True)):
+        # rank s owns stage s
+        assert sorted(row.differences) == sorted(
+            f"{rank}.{n}" for n, _ in module.named_parameters()
+        )
+        assert max(row.differences.values()) <= BOUNDS[case.dtype]
+        assert row.losses == pytest.approx(row.expected_losses, rel=BOUNDS[case.dtype])
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_activations_of_one_microbatch_are_held_at_a_time(ranks: int) -> None:
+    """The first BW of a microbatch comes before the first F of the next one but one."""
+    rows = {
+        (case.microbatches, str(case.dtype)): [row.peak_memory for row in rows]
+        for case, rows in outcomes(ranks).items()
+        if case.variant == "published" and case.memory
+    }
+    for (count, dtype), peaks in rows.items():
+        one = rows[min(n for n, d in rows if d == dtype), dtype][0]
+        assert max(peaks) < 1.05 * one, count
