@@ -54,9 +54,9 @@ def solve(
 
 
 def _bound(model: Model, search: _Search, best: Schedule | None, known: float) -> float:
-    """In the profile's unit; where the model has no solution, none is cheaper than ``best``."""
-    if search.status == cp_model.INFEASIBLE:
-        return math.inf if best is None else cost_of(best)
+    """In the profile's unit."""
+    if search.status == cp_model.INFEASIBLE and best is None:
+        return math.inf
     if search.bound is None:
         return known
     proven = (search.bound - model.rounding) / model.ticks.per_unit

@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 
 from pipeloom.ir.problem import Objective, Passing, Placement, Problem
 from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.simulate import timed
 from pipeloom.solver.exact import BACKENDS
+from pipeloom.solver.solve import one_at_a_time
 from tests.oracle import exhaustive_optimum
 
 TIME = st.one_of(st.sampled_from([0.0, 1.0, 3.0]), st.floats(0.1, 3.0))
@@ -42,9 +45,13 @@ def problems(draw: st.DrawFn, placements: tuple[tuple[int, ...], ...], most: int
     )
 
 
-def check(name: str, problem: Problem) -> None:
+def check(name: str, problem: Problem, warm: bool) -> None:
+    """``warm``: from a poor schedule; else from none."""
     optimum = exhaustive_optimum(problem)
-    result = BACKENDS[name](problem, incumbent=None, lower_bound=0.0, time_limit=60.0, seed=1)
+    incumbent = None
+    if warm and math.isfinite(optimum):
+        incumbent = timed(Schedule(problem, one_at_a_time(problem)))
+    result = BACKENDS[name](problem, incumbent=incumbent, lower_bound=0.0, time_limit=60.0, seed=1)
     if math.isinf(optimum):
         assert result.schedule is None
         assert result.lower_bound == math.inf
@@ -63,13 +70,13 @@ SETTINGS = settings(
 
 @pytest.mark.parametrize("name", BACKENDS)
 @SETTINGS
-@given(problem=problems(LINEAR, most=3))
-def test_one_stage_a_rank(name: str, problem: Problem) -> None:
-    check(name, problem)
+@given(problem=problems(LINEAR, most=3), warm=st.booleans())
+def test_one_stage_a_rank(name: str, problem: Problem, warm: bool) -> None:
+    check(name, problem, warm)
 
 
 @pytest.mark.parametrize("name", BACKENDS)
 @SETTINGS
-@given(problem=problems(FOLDED, most=2))
-def test_several_stages_a_rank(name: str, problem: Problem) -> None:
-    check(name, problem)
+@given(problem=problems(FOLDED, most=2), warm=st.booleans())
+def test_several_stages_a_rank(name: str, problem: Problem, warm: bool) -> None:
+    check(name, problem, warm)
