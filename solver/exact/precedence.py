@@ -62,9 +62,20 @@ def precedes_of(problem: Problem, costs: Costs, dependencies: tuple[Dependency, 
         stages_here = problem.placement.stages_of(rank)
         if len(stages_here) == 1 and math.isfinite(costs.limit[rank]):
             _add_memory(matrix, costs, stages_here[0], float(costs.limit[rank]))
-    for middle in range(len(matrix)):  # Warshall
-        matrix |= np.outer(matrix[:, middle], matrix[middle])
+    for i in reversed(_one_at_a_time(costs)):
+        matrix[i] |= matrix[matrix[i]].any(axis=0)
     return matrix
+
+
+def _one_at_a_time(costs: Costs) -> list[int]:
+    """All ops, one microbatch after the other: an order that breaks none of the above."""
+    stages, microbatches = costs.owner.shape
+    return [
+        index(costs, kind, s, k)
+        for k in range(microbatches)
+        for kind in KINDS
+        for s in (range(stages) if kind is OpKind.F else reversed(range(stages)))
+    ]
 
 
 def _add_memory(matrix: BoolArray, costs: Costs, stage: int, limit: float) -> None:
