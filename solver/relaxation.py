@@ -63,7 +63,7 @@ def relaxation(chain: Chain, objective: Objective, ceiling: float, time_limit: f
         if i + 1 < chain.stages:
             stage.pass_on_to(stages[i + 1])
     solver.Minimize(cost)
-    solver.SetTimeLimit(int(1000 * time_limit))
+    solver.SetTimeLimit(1 + int(1000 * time_limit))  # 0 would mean none
     solver.SetSolverSpecificParametersAsString("misc/catchctrlc = FALSE\n")  # it is Python's
     exact = pywraplp.MPSolverParameters()
     exact.SetDoubleParam(exact.RELATIVE_MIP_GAP, 0.0)

@@ -28,7 +28,7 @@ from .relaxation import relaxation
 RELAXATION_SECONDS = 3.0
 EXACT_OPS = 400
 """Up to how many ops ``auto`` tries an exact solver."""
-EXACT_AFTER = 4
+EXACT_AFTER = 2
 """Rounds of local search before it does."""
 
 

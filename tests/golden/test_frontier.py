@@ -1,0 +1,58 @@
+"""Bounds and optima on the rows of the zero bubble paper's table 5."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.table5.rows import Row, load_rows
+from pipeloom.ir.problem import Objective, Problem
+from pipeloom.ir.schedule import Status
+from pipeloom.solver.bounds import lower_bound
+from pipeloom.solver.solve import optimize
+
+ROWS = load_rows()
+
+# the bound's bubble rate at each model's smallest M, by the limit in units of P x M_B
+BOUNDS = """
+      1     1.25  1.5   1.75  2     2.5
+1.5B  .1585 .0951 .0524 .0433 .0433 .0433
+6.2B  .1323 .0751 .0475 .0182 .0012 .0004
+14.6B .1397 .0837 .0571 .0289 .0031 .0004
+28.3B .1421 .0867 .0604 .0326 .0033 .0002
+"""
+
+
+def problem(row: Row, share: float, objective: Objective = Objective.PERIOD) -> Problem:
+    return Problem.linear(row.profile, row.microbatches, row.limit(share), objective)
+
+
+def bubble_rate(problem: Problem, cost: float) -> float:
+    stages = problem.profile.stages
+    work = problem.microbatches * sum(s.t_f + s.t_b + s.t_w for s in stages)
+    return round(1 - work / (problem.ranks * cost), 4)
+
+
+@pytest.mark.parametrize("line", BOUNDS.strip().splitlines()[1:], ids=lambda line: line.split()[0])
+def test_bounds_at_growing_limits(line: str) -> None:
+    model, *rates = line.split()
+    row = next(row for row in ROWS if row.model == model)
+    problems = [problem(row, float(share)) for share in BOUNDS.split()[:6]]
+    found = [bubble_rate(p, lower_bound(p).value) for p in problems]
+    assert found == list(map(float, rates))
+
+
+@pytest.mark.parametrize("share", [1.5, 1.75, 2.5])
+def test_the_frontier_is_proven_optimal(share: float) -> None:
+    row = next(row for row in ROWS if row.model == "14.6B")
+    schedule = optimize(problem(row, share))
+    assert schedule.report is not None
+    assert schedule.report.status is Status.OPTIMAL
+
+
+def test_the_makespan_differs_much_from_the_period() -> None:
+    row = next(row for row in ROWS if row.model == "6.2B")
+    schedule = optimize(problem(row, 2, Objective.MAKESPAN))
+    assert schedule.report is not None
+    assert schedule.report.status is Status.OPTIMAL
+    assert schedule.timing is not None
+    assert bubble_rate(schedule.problem, schedule.timing.makespan) == 0.1003
