@@ -85,6 +85,8 @@ def memory_steps(schedule: Schedule, rank: int) -> list[tuple[float, float]]:
 
 
 def peak_memory(schedule: Schedule) -> tuple[float, ...]:
-    """The largest sum of M_B and M_W that each rank holds."""
-    ranks = range(schedule.problem.ranks)
-    return tuple(max((held for _, held in memory_steps(schedule, r)), default=0.0) for r in ranks)
+    """The largest memory that each rank holds: recorded (measured, maybe), else M_B and M_W summed."""
+    ranks = schedule.problem.ranks
+    if schedule.timing is not None and len(schedule.timing.peak_memory) == ranks:
+        return schedule.timing.peak_memory
+    return tuple(max((h for _, h in memory_steps(schedule, r)), default=0.0) for r in range(ranks))

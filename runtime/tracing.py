@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipeloom.ir.ops import FloatArray, Op, pack
-from pipeloom.ir.schedule import Schedule, Timing
+from pipeloom.ir.schedule import Schedule, Status, Timing
 
 MILLISECONDS = 1e3
 
@@ -35,7 +35,7 @@ def measured_schedule(planned: Schedule, rows: Sequence[Row]) -> Schedule:
     """``planned`` with measured times; a row is one rank's ops, marks and peak memory.
 
     Times are milliseconds from the first op's start on any rank. Transfers are left out: only ops
-    are measured.
+    are measured. So is the lower bound: it holds for the profile's times.
     """
     first = min((seconds[0] for _, seconds, _ in rows if seconds), default=0.0)
     times = [_pairs(seconds, first) for _, seconds, _ in rows]
@@ -46,7 +46,10 @@ def measured_schedule(planned: Schedule, rows: Sequence[Row]) -> Schedule:
         np.empty((0, 2)),
     )
     order = tuple(pack(ops) for ops, _, _ in rows)
-    return replace(planned, order=order, transfers=(), timing=timing)
+    report = planned.report and replace(
+        planned.report, status=Status.FEASIBLE, lower_bound=None, bound_name=None
+    )
+    return replace(planned, order=order, transfers=(), report=report, timing=timing)
 
 
 def _pairs(seconds: Sequence[float], first: float) -> FloatArray:

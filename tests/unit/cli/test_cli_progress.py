@@ -87,6 +87,7 @@ def test_ctrl_c_keeps_the_best(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
+    assert "pipeloom: interrupted: this is the best schedule so far" in err
     assert "written to best.json" in out
     document = json.loads((tmp_path / "best.json").read_text())
     assert document["report"]["solve_seconds"] < 240

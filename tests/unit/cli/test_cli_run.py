@@ -35,6 +35,7 @@ def test_run_trains_and_traces(
     assert losses[-1] < losses[0]
     measured = json.loads(trace.read_text())
     assert measured["report"]["makespan"] == pytest.approx(done.json["measured"]["makespan"])
+    assert measured["report"]["lower_bound"] is None  # it was of the planned times
     shown = pipeloom("show", tmp_path / "schedule.json", trace, "-o", tmp_path / "both.svg")
     assert shown.code == 0
 
