@@ -50,7 +50,8 @@ class Pipeline:
         program: what ``compile_schedule`` made or ``ir.files.load_program`` read.
         stages: the modules of the stages that this rank runs, by stage; or a sequence of all
             stages, or of this rank's. A callable makes its module where it is needed. A stage
-            takes one tensor and gives one (the first one takes what ``step`` is given).
+            takes one tensor and gives one (the first one takes what ``step`` is given). Where
+            weights travel (``docs/weight-passing.md``) a rank runs all stages.
         loss: ``loss(output, target)``, the mean over one microbatch; gradients are those of the
             mean over all microbatches.
         optimizer: makes the optimizer of one stage's parameters, as ``torch.optim.SGD`` with its
