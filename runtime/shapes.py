@@ -67,7 +67,7 @@ def _try(module: nn.Module, stage: int, arguments: Sequence[Tensor]) -> Spec | S
     """The output's spec, or the error that every rank is to raise."""
     kept = [(buffer, buffer.clone()) for buffer in module.buffers()]
     try:
-        with torch.no_grad(), torch.random.fork_rng():
+        with torch.no_grad(), torch.random.fork_rng(_cuda(arguments)):
             output = module(*arguments)
     except Exception as error:
         given = ", ".join(str(Spec.of(a)) for a in arguments)
@@ -80,3 +80,7 @@ def _try(module: nn.Module, stage: int, arguments: Sequence[Tensor]) -> Spec | S
         what = Spec.of(output) if isinstance(output, Tensor) else type(output).__name__
         return ShapeError(f"stage {stage}: expected one tensor of a floating dtype, got {what}")
     return Spec.of(output)
+
+
+def _cuda(tensors: Sequence[Tensor]) -> list[torch.device]:
+    return sorted({t.device for t in tensors if t.device.type == "cuda"}, key=str)

@@ -1,0 +1,112 @@
+"""Whole training runs: spawned processes, and those that torchrun started."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from pipeloom.compiler import compile_schedule
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.files import dump_program, load_schedule
+from pipeloom.ir.writing import write_json
+from pipeloom.runtime.train import RunSettings, run_program, train
+from tests.distributed.gradient_cases import schedule
+from tests.models import TinyTransformer, reference
+
+RANKS, MICROBATCHES, STEPS = 2, 3, 4
+SOURCE = "tests.models:TinyTransformer"
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> str:
+    path = str(tmp_path / "program.json")
+    plan = schedule("zb-h1", RANKS, MICROBATCHES)
+    write_json(dump_program(compile_schedule(plan, tied=[(0, 1)])), path)
+    return path
+
+
+@pytest.fixture
+def expected() -> list[float]:
+    history, _ = reference(TinyTransformer(), RANKS, MICROBATCHES, steps=STEPS, train=True)
+    return [sum(losses) / len(losses) for losses in history]
+
+
+def test_a_run_follows_one_processs_losses(
+    program: str, expected: list[float], tmp_path: Path
+) -> None:
+    trace = str(tmp_path / "measured.json")
+    result = run_program(program, SOURCE, RunSettings(steps=STEPS), trace_path=trace)
+    assert result is not None
+    assert result.losses == pytest.approx(expected, rel=1e-12)
+    assert expected[-1] < expected[0]
+    assert len(result.seconds) == STEPS
+    assert all(peak > 0 for peak in result.peak_memory)
+    measured = load_schedule(trace)
+    assert measured.timing is not None
+    assert measured.timing.makespan <= 1e3 * max(result.seconds)
+    plan = schedule("zb-h1", RANKS, MICROBATCHES)
+    assert [measured.ops(r) for r in range(RANKS)] == [plan.ops(r) for r in range(RANKS)]
+
+
+def test_torchruns_processes_join(program: str, expected: list[float], tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import json, pathlib, sys\n"
+        "from pipeloom.runtime.train import RunSettings, run_program\n"
+        "result = run_program(sys.argv[1], sys.argv[2], RunSettings(steps=int(sys.argv[3])))\n"
+        "if result is not None:\n"
+        "    pathlib.Path(sys.argv[4]).write_text(json.dumps(result.losses))\n"
+    )
+    answer = tmp_path / "losses.json"
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        f"--nproc-per-node={RANKS}",
+    ]
+    command += [str(script), program, SOURCE, str(STEPS), str(answer)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    subprocess.run(command, env=environment, check=True, timeout=200, capture_output=True)
+    assert json.loads(answer.read_text()) == pytest.approx(expected, rel=1e-12)
+
+
+def test_the_dtype_is_the_settings() -> None:
+    """One rank needs no processes."""
+    plan = compile_schedule(schedule("1f1b", 1, 2))
+    result = train(plan, Untied(), RunSettings(steps=2, dtype="float32", seed=3))
+    wide = train(plan, Untied(), RunSettings(steps=2, dtype="float64", seed=3))
+    assert result.losses == pytest.approx(wide.losses, rel=1e-4)
+    assert result.losses != wide.losses
+    assert 1.9 < wide.peak_memory[0] / result.peak_memory[0] <= 2.0
+
+
+class Untied(TinyTransformer):
+    """One stage of a model without a tie."""
+
+    def stages(self, count: int):  # type: ignore[no-untyped-def]
+        return [self._whole]
+
+    def _whole(self) -> torch.nn.Module:
+        return torch.nn.Sequential(*(make() for make in super().stages(2)))
+
+    def tied(self, count: int):  # type: ignore[no-untyped-def]
+        return []
+
+
+def test_wrong_settings_and_sources_fail_before_anything_starts(program: str) -> None:
+    for settings, message in (
+        ({"steps": 0}, "steps: expected at least 1, got 0"),
+        ({"dtype": "float8"}, "dtype: expected float32 or float64 or bfloat16, got float8"),
+        ({"device": "tpu"}, "device: expected cpu or cuda, got tpu"),
+    ):
+        with pytest.raises(InputError, match=message):
+            RunSettings(**settings)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="has no attribute nothing"):
+        run_program(program, "tests.models:nothing")
