@@ -175,10 +175,16 @@ def _step(pipeline: Pipeline, model: ModelSource, step: int, settings: RunSettin
     pipeline.finish()
     seconds = time.perf_counter() - start
     values = [loss.item() for loss in losses]
-    if settings.progress and values:
-        loss = sum(values) / len(values)
-        sys.stderr.write(f"step {step}: loss {loss:.4f}, {seconds * 1e3:.1f} ms\n")
+    if settings.progress:
+        _tell(step, pipeline.rank, pipeline.gather((values, seconds)))
     return _Measured(values, seconds, pipeline.peak_memory, pipeline.marks())
+
+
+def _tell(step: int, rank: int, rows: Sequence[tuple[list[float], float]]) -> None:
+    """One line a step, from one rank: where weights travel, each rank has losses of its own."""
+    if rank == 0:
+        loss, seconds = _mean([losses for losses, _ in rows]), max(s for _, s in rows)
+        sys.stderr.write(f"step {step}: loss {loss:.4f}, {seconds * 1e3:.1f} ms\n")
 
 
 def _on(tensors: Sequence[Tensor], device: torch.device, dtype: str | None) -> list[Tensor]:
