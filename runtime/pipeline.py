@@ -127,6 +127,7 @@ class Pipeline:
         device: torch.device | str | None = None,
         timeout: float = 300.0,
         memory: bool = True,
+        pace: bool = False,
         verify: bool = True,
     ) -> Pipeline:
         """The pipeline of ``source``, cut as the program is; without ``train`` no optimizer steps."""
@@ -141,6 +142,7 @@ class Pipeline:
             device=device,
             timeout=timeout,
             memory=memory,
+            pace=pace,
             verify=verify,
         )
 
