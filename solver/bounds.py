@@ -23,6 +23,7 @@ from pipeloom.ir.ops import FloatArray, IntArray
 from pipeloom.ir.problem import Problem
 
 from .chain import Chain
+from .feasibility import check_feasible
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,8 @@ class Bound:
 
 
 def lower_bound(problem: Problem) -> Bound:
-    """The best of all bounds that apply to ``problem``."""
+    """The best of all bounds that apply. Raises InfeasibleError where no schedule is valid."""
+    check_feasible(problem)
     found = [Bound(bound(problem), name, words) for name, bound, words in GENERAL]
     chain = Chain.of(problem)
     if chain is not None:

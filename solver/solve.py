@@ -20,7 +20,6 @@ from .chain import Chain
 from .construct import Constructor, Rows, settings
 from .exact import BACKENDS
 from .families import FAMILIES
-from .feasibility import check_feasible
 from .incumbent import Incumbent, Listener
 from .local_search import Annealer, Tried, Tuner
 from .relaxation import relaxation
@@ -55,7 +54,6 @@ def optimize(
     limit, InputError for a placement or a solver that is not known.
     """
     _check(problem, solver)
-    check_feasible(problem)
     best = Incumbent(problem, lower_bound(problem), time_limit, progress, should_stop)
     best.offer(one_at_a_time(problem), "one-at-a-time")
     with suppress(KeyboardInterrupt):  # the best so far is what the user asked for

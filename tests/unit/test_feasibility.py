@@ -5,6 +5,7 @@ import pytest
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.problem import Passing, Placement, Problem
 from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.feasibility import check_feasible, smallest_limit
 from pipeloom.solver.solve import optimize
 
@@ -31,6 +32,8 @@ def test_a_rank_holds_a_microbatch_on_all_its_stages_at_once() -> None:
 
 
 def test_an_infeasible_limit_names_the_rank_and_the_smallest_feasible_one() -> None:
+    with pytest.raises(InfeasibleError):
+        lower_bound(problem(1.0, 4.0, 2.0, limit=3.5))
     with pytest.raises(InfeasibleError) as caught:
         optimize(problem(1.0, 4.0, 2.0, limit=3.5))
     assert (caught.value.smallest, caught.value.rank) == (4.0, 1)
