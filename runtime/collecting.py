@@ -27,7 +27,8 @@ class Collector:
         self._departures = departures
         self._left = departures
         self._own: list[Tensor | None] = []  # .grad as it is without a bound sum
-        self._sum: Tensor | None = None
+        self._sum: Tensor | None = None  # what .grad are views of
+        self._collected: Tensor | None = None  # the same, where that is a D
 
     def begin(self) -> None:
         """Before a step."""
@@ -39,23 +40,35 @@ class Collector:
             self._bind(self._zeros())
 
     def arrive(self, received: Tensor) -> None:
-        """D has come: it takes over what was kept, and what is added from now on."""
-        if self._sum is not None:
-            received += self._sum
-            self._unbind()
-        self._bind(received)
+        """D has come: it takes over what was kept, and what is added from now on.
 
-    def leave(self) -> Tensor:
-        """What D carries on from here."""
-        result = self._zeros() if self._sum is None else self._sum
-        self._unbind()
+        Where another D of the stage is here, that one goes on collecting.
+        """
+        if self._collected is None:
+            kept = self._sum
+            self._unbind()
+            if kept is not None:
+                received += kept
+            self._bind(received)
+            self._collected = received
+
+    def leave(self, received: Tensor | None) -> Tensor:
+        """What the D that came as ``received`` carries on from here; None: it starts here."""
         self._left -= 1
-        return result
+        if self._collected is not None and self._collected is not received:
+            return self._zeros() if received is None else received  # another D collects
+        found = self._sum
+        self._unbind()
+        if received is None:
+            return self._zeros() if found is None else found
+        if found is not None and found is not received:
+            received += found
+        return received
 
     @torch.no_grad()
     def come_home(self, received: Tensor) -> None:
         """D has come to the owner to stay: adds it to the owner's gradients."""
-        kept = self._sum
+        kept, collected = self._sum, self._collected
         self._unbind()
         views = self._layout.views(received)
         for parameter, gradient in zip(self._layout.parameters, views, strict=True):
@@ -65,6 +78,7 @@ class Collector:
                 parameter.grad += gradient
         if kept is not None:
             self._bind(kept)
+            self._collected = collected
 
     def _zeros(self) -> Tensor:
         return torch.zeros(self._layout.size, dtype=self._layout.dtype, device=self._device)
@@ -76,7 +90,7 @@ class Collector:
 
     def _unbind(self) -> None:
         if self._sum is not None:
-            self._sum = None
+            self._sum = self._collected = None
             self._set(self._own)
 
     def _set(self, gradients: Sequence[Tensor | None]) -> None:

@@ -97,19 +97,19 @@ class TravellingStages:
 
     def giving(self, tensor: ir.Tensor, buffer: Tensor) -> Callable[[], None]:
         stage = self._stages[tensor.stage]
+        self._received[tensor.index] = buffer
         if tensor.kind is ir.TensorKind.WEIGHT:
-            self._received[tensor.index] = buffer
             return partial(stage.come, buffer)
         if tensor.index in self._last:
             return partial(stage.gradients.come_home, buffer)
         return partial(stage.gradients.arrive, buffer)
 
     def taking(self, tensor: ir.Tensor) -> Callable[[], Tensor]:
-        stage = self._stages[tensor.stage]
+        stage, earlier = self._stages[tensor.stage], self._earlier[tensor.index]
+        came = None if earlier is None else self._received[earlier]
         if tensor.kind is ir.TensorKind.GRADIENT:
-            return stage.gradients.leave
-        earlier = self._earlier[tensor.index]
-        weights = stage.weights.flat if earlier is None else self._received[earlier]
+            return partial(stage.gradients.leave, came)
+        weights = stage.weights.flat if came is None else came
         return lambda: weights
 
 

@@ -22,7 +22,7 @@ from pipeloom.ir.program import (
     WaitReceive,
     WaitSend,
 )
-from pipeloom.ir.travel import owners, previous
+from pipeloom.ir.travel import journeys, owners, previous
 from tests.machine import Machine
 
 Sum = frozenset[int]  # the microbatches that a gradient has collected
@@ -40,6 +40,8 @@ class WeightMachine(Machine):
             x: None if e is None else Tensor(_kind(transfers[e].kind.value), transfers[e].stage, e)
             for x, e in enumerate(previous(transfers))
         }
+        self.last = {journey[-1] for journey in journeys(transfers).values()}
+        self.home: dict[int, Sum] = defaultdict(Sum)  # what has come to each stage's owner
         self.kept: list[dict[int, Sum]] = [defaultdict(Sum) for _ in ranks]  # by stage
         self.sums: dict[Tensor, Sum] = {}  # of each D on its way
         self.here: list[dict[int, Tensor]] = [{} for _ in ranks]  # the D of each stage
@@ -68,7 +70,8 @@ class WeightMachine(Machine):
             case Free(tensor):
                 for other in self.leaving[rank]:
                     assert self.earlier[other.index] != tensor, f"{item}: {other} is leaving"
-                assert tensor not in self.here[rank].values() or tensor.stage in self.total
+                if tensor.kind is TensorKind.GRADIENT and tensor.index in self.last:
+                    assert tensor.stage in self.total, f"{item}: before its step"
                 super().do(rank, item)
             case Step(stage):
                 self.step(rank, stage)
@@ -113,19 +116,24 @@ class WeightMachine(Machine):
         return tensor in self.came[rank] and tensor in self.place[rank]
 
     def arrive(self, rank: int, tensor: Tensor) -> None:
-        if tensor.kind is TensorKind.GRADIENT:
+        if tensor.kind is TensorKind.GRADIENT and tensor.index in self.last:
+            new = self.sums.pop(tensor)
+            assert not new & self.home[tensor.stage], f"{tensor} was counted before"
+            self.home[tensor.stage] |= new
+        elif tensor.kind is TensorKind.GRADIENT:
             assert tensor.stage not in self.here[rank]
             self.here[rank][tensor.stage] = tensor
             self.add(rank, tensor.stage, self.kept[rank].pop(tensor.stage, Sum()))
 
     def step(self, rank: int, stage: int) -> None:
         assert rank == self.owners[stage]
-        here = self.here[rank].get(stage)
-        self.total[stage] = self.kept[rank][stage] if here is None else self.sums[here]
+        own = self.kept[rank][stage]
+        assert not own & self.home[stage]
+        self.total[stage] = own | self.home[stage]
         self.stepped[rank].append(stage)
         for tensor in self.leaving[rank]:
-            own = tensor.kind is TensorKind.WEIGHT and self.earlier[tensor.index] is None
-            assert not (own and tensor.stage == stage), f"{tensor} leaves while it is stepped"
+            mine = tensor.kind is TensorKind.WEIGHT and self.earlier[tensor.index] is None
+            assert not (mine and tensor.stage == stage), f"{tensor} leaves while it is stepped"
 
 
 def _kind(name: str) -> TensorKind:

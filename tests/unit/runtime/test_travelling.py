@@ -75,7 +75,7 @@ def test_what_is_added_before_d_comes_leaves_with_it() -> None:
     collector.arrive(buffer)
     collector.ready()
     add(module, 2.0)
-    left = collector.leave()
+    left = collector.leave(buffer)
     assert left.data_ptr() == buffer.data_ptr()
     assert collected(module, left) == {13.0}
     assert [p.grad for p in module.parameters()] == [None, None]
@@ -85,10 +85,10 @@ def test_d_starts_at_zero_where_it_sets_out() -> None:
     module = layer()
     collector = Collector(layout(module), CPU, departures=2)
     collector.begin()
-    assert collected(module, collector.leave()) == {0.0}
+    assert collected(module, collector.leave(None)) == {0.0}
     collector.ready()
     add(module, 3.0)
-    assert collected(module, collector.leave()) == {3.0}
+    assert collected(module, collector.leave(None)) == {3.0}
 
 
 def test_at_home_d_joins_the_owners_gradients() -> None:
@@ -98,9 +98,10 @@ def test_at_home_d_joins_the_owners_gradients() -> None:
     home = torch.full((layout(module).size,), 5.0, dtype=torch.float64)
     for step in (1, 2):
         collector.begin()
-        collector.arrive(torch.zeros_like(home))
+        passing = torch.zeros_like(home)
+        collector.arrive(passing)
         add(module, 1.0)
-        assert collected(module, collector.leave()) == {1.0}
+        assert collected(module, collector.leave(passing)) == {1.0}
         collector.ready()
         add(module, 100.0)  # no D leaves any more: the owner's own
         collector.come_home(home)
@@ -116,10 +117,25 @@ def test_d_comes_home_beside_another_that_is_passing() -> None:
     collector.arrive(passing)
     collector.come_home(torch.full_like(passing, 5.0))
     add(module, 2.0)
-    assert collected(module, collector.leave()) == {3.0}
+    assert collected(module, collector.leave(passing)) == {3.0}
     assert {
         v for p in module.parameters() if p.grad is not None for v in p.grad.flatten().tolist()
     } == {5.0}
+
+
+def test_of_two_ds_the_first_collects_until_it_leaves() -> None:
+    module = layer()
+    collector = Collector(layout(module), CPU, departures=3)
+    collector.begin()
+    first, second = (torch.full((layout(module).size,), v, dtype=torch.float64) for v in (1.0, 2.0))
+    collector.arrive(first)
+    collector.arrive(second)
+    add(module, 10.0)
+    assert collected(module, collector.leave(None)) == {0.0}
+    assert collected(module, collector.leave(first)) == {11.0}
+    collector.ready()
+    add(module, 20.0)
+    assert collected(module, collector.leave(second)) == {22.0}
 
 
 def schedule() -> Schedule:
