@@ -1,3 +1,71 @@
-"""pipeloom: the best pipeline schedule for measured times and memory limits, with a proof, run on torch.distributed."""
+"""pipeloom: the best pipeline schedule for measured times and memory limits, with a proof, run on torch.distributed.
+
+The public names, loaded when first used, so that planning needs no torch and ``--help`` no solver.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .compiler import compile_schedule as compile_schedule
+    from .ir.errors import InfeasibleError as InfeasibleError
+    from .ir.errors import InputError as InputError
+    from .ir.errors import InvalidScheduleError as InvalidScheduleError
+    from .ir.errors import PipeloomError as PipeloomError
+    from .ir.files import dump_profile as dump_profile
+    from .ir.files import dump_program as dump_program
+    from .ir.files import dump_schedule as dump_schedule
+    from .ir.files import load_profile as load_profile
+    from .ir.files import load_program as load_program
+    from .ir.files import load_schedule as load_schedule
+    from .ir.files import write_json as write_json
+    from .ir.problem import Objective as Objective
+    from .ir.problem import Placement as Placement
+    from .ir.problem import Problem as Problem
+    from .ir.profile import Profile as Profile
+    from .ir.profile import StageProfile as StageProfile
+    from .ir.schedule import Schedule as Schedule
+    from .ir.simulate import simulate as simulate
+    from .ir.verify import verify_schedule as verify_schedule
+    from .ir.verify_program import verify_program as verify_program
+    from .runtime.model import ModelSource as ModelSource
+    from .runtime.pipeline import Pipeline as Pipeline
+    from .solver.families import build_family as build_family
+    from .solver.solve import optimize as optimize
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "compiler": ("compile_schedule",),
+    "ir.errors": ("InfeasibleError", "InputError", "InvalidScheduleError", "PipeloomError"),
+    "ir.files": (
+        "dump_profile",
+        "dump_program",
+        "dump_schedule",
+        "load_profile",
+        "load_program",
+        "load_schedule",
+        "write_json",
+    ),
+    "ir.problem": ("Objective", "Placement", "Problem"),
+    "ir.profile": ("Profile", "StageProfile"),
+    "ir.schedule": ("Schedule",),
+    "ir.simulate": ("simulate",),
+    "ir.verify": ("verify_schedule",),
+    "ir.verify_program": ("verify_program",),
+    "runtime.model": ("ModelSource",),
+    "runtime.pipeline": ("Pipeline",),
+    "solver.families": ("build_family",),
+    "solver.solve": ("optimize",),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [*_HOME]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOME[name]}", __name__), name)

@@ -1,0 +1,30 @@
+"""The names that ``import pipeloom`` offers."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import pipeloom
+
+
+@pytest.mark.parametrize("name", pipeloom.__all__)
+def test_each_public_name_is_there(name: str) -> None:
+    assert getattr(pipeloom, name).__name__ == name
+
+
+def test_type_checkers_see_the_same_names() -> None:
+    tree = ast.parse(Path(str(pipeloom.__file__)).read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    seen = {
+        alias.asname
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen == set(pipeloom.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'optimise'"):
+        pipeloom.optimise  # noqa: B018
