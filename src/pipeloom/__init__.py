@@ -62,7 +62,7 @@ _HOMES = {
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = [*_HOME]
+__all__ = list(_HOME)
 
 
 def __getattr__(name: str) -> Any:
