@@ -203,7 +203,7 @@ def dump_schedule(schedule: Schedule) -> dict[str, Any]:
         ],
         "report": _dump_report(schedule, timing),
     }
-    if schedule.transfers:
+    if problem.placement.passing is not Passing.ACTIVATIONS:
         document["transfers"] = [
             {
                 "tensor": t.kind.value,

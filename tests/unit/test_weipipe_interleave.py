@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 
 from pipeloom.ir.errors import InfeasibleError, InputError
+from pipeloom.ir.files import dump_schedule
 from pipeloom.ir.ops import format_order
 from pipeloom.ir.problem import Objective, Placement
 from pipeloom.ir.profile import Profile, StageProfile
@@ -86,3 +87,8 @@ def test_what_does_not_fit_is_refused_in_words() -> None:
     problem = family.problem(profile(2), 4, None, Objective.PERIOD)
     reason = family.supports(replace(problem, placement=Placement.linear(2)))
     assert reason == "needs microbatch j on rank j mod 2, not the placement linear"
+
+
+def test_one_ranks_file_says_that_nothing_travels() -> None:
+    assert dump_schedule(build_family("weipipe-interleave", profile(1), 2))["transfers"] == []
+    assert "transfers" not in dump_schedule(build_family("1f1b", profile(2), 2))
