@@ -1,0 +1,205 @@
+"""The whole way on this machine: ``python -m examples.demo``, or ``make demo``.
+
+A byte-level GPT is profiled, its schedules are planned under a memory limit, compiled and run on
+four local processes; one process alone trains the same model on the same batches. Every step is
+one ``pipeloom`` command, printed as it is run; what they write is in ``out/demo/``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeloom.cli.arguments import count, seconds
+from pipeloom.cli.main import main as pipeloom
+from pipeloom.ir.files import load_schedule
+from pipeloom.report.words import duration
+from pipeloom.runtime.model import load_source
+
+from .demo_report import TOLERANCE, Result, Run, cores, curve, largest_difference, report, timing
+from .reference import train_alone
+
+RANKS = 4
+PACED_STEPS = 4
+# title of each schedule that is compared, and what its files' names begin with
+PLANS = {"1F1B": "1f1b", "best, 1F1B's memory": "best", "best, twice that": "best-2x"}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    model: str
+    steps: int
+    microbatches: int
+    time_limit: float
+    folder: Path
+
+    def file(self, name: str) -> str:
+        return str(self.folder / name)
+
+
+class CommandError(Exception):
+    """A command failed; it has said why."""
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+        super().__init__(f"exit code {code}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code 0 where the loss fell and is that of one process."""
+    settings = _settings(argv)
+    settings.folder.mkdir(parents=True, exist_ok=True)
+    try:
+        return _demo(settings)
+    except CommandError as error:
+        return error.code
+
+
+def _demo(settings: Settings) -> int:
+    begin = time.perf_counter()
+    _introduce(settings)
+    _profile(settings)
+    _plan(settings)
+    _compile(settings)
+    results = [_train(settings, title, name) for title, name in PLANS.items()]
+    alone = _train_alone(settings)
+    picture = _picture(settings, paced=_few_cores())
+    print(f"\n{report(results)}\n")
+    difference = largest_difference(alone, (result.run.losses for result in results))
+    same, fell = difference <= TOLERANCE, alone[-1] < alone[0]
+    print(
+        f"Loss: {'fell' if fell else 'DID NOT FALL'}; each schedule's curve is "
+        f"{'' if same else 'NOT '}that of one process: they differ by at most {difference:.1e} in any "
+        f"step ({TOLERANCE:g} allowed)."
+    )
+    print(f"All of it took {time.perf_counter() - begin:.0f} s.")
+    print(f"Planned and measured timelines: {picture}")
+    return 0 if same and fell else 1
+
+
+def _settings(argv: Sequence[str] | None) -> Settings:
+    parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
+    parser.add_argument("--steps", type=count, default=30, help="optimizer steps, 30 by default")
+    parser.add_argument("-m", "--microbatches", type=count, default=8, help="a step, 8 by default")
+    parser.add_argument(
+        "--time-limit", type=seconds, default=10.0, help="of each solve, in seconds"
+    )
+    parser.add_argument("--small", action="store_true", help="a tiny model, for a quick try")
+    parser.add_argument("--out", type=Path, default=Path("out/demo"), help="out/demo by default")
+    args = parser.parse_args(argv)
+    model = "examples.gpt:small" if args.small else "examples.gpt:GPT"
+    return Settings(model, args.steps, args.microbatches, args.time_limit, args.out)
+
+
+def _introduce(settings: Settings) -> None:
+    print(
+        f"A byte-level GPT ({settings.model}) on {RANKS} local processes and {cores()} cores, "
+        "trained on the\nsource of Python's standard library."
+    )
+    if _few_cores():
+        print(
+            f"\n{RANKS} ranks share {cores()} cores here: whatever the schedule, a step takes its "
+            "computing time on those cores\nat least, since an idle rank's core speeds the others "
+            "up. The comparison then shows that all train the\nsame, hardly which is faster. So "
+            "each schedule is run once more, paced: every op sleeps until its time\nin the profile "
+            f"(taken while all ranks compute) is over, as on {RANKS} devices of that speed. These "
+            "steps show\nwhat the order of ops gains."
+        )
+
+
+def _profile(settings: Settings) -> None:
+    _say("Measure the stages, all ranks at once")
+    _pipeloom(
+        *("profile", "--model", settings.model, "--stages", RANKS, "--ranks", RANKS),
+        *("-o", settings.file("profile.json")),
+    )
+
+
+def _plan(settings: Settings) -> None:
+    _say("Plan: 1F1B, then the best schedule in the memory that 1F1B takes, and in twice that")
+    file, profile = settings.file, settings.file("profile.json")
+    # a step ends on all ranks before the next one begins: its cost is the makespan
+    instance = ("-m", settings.microbatches, "--objective", "makespan")
+    _pipeloom("build", "1f1b", profile, *instance, "-o", file("1f1b.json"))
+    peak = max(timing(load_schedule(file("1f1b.json"))).peak_memory)
+    for name, limit in (("best", peak), ("best-2x", 2 * peak)):
+        _pipeloom(
+            *("optimize", profile, *instance, "--memory-limit", f"{limit:.0f}"),
+            *("--time-limit", f"{settings.time_limit:g}", "-o", file(f"{name}.json")),
+        )
+
+
+def _compile(settings: Settings) -> None:
+    _say("Compile each to instruction lists")
+    for name in PLANS.values():
+        _pipeloom(
+            "compile", settings.file(f"{name}.json"), "-o", settings.file(f"{name}-program.json")
+        )
+
+
+def _train(settings: Settings, title: str, name: str) -> Result:
+    _say(f"Train by it: {title}")
+    run = _run(settings, name, settings.steps, "measured")
+    paced = _run(settings, name, PACED_STEPS, "paced", "--pace") if _few_cores() else None
+    return Result(title, load_schedule(settings.file(f"{name}.json")), run, paced)
+
+
+def _run(settings: Settings, name: str, steps: int, suffix: str, *options: str) -> Run:
+    trace = settings.file(f"{name}-{suffix}.json")
+    words: list[object] = ["run", settings.file(f"{name}-program.json"), *options]
+    words += ["--model", settings.model, "--steps", steps, "--trace", trace, "-q", "--json"]
+    answer = json.loads(_pipeloom(*words, quiet=True))
+    run = Run(answer, load_schedule(trace))
+    print(f"loss {curve(run.losses)}; median step {duration(run.step)}")
+    return run
+
+
+def _train_alone(settings: Settings) -> list[float]:
+    _say("The same model on the same batches in one process, by plain autograd")
+    history = train_alone(load_source(settings.model), settings.steps, settings.microbatches)
+    print(f"loss {curve(history)}")
+    return history
+
+
+def _picture(settings: Settings, *, paced: bool) -> str:
+    _say("Planned and measured timelines in one picture" + (" (the paced runs)" if paced else ""))
+    suffix = "paced" if paced else "measured"
+    names = [f"{name}{end}.json" for name in PLANS.values() for end in ("", f"-{suffix}")]
+    picture = settings.file("timelines.svg")
+    _pipeloom("show", *map(settings.file, names), "-o", picture)
+    return picture
+
+
+def _few_cores() -> bool:
+    return cores() < RANKS
+
+
+def _say(what: str) -> None:
+    print(f"\n{what}")
+
+
+def _pipeloom(*words: object, quiet: bool = False) -> str:
+    """Runs one command in this process, as the ``pipeloom`` command would, and shows it.
+
+    Returns what it printed where ``quiet``. Raises CommandError where it failed.
+    """
+    command = list(map(str, words))
+    print(f"$ pipeloom {shlex.join(command)}", flush=True)
+    output = io.StringIO()
+    with contextlib.redirect_stdout(output if quiet else sys.stdout):
+        code = pipeloom(command)
+    if code:
+        raise CommandError(code)
+    return output.getvalue()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
