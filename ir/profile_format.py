@@ -14,6 +14,7 @@ PROFILE = "pipeloom.profile"
 _TIMES = ("t_f", "t_b", "t_w")
 # larger ones are mistakes, and arrays of that size would exhaust memory
 MOST_RANKS, MOST_STAGES = 4096, 65_536
+SLOWEST = 1e-9  # gigabytes a second
 _SIZES = ("activation_bytes", "weight_bytes", "grad_bytes", "optimizer_bytes")
 
 
@@ -105,8 +106,9 @@ def _are_ranks(values: list[Any], ranks: int) -> bool:
 
 def _link(reader: Reader) -> Link:
     latency, bandwidth = reader.number("latency"), reader.number("gigabytes_per_second", 1.0)
-    if bandwidth == 0 and "gigabytes_per_second" in reader.data:
-        reader.wrong("gigabytes_per_second", bandwidth, "more than 0")
+    if bandwidth < SLOWEST and "gigabytes_per_second" in reader.data:
+        least = f"at least {SLOWEST:g}, a byte a second" if bandwidth else "more than 0"
+        reader.wrong("gigabytes_per_second", bandwidth, least)
         bandwidth = 1.0
     return Link(latency, bandwidth)
 

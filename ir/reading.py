@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from .errors import InputError
 
 T = TypeVar("T")
+LARGEST = 1e100
 
 
 def read_json(path: str) -> dict[str, Any]:
@@ -168,11 +169,11 @@ def is_count(value: object) -> bool:
 
 
 def is_amount(value: object) -> bool:
-    """A finite number of at least 0."""
+    """A finite number of at least 0, small enough that thousands of them can be summed."""
     return (
         isinstance(value, int | float)
         and not isinstance(value, bool)
-        and 0 <= value <= sys.float_info.max  # False for NaN
+        and 0 <= value <= LARGEST  # False for NaN
     )
 
 

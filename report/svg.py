@@ -31,7 +31,7 @@ LEFT, RIGHT, MARGIN = 70.0, 150.0, 24.0
 HEAD, AXIS, GAP = 52.0, 30.0, 16.0
 MEMORY_BAR = 56.0
 # how wide the plot may grow for readable bars, and for visible ones
-ROOMY_WIDTH, MOST_WIDTH = 1800.0, 4000.0
+ROOMY_WIDTH, MOST_WIDTH = 1600.0, 4000.0
 
 _TRAVEL = {TravelKind.WEIGHT: "#5b6b7f", TravelKind.GRADIENT: "#c2416b"}
 
@@ -111,9 +111,10 @@ def _grid(schedules: Sequence[Schedule], width: float) -> Grid:
             for start, stop in zip(times(schedule).start, times(schedule).end, strict=True)
         ]
     )
-    usual = float(np.quantile(lengths, 0.3)) if len(lengths) else 0.0
-    many = end / usual if usual > 0 else 0.0
-    wanted = LEFT + RIGHT + max(min(many * 16.0, ROOMY_WIDTH), min(many * 6.0, MOST_WIDTH))
+    short, usual = np.quantile(lengths, [0.3, 0.5]).tolist() if len(lengths) else (0.0, 0.0)
+    wanted = LEFT + RIGHT
+    if short > 0:
+        wanted += max(min(16.0 * end / short, ROOMY_WIDTH), min(6.0 * end / usual, MOST_WIDTH))
     ranks = max(schedule.problem.ranks for schedule in schedules)
     row = 30.0 if ranks <= 8 else 24.0 if ranks <= 16 else 16.0
     return Grid(max(width, wanted), end, row)
