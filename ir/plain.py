@@ -151,7 +151,10 @@ def _stage(reader: Reader) -> StageFacts:
     m_b, m_w = reader.number("m_b"), reader.number("m_w")
     if m_w > m_b:
         reader.wrong("m_w", m_w, f"at most m_b ({m_b:g})")
-    activation, weight = map(reader.optional_number, ("activation_bytes", "weight_bytes"))
+    activation, weight, *_ = map(
+        reader.optional_number,
+        ("activation_bytes", "weight_bytes", "grad_bytes", "optimizer_bytes"),
+    )
     return StageFacts(t_f, t_b, t_w, m_b, m_w, activation or 0.0, weight or 0.0)
 
 
