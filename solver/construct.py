@@ -24,7 +24,7 @@ from .greedy import greedy_kernel
 
 EXCESS = (1e-9, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 """How far above the bound, relative, the warm-ups aim."""
-SLOPES = (2.0, 1.0, 1.5, 3.0, 2.5)
+SLOPES = (2.0, 1.0, 0.7, 1.5, 3.0, 2.5)
 """F's before the first B that a stage has more than the next one; capped by memory."""
 FILLS = (0.0, 0.5, 1.0)
 PATIENCE = (0.0, 0.3, 1.0)

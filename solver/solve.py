@@ -23,6 +23,7 @@ from .families import FAMILIES
 from .incumbent import Incumbent, Listener
 from .local_search import Annealer, Tried, Tuner
 from .relaxation import relaxation
+from .warm_start import warm_starts
 
 RELAXATION_SECONDS = 3.0
 EXACT_OPS = 400
@@ -117,6 +118,8 @@ def start(best: Incumbent, seed: int) -> list[Round]:
     if chain is None:
         build_families(best)
         return [Annealer(best.problem, rng)]
+    for order in warm_starts(best.problem, chain):
+        best.offer(order, "warm-start")
     constructor = Constructor(best.problem, chain)
     tried = construct(best, constructor)
     tighten(best, chain)

@@ -1,0 +1,53 @@
+"""The schedules that ``optimize`` begins with."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+
+from pipeloom.ir.ops import format_order, pack, unpack
+from pipeloom.ir.problem import Problem
+from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.simulate import simulate
+from pipeloom.solver.chain import Chain
+from pipeloom.solver.warm_start import in_turn, warm_starts, warm_up
+from tests.property.test_bounds import problems
+
+
+def chain(limit: float, stages: int = 3, microbatches: int = 3) -> Chain:
+    profile = Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * stages, stages)
+    found = Chain.of(Problem.linear(profile, microbatches, limit))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("limit", "wait", "expected"),
+    [
+        (2.0, 0, "0F0 0F1 0B0 0W0 0F2 0B1 0W1 0B2 0W2"),
+        (2.0, 3, "0F0 0F1 0B0 0W0 0F2 0B1 0B2 0W1 0W2"),
+        (2.5, 3, "0F0 0F1 0B0 0F2 0B1 0B2 0W0 0W1 0W2"),
+        (2.5, 1, "0F0 0F1 0B0 0F2 0B1 0W0 0B2 0W1 0W2"),
+    ],
+)
+def test_a_forward_without_room_waits_for_a_weight_gradient(
+    limit: float, wait: int, expected: str
+) -> None:
+    assert format_order(unpack(pack(in_turn(chain(limit), 0, 2, wait)))) == expected
+
+
+def test_warm_ups_share_what_memory_holds() -> None:
+    assert warm_up(chain(4.0, stages=8, microbatches=24), 0.5) == [4, 4, 3, 3, 2, 2, 1, 1]
+    assert warm_up(chain(4.0, stages=8, microbatches=24), 1.0) == [4, 4, 4, 4, 4, 3, 2, 1]
+
+
+@given(problem=problems(3, 4))
+def test_every_warm_start_runs_within_its_memory(problem: Problem) -> None:
+    found = Chain.of(problem)
+    assert found is not None
+    for order in warm_starts(problem, found):
+        schedule = Schedule(problem, order)
+        assert schedule.num_ops == 3 * 3 * 4
+        peaks = zip(simulate(schedule).peak_memory, problem.memory_limit, strict=True)
+        assert all(peak <= limit * (1 + 1e-9) for peak, limit in peaks)
