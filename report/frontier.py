@@ -32,7 +32,10 @@ class FrontierPoint:
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """What a sweep found: optimized points, and of each family (peak memory, bubble rate)."""
+    """What a sweep found: optimized points, and of families (name, peak memory, bubble rate).
+
+    A name may come several times; its marks are alike.
+    """
 
     title: str
     objective: str
@@ -157,11 +160,15 @@ def _line(points: Sequence[FrontierPoint], axes: _Axes) -> list[str]:
 
 
 def _families(families: Sequence[tuple[str, float, float]], axes: _Axes) -> list[str]:
-    lines = []
-    for i, (name, peak, rate) in enumerate(families):
+    lines, names = [], _names(families)
+    for name, peak, rate in families:
         words = f"<title>{name}: peak memory {amount(peak)}, bubble {percent(rate)}</title>"
-        lines.append(_mark(i, axes.x(peak), axes.y(rate), words))
+        lines.append(_mark(names.index(name), axes.x(peak), axes.y(rate), words))
     return lines
+
+
+def _names(families: Sequence[tuple[str, float, float]]) -> list[str]:
+    return list(dict.fromkeys(name for name, _, _ in families))
 
 
 def _mark(i: int, x: float, y: float, content: str = "") -> str:
@@ -187,7 +194,7 @@ def _legend(families: Sequence[tuple[str, float, float]]) -> list[str]:
         ),
         label("lower bound", x + 16, y + 26),
     ]
-    for i, (name, _, _) in enumerate(families):
+    for i, name in enumerate(_names(families)):
         at = y + 22 * (i + 2)
         lines += [_mark(i, x, at), label(name, x + 16, at + 4)]
     return lines

@@ -1,0 +1,69 @@
+"""``python -m benchmarks.frontier.cell SET NAME TIME_LIMIT SEED``: one instance, solved and verified.
+
+A process of its own for each, so that no cell profits from another one's warm state and peak
+memory is its own. Prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from time import perf_counter
+from typing import Any
+
+from pipeloom.ir.problem import Problem
+from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.schedule_format import dump_schedule
+from pipeloom.ir.verify import verify_schedule
+from pipeloom.solver.solve import optimize
+
+from .instances import SETS
+
+
+def measure(problem: Problem, solver: str, time_limit: float, seed: int) -> dict[str, Any]:
+    """The figures of one solve: seconds and peak memory are those of ``optimize`` alone."""
+    begin = perf_counter()
+    schedule = optimize(problem, solver=solver, time_limit=time_limit, seed=seed)
+    seconds = perf_counter() - begin
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    violations = verify_schedule(dump_schedule(schedule))
+    return {
+        **figures(schedule),
+        "seconds": seconds,
+        "peak_rss": peak,
+        "violations": len(violations),
+    }
+
+
+def figures(schedule: Schedule) -> dict[str, Any]:
+    problem, timing, report = schedule.problem, schedule.timing, schedule.report
+    assert timing is not None
+    assert report is not None
+    assert report.lower_bound is not None
+    cost = timing.cost(problem.objective)
+    bound = report.lower_bound
+    return {
+        "ranks": problem.ranks,
+        "microbatches": problem.microbatches,
+        "memory_limit": problem.memory_limit[0],
+        "cost": cost,
+        "lower_bound": bound,
+        "gap": max(0.0, (cost - bound) / cost),
+        "bubble": timing.bubble_rate(problem.objective),
+        "bound_bubble": 1.0 - timing.work / (problem.ranks * bound),
+        "bound_name": report.bound_name,
+        "status": report.status.value,
+        "family": report.family,
+    }
+
+
+def main(arguments: list[str]) -> int:
+    set_name, name, time_limit, seed = arguments
+    instance = next(each for each in SETS[set_name]() if each.name == name)
+    print(json.dumps(measure(instance.problem, instance.solver, float(time_limit), int(seed))))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,125 @@
+"""The instance sets of this benchmark, one function each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pipeloom.ir.problem import Objective, Problem
+from pipeloom.ir.profile import Profile
+from pipeloom.solver.feasibility import smallest_limit
+
+from ..table5.rows import Row, load_rows
+from .published import published
+from .unequal import KINDS, unequal
+
+SHARES = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5)
+BELOW = (0.25, 0.5, 0.75)
+SCALE = ((64, 1024), (256, 1024))
+SEEDS = 40
+"""Instances of each unequal kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One cell: a problem, its solver, and the seconds that the target allows.
+
+    ``row`` groups cells (a row of table 5, a kind). ``share`` is the limit as a multiple of
+    P x M_B where it is one; ``published`` the bubble rate that the heuristic reaches there.
+    """
+
+    name: str
+    row: str
+    problem: Problem
+    time_limit: float
+    solver: str = "auto"
+    share: float | None = None
+    published: float | None = None
+
+
+def table5() -> list[Instance]:
+    """Twelve rows at six limits; 10 s on 8 ranks, 30 s on more."""
+    return [
+        _of_row(row, share, 10.0 if row.profile.ranks <= 8 else 30.0)
+        for row in load_rows()
+        for share in SHARES
+    ]
+
+
+def below() -> list[Instance]:
+    """Twelve rows where less than P microbatches fit in memory, down to one alone."""
+    found = []
+    for row in load_rows():
+        least = smallest_limit(Problem.linear(row.profile, row.microbatches))[0]
+        shares = [least / row.limit(1.0), *BELOW]
+        found += [_of_row(row, share, 20.0) for share in sorted(shares)]
+    return found
+
+
+def unequal_stages() -> list[Instance]:
+    """Seeded instances of each kind of inequality."""
+    return [
+        Instance(f"{kind}-{seed}", kind, unequal(kind, seed), 20.0)
+        for kind in KINDS
+        for seed in range(SEEDS)
+    ]
+
+
+def small() -> list[Instance]:
+    """Up to 4 ranks and 8 microbatches, each by both exact backends."""
+    return [
+        Instance(f"{kind}-{seed}:{solver}", kind, unequal(kind, seed, most=(4, 8)), 5.0, solver)
+        for kind in KINDS
+        for seed in range(4)
+        for solver in ("cp-sat", "milp")
+    ]
+
+
+def scale() -> list[Instance]:
+    """The 6.2B profile on many ranks: 196,608 and 786,432 ops."""
+    row = next(row for row in load_rows() if str(row) == "6.2B-24")
+    found = []
+    for ranks, microbatches in SCALE:
+        stages = row.profile.stages[:1] * ranks
+        profile = Profile(stages, ranks, row.profile.t_comm, name=f"scale-{ranks}")
+        long = Row(profile.name, profile, microbatches, 1, {})
+        for share in (1.0, 1.5, 2.0):
+            problem = Problem.linear(profile, microbatches, long.limit(share))
+            name = f"{ranks}x{microbatches}@{share:g}"
+            found.append(Instance(name, f"{ranks}x{microbatches}", problem, 60.0, share=share))
+    return found
+
+
+def makespan() -> list[Instance]:
+    """What an optimizer barrier makes of table 5 and of some unequal stages."""
+    rows = [
+        _of_row(row, share, 20.0, Objective.MAKESPAN)
+        for row in load_rows()
+        for share in (1, 1.5, 2)
+    ]
+    seeded = [
+        Instance(f"{kind}-{seed}", kind, unequal(kind, seed, Objective.MAKESPAN), 20.0)
+        for kind in KINDS
+        for seed in range(8)
+    ]
+    return rows + seeded
+
+
+SETS: dict[str, Callable[[], list[Instance]]] = {
+    "table5": table5,
+    "below": below,
+    "unequal": unequal_stages,
+    "small": small,
+    "makespan": makespan,
+    "scale": scale,
+}
+
+
+def _of_row(
+    row: Row, share: float, time_limit: float, objective: Objective = Objective.PERIOD
+) -> Instance:
+    problem = Problem.linear(row.profile, row.microbatches, row.limit(share), objective)
+    known = published(row, share) if objective is Objective.PERIOD else None
+    return Instance(
+        f"{row}@{share:.4g}", str(row), problem, time_limit, share=share, published=known
+    )

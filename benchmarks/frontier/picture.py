@@ -1,0 +1,35 @@
+"""The certified frontier: memory limit against bubble, the bound, and the published heuristic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pipeloom.report import Frontier, FrontierPoint, frontier_svg
+
+from .published import NAME
+
+
+def picture(row: str, cells: Iterable[dict[str, Any]]) -> str:
+    """An SVG of the recorded cells of one row of table 5, limits in units of M_B."""
+    known = [cell for cell in cells if cell["row"] == row and "error" not in cell]
+    if not known:
+        raise SystemExit(f"nothing is recorded for {row}: run the sets table5 and below first")
+    points = [
+        FrontierPoint(_limit(cell), cell["bubble"], cell["bound_bubble"], _proven(cell))
+        for cell in known
+    ]
+    heuristic = [
+        (NAME, _limit(cell), cell["published"]) for cell in known if cell["published"] is not None
+    ]
+    first = known[0]
+    title = f"{row.rsplit('-', 1)[0]}, {first['ranks']} ranks, {first['microbatches']} microbatches"
+    return frontier_svg(Frontier(title, "period", points, heuristic))
+
+
+def _limit(cell: dict[str, Any]) -> float:
+    return float(cell["share"]) * int(cell["ranks"])
+
+
+def _proven(cell: dict[str, Any]) -> bool:
+    return bool(cell["status"] == "optimal")

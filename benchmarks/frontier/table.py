@@ -1,0 +1,46 @@
+"""The cells as a Markdown table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .targets import MIB
+
+HEADER = ("instance", "P", "M", "bubble", "published", "bound", "gap", "s", "MiB", "proven by")
+
+
+def render(cells: Mapping[str, dict[str, Any]]) -> str:
+    return "\n".join([*heading(), *(row(name, cell) for name, cell in cells.items())])
+
+
+def heading() -> list[str]:
+    return [_line(HEADER), _line(["---"] * len(HEADER))]
+
+
+def row(name: str, cell: dict[str, Any]) -> str:
+    if "error" in cell:
+        return _line([name, cell["error"], *[""] * (len(HEADER) - 2)])
+    published = cell["published"]
+    return _line(
+        [
+            name,
+            str(cell["ranks"]),
+            str(cell["microbatches"]),
+            _rate(cell["bubble"]),
+            "" if published is None else f"{published:.4f}",
+            _rate(cell["bound_bubble"]),
+            "optimal" if cell["status"] == "optimal" else f"{cell['gap'] * 100:.3g} %",
+            f"{cell['seconds']:.1f}",
+            f"{cell['peak_rss'] / MIB:.0f}",
+            cell["bound_name"],
+        ]
+    )
+
+
+def _rate(value: float) -> str:
+    return f"{value:.4f}"
+
+
+def _line(words: list[str] | tuple[str, ...]) -> str:
+    return f"| {' | '.join(words)} |"

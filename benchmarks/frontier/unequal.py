@@ -1,0 +1,89 @@
+"""Seeded pipelines whose stages or links differ, around the 6.2B profile's times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from pipeloom.ir.problem import Objective, Problem
+from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.solver.feasibility import smallest_limit
+
+T_F, T_B, T_W, M_B, M_W, T_COMM = 29.718, 29.444, 19.927, 1.0, 0.432, 0.527
+SHARES = (1.0, 1.25, 1.5, 2.0)
+"""Memory limits, as multiples of P x M_B."""
+
+Numbers = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+Kind = Callable[[int, np.random.Generator], tuple[tuple[StageProfile, ...], float | Numbers]]
+
+
+def _stages(times: Numbers, memory: Numbers) -> tuple[StageProfile, ...]:
+    """``times`` is (P, 3) and ``memory`` (P,): factors on the base profile."""
+    stages = []
+    for factors, size in zip(times, memory.tolist(), strict=True):
+        t_f, t_b, t_w = np.round((T_F, T_B, T_W) * factors, 3).tolist()
+        stages.append(StageProfile(t_f, t_b, t_w, round(M_B * size, 3), round(M_W * size, 3)))
+    return tuple(stages)
+
+
+def _equal(ranks: int) -> tuple[StageProfile, ...]:
+    return _stages(np.ones((ranks, 3)), np.ones(ranks))
+
+
+def times(ranks: int, rng: np.random.Generator) -> tuple[tuple[StageProfile, ...], float]:
+    """Each stage's T_F, T_B and T_W apart, +-20 %."""
+    return _stages(rng.uniform(0.8, 1.2, (ranks, 3)), np.ones(ranks)), T_COMM
+
+
+def memory(ranks: int, rng: np.random.Generator) -> tuple[tuple[StageProfile, ...], float]:
+    """Times +-20 % a stage, M_B and M_W +-10 %."""
+    factors = rng.uniform(0.8, 1.2, (ranks, 1)).repeat(3, axis=1)
+    return _stages(factors, rng.uniform(0.9, 1.1, ranks)), T_COMM
+
+
+def heavy_ends(ranks: int, rng: np.random.Generator) -> tuple[tuple[StageProfile, ...], float]:
+    """An embedding and a head: the first and the last stage take 1.1 to 1.5 times as long."""
+    factors = np.ones((ranks, 3))
+    factors[[0, -1]] = rng.uniform(1.1, 1.5, (2, 1))
+    return _stages(factors, np.ones(ranks)), T_COMM
+
+
+def slow_link(ranks: int, rng: np.random.Generator) -> tuple[tuple[StageProfile, ...], Numbers]:
+    """Two islands: between the middle ranks a message takes 0.2 to 1 T_F."""
+    near = np.arange(ranks) < ranks // 2
+    delays = np.where(near[:, None] == near, T_COMM, round(T_F * rng.uniform(0.2, 1.0), 3))
+    return _equal(ranks), delays
+
+
+def matrix(ranks: int, rng: np.random.Generator) -> tuple[tuple[StageProfile, ...], Numbers]:
+    """Every ordered pair of ranks has a delay of its own, up to 0.3 T_F."""
+    return _equal(ranks), np.round(rng.uniform(0.0, 0.3 * T_F, (ranks, ranks)), 3)
+
+
+KINDS: dict[str, Kind] = {
+    "times": times,
+    "memory": memory,
+    "heavy-ends": heavy_ends,
+    "slow-link": slow_link,
+    "matrix": matrix,
+}
+
+
+def unequal(
+    kind: str,
+    seed: int,
+    objective: Objective = Objective.PERIOD,
+    most: tuple[int, int] = (16, 96),
+) -> Problem:
+    """P in 2..most and M in 4..most, small M's as likely as large ones; the seed decides all."""
+    rng = np.random.default_rng([list(KINDS).index(kind), seed])
+    ranks = int(rng.integers(2, most[0] + 1))
+    microbatches = round(4 * (most[1] / 4) ** rng.uniform())
+    share = float(rng.choice(SHARES))
+    stages, delays = KINDS[kind](ranks, rng)
+    t_comm = delays if isinstance(delays, float) else tuple(map(tuple, delays.tolist()))
+    profile = Profile(stages, ranks, t_comm, name=f"{kind}-{seed}")
+    limit = round(share * ranks * M_B, 3)
+    least = smallest_limit(Problem.linear(profile, microbatches, limit))[0]
+    return Problem.linear(profile, microbatches, max(limit, least), objective)
