@@ -8,6 +8,7 @@ import numpy as np
 
 from .ops import FloatArray, IntArray
 from .problem import Problem
+from .profile import Profile
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,10 +37,11 @@ class Costs:
         )
         owner = problem.placement.matrix(len(stages), problem.microbatches)
         into_f, into_b = np.zeros(owner.shape), np.zeros(owner.shape)
+        delays = _delays(problem.profile)
         for s in range(1, len(stages)):
-            delays = problem.profile.delays(stages[s - 1].activation_bytes)
-            into_f[s] = delays[owner[s - 1], owner[s]]
-            into_b[s - 1] = delays[owner[s], owner[s - 1]]
+            matrix = delays[stages[s - 1].activation_bytes]
+            into_f[s] = matrix[owner[s - 1], owner[s]]
+            into_b[s - 1] = matrix[owner[s], owner[s - 1]]
         return cls(
             durations=np.stack([t_f, t_b, t_w, t_b + t_w]).astype(np.float64),
             owner=owner,
@@ -49,3 +51,11 @@ class Costs:
             m_w=np.array([s.m_w for s in stages], dtype=np.float64),
             limit=np.array(problem.memory_limit, dtype=np.float64),
         )
+
+
+def _delays(profile: Profile) -> dict[float | None, FloatArray]:
+    """The delay from rank to rank for each size of activation that a stage sends."""
+    sizes = {stage.activation_bytes for stage in profile.stages}
+    if profile.t_comm is not None:
+        return dict.fromkeys(sizes, profile.delays(None))
+    return {size: profile.delays(size) for size in sizes}

@@ -8,6 +8,7 @@ makes it. Every op is visited once.
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numba
 import numpy as np
@@ -172,10 +173,10 @@ def simulate(schedule: Schedule) -> Timing:
                 if at < stop
             ]
         )
-    bounds = offsets[1:-1]
+    rows = [slice(*ends) for ends in pairwise(offsets.tolist())]
     return Timing(
-        tuple(np.split(start, bounds)),
-        tuple(np.split(end, bounds)),
+        tuple(start[row] for row in rows),
+        tuple(end[row] for row in rows),
         tuple(peak.tolist()),
         np.empty((0, 2)),
     )
