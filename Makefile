@@ -1,11 +1,12 @@
 # make demo   a fresh machine to a trained model: optimize, compile, run on 4 local ranks, picture
 # make test   lint, types and tests
+# make coverage  the tests, and the lines that none of them runs (compiled kernels cannot be seen)
 # make bench  the long runs: benchmarks/ and the tests marked slow
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test lint bench clean
+.PHONY: setup demo test lint coverage bench clean
 
 setup: $(VENV)/.ready
 
@@ -25,6 +26,9 @@ lint: setup
 
 test: lint
 	$(BIN)/python -m pytest
+
+coverage: setup
+	$(BIN)/python -m pytest --cov --cov-report=term
 
 bench: setup
 	$(BIN)/python -m pytest -m slow
