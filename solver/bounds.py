@@ -51,9 +51,16 @@ def work(problem: Problem) -> float:
 
     Proof: a rank runs one op at a time, so it spans at least the summed duration of its ops.
     """
+    return float(busy(problem).max())
+
+
+def busy(problem: Problem) -> FloatArray:
+    """The summed duration of each rank's ops, shape (P,)."""
     costs = Costs.of(problem)
     per_pair = np.broadcast_to(costs.durations[:3].sum(axis=0)[:, None], costs.owner.shape)
-    return float(np.bincount(costs.owner.ravel(), weights=per_pair.ravel()).max())
+    return np.bincount(
+        costs.owner.ravel(), weights=per_pair.ravel(), minlength=problem.ranks
+    ).astype(np.float64)
 
 
 def critical_path(problem: Problem) -> float:
@@ -90,15 +97,33 @@ def head_tail(chain: Chain, lags: FloatArray) -> float:
     tail = tail_idle(chain)
     low = float((chain.work + tail + lags).max())
     high = low + float(chain.round_trip.max())
-    if _first_backwards(chain, low - chain.work - lags, tail)[1]:
+    if _heads(chain, low - chain.work - lags, tail).stuck is None:
         return low
     for _ in range(100):
         middle = (low + high) / 2
-        if _first_backwards(chain, middle - chain.work - lags, tail)[1]:
+        if _heads(chain, middle - chain.work - lags, tail).stuck is None:
             high = middle
         else:
             low = middle
     return low
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Heads:
+    """The heads of :func:`head_tail` in a schedule of some cost, every array by stage.
+
+    ``counts``: the least n_i, as many as memory holds where none serves. ``earliest``: the bound on
+    x_i. ``stuck``: the last stage that no n_i serves, so that no schedule has that cost, or None.
+    """
+
+    counts: IntArray
+    earliest: FloatArray
+    stuck: int | None
+
+
+def heads(chain: Chain, cost: float, lags: FloatArray) -> Heads:
+    """What :func:`head_tail` says of the first B's in a schedule of ``cost``."""
+    return _heads(chain, cost - chain.work - lags, tail_idle(chain))
 
 
 def fewest_forwards(chain: Chain, cost: float, lags: FloatArray) -> IntArray:
@@ -106,24 +131,25 @@ def fewest_forwards(chain: Chain, cost: float, lags: FloatArray) -> IntArray:
 
     By the argument of :func:`head_tail`; as many as memory holds where ``cost`` is below the bound.
     """
-    return _first_backwards(chain, cost - chain.work - lags, tail_idle(chain))[0]
+    return heads(chain, cost, lags).counts
 
 
-def _first_backwards(chain: Chain, idle: FloatArray, tail: FloatArray) -> tuple[IntArray, bool]:
-    """The least n_i where no stage idles more than ``idle`` in all, and whether such n_i exist."""
-    counts = chain.capacity.copy()
-    every, possible, earliest = chain.microbatches, True, chain.f[-1]
+def _heads(chain: Chain, idle: FloatArray, tail: FloatArray) -> Heads:
+    """The heads where no stage idles more than ``idle`` in all, ``tail`` of it after its last F."""
+    counts, earliest = chain.capacity.copy(), np.empty(chain.stages)
+    every, stuck, first_b = chain.microbatches, None, float(chain.f[-1])
     for i in range(chain.stages - 1, -1, -1):
         if i + 1 < chain.stages:
-            earliest += chain.f[i] + chain.down[i] + chain.b[i + 1] + chain.up[i]
+            first_b += chain.f[i] + chain.down[i] + chain.b[i + 1] + chain.up[i]
+        earliest[i] = first_b
         f, most = chain.f[i], int(chain.capacity[i])
-        fewest = _fewest(earliest, f, idle[i] - tail[i], min(most, every - 1))
+        fewest = _fewest(first_b, f, idle[i] - tail[i], min(most, every - 1))
         if fewest is not None:
             counts[i] = fewest
-        elif most < every or every * f + idle[i] < earliest:
-            possible = False
-        earliest = max(earliest, counts[i] * f)
-    return counts, possible
+        elif stuck is None and (most < every or every * f + idle[i] < first_b):
+            stuck = i
+        first_b = max(first_b, counts[i] * f)
+    return Heads(counts, earliest, stuck)
 
 
 def _fewest(earliest: float, f: float, idle: float, most: int) -> int | None:
@@ -170,12 +196,17 @@ def through(chain: Chain, lags: FloatArray) -> float:
     comes back to stage i, and there its W follows. So stage i spans at least
     E_k + w_i + the sum over l in i..k-1 of f_l + down_l + up_l + b_l.
     """
-    busy = _until_last_b(chain)
-    best = 0.0
+    return max(0.0, float(through_spans(chain, lags).max()))
+
+
+def through_spans(chain: Chain, lags: FloatArray) -> FloatArray:
+    """The bound of :func:`through` by (k, i), shape (S, S); -inf where i > k."""
+    until = _until_last_b(chain)
+    spans = np.full((chain.stages, chain.stages), -np.inf)
     for k in range(chain.stages):
         way = np.append((chain.f + chain.down + chain.up + chain.b)[:k][::-1].cumsum()[::-1], 0.0)
-        best = max(best, float((busy[k] + way + chain.w[: k + 1] + lags[: k + 1]).max()))
-    return best
+        spans[k, : k + 1] = until[k] + way + chain.w[: k + 1] + lags[: k + 1]
+    return spans
 
 
 def _until_last_b(chain: Chain) -> FloatArray:
@@ -201,7 +232,12 @@ def throughput(chain: Chain, lags: FloatArray) -> float:
     at most the integral of its own ramp, so M (M_B (R_i + b_i) + M_W w_i) <= ramps(T), and the
     least such T is a bound.
     """
-    return max(float(_holding_span(chain, i) + lags[i]) for i in range(chain.stages))
+    return float(holding_spans(chain, lags).max())
+
+
+def holding_spans(chain: Chain, lags: FloatArray) -> FloatArray:
+    """The bound of :func:`throughput` by stage, shape (S,)."""
+    return np.array([_holding_span(chain, i) for i in range(chain.stages)]) + lags
 
 
 def _holding_span(chain: Chain, i: int) -> float:
