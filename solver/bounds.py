@@ -24,6 +24,7 @@ from pipeloom.ir.problem import Problem
 
 from .chain import Chain
 from .feasibility import check_feasible
+from .slots import slots
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,5 +301,10 @@ LINEAR: tuple[_Linear, ...] = (
         "throughput",
         throughput,
         "what microbatches hold, for as long as they hold it, fits in memory times span",
+    ),
+    (
+        "slots",
+        slots,
+        "memory holds few microbatches, and each waits for an earlier one to come back",
     ),
 )

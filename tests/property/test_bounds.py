@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 
 from pipeloom.ir.problem import Objective, Placement, Problem
 from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.simulate import simulate
 from pipeloom.solver.bounds import GENERAL, LINEAR, lower_bound
 from pipeloom.solver.chain import Chain
 from pipeloom.solver.relaxation import relaxation
+from pipeloom.solver.solve import one_at_a_time
 from tests.exhaustive import optimum
 
 AMOUNT = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0, 7.0])
@@ -104,3 +107,15 @@ def test_the_relaxation_can_beat_every_bound_in_closed_form() -> None:
     assert optimum(problem, in_order=True) == 28.0
     value = relaxation(chain, problem.objective, 30.0, time_limit=60)
     assert value == pytest.approx(28.0, rel=1e-6)
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_one_microbatch_at_a_time_is_the_best_where_no_second_one_fits(
+    objective: Objective,
+) -> None:
+    stages = tuple(StageProfile(*times, 1.0, 0.5) for times in ((3, 1, 1), (1, 1, 3), (3, 2, 4)))
+    problem = Problem.linear(Profile(stages, 3, 0.5), 20, 1.0, objective)
+    bound = lower_bound(problem)
+    assert bound.name == "slots"
+    schedule = Schedule(problem, one_at_a_time(problem))
+    assert bound.value == pytest.approx(simulate(schedule).cost(objective))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from pipeloom.ir.ops import format_order, pack, unpack
 from pipeloom.ir.problem import Problem
@@ -42,6 +42,7 @@ def test_warm_ups_share_what_memory_holds() -> None:
     assert warm_up(chain(4.0, stages=8, microbatches=24), 1.0) == [4, 4, 4, 4, 4, 3, 2, 1]
 
 
+@settings(deadline=None)
 @given(problem=problems(3, 4))
 def test_every_warm_start_runs_within_its_memory(problem: Problem) -> None:
     found = Chain.of(problem)
