@@ -94,7 +94,8 @@ def _sweep(args: argparse.Namespace, profile: Profile, folder: Path) -> list[dic
             results.append(_infeasible(limit, error))
             continue
         best = _better(schedule, best)
-        file = folder / f"schedule-{limit:g}.json"
+        # limits in bytes differ in more than the six digits of :g
+        file = folder / f"schedule-{limit:.15g}.json"
         write_json(dump_schedule(best), str(file))
         results.append(_result(limit, best, file.name))
         if stopped:

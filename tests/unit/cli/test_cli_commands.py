@@ -141,6 +141,16 @@ def test_sweep_leaves_a_schedule_a_limit_and_a_picture(
     assert [r["bubble_rate"] for r in answer["results"]] == [r["bubble_rate"] for r in results]
 
 
+def test_sweep_keeps_limits_apart_that_differ_late(
+    pipeloom: Command, profile: Path, tmp_path: Path
+) -> None:
+    """Files were named by six digits: of two limits in bytes the second took the first's."""
+    limits = "400000001,400000002"
+    assert pipeloom("sweep", profile, "-m", 2, "--memory-limits", limits, "-o", tmp_path).code == 0
+    schedules = {path.name for path in tmp_path.glob("schedule-*.json")}
+    assert schedules == {"schedule-400000001.json", "schedule-400000002.json"}
+
+
 def test_sweep_of_infeasible_limits_alone_is_a_no(
     pipeloom: Command, profile: Path, tmp_path: Path
 ) -> None:
