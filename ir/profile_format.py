@@ -137,7 +137,8 @@ def dump_profile(profile: Profile) -> dict[str, Any]:
         document["num_stages"] = 1
     document["ranks"] = profile.ranks
     if profile.t_comm is not None:
-        document["t_comm"] = profile.t_comm
+        rows = profile.t_comm
+        document["t_comm"] = list(map(list, rows)) if isinstance(rows, tuple) else rows
     if profile.links is not None:
         document["links"] = asdict(profile.links.default) | {
             "pairs": [[a, b, asdict(link)] for a, b, link in profile.links.pairs]

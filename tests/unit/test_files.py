@@ -22,6 +22,7 @@ from pipeloom.ir.files import (
     write_text,
 )
 from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.ir.verify import verify_schedule
 from pipeloom.solver.families import build_family
 
 STAGE = {"t_f": 1, "t_b": 2, "t_w": 0.5, "m_b": 1, "m_w": 0.5}
@@ -87,6 +88,16 @@ def test_one_entry_is_shared_by_all_stages() -> None:
 def test_a_single_stage_on_two_ranks_stays_single() -> None:
     single = Profile((StageProfile(1.0, 1.0, 1.0),), 2)
     assert parse_profile(dump_profile(single), "p") == single
+
+
+def test_a_matrix_of_delays_is_lists_of_lists() -> None:
+    """A dumped profile kept the matrix's tuples, which no reader and no verifier takes."""
+    delays = Profile((StageProfile(1.0, 1.0, 1.0),) * 2, 2, ((0.0, 0.5), (1.0, 0.0)))
+    document = dump_profile(delays)
+    assert document["t_comm"] == [[0.0, 0.5], [1.0, 0.0]]
+    assert parse_profile(document, "p") == delays
+    schedule = dump_schedule(build_family("1f1b", delays, 2))
+    assert verify_schedule(schedule) == []
 
 
 @pytest.mark.parametrize(
