@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
@@ -139,6 +139,3 @@ class Schedule:
     @property
     def num_ops(self) -> int:
         return sum(map(len, self.order))
-
-    def with_report(self, report: Report) -> Schedule:
-        return replace(self, report=report)
