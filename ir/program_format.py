@@ -21,7 +21,9 @@ def parse_program(data: dict[str, Any], where: str) -> Program:
     reader = Reader(data, where, errors)
     reader.format(PROGRAM)
     reader.finish()
-    schedule = parse_schedule(reader.child("schedule").data, f"{where}: schedule")
+    planned = reader.child("schedule")
+    reader.finish()
+    schedule = parse_schedule(planned.data, planned.where)
     ranks = schedule.problem.ranks
     instructions = [
         _parsed(reader, f"instructions[{r}]", lines, parse_instruction)

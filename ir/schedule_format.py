@@ -30,6 +30,7 @@ def parse_schedule(data: dict[str, Any], where: str) -> Schedule:
     reader = Reader(data, where, errors)
     reader.format(SCHEDULE)
     profile = read_profile(reader.child("profile"))
+    reader.finish()  # all that follows counts on the profile's sizes
     microbatches = reader.count(
         "microbatches", least=1, most=MOST_PAIRS // max(1, profile.num_stages)
     )

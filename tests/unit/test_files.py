@@ -90,6 +90,26 @@ def test_a_single_stage_on_two_ranks_stays_single() -> None:
     assert parse_profile(dump_profile(single), "p") == single
 
 
+def test_a_broken_profile_is_all_that_is_said_of_its_schedule() -> None:
+    """Its guessed sizes made faults of everything else."""
+    schedule = dump_schedule(build_family("1f1b", parse_profile(profile(), "p"), 2))
+    schedule["profile"]["num_stages"] = 5
+    with pytest.raises(InputError) as caught:
+        parse_schedule(schedule, "s.json")
+    assert caught.value.errors == (
+        "s.json: profile: num_stages: expected 2, the number of entries in stages, "
+        "or one shared entry, got 5",
+    )
+
+
+@pytest.mark.parametrize(("schedule", "got"), [({}, "missing; expected an object"),
+    ({"schedule": None}, "expected an object, got null")])  # fmt: skip
+def test_a_program_without_a_schedule_is_one_fault(schedule: dict[str, Any], got: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_program({"format": "pipeloom.program", "version": 1} | schedule, "p.json")
+    assert caught.value.errors == (f"p.json: schedule: {got}",)
+
+
 def test_a_matrix_of_delays_is_lists_of_lists() -> None:
     """A dumped profile kept the matrix's tuples, which no reader and no verifier takes."""
     delays = Profile((StageProfile(1.0, 1.0, 1.0),) * 2, 2, ((0.0, 0.5), (1.0, 0.0)))
