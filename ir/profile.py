@@ -99,7 +99,7 @@ class Profile:
         if self.links is None:
             return matrix
         matrix[:] = self.links.default.delay(size)
-        for a, b, link in self.links.pairs:
+        for a, b, link in reversed(self.links.pairs):  # of two for one pair the first counts
             matrix[a, b] = matrix[b, a] = link.delay(size)
         np.fill_diagonal(matrix, 0.0)
         return matrix

@@ -243,6 +243,7 @@ def _delay(profile: dict[str, Any], move: _Move) -> float:
     for a, b, other in links.get("pairs") or []:
         if {a, b} == {move.source, move.target}:
             link = other
+            break  # of two entries for one pair the first counts
     return float(link["latency"] + (size or 0.0) / (link["gigabytes_per_second"] * 1e6))
 
 

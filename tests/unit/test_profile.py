@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 
 from pipeloom.ir.costs import Costs
+from pipeloom.ir.files import dump_schedule
 from pipeloom.ir.problem import Objective, Passing, Placement, Problem
 from pipeloom.ir.profile import Link, Links, Profile, StageProfile
+from pipeloom.ir.verify import verify_schedule
+from pipeloom.solver.families import build_family
 
 STAGE = StageProfile(4.0, 6.0, 2.0, m_b=8.0, m_w=4.0, activation_bytes=1e6, weight_bytes=10.0)
 
@@ -28,6 +31,16 @@ def test_links_turn_bytes_into_delays_both_ways() -> None:
     matrix = Profile((STAGE,) * 3, 3, links=links).delays(2e6)  # 0.2 ms at 10 GB/s, 2 ms at 1 GB/s
     expected = [[0.0, 0.3, 3.0], [0.3, 0.0, 0.3], [3.0, 0.3, 0.0]]
     assert np.allclose(matrix, expected)
+
+
+def test_of_two_links_for_one_pair_the_first_counts_whoever_asks() -> None:
+    """The simulator took the last, the schedule's verifier the first, the transfers' the last."""
+    pairs = ((1, 0, Link(1.0, 1.0)), (0, 1, Link(7.0, 1.0)))
+    links = Links(Link(0.1, 10.0), pairs)
+    profile = Profile((STAGE,) * 2, 2, links=links)
+    assert profile.link_delays(0.0)[0, 1] == links.between(0, 1).latency == 1.0
+    for family in ("1f1b", "weipipe-interleave"):
+        assert verify_schedule(dump_schedule(build_family(family, profile, 2))) == []
 
 
 def test_t_comm_comes_before_links_and_neither_is_no_delay() -> None:
