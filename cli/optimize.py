@@ -19,6 +19,7 @@ from .arguments import (
     add_solver,
     example,
 )
+from .explanation import Explanation, explanation
 from .output import check_output, finish_schedule
 from .problems import load, make_problem
 from .progress import ProgressLine, interruptible
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from pipeloom.ir.schedule import Schedule
 
 PASSINGS = ("activations", "auto")
+EXPLAIN_SECONDS = 2.0
+"""Of the optimizer, for each change of the problem that is tried."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,12 +44,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what travels: activations (the default and all there is so far; auto takes it)",
     )
     add_solver(parser, time_limit=60.0)
+    parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="say why no schedule is cheaper, where this one idles, and what more memory or faster "
+        "links would buy (takes some seconds more)",
+    )
     add_output(parser, "schedule")
     example(
         parser,
         "pipeloom optimize profile.json -m 24 --memory-limit 16 -o schedule.json",
         "pipeloom optimize profile.json -m 24 --placement interleaved:2 -o schedule.json",
         "pipeloom optimize profile.json -m 8 --time-limit 10 --json",
+        "pipeloom optimize profile.json -m 24 --memory-limit 12 --explain -o schedule.json",
     )
 
 
@@ -57,8 +67,19 @@ def run(args: argparse.Namespace) -> int:
     schedule, stopped = solve(args, problem)
     if stopped:
         print("pipeloom: interrupted: this is the best schedule so far", file=sys.stderr)
-    finish_schedule(args, schedule)
+    explained = _explain(args, schedule, stopped) if args.explain else None
+    if explained is None:
+        finish_schedule(args, schedule)
+    else:
+        finish_schedule(args, schedule, {"explanation": explained.as_json()}, explained.text())
     return 0
+
+
+def _explain(args: argparse.Namespace, schedule: Schedule, stopped: bool) -> Explanation:
+    """What can be said; Ctrl-C leaves out what the optimizer has not tried yet."""
+    with interruptible() as interrupt:
+        seconds = 0.0 if stopped else min(EXPLAIN_SECONDS, args.time_limit)
+        return explanation(schedule, seconds, interrupt)
 
 
 def solve(args: argparse.Namespace, problem: Problem, label: str = "") -> tuple[Schedule, bool]:

@@ -48,13 +48,19 @@ def finish(
         print(f"written to {args.output}")
 
 
-def finish_schedule(args: argparse.Namespace, schedule: Schedule) -> None:
-    """:func:`finish` for a schedule: its report is the answer."""
+def finish_schedule(
+    args: argparse.Namespace,
+    schedule: Schedule,
+    answer: dict[str, Any] | None = None,
+    words: str = "",
+) -> None:
+    """:func:`finish` for a schedule: its report is the answer, then ``answer`` and ``words``."""
     from pipeloom.ir.files import dump_schedule
     from pipeloom.report import facts
 
     document = dump_schedule(schedule)
-    finish(args, document, describe(document), facts(schedule))
+    lines = "\n\n".join(part for part in (facts(schedule), words) if part)
+    finish(args, document, describe(document) | (answer or {}), lines)
 
 
 def describe(document: dict[str, Any]) -> dict[str, Any]:

@@ -42,9 +42,14 @@ def slots(chain: Chain, lags: FloatArray) -> float:
     """The longest of the paths above; see there for the proof."""
     if chain.capacity.min() >= chain.microbatches:  # no microbatch waits for another's slot
         return 0.0
+    return float(slot_spans(chain, lags).max())
+
+
+def slot_spans(chain: Chain, lags: FloatArray) -> FloatArray:
+    """The bound of :func:`slots` by stage, shape (S,)."""
     arcs = _Arcs(chain)
     blocks = np.array_split(np.arange(chain.stages), -(-chain.stages // BLOCK))
-    return max(float((arcs.spans(block) + lags[block]).max()) for block in blocks)
+    return np.concatenate([arcs.spans(block) + lags[block] for block in blocks])
 
 
 class _Arcs:

@@ -1,0 +1,132 @@
+"""``optimize --explain``: the bound's argument, the schedule's losses, and what would change them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from .output import table
+
+if TYPE_CHECKING:
+    from pipeloom.ir.schedule import Schedule
+    from pipeloom.solver.explain import Loss, Reason
+    from pipeloom.solver.sensitivity import Change, Enough
+
+SHOWN = 16
+"""Ranks in the table of losses: all, or else the first, the last and the worst of the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What is known of a schedule beyond its figures; ``now`` is the schedule itself."""
+
+    objective: str
+    reason: Reason
+    losses: Sequence[Loss]
+    now: Change
+    changes: Sequence[Change]
+    enough: Enough | None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "bound": asdict(self.reason),
+            "losses": [asdict(loss) for loss in self.losses],
+            "changes": [asdict(change) for change in self.changes],
+            "enough_memory": None if self.enough is None else asdict(self.enough),
+        }
+
+    def text(self) -> str:
+        return "\n".join([*self._why(), "", *self._where(), "", *self._what_if()])
+
+    def _why(self) -> list[str]:
+        rank = "" if self.reason.rank is None else f", rank {self.reason.rank} binds"
+        head = f"why no schedule is below {_duration(self.reason.value)} ({self.reason.name}{rank})"
+        return [head, *(f"  {words}" for words in self.reason.words)]
+
+    def _where(self) -> list[str]:
+        cost = self.now.cost or 0.0
+        header = ["rank", "computes", "before first B", "in between", "after last F", "spare", ""]
+        rows = [
+            [str(loss.rank), *map(_duration, _times(loss)), _binds(loss, self.reason)]
+            for loss in _shown(self.losses)
+        ]
+        spare = {
+            "period": "spare: what the rank spans less than the period",
+            "makespan": "spare: before the rank's first op and after its last",
+        }[self.objective]
+        lines = [f"where {_duration(cost)} of {self.objective} go on each rank ({spare})"]
+        return lines + [f"  {line}" for line in table(header, rows).splitlines()]
+
+    def _what_if(self) -> list[str]:
+        header = ["what would change the bubble", "at least", "found", ""]
+        rows = [_row(change) for change in (self.now, *self.changes)]
+        lines = table(header, rows).splitlines()
+        if self.enough is not None:
+            lines.append(_enough_words(self.enough))
+        return lines
+
+
+def explanation(
+    schedule: Schedule, seconds: float, should_stop: Callable[[], bool] | None = None
+) -> Explanation:
+    """Explains ``schedule``; each change of the problem gets ``seconds`` of the optimizer."""
+    from pipeloom.solver.explain import losses, why
+    from pipeloom.solver.sensitivity import Change, bubble, changes, enough_memory
+
+    problem, timing = schedule.problem, schedule.timing
+    assert timing is not None
+    cost, reason = timing.cost(problem.objective), why(schedule)
+    now = Change(
+        "as it is", reason.value, bubble(problem, reason.value), cost, bubble(problem, cost)
+    )
+    return Explanation(
+        problem.objective.value,
+        reason,
+        losses(schedule),
+        now,
+        changes(schedule, seconds, should_stop),
+        enough_memory(problem),
+    )
+
+
+def _shown(losses: Sequence[Loss]) -> list[Loss]:
+    if len(losses) <= SHOWN:
+        return list(losses)
+    ends = {losses[0].rank, losses[-1].rank}
+    worst = sorted(losses, key=lambda loss: loss.spare)[: SHOWN - len(ends)]
+    kept = ends | {loss.rank for loss in worst}
+    return [loss for loss in losses if loss.rank in kept]
+
+
+def _times(loss: Loss) -> tuple[float, ...]:
+    return (loss.work, loss.head, loss.between, loss.tail, loss.spare)
+
+
+def _binds(loss: Loss, reason: Reason) -> str:
+    return "binds" if loss.rank == reason.rank else ""
+
+
+def _row(change: Change) -> list[str]:
+    from pipeloom.report.words import percent
+
+    found = "-" if change.bubble is None else percent(max(0.0, change.bubble))
+    return [change.what, percent(max(0.0, change.bound_bubble)), found, ""]
+
+
+def _enough_words(enough: Enough) -> str:
+    from pipeloom.report.words import amount, percent
+
+    rest = percent(max(0.0, enough.bound_bubble))
+    if enough.microbatches == 0:
+        return f"more memory cannot lower the bound: without any limit it is {rest} too"
+    return (
+        f"the bound falls until {enough.microbatches} more fit (a limit of {amount(enough.limit)}), "
+        f"to {rest}, and no further"
+    )
+
+
+def _duration(milliseconds: float) -> str:
+    from pipeloom.report.words import duration
+
+    return duration(milliseconds) if milliseconds > 1e-6 else "0"

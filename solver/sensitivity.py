@@ -1,0 +1,167 @@
+"""What more memory or faster links would buy: by the bound at once, by the optimizer in a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from math import isfinite
+
+from pipeloom.ir.costs import Costs
+from pipeloom.ir.problem import Problem
+from pipeloom.ir.profile import Link, Links, Profile
+from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.simulate import simulate
+
+from .bounds import lower_bound
+from .solve import optimize
+
+MOST_OPS = 50_000
+"""Beyond, a moment of the optimizer finds nothing: the bounds alone answer."""
+MOST_RANKS = 64
+"""Beyond, no rank is tried alone."""
+SAME = 1 + 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What the cost becomes under ``what``: at least ``bound``; ``cost`` is of a schedule found."""
+
+    what: str
+    bound: float
+    bound_bubble: float
+    cost: float | None = None
+    bubble: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Enough:
+    """From room for ``microbatches`` more on every rank on, memory buys nothing more.
+
+    ``limit``: the largest rank's limit then. ``bound``: what no memory brings the cost below.
+    """
+
+    microbatches: int
+    limit: float
+    bound: float
+    bound_bubble: float
+
+
+def changes(
+    schedule: Schedule,
+    seconds: float = 2.0,
+    should_stop: Callable[[], bool] | None = None,
+) -> list[Change]:
+    """One more microbatch's M_B, on every rank and where it helps most alone; faster links.
+
+    Each gets ``seconds`` of the optimizer, none where that is 0; what is found costs no more than
+    ``schedule`` does under the change.
+    """
+    found = []
+    for what, problem in _variants(schedule.problem):
+        bound = lower_bound(problem).value
+        cost = None
+        if seconds > 0 and schedule.num_ops <= MOST_OPS and not (should_stop and should_stop()):
+            cost = _found(schedule, problem, seconds, should_stop)
+        rate = None if cost is None else bubble(problem, cost)
+        found.append(Change(what, bound, bubble(problem, bound), cost, rate))
+    return found
+
+
+def enough_memory(problem: Problem) -> Enough | None:
+    """Where the bound stops falling as memory grows; None where memory is not limited."""
+    if not problem.limited:
+        return None
+    least = lower_bound(replace(problem, memory_limit=(float("inf"),) * problem.ranks)).value
+
+    def suffices(count: int) -> bool:
+        return lower_bound(more_memory(problem, count)).value <= least * SAME
+
+    most = max(len(problem.placement.stages_of(rank)) for rank in range(problem.ranks))
+    low, high = -1, problem.microbatches * most
+    while high - low > 1:  # suffices(high) holds, as all microbatches fit then
+        middle = (low + high) // 2
+        low, high = (low, middle) if suffices(middle) else (middle, high)
+    limit = max(x for x in more_memory(problem, high).memory_limit if isfinite(x))
+    return Enough(high, limit, least, bubble(problem, least))
+
+
+def bubble(problem: Problem, cost: float) -> float:
+    """The bubble rate of a schedule of ``cost``; 0 where nothing takes any time."""
+    costs = Costs.of(problem)
+    work = float(costs.durations[:3].sum()) * problem.microbatches
+    return 1.0 - work / (problem.ranks * cost) if cost > 0 else 0.0
+
+
+def more_memory(problem: Problem, microbatches: int, rank: int | None = None) -> Problem:
+    """Room for ``microbatches`` more of the rank's largest M_B: on ``rank``, or on every rank."""
+    size = _largest(problem)
+    limits = [
+        limit + microbatches * size[r] if rank in (None, r) else limit
+        for r, limit in enumerate(problem.memory_limit)
+    ]
+    return replace(problem, memory_limit=tuple(limits))
+
+
+def faster_links(problem: Problem, share: float) -> Problem:
+    """Every delay between ranks times ``share``."""
+    return replace(problem, profile=_scaled(problem.profile, share))
+
+
+def _variants(problem: Problem) -> Iterator[tuple[str, Problem]]:
+    if problem.limited:
+        yield "one more microbatch's M_B on every rank", more_memory(problem, 1)
+        alone = _best_alone(problem)
+        if alone is not None:
+            yield f"one more microbatch's M_B on rank {alone} alone", more_memory(problem, 1, alone)
+    costs = Costs.of(problem)
+    if costs.into_f.any() or costs.into_b.any():
+        yield "links twice as fast", faster_links(problem, 0.5)
+        yield "links without delay", faster_links(problem, 0.0)
+
+
+def _best_alone(problem: Problem) -> int | None:
+    """The rank whose memory alone brings the bound down most; None where no single one does."""
+    if problem.ranks == 1 or problem.ranks > MOST_RANKS:
+        return None
+    bounds = [lower_bound(more_memory(problem, 1, r)).value for r in range(problem.ranks)]
+    best = min(range(problem.ranks), key=bounds.__getitem__)
+    return best if bounds[best] * SAME < lower_bound(problem).value else None
+
+
+def _found(
+    schedule: Schedule,
+    problem: Problem,
+    seconds: float,
+    should_stop: Callable[[], bool] | None,
+) -> float:
+    """The least cost known under ``problem``: a new schedule's, or that of ``schedule``'s order."""
+    seed = (schedule.report and schedule.report.seed) or 0
+    new = optimize(problem, time_limit=seconds, seed=seed, should_stop=should_stop)
+    assert new.timing is not None
+    kept = simulate(replace(schedule, problem=problem, timing=None))
+    return min(new.timing.cost(problem.objective), kept.cost(problem.objective))
+
+
+def _largest(problem: Problem) -> list[float]:
+    """The largest M_B of each rank's stages."""
+    stages = problem.profile.stages
+    return [
+        max((stages[s].m_b for s in problem.placement.stages_of(rank)), default=0.0)
+        for rank in range(problem.ranks)
+    ]
+
+
+def _scaled(profile: Profile, share: float) -> Profile:
+    if profile.t_comm is None and profile.links is not None and share > 0:
+        return replace(profile, links=_quicker(profile.links, share))
+    if isinstance(profile.t_comm, tuple):
+        return replace(profile, t_comm=tuple(tuple(x * share for x in r) for r in profile.t_comm))
+    return replace(profile, t_comm=(profile.t_comm or 0.0) * share)
+
+
+def _quicker(links: Links, share: float) -> Links:
+    def quicker(link: Link) -> Link:
+        return Link(link.latency * share, link.gigabytes_per_second / share)
+
+    pairs = tuple((a, b, quicker(link)) for a, b, link in links.pairs)
+    return Links(quicker(links.default), pairs)

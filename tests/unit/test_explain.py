@@ -1,0 +1,137 @@
+"""Explanations say what the bounds say, and the losses add up."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from benchmarks.frontier.unequal import KINDS, unequal
+from benchmarks.table5.rows import load_rows
+from pipeloom.ir.ops import Op, OpKind
+from pipeloom.ir.problem import Objective, Placement, Problem
+from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.ir.schedule import Report, Schedule
+from pipeloom.ir.simulate import timed
+from pipeloom.solver.bounds import GENERAL, LINEAR, busy, lower_bound
+from pipeloom.solver.chain import Chain
+from pipeloom.solver.explain import _explained, losses, why
+from pipeloom.solver.families import build_family
+from pipeloom.solver.solve import one_at_a_time
+
+F, B, W = OpKind.F, OpKind.B, OpKind.W
+
+
+def schedule(problem: Problem, report: Report | None = None) -> Schedule:
+    return timed(Schedule(problem, one_at_a_time(problem), report=report))
+
+
+def equal(ranks: int, microbatches: int, limit: float | None = None) -> Problem:
+    """T_F = T_B = T_W = 1, M_B = 1, M_W = 0.5, no delays."""
+    stages = (StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * ranks
+    return Problem.linear(Profile(stages, ranks, 0.0), microbatches, limit)
+
+
+def test_the_head_and_the_tail_of_rank_0_are_why() -> None:
+    row = next(row for row in load_rows() if str(row) == "6.2B-24")
+    reason = why(schedule(Problem.linear(row.profile, 24, row.limit(1.0))))
+    assert (reason.name, reason.rank) == ("head-tail", 0)
+    assert reason.words == (
+        "rank 0 computes for 1898.1 ms and idles at least 289.4 ms",
+        "213.5 ms before its first B: that B cannot come before 451.2 ms, "
+        "and 8 microbatches fill its memory after 237.7 ms",
+        "75.9 ms after its last F: that microbatch's B starts at least 451.2 ms after the F, "
+        "and what memory holds then gives the rank 375.3 ms to compute meanwhile",
+    )
+
+
+def test_the_rank_that_all_microbatches_pass_is_why() -> None:
+    row = next(row for row in load_rows() if str(row) == "1.5B-24")
+    reason = why(schedule(Problem.linear(row.profile, 24, row.limit(2.0))))
+    assert (reason.name, reason.rank) == ("through", 0)
+    far, near = (float(x) for x in re.findall(r"([\d.]+) ms", " ".join(reason.words)))
+    assert far + near == pytest.approx(reason.value, abs=0.1)
+    assert "rank 7 takes at least" in reason.words[0]
+
+
+def test_the_busiest_rank_is_why_where_memory_is_ample() -> None:
+    stages = (StageProfile(1.0, 1.0, 1.0), StageProfile(3.0, 3.0, 3.0))
+    reason = why(schedule(Problem.linear(Profile(stages, 2, 0.0), 6)))
+    assert reason.rank == 1
+    assert "rank 1 computes for 54.0 ms" in reason.words[0]
+
+
+def test_a_bound_that_a_search_has_proven_names_it_and_the_closed_form() -> None:
+    problem = equal(2, 4, 1.0)
+    closed = lower_bound(problem)
+    report = Report(Objective.PERIOD, "ilp", lower_bound=closed.value + 2.0, bound_name="cp-sat")
+    reason = why(schedule(problem, report))
+    assert (reason.name, reason.value) == ("cp-sat", closed.value + 2.0)
+    assert f"{closed.value:.1f} ms" in reason.words[0]
+    assert len(reason.words) > 1
+
+
+@pytest.mark.parametrize("objective", Objective)
+@pytest.mark.parametrize("kind", KINDS)
+def test_work_and_idle_time_of_the_rank_that_binds_are_the_bound(
+    kind: str, objective: Objective
+) -> None:
+    for seed in range(8):
+        problem = unequal(kind, seed, objective)
+        reason = why(schedule(problem))
+        assert reason.words
+        if reason.name == "head-tail":
+            assert reason.rank is not None
+            idle = re.search(r"idles at least ([\d.]+) ms", reason.words[0])
+            lag = re.search(r"starts at least ([\d.]+) ms after the first", reason.words[-1])
+            parts = [float(found[1]) for found in (idle, lag) if found]
+            total = busy(problem)[reason.rank] + sum(parts)
+            if reason.words[0].startswith("any cheaper schedule"):  # would cost more, not less
+                assert total > reason.value
+                assert any("holds up" in words for words in reason.words)
+            else:
+                assert total == pytest.approx(reason.value, abs=0.2)
+
+
+def test_every_bound_can_be_explained() -> None:
+    """A bound without words of its own is explained by its line in the table of bounds."""
+    problem = unequal("times", 0)
+    chain = Chain.of(problem)
+    assert chain is not None
+    for name, _, words in (*GENERAL, *LINEAR):
+        reason = _explained(problem, name, lower_bound(problem).value, words)
+        assert all(reason.words)
+
+
+def test_several_stages_a_rank_are_explained_too() -> None:
+    profile = Profile((StageProfile(1.0, 1.0, 1.0),) * 4, 2, 0.1)
+    problem = Problem(profile, 3, Placement.interleaved(2, 2), (4.0, 4.0))
+    assert why(schedule(problem)).words
+
+
+def test_losses_of_a_schedule_by_hand() -> None:
+    """Two ranks, unit times, one microbatch a time on rank 0::
+
+    rank 0   F0 F1 .  B0 .  B1 W0 W1
+    rank 1      F0 B0 F1 B1 W0 W1
+    """
+    rank0 = [Op(F, 0, 0), Op(F, 0, 1), Op(B, 0, 0), Op(B, 0, 1), Op(W, 0, 0), Op(W, 0, 1)]
+    rank1 = [Op(F, 1, 0), Op(B, 1, 0), Op(F, 1, 1), Op(B, 1, 1), Op(W, 1, 0), Op(W, 1, 1)]
+    found = losses(Schedule.of(equal(2, 2), [rank0, rank1], "by hand"))
+    assert [(x.work, x.head, x.between, x.tail, x.spare) for x in found] == [
+        (6.0, 1.0, 0.0, 1.0, 0.0),
+        (6.0, 0.0, 0.0, 0.0, 2.0),
+    ]
+
+
+@pytest.mark.parametrize("family", ["gpipe", "1f1b", "zb-h1", "interleaved-1f1b:2"])
+@pytest.mark.parametrize("objective", Objective)
+def test_losses_add_up_to_the_cost(family: str, objective: Objective) -> None:
+    stages = tuple(StageProfile(1.0 + s, 2.0, 1.5, 1.0, 0.5) for s in range(3))
+    built = build_family(family, Profile(stages, 3, 0.3), 6, objective=objective)
+    assert built.timing is not None
+    cost = built.timing.cost(objective)
+    for loss in losses(built):
+        parts = (loss.work, loss.head, loss.between, loss.tail, loss.spare)
+        assert sum(parts) == pytest.approx(cost)
+        assert min(parts) >= -1e-9
