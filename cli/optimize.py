@@ -6,6 +6,7 @@ Ctrl-C keeps the best schedule so far and writes it.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -27,8 +28,10 @@ from .progress import ProgressLine, interruptible
 if TYPE_CHECKING:
     from pipeloom.ir.problem import Problem
     from pipeloom.ir.schedule import Schedule
+    from pipeloom.solver.cache import ScheduleCache
 
 PASSINGS = ("activations", "auto")
+CACHE = "PIPELOOM_CACHE"
 EXPLAIN_SECONDS = 2.0
 """Of the optimizer, for each change of the problem that is tried."""
 
@@ -50,6 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="say why no schedule is cheaper, where this one idles, and what more memory or faster "
         "links would buy (takes some seconds more)",
     )
+    parser.add_argument(
+        "--cache",
+        metavar="DIR",
+        help="folder in which answers are kept and looked up, each verified again; "
+        f"{CACHE} by default, if that is set",
+    )
     add_output(parser, "schedule")
     example(
         parser,
@@ -66,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
     problem = make_problem(args, load(args), args.memory_limit)
     schedule, stopped = solve(args, problem)
     if stopped:
-        print("pipeloom: interrupted: this is the best schedule so far", file=sys.stderr)
+        _say("interrupted: this is the best schedule so far")
     explained = _explain(args, schedule, stopped) if args.explain else None
     if explained is None:
         finish_schedule(args, schedule)
@@ -83,7 +92,40 @@ def _explain(args: argparse.Namespace, schedule: Schedule, stopped: bool) -> Exp
 
 
 def solve(args: argparse.Namespace, problem: Problem, label: str = "") -> tuple[Schedule, bool]:
-    """The optimizer with progress and Ctrl-C; whether it was pressed comes with the schedule."""
+    """The optimizer with progress and Ctrl-C; whether it was pressed comes with the schedule.
+
+    Where there is a cache, an answer in it is taken, and a new one is kept.
+    """
+    cache = _cache(args)
+    if cache is None:
+        return _search(args, problem, label)
+    from pipeloom.solver.cache import Question
+
+    question = Question(problem, args.solver, args.seed, args.time_limit)
+    known = cache.find(question)
+    if known is not None:
+        _say(f"{label}taken from the cache: {cache.path(question)}")
+        return known, False
+    schedule, stopped = _search(args, problem, label)
+    if not stopped:
+        cache.keep(question, schedule)
+    return schedule, stopped
+
+
+def _cache(args: argparse.Namespace) -> ScheduleCache | None:
+    folder = getattr(args, "cache", None) or os.environ.get(CACHE)
+    if not folder:
+        return None
+    from pipeloom.solver.cache import ScheduleCache
+
+    return ScheduleCache(folder, _say)
+
+
+def _say(line: str) -> None:
+    print(f"pipeloom: {line}", file=sys.stderr)
+
+
+def _search(args: argparse.Namespace, problem: Problem, label: str) -> tuple[Schedule, bool]:
     from pipeloom.solver.solve import optimize
 
     progress = ProgressLine(quiet=args.quiet, label=label)

@@ -1,0 +1,46 @@
+"""``optimize --cache``: the second time is a hit, and says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.support import Command
+
+WORDS = ("-m", 3, "--time-limit", 1, "-q", "--json")
+
+
+def test_the_second_time_is_a_hit(pipeloom: Command, profile: Path, tmp_path: Path) -> None:
+    words = ["optimize", profile, *WORDS, "--cache", tmp_path / "cache"]
+    first, second = pipeloom(*words), pipeloom(*words)
+    assert "cache" not in first.err
+    assert "taken from the cache" in second.err
+    assert second.json == first.json  # the seconds of the solve too
+
+
+def test_the_environment_names_a_cache_for_every_command_that_optimizes(
+    pipeloom: Command, profile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIPELOOM_CACHE", str(tmp_path / "cache"))
+    assert pipeloom("compare", profile, *WORDS).code == 0
+    assert "taken from the cache" in pipeloom("optimize", profile, *WORDS).err
+
+
+def test_a_damaged_entry_is_noted_and_solved_again(
+    pipeloom: Command, profile: Path, tmp_path: Path
+) -> None:
+    words = ["optimize", profile, *WORDS, "--cache", tmp_path]
+    first = pipeloom(*words)
+    entry = next(path for path in tmp_path.glob("*.json") if path != profile)
+    entry.write_text("{")
+    second = pipeloom(*words)
+    assert "is ignored" in second.err
+    assert second.json["period"] == first.json["period"]
+    assert "taken from the cache" in pipeloom(*words).err
+
+
+def test_a_cache_that_cannot_be_is_wrong_input(pipeloom: Command, profile: Path) -> None:
+    done = pipeloom("optimize", profile, *WORDS, "--cache", profile)
+    assert done.code == 2
+    assert "expected a folder" in done.err
