@@ -23,6 +23,7 @@ from pipeloom.ir.ops import FloatArray, IntArray
 from pipeloom.ir.problem import Problem
 
 from .chain import Chain
+from .crossings import crossings
 from .feasibility import check_feasible
 from .slots import slots
 
@@ -306,5 +307,10 @@ LINEAR: tuple[_Linear, ...] = (
         "slots",
         slots,
         "memory holds few microbatches, and each waits for an earlier one to come back",
+    ),
+    (
+        "crossings",
+        crossings,
+        "memory holds few microbatches, and those on their way down wait for those on their way up",
     ),
 )

@@ -57,12 +57,11 @@ class _Arcs:
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
-        self.done_f, self.done_b = _done_before(chain)
-        self.left_f, self.left_b = _left_after(chain)
-        self.leaves = chain.b + _slot_wait(chain)  # B's start to the slot free
+        self.done_f, self.done_b = done_before(chain)
+        self.left_f, self.left_b = left_after(chain)
+        self.leaves = chain.b + slot_wait(chain)  # B's start to the slot free
         self.down = chain.offset
-        up = chain.b[1:] + chain.up[:-1]
-        self.up = np.append(np.cumsum(up[::-1])[::-1], 0.0)
+        self.up = ways_up(chain)
 
     def spans(self, sources: IntArray) -> FloatArray:
         """What each of ``sources`` spans at least."""
@@ -88,8 +87,14 @@ class _Arcs:
         return span
 
 
-def _slot_wait(chain: Chain) -> FloatArray:
-    """From the end of B(i, k) to the start of F(i, k + K_i), at least."""
+def ways_up(chain: Chain) -> FloatArray:
+    """From the start of a B on the last stage to that of the same microbatch on each, shape (S,)."""
+    legs = chain.b[1:] + chain.up[:-1]
+    return np.append(np.cumsum(legs[::-1])[::-1], 0.0)
+
+
+def slot_wait(chain: Chain) -> FloatArray:
+    """From the end of B(i, k) to the start of F(i, k + K_i), at least, shape (S,)."""
     waits = np.empty(chain.stages)
     for i in range(chain.stages):
         later = np.arange(chain.capacity[i])  # e
@@ -107,7 +112,7 @@ def _waiting(chain: Chain, i: int, held: IntArray) -> FloatArray:
     return most
 
 
-def _done_before(chain: Chain) -> tuple[FloatArray, FloatArray]:
+def done_before(chain: Chain) -> tuple[FloatArray, FloatArray]:
     """From the start of F(i, 0) to those of F(i, k) and B(i, k), shape (S, M), at least."""
     k = np.arange(chain.microbatches)
     f, b = np.empty((2, chain.stages, chain.microbatches))
@@ -123,7 +128,7 @@ def _done_before(chain: Chain) -> tuple[FloatArray, FloatArray]:
     return f, b
 
 
-def _left_after(chain: Chain) -> tuple[FloatArray, FloatArray]:
+def left_after(chain: Chain) -> tuple[FloatArray, FloatArray]:
     """From the start of F(i, k), of B(i, k), to the last end on stage i, shape (S, M), at least."""
     left = chain.microbatches - np.arange(chain.microbatches)
     f, b, w = (time[:, None] for time in (chain.f, chain.b, chain.w))

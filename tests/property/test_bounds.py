@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 
 from pipeloom.ir.problem import Objective, Placement, Problem
 from pipeloom.ir.profile import Profile, StageProfile
-from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.schedule import Schedule, Status
 from pipeloom.ir.simulate import simulate
 from pipeloom.solver.bounds import GENERAL, LINEAR, lower_bound
 from pipeloom.solver.chain import Chain
+from pipeloom.solver.crossings import crossings
 from pipeloom.solver.relaxation import relaxation
-from pipeloom.solver.solve import one_at_a_time
+from pipeloom.solver.slots import slots
+from pipeloom.solver.solve import one_at_a_time, optimize
 from tests.exhaustive import optimum
 
 AMOUNT = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0, 7.0])
@@ -119,3 +121,18 @@ def test_one_microbatch_at_a_time_is_the_best_where_no_second_one_fits(
     assert bound.name == "slots"
     schedule = Schedule(problem, one_at_a_time(problem))
     assert bound.value == pytest.approx(simulate(schedule).cost(objective))
+
+
+def test_two_microbatches_under_way_meet_in_steps_of_a_stage() -> None:
+    """Slots alone allow a microbatch every (4 x 2 + 0.6) / 2 = 4.3; halfway, stages 0 to 1 and 2 to 3
+    take 2 x 2 each, and the slot's W the 0.6: one every 4.6."""
+    stage = StageProfile(1.0, 1.0, 0.6, 1.0, 0.5)
+    problem = Problem.linear(Profile((stage,) * 4, 4, 0.0), 40, 2.0)
+    chain = Chain.of(problem)
+    assert chain is not None
+    lags = chain.lags(problem.objective)
+    assert slots(chain, lags) == pytest.approx(20 * 8.6, abs=8)
+    assert crossings(chain, lags) == pytest.approx(40 * 4.6, abs=8)
+    schedule = optimize(problem, solver="heuristic")
+    assert schedule.report is not None
+    assert schedule.report.status is Status.OPTIMAL
