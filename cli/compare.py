@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         print_json({"profile": profile.name, "microbatches": args.microbatches, "results": results})
     else:
         print(table(HEADER, [_row(result) for result in results]))
-    return 0
+    return 0 if any("period" in result for result in results) else 1
 
 
 def compare_families(

@@ -104,6 +104,12 @@ def test_the_smallest_limit_that_is_printed_is_enough(pipeloom: Command, tmp_pat
         assert pipeloom(*words, printed, "--json").code == 0
 
 
+def test_compare_of_what_nothing_fits_is_a_no(pipeloom: Command, profile: Path) -> None:
+    done = pipeloom("compare", profile, "-m", 4, "--memory-limit", 0.5, "-q", "--json")
+    assert {result["status"] for result in done.json["results"]} == {"infeasible"}
+    assert done.code == 1
+
+
 def test_compare_lays_all_side_by_side(pipeloom: Command, profile: Path) -> None:
     from pipeloom.solver.families import FAMILIES
 
