@@ -194,6 +194,8 @@ def _link(reader: Reader) -> tuple[float, float]:
 
 
 def _limit(reader: Reader, ranks: int) -> list[float]:
+    if "memory_limit" not in reader.data:  # null says that there is none
+        reader.fail(f"{reader.where}: memory_limit: missing; expected one number a rank, or null")
     value = reader.data.get("memory_limit")
     values: Sequence[object] = value if isinstance(value, list) else [value] * ranks
     if len(values) != ranks or not all(v is None or is_amount(v) for v in values):

@@ -255,6 +255,14 @@ def test_a_wrong_shape_is_named(path: tuple[str | int, ...], value: object, expe
     assert any(line.startswith(expected) for line in violations), violations
 
 
+def test_a_schedule_cannot_leave_out_its_limit() -> None:
+    document = written_by_hand()
+    del document["memory_limit"]
+    assert verify_schedule(document) == [
+        "schedule: memory_limit: missing; expected one number a rank, or null"
+    ]
+
+
 @pytest.mark.parametrize("document", [{"format": "pipeloom.program"}, {"format": 7}])
 def test_another_format_is_refused(document: Document) -> None:
     with pytest.raises(InputError, match=r"format: expected \"pipeloom.schedule\""):
