@@ -21,7 +21,10 @@ def run(args: argparse.Namespace) -> int:
     from pipeloom.ir.reading import read_json
 
     document = read_json(args.file)
-    kind, violations = _verify(document, named(args.file))
+    try:
+        kind, violations = _verify(document)
+    except InputError as error:
+        raise InputError(*(f"{named(args.file)}: {line}" for line in error.errors)) from None
     if args.json:
         print_json(
             {"file": args.file, "kind": kind, "ok": not violations, "violations": violations}
@@ -33,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
     return 1 if violations else 0
 
 
-def _verify(document: dict[str, Any], where: str) -> tuple[str, list[str]]:
+def _verify(document: dict[str, Any]) -> tuple[str, list[str]]:
     """The kind of file, and what is wrong with it."""
     from pipeloom.ir.files import PROGRAM, SCHEDULE
     from pipeloom.ir.reading import show
@@ -48,4 +51,4 @@ def _verify(document: dict[str, Any], where: str) -> tuple[str, list[str]]:
 
         return "program", verify_program(document)
     got = "nothing" if given is None else show(given)
-    raise InputError(f'{where}: format: expected "{SCHEDULE}" or "{PROGRAM}", got {got}')
+    raise InputError(f'format: expected "{SCHEDULE}" or "{PROGRAM}", got {got}')

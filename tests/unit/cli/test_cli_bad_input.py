@@ -200,6 +200,19 @@ def test_no_such_file(pipeloom: Command, tmp_path: Path) -> None:
     assert done.err == f"pipeloom: {tmp_path / 'absent.json'}: no such file\n"
 
 
+def test_verify_names_the_file_whose_profile_is_none(
+    pipeloom: Command, profile: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "schedule.json"
+    pipeloom("build", "1f1b", profile, "-m", 2, "-o", path)
+    document = json.loads(path.read_text())
+    document["profile"]["format"] = "other"
+    path.write_text(json.dumps(document))
+    done = pipeloom("verify", path)
+    expected = 'schedule: profile: format: expected "pipeloom.profile", got "other"'
+    assert (done.code, done.err) == (2, f"pipeloom: {path}: {expected}\n")
+
+
 USAGE: dict[str, tuple[list[str], str]] = {
     "no such command": (["optimise"], "argument COMMAND: invalid choice: 'optimise'"),
     "no microbatches": (["build", "gpipe", "P"], "required: -m/--microbatches"),
