@@ -22,6 +22,7 @@ class Explanation:
     """What is known of a schedule beyond its figures; ``now`` is the schedule itself."""
 
     objective: str
+    ops: int
     reason: Reason
     losses: Sequence[Loss]
     now: Change
@@ -59,6 +60,10 @@ class Explanation:
         return lines + [f"  {line}" for line in table(header, rows).splitlines()]
 
     def _what_if(self) -> list[str]:
+        from pipeloom.solver.sensitivity import MOST_OPS
+
+        if not self.changes and self.enough is None and self.ops > MOST_OPS:
+            return [f"what would change it is left out: {self.ops} ops, more than {MOST_OPS}"]
         header = ["what would change the bubble", "at least", "found", ""]
         rows = [_row(change) for change in (self.now, *self.changes)]
         lines = table(header, rows).splitlines()
@@ -82,6 +87,7 @@ def explanation(
     )
     return Explanation(
         problem.objective.value,
+        schedule.num_ops,
         reason,
         losses(schedule),
         now,

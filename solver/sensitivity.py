@@ -15,10 +15,12 @@ from pipeloom.ir.simulate import simulate
 from .bounds import lower_bound
 from .solve import optimize
 
-MOST_OPS = 50_000
-"""Beyond, a moment of the optimizer finds nothing: the bounds alone answer."""
-MOST_RANKS = 64
-"""Beyond, no rank is tried alone."""
+MOST_OPS = 200_000
+"""Beyond, the bounds take too long to be asked some twenty times."""
+MOST_TRIED = 50_000
+"""Ops beyond which a moment of the optimizer finds nothing: the bounds alone answer."""
+MOST_ALONE = 1_000_000
+"""Ranks times ops beyond which no rank is tried alone."""
 SAME = 1 + 1e-9
 
 
@@ -54,13 +56,15 @@ def changes(
     """One more microbatch's M_B, on every rank and where it helps most alone; faster links.
 
     Each gets ``seconds`` of the optimizer, none where that is 0; what is found costs no more than
-    ``schedule`` does under the change.
+    ``schedule`` does under the change. Nothing is tried on more than ``MOST_OPS``.
     """
-    found = []
+    found: list[Change] = []
+    if schedule.num_ops > MOST_OPS:
+        return found
     for what, problem in _variants(schedule.problem):
         bound = lower_bound(problem).value
         cost = None
-        if seconds > 0 and schedule.num_ops <= MOST_OPS and not (should_stop and should_stop()):
+        if seconds > 0 and schedule.num_ops <= MOST_TRIED and not (should_stop and should_stop()):
             cost = _found(schedule, problem, seconds, should_stop)
         rate = None if cost is None else bubble(problem, cost)
         found.append(Change(what, bound, bubble(problem, bound), cost, rate))
@@ -68,8 +72,8 @@ def changes(
 
 
 def enough_memory(problem: Problem) -> Enough | None:
-    """Where the bound stops falling as memory grows; None where memory is not limited."""
-    if not problem.limited:
+    """Where the bound stops falling as memory grows; None without a limit, or beyond MOST_OPS."""
+    if not problem.limited or _ops(problem) > MOST_OPS:
         return None
     least = lower_bound(replace(problem, memory_limit=(float("inf"),) * problem.ranks)).value
 
@@ -121,11 +125,15 @@ def _variants(problem: Problem) -> Iterator[tuple[str, Problem]]:
 
 def _best_alone(problem: Problem) -> int | None:
     """The rank whose memory alone brings the bound down most; None where no single one does."""
-    if problem.ranks == 1 or problem.ranks > MOST_RANKS:
+    if problem.ranks == 1 or problem.ranks * _ops(problem) > MOST_ALONE:
         return None
     bounds = [lower_bound(more_memory(problem, 1, r)).value for r in range(problem.ranks)]
     best = min(range(problem.ranks), key=bounds.__getitem__)
     return best if bounds[best] * SAME < lower_bound(problem).value else None
+
+
+def _ops(problem: Problem) -> int:
+    return 3 * problem.stages * problem.microbatches
 
 
 def _found(

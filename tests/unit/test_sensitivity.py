@@ -69,6 +69,13 @@ def test_whoever_stops_it_gets_bounds_alone() -> None:
     assert {change.cost for change in changes(schedule, 5.0, lambda: True)} == {None}
 
 
+def test_beyond_some_size_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeloom.solver.sensitivity.MOST_OPS", 100)
+    schedule = optimize(problem(1.0), time_limit=0.1)
+    assert changes(schedule) == []
+    assert enough_memory(schedule.problem) is None
+
+
 def test_memory_for_one_rank_or_for_all() -> None:
     profile = Profile((StageProfile(1, 1, 1, 2.0), StageProfile(1, 1, 1, 3.0)) * 2, 2)
     two = Problem(profile, 4, Placement.interleaved(2, 2), (10.0, math.inf))
