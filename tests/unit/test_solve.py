@@ -154,3 +154,11 @@ def test_an_unknown_solver_is_refused_in_one_line() -> None:
 def test_a_good_schedule_is_there_before_the_search_begins(limit: float, at_most: float) -> None:
     schedule = optimize(zero_bubble(limit), should_stop=lambda: True)
     assert bubble_rate(schedule) < at_most
+
+
+def test_times_next_to_nothing_are_no_error() -> None:
+    """A bound counted how many F's fit in the span, which no float holds."""
+    profile = Profile((StageProfile(1e-310, 1.0, 1.0, 1.0, 0.5),) * 3, 3)
+    schedule = optimize(Problem.linear(profile, 3), time_limit=5.0)
+    assert schedule.report is not None
+    assert schedule.report.status is Status.OPTIMAL
