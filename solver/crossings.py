@@ -44,14 +44,19 @@ PAIRS = 256
 def crossings(chain: Chain, lags: FloatArray) -> float:
     """The bound for the stage whose slots turn over slowest; see above for the proof."""
     waits = slot_wait(chain)
-    turns = (chain.round_trip + chain.b + waits) / chain.capacity
-    i = int(np.where(chain.capacity < chain.microbatches, turns, -np.inf).argmax())
+    i = slowest_stage(chain)
     capacity = int(chain.capacity[i])
     if not 2 <= capacity < chain.microbatches:
         return 0.0
     d = (capacity + 1) // 2
     ladder = _Ladder(chain, i, d, float(waits[i] + chain.f[i] * (2 * d - capacity)))
     return ladder.span() + float(lags[i])
+
+
+def slowest_stage(chain: Chain) -> int:
+    """The stage whose slots turn over slowest, of those that cannot hold all microbatches."""
+    turns = (chain.round_trip + chain.b + slot_wait(chain)) / chain.capacity
+    return int(np.where(chain.capacity < chain.microbatches, turns, -np.inf).argmax())
 
 
 class _Ladder:

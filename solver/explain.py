@@ -27,6 +27,7 @@ from .bounds import (
     through_spans,
 )
 from .chain import Chain
+from .crossings import slowest_stage
 from .feasibility import check_feasible
 from .slots import slot_spans
 
@@ -246,6 +247,18 @@ def _slots(chain: Chain, lags: FloatArray, _: float) -> tuple[int, list[str]]:
     return i, lines
 
 
+def _crossings(chain: Chain, lags: FloatArray, value: float) -> tuple[int, list[str]]:
+    i = slowest_stage(chain)
+    rank = int(chain.ranks[i])
+    return i, [
+        f"rank {rank} spans at least {_ms(value - lags[i])}, of which it computes for "
+        f"{_ms(chain.work[i])}: {chain.capacity[i]} of {chain.microbatches} microbatches fit in its "
+        f"memory, and are gone for at least {_ms(float(chain.round_trip[i] + chain.b[i]))} each, "
+        "there and back",
+        "on the way those that go down meet those that come up, and on each stage one waits for the other",
+    ]
+
+
 _GENERAL: Mapping[str, Callable[[Problem], tuple[int | None, list[str]]]] = {
     "work": _work,
     "critical-path": _critical_path,
@@ -255,6 +268,7 @@ _LINEAR: Mapping[str, Callable[[Chain, FloatArray, float], tuple[int, list[str]]
     "through": _through,
     "throughput": _throughput,
     "slots": _slots,
+    "crossings": _crossings,
 }
 
 
