@@ -6,7 +6,7 @@ import argparse
 
 from .arguments import FORMATS, add_output, example
 from .output import check_output, finish_schedule
-from .problems import named
+from .problems import named, read_profile
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,13 +24,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from pipeloom.compiler.exporters import EXPORTERS
-    from pipeloom.ir.files import load_profile
     from pipeloom.ir.reading import read_text
 
     check_output(args)
     read = EXPORTERS[args.source].read
     assert read is not None  # FORMATS names only formats that can be read back
-    profile = load_profile(args.profile)
+    profile = read_profile(args.profile)
     schedule = read(read_text(args.file, expected=args.source), profile, named(args.file))
     finish_schedule(args, schedule)
     return 0

@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except PipeloomError as error:
         return _fail(error, as_json="--json" in words)
     except KeyboardInterrupt:
-        _say("interrupted; nothing was written")
+        _complain("interrupted; nothing was written", as_json="--json" in words)
         return INTERRUPTED
     except BrokenPipeError:
         # whoever read our output has seen enough; keep Python from flushing into the closed pipe
@@ -58,9 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if os.environ.get(TRACEBACK):
             raise
-        _say(
+        _complain(
             f"internal error: {type(error).__name__}: {' '.join(str(error).split())} "
-            f"({TRACEBACK}=1 shows where)"
+            f"({TRACEBACK}=1 shows where)",
+            as_json="--json" in words,
         )
         return INTERNAL
     return code
@@ -109,12 +110,12 @@ def _overview() -> Parser:
 
 
 def _fail(error: PipeloomError, *, as_json: bool) -> int:
-    """One line a fault on standard error; with ``--json`` a "no" is an answer on standard output."""
+    """One line a fault on standard error; with ``--json`` one object on standard output as well."""
     for line in str(error).splitlines():
         _say(line)
     if os.environ.get(TRACEBACK) and getattr(error, "details", ""):
         print(error.details, file=sys.stderr)  # type: ignore[attr-defined]
-    answer: dict[str, Any] | None = None
+    answer: dict[str, Any] = {"error": str(error).splitlines()}
     if isinstance(error, InfeasibleError):
         answer = {
             "status": "infeasible",
@@ -124,9 +125,15 @@ def _fail(error: PipeloomError, *, as_json: bool) -> int:
         }
     elif isinstance(error, InvalidScheduleError):
         answer = {"status": "invalid", "violations": list(error.violations)}
-    if as_json and answer is not None:
+    if as_json:
         print(json.dumps(answer))
     return error.exit_code
+
+
+def _complain(line: str, *, as_json: bool) -> None:
+    _say(line)
+    if as_json:
+        print(json.dumps({"error": [line]}))
 
 
 def _say(line: str) -> None:

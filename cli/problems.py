@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING
 
 from pipeloom.ir.errors import InputError
@@ -17,15 +18,25 @@ MOST_PAIRS = 20_000_000
 
 def load(args: argparse.Namespace) -> Profile:
     """The profile that ``args`` name, checked against their number of microbatches."""
-    from pipeloom.ir.files import load_profile
-
-    profile = load_profile(args.profile)
+    profile = read_profile(args.profile)
     most = MOST_PAIRS // profile.num_stages
     if args.microbatches > most:
         raise InputError(
             f"-m/--microbatches: expected at most {most} for {profile.num_stages} stages, "
             f"got {args.microbatches}"
         )
+    return profile
+
+
+def read_profile(path: str) -> Profile:
+    """The profile in a file; keys of it that look misspelt are named on standard error."""
+    from pipeloom.ir.files import doubtful_keys, parse_profile
+    from pipeloom.ir.reading import read_json
+
+    document = read_json(path)
+    profile = parse_profile(document, named(path))
+    for line in doubtful_keys(document, named(path)):
+        print(f"pipeloom: {line}", file=sys.stderr)
     return profile
 
 
@@ -52,11 +63,14 @@ def make_problem(args: argparse.Namespace, profile: Profile, memory_limit: float
 
 def _misplaced(where: str, profile: Profile, chunks: int) -> str:
     stages, ranks = profile.num_stages, profile.ranks
+    # one entry that stages share is one object
+    shared = stages > 1 and all(stage is profile.stages[0] for stage in profile.stages)
+    key, unit = ("num_stages", "") if shared else ("stages", " entries")
     expected = f"{ranks}" if chunks == 1 else f"{ranks} (to be cut) or {chunks * ranks}"
     placement = "linear" if chunks == 1 else f"interleaved:{chunks}"
     hint = f"; --placement interleaved:{stages // ranks} fits" if stages % ranks == 0 else ""
     return (
-        f"{where}: num_stages: expected {expected} for the placement {placement} on {ranks} ranks, "
+        f"{where}: {key}: expected {expected}{unit} for the placement {placement} on {ranks} ranks, "
         f"got {stages}{hint}"
     )
 

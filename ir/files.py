@@ -1,6 +1,13 @@
 """Profiles, schedules and programs as files; the formats are in ``docs/formats.md``."""
 
-from .profile_format import PROFILE, dump_profile, finite, load_profile, parse_profile
+from .profile_format import (
+    PROFILE,
+    doubtful_keys,
+    dump_profile,
+    finite,
+    load_profile,
+    parse_profile,
+)
 from .program_format import PROGRAM, dump_program, load_program, parse_program
 from .schedule_format import SCHEDULE, dump_schedule, load_schedule, parse_schedule
 from .writing import check_writable, write_json, write_text
@@ -10,6 +17,7 @@ __all__ = [
     "PROGRAM",
     "SCHEDULE",
     "check_writable",
+    "doubtful_keys",
     "dump_profile",
     "dump_program",
     "dump_schedule",

@@ -165,17 +165,19 @@ def _network(profile: Reader, ranks: int) -> Network:
     if not profile.has("links"):
         return Network(t_comm, None, {})
     links = profile.child("links")
+    common = _link(links, 0.0)
     special: dict[tuple[int, int], tuple[float, float]] = {}
     for i, entry in enumerate(links.items("pairs") if links.has("pairs") else []):
         if not isinstance(entry, list) or len(entry) != 3:
             links.wrong(f"pairs[{i}]", entry, "[rank, rank, link]")
             continue
         a, b = (_rank(links, f"pairs[{i}][{k}]", entry[k], ranks) for k in (0, 1))
-        link = _link(Reader(entry[2], f"{links.where}: pairs[{i}]", links.errors))
+        where = f"{links.where}: pairs[{i}]"
+        link = _link(Reader(entry[2], where, links.errors), common[0])
         # of two entries for one pair the first counts
         special.setdefault((a, b), link)
         special.setdefault((b, a), link)
-    return Network(t_comm, _link(links), special)
+    return Network(t_comm, common, special)
 
 
 def _rank(reader: Reader, key: str, value: object, ranks: int) -> int:
@@ -185,8 +187,10 @@ def _rank(reader: Reader, key: str, value: object, ranks: int) -> int:
     return 0
 
 
-def _link(reader: Reader) -> tuple[float, float]:
-    latency, bandwidth = reader.number("latency"), reader.number("gigabytes_per_second")
+def _link(reader: Reader, latency: float) -> tuple[float, float]:
+    if reader.has("latency"):
+        latency = reader.number("latency")
+    bandwidth = reader.number("gigabytes_per_second")
     if bandwidth == 0:
         reader.wrong("gigabytes_per_second", bandwidth, "more than 0")
         bandwidth = 1.0

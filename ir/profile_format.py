@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -16,6 +17,12 @@ _TIMES = ("t_f", "t_b", "t_w")
 MOST_RANKS, MOST_STAGES = 4096, 65_536
 SLOWEST = 1e-9  # gigabytes a second
 _SIZES = ("activation_bytes", "weight_bytes", "grad_bytes", "optimizer_bytes")
+_STAGE_KEYS = (*_TIMES, "m_b", "m_w", *_SIZES)
+_LINK_KEYS = ("latency", "gigabytes_per_second")
+_KEYS = (
+    "format", "version", "name", "stages", "num_stages", "ranks", "t_comm", "links",
+    "memory_limit", "device_memory",
+)  # fmt: skip
 
 
 def load_profile(path: str) -> Profile:
@@ -25,22 +32,52 @@ def load_profile(path: str) -> Profile:
 
 def parse_profile(data: dict[str, Any], where: str) -> Profile:
     errors: list[str] = []
-    profile = read_profile(Reader(data, where, errors))
+    profile = read_profile(Reader(data, where, errors, _KEYS))
     if errors:
         raise InputError(*errors)
     return profile
 
 
+def doubtful_keys(data: dict[str, Any], where: str) -> list[str]:
+    """A line for each key of a profile that is not known but much like one that is.
+
+    Such keys are no fault: other programs may put their own into a profile.
+    """
+    lines: dict[str, str] = {}
+    for reader in _objects(data, where):
+        for key, meant in reader.misspelt():  # of many alike the first is named
+            lines.setdefault(
+                key, f"{reader.where}: {key}: unknown key, not used; did you mean {meant}?"
+            )
+    return list(lines.values())
+
+
+def _objects(data: dict[str, Any], where: str) -> Iterator[Reader]:
+    """The objects that a profile which can be read is made of."""
+    yield Reader(data, where, [], _KEYS)
+    for s, entry in enumerate(data["stages"]):
+        yield Reader(entry, f"{where}: stages[{s}]", [], _STAGE_KEYS)
+    links = data.get("links")
+    if links is not None:
+        yield Reader(links, f"{where}: links", [], (*_LINK_KEYS, "pairs"))
+        for i, entry in enumerate(links.get("pairs") or []):
+            yield Reader(entry[2], f"{where}: links: pairs[{i}]", [], _LINK_KEYS)
+
+
 def read_profile(reader: Reader) -> Profile:
+    reader.known = _KEYS
     reader.format(PROFILE)
+    faults = len(reader.errors)
     ranks = reader.count("ranks", least=1, most=MOST_RANKS)
+    # where their number is wrong, what counts on it is not to blame
+    known = ranks if len(reader.errors) == faults else None
     return Profile(
         stages=_stages(reader, ranks),
         ranks=ranks,
-        t_comm=_t_comm(reader, ranks),
-        links=_links(reader, ranks) if reader.has("links") else None,
-        memory_limit=per_rank(reader, "memory_limit", ranks),
-        device_memory=per_rank(reader, "device_memory", ranks),
+        t_comm=_t_comm(reader, known),
+        links=_links(reader, known) if reader.has("links") else None,
+        memory_limit=per_rank(reader, "memory_limit", known),
+        device_memory=per_rank(reader, "device_memory", known),
         name=reader.text("name") if reader.has("name") else "",
     )
 
@@ -48,7 +85,7 @@ def read_profile(reader: Reader) -> Profile:
 def _stages(reader: Reader, ranks: int) -> tuple[StageProfile, ...]:
     entries = reader.items("stages")
     stages = tuple(
-        _stage(Reader(entry, f"{reader.where}: stages[{s}]", reader.errors))
+        _stage(Reader(entry, f"{reader.where}: stages[{s}]", reader.errors, _STAGE_KEYS))
         for s, entry in enumerate(entries)
     )
     if not stages and isinstance(reader.data.get("stages"), list):
@@ -74,38 +111,45 @@ def _stage(reader: Reader) -> StageProfile:
     return StageProfile(t_f, t_b, t_w, m_b, m_w, activation, weight, grad, optimizer)
 
 
-def _t_comm(reader: Reader, ranks: int) -> float | tuple[tuple[float, ...], ...] | None:
+def _t_comm(reader: Reader, ranks: int | None) -> float | tuple[tuple[float, ...], ...] | None:
     if not reader.has("t_comm"):
         return None
     value = reader.data["t_comm"]
     if is_amount(value):
         return float(value)
-    if is_matrix(value, ranks):
+    if ranks is None and isinstance(value, list):
+        return None
+    if ranks is not None and is_matrix(value, ranks):
         return tuple(tuple(map(float, row)) for row in value)
-    reader.wrong("t_comm", value, f"a finite number >= 0 or a {ranks} x {ranks} matrix of them")
+    size = ranks or "P"
+    reader.wrong("t_comm", value, f"a finite number >= 0 or a {size} x {size} matrix of them")
     return None
 
 
-def _links(reader: Reader, ranks: int) -> Links:
-    links = reader.child("links")
+def _links(reader: Reader, ranks: int | None) -> Links:
+    """``latency`` is 0 where it is absent, and in a pair that of the other links."""
+    links = reader.child("links", (*_LINK_KEYS, "pairs"))
+    common = _link(links, 0.0)
     pairs = []
     for i, entry in enumerate(links.items("pairs") if links.has("pairs") else []):
         where = f"{links.where}: pairs[{i}]"
         if not (isinstance(entry, list) and len(entry) == 3 and _are_ranks(entry[:2], ranks)):
-            links.fail(
-                f"{where}: expected [rank, rank, link] with ranks 0..{ranks - 1}, got {show(entry)}"
-            )
+            given = "" if ranks is None else f" with ranks 0..{ranks - 1}"
+            links.fail(f"{where}: expected [rank, rank, link]{given}, got {show(entry)}")
             continue
-        pairs.append((entry[0], entry[1], _link(Reader(entry[2], where, links.errors))))
-    return Links(_link(links), tuple(pairs))
+        link = _link(Reader(entry[2], where, links.errors, _LINK_KEYS), common.latency)
+        pairs.append((entry[0], entry[1], link))
+    return Links(common, tuple(pairs))
 
 
-def _are_ranks(values: list[Any], ranks: int) -> bool:
-    return all(is_count(value) and 0 <= value < ranks for value in values)
+def _are_ranks(values: list[Any], ranks: int | None) -> bool:
+    return all(is_count(value) and 0 <= value < (ranks or MOST_RANKS) for value in values)
 
 
-def _link(reader: Reader) -> Link:
-    latency, bandwidth = reader.number("latency"), reader.number("gigabytes_per_second", 1.0)
+def _link(reader: Reader, latency: float) -> Link:
+    if reader.has("latency"):
+        latency = reader.number("latency")
+    bandwidth = reader.number("gigabytes_per_second", 1.0)
     if bandwidth < SLOWEST and "gigabytes_per_second" in reader.data:
         least = f"at least {SLOWEST:g}, a byte a second" if bandwidth else "more than 0"
         reader.wrong("gigabytes_per_second", bandwidth, least)
@@ -113,19 +157,21 @@ def _link(reader: Reader) -> Link:
     return Link(latency, bandwidth)
 
 
-def per_rank(reader: Reader, key: str, ranks: int) -> tuple[float, ...] | None:
+def per_rank(reader: Reader, key: str, ranks: int | None) -> tuple[float, ...] | None:
     if not reader.has(key):
         return None
     value = reader.data[key]
     if is_amount(value):
-        return (float(value),) * ranks
+        return (float(value),) * (ranks or 1)
+    if ranks is None and isinstance(value, list):
+        return None
     if (
         isinstance(value, list)
         and len(value) == ranks
         and all(v is None or is_amount(v) for v in value)
     ):
         return tuple(math.inf if v is None else float(v) for v in value)
-    reader.wrong(key, value, f"a finite number >= 0, or a list of {ranks} of them")
+    reader.wrong(key, value, f"a finite number >= 0, or a list of {ranks or 'P'} of them")
     return None
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,6 +13,8 @@ from .errors import InputError
 
 T = TypeVar("T")
 LARGEST = 1e100
+ALIKE = 0.75
+"""Of keys without case and underscores: ``tf`` for t_f, ``memory_limits``; not t_b for t_f."""
 
 
 def read_json(path: str) -> dict[str, Any]:
@@ -84,12 +87,16 @@ def show(value: object) -> str:
 class Reader:
     """Takes keys out of one JSON object; what is wrong goes into the shared list of errors.
 
-    ``where`` names the object: a file, then the keys that lead to it.
+    ``where`` names the object: a file, then the keys that lead to it. ``known`` are the keys that
+    it may have; others are let pass, but taken for misspelt where one that is like them is missing.
     """
 
-    def __init__(self, data: object, where: str, errors: list[str]) -> None:
+    def __init__(
+        self, data: object, where: str, errors: list[str], known: Collection[str] = ()
+    ) -> None:
         self.errors = errors
         self.where = where
+        self.known = known
         self.data: dict[str, Any] = data if isinstance(data, dict) else {}
         if not isinstance(data, dict):
             self.fail(f"{where}: expected an object, got {show(data)}")
@@ -107,13 +114,23 @@ class Reader:
     def get(self, key: str, expected: str, accept: Callable[[Any], bool], default: T) -> T:
         """The value of ``key`` where ``accept`` takes it, else ``default`` and an error."""
         if key not in self.data:
-            self.fail(f"{self.where}: {key}: missing; expected {expected}")
+            meant = next((k for k, best in self.misspelt() if best == key), None)
+            hint = f" ({meant}: unknown key; did you mean {key}?)" if meant else ""
+            self.fail(f"{self.where}: {key}: missing; expected {expected}{hint}")
             return default
         value = self.data[key]
         if not accept(value):
             self.wrong(key, value, expected)
             return default
         return value  # type: ignore[no-any-return]
+
+    def misspelt(self) -> Iterator[tuple[str, str]]:
+        """Each key that is not known but much like one that is, with the known one."""
+        unknown = [key for key in self.data if key not in self.known]
+        plain = {_plain(key): key for key in self.known} if unknown else {}
+        for key in unknown:
+            for best in get_close_matches(_plain(key), plain, 1, ALIKE):
+                yield key, plain[best]
 
     def number(self, key: str, default: float = 0.0) -> float:
         return float(self.get(key, "a finite number >= 0", is_amount, default))
@@ -142,10 +159,10 @@ class Reader:
     def items(self, key: str) -> list[Any]:
         return self.get(key, "a list", lambda v: isinstance(v, list), [])
 
-    def child(self, key: str) -> Reader:
+    def child(self, key: str, known: Collection[str] = ()) -> Reader:
         value = self.get(key, "an object", lambda v: isinstance(v, dict), None)
         where = f"{self.where}: {key}"
-        return Reader({}, where, []) if value is None else Reader(value, where, self.errors)
+        return Reader({}, where, []) if value is None else Reader(value, where, self.errors, known)
 
     def format(self, name: str, version: int = 1) -> None:
         """Checks the ``format`` and ``version`` that open every file of ours.
@@ -162,6 +179,10 @@ class Reader:
         """Raises InputError where anything was wrong."""
         if self.errors:
             raise InputError(*self.errors)
+
+
+def _plain(key: str) -> str:
+    return key.lower().replace("_", "").replace("-", "")
 
 
 def is_count(value: object) -> bool:

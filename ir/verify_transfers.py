@@ -239,12 +239,14 @@ def _delay(profile: dict[str, Any], move: _Move) -> float:
     size = sizes.get("weight_bytes")
     if move.tensor == "gradient" and sizes.get("grad_bytes") is not None:
         size = sizes["grad_bytes"]
-    link = links
+    latency, link = links.get("latency"), links
     for a, b, other in links.get("pairs") or []:
         if {a, b} == {move.source, move.target}:
             link = other
             break  # of two entries for one pair the first counts
-    return float(link["latency"] + (size or 0.0) / (link["gigabytes_per_second"] * 1e6))
+    if link.get("latency") is not None:
+        latency = link["latency"]
+    return float((latency or 0.0) + (size or 0.0) / (link["gigabytes_per_second"] * 1e6))
 
 
 def _close(a: float, b: float) -> bool:

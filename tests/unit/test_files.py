@@ -21,7 +21,7 @@ from pipeloom.ir.files import (
     write_json,
     write_text,
 )
-from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.ir.profile import Link, Links, Profile, StageProfile
 from pipeloom.ir.verify import verify_schedule
 from pipeloom.solver.families import build_family
 
@@ -48,7 +48,7 @@ def test_every_fault_of_a_profile_is_reported_at_once() -> None:
         "p.json: stages[1]: t_b: expected a finite number >= 0, got NaN",
         "p.json: stages[1]: t_w: missing; expected a finite number >= 0",
         "p.json: stages[1]: m_w: expected at most m_b (1), got 2.0",
-        "p.json: t_comm: expected a finite number >= 0 or a 1 x 1 matrix of them, got true",
+        "p.json: t_comm: expected a finite number >= 0 or a P x P matrix of them, got true",
     )
 
 
@@ -214,3 +214,25 @@ def test_each_fault_of_a_program_is_named() -> None:
         "p: instructions[0][1]: not an instruction: 'jump'",
         "p: buffers[1][0]: not a buffer: 'y1' (expected e.g. x1, dy1, w1 or dw1)",
     )
+
+
+def test_latency_is_0_unless_given_and_of_a_pair_that_of_the_links() -> None:
+    pairs = [[0, 1, {"gigabytes_per_second": 2}]]
+    given = {"latency": 3, "gigabytes_per_second": 1, "pairs": pairs}
+    links = parse_profile(profile(links=given), "p.json").links
+    assert links == Links(Link(3, 1), ((0, 1, Link(3, 2)),))
+    links = parse_profile(
+        profile(links={"gigabytes_per_second": 1, "pairs": pairs}), "p.json"
+    ).links
+    assert links == Links(Link(0, 1), ((0, 1, Link(0, 2)),))
+
+
+@pytest.mark.parametrize("family", ["1f1b", "weipipe-interleave"])
+def test_the_verifier_reads_links_without_latency_alike(family: str) -> None:
+    pairs = [[0, 1, {"gigabytes_per_second": 2}]]
+    links = {"latency": 0.25, "gigabytes_per_second": 1, "pairs": pairs}
+    stages = [{**STAGE, "activation_bytes": 1e6, "weight_bytes": 1e6}] * 3
+    given = profile(stages=stages, ranks=3, links=links, t_comm=None)
+    document = dump_schedule(build_family(family, parse_profile(given, "p.json"), 4))
+    document["profile"] = given
+    assert verify_schedule(document) == []

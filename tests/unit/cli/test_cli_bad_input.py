@@ -30,6 +30,27 @@ PROFILES: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"stages": [stage(), stage(t_f="absent")]},
         ["stages[1]: t_f: missing; expected a finite number >= 0"],
     ),
+    "a misspelt key": (
+        {"stages": [stage(t_f="absent", tf=1, T_b=2), stage(t_w="absent", forward=1)]},
+        [
+            "stages[0]: t_f: missing; expected a finite number >= 0"
+            " (tf: unknown key; did you mean t_f?)",
+            "stages[1]: t_w: missing; expected a finite number >= 0",
+        ],
+    ),
+    "a misspelt number of ranks, which nothing else is blamed for": (
+        {
+            "ranks": None,
+            "rank": 2,
+            "t_comm": [[0, 1], [1, 0]],
+            "memory_limit": [1, 2],
+            "links": {"gigabytes_per_second": 1, "pairs": [[0, 1, {"gigabytes_per_second": 1}]]},
+        },
+        [
+            "ranks: missing; expected a whole number >= 1 and <= 4096"
+            " (rank: unknown key; did you mean ranks?)"
+        ],
+    ),
     "a wrong type": (
         {"stages": [stage(), stage(t_f="fast")]},
         ['stages[1]: t_f: expected a finite number >= 0, got "fast"'],
@@ -119,7 +140,7 @@ def test_profiles(pipeloom: Command, tmp_path: Path, case: str) -> None:
     path = tmp_path / "profile.json"
     path.write_text(json.dumps(profile_document(**changes)))
     done = pipeloom("build", "zb-h1", path, "-m", 3, "--json")
-    assert done.out == ""
+    assert [f"pipeloom: {line}" for line in done.json["error"]] == done.err.splitlines()
     assert sorted(done.err.splitlines()) == sorted(f"pipeloom: {path}: {line}" for line in lines)
     assert done.code == 2
 
@@ -168,13 +189,38 @@ def test_files(pipeloom: Command, tmp_path: Path, case: str, command: list[str])
     assert done.err == f"pipeloom: {path}: {line}\n"
 
 
-def test_stages_that_the_placement_does_not_fit(pipeloom: Command, tmp_path: Path) -> None:
+def test_a_key_that_looks_misspelt_is_named_and_others_are_let_pass(
+    pipeloom: Command, tmp_path: Path
+) -> None:
     path = tmp_path / "profile.json"
-    path.write_text(json.dumps(profile_document(stages=[STAGE] * 4)))
+    stages = [stage(comment="ours"), stage(weights_bytes=7), stage(weights_bytes=7)]
+    document = profile_document(stages=stages, ranks=3, memory_limits=4, source="another program")
+    path.write_text(json.dumps(document))
+    done = pipeloom("build", "1f1b", path, "-m", 2, "--json")
+    assert done.code == 0
+    assert done.err.splitlines() == [
+        f"pipeloom: {path}: memory_limits: unknown key, not used; did you mean memory_limit?",
+        f"pipeloom: {path}: stages[1]: weights_bytes: unknown key, not used; "
+        "did you mean weight_bytes?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "also", "expected", "got"),
+    [
+        ([STAGE] * 4, {}, "stages: expected 2 entries", "got 4"),
+        ([STAGE], {"num_stages": 4}, "num_stages: expected 2", "got 4"),
+    ],
+)
+def test_stages_that_the_placement_does_not_fit(
+    pipeloom: Command, tmp_path: Path, given: list[Any], also: Any, expected: str, got: str
+) -> None:
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps(profile_document(stages=given, **also)))
     done = pipeloom("optimize", path, "-m", 2)
     assert (done.code, done.out) == (2, "")
     assert done.err == (
-        f"pipeloom: {path}: num_stages: expected 2 for the placement linear on 2 ranks, got 4; "
+        f"pipeloom: {path}: {expected} for the placement linear on 2 ranks, {got}; "
         "--placement interleaved:2 fits\n"
     )
     assert pipeloom("optimize", path, "-m", 2, "--placement", "interleaved:3").code == 2
@@ -278,7 +324,11 @@ def test_usage(pipeloom: Command, profile: Path, schedule: Path, case: str) -> N
     words, line = USAGE[case]
     files = {"P": str(profile), "S": str(schedule)}
     done = pipeloom(*(files.get(word, word) for word in words))
-    assert (done.code, done.out) == (2, "")
+    if "--json" in words:
+        assert any(line in error for error in done.json["error"])
+    else:
+        assert done.out == ""
+    assert done.code == 2
     assert line in done.err
     assert done.err.startswith("pipeloom: ")
     assert done.err.count("\n") == 1
