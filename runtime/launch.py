@@ -15,6 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
@@ -34,6 +35,7 @@ LOOPBACK = "127.0.0.1"
 PRELOADED = ("torch", "torch._dynamo", "numba", "pipeloom.runtime.train")
 GRACE = 5.0  # seconds between asking a process to end and ending it
 SETTLE = 0.2  # seconds in which a failure may turn out to be the echo of another rank's death
+LOST = 255  # the exit code that multiprocessing makes up once the fork server is gone
 
 
 def launch(
@@ -58,7 +60,8 @@ def launch(
     """
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         return _join(function, ranks, args, backend, message_timeout)
-    with _Workers(function, ranks, args, backend, message_timeout) as workers:
+    with _Workers() as workers:
+        workers.start(function, ranks, args, backend, message_timeout)
         return workers.results(None if timeout is None else time.monotonic() + timeout)
 
 
@@ -107,7 +110,13 @@ class _Failure:
 class _Workers:
     """The spawned processes of one launch; leaving the context ends those that still run."""
 
-    def __init__(
+    def __init__(self) -> None:
+        # the parent serves the rendezvous, on a port that the system picks: nobody can race for it
+        self._store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
+        self._pipes: dict[int, Connection] = {}
+        self._processes: dict[int, BaseProcess] = {}
+
+    def start(
         self,
         function: Callable[..., Any],
         ranks: int,
@@ -115,10 +124,7 @@ class _Workers:
         backend: str,
         message_timeout: float,
     ) -> None:
-        # the parent serves the rendezvous, on a port that the system picks: nobody can race for it
-        self._store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
-        self._pipes: dict[int, Connection] = {}
-        self._processes: dict[int, BaseProcess] = {}
+        """Starts the processes. Raises LaunchError where what starts them dies meanwhile."""
         context = _context()
         call = (function, tuple(args), backend, message_timeout)
         for rank in range(ranks):
@@ -127,7 +133,10 @@ class _Workers:
             process = context.Process(
                 target=_child, args=(theirs, environment, call), daemon=True, name=f"rank {rank}"
             )
-            process.start()
+            try:
+                process.start()
+            except (EOFError, ConnectionError) as error:
+                raise LaunchError(f"rank {rank}: the fork server died", rank=rank) from error
             theirs.close()
             self._pipes[rank], self._processes[rank] = ours, process
 
@@ -143,8 +152,19 @@ class _Workers:
             if process.is_alive():
                 process.kill()
                 process.join()
+        for rank, process in self._processes.items():
+            if process.exitcode == LOST:
+                self._end_orphan(rank)
         for pipe in self._pipes.values():
             pipe.close()
+
+    def _end_orphan(self, rank: int) -> None:
+        """Without a fork server only the pipe tells whether the rank lives: its end is open."""
+        pid = self._processes[rank].pid
+        if pid is not None and not _closed(self._pipes[rank], 0.0):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            _closed(self._pipes[rank], GRACE)
 
     def results(self, deadline: float | None) -> dict[int, Any]:
         """Every rank's result. Raises LaunchError for the first failure, or at the deadline."""
@@ -163,16 +183,21 @@ class _Workers:
 
     def _ready(self, ranks: Sequence[int], deadline: float | None) -> list[int]:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        ready = wait([self._pipes[rank] for rank in ranks], left)
-        return [rank for rank in ranks if self._pipes[rank] in ready]
+        signs = {rank: (self._pipes[rank], self._processes[rank].sentinel) for rank in ranks}
+        ready = wait([sign for pair in signs.values() for sign in pair], left)
+        return [rank for rank, pair in signs.items() if any(sign in ready for sign in pair)]
 
     def _answer(self, rank: int) -> Any:
+        pipe, process = self._pipes[rank], self._processes[rank]
         try:
-            return pickle.loads(self._pipes[rank].recv_bytes())
+            if pipe.poll(SETTLE):
+                return pickle.loads(pipe.recv_bytes())
         except EOFError:
-            process = self._processes[rank]
             process.join(GRACE)
-            return _Failure(rank, f"rank {rank} died{_cause(process.exitcode)}")
+        else:
+            if process.exitcode == LOST:
+                return _Failure(rank, f"rank {rank}: its fork server died, all ranks are ended")
+        return _Failure(rank, f"rank {rank} died{_cause(process.exitcode)}")
 
     def _first(self, failures: list[_Failure], pending: Sequence[int]) -> _Failure:
         """The earliest failure: a dead rank's peers often report first."""
@@ -196,6 +221,16 @@ def _context() -> ForkServerContext | SpawnContext:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(list(PRELOADED))
     return context
+
+
+def _closed(pipe: Connection, seconds: float) -> bool:
+    """Whether the process at the other end is gone, or goes within ``seconds``."""
+    try:
+        while pipe.poll(seconds):
+            pipe.recv_bytes()
+    except (EOFError, OSError):
+        return True
+    return False
 
 
 def _cause(code: int | None) -> str:

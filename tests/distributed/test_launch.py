@@ -41,6 +41,14 @@ def die_on(rank: int) -> None:
     dist.barrier()
 
 
+def orphan(folder: str) -> None:
+    (Path(folder) / str(os.getpid())).touch()
+    dist.barrier()
+    if dist.get_rank() == 0:
+        os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(120)
+
+
 def wrong_input() -> None:
     if dist.get_rank() == 0:
         raise InputError("model.py: no such thing")
@@ -81,6 +89,16 @@ def test_one_that_throws_ends_all(tmp_path: Path) -> None:
 def test_one_that_is_killed_is_named() -> None:
     with pytest.raises(LaunchError, match=r"^rank 0 died by SIGKILL$"):
         launch(die_on, 2, (0,), timeout=60)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no fork server")
+def test_nobody_outlives_a_killed_fork_server(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match=r"^rank \d: its fork server died, all ranks are ended$"):
+        launch(orphan, 2, (str(tmp_path),), timeout=60)
+    pids = [int(path.name) for path in tmp_path.iterdir()]
+    assert len(pids) == 2
+    _until(lambda: not any(map(alive, pids)))
+    assert launch(add_ranks, 2, (10,), timeout=60) == {0: 21.0, 1: 21.0}  # by a new server
 
 
 def test_the_exit_code_is_that_of_the_error() -> None:
