@@ -68,4 +68,10 @@ __all__ = list(_HOME)
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f".{_HOME[name]}", __name__), name)
+    try:
+        return getattr(import_module(f".{_HOME[name]}", __name__), name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        how = "pip install 'pipeloom[runtime]', or in a checkout pip install '.[runtime]'"
+        raise ImportError(f"pipeloom.{name} needs PyTorch: {how}", name="torch") from None

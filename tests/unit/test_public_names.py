@@ -1,6 +1,7 @@
 """The names that ``import pipeloom`` offers."""
 
 import ast
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,21 @@ def test_type_checkers_see_the_same_names() -> None:
         for alias in node.names
     }
     assert seen == set(pipeloom.__all__)
+
+
+@pytest.mark.parametrize("name", ["Pipeline", "ModelSource"])
+def test_without_torch_the_message_says_how_to_get_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in [m for m in sys.modules if m.startswith("pipeloom.runtime")]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(ImportError) as caught:
+        getattr(pipeloom, name)
+    assert str(caught.value) == (
+        f"pipeloom.{name} needs PyTorch: pip install 'pipeloom[runtime]', "
+        "or in a checkout pip install '.[runtime]'"
+    )
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

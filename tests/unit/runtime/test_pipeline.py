@@ -70,6 +70,7 @@ def test_a_step_gives_output_losses_and_the_gradients_of_their_mean(order: str) 
     torch.testing.assert_close(output, wanted)
     torch.testing.assert_close(torch.stack(losses).mean(), loss(wanted, y))
     assert len(losses) == MICROBATCHES
+    assert not any(loss.requires_grad for loss in losses)
     torch.testing.assert_close(gradients(modules), gradients(plain))
 
 
