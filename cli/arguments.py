@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 
 # more microbatches than anyone runs; arrays of that size would exhaust memory
 MOST_MICROBATCHES = 100_000
 # the exporters' names: importing them here would make every --help wait for NumPy
 FORMATS = ("torch-csv",)
+UNITS = {
+    **{"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12},
+    **{"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40},
+}
+"""Of memory; kB, MB, GB and TB are as k, M, G and T."""
 FAMILY_EXAMPLES = "gpipe, 1f1b, interleaved-1f1b:2, zb-h1, zb-h2"
+
+
+class Limit(float):
+    """A memory limit that knows how it was typed."""
+
+    words: str
 
 
 def example(parser: argparse.ArgumentParser, *lines: str) -> None:
@@ -44,12 +56,14 @@ def add_memory_limit(parser: argparse.ArgumentParser) -> None:
         "--memory-limit",
         metavar="X",
         type=limit,
-        help="activation memory of each rank, in the profile's unit, or none; "
-        "the profile's own limit by default",
+        help="activation memory of each rank, in the profile's unit, or none; 20G or 16GiB where "
+        "that is bytes; the profile's own limit by default",
     )
 
 
-def add_solver(parser: argparse.ArgumentParser, time_limit: float) -> None:
+def add_solver(
+    parser: argparse.ArgumentParser, time_limit: float, what: str = "each solve"
+) -> None:
     """What the optimizer is told, the instance aside."""
     parser.add_argument(
         "--placement",
@@ -70,7 +84,7 @@ def add_solver(parser: argparse.ArgumentParser, time_limit: float) -> None:
         metavar="S",
         type=seconds,
         default=time_limit,
-        help=f"seconds for each solve, {time_limit:g} by default; it ends sooner once optimal",
+        help=f"seconds for {what}, {time_limit:g} by default; it ends sooner once optimal",
     )
     parser.add_argument(
         "--seed", metavar="N", type=whole, default=0, help="of the random choices, 0 by default"
@@ -127,16 +141,33 @@ def seconds(text: str) -> float:
     return value
 
 
-def limit(text: str) -> float:
-    if text == "none":
+def limit(text: str) -> Limit:
+    """``8``, ``20e9``, ``20G``, ``19.5 GiB``, ``none``."""
+    words = "".join(text.split())
+    value = _limit(words)
+    if value is None:
+        raise argparse.ArgumentTypeError(
+            f"expected a finite number >= 0, such as 8, 20e9, 20G or 16GiB, or none, got {text!r}"
+        )
+    given = Limit(value)
+    given.words = words
+    return given
+
+
+def _limit(words: str) -> float | None:
+    if words == "none":
         return math.inf
-    value = _number(text)
-    if value is None or value < 0:
-        raise argparse.ArgumentTypeError(f"expected a finite number >= 0 or none, got {text!r}")
-    return value
+    match = re.fullmatch(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]*)", words)
+    if match is None:
+        return None
+    unit = match[2] if match[2].endswith("iB") else match[2].removesuffix("B")
+    size, value = UNITS.get("k" if unit == "K" else unit), _number(match[1])
+    if size is None or value is None or not math.isfinite(size * value):
+        return None
+    return size * value
 
 
-def limits(text: str) -> list[float]:
+def limits(text: str) -> list[Limit]:
     """``A,B,...`` without doubles, from small to large."""
     return sorted(set(map(limit, text.split(","))))
 

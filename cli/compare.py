@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InfeasibleError, InputError
@@ -85,12 +86,14 @@ def compare_families(
 def _optimized(args: argparse.Namespace, profile: Profile) -> dict[str, Any]:
     try:
         problem = make_problem(args, profile, args.memory_limit)
-        schedule, _ = solve(args, problem)
+        schedule, stopped = solve(args, problem)
     except InfeasibleError as error:
         return _infeasible(OPTIMIZER, error)
     except InputError as error:
         return {"schedule": OPTIMIZER, "status": "unsupported", "reason": str(error)}
-    return measure(OPTIMIZER, schedule)
+    if stopped:
+        print(f"pipeloom: interrupted: {OPTIMIZER} is the best so far", file=sys.stderr)
+    return measure(OPTIMIZER, schedule) | {"interrupted": stopped}
 
 
 def _infeasible(name: str, error: InfeasibleError) -> dict[str, Any]:
@@ -124,15 +127,17 @@ def measure(name: str, schedule: Schedule) -> dict[str, Any]:
 
 
 def _row(result: dict[str, Any]) -> list[str]:
-    from pipeloom.report.words import amount, duration, percent
+    from pipeloom.ir.amounts import amount, exact_amount
+    from pipeloom.report.words import duration, percent
 
     name, status = result["schedule"], result["status"]
     if status == "infeasible":
-        smallest = amount(result["smallest_memory_limit"])
+        smallest = exact_amount(result["smallest_memory_limit"])
         return [name, *["-"] * 5, f"infeasible: needs {smallest} on rank {result['rank']}"]
     if status == "unsupported":
         return [name, *["-"] * 5, result["reason"]]
     gap = f", gap {percent(result['gap'])}" if result["gap"] and status != "optimal" else ""
+    gap += ", interrupted" if result.get("interrupted") else ""
     return [
         name,
         percent(result["bubble_rate_period"]),

@@ -121,7 +121,8 @@ def _row(change: Change) -> list[str]:
 
 
 def _enough_words(enough: Enough) -> str:
-    from pipeloom.report.words import amount, percent
+    from pipeloom.ir.amounts import amount
+    from pipeloom.report.words import percent
 
     rest = percent(max(0.0, enough.bound_bubble))
     if enough.microbatches == 0:

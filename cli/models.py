@@ -13,7 +13,8 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         "--model",
         metavar="MODULE:ATTRIBUTE",
         required=True,
-        help="a model source, or a function that returns one",
+        help="a model source, or a function that returns one (the examples are in the checkout: run "
+        "them from its root)",
     )
     parser.add_argument(
         "--dtype",
@@ -26,4 +27,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 def need_torch() -> None:
     """Raises InputError where PyTorch is not installed."""
     if find_spec("torch") is None:
-        raise InputError("this command needs PyTorch: pip install 'pipeloom[runtime]'")
+        raise InputError(
+            "this command needs PyTorch: pip install 'pipeloom[runtime]' "
+            "(in a checkout: pip install '.[runtime]')"
+        )

@@ -139,6 +139,7 @@ def _search(args: argparse.Namespace, problem: Problem, label: str) -> tuple[Sch
                 progress=progress,
                 should_stop=interrupt,
             )
+            progress.end(schedule, interrupt.pressed)
         finally:
             progress.close()
     return schedule, interrupt.pressed

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from pipeloom.ir.errors import InputError
 
+from .kernels import announce_compiling
+
 if TYPE_CHECKING:
     from pipeloom.ir.problem import Problem
     from pipeloom.ir.profile import Profile
@@ -19,6 +21,8 @@ MOST_PAIRS = 20_000_000
 def load(args: argparse.Namespace) -> Profile:
     """The profile that ``args`` name, checked against their number of microbatches."""
     profile = read_profile(args.profile)
+    if not getattr(args, "quiet", False):
+        announce_compiling()
     most = MOST_PAIRS // profile.num_stages
     if args.microbatches > most:
         raise InputError(

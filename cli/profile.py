@@ -1,8 +1,8 @@
 """Measures a model's stages and the links between ranks into a profile.
 
 All ranks compute at the same time while they are measured, as they do in a pipeline.
---model names a model source, as in examples.gpt:small; its module is looked for in the current
-folder too.
+--model names a model source, as in examples.gpt:small, which is in the checkout; its module is
+looked for in the current folder too.
 """
 
 from __future__ import annotations
@@ -83,8 +83,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _words(measurement: Measurement) -> str:
     """A row a stage, each time with the spread of its middle half."""
+    from pipeloom.ir.amounts import amount
     from pipeloom.ir.ops import OpKind
-    from pipeloom.report.words import amount, duration
+    from pipeloom.report.words import duration
 
     rows = [
         [

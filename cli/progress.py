@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
+import os
 import shutil
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
+    from pipeloom.ir.schedule import Schedule
     from pipeloom.solver.incumbent import Progress
 
-# in a log: a line for a change, but not too many, and one now and then without
-LEAST_SECONDS, MOST_SECONDS = 0.5, 10.0
+STDERR = 2
+LEAST_SECONDS = 0.5
+"""In a log: a line for a change, but not too many; the last one comes in any case."""
+FALLBACK = "one-at-a-time"
+"""Where a solve starts from: far from good, and no news."""
 
 
 @dataclass
@@ -33,29 +38,57 @@ class ProgressLine:
     def __call__(self, progress: Progress) -> None:
         if self.quiet:
             return
-        now = (progress.incumbent, progress.bound)
         if self.stream.isatty():
-            columns = (
-                shutil.get_terminal_size().columns - 1
-            )  # a wrapped line cannot be written over
-            self._write(f"\r\x1b[2K{self._text(progress)[:columns]}")
-            self._open = True
+            self._write_over(self._text(progress))
             return
-        wait = LEAST_SECONDS if now != self._last else MOST_SECONDS
-        if progress.seconds - self._last_time >= wait:
+        now = (progress.incumbent, progress.bound)
+        begun = progress.incumbent is not None and progress.source != FALLBACK
+        if begun and now != self._last and progress.seconds - self._last_time >= LEAST_SECONDS:
             self._write(self._text(progress) + "\n")
             self._last, self._last_time = now, progress.seconds
 
+    def end(self, schedule: Schedule, stopped: bool) -> None:
+        """The last line: what came out, and why it ends."""
+        from pipeloom.ir.schedule import Status
+        from pipeloom.report.words import gap
+
+        report, timing = schedule.report, schedule.timing
+        if self.quiet or report is None or timing is None or report.lower_bound is None:
+            return
+        why = "stopped" if stopped else "time is up"
+        if report.status is Status.OPTIMAL:
+            why = "optimal"
+        text = self._figures(
+            report.solve_seconds or 0.0,
+            timing.cost(schedule.problem.objective),
+            report.lower_bound,
+            gap(schedule) or 0.0,
+        )
+        if self.stream.isatty():
+            self._write_over(f"{text}  {why}")
+        else:
+            self._write(f"{text}  {why}\n")
+
     def _text(self, progress: Progress) -> str:
+        if progress.incumbent is None or progress.source == FALLBACK:
+            return f"{self.label}{progress.seconds:6.1f} s  looking for a first schedule"
+        figures = self._figures(
+            progress.seconds, progress.incumbent, progress.bound, progress.gap or 0.0
+        )
+        return f"{figures}  {progress.source or ''}".rstrip()
+
+    def _figures(self, seconds: float, cost: float, bound: float, gap: float) -> str:
         from pipeloom.report.words import duration, percent
 
-        found = "none yet" if progress.incumbent is None else duration(progress.incumbent)
-        gap = "" if progress.gap is None else f"  gap {percent(progress.gap)}"
-        text = (
-            f"{self.label}{progress.seconds:6.1f} s  best {found}  "
-            f"bound {duration(progress.bound)}{gap}  {progress.source or ''}"
+        return (
+            f"{self.label}{seconds:6.1f} s  best {duration(cost)}  bound {duration(bound)}  "
+            f"gap {percent(gap)}"
         )
-        return text.rstrip()
+
+    def _write_over(self, text: str) -> None:
+        columns = shutil.get_terminal_size().columns - 1  # a wrapped line cannot be written over
+        self._write(f"\r\x1b[2K{text[:columns]}")
+        self._open = True
 
     def _write(self, text: str) -> None:
         self.stream.write(text)
@@ -79,17 +112,25 @@ class Interrupt:
 
 
 @contextmanager
-def interruptible() -> Iterator[Interrupt]:
-    """The first Ctrl-C only sets the flag, so that the best so far is kept; the second ends all."""
+def interruptible(keeps: str = "the best so far") -> Iterator[Interrupt]:
+    """The first Ctrl-C only sets the flag, so that ``keeps`` is kept; the second ends all."""
     interrupt = Interrupt()
 
     def press(number: int, frame: FrameType | None) -> None:
         if interrupt.pressed:
             raise KeyboardInterrupt
         interrupt.pressed = True
+        _acknowledge(f"pipeloom: stopping: keeping {keeps}\n")
 
     before = signal.signal(signal.SIGINT, press)
     try:
         yield interrupt
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _acknowledge(line: str) -> None:
+    """Past Python's buffer, which the signal may have come in the middle of."""
+    over = "\r\x1b[2K" if os.isatty(STDERR) else ""
+    with suppress(OSError):
+        os.write(STDERR, (over + line).encode())

@@ -1,7 +1,7 @@
 """Trains with a compiled program: one process a rank on this machine, or one rank under torchrun.
 
---model names a model source, as in examples.gpt:small; its module is looked for in the current
-folder too.
+--model names a model source, as in examples.gpt:small, which is in the checkout; its module is
+looked for in the current folder too.
 """
 
 from __future__ import annotations
@@ -103,8 +103,9 @@ def _figures(schedule: Schedule) -> dict[str, Any]:
 
 
 def _lines(planned: Schedule, result: RunResult) -> list[tuple[str, str]]:
+    from pipeloom.ir.amounts import amount
     from pipeloom.report import summary
-    from pipeloom.report.words import amount, duration
+    from pipeloom.report.words import duration
 
     steps = len(result.losses)
     taken = f"median {duration(statistics.median(result.seconds) * 1e3)}"

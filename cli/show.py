@@ -46,6 +46,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--as", dest="kind", choices=list(KINDS.values()), help="whatever the extension"
     )
     parser.add_argument(
+        "--title",
+        metavar="TEXT",
+        action="append",
+        help="of a panel, in place of its file's name; once for each file, in their order",
+    )
+    parser.add_argument(
         "--colour",
         choices=["auto", "always", "never"],
         default="auto",
@@ -59,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "pipeloom show schedule.json",
         "pipeloom show schedule.json -o schedule.svg",
         "pipeloom show planned.json measured.json -o both.svg",
+        "pipeloom show a.json b.json --title '12 GB' --title '16 GB' -o two.svg",
         "pipeloom build zb-h1 profile.json -m 8 | pipeloom show - --as svg > schedule.svg",
     )
 
@@ -67,9 +74,12 @@ def run(args: argparse.Namespace) -> int:
     kind = args.kind or _kind(args.output)
     if args.files.count("-") > 1:
         raise InputError("FILE: expected - once at most: there is one standard input")
-    schedules = [
-        (Path(file).stem if file != "-" else "schedule", load_any(file)) for file in args.files
-    ]
+    titles = args.title or [Path(f).stem if f != "-" else "schedule" for f in args.files]
+    if len(titles) != len(args.files):
+        raise InputError(
+            f"--title: expected one for each of {len(args.files)} files, got {len(titles)}"
+        )
+    schedules = [(title, load_any(file)) for title, file in zip(titles, args.files, strict=True)]
     if not (args.json and args.output == "-"):
         _draw(args, kind, schedules)
     if args.json:
@@ -134,7 +144,12 @@ def _terminal(args: argparse.Namespace, schedules: list[tuple[str, Schedule]]) -
         args.colour == "auto" and on_terminal and not os.environ.get("NO_COLOR")
     )
     columns = args.columns or shutil.get_terminal_size((120, 24)).columns
-    return "\n".join(timeline_text(s, columns=columns, colours=colours) for _, s in schedules)
+    return "\n".join(
+        timeline_text(
+            schedule, title=title if args.title else None, columns=columns, colours=colours
+        )
+        for title, schedule in schedules
+    )
 
 
 def _png(svg: bytes) -> bytes:

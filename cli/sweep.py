@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InfeasibleError, InputError
 
-from .arguments import add_instance, add_profile, add_solver, example, limits
+from .arguments import Limit, add_instance, add_profile, add_solver, example, limits
 from .compare import compare_families
 from .optimize import solve
 from .output import print_json, table
@@ -39,9 +39,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="A,B,...",
         type=limits,
         required=True,
-        help="activation memory of each rank, in the profile's unit; none is one too",
+        help="activation memory of each rank, in the profile's unit (20G or 16GiB where that is "
+        "bytes); none is one too",
     )
-    add_solver(parser, time_limit=30.0)
+    add_solver(parser, time_limit=30.0, what="each limit")
     parser.add_argument(
         "-o",
         "--output",
@@ -86,22 +87,29 @@ def _sweep(args: argparse.Namespace, profile: Profile, folder: Path) -> list[dic
 
     results: list[dict[str, Any]] = []
     best: Schedule | None = None
-    for limit in args.memory_limits:
-        problem = make_problem(args, profile, limit)
+    number = len(args.memory_limits)
+    _tell(args, f"{number} limits, at most {args.time_limit:g} s each (--time-limit)")
+    for i, limit in enumerate(args.memory_limits):
+        label = f"limit {i + 1} of {number} ({limit.words}): "
         try:
-            schedule, stopped = solve(args, problem, label=f"limit {limit:g}: ")
+            schedule, stopped = solve(args, make_problem(args, profile, limit), label)
         except InfeasibleError as error:
             results.append(_infeasible(limit, error))
+            _tell(args, f"{label}infeasible")
             continue
         best = _better(schedule, best)
-        # limits in bytes differ in more than the six digits of :g
-        file = folder / f"schedule-{limit:.15g}.json"
+        file = folder / f"schedule-{limit.words}.json"
         write_json(dump_schedule(best), str(file))
         results.append(_result(limit, best, file.name))
         if stopped:
             print("pipeloom: interrupted: larger limits are left out", file=sys.stderr)
             break
     return results
+
+
+def _tell(args: argparse.Namespace, line: str) -> None:
+    if not args.quiet:
+        print(line, file=sys.stderr)
 
 
 def _better(schedule: Schedule, before: Schedule | None) -> Schedule:
@@ -114,7 +122,7 @@ def _better(schedule: Schedule, before: Schedule | None) -> Schedule:
     return replace(before, problem=schedule.problem, report=schedule.report)
 
 
-def _infeasible(limit: float, error: InfeasibleError) -> dict[str, Any]:
+def _infeasible(limit: Limit, error: InfeasibleError) -> dict[str, Any]:
     result: dict[str, Any] = dict.fromkeys(COLUMNS)
     return result | {
         "memory_limit": limit,
@@ -123,7 +131,7 @@ def _infeasible(limit: float, error: InfeasibleError) -> dict[str, Any]:
     }
 
 
-def _result(limit: float, schedule: Schedule, file: str) -> dict[str, Any]:
+def _result(limit: Limit, schedule: Schedule, file: str) -> dict[str, Any]:
     from pipeloom.report.words import gap
 
     timing, report = schedule.timing, schedule.report
@@ -193,12 +201,14 @@ def _csv(results: list[dict[str, Any]]) -> str:
 
 
 def _row(result: dict[str, Any]) -> list[str]:
-    from pipeloom.report.words import amount, duration, percent
+    from pipeloom.ir.amounts import amount, exact_amount
+    from pipeloom.report.words import duration, percent
 
     limit = result["memory_limit"]
-    name = "none" if limit is None else amount(limit)
+    name = "none" if limit is None else limit.words
     if result["status"] == "infeasible":
-        return [name, "-", "-", "-", f"infeasible: needs {amount(result['smallest_memory_limit'])}"]
+        needs = exact_amount(result["smallest_memory_limit"])
+        return [name, "-", "-", "-", f"infeasible: needs {needs}"]
     gap = "" if result["status"] == "optimal" else f", gap {percent(result['gap'] or 0.0)}"
     return [
         name,

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pipeloom.ir.amounts import amount
+
 from .elements import FAINT, MUTED, document, element, label, number, ticks
-from .words import amount, percent
+from .words import percent
 
 WIDTH, HEIGHT = 900.0, 540.0
 LEFT, RIGHT, TOP, BOTTOM = 92.0, 190.0, 76.0, 70.0

@@ -23,13 +23,15 @@ _LETTER = {OpKind.F: "F", OpKind.B: "B", OpKind.W: "W", OpKind.BW: "D"}
 _IDLE = "·"
 
 
-def timeline_text(schedule: Schedule, *, columns: int = 100, colours: bool = False) -> str:
+def timeline_text(
+    schedule: Schedule, *, title: str | None = None, columns: int = 100, colours: bool = False
+) -> str:
     """The schedule in ``columns`` characters a line, with ANSI colours where asked for."""
     schedule = timed(schedule)
     end = times(schedule).makespan
     head = max(len(f"rank {rank}") for rank in range(schedule.problem.ranks)) + 2
     width = max(10, columns - head - 1)
-    lines = [f"{heading(schedule)}, {shape(schedule)}"]
+    lines = [f"{title or heading(schedule)}, {shape(schedule)}"]
     for rank in range(schedule.problem.ranks):
         cells = _cells(list(bars(schedule, rank)), end, width)
         row = "".join(_painted(text, bar) if colours else text for text, bar in cells)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 
+from pipeloom.ir.amounts import amount
 from pipeloom.ir.problem import Objective
 from pipeloom.ir.schedule import Schedule, Status
 
 from .bars import peak_memory, timed, times
-
-_PREFIXES = ("", "k", "M", "G", "T", "P")
 
 
 def duration(milliseconds: float) -> str:
@@ -19,16 +18,6 @@ def duration(milliseconds: float) -> str:
     if milliseconds >= 1 or milliseconds == 0:
         return f"{milliseconds:.5g} ms"
     return f"{milliseconds * 1e3:.5g} us"
-
-
-def amount(memory: float) -> str:
-    """A memory size: ``7.94``, ``1.61 M``; its unit is the profile's."""
-    if not math.isfinite(memory):
-        return "none"
-    size, prefix = memory, 0
-    while size >= 1000 and prefix + 1 < len(_PREFIXES):
-        size, prefix = size / 1000, prefix + 1
-    return f"{size:.4g} {_PREFIXES[prefix]}".rstrip()
 
 
 def percent(share: float) -> str:

@@ -50,7 +50,7 @@ def load_source(name: str) -> ModelSource:
     """
     module_name, colon, attribute = name.partition(":")
     if not (colon and module_name and attribute):
-        raise InputError(f"{name}: expected MODULE:ATTRIBUTE, e.g. examples.gpt:source")
+        raise InputError(f"{name}: expected MODULE:ATTRIBUTE, e.g. examples.gpt:GPT")
     value = _attribute(_module(name, module_name), name, attribute)
     if _is_source(value):
         return cast("ModelSource", value)

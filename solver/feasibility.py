@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from pipeloom.ir.amounts import exact_amount
 from pipeloom.ir.costs import Costs
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.ops import FloatArray
@@ -40,8 +41,9 @@ def check_feasible(problem: Problem) -> None:
     if lacks[rank] <= 0:
         return
     raise InfeasibleError(
-        f"memory limit {given[rank]:.12g} is too small for rank {rank}: one microbatch holds "
-        f"{least[rank]:.12g} there; the smallest feasible limit is {least[rank]:.12g}",
+        f"memory limit {exact_amount(given[rank])} is too small for rank {rank}: one microbatch "
+        f"holds {exact_amount(least[rank])} there; the smallest feasible limit is "
+        f"{exact_amount(least[rank])}",
         smallest=float(least[rank]),
         rank=rank,
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
+from pipeloom.ir.amounts import exact_amount
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.ops import Op, OpKind
 from pipeloom.ir.problem import Objective, Passing, Problem
@@ -109,8 +110,9 @@ def finished(
     if over:
         rank = max(over, key=lambda r: peak[r])
         raise InfeasibleError(
-            f"{name}: rank {rank} holds {peak[rank]:.12g}, more than its memory limit {limit[rank]:.12g}; "
-            f"the smallest limit for this family is {peak[rank]:.12g}",
+            f"{name}: rank {rank} holds {exact_amount(peak[rank])}, more than its memory limit "
+            f"{exact_amount(limit[rank])}; the smallest limit for this family is "
+            f"{exact_amount(peak[rank])}",
             smallest=peak[rank],
             rank=rank,
         )

@@ -100,7 +100,7 @@ def test_the_smallest_limit_that_is_printed_is_enough(pipeloom: Command, tmp_pat
     path.write_text(json.dumps(profile_document(stages=[stage, stage])))
     for command in (["optimize"], ["build", "zb-h1"]):
         words = [*command, path, "-m", 3, "--memory-limit"]
-        printed = pipeloom(*words, 9).err.split()[-1]
+        printed = pipeloom(*words, 9).err.split()[-1].strip("()")
         assert pipeloom(*words, printed, "--json").code == 0
 
 
@@ -157,6 +157,37 @@ def test_sweep_keeps_limits_apart_that_differ_late(
     assert schedules == {"schedule-400000001.json", "schedule-400000002.json"}
 
 
+def test_limits_are_called_as_they_were_typed(
+    pipeloom: Command, tmp_path: Path, profile: Path
+) -> None:
+    stage = profile_document()["stages"][0] | {"m_b": 5e9, "m_w": 1e9}
+    profile.write_text(json.dumps(profile_document(stages=[stage, stage])))
+    words = [
+        "sweep",
+        profile,
+        "-m",
+        3,
+        "--memory-limits",
+        "20e9,1GiB, 12.5 GB,none",
+        "-o",
+        tmp_path,
+    ]
+    done = pipeloom(*words)
+    assert [line.split("  ")[0] for line in done.out.splitlines()[2:-1]] == [
+        "1GiB", "12.5GB", "20e9", "none"
+    ]  # fmt: skip
+    assert "infeasible: needs 5 G (5000000000)" in done.out
+    lines = done.err.splitlines()
+    assert "4 limits, at most 30 s each (--time-limit)" in lines
+    assert "limit 1 of 4 (1GiB): infeasible" in lines
+    assert any(s.startswith("limit 3 of 4 (20e9): ") and s.endswith("  optimal") for s in lines)
+    assert {path.name for path in tmp_path.glob("schedule-*.json")} == {
+        "schedule-12.5GB.json", "schedule-20e9.json", "schedule-none.json"
+    }  # fmt: skip
+    results = json.loads((tmp_path / "results.json").read_text())["results"]
+    assert [r["memory_limit"] for r in results] == [2.0**30, 12.5e9, 20e9, None]
+
+
 def test_sweep_of_infeasible_limits_alone_is_a_no(
     pipeloom: Command, profile: Path, tmp_path: Path
 ) -> None:
@@ -189,6 +220,17 @@ def test_show_of_two_files_draws_both(pipeloom: Command, schedule: Path, tmp_pat
     assert ">schedule</text>" in svg
     assert ">measured</text>" in svg
     assert pipeloom("show", schedule, other, "--as", "trace").code == 2
+
+
+def test_show_calls_panels_by_their_titles(pipeloom: Command, schedule: Path) -> None:
+    titles = ["--title", "12 GB & more", "--title", "16 GB"]
+    svg = pipeloom("show", schedule, schedule, *titles, "--as", "svg").out
+    assert ">12 GB &amp; more</text>" in svg
+    assert ">16 GB</text>" in svg
+    assert pipeloom("show", schedule, *titles[2:]).out.startswith("16 GB, 2 ranks")
+    done = pipeloom("show", schedule, *titles)
+    assert (done.code, done.out) == (2, "")
+    assert done.err == "pipeloom: --title: expected one for each of 1 files, got 2\n"
 
 
 def test_png_needs_a_converter(

@@ -8,11 +8,16 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pipeloom.cli.progress import ProgressLine, interruptible
+from pipeloom.ir.problem import Objective
+from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.ir.schedule import Report, Status
+from pipeloom.solver.families import build_family
 from pipeloom.solver.incumbent import Progress
 from tests.unit.cli.support import ENVIRONMENT, Command
 
@@ -33,20 +38,46 @@ def test_a_terminal_shows_one_line_that_is_written_over() -> None:
     line(told(1.0))
     line.close()
     assert stream.getvalue() == (
-        "\r\x1b[2K   0.0 s  best none yet  bound 100 ms  search"
+        "\r\x1b[2K   0.0 s  looking for a first schedule"
         "\r\x1b[2K   1.0 s  best 200 ms  bound 100 ms  gap 50.00 %  search\n"
     )
 
 
-def test_a_log_gets_a_line_a_change_and_a_sign_of_life() -> None:
+def test_a_log_gets_a_line_a_change_and_none_for_the_start() -> None:
     stream = io.StringIO()
-    line = ProgressLine(stream)
-    for at in (0.0, 1.0, 2.0, 9.0, 10.5):
+    line = ProgressLine(stream, label="limit 1 of 2 (8): ")
+    line(replace(told(0.0), source="one-at-a-time"))
+    for at in (0.1, 1.0, 2.0, 9.0, 20.5):
         line(told(at))
-    line(told(11.0, 150.0))
+    line(told(20.6, 150.0))
+    line(told(20.7, 140.0))  # so soon after the last one: the end's line will say it
     line.close()
-    times = [float(text.split()[0]) for text in stream.getvalue().splitlines()]
-    assert times == [0.0, 10.5, 11.0]
+    assert stream.getvalue().splitlines() == [
+        "limit 1 of 2 (8):    0.1 s  best 200 ms  bound 100 ms  gap 50.00 %  search",
+        "limit 1 of 2 (8):   20.6 s  best 150 ms  bound 100 ms  gap 33.33 %  search",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("bound", "stopped", "status", "words"),
+    [
+        (9.0, False, Status.OPTIMAL, "gap 0 %  optimal"),
+        (6.0, False, Status.FEASIBLE, "gap 33.33 %  time is up"),
+        (6.0, True, Status.FEASIBLE, "gap 33.33 %  stopped"),
+    ],
+)
+def test_the_last_line_says_why_a_solve_ends(
+    bound: float, stopped: bool, status: Status, words: str
+) -> None:
+    profile = Profile((StageProfile(1, 1, 1),), 1)
+    schedule = build_family("1f1b", profile, 3)  # three microbatches, one rank: 9 ms
+    report = Report(Objective.PERIOD, "search", status, bound, solve_seconds=2.84)
+    for stream, begin in ((io.StringIO(), ""), (Terminal(), "\r\x1b[2K")):
+        line = ProgressLine(stream)
+        line.end(replace(schedule, report=report), stopped)
+        line.close()
+        expected = f"{begin}   2.8 s  best 9 ms  bound {bound:g} ms  {words}\n"
+        assert stream.getvalue() == expected
 
 
 def test_quiet_says_nothing() -> None:
@@ -55,11 +86,14 @@ def test_quiet_says_nothing() -> None:
     assert stream.getvalue() == ""
 
 
-def test_the_first_interrupt_sets_the_flag_and_the_second_ends() -> None:
+def test_the_first_interrupt_sets_the_flag_and_the_second_ends(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     before = signal.getsignal(signal.SIGINT)
     with interruptible() as interrupt:
         os.kill(os.getpid(), signal.SIGINT)
         assert interrupt()
+        assert capfd.readouterr().err == "pipeloom: stopping: keeping the best so far\n"
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
@@ -83,7 +117,7 @@ def test_ctrl_c_keeps_the_best(tmp_path: Path) -> None:
         text=True,
     )
     assert process.stderr is not None
-    assert "best" in process.stderr.readline()  # it solves
+    assert any("best" in line for line in process.stderr)  # it solves
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
@@ -103,3 +137,15 @@ def test_an_interrupt_elsewhere_is_one_line(
     monkeypatch.setattr("pipeloom.ir.reading.read_json", pressed)
     done = pipeloom("show", schedule)
     assert (done.code, done.err) == (130, "pipeloom: interrupted; nothing was written\n")
+
+
+def test_an_interrupted_compare_says_so(
+    pipeloom: Command, profile: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def press(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr("pipeloom.cli.progress.ProgressLine.__call__", press)
+    done = pipeloom("compare", profile, "-m", 12, "--memory-limit", 1.5, "-q")
+    assert "pipeloom: interrupted: optimize is the best so far" in done.err
+    assert done.out.splitlines()[-1].endswith("interrupted")

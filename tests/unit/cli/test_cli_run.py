@@ -10,7 +10,7 @@ import pytest
 from tests.unit.cli.support import Command
 
 ROOT = Path(__file__).parents[3]
-NEEDS_TORCH = "pipeloom: this command needs PyTorch: pip install 'pipeloom[runtime]'\n"
+NEEDS_TORCH = "pipeloom: this command needs PyTorch: pip install 'pipeloom[runtime]' (in a checkout: pip install '.[runtime]')\n"
 MODEL = "tests.models:TinyTransformer"
 
 
