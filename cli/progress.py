@@ -42,8 +42,9 @@ class ProgressLine:
             self._write_over(self._text(progress))
             return
         now = (progress.incumbent, progress.bound)
-        begun = progress.incumbent is not None and progress.source != FALLBACK
-        if begun and now != self._last and progress.seconds - self._last_time >= LEAST_SECONDS:
+        # once it is proven the end's line comes next
+        news = progress.source != FALLBACK and progress.gap is not None and progress.gap > 1e-6
+        if news and now != self._last and progress.seconds - self._last_time >= LEAST_SECONDS:
             self._write(self._text(progress) + "\n")
             self._last, self._last_time = now, progress.seconds
 
