@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from pipeloom.ir.errors import InputError
 
@@ -15,7 +16,7 @@ from .arguments import (
     example,
 )
 from .output import check_output, finish_schedule, print_json, table
-from .problems import load, named
+from .problems import load, named, transfer_note
 
 
 class _List(argparse.Action):
@@ -63,6 +64,9 @@ def run(args: argparse.Namespace) -> int:
         )
     except InputError as error:
         raise InputError(*(f"{named(args.profile)}: {line}" for line in error.errors)) from None
+    note = transfer_note(schedule.problem)
+    if note is not None:
+        print(f"pipeloom: {named(args.profile)}: {note}", file=sys.stderr)
     finish_schedule(args, schedule)
     return 0
 

@@ -11,7 +11,7 @@ from pipeloom.ir.errors import InfeasibleError, InputError
 from .arguments import add_instance, add_memory_limit, add_profile, add_solver, example
 from .optimize import solve
 from .output import print_json, table
-from .problems import load, make_problem
+from .problems import load, make_problem, transfer_note
 
 if TYPE_CHECKING:
     from pipeloom.ir.profile import Profile
@@ -53,7 +53,23 @@ def run(args: argparse.Namespace) -> int:
         print_json({"profile": profile.name, "microbatches": args.microbatches, "results": results})
     else:
         print(table(HEADER, [_row(result) for result in results]))
+        if footer := _footer(results):
+            print(f"\n{footer}")
     return 0 if any("period" in result for result in results) else 1
+
+
+def _footer(results: list[dict[str, Any]]) -> str:
+    """What the optimizer's figures are about, and which rows are about something else."""
+    best = next((r for r in results if r["schedule"] == OPTIMIZER and "scope" in r), None)
+    if best is None:
+        return ""
+    others = ", ".join(
+        r["schedule"] for r in results if r.get("scope", best["scope"]) != best["scope"]
+    )
+    line = f"{OPTIMIZER}, its bound and gap: of all schedules with {best['scope']}"
+    return line + (
+        f"\nof another placement or passing, which may cost less: {others}" if others else ""
+    )
 
 
 def compare_families(
@@ -109,7 +125,7 @@ def measure(name: str, schedule: Schedule) -> dict[str, Any]:
     """The figures of one schedule, by both costs."""
     from pipeloom.ir.problem import Objective
     from pipeloom.ir.simulate import simulate
-    from pipeloom.report.words import gap
+    from pipeloom.report.words import gap, scope
 
     timing, report = schedule.timing or simulate(schedule), schedule.report
     known = gap(schedule)
@@ -123,6 +139,8 @@ def measure(name: str, schedule: Schedule) -> dict[str, Any]:
         "status": report.status.value if report and known is not None else "built",
         "lower_bound": report.lower_bound if report else None,
         "gap": known,
+        "scope": scope(schedule.problem),
+        "note": transfer_note(schedule.problem),
     }
 
 
@@ -145,5 +163,5 @@ def _row(result: dict[str, Any]) -> list[str]:
         duration(result["period"]),
         duration(result["makespan"]),
         amount(result["peak_memory"]),
-        status + gap,
+        status + gap + (f"; {result['note']}" if result["note"] else ""),
     ]

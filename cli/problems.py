@@ -65,6 +65,21 @@ def make_problem(args: argparse.Namespace, profile: Profile, memory_limit: float
     return Problem(profile, args.microbatches, placement, limit, Objective(args.objective))
 
 
+def transfer_note(problem: Problem) -> str | None:
+    """What the delays of travelling weights leave out; None where weights stay or all is known."""
+    from pipeloom.ir.problem import Passing
+
+    profile = problem.profile
+    if problem.placement.passing is Passing.ACTIVATIONS:
+        return None
+    if profile.links is None:
+        cost = "free" if profile.t_comm is None else "t_comm each, whatever their size"
+        return f"no links in the profile: transfers counted as {cost}"
+    if any(stage.weight_bytes is None for stage in profile.stages):
+        return "weight_bytes unknown: transfers counted as free"
+    return None
+
+
 def _misplaced(where: str, profile: Profile, chunks: int) -> str:
     stages, ranks = profile.num_stages, profile.ranks
     # one entry that stages share is one object

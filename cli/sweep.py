@@ -164,6 +164,7 @@ def _write(
 ) -> None:
     from pipeloom.ir.files import write_json, write_text
     from pipeloom.report import Frontier, FrontierPoint, frontier_svg
+    from pipeloom.report.words import scope
 
     document = {
         "profile": profile.name,
@@ -188,7 +189,9 @@ def _write(
         if "peak_memory" in f
     ]
     title = f"{profile.name or 'sweep'}, {profile.ranks} ranks, {args.microbatches} microbatches"
-    picture = frontier_svg(Frontier(title, args.objective, points, built))
+    searched = scope(make_problem(args, profile, None))
+    elsewhere = {f["schedule"] for f in families if f.get("scope", searched) != searched}
+    picture = frontier_svg(Frontier(title, args.objective, points, built, searched, elsewhere))
     write_text(picture, str(folder / "frontier.svg"))
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from pipeloom.ir.amounts import amount
 
 from .elements import FAINT, MUTED, document, element, label, number, ticks
+from .labels import Box, along, around, place
 from .words import percent
 
 WIDTH, HEIGHT = 900.0, 540.0
@@ -36,13 +37,16 @@ class FrontierPoint:
 class Frontier:
     """What a sweep found: optimized points, and of families (name, peak memory, bubble rate).
 
-    A name may come several times; its marks are alike.
+    A name may come several times; its marks are alike. ``scope`` says in words which schedules
+    were searched and are bounded; ``elsewhere`` names the families that are none of them.
     """
 
     title: str
     objective: str
     points: Sequence[FrontierPoint]
     families: Sequence[tuple[str, float, float]]
+    scope: str = "the same placement and passing"
+    elsewhere: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +69,18 @@ def frontier_svg(frontier: Frontier) -> str:
     axes = _axes(points, frontier.families)
     content = [
         label(frontier.title, 24, 32, class_="title"),
-        label("filled: proven optimal; grey: no schedule can be there", 24, 52, class_="muted"),
+        label(
+            f"filled: proven optimal; grey: no schedule with {frontier.scope}, can be there",
+            24,
+            52,
+            class_="muted",
+        ),
         *_grid(axes, frontier.objective),
         *_bound(points, axes),
         *_line(points, axes),
-        *_families(frontier.families, axes),
-        *_legend(frontier.families),
+        *_families(frontier, axes),
+        *_labels(points, frontier.families, axes),
+        *_legend(frontier),
     ]
     return document(WIDTH, HEIGHT, STYLE, content, frontier.title)
 
@@ -157,15 +167,40 @@ def _line(points: Sequence[FrontierPoint], axes: _Axes) -> list[str]:
                 stroke_width=2,
             )
         )
-        lines.append(label(percent(point.bubble_rate), x + 8, y - 8, fill=LINE))
     return lines
 
 
-def _families(families: Sequence[tuple[str, float, float]], axes: _Axes) -> list[str]:
-    lines, names = [], _names(families)
-    for name, peak, rate in families:
-        words = f"<title>{name}: peak memory {amount(peak)}, bubble {percent(rate)}</title>"
-        lines.append(_mark(names.index(name), axes.x(peak), axes.y(rate), words))
+def _labels(
+    points: Sequence[FrontierPoint], families: Sequence[tuple[str, float, float]], axes: _Axes
+) -> list[str]:
+    """The bubble rate where it changes, as far as there is room."""
+    places = [(axes.x(p.limit), axes.y(p.bubble_rate)) for p in points]
+    corners = [(x, y) for p, (_, y) in enumerate(places) for x, _ in places[p : p + 2]]
+    taken = [
+        *along([*corners, *((WIDTH - RIGHT, y) for _, y in places[-1:])], 2.0),
+        *(around(x, y, 7.0) for x, y in places),
+        *(around(axes.x(peak), axes.y(rate), 7.5) for _, peak, rate in families),
+    ]
+    bounds = Box(LEFT, TOP - HEIGHT / 40, WIDTH - RIGHT, HEIGHT - BOTTOM)
+    lines, last = [], ""
+    for point, (x, y) in zip(points, places, strict=True):
+        text = percent(point.bubble_rate)
+        box = place(text, x, y, taken, bounds) if text != last else None
+        last = text
+        if box is not None:
+            middle = (box.left + box.right) / 2
+            lines.append(label(text, middle, box.bottom - 2, fill=LINE, text_anchor="middle"))
+    return lines
+
+
+def _families(frontier: Frontier, axes: _Axes) -> list[str]:
+    lines, names = [], _names(frontier.families)
+    for name, peak, rate in frontier.families:
+        other = name in frontier.elsewhere
+        where = " (another placement)" if other else ""
+        words = f"<title>{name}{where}: peak memory {amount(peak)}, bubble {percent(rate)}</title>"
+        x, y = axes.x(peak), axes.y(rate)
+        lines.append(_mark(names.index(name), x, y, words, hollow=other))
     return lines
 
 
@@ -173,14 +208,16 @@ def _names(families: Sequence[tuple[str, float, float]]) -> list[str]:
     return list(dict.fromkeys(name for name, _, _ in families))
 
 
-def _mark(i: int, x: float, y: float, content: str = "") -> str:
+def _mark(i: int, x: float, y: float, content: str = "", *, hollow: bool = False) -> str:
     """A diamond in the family's colour."""
     path = f"M{number(x)} {number(y - 6.5)}l6.5 6.5l-6.5 6.5l-6.5-6.5Z"
-    fill = _FAMILY_COLOURS[i % len(_FAMILY_COLOURS)]
-    return element("path", content, d=path, fill=fill, stroke="#fff", stroke_width=1)
+    colour = _FAMILY_COLOURS[i % len(_FAMILY_COLOURS)]
+    if hollow:
+        return element("path", content, d=path, fill="#fff", stroke=colour, stroke_width=2)
+    return element("path", content, d=path, fill=colour, stroke="#fff", stroke_width=1)
 
 
-def _legend(families: Sequence[tuple[str, float, float]]) -> list[str]:
+def _legend(frontier: Frontier) -> list[str]:
     x, y = WIDTH - RIGHT + 24, TOP + 8
     lines = [
         element("path", d=f"M{x - 8} {y}h16", stroke=LINE, stroke_width=2, fill="none"),
@@ -196,7 +233,11 @@ def _legend(families: Sequence[tuple[str, float, float]]) -> list[str]:
         ),
         label("lower bound", x + 16, y + 26),
     ]
-    for i, name in enumerate(_names(families)):
-        at = y + 22 * (i + 2)
-        lines += [_mark(i, x, at), label(name, x + 16, at + 4)]
+    names, at = _names(frontier.families), y + 22
+    for name in sorted(names, key=lambda name: name in frontier.elsewhere):
+        other, at = name in frontier.elsewhere, at + 22
+        lines += [_mark(names.index(name), x, at, hollow=other), label(name, x + 16, at + 4)]
+        if other:
+            at += 15
+            lines.append(label("another placement", x + 16, at + 4, class_="muted"))
     return lines

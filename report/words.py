@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from pipeloom.ir.amounts import amount
-from pipeloom.ir.problem import Objective
+from pipeloom.ir.problem import Objective, Passing, Problem
 from pipeloom.ir.schedule import Schedule, Status
 
 from .bars import peak_memory, timed, times
@@ -42,6 +42,24 @@ def plural(count: int, word: str) -> str:
     if count == 1:
         return word
     return word + ("es" if word.endswith("h") else "s")
+
+
+def scope(problem: Problem) -> str:
+    """Which schedules a bound and ``optimal`` are about: ``one stage a rank, activations travelling``."""
+    placement, ranks = problem.placement, problem.ranks
+    travels = {
+        Passing.ACTIVATIONS: "activations travelling",
+        Passing.WEIGHTS: "weights travelling",
+        Passing.MIXED: "activations and weights travelling",
+    }[placement.passing]
+    if placement.passing is not Passing.ACTIVATIONS:
+        return travels
+    chunks = problem.stages // ranks
+    if placement.owners == tuple(range(ranks)):
+        return f"one stage a rank, {travels}"
+    if placement.owners == tuple(range(ranks)) * chunks:
+        return f"{chunks} stages a rank in turn, {travels}"
+    return f"the same placement, {travels}"
 
 
 def proof(schedule: Schedule) -> str | None:
@@ -112,6 +130,7 @@ def facts(schedule: Schedule) -> str:
                 f"{report.status.value}, {'proven' if report.status is Status.OPTIMAL else 'gap ' + percent(gap(schedule) or 0.0)}",
             )
         )
+        lines.append(("bound covers", f"all schedules with {scope(problem)}"))
     if report is not None and report.solve_seconds is not None:
         lines.append(("solved in", f"{report.solve_seconds:.1f} s"))
     width = max(len(name) for name, _ in lines) + 2

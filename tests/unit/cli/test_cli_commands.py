@@ -120,9 +120,43 @@ def test_compare_lays_all_side_by_side(pipeloom: Command, profile: Path) -> None
     assert results["gpipe"]["smallest_memory_limit"] == 4.0
     built = [r["period"] for name, r in results.items() if "period" in r and name in FAMILIES]
     assert results["optimize"]["period"] <= min(built) * (1 + 1e-9)
-    table = pipeloom(*words).out.splitlines()
+    rows, footer = pipeloom(*words).out.split("\n\n")
+    table = rows.splitlines()
+    assert footer.splitlines() == [
+        "optimize, its bound and gap: of all schedules with one stage a rank, activations travelling",
+        "of another placement or passing, which may cost less: interleaved-1f1b, weipipe-interleave",
+    ]
     assert [line.split()[0] for line in table[2:]] == list(results)
     assert "infeasible: needs 4 on rank 0" in next(line for line in table if "gpipe" in line)
+
+
+@pytest.mark.parametrize(
+    ("changes", "size", "note"),
+    [
+        ({"t_comm": None}, {}, "no links in the profile: transfers counted as free"),
+        ({}, {}, "no links in the profile: transfers counted as t_comm each, whatever their size"),
+        (
+            {"links": {"gigabytes_per_second": 1}},
+            {},
+            "weight_bytes unknown: transfers counted as free",
+        ),
+        ({"links": {"gigabytes_per_second": 1}}, {"weight_bytes": 1e6}, None),
+    ],
+)
+def test_weights_that_travel_for_free_are_marked(
+    pipeloom: Command, tmp_path: Path, changes: dict[str, object], size: object, note: str | None
+) -> None:
+    path = tmp_path / "p.json"
+    stage = profile_document()["stages"][0] | size
+    path.write_text(json.dumps(profile_document(stages=[stage, stage], **changes)))
+    words = ["compare", path, "-m", 4, "--no-optimizer"]
+    results = {r["schedule"]: r for r in pipeloom(*words, "--json").json["results"]}
+    assert results.pop("weipipe-interleave")["note"] == note
+    assert {result["note"] for result in results.values()} == {None}
+    row = pipeloom(*words).out.splitlines()[-1]
+    assert row.endswith(f"built; {note}" if note else "built")
+    said = pipeloom("build", "weipipe-interleave", path, "-m", 4, "--json").err
+    assert said == (f"pipeloom: {path}: {note}\n" if note else "")
 
 
 def test_sweep_leaves_a_schedule_a_limit_and_a_picture(
@@ -143,6 +177,9 @@ def test_sweep_leaves_a_schedule_a_limit_and_a_picture(
     with (folder / "results.csv").open() as file:
         assert [row["status"] for row in csv.DictReader(file)] == [r["status"] for r in results]
     ElementTree.parse(folder / "frontier.svg")
+    svg = (folder / "frontier.svg").read_text()
+    assert "no schedule with one stage a rank, activations travelling, can be there" in svg
+    assert svg.count(">another placement</text>") == 2  # in the legend: two families
     answer = pipeloom(*words, "-o", folder, "-q", "--json").json
     assert [r["bubble_rate"] for r in answer["results"]] == [r["bubble_rate"] for r in results]
 
