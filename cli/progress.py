@@ -113,15 +113,15 @@ class Interrupt:
 
 
 @contextmanager
-def interruptible(keeps: str = "the best so far") -> Iterator[Interrupt]:
-    """The first Ctrl-C only sets the flag, so that ``keeps`` is kept; the second ends all."""
+def interruptible() -> Iterator[Interrupt]:
+    """The first Ctrl-C only sets the flag, so that the best so far is kept; the second ends all."""
     interrupt = Interrupt()
 
     def press(number: int, frame: FrameType | None) -> None:
         if interrupt.pressed:
             raise KeyboardInterrupt
         interrupt.pressed = True
-        _acknowledge(f"pipeloom: stopping: keeping {keeps}\n")
+        _acknowledge("pipeloom: stopping: keeping the best so far\n")
 
     before = signal.signal(signal.SIGINT, press)
     try:

@@ -181,7 +181,7 @@ def _labels(
         *(around(x, y, 7.0) for x, y in places),
         *(around(axes.x(peak), axes.y(rate), 7.5) for _, peak, rate in families),
     ]
-    bounds = Box(LEFT, TOP - HEIGHT / 40, WIDTH - RIGHT, HEIGHT - BOTTOM)
+    bounds = Box(LEFT, TOP - 14, WIDTH - RIGHT, HEIGHT - BOTTOM)
     lines, last = [], ""
     for point, (x, y) in zip(points, places, strict=True):
         text = percent(point.bubble_rate)
