@@ -35,6 +35,7 @@ BELOW = 1 - 1e-9
 """A cost just below a bound, relative: what the bound rules out."""
 SEARCHED: Mapping[str, str] = {
     "relaxation": "a small MILP over the moments that every stage has (its first B, last F, last B)",
+    "lanes": "a search over where microbatches on their way up meet those on their way down",
     "cp-sat": "CP-SAT, which left no cheaper order",
     "milp": "the MILP, which left no cheaper order",
 }

@@ -16,16 +16,18 @@ from pipeloom.ir.problem import Passing, Problem
 from pipeloom.ir.schedule import Schedule
 
 from .bounds import Bound, lower_bound
-from .chain import Chain
+from .chain import ROUNDING, Chain
 from .construct import Constructor, Rows, settings
 from .exact import BACKENDS
 from .families import FAMILIES
 from .incumbent import Incumbent, Listener
+from .lanes import lanes
 from .local_search import Annealer, Tried, Tuner
 from .relaxation import relaxation
 from .warm_start import warm_starts
 
 RELAXATION_SECONDS = 3.0
+LANES_SECONDS = 3.0
 EXACT_OPS = 400
 """Up to how many ops ``auto`` tries an exact solver."""
 EXACT_AFTER = 2
@@ -133,6 +135,11 @@ def tighten(best: Incumbent, chain: Chain) -> None:
         value = relaxation(chain, best.problem.objective, best.cost, seconds)
         words = "what must happen between four moments on each stage, as a small MILP"
         best.raise_bound(Bound(value, "relaxation", words))
+    if not best.over():
+        lags = chain.lags(best.problem.objective)
+        value = lanes(chain, lags, best.cost, min(LANES_SECONDS, best.seconds_left / 4))
+        words = "memory holds few microbatches, and each on its way up meets all others"
+        best.raise_bound(Bound(value * (1 - ROUNDING), "lanes", words))
 
 
 def improve(best: Incumbent, rounds: Sequence[Round], times: int | None = None) -> None:

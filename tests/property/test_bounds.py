@@ -15,10 +15,12 @@ from pipeloom.ir.simulate import simulate
 from pipeloom.solver.bounds import GENERAL, LINEAR, lower_bound
 from pipeloom.solver.chain import Chain
 from pipeloom.solver.crossings import crossings
+from pipeloom.solver.lanes import lanes
 from pipeloom.solver.relaxation import relaxation
 from pipeloom.solver.slots import slots
 from pipeloom.solver.solve import one_at_a_time, optimize
 from tests.exhaustive import optimum
+from tests.oracle import exhaustive_optimum
 
 AMOUNT = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0, 7.0])
 
@@ -59,6 +61,7 @@ def assert_below_optimum(problem: Problem, *, in_order: bool) -> None:
     assert {name: value for name, bound, _ in LINEAR if (value := bound(chain, lags)) > best} == {}
     for ceiling in {least, 1.1 * least}:  # the cost of the optimum, of any other schedule
         assert relaxation(chain, problem.objective, ceiling, time_limit=60) <= best
+        assert lanes(chain, lags, ceiling, time_limit=60) <= best
 
 
 @pytest.mark.parametrize(("ranks", "microbatches"), [(1, 3), (2, 1), (2, 2), (3, 1), (3, 2)])
@@ -136,3 +139,39 @@ def test_two_microbatches_under_way_meet_in_steps_of_a_stage() -> None:
     schedule = optimize(problem, solver="heuristic")
     assert schedule.report is not None
     assert schedule.report.status is Status.OPTIMAL
+
+
+@st.composite
+def tight_problems(draw: st.DrawFn) -> Problem:
+    """Two stages, four microbatches, three of which fit: all of these meet."""
+    times = st.sampled_from([0.0, 1.0, 1.2, 2.0])
+    weights = draw(st.sampled_from([0.0, 0.4, 1.0]))
+    stages = tuple(
+        StageProfile(draw(times), draw(times), draw(times), 1.0, weights) for _ in range(2)
+    )
+    delay = draw(st.sampled_from([0.0, 0.3, 4.0]))
+    limit = draw(st.sampled_from([3.0, 3.5]))
+    return Problem.linear(Profile(stages, 2, delay), 4, limit, draw(st.sampled_from(Objective)))
+
+
+@pytest.mark.slow
+@settings(max_examples=200, deadline=None)
+@given(problem=tight_problems())
+def test_lanes_hold_where_several_microbatches_meet(problem: Problem) -> None:
+    chain = Chain.of(problem)
+    assert chain is not None
+    least = exhaustive_optimum(problem)
+    for ceiling in (least, 1.2 * least, 2 * least):
+        bound = lanes(chain, chain.lags(problem.objective), ceiling, time_limit=60)
+        assert bound <= least * (1 + 1e-9)
+
+
+def test_lanes_see_that_four_slots_on_eight_stages_meet_in_steps_of_two() -> None:
+    """Four lanes of two stages: 2 x 2 and the W of 0.6 in one of them, so one microbatch every 4.6."""
+    stage = StageProfile(1.0, 1.0, 0.6, 1.0, 0.5)
+    problem = Problem.linear(Profile((stage,) * 8, 8, 0.0), 16, 4.0)
+    chain = Chain.of(problem)
+    assert chain is not None
+    lags = chain.lags(problem.objective)
+    value = lanes(chain, lags, 16 * 4.6 + 8, time_limit=60)
+    assert max(slots(chain, lags), crossings(chain, lags)) + 1 < value
