@@ -7,7 +7,19 @@ from typing import Any
 
 from .targets import MIB
 
-HEADER = ("instance", "P", "M", "bubble", "published", "bound", "gap", "s", "MiB", "proven by")
+HEADER = (
+    "instance",
+    "P",
+    "M",
+    "bubble",
+    "published",
+    "bound",
+    "gap",
+    "s",
+    "CPU s",
+    "MiB",
+    "proven by",
+)
 
 
 def render(cells: Mapping[str, dict[str, Any]]) -> str:
@@ -32,6 +44,7 @@ def row(name: str, cell: dict[str, Any]) -> str:
             _rate(cell["bound_bubble"]),
             "optimal" if cell["status"] == "optimal" else f"{cell['gap'] * 100:.3g} %",
             f"{cell['seconds']:.1f}",
+            f"{cell['cpu_seconds']:.1f}",
             f"{cell['peak_rss'] / MIB:.0f}",
             cell["bound_name"],
         ]

@@ -36,6 +36,7 @@ def cell(**changes: Any) -> dict[str, Any]:
         "gap": 0.0,
         "status": "optimal",
         "seconds": 1.0,
+        "cpu_seconds": 1.0,
         "peak_rss": 1e8,
         "violations": 0,
     } | changes
