@@ -5,12 +5,13 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from pipeloom.runtime.model import ModelSource
+from pipeloom.runtime.model import ModelSource, checked_stages
+from pipeloom.runtime.stages import made
 
 
 def train_alone(model: ModelSource, steps: int, microbatches: int) -> list[float]:
     """The loss of each step, the mean over its microbatches."""
-    whole = nn.Sequential(*(stage() for stage in model.stages(1)))
+    whole = nn.Sequential(*(made(stage, 0) for stage in checked_stages(model, 1)))
     optimizer = model.optimizer(whole.parameters())
     history = []
     for step in range(steps):

@@ -14,12 +14,18 @@ from torch import Tensor, nn
 
 from pipeloom.ir.errors import InputError
 
+from .stages import Stage
+
 
 class ModelSource(Protocol):
     """A model that can be cut into any number of stages, and what it takes to train it."""
 
-    def stages(self, count: int) -> Sequence[Callable[[], nn.Module]]:
-        """One thunk a stage, called only where the stage is needed; weights are deterministic."""
+    def stages(self, count: int) -> Sequence[Stage]:
+        """One a stage: a function that returns its module, called only where the stage is needed.
+
+        Its weights are the same wherever it is called. Modules are taken too; every process then
+        makes all of them.
+        """
         ...
 
     def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
@@ -40,6 +46,62 @@ class ModelSource(Protocol):
 
 
 METHODS = ("stages", "tied", "loss", "batch", "optimizer")
+
+
+def checked_stages(source: ModelSource, count: int) -> list[Stage]:
+    """``source.stages(count)``. Raises InputError where that is not one a stage."""
+    value: Any = source.stages(count)
+    name, wanted = f"{_of(source)}stages({count})", f"{count} functions that return a module"
+    if not isinstance(value, Iterable):
+        raise InputError(f"{name}: expected a list of {wanted}, got {_shown(value)}")
+    stages = list(value)
+    if len(stages) != count:
+        raise InputError(f"{name}: expected {wanted}, got {len(stages)}")
+    for s, stage in enumerate(stages):
+        if not callable(stage):
+            raise InputError(
+                f"{name}[{s}]: expected a function that returns a module, got {_shown(stage)}"
+            )
+    return stages
+
+
+def checked_batch(
+    source: ModelSource, step: int, microbatches: int
+) -> tuple[list[Tensor], list[Tensor]]:
+    """``source.batch(step, microbatches)``. Raises InputError where it is not what it should be."""
+    value: Any = source.batch(step, microbatches)
+    name = f"{_of(source)}batch({step}, {microbatches})"
+    if not (isinstance(value, Sequence) and len(value) == 2):
+        raise InputError(f"{name}: expected a pair, inputs and targets, got {_shown(value)}")
+    inputs, targets = value
+    return (
+        _microbatches(inputs, microbatches, f"{name}: inputs"),
+        _microbatches(targets, microbatches, f"{name}: targets"),
+    )
+
+
+def _microbatches(value: Any, count: int, name: str) -> list[Tensor]:
+    wanted = f"expected a list of {count} tensors, one a microbatch"
+    if isinstance(value, Tensor):
+        raise InputError(f"{name}: {wanted}, got {_shown(value)}: tensor.chunk({count}) cuts it")
+    if not (isinstance(value, Sequence) and all(isinstance(x, Tensor) for x in value)):
+        raise InputError(f"{name}: {wanted}, got {_shown(value)}")
+    if len(value) != count:
+        raise InputError(f"{name}: {wanted}, got {len(value)}")
+    return list(value)
+
+
+def _of(source: ModelSource) -> str:
+    return f"{type(source).__name__}."
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"one tensor {list(value.shape)}"
+    if isinstance(value, list | tuple):
+        kinds = sorted({type(item).__name__ for item in value})
+        return f"a {type(value).__name__} of {len(value)} ({', '.join(kinds) or 'nothing'})"
+    return type(value).__name__
 
 
 def load_source(name: str) -> ModelSource:

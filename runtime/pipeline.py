@@ -26,7 +26,7 @@ from .deferral import WeightQueue
 from .errors import ShapeError
 from .executor import Executor
 from .memory import Ledger, NoLedger, device_peak
-from .model import ModelSource
+from .model import ModelSource, checked_stages
 from .shapes import Spec, exchange_shapes
 from .stages import ResidentStages, Stage, StageStore, device_of
 from .tied import Group, TiedParameters, ranks_of, stages_of
@@ -134,7 +134,7 @@ class Pipeline:
         count = program.schedule.problem.stages
         return cls(
             program,
-            source.stages(count),
+            checked_stages(source, count),
             loss=source.loss,
             optimizer=source.optimizer if train else None,
             tied=source.tied(count),

@@ -14,9 +14,9 @@ from .clock import make_clock
 from .compute import Cell, StageRunner
 from .deferral import WeightQueue
 from .memory import Ledger
-from .model import ModelSource
+from .model import ModelSource, checked_batch, checked_stages
 from .shapes import Spec, exchange_shapes
-from .stages import ResidentStages
+from .stages import ResidentStages, made
 from .transport import Transport
 
 KINDS = (OpKind.F, OpKind.B, OpKind.W)
@@ -60,8 +60,8 @@ class StageProbe:
         self._source, self._transport = source, transport
         self._dtype, self._device = dtype, device
         self.stages = [s for s, owner in enumerate(owners) if owner == transport.rank]
-        build = source.stages(len(owners))
-        self._modules = {s: build[s]().to(device=device, dtype=dtype) for s in self.stages}
+        build = checked_stages(source, len(owners))
+        self._modules = {s: made(build[s], s).to(device=device, dtype=dtype) for s in self.stages}
         self._memory = Ledger()
         self._cells = [Cell(WeightQueue(self._memory)) for _ in range(in_flight)]
         self._received: dict[Cell, list[Tensor]] = {cell: [] for cell in self._cells}
@@ -136,7 +136,7 @@ class StageProbe:
         return runner
 
     def _batch(self, step: int) -> tuple[list[Tensor], list[Tensor]]:
-        inputs, targets = self._source.batch(step, len(self._cells))
+        inputs, targets = checked_batch(self._source, step, len(self._cells))
         return [self._placed(x) for x in inputs], [self._placed(y) for y in targets]
 
     def _placed(self, tensor: Tensor) -> Tensor:

@@ -63,7 +63,7 @@ class ResidentStages:
         missing = [s for s in owned if s not in table]
         if missing:
             raise InputError(f"stages: this rank runs stages {list(owned)}, {missing} are missing")
-        return cls({s: _made(table[s], s) for s in owned})
+        return cls({s: made(table[s], s) for s in owned})
 
     @property
     def stages(self) -> Sequence[int]:
@@ -96,7 +96,8 @@ def _table(
     )
 
 
-def _made(stage: Stage, index: int) -> nn.Module:
+def made(stage: Stage, index: int) -> nn.Module:
+    """The stage's module. Raises InputError where it is none."""
     module = stage if isinstance(stage, nn.Module) else stage()
     if not isinstance(module, nn.Module):
         raise InputError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,8 +18,9 @@ from pipeloom.ir.schedule import Schedule
 from pipeloom.ir.writing import write_json
 
 from .launch import launch
-from .model import ModelSource, load_source
+from .model import ModelSource, checked_batch, checked_stages, load_source
 from .pipeline import Pipeline
+from .stages import Stage, made
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
 
@@ -134,9 +135,10 @@ def make_pipeline(program: Program, model: ModelSource, settings: RunSettings) -
         device = torch.device("cuda", torch.cuda.current_device())
     dtype = None if settings.dtype is None else DTYPES[settings.dtype]
     count = program.schedule.problem.stages
+    stages = checked_stages(model, count)
     return Pipeline(
         program,
-        [partial(_placed, make, device, dtype) for make in model.stages(count)],
+        [partial(_placed, s, stage, device, dtype) for s, stage in enumerate(stages)],
         loss=model.loss,
         optimizer=model.optimizer,
         tied=model.tied(count),
@@ -147,10 +149,8 @@ def make_pipeline(program: Program, model: ModelSource, settings: RunSettings) -
     )
 
 
-def _placed(
-    make: Callable[[], nn.Module], device: torch.device, dtype: torch.dtype | None
-) -> nn.Module:
-    return make().to(device=device, dtype=dtype)
+def _placed(index: int, stage: Stage, device: torch.device, dtype: torch.dtype | None) -> nn.Module:
+    return made(stage, index).to(device=device, dtype=dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class _Measured:
 def _step(pipeline: Pipeline, model: ModelSource, step: int, settings: RunSettings) -> _Measured:
     inputs, targets = (
         _on(part, pipeline.device, settings.dtype)
-        for part in model.batch(step, pipeline.microbatches)
+        for part in checked_batch(model, step, pipeline.microbatches)
     )
     losses: list[Tensor] = []
     pipeline.barrier()

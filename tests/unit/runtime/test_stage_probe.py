@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from pipeloom.ir.errors import InputError
 from pipeloom.ir.ops import OpKind
 from pipeloom.runtime.stage_probe import StageProbe
 from pipeloom.runtime.transport.local import LocalTransport
@@ -103,3 +105,25 @@ def test_each_round_times_every_op_of_every_stage() -> None:
     assert set(samples) == {(s, kind) for s in range(3) for kind in (OpKind.F, OpKind.B, OpKind.W)}
     assert all(len(times) == 2 * 3 for times in samples.values())
     assert all(time > 0 for times in samples.values() for time in times)
+
+
+def test_modules_do_as_stages_and_a_whole_batch_does_not() -> None:
+    class Modules(Stack):
+        def stages(self, count: int) -> Sequence[nn.Module]:  # type: ignore[override]
+            return [self.stage() for _ in range(count)]
+
+    class Whole(Stack):
+        def batch(self, step: int, microbatches: int):  # type: ignore[no-untyped-def]
+            return torch.ones(2, microbatches * ROWS, NARROW).unbind()
+
+    make = partial(
+        StageProbe,
+        owners=[0, 0, 0],
+        transport=LocalTransport(),
+        in_flight=2,
+        dtype=None,
+        device=torch.device("cpu"),
+    )
+    assert make(Modules()).sizes(1) == make(Stack()).sizes(1)
+    with pytest.raises(InputError, match=r"^Whole.batch\(0, 2\): inputs: expected a list of 2"):
+        make(Whole())
