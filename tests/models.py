@@ -10,6 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from pipeloom.runtime.model import ModelSource
+from pipeloom.runtime.stages import made
+
 VOCABULARY, WIDTH, LENGTH = 17, 16, 6
 
 
@@ -99,14 +102,14 @@ class TinyTransformer:
 
 
 def reference(
-    source: TinyTransformer, stages: int, microbatches: int, steps: int = 1, train: bool = False
+    source: ModelSource, stages: int, microbatches: int, steps: int = 1, train: bool = False
 ) -> tuple[list[list[float]], dict[str, Tensor]]:
     """One process, plain autograd: each step's losses, and the last step's gradients.
 
     Gradients are named ``stage.parameter``; with ``train`` the parameters are returned instead,
     after an optimizer step each time. The tied pair is one parameter object.
     """
-    modules = [make() for make in source.stages(stages)]
+    modules = [made(stage, s) for s, stage in enumerate(source.stages(stages))]
     for (s, name), *others in source.tied(stages):
         shared = modules[s].get_parameter(name)
         for other, path in others:
