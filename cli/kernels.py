@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
+import threading
+
+PATIENCE = 2.5
+"""Seconds. Reading kernels that were compiled before takes a tenth of it, compiling them more."""
 
 
 def announce_compiling() -> None:
-    """Says on standard error that kernels are compiled, where the simulator's is not there yet."""
-    from pipeloom.ir import simulate
+    """Says on standard error that kernels are compiled, where that takes longer than reading them."""
+    from pipeloom.ir.simulate import warm_up
 
-    stats = getattr(simulate.run_kernel, "stats", None)  # None where numba is switched off
-    if stats is None or stats.cache_path is None:
-        return
-    written = Path(simulate.__file__).stat().st_mtime
-    kept = Path(stats.cache_path).glob("simulate.run_kernel-*.nbi")
-    if not any(index.stat().st_mtime >= written for index in kept):
-        print(
-            "pipeloom: compiling kernels, once on this machine: some seconds",
-            file=sys.stderr,
-            flush=True,
-        )
+    waiting = threading.Timer(PATIENCE, _announce)
+    waiting.daemon = True
+    waiting.start()
+    try:
+        warm_up()
+    finally:
+        waiting.cancel()
+        waiting.join()
+
+
+def _announce() -> None:
+    print(
+        "pipeloom: compiling kernels, once on this machine: some seconds",
+        file=sys.stderr,
+        flush=True,
+    )

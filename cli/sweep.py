@@ -117,9 +117,12 @@ def _better(schedule: Schedule, before: Schedule | None) -> Schedule:
     objective = schedule.problem.objective
     if before is None or schedule.timing is None or before.timing is None:
         return schedule
-    if schedule.timing.cost(objective) <= before.timing.cost(objective) or schedule.report is None:
+    if schedule.timing.cost(objective) <= before.timing.cost(objective):
         return schedule
-    return replace(before, problem=schedule.problem, report=schedule.report)
+    if schedule.report is None or before.report is None:
+        return schedule
+    report = replace(schedule.report, family=before.report.family)
+    return replace(before, problem=schedule.problem, report=report)
 
 
 def _infeasible(limit: Limit, error: InfeasibleError) -> dict[str, Any]:

@@ -25,6 +25,8 @@ from .ops import (
     Op,
     OpKind,
 )
+from .problem import Problem
+from .profile import Profile, StageProfile
 from .schedule import Schedule, Timing
 from .simulate_transfers import simulate_transfers
 
@@ -180,6 +182,12 @@ def simulate(schedule: Schedule) -> Timing:
         tuple(peak.tolist()),
         np.empty((0, 2)),
     )
+
+
+def warm_up() -> None:
+    """Has the kernel ready: compiled on its first use on a machine, read from its cache later."""
+    problem = Problem.linear(Profile((StageProfile(1.0, 1.0, 1.0),), 1), 1)
+    simulate(Schedule.of(problem, [[Op(OpKind.F, 0, 0)]], ""))
 
 
 def timed(schedule: Schedule) -> Schedule:

@@ -263,7 +263,8 @@ def _start_ramp(limit: float, m_b: float, f: float, time: float) -> float:
     """The integral of min(limit, m_b (1 + floor(t / f))) over t in 0..time."""
     if f == 0 or m_b == 0:
         return limit * time
-    steps = int(min(limit / m_b, time / f))  # f is spent with 1, then 2, ... held
+    most = limit / m_b  # f is spent with 1, then 2, ... held
+    steps = int(most if most * f <= time else time / f)
     area = m_b * f * steps * (steps + 1) / 2
     return area + (time - steps * f) * min(limit, m_b * (steps + 1))
 

@@ -94,7 +94,8 @@ class Incumbent:
     def schedule(self, solver: str, seed: int) -> Schedule:
         """The best schedule with its times and its report."""
         assert self.order is not None
-        # rounding may put a proven bound a hair above a cost that meets it
+        # rounding may put a proven bound a hair above a cost that meets it; more would be a wrong proof
+        assert self.bound.value <= self.cost * (1 + CLOSED), f"{self.bound} above {self.cost}"
         bound = min(self.bound.value, self.cost)
         report = Report(
             objective=self.problem.objective,

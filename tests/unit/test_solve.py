@@ -14,7 +14,7 @@ from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.exact import BACKENDS
 from pipeloom.solver.incumbent import Progress
 from pipeloom.solver.solve import optimize
-from tests.exhaustive import optimum
+from tests.oracle import exhaustive_optimum
 
 ZB_6_2B = StageProfile(29.718, 29.444, 19.927, m_b=303104.0, m_w=131072.0)
 
@@ -115,7 +115,7 @@ def test_exact_solvers_close_the_gap_that_bounds_leave(solver: str) -> None:
     stages = tuple(StageProfile(*times) for times in ((1, 2, 1), (1, 2, 3), (1, 2, 3)))
     problem = Problem.linear(Profile(stages, 3, 0.5), 2, 2.0)
     assert lower_bound(problem).value == 15.0
-    assert optimum(problem, in_order=False) == 16.0
+    assert exhaustive_optimum(problem) == 16.0
     schedule = optimize(problem, solver=solver, time_limit=30)
     assert schedule.timing is not None
     assert schedule.timing.period == 16.0

@@ -8,15 +8,14 @@ from pathlib import Path
 import pytest
 
 from pipeloom.cli.main import main
-from pipeloom.ir.profile import Profile, StageProfile
-from pipeloom.solver.families import build_family
+from pipeloom.ir.simulate import warm_up
 from tests.unit.cli.support import Command, Done, profile_document
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _compiled() -> None:
     """The first simulation on a machine is announced, which tests of standard error do not expect."""
-    build_family("gpipe", Profile((StageProfile(1, 1, 1),), 1), 1)
+    warm_up()
 
 
 @pytest.fixture

@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
+from pipeloom.cli import kernels
 from pipeloom.ir import simulate
 from tests.unit.cli.support import Command
 
 LINE = "pipeloom: compiling kernels, once on this machine: some seconds\n"
 
 
-class Stats:
-    def __init__(self, folder: Path) -> None:
-        self.cache_path = str(folder)
+def until_announced() -> None:
+    """A compilation that takes longer than anyone's patience."""
+    for thread in threading.enumerate():
+        if isinstance(thread, threading.Timer):
+            thread.join(60)
 
 
-class Kernel:
-    """The simulator's, with its machine code elsewhere."""
-
-    def __init__(self, folder: Path, kernel: object) -> None:
-        self.stats = Stats(folder)
-        self.kernel = kernel
-
-    def __call__(self, *arguments: object) -> object:
-        return self.kernel(*arguments)  # type: ignore[operator]
-
-
-def test_compiling_is_announced_once(
-    pipeloom: Command, profile: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_long_compiling_is_announced(
+    pipeloom: Command, profile: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(simulate, "run_kernel", Kernel(tmp_path, simulate.run_kernel))
-    words = ["build", "1f1b", profile, "-m", 2, "--json"]
-    assert pipeloom(*words).err == LINE
-    (tmp_path / "simulate.run_kernel-34.py311.nbi").touch()
-    assert pipeloom(*words).err == ""
+    monkeypatch.setattr(kernels, "PATIENCE", 0.0)
+    monkeypatch.setattr(simulate, "warm_up", until_announced)
+    assert pipeloom("build", "1f1b", profile, "-m", 2, "--json").err == LINE
+
+
+def test_kernels_that_are_there_are_not_worth_a_word(
+    pipeloom: Command, profile: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "PATIENCE", 3600.0)
+    assert pipeloom("build", "1f1b", profile, "-m", 2, "--json").err == ""
+    assert not any(isinstance(thread, threading.Timer) for thread in threading.enumerate())
