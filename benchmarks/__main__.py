@@ -1,14 +1,15 @@
-"""``python -m benchmarks`` runs every experiment; ``python -m benchmarks.NAME`` one of them."""
+"""``python -m benchmarks`` runs every experiment, hours of it; ``python -m benchmarks.NAME`` one of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import frontier, simulator, table5
+from . import frontier, receives, simulator, table5
 
 BENCHMARKS: dict[str, Callable[[list[str]], int]] = {
     "simulator": simulator.main,
     "table5": table5.main,
+    "receives": receives.main,
     "frontier": frontier.main,
 }
 

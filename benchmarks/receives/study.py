@@ -1,0 +1,109 @@
+"""Runs compiled programs with op times that vary, in simulation.
+
+``python -m benchmarks.receives`` prints the table of ``README.md`` (10 s): the makespan of
+programs whose receives are posted ``slack`` ops early against that of a program that posts all of
+them at the start, over 50 draws of lognormal op times around the plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import mean
+
+import numpy as np
+
+from pipeloom.compiler.passes.buffers import share_buffers
+from pipeloom.compiler.passes.compute import compute
+from pipeloom.compiler.passes.free import free_received
+from pipeloom.compiler.passes.messages import place_messages
+from pipeloom.compiler.passes.receives import PostReceives
+from pipeloom.compiler.passes.sends import wait_sends
+from pipeloom.ir.ops import Op
+from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.ir.program import (
+    Compute,
+    Instruction,
+    Program,
+    Receive,
+    Send,
+    Tensor,
+    WaitReceive,
+    WaitSend,
+)
+from pipeloom.solver.families import build_family
+
+RANKS, MICROBATCHES, DRAWS, VARIATION = 8, 24, 50, 0.2
+SLACKS = (0, 1, 2)
+
+
+def table() -> list[str]:
+    """The table, one line a string."""
+    names = ["family", "t_comm / T_F", "all at the start", *(f"slack {k}" for k in SLACKS)]
+    rows = [
+        [family, str(t_comm), *row(family, t_comm)]
+        for family in ("1f1b", "zb-h1", "zb-h2", "interleaved-1f1b:2")
+        for t_comm in (0.02, 0.3)
+    ]
+    return [f"| {' | '.join(cells)} |" for cells in (names, ["---"] * len(names), *rows)]
+
+
+def row(family: str, t_comm: float) -> list[str]:
+    """Buffers of all ranks and the time lost, of each way to post receives."""
+    profile = Profile((StageProfile(1.0, 1.0, 1.0),) * RANKS, RANKS, t_comm=t_comm)
+    start = free_received(place_messages(compute(build_family(family, profile, MICROBATCHES))))
+    programs = [start] + [share_buffers(PostReceives(k)(wait_sends(start))) for k in SLACKS]
+    random = np.random.default_rng(0)
+    drawn = [vary(start, random) for _ in range(DRAWS)]
+    spans = [mean(makespan(program, times, t_comm) for times in drawn) for program in programs]
+    buffers = [sum(map(len, program.buffers)) for program in programs]
+    lost = [span / spans[0] - 1 for span in spans]
+    return [
+        f"{count} buffers" if k == 0 else f"{count}, +{lost[k]:.2%}"
+        for k, count in enumerate(buffers)
+    ]
+
+
+def vary(program: Program, random: np.random.Generator) -> dict[Op, float]:
+    """Each op's planned duration times a lognormal factor of mean 1."""
+    timing = program.schedule.timing
+    assert timing is not None
+    times: dict[Op, float] = {}
+    for rank, (start, end) in enumerate(zip(timing.start, timing.end, strict=True)):
+        factor = np.exp(random.normal(-(VARIATION**2) / 2, VARIATION, len(start)))
+        times |= zip(program.schedule.ops(rank), ((end - start) * factor).tolist(), strict=True)
+    return times
+
+
+def makespan(program: Program, times: dict[Op, float], t_comm: float) -> float:
+    """When the last rank is done; a message takes ``t_comm`` once both of its ends are posted."""
+    ranks = [Rank(row) for row in program.instructions]
+    posted: dict[Tensor, list[float]] = {}
+    while any(rank.at < len(rank.row) for rank in ranks):
+        for rank in ranks:
+            rank.advance(posted, times, t_comm)
+    return max(rank.now for rank in ranks)
+
+
+@dataclass(slots=True)
+class Rank:
+    """Where one rank is, and when it got there."""
+
+    row: tuple[Instruction, ...]
+    at: int = 0
+    now: float = 0.0
+
+    def advance(
+        self, posted: dict[Tensor, list[float]], times: dict[Op, float], t_comm: float
+    ) -> None:
+        """Runs until it waits for what is not posted yet."""
+        for item in self.row[self.at :]:
+            if isinstance(item, Compute):
+                self.now += times[item.op]
+            elif isinstance(item, Send | Receive):
+                posted.setdefault(item.tensor, []).append(self.now)
+            elif isinstance(item, WaitSend | WaitReceive):
+                ends = posted.get(item.tensor, [])
+                if len(ends) < 2:
+                    return
+                self.now = max(self.now, max(ends) + t_comm)
+            self.at += 1
