@@ -9,6 +9,8 @@ from pipeloom.report import Frontier, FrontierPoint, frontier_svg
 
 from .published import NAME
 
+SCOPE = "one stage a rank, activations travelling"
+
 
 def picture(row: str, cells: Iterable[dict[str, Any]]) -> str:
     """An SVG of the recorded cells of one row of table 5, limits in units of M_B."""
@@ -24,7 +26,7 @@ def picture(row: str, cells: Iterable[dict[str, Any]]) -> str:
     ]
     first = known[0]
     title = f"{row.rsplit('-', 1)[0]}, {first['ranks']} ranks, {first['microbatches']} microbatches"
-    return frontier_svg(Frontier(title, "period", points, heuristic))
+    return frontier_svg(Frontier(title, "period", points, heuristic, scope=SCOPE))
 
 
 def _limit(cell: dict[str, Any]) -> float:
