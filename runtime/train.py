@@ -17,6 +17,7 @@ from pipeloom.ir.program import Program
 from pipeloom.ir.schedule import Schedule
 from pipeloom.ir.writing import write_json
 
+from .lateness import why_late
 from .launch import launch
 from .model import ModelSource, checked_batch, checked_stages, load_source
 from .pipeline import Pipeline
@@ -63,6 +64,7 @@ class RunResult:
     slowest rank's time from the common start. ``peak_memory``: of each rank, the most bytes of
     activations held in any step; ``device_peak``: the same by the CUDA allocator, else None.
     ``measured``: the step of median time, as a schedule with measured times (milliseconds).
+    ``note``: why that is far above the plan, in one line; None where it is not.
     """
 
     losses: tuple[float, ...]
@@ -70,6 +72,7 @@ class RunResult:
     peak_memory: tuple[int, ...]
     device_peak: tuple[int | None, ...]
     measured: Schedule
+    note: str | None = None
 
 
 def run_program(
@@ -113,12 +116,14 @@ def train(program: Program, source: ModelSource | str, settings: RunSettings) ->
     runs = [run for run, _ in rows]
     seconds = [max(run[step].seconds for run in runs) for step in range(settings.steps)]
     median = sorted(range(settings.steps), key=seconds.__getitem__)[settings.steps // 2]
+    measured = pipeline.gather_trace(history[median].marks)
     return RunResult(
         losses=tuple(_mean([run[step].losses for run in runs]) for step in range(settings.steps)),
         seconds=tuple(seconds),
         peak_memory=tuple(max(h.peak for h in run) for run in runs),
         device_peak=tuple(peak for _, peak in rows),
-        measured=pipeline.gather_trace(history[median].marks),
+        measured=measured,
+        note=None if settings.pace else why_late(program.schedule, measured),
     )
 
 

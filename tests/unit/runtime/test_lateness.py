@@ -1,0 +1,43 @@
+"""One line says why a run took far longer than planned, and none is said where it did not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.simulate import timed
+from pipeloom.runtime import lateness
+from tests.distributed.gradient_cases import schedule
+
+
+def lasting(op: float) -> Schedule:
+    """1F1B on two ranks, every op ``op`` milliseconds long and no delay."""
+    plan = schedule("1f1b", 2, 3)
+    profile = Profile(
+        (StageProfile(op, op, op),) * plan.problem.stages, ranks=plan.problem.ranks, t_comm=0.0
+    )
+    return timed(replace(plan, problem=replace(plan.problem, profile=profile), timing=None))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "cores", "op", "expected"),
+    [
+        (1.4, 1, 5.0, None),
+        (3.0, 1, 5.0, "2 ranks share 1 core"),
+        (3.0, 2, 5.0, "the profile may be of another model or machine"),
+        (3.0, 1, 0.25, "2 ranks share 1 core, ops are short, 0.25 ms in the median"),
+    ],
+)
+def test_the_reason(
+    ratio: float, cores: int, op: float, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    monkeypatch.setattr(lateness, "_cores", lambda: cores)
+    found = lateness.why_late(lasting(op), lasting(ratio * op))
+    if expected is None:
+        assert found is None
+    else:
+        assert found == f"{ratio:.1f}x the planned makespan: {expected}; see docs/profiling.md"
