@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import statistics
+import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .arguments import count, example, seconds, whole
@@ -18,6 +20,9 @@ from .problems import named
 if TYPE_CHECKING:
     from pipeloom.ir.schedule import Schedule
     from pipeloom.runtime.train import RunResult
+
+
+SHOWN = 100  # losses that the text holds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,6 +86,7 @@ def _answer(args: argparse.Namespace, planned: Schedule, result: RunResult) -> N
                 "device_peak_memory": list(result.device_peak),
                 "planned": _figures(planned),
                 "measured": _figures(result.measured),
+                "note": result.note,
                 "trace": args.trace,
             }
         )
@@ -111,8 +117,20 @@ def _lines(planned: Schedule, result: RunResult) -> list[tuple[str, str]]:
     taken = f"median {duration(statistics.median(result.seconds) * 1e3)}"
     return [
         ("loss", f"{result.losses[0]:.4f} to {result.losses[-1]:.4f} in {steps} steps"),
+        ("losses", _losses(result.losses)),
         ("step", f"{taken}, fastest {duration(min(result.seconds) * 1e3)}"),
         ("planned", summary(planned)),
         ("measured", summary(result.measured)),
         ("peak memory", f"{', '.join(map(amount, result.peak_memory))} (bytes, rank by rank)"),
+        *([("note", result.note)] if result.note else []),
     ]
+
+
+def _losses(losses: Sequence[float]) -> str:
+    """Each step's, up to a hundred; of a longer run the last ones."""
+    if len(losses) <= SHOWN:
+        words = " ".join(f"{loss:.4f}" for loss in losses)
+    else:
+        last = " ".join(f"{loss:.4f}" for loss in losses[-SHOWN:])
+        words = f"... {last} (--json has all)"
+    return textwrap.fill(words, 86).replace("\n", "\n" + " " * 14)
