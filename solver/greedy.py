@@ -7,12 +7,100 @@ of them wait, or where the next arrival is far enough away. Otherwise it waits.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
 import numba
 import numpy as np
 
 from pipeloom.ir.ops import MICROBATCH_SHIFT, STAGE_SHIFT, FloatArray, IntArray, OpKind
 
+from .chain import Chain
+from .setting import warm_one, warm_up_to
+
 _F, _B, _W = int(OpKind.F), int(OpKind.B), int(OpKind.W)
+FILLS = (0.0, 0.5, 1.0)
+PATIENCE = (0.0, 0.3, 1.0)
+ANY = 1 << 40
+"""No cap."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GreedySetting:
+    """What the list scheduler leaves open: the arguments of its kernel, by stage."""
+
+    warm: IntArray
+    defer: IntArray
+    fill: float = 0.0
+    patience: float = 0.0
+
+    def build(self, chain: Chain, order: IntArray, f_end: FloatArray, b_end: FloatArray) -> bool:
+        return bool(
+            greedy_kernel(
+                chain.microbatches,
+                chain.f,
+                chain.b,
+                chain.w,
+                chain.m_b,
+                chain.m_w,
+                chain.limit,
+                chain.down,
+                chain.up,
+                self.warm,
+                self.defer,
+                self.fill,
+                self.patience,
+                order,
+                f_end,
+                b_end,
+            )
+        )
+
+    def mutated(self, chain: Chain, rng: np.random.Generator) -> GreedySetting:
+        setting = self
+        for _ in range(1 + int(rng.integers(3))):
+            setting = _MUTATIONS[int(rng.integers(len(_MUTATIONS)))](setting, chain, rng)
+        return setting
+
+
+_Mutation = Callable[[GreedySetting, Chain, np.random.Generator], GreedySetting]
+
+
+def _warm_one(setting: GreedySetting, chain: Chain, rng: np.random.Generator) -> GreedySetting:
+    return replace(setting, warm=warm_one(setting.warm, chain, rng))
+
+
+def _warm_up_to(setting: GreedySetting, chain: Chain, rng: np.random.Generator) -> GreedySetting:
+    return replace(setting, warm=warm_up_to(setting.warm, chain, rng))
+
+
+def _defer_one(setting: GreedySetting, chain: Chain, rng: np.random.Generator) -> GreedySetting:
+    defer = np.minimum(setting.defer, chain.microbatches)
+    defer[rng.integers(chain.stages)] += rng.choice((-2, -1, 1, 2))
+    return replace(setting, defer=np.maximum(defer, 0))
+
+
+def _fill(setting: GreedySetting, _: Chain, rng: np.random.Generator) -> GreedySetting:
+    return replace(setting, fill=max(0.0, setting.fill + 0.2 * rng.standard_normal()))
+
+
+def _patience(setting: GreedySetting, _: Chain, rng: np.random.Generator) -> GreedySetting:
+    return replace(setting, patience=max(0.0, setting.patience + 0.2 * rng.standard_normal()))
+
+
+_MUTATIONS: tuple[_Mutation, ...] = (
+    *(_warm_one, _warm_one, _warm_up_to),
+    *(_defer_one, _fill, _patience),
+)
+
+
+def greedy_settings(chain: Chain, warms: list[IntArray]) -> Iterator[GreedySetting]:
+    """The family of settings, given warm-ups."""
+    stages = np.arange(chain.stages)
+    defers = (np.full(chain.stages, ANY), stages, np.zeros_like(stages))
+    for defer, fill, patience, warm in product(defers, FILLS, PATIENCE, warms):
+        yield GreedySetting(warm, defer, fill, patience)
 
 
 @numba.njit(cache=True, nogil=True)

@@ -7,7 +7,7 @@ rounds on every machine; only how many there are depends on the clock.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,9 +16,10 @@ from pipeloom.ir.ops import KIND_MASK, IntArray, OpKind
 from pipeloom.ir.problem import Objective, Problem
 
 from .anneal import anneal_kernel
-from .chain import ROUNDING, Chain
-from .construct import Constructor, Rows, Setting
+from .chain import ROUNDING
+from .construct import Constructor, Rows
 from .incumbent import Incumbent
+from .setting import Setting
 
 POOL = 8
 """How many settings are tuned side by side."""
@@ -34,7 +35,7 @@ COLD = 0.03
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tried:
-    """A setting and the cost of what the list scheduler makes of it."""
+    """A setting and the cost of what its constructor makes of it."""
 
     cost: float
     setting: Setting
@@ -58,7 +59,7 @@ class Tuner:
     def round(self, best: Incumbent) -> None:
         for _ in range(self._builds if self._pool else 0):
             slot = int(self._rng.integers(len(self._pool)))
-            setting = mutated(self._pool[slot].setting, self._constructor.chain, self._rng)
+            setting = self._pool[slot].setting.mutated(self._constructor.chain, self._rng)
             rows = self._constructor.build(setting)
             if rows is None:
                 continue
@@ -68,42 +69,6 @@ class Tuner:
             best.offer(rows, "search", cost)
             if best.over():
                 return
-
-
-def mutated(setting: Setting, chain: Chain, rng: np.random.Generator) -> Setting:
-    """``setting`` with one to three of its numbers changed."""
-    for _ in range(1 + int(rng.integers(3))):
-        setting = _MUTATIONS[int(rng.integers(len(_MUTATIONS)))](setting, chain, rng)
-    return setting
-
-
-def _warm_one(setting: Setting, chain: Chain, rng: np.random.Generator) -> Setting:
-    warm = setting.warm.copy()
-    warm[rng.integers(chain.stages)] += rng.choice((-1, 1))
-    return replace(setting, warm=np.clip(warm, 1, chain.capacity))
-
-
-def _warm_up_to(setting: Setting, chain: Chain, rng: np.random.Generator) -> Setting:
-    warm = setting.warm.copy()
-    warm[: rng.integers(chain.stages) + 1] += rng.choice((-1, 1))
-    return replace(setting, warm=np.clip(warm, 1, chain.capacity))
-
-
-def _defer_one(setting: Setting, chain: Chain, rng: np.random.Generator) -> Setting:
-    defer = np.minimum(setting.defer, chain.microbatches)
-    defer[rng.integers(chain.stages)] += rng.choice((-2, -1, 1, 2))
-    return replace(setting, defer=np.maximum(defer, 0))
-
-
-def _fill(setting: Setting, _: Chain, rng: np.random.Generator) -> Setting:
-    return replace(setting, fill=max(0.0, setting.fill + 0.2 * rng.standard_normal()))
-
-
-def _patience(setting: Setting, _: Chain, rng: np.random.Generator) -> Setting:
-    return replace(setting, patience=max(0.0, setting.patience + 0.2 * rng.standard_normal()))
-
-
-_MUTATIONS = (_warm_one, _warm_one, _warm_up_to, _defer_one, _fill, _patience)
 
 
 class Annealer:

@@ -185,7 +185,7 @@ def build_families(best: Incumbent) -> None:
 
 
 def construct(best: Incumbent, constructor: Constructor) -> list[Tried]:
-    """Runs the list scheduler over its family of settings, as many as it takes."""
+    """Runs the constructors over their families of settings, as many as it takes."""
     tried = []
     lags = constructor.chain.lags(best.problem.objective)
     for setting in settings(constructor.chain, best.bound.value, lags):
