@@ -13,7 +13,7 @@ stage 0's first F, and S_i is at least offset_i later).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,13 +39,22 @@ class Bound:
 
 def lower_bound(problem: Problem) -> Bound:
     """The best of all bounds that apply. Raises InfeasibleError where no schedule is valid."""
+    return max(lower_bounds(problem), key=lambda bound: bound.value)
+
+
+def lower_bounds(problem: Problem) -> Iterator[Bound]:
+    """All bounds that apply, one by one, as the tables list them: those that take longest last.
+
+    The first is there at once. Raises InfeasibleError where no schedule is valid.
+    """
     check_feasible(problem)
-    found = [Bound(bound(problem), name, words) for name, bound, words in GENERAL]
+    for name, general, words in GENERAL:
+        yield Bound(general(problem), name, words)
     chain = Chain.of(problem)
     if chain is not None:
         lags = chain.lags(problem.objective)
-        found += [Bound(bound(chain, lags), name, words) for name, bound, words in LINEAR]
-    return max(found, key=lambda bound: bound.value)
+        for name, linear, words in LINEAR:
+            yield Bound(linear(chain, lags), name, words)
 
 
 def work(problem: Problem) -> float:

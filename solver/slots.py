@@ -28,14 +28,12 @@ And from the start of F(i, 0) to the start of another op of stage i there run at
 
 from __future__ import annotations
 
+import numba
 import numpy as np
 
 from pipeloom.ir.ops import FloatArray, IntArray
 
 from .chain import Chain
-
-BLOCK = 32
-"""Stages whose paths are followed side by side: bounds the memory this takes."""
 
 
 def slots(chain: Chain, lags: FloatArray) -> float:
@@ -47,44 +45,70 @@ def slots(chain: Chain, lags: FloatArray) -> float:
 
 def slot_spans(chain: Chain, lags: FloatArray) -> FloatArray:
     """The bound of :func:`slots` by stage, shape (S,)."""
-    arcs = _Arcs(chain)
-    blocks = np.array_split(np.arange(chain.stages), -(-chain.stages // BLOCK))
-    return np.concatenate([arcs.spans(block) + lags[block] for block in blocks])
+    before, after = done_before(chain), left_after(chain)
+    leaves = chain.b + slot_wait(chain)  # B's start to the slot free
+    forward, backward = np.empty((2, chain.microbatches, chain.stages))
+    spans = [
+        _longest_path(
+            i,
+            chain.f,
+            chain.b,
+            chain.down,
+            chain.up,
+            chain.capacity,
+            leaves,
+            before[0][i],
+            before[1][i],
+            after[0][i],
+            after[1][i],
+            forward,
+            backward,
+        )
+        for i in range(chain.stages)
+    ]
+    return np.array(spans) + lags
 
 
-class _Arcs:
-    """The graph, and its longest paths from the first F's of some stages."""
-
-    def __init__(self, chain: Chain) -> None:
-        self.chain = chain
-        self.done_f, self.done_b = done_before(chain)
-        self.left_f, self.left_b = left_after(chain)
-        self.leaves = chain.b + slot_wait(chain)  # B's start to the slot free
-        self.down = chain.offset
-        self.up = ways_up(chain)
-
-    def spans(self, sources: IntArray) -> FloatArray:
-        """What each of ``sources`` spans at least."""
-        c, rows = self.chain, np.arange(len(sources))
-        # [k, i, s]: the start of F(s, k), of B(s, k), after that of F(sources[i], 0)
-        forward = np.full((c.microbatches, len(sources), c.stages), -np.inf)
-        backward = np.full_like(forward, -np.inf)
-        span = np.zeros(len(sources))
-        for k in range(c.microbatches):
-            f, b = forward[k], backward[k]
-            f[rows, sources], b[rows, sources] = self.done_f[sources, k], self.done_b[sources, k]
+@numba.njit(cache=True, nogil=True)
+def _longest_path(  # noqa: PLR0917
+    source: int,
+    f: FloatArray,
+    b: FloatArray,
+    down: FloatArray,
+    up: FloatArray,
+    capacity: IntArray,
+    leaves: FloatArray,
+    done_f: FloatArray,  # (M,) of the source, as the next three
+    done_b: FloatArray,
+    left_f: FloatArray,
+    left_b: FloatArray,
+    forward: FloatArray,  # (M, S) scratch: the start of F(s, k), of B(s, k), after F(source, 0)'s
+    backward: FloatArray,
+) -> float:
+    """What the source spans at least."""
+    microbatches, stages = forward.shape
+    span = 0.0
+    for k in range(microbatches):
+        for s in range(stages):
+            start = done_f[k] if s == source else -np.inf
             if k > 0:
-                np.maximum(f, forward[k - 1] + c.f, out=f)
-                np.maximum(b, backward[k - 1] + c.b, out=b)
-            full = np.flatnonzero(c.capacity <= k)
-            freed = backward[k - c.capacity[full], :, full].T + self.leaves[full]
-            f[:, full] = np.maximum(f[:, full], freed)
-            f[:] = np.maximum.accumulate(f - self.down, axis=1) + self.down
-            np.maximum(b[:, -1], f[:, -1] + c.f[-1], out=b[:, -1])
-            b[:] = np.maximum.accumulate((b - self.up)[:, ::-1], axis=1)[:, ::-1] + self.up
-            span = np.maximum(span, f[rows, sources] + self.left_f[sources, k])
-            span = np.maximum(span, b[rows, sources] + self.left_b[sources, k])
-        return span
+                start = max(start, forward[k - 1, s] + f[s])
+            if k >= capacity[s]:
+                start = max(start, backward[k - capacity[s], s] + leaves[s])
+            if s > 0:
+                start = max(start, forward[k, s - 1] + f[s - 1] + down[s - 1])
+            forward[k, s] = start
+        for s in range(stages - 1, -1, -1):
+            start = done_b[k] if s == source else -np.inf
+            if k > 0:
+                start = max(start, backward[k - 1, s] + b[s])
+            if s == stages - 1:
+                start = max(start, forward[k, s] + f[s])
+            else:
+                start = max(start, backward[k, s + 1] + b[s + 1] + up[s])
+            backward[k, s] = start
+        span = max(span, forward[k, source] + left_f[k], backward[k, source] + left_b[k])
+    return span
 
 
 def ways_up(chain: Chain) -> FloatArray:
@@ -117,15 +141,26 @@ def done_before(chain: Chain) -> tuple[FloatArray, FloatArray]:
     k = np.arange(chain.microbatches)
     f, b = np.empty((2, chain.stages, chain.microbatches))
     for i in range(chain.stages):
-        held = np.arange(1, chain.capacity[i] + 1)  # M_B, F(i, k)'s own included
-        gone = k[:, None] + 1 - held  # B's before F(i, k)
-        weights = np.maximum(0, gone - _waiting(chain, i, held))
-        busy = np.where(gone >= 0, gone * chain.b[i] + weights * chain.w[i], np.inf)
-        f[i] = k * chain.f[i] + busy.min(axis=1)
+        waiting = _waiting(chain, i, np.arange(chain.capacity[i] + 1))
+        f[i] = k * chain.f[i] + _least_before(chain.microbatches, chain.b[i], chain.w[i], waiting)
         late = np.maximum(0, k - _waiting(chain, i, np.array(1)))
         b[i] = np.maximum((k + 1) * chain.f[i], chain.round_trip[i]) + k * chain.b[i]
         b[i] = np.maximum(b[i], (k + 1) * chain.f[i] + k * chain.b[i] + late * chain.w[i])
     return f, b
+
+
+@numba.njit(cache=True, nogil=True)
+def _least_before(microbatches: int, b: float, w: float, waiting: FloatArray) -> FloatArray:
+    """What B's and W's take at least before F(i, k), shape (M,).
+
+    ``waiting``: the most W's that wait where so many M_B are held, F(i, k)'s own included.
+    """
+    least = np.full(microbatches, np.inf)
+    for k in range(microbatches):
+        for held in range(1, min(len(waiting) - 1, k + 1) + 1):
+            gone = k + 1 - held  # B's before F(i, k)
+            least[k] = min(least[k], gone * b + max(0.0, gone - waiting[held]) * w)
+    return least
 
 
 def left_after(chain: Chain) -> tuple[FloatArray, FloatArray]:

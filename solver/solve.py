@@ -11,11 +11,11 @@ from typing import Protocol
 import numpy as np
 
 from pipeloom.ir.errors import InfeasibleError, InputError
-from pipeloom.ir.ops import Op, OpKind, pack
+from pipeloom.ir.ops import MICROBATCH_SHIFT, STAGE_SHIFT, OpKind
 from pipeloom.ir.problem import Passing, Problem
 from pipeloom.ir.schedule import Schedule
 
-from .bounds import Bound, lower_bound
+from .bounds import Bound, lower_bounds
 from .chain import ROUNDING, Chain
 from .construct import Constructor, Rows, settings
 from .exact import BACKENDS
@@ -57,7 +57,7 @@ def optimize(
     limit, InputError for a placement or a solver that is not known.
     """
     _check(problem, solver)
-    best = Incumbent(problem, lower_bound(problem), time_limit, progress, should_stop)
+    best = Incumbent(problem, next(lower_bounds(problem)), time_limit, progress, should_stop)
     best.offer(one_at_a_time(problem), "one-at-a-time")
     with suppress(KeyboardInterrupt):  # the best so far is what the user asked for
         _PORTFOLIOS.get(solver, partial(exactly, solver=solver))(best, seed)
@@ -78,13 +78,16 @@ def _check(problem: Problem, solver: str) -> None:
 def one_at_a_time(problem: Problem) -> Rows:
     """The schedule that needs the least memory: each microbatch alone, there and back."""
     owner = problem.placement.matrix(problem.stages, problem.microbatches)
-    rows: list[list[Op]] = [[] for _ in range(problem.ranks)]
-    for j in range(problem.microbatches):
-        for s in range(problem.stages):
-            rows[owner[s, j]].append(Op(OpKind.F, s, j))
-        for s in reversed(range(problem.stages)):
-            rows[owner[s, j]] += [Op(OpKind.B, s, j), Op(OpKind.W, s, j)]
-    return tuple(map(pack, rows))
+    stages = np.arange(problem.stages)
+    back = np.repeat(stages[::-1], 2)
+    stage = np.append(stages, back)
+    kind = np.append(np.full(problem.stages, OpKind.F), np.tile([OpKind.B, OpKind.W], len(stages)))
+    ops = (stage << STAGE_SHIFT | kind) + (
+        np.arange(problem.microbatches)[:, None] << MICROBATCH_SHIFT
+    )
+    ranks = owner[stage].T.ravel()
+    counts = np.bincount(ranks, minlength=problem.ranks)
+    return tuple(np.split(ops.ravel()[np.argsort(ranks, kind="stable")], counts.cumsum()[:-1]))
 
 
 def automatically(best: Incumbent, seed: int) -> None:
@@ -118,14 +121,24 @@ def start(best: Incumbent, seed: int) -> list[Round]:
     rng = np.random.default_rng(seed)
     chain = Chain.of(best.problem)
     if chain is None:
+        bound(best)
         build_families(best)
         return [Annealer(best.problem, rng)]
     for order in warm_starts(best.problem, chain):
         best.offer(order, "warm-start")
+    bound(best)
     constructor = Constructor(best.problem, chain)
     tried = construct(best, constructor)
     tighten(best, chain)
     return [Annealer(best.problem, rng), Tuner(constructor, tried, rng)]
+
+
+def bound(best: Incumbent) -> None:
+    """Takes the bounds in closed form, one by one until one meets the best schedule."""
+    for found in lower_bounds(best.problem):
+        best.raise_bound(found)
+        if best.over():
+            return
 
 
 def tighten(best: Incumbent, chain: Chain) -> None:

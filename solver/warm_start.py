@@ -1,7 +1,6 @@
 """Schedules of the 1F1B kin that fit any memory limit: good ones before anything is searched.
 
-They need no kernel but the simulator's, so they are there at once even where the list scheduler has
-yet to be compiled. A stage keeps ``ahead`` microbatches between F and B, fewer the fewer stages are
+They are made at once, however many ops there are. A stage keeps ``ahead`` microbatches between F and B, fewer the fewer stages are
 left, in proportion where memory holds fewer than there are stages. Three stages, 2, 2 and 1 ahead,
 W's right after their B's::
 
@@ -15,12 +14,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
+import numba
 import numpy as np
 
-from pipeloom.ir.ops import IntArray, Op, OpKind, pack
+from pipeloom.ir.ops import MICROBATCH_SHIFT, STAGE_SHIFT, IntArray, OpKind
 from pipeloom.ir.problem import Problem
 
 from .chain import Chain
+
+_F, _B, _W = int(OpKind.F), int(OpKind.B), int(OpKind.W)
 
 
 def warm_starts(problem: Problem, chain: Chain) -> Iterator[tuple[IntArray, ...]]:
@@ -29,10 +31,10 @@ def warm_starts(problem: Problem, chain: Chain) -> Iterator[tuple[IntArray, ...]
     share = float(chain.capacity.min()) / chain.stages
     waits = (list(stages), [0] * chain.stages, [chain.microbatches] * chain.stages)
     for slope, wait in product((share,) if share < 1 else (1.0, 2.0), waits):
-        rows: list[list[Op]] = [[] for _ in range(problem.ranks)]
+        rows = [np.empty(0, dtype=np.int64)] * problem.ranks
         for i, ahead in enumerate(warm_up(chain, slope)):
             rows[chain.ranks[i]] = in_turn(chain, i, ahead, wait[i])
-        yield tuple(map(pack, rows))
+        yield tuple(rows)
 
 
 def warm_up(chain: Chain, slope: float) -> list[int]:
@@ -42,23 +44,36 @@ def warm_up(chain: Chain, slope: float) -> list[int]:
     return [int(n) for n in np.minimum(ahead, chain.capacity)]
 
 
-def in_turn(chain: Chain, stage: int, ahead: int, wait: int) -> list[Op]:
+def in_turn(chain: Chain, stage: int, ahead: int, wait: int) -> IntArray:
     """``ahead`` F's, then B and F in turn; at most ``wait`` W's are left, fewer where F needs room.
 
-    ``ahead`` M_B fit in the stage's memory.
+    Packed ops. ``ahead`` M_B fit in the stage's memory.
     """
-    ops: list[Op] = []
-    m_b, m_w, limit = chain.m_b[stage], chain.m_w[stage], chain.limit[stage]
-    forwards = weights = 0
-    for k in range(chain.microbatches):
-        while forwards < min(k + ahead, chain.microbatches):
+    ops = np.empty(3 * chain.microbatches, dtype=np.int64)
+    _fill(ops, ahead, wait, chain.m_b[stage], chain.m_w[stage], chain.limit[stage])
+    ops += stage << STAGE_SHIFT
+    return ops
+
+
+@numba.njit(cache=True, nogil=True)
+def _fill(  # noqa: PLR0917
+    ops: IntArray, ahead: int, wait: int, m_b: float, m_w: float, limit: float
+) -> None:
+    """The packed ops of :func:`in_turn`, as on stage 0."""
+    microbatches = len(ops) // 3
+    at = forwards = weights = 0
+    for k in range(microbatches):
+        while forwards < min(k + ahead, microbatches):
             while weights < k and (1 + forwards - k) * m_b + (k - weights) * m_w > limit:
-                ops.append(Op(OpKind.W, stage, weights))
-                weights += 1
-            ops.append(Op(OpKind.F, stage, forwards))
-            forwards += 1
-        ops.append(Op(OpKind.B, stage, k))
+                ops[at] = weights << MICROBATCH_SHIFT | _W
+                weights, at = weights + 1, at + 1
+            ops[at] = forwards << MICROBATCH_SHIFT | _F
+            forwards, at = forwards + 1, at + 1
+        ops[at] = k << MICROBATCH_SHIFT | _B
+        at += 1
         while weights < k + 1 - wait:
-            ops.append(Op(OpKind.W, stage, weights))
-            weights += 1
-    return ops + [Op(OpKind.W, stage, k) for k in range(weights, chain.microbatches)]
+            ops[at] = weights << MICROBATCH_SHIFT | _W
+            weights, at = weights + 1, at + 1
+    for k in range(weights, microbatches):
+        ops[at] = k << MICROBATCH_SHIFT | _W
+        at += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
-from pipeloom.ir.ops import format_order, pack, unpack
+from pipeloom.ir.ops import format_order, unpack
 from pipeloom.ir.problem import Problem
 from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.ir.schedule import Schedule
@@ -34,7 +34,7 @@ def chain(limit: float, stages: int = 3, microbatches: int = 3) -> Chain:
 def test_a_forward_without_room_waits_for_a_weight_gradient(
     limit: float, wait: int, expected: str
 ) -> None:
-    assert format_order(unpack(pack(in_turn(chain(limit), 0, 2, wait)))) == expected
+    assert format_order(unpack(in_turn(chain(limit), 0, 2, wait))) == expected
 
 
 def test_warm_ups_share_what_memory_holds() -> None:
