@@ -99,7 +99,7 @@ def test_an_interrupt_returns_the_best_so_far() -> None:
         if progress.source == "search":
             raise KeyboardInterrupt
 
-    schedule = optimize(zero_bubble(1.25), progress=interrupt)
+    schedule = optimize(zero_bubble(0.5), progress=interrupt)
     assert schedule.report is not None
     assert schedule.report.family == "search"
     assert schedule.report.status is Status.FEASIBLE
