@@ -1,7 +1,8 @@
 """A schedule document as plain facts: what the verifiers read, and all they take from others.
 
-Nothing here knows Schedule, Problem, Costs or the simulator; only JSON is read, with every fault
-of its shape noted, so that the checks built on it can disagree with the code they check.
+Nothing here knows Schedule, Problem, Costs or the simulator; only JSON is read, so that the checks
+built on it can disagree with the code they check. A document of another shape is no schedule at all:
+it is wrong input, not an invalid schedule.
 """
 
 from __future__ import annotations
@@ -15,6 +16,17 @@ from .reading import Reader, is_amount, is_matrix
 
 KINDS = ("F", "B", "W", "BW")
 PASSINGS = ("activations", "weights", "mixed")
+TENSORS = ("weight", "gradient")
+_REPORT = (
+    "objective",
+    "period",
+    "makespan",
+    "bubble_rate",
+    "lower_bound",
+    "gap",
+    "status",
+    "peak_memory",
+)
 
 
 class Run(NamedTuple):
@@ -96,9 +108,9 @@ class Facts:
         return [run for row in self.order for run in row]
 
 
-def read_facts(document: object, where: str, errors: list[str]) -> Facts | None:
-    """The facts of ``document``; None, with the reasons in ``errors``, where its shape is wrong."""
-    reader = Reader(document, where, errors)
+def read_facts(document: object, where: str) -> Facts:
+    """The facts of ``document``. Raises InputError with every fault of its shape."""
+    reader = Reader(document, where, [])
     reader.format("pipeloom.schedule")
     profile = reader.child("profile")
     profile.format("pipeloom.profile")
@@ -110,8 +122,7 @@ def read_facts(document: object, where: str, errors: list[str]) -> Facts | None:
     lists = reader.items("order")
     if len(lists) != ranks:
         reader.wrong("order", f"{len(lists)} lists", f"{ranks} lists, one a rank")
-    if errors:  # what follows counts on as many lists as ranks
-        return None
+    reader.finish()  # what follows counts on as many lists as ranks
     stage_facts = _stages(profile, stages)
     network = _network(profile, ranks)
     order = [_row(reader, rank, entry) for rank, entry in enumerate(lists)]
@@ -124,10 +135,12 @@ def read_facts(document: object, where: str, errors: list[str]) -> Facts | None:
         network,
         _limit(reader, ranks),
         order,
-        reader.child("report").data,
+        _report(reader),
     )
     _check_range(facts, reader)
-    return None if errors else facts
+    _check_transfers(reader)
+    reader.finish()
+    return facts
 
 
 def _stages(profile: Reader, stages: int) -> list[StageFacts]:
@@ -231,3 +244,23 @@ def _check_range(facts: Facts, reader: Reader) -> None:
                 f"{reader.where}: order[{run.rank}][{run.at}]: {run} is outside "
                 f"{facts.stages} stage(s) and {facts.microbatches} microbatch(es)"
             )
+
+
+def _report(reader: Reader) -> dict[str, Any]:
+    """What the report says, unread; null where it says that something is not known."""
+    report = reader.child("report")
+    for key in _REPORT:
+        report.get(key, "a value, or null", lambda _: True, None)
+    return report.data
+
+
+def _check_transfers(reader: Reader) -> None:
+    for i, entry in enumerate(reader.items("transfers") if reader.has("transfers") else []):
+        item = Reader(entry, f"{reader.where}: transfers[{i}]", reader.errors)
+        item.get("tensor", " or ".join(TENSORS), lambda v: v in TENSORS, TENSORS[0])
+        for key in ("stage", "copy", "from", "to", "after", "before"):
+            item.count(key)
+        if item.has("room"):
+            item.count("room")
+        item.number("start")
+        item.number("end")

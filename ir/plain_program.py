@@ -74,13 +74,13 @@ class ProgramFacts:
     later: dict[int, int]
 
 
-def read_program(document: object, where: str, errors: list[str]) -> ProgramFacts | None:
-    """The facts of ``document``; None, with the reasons in ``errors``, where its shape is wrong."""
-    reader = Reader(document, where, errors)
+def read_program(document: object, where: str) -> ProgramFacts:
+    """The facts of ``document``. Raises InputError with every fault of its shape."""
+    reader = Reader(document, where, [])
     reader.format("pipeloom.program")
-    schedule = read_facts(reader.data.get("schedule"), f"{where}: schedule", errors)
-    if schedule is None:
-        return None
+    plan = reader.child("schedule").data
+    reader.finish()
+    schedule = read_facts(plan, f"{where}: schedule")
     lines = [
         [_line(reader, rank, at, text) for at, text in enumerate(texts)]
         for rank, texts in enumerate(_lists(reader, "instructions", schedule.ranks))
@@ -89,9 +89,8 @@ def read_program(document: object, where: str, errors: list[str]) -> ProgramFact
         [_buffer(reader, rank, at, text) for at, text in enumerate(texts)]
         for rank, texts in enumerate(_lists(reader, "buffers", schedule.ranks))
     ]
-    moves = _moves(Reader(reader.data.get("schedule"), f"{where}: schedule", errors))
-    if errors:
-        return None
+    reader.finish()
+    moves = _moves(plan)
     homes = _homes(schedule)
     later = _later(moves)
     earlier = {after: before for before, after in later.items()}
@@ -105,14 +104,13 @@ def read_program(document: object, where: str, errors: list[str]) -> ProgramFact
 
 
 def _lists(reader: Reader, key: str, ranks: int) -> list[list[Any]]:
-    lists = reader.items(key)
-    if len(lists) != ranks or not all(isinstance(entry, list) for entry in lists):
-        reader.wrong(key, lists, f"{ranks} lists, one a rank")
-        return []
-    return lists
+    def accept(value: Any) -> bool:
+        lists = value if isinstance(value, list) else []
+        return len(lists) == ranks and all(isinstance(entry, list) for entry in lists)
+
+    return reader.get(key, f"{ranks} lists, one a rank", accept, [])
 
 
-TENSORS = ("weight", "gradient")
 _NAMED = r"(?P<kind>x|dy|w|dw)(?P<stage>[0-9]{1,9})\.(?P<index>[0-9]{1,9})"
 _FORMS = {
     "recv": rf"recv {_NAMED} from (?P<peer>[0-9]{{1,9}}) into (?P<buffer>[0-9]{{1,9}})",
@@ -161,15 +159,9 @@ def _buffer(reader: Reader, rank: int, at: int, text: object) -> tuple[str, int]
     return "", 0
 
 
-def _moves(schedule: Reader) -> list[Move]:
-    entries = schedule.items("transfers") if schedule.has("transfers") else []
-    moves = []
-    for i, entry in enumerate(entries):
-        item = Reader(entry, f"{schedule.where}: transfers[{i}]", schedule.errors)
-        tensor = item.get("tensor", " or ".join(TENSORS), lambda v: v in TENSORS, TENSORS[0])
-        numbers = (item.count(key) for key in ("stage", "copy", "from", "to", "after"))
-        moves.append(Move(tensor, *numbers))
-    return moves
+def _moves(schedule: dict[str, Any]) -> list[Move]:
+    keys = ("tensor", "stage", "copy", "from", "to", "after")
+    return [Move(*(entry[key] for key in keys)) for entry in schedule.get("transfers") or []]
 
 
 def _homes(schedule: Facts) -> dict[tuple[str, int, int], Run]:

@@ -27,12 +27,9 @@ _Arrivals = dict[tuple[int, int], float]
 def verify_schedule(document: dict[str, Any]) -> list[str]:
     """Every breach of the contract in a schedule document, one readable line each; empty: valid.
 
-    A document of the wrong shape gives the faults of its shape alone.
+    Raises InputError, a line for each fault, for what has not the shape of a schedule document.
     """
-    errors: list[str] = []
-    facts = read_facts(document, "schedule", errors)
-    if facts is None:
-        return errors
+    facts = read_facts(document, "schedule")
     first = _first_runs(facts)
     return [
         *_completeness(facts),

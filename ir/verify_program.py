@@ -21,12 +21,10 @@ _Op = tuple[str, int, int]
 def verify_program(document: dict[str, Any]) -> list[str]:
     """Every breach in a program document, one readable line each; empty: valid.
 
-    Its schedule is verified too. A document of the wrong shape gives the faults of its shape alone.
+    Its schedule is verified too. Raises InputError, a line for each fault, for what has not the
+    shape of a program document.
     """
-    errors: list[str] = []
-    facts = read_program(document, "program", errors)
-    if facts is None:
-        return errors
+    facts = read_program(document, "program")
     violations = [f"schedule: {line}" for line in verify_schedule(document["schedule"])]
     for rank in range(facts.schedule.ranks):
         violations += _Replay(facts, rank).violations()

@@ -245,22 +245,49 @@ def test_optimal_where_bound_and_cost_are_equal() -> None:
         (("report",), None, "schedule: report: expected an object, got null"),
     ],
 )
-def test_a_wrong_shape_is_named(path: tuple[str | int, ...], value: object, expected: str) -> None:
+def test_a_wrong_shape_is_wrong_input(
+    path: tuple[str | int, ...], value: object, expected: str
+) -> None:
     document = written_by_hand()
     inner: Any = document
     for key in path[:-1]:
         inner = inner[key]
     inner[path[-1]] = value
-    violations = verify_schedule(document)
-    assert any(line.startswith(expected) for line in violations), violations
+    assert any(line.startswith(expected) for line in faults(document)), faults(document)
+
+
+def faults(document: Any) -> tuple[str, ...]:
+    """What the verifier says of a document that it cannot read."""
+    with pytest.raises(InputError) as caught:
+        verify_schedule(document)
+    return caught.value.errors
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        (("profile", "stages", 1, "t_w"), "profile: stages[1]: t_w: missing; expected a finite"),
+        (("order", 1, 0, "start"), "order[1][0]: start: missing; expected a finite number >= 0"),
+        (("report", "status"), "report: status: missing; expected a value, or null"),
+        (("report",), "report: missing; expected an object"),
+    ],
+)
+def test_a_missing_key_is_wrong_input(path: tuple[str | int, ...], expected: str) -> None:
+    document = written_by_hand()
+    inner: Any = document
+    for key in path[:-1]:
+        inner = inner[key]
+    del inner[path[-1]]
+    (line,) = faults(document)
+    assert line.startswith(f"schedule: {expected}")
 
 
 def test_a_schedule_cannot_leave_out_its_limit() -> None:
     document = written_by_hand()
     del document["memory_limit"]
-    assert verify_schedule(document) == [
-        "schedule: memory_limit: missing; expected one number a rank, or null"
-    ]
+    assert faults(document) == (
+        "schedule: memory_limit: missing; expected one number a rank, or null",
+    )
 
 
 @pytest.mark.parametrize("document", [{"format": "pipeloom.program"}, {"format": 7}])
@@ -270,8 +297,8 @@ def test_another_format_is_refused(document: Document) -> None:
 
 
 @pytest.mark.parametrize("document", [{}, [], None, 3])
-def test_what_is_no_document_at_all_is_named(document: Any) -> None:
-    assert verify_schedule(document) != []
+def test_what_is_no_document_at_all_is_wrong_input(document: Any) -> None:
+    assert faults(document) != ()
 
 
 def test_many_missing_ops_are_named_up_to_a_point() -> None:
@@ -309,7 +336,7 @@ def test_wrong_links_are_named(links: Document, expected: str) -> None:
     document = written_by_hand()
     document["profile"]["links"] = links
     assert any(
-        v.startswith(f"schedule: profile: links: {expected}") for v in verify_schedule(document)
+        line.startswith(f"schedule: profile: links: {expected}") for line in faults(document)
     )
 
 

@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
+from pipeloom.ir.errors import InputError
 from pipeloom.ir.files import dump_schedule
 from pipeloom.ir.profile import Link, Links, Profile, StageProfile
+from pipeloom.ir.verify import verify_schedule
 from pipeloom.ir.verify_transfers import arrivals, verify_transfers
 from pipeloom.solver.families import build_family
 
@@ -109,18 +111,33 @@ def test_damage_is_named(damage: Callable[[Document], None], violations: list[st
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
-        ("tensor", "weights", "tensor: expected weight or gradient, got 'weights'"),
         ("stage", 2, "stage: expected less than 2, got 2"),
         ("to", 2, "goes from rank 0 to 2; there are 2 ranks"),
         ("to", 0, "goes from rank 0 to itself"),
-        ("after", None, "after: expected a whole number >= 0, got None"),
         ("after", 9, "after: expected at most 8, the number of rank 0's ops, got 9"),
-        ("start", "soon", "start: expected a time, got 'soon'"),
     ],
 )
-def test_a_misshapen_transfer_is_named(key: str, value: object, words: str) -> None:
+def test_a_transfer_out_of_range_is_named(key: str, value: object, words: str) -> None:
     valid = document()
     valid["transfers"][0][key] = value
     assert verify_transfers(valid) == [f"transfers[0]: {words}"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("tensor", "weights", 'tensor: expected weight or gradient, got "weights"'),
+        ("after", None, "after: expected a whole number >= 0, got null"),
+        ("room", -1, "room: expected a whole number >= 0, got -1"),
+        ("start", "soon", 'start: expected a finite number >= 0, got "soon"'),
+    ],
+)
+def test_a_misshapen_transfer_is_wrong_input(key: str, value: object, words: str) -> None:
+    valid = document()
+    valid["transfers"][0][key] = value
+    with pytest.raises(InputError) as caught:
+        verify_schedule(valid)
+    assert caught.value.errors == (f"schedule: transfers[0]: {words}",)
     valid["transfers"] = [7]
-    assert verify_transfers(valid) == ["transfers[0]: expected an object, got 7"]
+    with pytest.raises(InputError, match=r"transfers\[0\]: expected an object, got 7"):
+        verify_schedule(valid)

@@ -315,6 +315,15 @@ def test_verify_says_ok_or_every_violation(
     assert [f"{schedule}: {v}" for v in answer.json["violations"]] == lines
 
 
+def test_verify_of_what_lacks_a_key(pipeloom: Command, schedule: Path) -> None:
+    document = json.loads(schedule.read_text())
+    del document["order"][1][0]["end"]
+    schedule.write_text(json.dumps(document))
+    done = pipeloom("verify", schedule)
+    expected = "schedule: order[1][0]: end: missing; expected a finite number >= 0"
+    assert (done.code, done.out, done.err) == (2, "", f"pipeloom: {schedule}: {expected}\n")
+
+
 def test_verify_of_a_program(pipeloom: Command, schedule: Path, tmp_path: Path) -> None:
     program = tmp_path / "program.json"
     assert pipeloom("compile", schedule, "-o", program).code == 0
