@@ -16,6 +16,7 @@ _TIMES = ("t_f", "t_b", "t_w")
 # larger ones are mistakes, and arrays of that size would exhaust memory
 MOST_RANKS, MOST_STAGES = 4096, 65_536
 SLOWEST = 1e-9  # gigabytes a second
+MOST_AMOUNT = 1e80  # what millions of ops and delays sum up to is still a number for a schedule
 _SIZES = ("activation_bytes", "weight_bytes", "grad_bytes", "optimizer_bytes")
 _STAGE_KEYS = (*_TIMES, "m_b", "m_w", *_SIZES)
 _LINK_KEYS = ("latency", "gigabytes_per_second")
@@ -103,12 +104,19 @@ def _stages(reader: Reader, ranks: int) -> tuple[StageProfile, ...]:
 
 
 def _stage(reader: Reader) -> StageProfile:
-    t_f, t_b, t_w = map(reader.number, _TIMES)
-    m_b, m_w = reader.number("m_b", 1.0), reader.number("m_w")
+    t_f, t_b, t_w = (_amount(reader, key) for key in _TIMES)
+    m_b, m_w = _amount(reader, "m_b", 1.0), _amount(reader, "m_w")
     if m_w > m_b:
         reader.wrong("m_w", m_w, f"at most m_b ({m_b:g})")
-    activation, weight, grad, optimizer = map(reader.optional_number, _SIZES)
-    return StageProfile(t_f, t_b, t_w, m_b, m_w, activation, weight, grad, optimizer)
+    sizes = (_amount(reader, key) if reader.has(key) else None for key in _SIZES)
+    return StageProfile(t_f, t_b, t_w, m_b, m_w, *sizes)
+
+
+def _amount(reader: Reader, key: str, default: float = 0.0) -> float:
+    value = reader.number(key, default)
+    if value > MOST_AMOUNT:
+        reader.wrong(key, value, f"at most {MOST_AMOUNT:g}")
+    return value
 
 
 def _t_comm(reader: Reader, ranks: int | None) -> float | tuple[tuple[float, ...], ...] | None:
@@ -116,10 +124,12 @@ def _t_comm(reader: Reader, ranks: int | None) -> float | tuple[tuple[float, ...
         return None
     value = reader.data["t_comm"]
     if is_amount(value):
-        return float(value)
+        return _amount(reader, "t_comm")
     if ranks is None and isinstance(value, list):
         return None
     if ranks is not None and is_matrix(value, ranks):
+        if max(map(max, value)) > MOST_AMOUNT:
+            reader.wrong("t_comm", max(map(max, value)), f"at most {MOST_AMOUNT:g} each")
         return tuple(tuple(map(float, row)) for row in value)
     size = ranks or "P"
     reader.wrong("t_comm", value, f"a finite number >= 0 or a {size} x {size} matrix of them")
@@ -148,7 +158,7 @@ def _are_ranks(values: list[Any], ranks: int | None) -> bool:
 
 def _link(reader: Reader, latency: float) -> Link:
     if reader.has("latency"):
-        latency = reader.number("latency")
+        latency = _amount(reader, "latency")
     bandwidth = reader.number("gigabytes_per_second", 1.0)
     if bandwidth < SLOWEST and "gigabytes_per_second" in reader.data:
         least = f"at least {SLOWEST:g}, a byte a second" if bandwidth else "more than 0"

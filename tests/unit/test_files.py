@@ -110,6 +110,19 @@ def test_a_program_without_a_schedule_is_one_fault(schedule: dict[str, Any], got
     assert caught.value.errors == (f"p.json: schedule: {got}",)
 
 
+@pytest.mark.parametrize("family", ["zb-h2", "interleaved-1f1b:3", "weipipe-interleave"])
+def test_the_schedules_of_the_largest_profile_can_be_read(family: str) -> None:
+    stage = dict.fromkeys(("t_f", "t_b", "t_w", "m_b", "m_w", "weight_bytes", "grad_bytes"), 1e80)
+    links = {"latency": 1e80, "gigabytes_per_second": 1e-9}
+    document = {"format": "pipeloom.profile", "version": 1, "ranks": 3, "stages": [stage]}
+    profile = parse_profile(document | {"links": links}, "profile")
+    schedule = dump_schedule(build_family(family, profile, 50))
+    assert verify_schedule(schedule) == []
+    assert parse_schedule(schedule, "schedule").problem.profile == profile.split(
+        3 if ":3" in family else 1
+    )
+
+
 def test_a_matrix_of_delays_is_lists_of_lists() -> None:
     """A dumped profile kept the matrix's tuples, which no reader and no verifier takes."""
     delays = Profile((StageProfile(1.0, 1.0, 1.0),) * 2, 2, ((0.0, 0.5), (1.0, 0.0)))

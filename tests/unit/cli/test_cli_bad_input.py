@@ -71,6 +71,14 @@ PROFILES: dict[str, tuple[dict[str, Any], list[str]]] = {
         {"stages": [stage(t_f=10**400), stage()]},
         [f"stages[0]: t_f: expected a finite number >= 0, got 1{'0' * 56}..."],
     ),
+    "times that sum up to more than a schedule can hold": (
+        {"stages": [stage(t_f=1e81), stage(m_b=1e90)], "t_comm": [[0, 1e100], [0, 0]]},
+        [
+            "stages[0]: t_f: expected at most 1e+80, got 1e+81",
+            "stages[1]: m_b: expected at most 1e+80, got 1e+90",
+            "t_comm: expected at most 1e+80 each, got 1e+100",
+        ],
+    ),
     "a boolean as a time": (
         {"stages": [stage(t_f=True), stage()]},
         ["stages[0]: t_f: expected a finite number >= 0, got true"],
