@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import frontier, receives, simulator, table5
+from . import frontier, receives, simulator, table5, weipipe
 
 BENCHMARKS: dict[str, Callable[[list[str]], int]] = {
     "simulator": simulator.main,
     "table5": table5.main,
+    "weipipe": weipipe.main,
     "receives": receives.main,
     "frontier": frontier.main,
 }

@@ -63,11 +63,21 @@ def owned(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
     )
 
 
+def size(profile: Profile, kind: TravelKind, stage: int) -> float:
+    """Bytes of one transfer of the stage's weights or gradient.
+
+    Unknown gradient bytes count as the weights', unknown weight bytes as 0.
+    """
+    sizes = profile.stages[stage]
+    if kind is TravelKind.GRADIENT and sizes.grad_bytes is not None:
+        return sizes.grad_bytes
+    return sizes.weight_bytes or 0.0
+
+
 def travel_delays(problem: Problem, transfers: Sequence[Transfer]) -> FloatArray:
     """How long each transfer takes, shape (number of transfers,).
 
-    ``links`` with the stage's ``weight_bytes`` or ``grad_bytes`` where the profile has links
-    (unknown gradient bytes count as the weights', unknown weights as 0), else ``t_comm``, else 0.
+    ``links`` with the transfer's :func:`size` where the profile has links, else ``t_comm``, else 0.
     """
     profile = problem.profile
     tables = {
@@ -80,8 +90,4 @@ def travel_delays(problem: Problem, transfers: Sequence[Transfer]) -> FloatArray
 def _delays(profile: Profile, kind: TravelKind, stage: int) -> FloatArray:
     if profile.links is None:
         return profile.delays(None)
-    sizes = profile.stages[stage]
-    size = sizes.weight_bytes
-    if kind is TravelKind.GRADIENT and sizes.grad_bytes is not None:
-        size = sizes.grad_bytes
-    return profile.link_delays(size or 0.0)
+    return profile.link_delays(size(profile, kind, stage))

@@ -66,11 +66,15 @@ class Last(nn.Module):
 
 @dataclass(frozen=True)
 class TinyTransformer:
-    """A model source: one block a stage, each with weights of its own, embedding and head tied."""
+    """A model source: one block a stage, each with weights of its own, embedding and head tied.
+
+    Where it is ``uneven``, stages with odd numbers have two blocks.
+    """
 
     dtype: torch.dtype = torch.float64
     rows: int = 2
     rate: float = 0.1
+    uneven: bool = False
 
     def stages(self, count: int) -> Sequence[Callable[[], nn.Module]]:
         return [partial(self._stage, s, count) for s in range(count)]
@@ -78,11 +82,14 @@ class TinyTransformer:
     def _stage(self, stage: int, count: int) -> nn.Module:
         with torch.random.fork_rng():
             torch.manual_seed(100 + stage)
-            module: nn.Module = Block(WIDTH)
+            blocks = 2 if self.uneven and stage % 2 else 1
+            module: nn.Module
             if stage == 0:
-                module = First(1)
+                module = First(blocks)
             elif stage == count - 1:
-                module = Last(1)
+                module = Last(blocks)
+            else:
+                module = Block(WIDTH) if blocks == 1 else nn.Sequential(Block(WIDTH), Block(WIDTH))
         return module.to(self.dtype)
 
     def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:

@@ -18,7 +18,7 @@ from pipeloom.ir.program import (
     WaitReceive,
     WaitSend,
 )
-from pipeloom.ir.schedule import Schedule, TravelKind
+from pipeloom.ir.schedule import Schedule
 from pipeloom.ir.travel import journeys, previous
 
 from .rows import Row
@@ -28,7 +28,7 @@ from .transfers import travelling
 def free_travelled(program: Program) -> Program:
     """Frees what a rank received once it has been sent on and used for the last time.
 
-    An op uses the copy of its weights that came last. Waits for sends that follow the rank's last
+    An op uses the copy of its weights that was waited for last. Waits for sends that follow the rank's last
     op go to the very end, where they overlap the optimizer's step, except for the owners' own
     weights, which that step changes.
     """
@@ -47,11 +47,26 @@ def _drained(row: Row, copies: set[Tensor]) -> Row:
 
 def _with_frees(row: Row, uses: dict[Instruction, list[Tensor]]) -> Row:
     last = {tensor: i for i, item in enumerate(row) for tensor in uses.get(item, ())}
+    last |= _last_computes(row, last)
     frees: dict[int, list[Instruction]] = defaultdict(list)
     for item in row:
         if isinstance(item, Receive):
             frees[last[item.tensor]].append(Free(item.tensor))
     return tuple(new for i, item in enumerate(row) for new in (item, *frees.get(i, ())))
+
+
+def _last_computes(row: Row, last: dict[Tensor, int]) -> dict[Tensor, int]:
+    """Where a compute uses received weights later than all else does."""
+    here: dict[int, Tensor] = {}  # by stage: what came last
+    later = {}
+    for i, item in enumerate(row):
+        if isinstance(item, WaitReceive) and item.tensor.kind is TensorKind.WEIGHT:
+            here[item.tensor.stage] = item.tensor
+        elif isinstance(item, Compute) and item.op.kind is not OpKind.W:
+            tensor = here.get(item.op.stage)
+            if tensor is not None and i > last[tensor]:
+                later[tensor] = i
+    return later
 
 
 def _copies(schedule: Schedule) -> set[Tensor]:
@@ -64,25 +79,15 @@ def _copies(schedule: Schedule) -> set[Tensor]:
 
 
 def _uses(schedule: Schedule) -> dict[Instruction, list[Tensor]]:
-    """The received tensors that must still be there when an instruction of their rank comes."""
+    """The received tensors that must still be there when an instruction, no compute, comes."""
     tensors = travelling(schedule)
     uses: dict[Instruction, list[Tensor]] = defaultdict(list)
-    came: defaultdict[tuple[int, int], list[tuple[int, Tensor]]] = defaultdict(list)
-    for x, (t, earlier) in enumerate(
-        zip(schedule.transfers, previous(schedule.transfers), strict=True)
-    ):
+    for x, earlier in enumerate(previous(schedule.transfers)):
         uses[WaitReceive(tensors[x])].append(tensors[x])
         if earlier is not None:
             uses[WaitSend(tensors[x])].append(tensors[earlier])
-        if t.kind is TravelKind.WEIGHT:
-            came[t.target, t.stage].append((t.before, tensors[x]))
     for journey in journeys(schedule.transfers).values():
         tensor = tensors[journey[-1]]
         if tensor.kind is TensorKind.GRADIENT:
             uses[Step(tensor.stage)].append(tensor)
-    for rank in range(len(schedule.order)):
-        for i, op in enumerate(schedule.ops(rank)):
-            here = [visit for visit in came[rank, op.stage] if visit[0] <= i]
-            if here and op.kind is not OpKind.W:
-                uses[Compute(op)].append(max(here)[1])
     return uses

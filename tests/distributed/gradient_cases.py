@@ -16,7 +16,8 @@ from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.ir.schedule import Schedule
 from pipeloom.ir.simulate import timed
 from pipeloom.runtime.pipeline import Pipeline
-from pipeloom.solver.families import FAMILIES, build_family
+from pipeloom.solver.families import build_family
+from tests.families import families_of
 from tests.models import TinyTransformer, reference
 
 BOUNDS = {torch.float32: 1e-6, torch.float64: 1e-12}
@@ -54,7 +55,8 @@ class Outcome:
 def cases(ranks: int) -> list[Case]:
     """Every family that travels by activations, in both dtypes; on two ranks, three steps too."""
     one, many = MICROBATCHES[ranks]
-    names = [name for name in FAMILIES if passing(name, ranks, one) is Passing.ACTIVATIONS]
+    fitting = families_of(ranks)
+    names = [name for name in fitting if passing(name, ranks, one) is Passing.ACTIVATIONS]
     plain = itertools.product([*names, V], (one, many), BOUNDS)
     trained = [Case(name, ranks, one, torch.float64, steps=3) for name in (*names, V)]
     return [Case(name, ranks, m, dtype) for name, m, dtype in plain] + trained * (ranks == 2)

@@ -16,6 +16,7 @@ from pipeloom.ir.simulate import timed
 from pipeloom.runtime.pipeline import Pipeline
 from pipeloom.solver.families import build_family
 from tests.distributed.gradient_cases import difference
+from tests.families import RINGS, fits
 from tests.models import TinyTransformer, reference
 
 BOUNDS = {torch.float32: 1e-6, torch.float64: 1e-12}
@@ -94,12 +95,16 @@ class Case:
     dtype: torch.dtype
     steps: int = 0
     memory: bool = True
+    family: str = "weipipe-interleave"
+    uneven: bool = False
 
     def __str__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
         steps = f"-{self.steps}steps" if self.steps else ""
         counted = "" if self.memory else "-uncounted"
-        return f"{self.variant}-{self.ranks}x{self.microbatches}-{dtype}{steps}{counted}"
+        name = f"{self.family}-{self.variant}"
+        uneven = "-uneven" if self.uneven else ""
+        return f"{name}{uneven}-{self.ranks}x{self.microbatches}-{dtype}{steps}{counted}"
 
 
 @dataclass(frozen=True)
@@ -113,6 +118,24 @@ class Outcome:
 
 
 def cases(ranks: int) -> list[Case]:
+    return variant_cases(ranks) + family_cases(ranks)
+
+
+def family_cases(ranks: int) -> list[Case]:
+    """Every family on uneven layers, with M = P, 2P and 3P + 1."""
+    found = []
+    for name in RINGS:
+        if fits(name, ranks):
+            case = Case("published", ranks, 2 * ranks, torch.float64, 3, False, name, True)
+            plain = replace(case, steps=0, memory=True)
+            for count in (ranks, 2 * ranks, 3 * ranks + 1):
+                found += [replace(plain, microbatches=count, dtype=dtype) for dtype in BOUNDS]
+            found.append(case)
+    return found
+
+
+def variant_cases(ranks: int) -> list[Case]:
+    """Interleave's order and others of the same ops, on one block a stage."""
     found = [
         Case("published", ranks, count, dtype) for count in MICROBATCHES[ranks] for dtype in BOUNDS
     ]
@@ -125,7 +148,7 @@ def cases(ranks: int) -> list[Case]:
 
 def schedule(case: Case) -> Schedule:
     profile = Profile((StageProfile(2.0, 2.0, 1.5),) * case.ranks, case.ranks, t_comm=0.1)
-    plan = build_family("weipipe-interleave", profile, case.microbatches)
+    plan = build_family(case.family, profile, case.microbatches)
     return VARIANTS[case.variant](plan)
 
 
@@ -136,7 +159,7 @@ def run_cases(chosen: list[Case]) -> list[Outcome]:
 
 
 def run_case(case: Case) -> Outcome:
-    source, stages = TinyTransformer(case.dtype), case.ranks
+    source, stages = TinyTransformer(case.dtype, uneven=case.uneven), case.ranks
     tied = [sorted({s for s, _ in group}) for group in source.tied(stages)]
     program = compile_schedule(schedule(case), tied=tied)
     trains, steps = case.steps > 0, max(1, case.steps)

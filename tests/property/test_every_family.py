@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pipeloom.ir.errors import InfeasibleError, InputError
@@ -14,6 +14,7 @@ from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.ir.schedule_format import dump_schedule
 from pipeloom.ir.verify import verify_schedule
 from pipeloom.solver.families import FAMILIES, build_family, find_family
+from tests.families import fits
 
 TIMES = st.one_of(st.just(0.0), st.floats(0.01, 50.0))
 NAMES = st.sampled_from([*FAMILIES, "interleaved-1f1b:1", "interleaved-1f1b:3"])
@@ -42,6 +43,7 @@ def document(name: str, profile: Profile, microbatches: int) -> dict[str, Any]:
 @given(NAMES, profiles(), st.integers(1, 11))
 @settings(max_examples=150, deadline=None)
 def test_every_family_is_valid(name: str, profile: Profile, microbatches: int) -> None:
+    assume(fits(name, profile.ranks))
     assert verify_schedule(document(name, profile, microbatches)) == []
 
 
@@ -50,6 +52,7 @@ def test_every_family_is_valid(name: str, profile: Profile, microbatches: int) -
 def test_the_smallest_limit_is_the_least_that_serves(
     name: str, profile: Profile, microbatches: int, share: float
 ) -> None:
+    assume(fits(name, profile.ranks))
     timing = build_family(name, profile, microbatches).timing
     assert timing is not None
     peak = max(timing.peak_memory)
@@ -65,6 +68,7 @@ def test_the_smallest_limit_is_the_least_that_serves(
 @given(NAMES, profiles(), st.integers(1, 6))
 @settings(max_examples=50, deadline=None)
 def test_a_family_supports_its_own_problem(name: str, profile: Profile, microbatches: int) -> None:
+    assume(fits(name, profile.ranks))
     schedule = build_family(name, profile, microbatches)
     assert find_family(name).supports(schedule.problem) is None
     assert schedule.report is not None

@@ -14,6 +14,7 @@ from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.ir.program_format import dump_program
 from pipeloom.ir.verify_program import verify_program
 from pipeloom.solver.families import FAMILIES, build_family
+from tests.families import fits
 
 TIMES = st.one_of(st.just(0.0), st.floats(0.01, 5.0))
 NAMES = st.sampled_from([*FAMILIES, "interleaved-1f1b:3"])
@@ -24,7 +25,9 @@ def programs(draw: st.DrawFn) -> dict[str, Any]:
     ranks = draw(st.integers(1, 4))
     stages = tuple(StageProfile(*(draw(TIMES) for _ in range(3))) for _ in range(ranks))
     profile = Profile(stages, ranks, draw(TIMES))
-    schedule = build_family(draw(NAMES), profile, draw(st.integers(1, 7)))
+    name = draw(NAMES)
+    assume(fits(name, ranks))
+    schedule = build_family(name, profile, draw(st.integers(1, 7)))
     assume(schedule.problem.placement.passing in PASSES)
     tied = [[0, schedule.problem.stages - 1]] if ranks > 1 and draw(st.booleans()) else []
     return json.loads(json.dumps(dump_program(compile_schedule(schedule, tied=tied))))  # type: ignore[no-any-return]

@@ -6,7 +6,7 @@ import json
 import math
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pipeloom.compiler import PASSES, compile_schedule
@@ -21,6 +21,7 @@ from pipeloom.ir.files import (
 from pipeloom.ir.problem import Objective
 from pipeloom.ir.profile import Link, Links, Profile, StageProfile
 from pipeloom.solver.families import FAMILIES, build_family
+from tests.families import fits
 
 AMOUNTS = st.floats(0.0, 1e12)
 SIZES = st.none() | AMOUNTS
@@ -76,6 +77,7 @@ def test_profiles(profile: Profile) -> None:
 def test_schedules_and_programs(
     profile: Profile, name: str, microbatches: int, objective: Objective
 ) -> None:
+    assume(fits(name, profile.ranks))
     schedule = build_family(name, profile, microbatches, memory_limit=1e13, objective=objective)
     document = through_text(dump_schedule(schedule))
     again = parse_schedule(document, "s")

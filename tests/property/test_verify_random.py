@@ -18,7 +18,8 @@ from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.ir.schedule import Schedule
 from pipeloom.ir.simulate import simulate
 from pipeloom.ir.verify import verify_schedule
-from pipeloom.solver.families import FAMILIES, build_family
+from pipeloom.solver.families import build_family
+from tests.families import families_of
 from tests.random_schedules import schedules
 
 Document = dict[str, Any]
@@ -127,13 +128,13 @@ PROFILE = Profile(
     t_comm=((0.0, 0.1, 0.2), (0.3, 0.0, 0.15), (0.25, 0.35, 0.0)),
     memory_limit=(50.0, 50.0, 50.0),
 )  # fmt: skip
-DOCUMENTS = {name: through_text(build_family(name, PROFILE, 3)) for name in FAMILIES}
+DOCUMENTS = {name: through_text(build_family(name, PROFILE, 3)) for name in families_of(3)}
 
 
 @pytest.mark.parametrize(
     "mutate", [drop, repeat, shift, stretch, swap, rename, move, squeeze, misreport, boast]
 )
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", DOCUMENTS)
 def test_every_change_is_noticed(name: str, mutate: Any) -> None:
     for seed in range(12):
         document = copy.deepcopy(DOCUMENTS[name])

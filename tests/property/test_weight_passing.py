@@ -21,6 +21,7 @@ from pipeloom.ir.simulate import simulate, timed
 from pipeloom.ir.travel import owned
 from pipeloom.ir.verify import verify_schedule
 from pipeloom.solver.families import build_family
+from tests.families import RINGS, fits
 from tests.weight_machine import WeightMachine
 
 TIMES = st.sampled_from([0.0, 0.1, 1.0, 1.7, 3.0])
@@ -61,8 +62,10 @@ Change = Callable[[Transfer, Random, list[int]], Transfer]
 
 @st.composite
 def schedules(draw: st.DrawFn) -> Schedule:
-    """The family's schedules, and others with the same ops that wait for less."""
-    schedule = build_family("weipipe-interleave", draw(profiles()), draw(st.integers(1, 11)))
+    """The families' schedules, and others with the same ops that wait for less."""
+    profile = draw(profiles())
+    names = [name for name in RINGS if fits(name, profile.ranks)]
+    schedule = build_family(draw(st.sampled_from(names)), profile, draw(st.integers(1, 11)))
     changes: list[Change] = draw(
         st.lists(st.sampled_from([early_weights, late_gradients, more_room]), unique=True)
     )

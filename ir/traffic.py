@@ -1,0 +1,37 @@
+"""What goes over each link in an iteration."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .ops import FloatArray
+from .problem import Problem
+from .schedule import Schedule
+from .travel import size
+
+
+def traffic(schedule: Schedule) -> FloatArray:
+    """Bytes that each rank sends to each other one in an iteration, shape (P, P), row: sender.
+
+    Activations and their gradients between stages on different ranks, ``activation_bytes`` each;
+    weights and gradients as the schedule's transfers have them. Unknown sizes count as in the
+    simulator: as 0, unknown gradient bytes as the weights'.
+    """
+    problem = schedule.problem
+    sent = _activations(problem)
+    for t in schedule.transfers:
+        sent[t.source, t.target] += size(problem.profile, t.kind, t.stage)
+    return sent
+
+
+def _activations(problem: Problem) -> FloatArray:
+    """Both ways: what F hands on, and the gradient that comes back for it."""
+    sent = np.zeros((problem.ranks, problem.ranks))
+    owner = problem.placement.matrix(problem.stages, problem.microbatches)
+    for s, stage in enumerate(problem.profile.stages[:-1]):
+        here, there = owner[s], owner[s + 1]
+        apart = here != there
+        number = stage.activation_bytes or 0.0
+        np.add.at(sent, (here[apart], there[apart]), number)
+        np.add.at(sent, (there[apart], here[apart]), number)
+    return sent

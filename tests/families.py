@@ -1,0 +1,18 @@
+"""Which families the tests that run over all of them can ask for."""
+
+from __future__ import annotations
+
+from pipeloom.solver.families import FAMILIES
+from pipeloom.solver.families.ring import Ring
+
+# those in which weights go round a ring
+RINGS = [name for name, family in FAMILIES.items() if isinstance(family, Ring)]
+
+
+def fits(name: str, ranks: int) -> bool:
+    """Whether a family can be built of one stage a rank; of all of them wzb1 alone may refuse."""
+    return name != "wzb1" or ranks % 2 == 0
+
+
+def families_of(ranks: int) -> list[str]:
+    return [name for name in FAMILIES if fits(name, ranks)]
