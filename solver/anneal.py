@@ -116,6 +116,7 @@ def anneal_kernel(  # noqa: PLR0917
     moves: int,
     reach: int,  # how many places a move goes at most
     state: npt.NDArray[np.uint64],  # (1,) of the random numbers; changed
+    stopped: npt.NDArray[np.bool_],  # (1,) turns true where another thread ends it all
 ) -> float:
     """Tries ``moves`` moves; returns the cost of ``best``."""
     ranks = offsets.shape[0] - 1
@@ -130,6 +131,8 @@ def anneal_kernel(  # noqa: PLR0917
     current = np.inf
     critical = 0
     for move in range(-1, moves):
+        if stopped[0]:
+            break
         low = high = 0
         if move >= 0:
             temperature *= cooling

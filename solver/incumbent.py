@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from threading import RLock, get_ident
 from time import monotonic
 
 import numpy as np
+import numpy.typing as npt
 
 from pipeloom.ir.ops import IntArray
 from pipeloom.ir.problem import Problem
@@ -37,7 +39,12 @@ Listener = Callable[[Progress], None]
 
 
 class Incumbent:
-    """Keeps the best order offered. ``over`` says when to stop: proven, out of time or told to."""
+    """Keeps the best order offered. ``over`` says when to stop: proven, out of time or told to.
+
+    Any thread may offer orders and bounds and ask whether it is over. ``progress`` and
+    ``should_stop`` are called in the thread alone that made the incumbent. ``stopped`` is one flag
+    for kernels to look at: it turns true when all is over.
+    """
 
     def __init__(
         self,
@@ -52,10 +59,14 @@ class Incumbent:
         self.cost = float("inf")
         self.order: tuple[IntArray, ...] | None = None
         self.source: str | None = None
+        self.stopped: npt.NDArray[np.bool_] = np.zeros(1, dtype=np.bool_)
         self._began = self._told = monotonic()
         self._time_limit = time_limit
         self._progress = progress
         self._should_stop = should_stop
+        self._owner = get_ident()
+        self._lock = RLock()
+        self._news = False
 
     @property
     def seconds(self) -> float:
@@ -70,61 +81,95 @@ class Incumbent:
         return self.cost - self.bound.value <= CLOSED * self.cost
 
     def over(self) -> bool:
-        """Whether to stop; tells the listener about once a second."""
-        if self._progress is not None and monotonic() - self._told >= 1.0:
-            self._tell()
-        told_to = self._should_stop is not None and self._should_stop()
-        return self.closed or told_to or self.seconds_left <= 0.0
+        """Whether to stop; tells the listener what is new, and about once a second."""
+        if get_ident() == self._owner:
+            if self._news or monotonic() - self._told >= 1.0:
+                self._tell()
+            if self._should_stop is not None and self._should_stop():
+                self.stop()
+        if self.closed or self.seconds_left <= 0.0:
+            self.stop()
+        return bool(self.stopped[0])
+
+    def stop(self) -> None:
+        """Ends the solve for all threads."""
+        self.stopped[0] = True
 
     def offer(self, order: tuple[IntArray, ...], source: str, cost: float | None = None) -> bool:
         """Takes ``order``, one array of packed ops a rank, where it beats the best so far."""
         cost = self._cost(order) if cost is None else cost
         if not cost < self.cost:
             return False
-        self.order, self.cost, self.source = tuple(map(np.copy, order)), cost, source
-        self._tell()
+        order = tuple(map(np.copy, order))
+        with self._lock:
+            if not cost < self.cost:  # another thread was faster
+                return False
+            self.order, self.cost, self.source = order, cost, source
+        self._changed()
         return True
 
     def raise_bound(self, bound: Bound) -> None:
         """Takes a bound that a solver has proven, where it is better."""
-        if bound.value > self.bound.value:
+        with self._lock:
+            if not bound.value > self.bound.value:
+                return
             self.bound = bound
-            self._tell()
+        self._changed()
 
     def schedule(self, solver: str, seed: int) -> Schedule:
         """The best schedule with its times and its report."""
-        assert self.order is not None
+        with self._lock:
+            order, cost, source, known = self.order, self.cost, self.source, self.bound
+        assert order is not None
         # rounding may put a proven bound a hair above a cost that meets it; more would be a wrong proof
-        assert self.bound.value <= self.cost * (1 + CLOSED), f"{self.bound} above {self.cost}"
-        bound = min(self.bound.value, self.cost)
+        assert known.value <= cost * (1 + CLOSED), f"{known} above {cost}"
         report = Report(
             objective=self.problem.objective,
-            family=self.source or "",
-            status=Status.OPTIMAL if self.closed else Status.FEASIBLE,
-            lower_bound=bound,
-            bound_name=self.bound.name,
+            family=source or "",
+            status=Status.OPTIMAL if cost - known.value <= CLOSED * cost else Status.FEASIBLE,
+            lower_bound=min(known.value, cost),
+            bound_name=known.name,
             solver=solver,
             solve_seconds=self.seconds,
             seed=seed,
         )
-        return timed(Schedule(self.problem, self.order, report=report))
+        return timed(Schedule(self.problem, order, report=report))
+
+    def views(self, number: int) -> Sequence[Incumbent]:
+        """What each of so many lanes works on."""
+        return [self] * number
+
+    def marks(self, views: Sequence[Incumbent]) -> Iterator[float]:
+        """How far the lanes go before they meet."""
+        yield float("inf")
 
     def _cost(self, order: tuple[IntArray, ...]) -> float:
         offsets = np.cumsum([0, *map(len, order)]).astype(np.int64)
         return Evaluator(self.problem, offsets).cost(np.concatenate(order))
 
+    def _changed(self) -> None:
+        """Tells the listener, or leaves it to the thread that may."""
+        if get_ident() == self._owner:
+            self._tell()
+        else:
+            self._news = True
+        if self.closed:
+            self.stop()
+
     def _tell(self) -> None:
+        self._news = False
         if self._progress is None:
             return
         self._told = monotonic()
-        found = self.order is not None
-        gap = (self.cost - self.bound.value) / self.cost if found and self.cost > 0 else 0.0
+        with self._lock:
+            found, cost, source, bound = self.order is not None, self.cost, self.source, self.bound
+        gap = (cost - bound.value) / cost if found and cost > 0 else 0.0
         self._progress(
             Progress(
                 self.seconds,
-                self.cost if found else None,
-                self.bound.value,
+                cost if found else None,
+                bound.value,
                 max(0.0, gap) if found else None,
-                self.source,
+                source,
             )
         )

@@ -56,8 +56,12 @@ class Tuner:
         ops = 3 * constructor.chain.stages * constructor.chain.microbatches
         self._builds = max(10, SLICE // (BUILD_OP * ops + BUILD))
 
+    @property
+    def able(self) -> bool:
+        return bool(self._pool)
+
     def round(self, best: Incumbent) -> None:
-        for _ in range(self._builds if self._pool else 0):
+        for _ in range(self._builds):
             slot = int(self._rng.integers(len(self._pool)))
             setting = self._pool[slot].setting.mutated(self._constructor.chain, self._rng)
             rows = self._constructor.build(setting)
@@ -81,9 +85,12 @@ class Annealer:
         self._state = rng.integers(1, 1 << 62, size=1).astype(np.uint64)
         self._unit = float(self._costs.durations[:3].mean())
 
+    @property
+    def able(self) -> bool:
+        return self._unit > 0.0
+
     def round(self, best: Incumbent) -> None:
-        if self._unit == 0.0 or best.order is None:
-            return
+        assert best.order is not None
         hot = self._unit * 10 ** self._rng.uniform(-3.0, -1.0)
         reach = int(self._rng.choice((3, 8, 20)))
         rows = tuple(map(split_backwards, best.order))
@@ -116,6 +123,7 @@ class Annealer:
             max(100, SLICE // len(order)),
             reach,
             self._state,
+            best.stopped,
         )
         best.offer(_rows(found, offsets), "search", cost)
 

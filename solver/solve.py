@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import count
 from typing import Protocol
 
 import numpy as np
@@ -24,18 +24,24 @@ from .incumbent import Incumbent, Listener
 from .lanes import lanes
 from .local_search import Annealer, Tried, Tuner
 from .relaxation import relaxation
+from .setting import Setting
+from .side_by_side import Pieces, in_turn, side_by_side
 from .warm_start import warm_starts
 
 RELAXATION_SECONDS = 3.0
 LANES_SECONDS = 3.0
 EXACT_OPS = 400
 """Up to how many ops ``auto`` tries an exact solver."""
-EXACT_AFTER = 2
-"""Rounds of local search before it does."""
+FIRST_OPS = 2_000_000
+"""How many ops are built in the first schedules, before anything runs side by side."""
+MOST_LANES = 8
 
 
 class Round(Protocol):
-    """Something that tries to improve the best schedule for a moment."""
+    """Something that tries to improve the best schedule for a moment; not ``able``: in vain."""
+
+    @property
+    def able(self) -> bool: ...
 
     def round(self, best: Incumbent) -> None: ...
 
@@ -91,22 +97,25 @@ def one_at_a_time(problem: Problem) -> Rows:
 
 
 def automatically(best: Incumbent, seed: int) -> None:
-    """Constructs and improves; small problems go to an exact solver for half of the time left."""
-    rounds = start(best, seed)
-    if 3 * best.problem.stages * best.problem.microbatches <= EXACT_OPS:
-        improve(best, rounds, EXACT_AFTER)
-        solve_exactly(best, "cp-sat", best.seconds_left / 2, seed)
-    improve(best, rounds)
+    """The first schedules, then a search and the proofs side by side."""
+    search = start(best, seed)
+    if not best.over():
+        further = [partial(anneal, seed=(seed, n)) for n in range(2, cores())]
+        side_by_side(best, [search.pieces, partial(prove, seed=seed), *further])
 
 
 def heuristically(best: Incumbent, seed: int) -> None:
-    """Constructs, then improves."""
-    improve(best, start(best, seed))
+    """Constructs, looks for a better bound, then improves."""
+    search = start(best, seed)
+    in_turn(search.construct(best), best)
+    in_turn(tighten(best), best)
+    in_turn(search.improve(best), best)
 
 
 def exactly(best: Incumbent, seed: int, solver: str) -> None:
-    """Constructs, then leaves all to an exact solver."""
-    start(best, seed)
+    """Constructs, looks for a better bound, then leaves all to an exact solver."""
+    in_turn(start(best, seed).construct(best), best)
+    in_turn(tighten(best), best)
     solve_exactly(best, solver, best.seconds_left, seed)
 
 
@@ -116,21 +125,80 @@ _PORTFOLIOS: Mapping[str, Callable[[Incumbent, int], None]] = {
 }
 
 
-def start(best: Incumbent, seed: int) -> list[Round]:
-    """Builds the first schedules; returns what can improve them."""
-    rng = np.random.default_rng(seed)
+def cores() -> int:
+    """How many lanes run side by side: as many as this process has cores, two at least."""
+    available = getattr(os, "sched_getaffinity", None)
+    number = len(available(0)) if available else os.cpu_count() or 1
+    return max(2, min(number, MOST_LANES))
+
+
+def start(best: Incumbent, seed: int) -> Search:
+    """Builds the first schedules and finds the bounds in closed form; returns what goes on from there."""
     chain = Chain.of(best.problem)
     if chain is None:
         bound(best)
         build_families(best)
-        return [Annealer(best.problem, rng)]
+        return Search(best, None, seed)
     for order in warm_starts(best.problem, chain):
         best.offer(order, "warm-start")
     bound(best)
-    constructor = Constructor(best.problem, chain)
-    tried = construct(best, constructor)
-    tighten(best, chain)
-    return [Annealer(best.problem, rng), Tuner(constructor, tried, rng)]
+    search = Search(best, chain, seed)
+    for number, _ in enumerate(search.construct(best)):
+        if best.over() or number * search.ops > FIRST_OPS:
+            break
+    return search
+
+
+class Search:
+    """Constructs schedules, then improves them; a thread may go on where another one left it."""
+
+    def __init__(self, best: Incumbent, chain: Chain | None, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        self.ops = 3 * best.problem.stages * best.problem.microbatches
+        self._annealer = Annealer(best.problem, rng)
+        self._rng = rng
+        self._tried: list[Tried] = []
+        self._constructor = Constructor(best.problem, chain) if chain else None
+        self._left: Iterator[Setting] = iter(())
+        if chain is not None:
+            lags = chain.lags(best.problem.objective)
+            self._left = settings(chain, best.bound.value, lags)
+
+    def pieces(self, best: Incumbent) -> Pieces:
+        """All of it."""
+        yield from self.construct(best)
+        yield from self.improve(best)
+
+    def construct(self, best: Incumbent) -> Pieces:
+        """Runs the constructors over what is left of their families of settings."""
+        for setting in self._left:
+            assert self._constructor is not None
+            rows = self._constructor.build(setting)
+            if rows is not None:
+                self._tried.append(Tried(self._constructor.cost(rows), setting))
+                best.offer(rows, "search", self._tried[-1].cost)
+            yield
+
+    def improve(self, best: Incumbent) -> Pieces:
+        """Local search, on the orders and on the constructors' settings in turn."""
+        rounds: list[Round] = [self._annealer]
+        if self._constructor is not None:
+            rounds.append(Tuner(self._constructor, self._tried, self._rng))
+        yield from improve(best, rounds)
+
+
+def anneal(best: Incumbent, seed: tuple[int, int]) -> Pieces:
+    """Local search on the orders alone, by random numbers of its own."""
+    yield from improve(best, [Annealer(best.problem, np.random.default_rng(seed))])
+
+
+def prove(best: Incumbent, seed: int) -> Pieces:
+    """Better bounds; an exact solver where the problem is small; then local search as well."""
+    yield from tighten(best)
+    if 3 * best.problem.stages * best.problem.microbatches <= EXACT_OPS:
+        solve_exactly(best, "cp-sat", best.seconds_left, seed)
+        yield
+    yield from anneal(best, (seed, 1))
 
 
 def bound(best: Incumbent) -> None:
@@ -141,27 +209,30 @@ def bound(best: Incumbent) -> None:
             return
 
 
-def tighten(best: Incumbent, chain: Chain) -> None:
+def tighten(best: Incumbent) -> Pieces:
     """Looks for a better bound where the first schedules have not met the one there is."""
-    if not best.over():
-        seconds = min(RELAXATION_SECONDS, best.seconds_left / 4)
-        value = relaxation(chain, best.problem.objective, best.cost, seconds)
-        words = "what must happen between four moments on each stage, as a small MILP"
-        best.raise_bound(Bound(value, "relaxation", words))
-    if not best.over():
-        lags = chain.lags(best.problem.objective)
-        value = lanes(chain, lags, best.cost, min(LANES_SECONDS, best.seconds_left / 4))
-        words = "memory holds few microbatches, and each on its way up meets all others"
-        best.raise_bound(Bound(value * (1 - ROUNDING), "lanes", words))
+    chain = Chain.of(best.problem)
+    if chain is None or best.over():
+        return
+    seconds = min(RELAXATION_SECONDS, best.seconds_left / 4)
+    value = relaxation(chain, best.problem.objective, best.cost, seconds)
+    words = "what must happen between four moments on each stage, as a small MILP"
+    best.raise_bound(Bound(value, "relaxation", words))
+    yield
+    lags = chain.lags(best.problem.objective)
+    value = lanes(chain, lags, best.cost, min(LANES_SECONDS, best.seconds_left / 4))
+    words = "memory holds few microbatches, and each on its way up meets all others"
+    best.raise_bound(Bound(value * (1 - ROUNDING), "lanes", words))
+    yield
 
 
-def improve(best: Incumbent, rounds: Sequence[Round], times: int | None = None) -> None:
-    """Goes round ``times`` times, or until it is over: proven, out of time or told to stop."""
-    for _ in count() if times is None else range(times):
-        for each in rounds:
-            if best.over():
-                return
+def improve(best: Incumbent, rounds: Sequence[Round]) -> Pieces:
+    """Goes round for ever, where any of ``rounds`` can do something."""
+    able = [each for each in rounds if each.able]
+    while able:
+        for each in able:
             each.round(best)
+            yield
 
 
 def solve_exactly(best: Incumbent, solver: str, time_limit: float, seed: int) -> None:
@@ -172,6 +243,9 @@ def solve_exactly(best: Incumbent, solver: str, time_limit: float, seed: int) ->
     def take(found: Schedule) -> None:
         best.offer(found.order, "ilp")
 
+    def raise_to(bound: float) -> None:
+        best.raise_bound(Bound(bound, solver, f"{solver} searched all orders"))
+
     result = BACKENDS[solver](
         best.problem,
         incumbent=best.schedule(solver, seed),
@@ -179,11 +253,12 @@ def solve_exactly(best: Incumbent, solver: str, time_limit: float, seed: int) ->
         time_limit=time_limit,
         seed=seed,
         on_solution=take,
+        on_bound=raise_to,
         should_stop=best.over,
     )
     if result.schedule is not None:
         take(result.schedule)
-    best.raise_bound(Bound(result.lower_bound, solver, f"{solver} searched all orders"))
+    raise_to(result.lower_bound)
 
 
 def build_families(best: Incumbent) -> None:
@@ -195,18 +270,3 @@ def build_families(best: Incumbent) -> None:
             with suppress(InfeasibleError):  # this shape needs more memory; others may not
                 schedule = family.build(best.problem)
                 best.offer(schedule.order, family.name)
-
-
-def construct(best: Incumbent, constructor: Constructor) -> list[Tried]:
-    """Runs the constructors over their families of settings, as many as it takes."""
-    tried = []
-    lags = constructor.chain.lags(best.problem.objective)
-    for setting in settings(constructor.chain, best.bound.value, lags):
-        rows = constructor.build(setting)
-        if rows is None:
-            continue
-        tried.append(Tried(constructor.cost(rows), setting))
-        best.offer(rows, "search", tried[-1].cost)
-        if best.over():
-            break
-    return tried

@@ -19,8 +19,9 @@ class Backend(Protocol):
     """Solves a problem to optimality, or as far as it gets.
 
     ``incumbent``: the best schedule known; only better ones are looked for. ``lower_bound``: one
-    that is known to hold. ``on_solution`` is given every better schedule, timed, in the caller's
-    thread; ``should_stop`` is asked several times a second. Ctrl-C ends the solver and raises
+    that is known to hold. ``on_solution`` is given every better schedule, timed, and ``on_bound``
+    every better bound that comes up on the way, in the caller's thread; ``should_stop`` is asked
+    several times a second. Ctrl-C ends the solver and raises
     KeyboardInterrupt. Raises InputError where not activations travel.
     """
 
@@ -33,6 +34,7 @@ class Backend(Protocol):
         time_limit: float,
         seed: int,
         on_solution: Callable[[Schedule], None] | None = None,
+        on_bound: Callable[[float], None] | None = None,
         should_stop: Callable[[], bool] | None = None,
     ) -> ExactResult: ...
 

@@ -31,6 +31,7 @@ def solve(
     time_limit: float,
     seed: int,
     on_solution: Callable[[Schedule], None] | None = None,
+    on_bound: Callable[[float], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
     workers: int = WORKERS,
 ) -> ExactResult:
@@ -42,9 +43,13 @@ def solve(
     model = Model.of(Formulation.of(problem), incumbent, lower_bound)
     best = incumbent
     with _Search(model, deadline, seed, workers) as search:
-        while (positions := search.next(should_stop)) is not None:
+        while (news := search.next(should_stop)) is not None:
+            if isinstance(news, float):
+                if on_bound:
+                    on_bound(_proven(model, news, best, lower_bound))
+                continue
             found = to_schedule(
-                model.formulation, positions, Report(problem.objective, "ilp"), model.slack
+                model.formulation, news, Report(problem.objective, "ilp"), model.slack
             )
             if found is not None and (best is None or cost_of(found) < cost_of(best)):
                 best = found
@@ -57,9 +62,12 @@ def _bound(model: Model, search: _Search, best: Schedule | None, known: float) -
     """In the profile's unit."""
     if search.status == cp_model.INFEASIBLE and best is None:
         return math.inf
-    if search.bound is None:
-        return known
-    proven = (search.bound - model.rounding) / model.ticks.per_unit
+    return known if search.bound is None else _proven(model, search.bound, best, known)
+
+
+def _proven(model: Model, bound: float, best: Schedule | None, known: float) -> float:
+    """What CP-SAT's ``bound`` in ticks proves, in the profile's unit."""
+    proven = (bound - model.rounding) / model.ticks.per_unit
     return min(max(known, proven), math.inf if best is None else cost_of(best))
 
 
@@ -69,8 +77,9 @@ class _Search(cp_model.CpSolverSolutionCallback):
     def __init__(self, model: Model, deadline: float, seed: int, workers: int) -> None:
         super().__init__()
         self._model = model
-        self._found: queue.Queue[Positions | None] = queue.Queue()
+        self._news: queue.Queue[Positions | float | None] = queue.Queue()
         self._solver = cp_model.CpSolver()
+        self._solver.best_bound_callback = self._news.put
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._error: BaseException | None = None
         self.status = cp_model.UNKNOWN
@@ -90,22 +99,22 @@ class _Search(cp_model.CpSolverSolutionCallback):
         except BaseException as error:  # raised in the caller's thread
             self._error = error
         finally:
-            self._found.put(None)
+            self._news.put(None)
 
     def on_solution_callback(self) -> None:
         start = np.array([self.value(v) for v in self._model.start], dtype=np.float64)
         first = {pair: bool(self.value(v)) for pair, v in self._model.before.items()}
         order = self._model.formulation.ordered(first)
-        self._found.put(Positions(start / self._model.ticks.per_unit, order))
+        self._news.put(Positions(start / self._model.ticks.per_unit, order))
 
-    def next(self, should_stop: Callable[[], bool] | None) -> Positions | None:
-        """The next solution; None once the search has ended."""
+    def next(self, should_stop: Callable[[], bool] | None) -> Positions | float | None:
+        """The next solution, or bound in ticks; None once the search has ended."""
         while True:
             try:
-                found = self._found.get(timeout=_POLL)
+                news = self._news.get(timeout=_POLL)
                 if self._error is not None:
                     raise self._error
-                return found
+                return news
             except queue.Empty:
                 if should_stop and should_stop():
                     self._solver.stop_search()

@@ -46,9 +46,10 @@ def solve(
     time_limit: float,
     seed: int,
     on_solution: Callable[[Schedule], None] | None = None,
+    on_bound: Callable[[float], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> ExactResult:
-    """See :class:`pipeloom.solver.exact.Backend`. CBC tells its solution only when it ends."""
+    """See :class:`pipeloom.solver.exact.Backend`. CBC tells its solution and its bound only when it ends."""
     deadline = time.monotonic() + time_limit
     model = _Model.of(Formulation.of(problem), incumbent, lower_bound)
     outcome = run_cbc(
