@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import frontier, receives, simulator, table5, weipipe
+from . import frontier, random_instances, receives, simulator, table5, weipipe
 
 BENCHMARKS: dict[str, Callable[[list[str]], int]] = {
     "simulator": simulator.main,
     "table5": table5.main,
     "weipipe": weipipe.main,
     "receives": receives.main,
+    "random_instances": random_instances.main,
     "frontier": frontier.main,
 }
 

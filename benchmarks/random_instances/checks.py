@@ -1,0 +1,202 @@
+"""What must hold of one instance, whatever it is: each breach is one line, a crash too."""
+
+from __future__ import annotations
+
+import json
+import math
+import traceback
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from pipeloom.ir.errors import InfeasibleError, InputError
+from pipeloom.ir.problem import Problem
+from pipeloom.ir.schedule import Schedule, Status
+from pipeloom.ir.schedule_format import dump_schedule, parse_schedule
+from pipeloom.ir.verify import verify_schedule
+from pipeloom.solver.bounds import GENERAL, LINEAR, lower_bound
+from pipeloom.solver.chain import Chain
+from pipeloom.solver.exact import BACKENDS
+from pipeloom.solver.families import FAMILIES, build_family
+from pipeloom.solver.lanes import lanes
+from pipeloom.solver.relaxation import relaxation
+from pipeloom.solver.solve import optimize
+from tests.oracle import exhaustive_optimum
+
+from .instances import Instance
+
+EQUAL = 1e-9
+"""Relative: what rounding may add to a sum of times."""
+CLOSED = 1e-6
+"""Relative: how near to its bound an optimal cost is."""
+EXACT_SECONDS = 60.0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What was checked of an instance, and what is wrong.
+
+    ``status``: optimal, feasible, infeasible, or crash. ``gap``: of the optimized schedule.
+    ``schedules``: how many were verified. ``optimum``: the oracle's, where it was asked.
+    """
+
+    status: str = "crash"
+    gap: float = 0.0
+    bound_name: str = ""
+    schedules: int = 0
+    optimum: float | None = None
+    faults: list[str] = field(default_factory=list)
+
+
+def check(instance: Instance, time_limit: float) -> Outcome:
+    """Optimizes, builds all families, verifies all files; a tiny instance meets the oracle too."""
+    outcome = Outcome()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # overflow and its like
+            for fault in _faults(instance, time_limit, outcome):
+                outcome.faults.append(fault)
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        outcome.status = "crash"
+        outcome.faults.append(f"{type(error).__name__}: {error} ({place.name}:{place.lineno})")
+    return outcome
+
+
+def _faults(instance: Instance, time_limit: float, outcome: Outcome) -> Iterator[str]:
+    problem = instance.problem
+    optimum = exhaustive_optimum(problem) if instance.tiny else None
+    outcome.optimum = optimum
+    if not instance.feasible:
+        outcome.status = "infeasible"
+        yield from _refused(problem, time_limit)
+        yield from _families(problem, 0.0, outcome)
+        if optimum is not None:
+            yield from _exactly(problem, optimum)
+        return
+    schedule = optimize(problem, time_limit=time_limit)
+    yield from _valid(schedule, outcome)
+    bound, cost = _bound(schedule), _cost(schedule)
+    assert schedule.report is not None
+    outcome.status = schedule.report.status.value
+    outcome.gap = (cost - bound) / cost if cost > 0 else 0.0
+    outcome.bound_name = schedule.report.bound_name or ""
+    yield from _families(problem, bound, outcome)
+    if optimum is not None:
+        yield from _against(optimum, schedule)
+        yield from _bounds(problem, optimum)
+        yield from _exactly(problem, optimum)
+
+
+def _refused(problem: Problem, time_limit: float) -> Iterator[str]:
+    """InfeasibleError alone, and its limit is one that serves the rank it names."""
+    calls: dict[str, Callable[[], Any]] = {
+        "lower_bound": lambda: lower_bound(problem),
+        "optimize": lambda: optimize(problem, time_limit=time_limit),
+    }
+    for name, call in calls.items():
+        try:
+            call()
+        except InfeasibleError as error:
+            least = problem.profile.stages[error.rank].m_b
+            if not problem.memory_limit[error.rank] < error.smallest == least:
+                yield f"{name}: rank {error.rank} needs {least}, but {error.smallest} is said"
+            continue
+        yield f"{name}: infeasible, but no InfeasibleError"
+
+
+def _families(problem: Problem, bound: float, outcome: Outcome) -> Iterator[str]:
+    """Each family that can be built is valid and costs no less than its own instance's bound.
+
+    ``bound`` holds for those with one stage a rank: their instance is ``problem``.
+    """
+    for name in FAMILIES:
+        try:
+            schedule = build_family(
+                name, problem.profile, problem.microbatches, objective=problem.objective
+            )
+        except (InfeasibleError, InputError):
+            continue
+        yield from (f"{name}: {fault}" for fault in _valid(schedule, outcome))
+        least = lower_bound(schedule.problem).value
+        if schedule.problem == problem:
+            least = max(least, bound)
+        if _cost(schedule) < least * (1 - EQUAL):
+            yield f"{name}: cost {_cost(schedule)!r} below the bound {least!r}"
+
+
+def _valid(schedule: Schedule, outcome: Outcome) -> Iterator[str]:
+    """The schedule's file passes the verifier, and our reader takes it."""
+    outcome.schedules += 1
+    document = json.loads(json.dumps(dump_schedule(schedule), allow_nan=False))
+    yield from verify_schedule(document)
+    again = parse_schedule(document, "schedule")
+    if [row.tolist() for row in again.order] != [row.tolist() for row in schedule.order]:
+        yield "read back, the order is another"
+    report = schedule.report
+    if report is None or report.lower_bound is None:
+        return
+    if _cost(schedule) < report.lower_bound * (1 - EQUAL):
+        yield f"cost {_cost(schedule)!r} below the bound {report.lower_bound!r}"
+    met = _cost(schedule) - report.lower_bound <= CLOSED * _cost(schedule)
+    if met != (report.status is Status.OPTIMAL):
+        yield f"{report.status.value}: cost {_cost(schedule)!r}, bound {report.lower_bound!r}"
+
+
+def _against(optimum: float, schedule: Schedule) -> Iterator[str]:
+    cost, bound = _cost(schedule), _bound(schedule)
+    assert schedule.report is not None
+    if bound > optimum * (1 + EQUAL):
+        yield f"bound {bound!r} ({schedule.report.bound_name}) above the optimum {optimum!r}"
+    if cost < optimum * (1 - EQUAL):
+        yield f"cost {cost!r} below the optimum {optimum!r}"
+    if schedule.report.status is Status.OPTIMAL and cost > optimum * (1 + 2 * CLOSED):
+        yield f"cost {cost!r} called optimal, above the optimum {optimum!r}"
+
+
+def _bounds(problem: Problem, optimum: float) -> Iterator[str]:
+    """Every bound on its own, those that look below a schedule's cost with two of these."""
+    chain = Chain.of(problem)
+    assert chain is not None
+    lags = chain.lags(problem.objective)
+    values = {name: bound(problem) for name, bound, _ in GENERAL}
+    values |= {name: bound(chain, lags) for name, bound, _ in LINEAR}
+    for ceiling in (optimum, 1.3 * optimum):
+        below = f" below {ceiling!r}"
+        values["relaxation" + below] = relaxation(chain, problem.objective, ceiling, 10.0)
+        values["lanes" + below] = lanes(chain, lags, ceiling, 10.0)
+    for name, value in values.items():
+        if not value <= optimum * (1 + EQUAL):
+            yield f"bound {name} {value!r} above the optimum {optimum!r}"
+
+
+def _exactly(problem: Problem, optimum: float) -> Iterator[str]:
+    """Each exact backend, from nothing, finds and proves the optimum, or that there is none."""
+    for name, solve in BACKENDS.items():
+        found = solve(
+            problem, incumbent=None, lower_bound=0.0, time_limit=EXACT_SECONDS, seed=problem.ranks
+        )
+        if math.isinf(optimum):
+            if found.schedule is not None or found.lower_bound != math.inf:
+                yield f"{name}: {found.lower_bound!r}, expected a proof that there is no schedule"
+            continue
+        if found.schedule is None:
+            yield f"{name}: no schedule"
+            continue
+        cost = _cost(found.schedule)
+        if not math.isclose(cost, optimum, rel_tol=CLOSED):
+            yield f"{name}: cost {cost!r}, the optimum is {optimum!r}"
+        if not optimum * (1 - CLOSED) <= found.lower_bound <= optimum * (1 + EQUAL):
+            yield f"{name}: bound {found.lower_bound!r}, the optimum is {optimum!r}"
+
+
+def _cost(schedule: Schedule) -> float:
+    assert schedule.timing is not None
+    return schedule.timing.cost(schedule.problem.objective)
+
+
+def _bound(schedule: Schedule) -> float:
+    assert schedule.report is not None
+    assert schedule.report.lower_bound is not None
+    return schedule.report.lower_bound
