@@ -113,16 +113,12 @@ def _implications(model: Model) -> None:
 
 def _packing(model: Model) -> None:
     period = model.formulation.problem.objective is Objective.PERIOD
-    for first, ops in zip(model.formulation.first, model.formulation.rank_ops, strict=True):
-        if first is None:
-            continue
+    for i, first, others in model.formulation.packings:
         since = model.start[first] if period else 0
-        for i in ops:
-            others = [j for j in ops if j != i]
-            earlier = [model.duration[j] * model.runs_before(j, i) for j in others]
-            later = [model.duration[j] * model.runs_before(i, j) for j in others]
-            model.cp.add(model.start[i] >= model.start[first] + cp_model.LinearExpr.sum(earlier))
-            model.cp.add(model.cost + since >= model.end(i) + cp_model.LinearExpr.sum(later))
+        earlier = [model.duration[j] * model.runs_before(j, i) for j in others]
+        later = [model.duration[j] * model.runs_before(i, j) for j in others]
+        model.cp.add(model.start[i] >= model.start[first] + cp_model.LinearExpr.sum(earlier))
+        model.cp.add(model.cost + since >= model.end(i) + cp_model.LinearExpr.sum(later))
 
 
 def _no_overlap(model: Model) -> None:

@@ -228,6 +228,13 @@ class Formulation:
             for r in range(self.problem.ranks)
         )
 
+    @property
+    def packings(self) -> Iterator[tuple[int, int, list[int]]]:
+        """For *packing*: each op with the first op of its rank, and the rank's other ops."""
+        for first, ops in zip(self.first, self.rank_ops, strict=True):
+            if first is not None:  # else the rank has none
+                yield from ((i, first, [j for j in ops if j != i]) for i in ops)
+
     @cached_property
     def memory_rules(self) -> tuple[MemoryRule, ...]:
         """One for each F of a rank whose limit can be reached at all."""

@@ -193,16 +193,12 @@ def _dependencies(model: _Model) -> None:
 
 def _packing(model: _Model) -> None:
     period = model.formulation.problem.objective is Objective.PERIOD
-    for first, ops in zip(model.formulation.first, model.formulation.rank_ops, strict=True):
-        if first is None:
-            continue
+    for i, first, others in model.formulation.packings:
         since = model.start[first] if period else 0
-        for i in ops:
-            others = [j for j in ops if j != i]
-            earlier = [model.duration[j] * model.runs_before(j, i) for j in others]
-            later = [model.duration[j] * model.runs_before(i, j) for j in others]
-            model.lp += model.start[i] >= model.start[first] + pulp.lpSum(earlier)
-            model.lp += model.cost + since >= model.end(i) + pulp.lpSum(later)
+        earlier = [model.duration[j] * model.runs_before(j, i) for j in others]
+        later = [model.duration[j] * model.runs_before(i, j) for j in others]
+        model.lp += model.start[i] >= model.start[first] + pulp.lpSum(earlier)
+        model.lp += model.cost + since >= model.end(i) + pulp.lpSum(later)
 
 
 def _memory(model: _Model) -> None:
