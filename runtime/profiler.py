@@ -57,11 +57,6 @@ class Measurement:
     delay: Figure | None
     together: bool
 
-    @property
-    def largest_spread(self) -> float:
-        """Of all ops, relative: 0.1 says that the middle half lies within a tenth of the median."""
-        return max(figure.spread for stage in self.times for figure in stage.values())
-
     def record(self) -> dict[str, object]:
         """The spreads as a JSON object, to keep beside the profile."""
         return {
