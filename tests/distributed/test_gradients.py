@@ -5,23 +5,14 @@ The relative difference of a tensor is max|a - b| / max|b|; the worst parameter 
 
 from __future__ import annotations
 
-from functools import cache
-
 import pytest
 
-from pipeloom.runtime.launch import launch
-from tests.distributed.gradient_cases import BOUNDS, Case, Outcome, cases, run_cases
+from tests.distributed.gradient_cases import BOUNDS, Case, cases, run_cases
+from tests.distributed.launched import launched
 from tests.models import TinyTransformer
 
 ALL = [case for ranks in (2, 3, 4) for case in cases(ranks)]
-
-
-@cache
-def outcomes(ranks: int) -> dict[Case, list[Outcome]]:
-    """All of one world size in one launch; of each case, every rank's outcome."""
-    chosen = cases(ranks)
-    found = launch(run_cases, ranks, (chosen,), timeout=240, message_timeout=60)
-    return {case: [found[rank][i] for rank in range(ranks)] for i, case in enumerate(chosen)}
+outcomes = launched(cases, run_cases)
 
 
 @pytest.mark.parametrize("case", ALL, ids=str)
