@@ -101,7 +101,7 @@ def solve(args: argparse.Namespace, problem: Problem, label: str = "") -> tuple[
         return _search(args, problem, label)
     from pipeloom.solver.cache import Question
 
-    question = Question(problem, args.solver, args.seed, args.time_limit)
+    question = Question(problem, args.solver, args.seed, args.time_limit, args.work_limit)
     known = cache.find(question)
     if known is not None:
         _say(f"{label}taken from the cache: {cache.path(question)}")
@@ -128,13 +128,15 @@ def _say(line: str) -> None:
 def _search(args: argparse.Namespace, problem: Problem, label: str) -> tuple[Schedule, bool]:
     from pipeloom.solver.solve import optimize
 
-    progress = ProgressLine(quiet=args.quiet, label=label)
+    limit = "time is up" if args.work_limit is None else "work is done"
+    progress = ProgressLine(quiet=args.quiet, label=label, limit=limit)
     with interruptible() as interrupt:
         try:
             schedule = optimize(
                 problem,
                 solver=args.solver,
                 time_limit=args.time_limit,
+                work_limit=args.work_limit,
                 seed=args.seed,
                 progress=progress,
                 should_stop=interrupt,

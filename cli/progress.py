@@ -31,6 +31,7 @@ class ProgressLine:
     stream: TextIO = field(default_factory=lambda: sys.stderr)
     quiet: bool = False
     label: str = ""
+    limit: str = "time is up"
     _last: tuple[float | None, float] | None = None
     _last_time: float = -math.inf
     _open: bool = False
@@ -56,7 +57,7 @@ class ProgressLine:
         report, timing = schedule.report, schedule.timing
         if self.quiet or report is None or timing is None or report.lower_bound is None:
             return
-        why = "stopped" if stopped else "time is up"
+        why = "stopped" if stopped else self.limit
         if report.status is Status.OPTIMAL:
             why = "optimal"
         text = self._figures(

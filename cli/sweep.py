@@ -88,7 +88,10 @@ def _sweep(args: argparse.Namespace, profile: Profile, folder: Path) -> list[dic
     results: list[dict[str, Any]] = []
     best: Schedule | None = None
     number = len(args.memory_limits)
-    _tell(args, f"{number} limits, at most {args.time_limit:g} s each (--time-limit)")
+    each = f"{args.time_limit:g} s each (--time-limit)"
+    if args.work_limit is not None:
+        each = f"{args.work_limit:g} million simulated ops each (--work-limit)"
+    _tell(args, f"{number} limits, at most {each}")
     for i, limit in enumerate(args.memory_limits):
         label = f"limit {i + 1} of {number} ({limit.words}): "
         try:

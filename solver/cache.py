@@ -39,6 +39,7 @@ class Question:
     solver: str
     seed: int
     time_limit: float
+    work_limit: float | None = None
 
     @property
     def key(self) -> str:
@@ -53,6 +54,7 @@ class Question:
             "solver": self.solver,
             "seed": self.seed,
             "time_limit": self.time_limit,
+            "work_limit": self.work_limit,
             "pipeloom": __version__,
         }
         return _digest(words)

@@ -15,11 +15,14 @@ from pipeloom.ir.problem import Problem
 from pipeloom.ir.schedule import Report, Schedule, Status
 from pipeloom.ir.simulate import timed
 
+from .allowance import OPS_A_SECOND, Allowance
 from .bounds import Bound
 from .evaluate import Evaluator
 
 CLOSED = 1e-6
 """Relative gap at which a schedule counts as optimal."""
+MARKS = (1 / 8, 1 / 4, 1 / 2, 1.0)
+"""Shares of limited work at which lanes exchange what they have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,10 @@ class Incumbent:
     Any thread may offer orders and bounds and ask whether it is over. ``progress`` and
     ``should_stop`` are called in the thread alone that made the incumbent. ``stopped`` is one flag
     for kernels to look at: it turns true when all is over.
+
+    With a ``work_limit``, in simulated ops, everything is to be repeatable: nothing depends on the
+    clock (``time_limit`` does not count), each lane works on a copy of its own, and these are
+    compared where they have done the same work. Only an interrupt ends it elsewhere.
     """
 
     def __init__(
@@ -53,6 +60,8 @@ class Incumbent:
         time_limit: float,
         progress: Listener | None = None,
         should_stop: Callable[[], bool] | None = None,
+        *,
+        work_limit: float = float("inf"),
     ) -> None:
         self.problem = problem
         self.bound = bound
@@ -61,7 +70,11 @@ class Incumbent:
         self.source: str | None = None
         self.stopped: npt.NDArray[np.bool_] = np.zeros(1, dtype=np.bool_)
         self._began = self._told = monotonic()
-        self._time_limit = time_limit
+        self.limited = work_limit < float("inf")
+        self.work = 0.0
+        self._work_limit = self._mark = work_limit
+        self._views: Sequence[Incumbent] = ()
+        self._time_limit = float("inf") if self.limited else time_limit
         self._progress = progress
         self._should_stop = should_stop
         self._owner = get_ident()
@@ -82,18 +95,35 @@ class Incumbent:
 
     def over(self) -> bool:
         """Whether to stop; tells the listener what is new, and about once a second."""
+        return self.interrupted() or self.closed or self.work >= self._mark
+
+    def interrupted(self) -> bool:
+        """Whether to stop at once, even in the middle of limited work."""
         if get_ident() == self._owner:
             if self._news or monotonic() - self._told >= 1.0:
                 self._tell()
             if self._should_stop is not None and self._should_stop():
                 self.stop()
-        if self.closed or self.seconds_left <= 0.0:
+        if not self.limited and (self.closed or self.seconds_left <= 0.0):
             self.stop()
         return bool(self.stopped[0])
 
     def stop(self) -> None:
         """Ends the solve for all threads."""
         self.stopped[0] = True
+        for view in self._views:
+            view.stopped[0] = True
+
+    def spend(self, ops: float) -> None:
+        """Counts work that was done."""
+        self.work += ops
+
+    def allowance(self, share: float = 1.0, seconds: float = float("inf")) -> Allowance:
+        """A share of what is left until the end, or of the work until lanes compare next."""
+        if self.limited:
+            left = max(0.0, self._mark - self.work)
+            return Allowance(ops=min(seconds * OPS_A_SECOND, share * left))
+        return Allowance(min(seconds, share * self.seconds_left))
 
     def offer(self, order: tuple[IntArray, ...], source: str, cost: float | None = None) -> bool:
         """Takes ``order``, one array of packed ops a rank, where it beats the best so far."""
@@ -136,12 +166,41 @@ class Incumbent:
         return timed(Schedule(self.problem, order, report=report))
 
     def views(self, number: int) -> Sequence[Incumbent]:
-        """What each of so many lanes works on."""
-        return [self] * number
+        """What each of so many lanes works on: this, or copies where work is limited."""
+        if not self.limited:
+            return [self] * number
+        self._views = [
+            Incumbent(self.problem, self.bound, 0.0, work_limit=self._work_limit)
+            for _ in range(number)
+        ]
+        for view in self._views:
+            view.work = self.work
+            view._adopt(self)
+        return self._views
 
-    def marks(self, views: Sequence[Incumbent]) -> Iterator[float]:
-        """How far the lanes go before they meet."""
-        yield float("inf")
+    def marks(self, views: Sequence[Incumbent]) -> Iterator[None]:
+        """How often the lanes set out: once, or from mark to mark; then they exchange the best."""
+        if not self.limited:
+            yield
+            return
+        for share in MARKS:
+            if self.over():
+                return
+            for view in views:
+                view._mark = share * self._work_limit
+            yield
+            for view in views:
+                self._adopt(view)
+            for view in views:
+                view._adopt(self)
+            self.work = max(view.work for view in views)
+
+    def _adopt(self, other: Incumbent) -> None:
+        """Takes the other's schedule and bound where they are better."""
+        self.raise_bound(other.bound)
+        if other.cost < self.cost:
+            self.order, self.cost, self.source = other.order, other.cost, other.source
+            self._changed()
 
     def _cost(self, order: tuple[IntArray, ...]) -> float:
         offsets = np.cumsum([0, *map(len, order)]).astype(np.int64)
@@ -153,7 +212,7 @@ class Incumbent:
             self._tell()
         else:
             self._news = True
-        if self.closed:
+        if self.closed and not self.limited:
             self.stop()
 
     def _tell(self) -> None:

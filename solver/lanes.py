@@ -28,7 +28,6 @@ the cost of some schedule, is dropped: the least over all that are left, or the 
 from __future__ import annotations
 
 from itertools import combinations_with_replacement
-from time import monotonic
 
 import numba
 import numpy as np
@@ -36,6 +35,7 @@ import numpy.typing as npt
 
 from pipeloom.ir.ops import FloatArray, IntArray
 
+from .allowance import Allowance
 from .chain import Chain
 from .crossings import slowest_stage
 from .slots import done_before, left_after, slot_wait, ways_up
@@ -49,11 +49,15 @@ TINY = 1e-200
 """Costs below this are not searched: a cell of them would be no number any more."""
 PIECE = 200_000
 """How many followers are looked at together."""
+FOLLOWER = 5
+"""What each counts, in simulated ops, for each lane."""
 
 
-def lanes(chain: Chain, lags: FloatArray, ceiling: float, time_limit: float) -> float:
+def lanes(
+    chain: Chain, lags: FloatArray, ceiling: float, allowance: Allowance | None = None
+) -> float:
     """The best bound over numbers of lanes; ``ceiling`` is the cost of a schedule."""
-    deadline = monotonic() + time_limit
+    allowance = allowance or Allowance()
     i = slowest_stage(chain)
     if chain.capacity[i] >= chain.microbatches:
         return 0.0
@@ -66,7 +70,7 @@ def lanes(chain: Chain, lags: FloatArray, ceiling: float, time_limit: float) -> 
             break
         lag = float(lags[i])
         search = _Search(chain, i, np.array(choices) - 1, ceiling - lag)
-        best = max(best, search.span(deadline) + lag)
+        best = max(best, search.span(allowance) + lag)
         if best >= ceiling:
             break
     return min(best, ceiling)
@@ -89,7 +93,7 @@ class _Search:
         self.cell = 1e-6 * ceiling
         self.rest_f, self.rest_b = _rest(chain, i, float(chain.b[i]) + wait)
 
-    def span(self, deadline: float) -> float:
+    def span(self, allowance: Allowance) -> float:
         """What stage i spans at least, or the ceiling."""
         gap = self.d * self.f[0]
         met = np.full((1, self.n - 2), -1)  # of t + 1, ..., t + n - 2: their last meeting
@@ -102,7 +106,8 @@ class _Search:
             if not keep.any():
                 return self.ceiling
             best = max(best, float(spans.min()))
-            if monotonic() > deadline:
+            allowance.spend(FOLLOWER * len(met) * len(self.choices) * self.n)
+            if allowance.spent:
                 break
             met, times = self._thin(*self._followers(met[keep], times[keep], t + 1))
             if len(met) == 0:

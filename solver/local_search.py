@@ -41,6 +41,11 @@ class Tried:
     setting: Setting
 
 
+def building(ops: int) -> int:
+    """What building and timing one order counts."""
+    return BUILD_OP * ops + BUILD
+
+
 class Tuner:
     """Hill climbing on settings: each of the best few is changed a little, and kept if no worse.
 
@@ -54,7 +59,8 @@ class Tuner:
         self._pool = sorted(tried, key=lambda t: t.cost)[:POOL]
         self._rng = rng
         ops = 3 * constructor.chain.stages * constructor.chain.microbatches
-        self._builds = max(10, SLICE // (BUILD_OP * ops + BUILD))
+        self._build = building(ops)
+        self._builds = max(10, SLICE // self._build)
 
     @property
     def able(self) -> bool:
@@ -63,6 +69,7 @@ class Tuner:
     def round(self, best: Incumbent) -> None:
         for _ in range(self._builds):
             slot = int(self._rng.integers(len(self._pool)))
+            best.spend(self._build)
             setting = self._pool[slot].setting.mutated(self._constructor.chain, self._rng)
             rows = self._constructor.build(setting)
             if rows is None:
@@ -105,6 +112,8 @@ class Annealer:
         self, best: Incumbent, order: IntArray, offsets: IntArray, reach: int, hot: float
     ) -> None:
         c, found = self._costs, order.copy()
+        moves = max(100, SLICE // len(order))
+        best.spend(moves * len(order))
         cost = anneal_kernel(
             order,
             found,
@@ -120,7 +129,7 @@ class Annealer:
             self._makespan,
             hot,
             hot * COLD ** (1 / SLICES),
-            max(100, SLICE // len(order)),
+            moves,
             reach,
             self._state,
             best.stopped,

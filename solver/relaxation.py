@@ -37,17 +37,23 @@ taken off.
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Any
 
 from pipeloom.ir.problem import Objective
 
+from .allowance import Allowance
 from .chain import Chain
 
 TOLERANCE = 5e-7
 """Relative; the solver's own are a hundredth of it or less."""
+NODE, ITERATION = 2000, 5000
+"""What a node of the search tree (a stage squared) and a step of the simplex count, in ops."""
 
 
-def relaxation(chain: Chain, objective: Objective, ceiling: float, time_limit: float) -> float:
+def relaxation(
+    chain: Chain, objective: Objective, ceiling: float, allowance: Allowance | None = None
+) -> float:
     """A bound on the cost of every schedule; ``ceiling`` is the cost of one, and at least that."""
     from ortools.linear_solver import pywraplp
 
@@ -63,14 +69,18 @@ def relaxation(chain: Chain, objective: Objective, ceiling: float, time_limit: f
         if i + 1 < chain.stages:
             stage.pass_on_to(stages[i + 1])
     solver.Minimize(cost)
-    solver.SetTimeLimit(1 + int(1000 * time_limit))  # 0 would mean none
     # constraints are kept far better than TOLERANCE asks for; Ctrl-C is Python's
-    solver.SetSolverSpecificParametersAsString(
-        "numerics/feastol = 1e-9\nnumerics/dualfeastol = 1e-9\nmisc/catchctrlc = FALSE\n"
-    )
+    parameters = "numerics/feastol = 1e-9\nnumerics/dualfeastol = 1e-9\nmisc/catchctrlc = FALSE\n"
+    if allowance is not None and isfinite(allowance.ops):
+        parameters += f"limits/totalnodes = {1 + int(allowance.ops / (NODE * chain.stages**2))}\n"
+    if allowance is not None and isfinite(allowance.seconds_left):
+        solver.SetTimeLimit(1 + int(1000 * allowance.seconds_left))  # 0 would mean none
+    solver.SetSolverSpecificParametersAsString(parameters)
     exact = pywraplp.MPSolverParameters()
     exact.SetDoubleParam(exact.RELATIVE_MIP_GAP, 0.0)
     status = solver.Solve(exact)
+    if allowance is not None:
+        allowance.spend(ITERATION * solver.iterations())
     if status == pywraplp.Solver.INFEASIBLE:  # no schedule is cheaper than the ceiling
         return ceiling * (1 - TOLERANCE)
     if status not in (pywraplp.Solver.OPTIMAL, pywraplp.Solver.FEASIBLE):

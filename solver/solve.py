@@ -22,7 +22,7 @@ from .exact import BACKENDS
 from .families import FAMILIES
 from .incumbent import Incumbent, Listener
 from .lanes import lanes
-from .local_search import Annealer, Tried, Tuner
+from .local_search import Annealer, Tried, Tuner, building
 from .relaxation import relaxation
 from .setting import Setting
 from .side_by_side import Pieces, in_turn, side_by_side
@@ -51,11 +51,16 @@ def optimize(
     *,
     solver: str = "auto",
     time_limit: float = 60.0,
+    work_limit: float | None = None,
     seed: int = 0,
     progress: Listener | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Schedule:
     """The best schedule found within ``time_limit`` seconds, and how good it is known to be.
+
+    With a ``work_limit``, in millions of simulated ops (about a hundred of them take a second on a core),
+    the same seed gives the same schedule on every run: ``time_limit`` does not count then, nor does
+    the number of cores. Every lane has that much work, other work counts as what takes about as long.
 
     Stops at once where cost and lower bound meet (``status`` optimal). A keyboard interrupt, or
     ``should_stop`` turning true, returns the best so far. ``progress`` is called on every
@@ -63,7 +68,9 @@ def optimize(
     limit, InputError for a placement or a solver that is not known.
     """
     _check(problem, solver)
-    best = Incumbent(problem, next(lower_bounds(problem)), time_limit, progress, should_stop)
+    work = float("inf") if work_limit is None else work_limit * 1e6
+    bound = next(lower_bounds(problem))
+    best = Incumbent(problem, bound, time_limit, progress, should_stop, work_limit=work)
     best.offer(one_at_a_time(problem), "one-at-a-time")
     with suppress(KeyboardInterrupt):  # the best so far is what the user asked for
         _PORTFOLIOS.get(solver, partial(exactly, solver=solver))(best, seed)
@@ -100,7 +107,7 @@ def automatically(best: Incumbent, seed: int) -> None:
     """The first schedules, then a search and the proofs side by side."""
     search = start(best, seed)
     if not best.over():
-        further = [partial(anneal, seed=(seed, n)) for n in range(2, cores())]
+        further = [partial(anneal, seed=(seed, n)) for n in range(2, cores(best))]
         side_by_side(best, [search.pieces, partial(prove, seed=seed), *further])
 
 
@@ -116,7 +123,7 @@ def exactly(best: Incumbent, seed: int, solver: str) -> None:
     """Constructs, looks for a better bound, then leaves all to an exact solver."""
     in_turn(start(best, seed).construct(best), best)
     in_turn(tighten(best), best)
-    solve_exactly(best, solver, best.seconds_left, seed)
+    solve_exactly(best, solver, seed)
 
 
 _PORTFOLIOS: Mapping[str, Callable[[Incumbent, int], None]] = {
@@ -125,8 +132,10 @@ _PORTFOLIOS: Mapping[str, Callable[[Incumbent, int], None]] = {
 }
 
 
-def cores() -> int:
-    """How many lanes run side by side: as many as this process has cores, two at least."""
+def cores(best: Incumbent) -> int:
+    """How many lanes run side by side: one a core, two at least; two where work is limited."""
+    if best.limited:
+        return 2
     available = getattr(os, "sched_getaffinity", None)
     number = len(available(0)) if available else os.cpu_count() or 1
     return max(2, min(number, MOST_LANES))
@@ -172,6 +181,7 @@ class Search:
     def construct(self, best: Incumbent) -> Pieces:
         """Runs the constructors over what is left of their families of settings."""
         for setting in self._left:
+            best.spend(building(self.ops))
             assert self._constructor is not None
             rows = self._constructor.build(setting)
             if rows is not None:
@@ -196,14 +206,15 @@ def prove(best: Incumbent, seed: int) -> Pieces:
     """Better bounds; an exact solver where the problem is small; then local search as well."""
     yield from tighten(best)
     if 3 * best.problem.stages * best.problem.microbatches <= EXACT_OPS:
-        solve_exactly(best, "cp-sat", best.seconds_left, seed)
-        yield
+        while not solve_exactly(best, "cp-sat", seed):
+            yield
     yield from anneal(best, (seed, 1))
 
 
 def bound(best: Incumbent) -> None:
     """Takes the bounds in closed form, one by one until one meets the best schedule."""
     for found in lower_bounds(best.problem):
+        best.spend(best.problem.stages**2 * best.problem.microbatches)
         best.raise_bound(found)
         if best.over():
             return
@@ -214,13 +225,16 @@ def tighten(best: Incumbent) -> Pieces:
     chain = Chain.of(best.problem)
     if chain is None or best.over():
         return
-    seconds = min(RELAXATION_SECONDS, best.seconds_left / 4)
-    value = relaxation(chain, best.problem.objective, best.cost, seconds)
+    allowance = best.allowance(1 / 4, RELAXATION_SECONDS)
+    value = relaxation(chain, best.problem.objective, best.cost, allowance)
+    best.spend(allowance.used)
     words = "what must happen between four moments on each stage, as a small MILP"
     best.raise_bound(Bound(value, "relaxation", words))
     yield
     lags = chain.lags(best.problem.objective)
-    value = lanes(chain, lags, best.cost, min(LANES_SECONDS, best.seconds_left / 4))
+    allowance = best.allowance(1 / 4, LANES_SECONDS)
+    value = lanes(chain, lags, best.cost, allowance)
+    best.spend(allowance.used)
     words = "memory holds few microbatches, and each on its way up meets all others"
     best.raise_bound(Bound(value * (1 - ROUNDING), "lanes", words))
     yield
@@ -235,10 +249,14 @@ def improve(best: Incumbent, rounds: Sequence[Round]) -> Pieces:
             yield
 
 
-def solve_exactly(best: Incumbent, solver: str, time_limit: float, seed: int) -> None:
-    """Gives the best schedule to an exact solver and takes what it finds and proves."""
+def solve_exactly(best: Incumbent, solver: str, seed: int) -> bool:
+    """Gives the best schedule to an exact solver and takes what it finds and proves.
+
+    False where it could go on, had it more time, or work before lanes compare next.
+    """
     if best.over():
-        return
+        return False
+    allowance = best.allowance()
 
     def take(found: Schedule) -> None:
         best.offer(found.order, "ilp")
@@ -250,15 +268,19 @@ def solve_exactly(best: Incumbent, solver: str, time_limit: float, seed: int) ->
         best.problem,
         incumbent=best.schedule(solver, seed),
         lower_bound=best.bound.value,
-        time_limit=time_limit,
+        time_limit=best.seconds_left,
+        work_limit=allowance.ops,
         seed=seed,
         on_solution=take,
         on_bound=raise_to,
-        should_stop=best.over,
+        should_stop=best.interrupted,
     )
     if result.schedule is not None:
         take(result.schedule)
     raise_to(result.lower_bound)
+    if not result.complete:
+        best.spend(allowance.ops)
+    return result.complete
 
 
 def build_families(best: Incumbent) -> None:

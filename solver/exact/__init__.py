@@ -5,6 +5,7 @@ Importing this imports neither ortools nor pulp; a backend's first use does.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Protocol
@@ -22,7 +23,8 @@ class Backend(Protocol):
     that is known to hold. ``on_solution`` is given every better schedule, timed, and ``on_bound``
     every better bound that comes up on the way, in the caller's thread; ``should_stop`` is asked
     several times a second. Ctrl-C ends the solver and raises
-    KeyboardInterrupt. Raises InputError where not activations travel.
+    KeyboardInterrupt. With a ``work_limit``, in simulated ops (:mod:`..allowance`), the same
+    question has the same answer, unless ``time_limit`` or ``should_stop`` ends it. Raises InputError where not activations travel.
     """
 
     def __call__(
@@ -33,6 +35,7 @@ class Backend(Protocol):
         lower_bound: float,
         time_limit: float,
         seed: int,
+        work_limit: float = math.inf,
         on_solution: Callable[[Schedule], None] | None = None,
         on_bound: Callable[[float], None] | None = None,
         should_stop: Callable[[], bool] | None = None,

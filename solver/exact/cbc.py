@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import signal
 import subprocess
@@ -22,12 +23,13 @@ _BOUND = re.compile(r"^Lower bound:\s+(\S+)$", re.MULTILINE)
 class Outcome:
     """``values``: of each variable in the best solution, empty where there is none.
 
-    ``bound``: on the objective, None where CBC reports none.
+    ``bound``: on the objective, None where CBC reports none. ``complete``: it came to its end.
     """
 
     values: Mapping[str, float]
     bound: float | None
     infeasible: bool
+    complete: bool
 
 
 def run_cbc(
@@ -43,7 +45,8 @@ def run_cbc(
         path = Path(folder)
         lp.writeMPS(str(path / "model.mps"))
         command = [pulp.PULP_CBC_CMD.pulp_cbc_path, "model.mps", "-timeMode", "elapsed"]
-        command += ["-sec", f"{seconds:.2f}"]
+        if math.isfinite(seconds):
+            command += ["-sec", f"{seconds:.2f}"]
         for name, value in options.items():
             command += [f"-{name}", f"{value:g}"]
         if start:
@@ -93,7 +96,8 @@ def _read(log: str, solution: Path) -> Outcome:
     else:
         match = _BOUND.search(log)
         bound = float(match[1]) if match else None
-    return Outcome(_values(text) if found else {}, bound, infeasible)
+    complete = infeasible or status.startswith("Optimal")
+    return Outcome(_values(text) if found else {}, bound, infeasible, complete)
 
 
 def _values(text: str) -> dict[str, float]:

@@ -14,6 +14,7 @@ from ortools.sat.python import cp_model
 from pipeloom.ir.problem import Problem
 from pipeloom.ir.schedule import Report, Schedule
 
+from ..allowance import OPS_A_SECOND
 from .cp_sat_model import Model
 from .formulation import Formulation
 from .recovery import Positions, cost_of, to_schedule
@@ -30,6 +31,7 @@ def solve(
     lower_bound: float,
     time_limit: float,
     seed: int,
+    work_limit: float = math.inf,
     on_solution: Callable[[Schedule], None] | None = None,
     on_bound: Callable[[float], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
@@ -37,12 +39,13 @@ def solve(
 ) -> ExactResult:
     """See :class:`pipeloom.solver.exact.Backend`; ``workers`` threads search.
 
-    One worker that ends before ``time_limit`` gives the same result for the same ``seed``.
+    One worker that ends before ``time_limit`` gives the same result for the same ``seed``; where
+    work is limited there is one.
     """
     deadline = time.monotonic() + time_limit
     model = Model.of(Formulation.of(problem), incumbent, lower_bound)
     best = incumbent
-    with _Search(model, deadline, seed, workers) as search:
+    with _Search(model, deadline, seed, workers, work_limit) as search:
         while (news := search.next(should_stop)) is not None:
             if isinstance(news, float):
                 if on_bound:
@@ -55,7 +58,8 @@ def solve(
                 best = found
                 if on_solution:
                     on_solution(found)
-    return ExactResult(best, _bound(model, search, best, lower_bound))
+    complete = search.status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
+    return ExactResult(best, _bound(model, search, best, lower_bound), complete)
 
 
 def _bound(model: Model, search: _Search, best: Schedule | None, known: float) -> float:
@@ -74,7 +78,9 @@ def _proven(model: Model, bound: float, best: Schedule | None, known: float) -> 
 class _Search(cp_model.CpSolverSolutionCallback):
     """A solve in a thread of its own, so that the caller's stays open to Ctrl-C."""
 
-    def __init__(self, model: Model, deadline: float, seed: int, workers: int) -> None:
+    def __init__(
+        self, model: Model, deadline: float, seed: int, workers: int, work_limit: float
+    ) -> None:
         super().__init__()
         self._model = model
         self._news: queue.Queue[Positions | float | None] = queue.Queue()
@@ -86,7 +92,8 @@ class _Search(cp_model.CpSolverSolutionCallback):
         self.bound: float | None = None
         parameters = self._solver.parameters
         parameters.max_time_in_seconds = max(deadline - time.monotonic(), 0.01)
-        parameters.num_workers = workers
+        parameters.max_deterministic_time = work_limit / OPS_A_SECOND
+        parameters.num_workers = workers if math.isinf(work_limit) else 1
         parameters.random_seed = seed % 2**31
         parameters.catch_sigint_signal = False
 

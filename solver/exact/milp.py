@@ -31,6 +31,8 @@ from .recovery import Positions, cost_of, to_positions, to_schedule
 from .result import ExactResult
 from .ticks import Ticks
 
+NODE = 50
+"""What a node of the search tree counts, in simulated ops, for each pair of ops."""
 _COST = 1e4  # what the horizon is scaled to: CBC prints three decimals of a bound
 _PRINTED = 1e-3
 _INTEGER = 1e-9
@@ -45,6 +47,7 @@ def solve(
     lower_bound: float,
     time_limit: float,
     seed: int,
+    work_limit: float = math.inf,
     on_solution: Callable[[Schedule], None] | None = None,
     on_bound: Callable[[float], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
@@ -56,7 +59,8 @@ def solve(
         model.lp,
         start=model.hint,
         seconds=max(deadline - time.monotonic(), 0.1),
-        options={
+        options=_nodes(model, work_limit)
+        | {
             "integerTolerance": _INTEGER,
             "primalTolerance": _PRIMAL,
             "randomSeed": 1 + seed % 2**30,  # 0 would be the time of day
@@ -72,7 +76,13 @@ def solve(
         best = found
         if on_solution:
             on_solution(found)
-    return ExactResult(best, _bound(model, outcome, best, lower_bound))
+    return ExactResult(best, _bound(model, outcome, best, lower_bound), outcome.complete)
+
+
+def _nodes(model: _Model, work_limit: float) -> dict[str, float]:
+    """CBC's option for a limit on its nodes."""
+    node = NODE * len(model.formulation.ops) ** 2
+    return {} if math.isinf(work_limit) else {"maxNodes": 1 + int(work_limit / node)}
 
 
 def _schedule(model: _Model, outcome: Outcome) -> Schedule | None:

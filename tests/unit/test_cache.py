@@ -65,6 +65,7 @@ OTHERS = {
     "seed": replace(QUESTION, seed=1),
     "solver": replace(QUESTION, solver="milp"),
     "time limit": replace(QUESTION, time_limit=6.0),
+    "work limit": replace(QUESTION, work_limit=6.0),
     **{
         name: replace(QUESTION, problem=problem)
         for name, problem in {

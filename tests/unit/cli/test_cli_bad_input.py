@@ -297,6 +297,14 @@ USAGE: dict[str, tuple[list[str], str]] = {
         ["optimize", "P", "-m", "2", "--time-limit", "0"],
         "argument --time-limit: expected seconds > 0, got '0'",
     ),
+    "no work": (
+        ["optimize", "P", "-m", "2", "--work-limit", "-1"],
+        "argument --work-limit: expected a number > 0, got '-1'",
+    ),
+    "time and work": (
+        ["optimize", "P", "-m", "2", "--time-limit", "1", "--work-limit", "1"],
+        "argument --work-limit: not allowed with argument --time-limit",
+    ),
     "an unknown family": (
         ["build", "1b1f", "P", "-m", "2"],
         "family: expected one of gpipe, 1f1b,",

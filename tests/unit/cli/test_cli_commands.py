@@ -57,6 +57,27 @@ def test_optimize_answers_with_its_report(pipeloom: Command, profile: Path, tmp_
     assert pipeloom("optimize", profile, "-m", 4, "-q", "--json").err == ""
 
 
+def test_limited_work_gives_the_same_file(pipeloom: Command, profile: Path, tmp_path: Path) -> None:
+    documents = []
+    for name in "once", "again":
+        words = [
+            "optimize",
+            profile,
+            "-m",
+            5,
+            "--memory-limit",
+            2.5,
+            "--work-limit",
+            5,
+            "--seed",
+            7,
+        ]
+        assert pipeloom(*words, "-o", tmp_path / name).code == 0
+        documents.append(json.loads((tmp_path / name).read_text()))
+        assert documents[-1]["report"].pop("solve_seconds") > 0
+    assert documents[0] == documents[1]
+
+
 def test_optimize_interleaves_stages(pipeloom: Command, profile: Path) -> None:
     words = ["optimize", profile, "-m", 2, "--time-limit", 2, "-q"]
     document = pipeloom(*words, "--placement", "interleaved:2").json
