@@ -28,7 +28,7 @@ _CLASS_MASK = (1 << MICROBATCH_SHIFT) - 1
 
 
 @numba.njit(cache=True, nogil=True)
-def _random(state: npt.NDArray[np.uint64]) -> float:
+def random(state: npt.NDArray[np.uint64]) -> float:
     """The next of xorshift64*: uniform in [0, 1)."""
     x = state[0]
     x ^= x >> np.uint64(12)
@@ -136,13 +136,13 @@ def anneal_kernel(  # noqa: PLR0917
         low = high = 0
         if move >= 0:
             temperature *= cooling
-            rank = critical if _random(state) < 0.3 else int(_random(state) * ranks)
+            rank = critical if random(state) < 0.3 else int(random(state) * ranks)
             first, length = offsets[rank], offsets[rank + 1] - offsets[rank]
             if length < 2:
                 continue
-            source = first + int(_random(state) * length)
-            distance = 1 + int(reach * _random(state) ** 3)
-            target = source + distance if _random(state) < 0.5 else source - distance
+            source = first + int(random(state) * length)
+            distance = 1 + int(reach * random(state) ** 3)
+            target = source + distance if random(state) < 0.5 else source - distance
             if target < first or target >= first + length:
                 continue
             if order[source] & _CLASS_MASK == order[target] & _CLASS_MASK:
@@ -170,7 +170,7 @@ def anneal_kernel(  # noqa: PLR0917
             cost = last - opens if makespan else span
             # what ranks span beyond the longest tells apart the many orders of equal cost
             value = cost + 0.1 * total / ranks
-        if move < 0 or value <= current - temperature * np.log(1.0 - _random(state)):
+        if move < 0 or value <= current - temperature * np.log(1.0 - random(state)):
             current = value
             critical = longest
             if cost < best_cost:

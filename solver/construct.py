@@ -51,12 +51,13 @@ class Constructor:
         c = self.chain
         order = np.empty((c.stages, 3 * c.microbatches), dtype=np.int64)
         complete = setting.build(c, order, self._f_end, self._b_end)
-        return self._by_rank(order) if complete else None
+        return self.by_rank(order) if complete else None
 
     def cost(self, rows: Rows) -> float:
         return self._evaluator.cost(np.concatenate(rows))
 
-    def _by_rank(self, order: IntArray) -> Rows:
+    def by_rank(self, order: IntArray) -> Rows:
+        """The rows of ``order``, shape (S, 3M), each at its stage's rank."""
         rows = [np.empty(0, dtype=np.int64)] * self._ranks
         for stage, rank in enumerate(self.chain.ranks.tolist()):
             rows[rank] = order[stage]

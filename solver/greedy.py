@@ -1,23 +1,28 @@
-"""The list scheduler that all constructed schedules of one stage a rank come from.
+"""The list scheduler: time runs forward over all ranks at once.
 
-Time runs forward over all ranks at once. A free rank takes, in this order: a B that has come; an F
-that has come, where warm-up and memory allow; a W, where F lacks memory, where more than ``defer``
-of them wait, or where the next arrival is far enough away. Otherwise it waits.
+A free rank takes, in this order: a B that has come; an F that has come, where warm-up and memory
+allow; a W, where F lacks memory, where more than ``defer`` of them wait, or where the next arrival
+is far enough away. Otherwise it waits. Stage 0 may let some time pass between two F's (``gap``):
+below P x M_B how microbatches are spaced decides where those on their way down meet those on their
+way up.
+
+:func:`tune_kernel` anneals all of these numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
 
 import numba
 import numpy as np
+import numpy.typing as npt
 
 from pipeloom.ir.ops import MICROBATCH_SHIFT, STAGE_SHIFT, FloatArray, IntArray, OpKind
 
+from .anneal import random
 from .chain import Chain
-from .setting import warm_one, warm_up_to
 
 _F, _B, _W = int(OpKind.F), int(OpKind.B), int(OpKind.W)
 FILLS = (0.0, 0.5, 1.0)
@@ -28,71 +33,46 @@ ANY = 1 << 40
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GreedySetting:
-    """What the list scheduler leaves open: the arguments of its kernel, by stage."""
+    """What the list scheduler leaves open: by stage, but ``gap``, which is by microbatch.
+
+    ``warm``: how many microbatches may be between F and B. ``defer``: how many W's may wait while
+    an F could run. ``fill``: a W runs where the next arrival is at least ``fill`` x T_W away.
+    ``patience``: an F yields to a B that comes within ``patience`` x T_F. ``gap``: the least time
+    from the start of the F before to this one's, on stage 0.
+    """
 
     warm: IntArray
     defer: IntArray
-    fill: float = 0.0
-    patience: float = 0.0
+    fill: FloatArray
+    patience: FloatArray
+    gap: FloatArray
+
+    @classmethod
+    def uniform(
+        cls, chain: Chain, warm: IntArray, defer: IntArray, fill: float, patience: float
+    ) -> GreedySetting:
+        every = np.ones(chain.stages)
+        return cls(warm, defer, fill * every, patience * every, np.zeros(chain.microbatches))
+
+    def copy(self) -> GreedySetting:
+        """One whose arrays may be changed."""
+        floats = (array.copy() for array in (self.fill, self.patience, self.gap))
+        return GreedySetting(self.warm.copy(), self.defer.copy(), *floats)
 
     def build(self, chain: Chain, order: IntArray, f_end: FloatArray, b_end: FloatArray) -> bool:
-        return bool(
-            greedy_kernel(
-                chain.microbatches,
-                chain.f,
-                chain.b,
-                chain.w,
-                chain.m_b,
-                chain.m_w,
-                chain.limit,
-                chain.down,
-                chain.up,
-                self.warm,
-                self.defer,
-                self.fill,
-                self.patience,
-                order,
-                f_end,
-                b_end,
-            )
+        cost, _ = greedy_kernel(
+            *arrays(chain),
+            self.warm,
+            self.defer,
+            self.fill,
+            self.patience,
+            self.gap,
+            False,
+            order,
+            f_end,
+            b_end,
         )
-
-    def mutated(self, chain: Chain, rng: np.random.Generator) -> GreedySetting:
-        setting = self
-        for _ in range(1 + int(rng.integers(3))):
-            setting = _MUTATIONS[int(rng.integers(len(_MUTATIONS)))](setting, chain, rng)
-        return setting
-
-
-_Mutation = Callable[[GreedySetting, Chain, np.random.Generator], GreedySetting]
-
-
-def _warm_one(setting: GreedySetting, chain: Chain, rng: np.random.Generator) -> GreedySetting:
-    return replace(setting, warm=warm_one(setting.warm, chain, rng))
-
-
-def _warm_up_to(setting: GreedySetting, chain: Chain, rng: np.random.Generator) -> GreedySetting:
-    return replace(setting, warm=warm_up_to(setting.warm, chain, rng))
-
-
-def _defer_one(setting: GreedySetting, chain: Chain, rng: np.random.Generator) -> GreedySetting:
-    defer = np.minimum(setting.defer, chain.microbatches)
-    defer[rng.integers(chain.stages)] += rng.choice((-2, -1, 1, 2))
-    return replace(setting, defer=np.maximum(defer, 0))
-
-
-def _fill(setting: GreedySetting, _: Chain, rng: np.random.Generator) -> GreedySetting:
-    return replace(setting, fill=max(0.0, setting.fill + 0.2 * rng.standard_normal()))
-
-
-def _patience(setting: GreedySetting, _: Chain, rng: np.random.Generator) -> GreedySetting:
-    return replace(setting, patience=max(0.0, setting.patience + 0.2 * rng.standard_normal()))
-
-
-_MUTATIONS: tuple[_Mutation, ...] = (
-    *(_warm_one, _warm_one, _warm_up_to),
-    *(_defer_one, _fill, _patience),
-)
+        return bool(np.isfinite(cost))
 
 
 def greedy_settings(chain: Chain, warms: list[IntArray]) -> Iterator[GreedySetting]:
@@ -100,12 +80,20 @@ def greedy_settings(chain: Chain, warms: list[IntArray]) -> Iterator[GreedySetti
     stages = np.arange(chain.stages)
     defers = (np.full(chain.stages, ANY), stages, np.zeros_like(stages))
     for defer, fill, patience, warm in product(defers, FILLS, PATIENCE, warms):
-        yield GreedySetting(warm, defer, fill, patience)
+        yield GreedySetting.uniform(chain, warm, defer, fill, patience)
+
+
+_A = FloatArray
+
+
+def arrays(chain: Chain) -> tuple[_A, _A, _A, _A, _A, _A, _A, _A]:
+    """The kernels' first arguments."""
+    c = chain
+    return c.f, c.b, c.w, c.m_b, c.m_w, c.limit, c.down, c.up
 
 
 @numba.njit(cache=True, nogil=True)
 def greedy_kernel(  # noqa: PLR0917
-    microbatches: int,
     f: FloatArray,
     b: FloatArray,
     w: FloatArray,
@@ -114,25 +102,31 @@ def greedy_kernel(  # noqa: PLR0917
     limit: FloatArray,
     down: FloatArray,
     up: FloatArray,
-    warm: IntArray,  # (S,) how many microbatches may be between F and B on a stage
-    defer: IntArray,  # (S,) how many W's may wait while an F could run
-    fill: float,  # a W runs where the next arrival is at least fill * T_W away
-    patience: float,  # an F yields to a B that comes within patience * T_F
+    warm: IntArray,
+    defer: IntArray,
+    fill: FloatArray,
+    patience: FloatArray,
+    gap: FloatArray,
+    makespan: bool,
     order: IntArray,  # (S, 3M) out: packed ops
     f_end: FloatArray,  # (S, M) scratch
     b_end: FloatArray,  # (S, M) scratch
-) -> bool:
-    """Fills ``order``; False where no op can start any more (``warm`` or memory too small)."""
-    stages = f.shape[0]
+) -> tuple[float, float]:
+    """Fills ``order``; returns its cost and the stages' mean span.
+
+    Infinite where no op can start any more (``warm`` or memory too small).
+    """
+    stages, microbatches = f_end.shape
     f_end[:] = np.inf
     b_end[:] = np.inf
     clock = np.full(stages, np.inf)  # when a rank decides next; infinite: asleep
-    free = np.zeros(stages)
+    free, first = np.zeros(stages), np.zeros(stages)
     clock[0] = 0.0
     held = np.zeros(stages)
     forwards = np.zeros(stages, dtype=np.int64)
     backwards = np.zeros(stages, dtype=np.int64)
     weights = np.zeros(stages, dtype=np.int64)
+    entered = -np.inf  # when stage 0 started its last F
     left = 3 * stages * microbatches
     while left > 0:
         i = 0
@@ -141,11 +135,11 @@ def greedy_kernel(  # noqa: PLR0917
                 i = k
         now = clock[i]
         if now == np.inf:
-            return False
+            return np.inf, np.inf
         nf, nb, nw = forwards[i], backwards[i], weights[i]
         f_comes = np.inf
         if nf < microbatches and nf - nb < warm[i]:
-            f_comes = 0.0 if i == 0 else f_end[i - 1, nf] + down[i - 1]
+            f_comes = entered + gap[nf] if i == 0 else f_end[i - 1, nf] + down[i - 1]
         b_comes = np.inf
         if nb < nf:
             b_comes = f_end[i, nb] if i == stages - 1 else b_end[i + 1, nb] + up[i]
@@ -156,9 +150,9 @@ def greedy_kernel(  # noqa: PLR0917
             kind = _B
         elif pending and ((f_comes <= now and not fits) or nb - nw > defer[i]):
             kind = _W
-        elif f_comes <= now and fits and b_comes >= now + patience * f[i]:
+        elif f_comes <= now and fits and b_comes >= now + patience[i] * f[i]:
             kind = _F
-        elif pending and min(b_comes, f_comes if fits else np.inf) >= now + fill * w[i]:
+        elif pending and min(b_comes, f_comes if fits else np.inf) >= now + fill[i] * w[i]:
             kind = _W
         if kind < 0:
             comes = b_comes if f_comes <= now else min(b_comes, f_comes)
@@ -168,6 +162,10 @@ def greedy_kernel(  # noqa: PLR0917
         wakes = -1
         if kind == _F:
             order[i, at] = nf << MICROBATCH_SHIFT | i << STAGE_SHIFT | _F
+            if nf == 0:
+                first[i] = now
+            if i == 0:
+                entered = now
             end = now + f[i]
             f_end[i, nf] = end
             forwards[i] += 1
@@ -194,4 +192,105 @@ def greedy_kernel(  # noqa: PLR0917
         if wakes >= 0 and clock[wakes] > max(arrival, free[wakes]):
             clock[wakes] = max(arrival, free[wakes])
         left -= 1
-    return True
+    spans = free - first
+    return free.max() if makespan else spans.max(), spans.mean()
+
+
+@numba.njit(cache=True, nogil=True)
+def tune_kernel(  # noqa: PLR0917
+    f: FloatArray,
+    b: FloatArray,
+    w: FloatArray,
+    m_b: FloatArray,
+    m_w: FloatArray,
+    limit: FloatArray,
+    down: FloatArray,
+    up: FloatArray,
+    capacity: IntArray,
+    warm: IntArray,  # this and the next four are changed
+    defer: IntArray,
+    fill: FloatArray,
+    patience: FloatArray,
+    gap: FloatArray,
+    makespan: bool,
+    best: IntArray,  # (S, 3M) out: the best order met, where it beats best_cost
+    best_cost: float,
+    unit: float,  # gaps move by about as much, or by shares of it
+    hot: float,  # temperature of the first and of the last move, in units of cost
+    cold: float,
+    moves: int,
+    state: npt.NDArray[np.uint64],  # (1,) of the random numbers; changed
+) -> float:
+    """Tries ``moves`` moves; returns the cost of ``best``."""
+    stages, microbatches = len(f), len(gap)
+    order = np.empty_like(best)
+    f_end, b_end = np.empty((stages, microbatches)), np.empty((stages, microbatches))
+    old_warm, old_defer, old_fill = warm.copy(), defer.copy(), fill.copy()
+    old_patience, old_gap = patience.copy(), gap.copy()
+    cooling = (cold / hot) ** (1.0 / max(moves, 1))
+    temperature, current = hot, np.inf
+    for move in range(-1, moves):
+        temperature *= cooling
+        if move >= 0:
+            old_warm[:], old_defer[:], old_fill[:] = warm, defer, fill
+            old_patience[:], old_gap[:] = patience, gap
+            for _ in range(1 + int(2 * random(state))):
+                kind, i = random(state), int(random(state) * stages)
+                if kind < 0.55:
+                    _change_gaps(gap, capacity[0], unit, state)
+                elif kind < 0.65:
+                    more = 1 if random(state) < 0.5 else -1
+                    warm[i] = min(max(1, warm[i] + more), capacity[i])
+                elif kind < 0.75:
+                    more = int(random(state) * 5) - 2
+                    defer[i] = max(0, min(defer[i], microbatches) + more)
+                elif kind < 0.87:
+                    fill[i] = max(0.0, fill[i] + 0.3 * _normal(state))
+                else:
+                    patience[i] = max(0.0, patience[i] + 0.3 * _normal(state))
+        cost, mean = greedy_kernel(
+            f, b, w, m_b, m_w, limit, down, up, warm, defer, fill, patience, gap,
+            makespan, order, f_end, b_end,
+        )  # fmt: skip
+        # what stages span on average tells apart the many settings of equal cost
+        value = cost + 0.05 * mean
+        if move < 0 or value <= current - temperature * np.log(1.0 - random(state)):
+            current = value
+            if cost < best_cost:
+                best_cost = cost
+                best[:] = order
+        else:
+            warm[:], defer[:], fill[:] = old_warm, old_defer, old_fill
+            patience[:], gap[:] = old_patience, old_gap
+    return best_cost
+
+
+@numba.njit(cache=True, nogil=True)
+def _change_gaps(gap: FloatArray, turn: int, unit: float, state: npt.NDArray[np.uint64]) -> None:
+    """Changes one gap, or from there on every ``turn``-th or each: the spacing may be periodic."""
+    microbatches = len(gap)
+    at = int(random(state) * microbatches)
+    way = random(state)
+    if way < 0.3:
+        by = unit if random(state) < 0.5 else -unit
+    elif way < 0.6:
+        by = 0.1 * unit * _normal(state)
+    elif way < 0.8:
+        by = unit * _normal(state)
+    else:
+        by = -np.inf
+    reach = random(state)
+    step = microbatches if reach < 0.48 else turn if reach < 0.8 else 1
+    for k in range(at, microbatches, step):
+        gap[k] = max(0.0, gap[k] + by)
+    if random(state) < 0.3 and at + 1 < microbatches:
+        gap[at + 1] = max(0.0, gap[at + 1] - by) if by > -np.inf else gap[at + 1]
+
+
+@numba.njit(cache=True, nogil=True)
+def _normal(state: npt.NDArray[np.uint64]) -> float:
+    """About standard normal: the sum of twelve uniform numbers."""
+    total = -6.0
+    for _ in range(12):
+        total += random(state)
+    return total

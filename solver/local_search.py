@@ -1,4 +1,4 @@
-"""Local search in rounds: over the list scheduler's settings, and over the orders themselves.
+"""Local search in rounds: over the settings of each constructor, and over the orders themselves.
 
 A round does an amount of work that is counted in ops, not in seconds, so that a seed gives the same
 rounds on every machine; only how many there are depends on the clock.
@@ -18,7 +18,9 @@ from pipeloom.ir.problem import Objective, Problem
 from .anneal import anneal_kernel
 from .chain import ROUNDING
 from .construct import Constructor, Rows
+from .greedy import GreedySetting, arrays, tune_kernel
 from .incumbent import Incumbent
+from .rounds import RoundsSetting
 from .setting import Setting
 
 POOL = 8
@@ -27,6 +29,8 @@ SLICE = 10_000_000
 """Ops that are simulated between two looks at the clock, about 0.2 s."""
 BUILD_OP, BUILD = 10, 20_000
 """What building one order costs, an op and in all, in simulated ops."""
+DISPATCHED_OP = 3
+"""What an op that the list scheduler places costs, in simulated ops."""
 SLICES = 4
 """Slices in a round of annealing."""
 COLD = 0.03
@@ -47,7 +51,8 @@ def building(ops: int) -> int:
 
 
 class Tuner:
-    """Hill climbing on settings: each of the best few is changed a little, and kept if no worse.
+    """Hill climbing on the settings of the rounds: each of the best few is changed a little, and
+    kept if no worse.
 
     Fast where orders are long: one number of a setting moves ops on all ranks at once.
     """
@@ -56,7 +61,8 @@ class Tuner:
         self, constructor: Constructor, tried: Sequence[Tried], rng: np.random.Generator
     ) -> None:
         self._constructor = constructor
-        self._pool = sorted(tried, key=lambda t: t.cost)[:POOL]
+        pool = [(t.cost, t.setting) for t in tried if isinstance(t.setting, RoundsSetting)]
+        self._pool = sorted(pool, key=lambda tried: tried[0])[:POOL]
         self._rng = rng
         ops = 3 * constructor.chain.stages * constructor.chain.microbatches
         self._build = building(ops)
@@ -70,14 +76,73 @@ class Tuner:
         for _ in range(self._builds):
             slot = int(self._rng.integers(len(self._pool)))
             best.spend(self._build)
-            setting = self._pool[slot].setting.mutated(self._constructor.chain, self._rng)
+            before, setting = self._pool[slot]
+            setting = setting.mutated(self._constructor.chain, self._rng)
             rows = self._constructor.build(setting)
             if rows is None:
                 continue
             cost = self._constructor.cost(rows)
-            if cost <= self._pool[slot].cost:
-                self._pool[slot] = Tried(cost, setting)
+            if cost <= before:
+                self._pool[slot] = cost, setting
             best.offer(rows, "search", cost)
+            if best.over():
+                return
+
+
+class Dispatcher:
+    """Anneals the list scheduler's numbers, how microbatches are spaced among them.
+
+    Each round starts from one of the best settings tried. Strong where memory holds fewer
+    microbatches than there are stages.
+    """
+
+    def __init__(
+        self,
+        constructor: Constructor,
+        tried: Sequence[Tried],
+        rng: np.random.Generator,
+        objective: Objective,
+        ops: int = SLICE,
+    ) -> None:
+        self._constructor, self._rng = constructor, rng
+        pool = [(t.cost, t.setting) for t in tried if isinstance(t.setting, GreedySetting)]
+        self._pool = [setting for _, setting in sorted(pool, key=lambda tried: tried[0])[:POOL]]
+        self._makespan = objective is Objective.MAKESPAN
+        self._state = rng.integers(1, 1 << 62, size=1).astype(np.uint64)
+        c = constructor.chain
+        self._unit = float((c.f + c.b + c.down + c.up).mean())
+        self._moves = max(10, ops // (DISPATCHED_OP * 3 * c.stages * c.microbatches))
+
+    @property
+    def able(self) -> bool:
+        return bool(self._pool) and self._unit > 0.0
+
+    def round(self, best: Incumbent) -> None:
+        setting = self._pool[int(self._rng.integers(len(self._pool)))].copy()
+        chain = self._constructor.chain
+        order = np.empty((chain.stages, 3 * chain.microbatches), dtype=np.int64)
+        hot = self._unit * 10 ** self._rng.uniform(-1.5, 0.0)
+        for piece in range(SLICES):
+            cost = tune_kernel(
+                *arrays(chain),
+                chain.capacity,
+                setting.warm,
+                setting.defer,
+                setting.fill,
+                setting.patience,
+                setting.gap,
+                self._makespan,
+                order,
+                best.cost,
+                self._unit,
+                hot * COLD ** (piece / SLICES),
+                hot * COLD ** ((piece + 1) / SLICES),
+                self._moves,
+                self._state,
+            )
+            best.spend(self._moves * DISPATCHED_OP * order.size)
+            if cost < best.cost:
+                best.offer(self._constructor.by_rank(order.copy()), "search", cost)
             if best.over():
                 return
 

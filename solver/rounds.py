@@ -28,7 +28,6 @@ import numpy.typing as npt
 from pipeloom.ir.ops import MICROBATCH_SHIFT, STAGE_SHIFT, FloatArray, IntArray, OpKind
 
 from .chain import Chain
-from .setting import warm_one, warm_up_to
 
 _F, _B, _W = int(OpKind.F), int(OpKind.B), int(OpKind.W)
 TIE = 1e-9
@@ -75,6 +74,7 @@ class RoundsSetting:
         )
 
     def mutated(self, chain: Chain, rng: np.random.Generator) -> RoundsSetting:
+        """Another setting that differs in one number or a few."""
         setting = self
         for _ in range(1 + int(rng.integers(3))):
             setting = _MUTATIONS[int(rng.integers(len(_MUTATIONS)))](setting, chain, rng)
@@ -85,11 +85,15 @@ _Mutation = Callable[[RoundsSetting, Chain, np.random.Generator], RoundsSetting]
 
 
 def _warm_one(setting: RoundsSetting, chain: Chain, rng: np.random.Generator) -> RoundsSetting:
-    return replace(setting, warm=warm_one(setting.warm, chain, rng))
+    warm = setting.warm.copy()
+    warm[rng.integers(chain.stages)] += rng.choice((-1, 1))
+    return replace(setting, warm=np.clip(warm, 1, chain.capacity))
 
 
 def _warm_up_to(setting: RoundsSetting, chain: Chain, rng: np.random.Generator) -> RoundsSetting:
-    return replace(setting, warm=warm_up_to(setting.warm, chain, rng))
+    warm = setting.warm.copy()
+    warm[: rng.integers(chain.stages) + 1] += rng.choice((-1, 1))
+    return replace(setting, warm=np.clip(warm, 1, chain.capacity))
 
 
 def _budget(setting: RoundsSetting, chain: Chain, rng: np.random.Generator) -> RoundsSetting:

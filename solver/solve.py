@@ -22,7 +22,7 @@ from .exact import BACKENDS
 from .families import FAMILIES
 from .incumbent import Incumbent, Listener
 from .lanes import lanes
-from .local_search import Annealer, Tried, Tuner, building
+from .local_search import Annealer, Dispatcher, Tried, Tuner, building
 from .relaxation import relaxation
 from .setting import Setting
 from .side_by_side import Pieces, in_turn, side_by_side
@@ -193,7 +193,8 @@ class Search:
         """Local search, on the orders and on the constructors' settings in turn."""
         rounds: list[Round] = [self._annealer]
         if self._constructor is not None:
-            rounds.append(Tuner(self._constructor, self._tried, self._rng))
+            built = self._constructor, self._tried, self._rng
+            rounds += [Tuner(*built), Dispatcher(*built, best.problem.objective)]
         yield from improve(best, rounds)
 
 

@@ -10,7 +10,7 @@ import pytest
 from pipeloom.ir.ops import IntArray, format_order, pack, parse_order, unpack
 from pipeloom.ir.problem import Problem
 from pipeloom.ir.profile import Profile, StageProfile
-from pipeloom.solver.anneal import _keeps_rules, _random, _shift
+from pipeloom.solver.anneal import _keeps_rules, _shift, random
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.incumbent import Incumbent
 from pipeloom.solver.local_search import Annealer, split_backwards
@@ -69,7 +69,7 @@ def test_fused_backwards_are_split_in_place() -> None:
 
 def test_random_numbers_are_even() -> None:
     state = np.array([7], dtype=np.uint64)
-    draws = np.array([_random(state) for _ in range(20_000)])
+    draws = np.array([random(state) for _ in range(20_000)])
     counts, _ = np.histogram(draws, bins=10, range=(0, 1))
     assert counts.sum() == 20_000
     assert abs(counts - 2000).max() < 200
