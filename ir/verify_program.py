@@ -144,8 +144,6 @@ class _Replay:
             onward = Named(kind, s, self.facts.later[j])
             if onward not in self.left:
                 yield f"freed before it has gone on as {onward}"
-        elif kind == "dw" and (s not in self.closed or self.closed[s].verb != "step"):
-            yield f"freed before step {s} has read it"
 
     def _compute(self, line: Line) -> Iterator[str]:
         order = self.facts.schedule.order[self.rank]

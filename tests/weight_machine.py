@@ -70,8 +70,6 @@ class WeightMachine(Machine):
             case Free(tensor):
                 for other in self.leaving[rank]:
                     assert self.earlier[other.index] != tensor, f"{item}: {other} is leaving"
-                if tensor.kind is TensorKind.GRADIENT and tensor.index in self.last:
-                    assert tensor.stage in self.total, f"{item}: before its step"
                 super().do(rank, item)
             case Step(stage):
                 self.step(rank, stage)

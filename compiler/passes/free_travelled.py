@@ -12,14 +12,13 @@ from pipeloom.ir.program import (
     Instruction,
     Program,
     Receive,
-    Step,
     Tensor,
     TensorKind,
     WaitReceive,
     WaitSend,
 )
 from pipeloom.ir.schedule import Schedule
-from pipeloom.ir.travel import journeys, previous
+from pipeloom.ir.travel import previous
 
 from .rows import Row
 from .transfers import travelling
@@ -28,9 +27,10 @@ from .transfers import travelling
 def free_travelled(program: Program) -> Program:
     """Frees what a rank received once it has been sent on and used for the last time.
 
-    An op uses the copy of its weights that was waited for last. Waits for sends that follow the rank's last
-    op go to the very end, where they overlap the optimizer's step, except for the owners' own
-    weights, which that step changes.
+    An op uses the copy of its weights that was waited for last. A gradient at home is added to the
+    owner's when it is waited for, and freed at once. Waits for sends that follow the rank's last op
+    go to the very end, where they overlap the optimizer's step, except for the owners' own weights,
+    which that step changes.
     """
     schedule = program.schedule
     uses, copies = _uses(schedule), _copies(schedule)
@@ -86,8 +86,4 @@ def _uses(schedule: Schedule) -> dict[Instruction, list[Tensor]]:
         uses[WaitReceive(tensors[x])].append(tensors[x])
         if earlier is not None:
             uses[WaitSend(tensors[x])].append(tensors[earlier])
-    for journey in journeys(schedule.transfers).values():
-        tensor = tensors[journey[-1]]
-        if tensor.kind is TensorKind.GRADIENT:
-            uses[Step(tensor.stage)].append(tensor)
     return uses

@@ -66,13 +66,13 @@ def test_weipipe_interleave_on_two_ranks_with_tied_ends() -> None:
             free dw1.11
             wait recv w0.12
             wait recv dw0.13
+            free dw0.13
             0BW2
             free w0.12
             wait send w0.0
             wait send w0.8
             reduce 0 1
             step 0
-            free dw0.13
             """
         ),
         lines(
@@ -113,9 +113,9 @@ def test_weipipe_interleave_on_two_ranks_with_tied_ends() -> None:
             wait send w1.1
             wait send w1.4
             wait recv dw1.14
+            free dw1.14
             reduce 0 1
             step 1
-            free dw1.14
             wait send w0.12
             free w0.8
             wait send dw0.13
