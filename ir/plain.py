@@ -260,7 +260,8 @@ def _check_transfers(reader: Reader) -> None:
         item.get("tensor", " or ".join(TENSORS), lambda v: v in TENSORS, TENSORS[0])
         for key in ("stage", "copy", "from", "to", "after", "before"):
             item.count(key)
-        if item.has("room"):
-            item.count("room")
+        for key in ("room", "blocks"):
+            if item.has(key):
+                item.count(key)
         item.number("start")
         item.number("end")

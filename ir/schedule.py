@@ -31,11 +31,12 @@ class Transfer:
     """One copy of a stage's weights, or of their gradient, moving from ``source`` to ``target``.
 
     Weights may be used on the sender as before; a gradient leaves with all that was added to it,
-    and what the sender adds from then on leaves with the next one. ``copy`` tells apart the copies of one tensor that are under way; a copy's transfers are in
-    the order in which they happen. It starts when its copy's transfer before it has ended, the
+    and what the sender adds from then on leaves with the next one. ``copy`` tells apart the copies
+    of one tensor that are under way; a copy's transfers are in the order in which they happen. It starts when its copy's transfer before it has ended, the
     first ``after`` ops of ``source`` are done, and the first ``room`` ops of ``target``, which
     has a buffer for it from then on. ``before``: the position in ``target``'s order of the first
-    op that needs it (the number of its ops where none does).
+    op that needs it (the number of its ops where none does). ``blocks``: the position in
+    ``source``'s order of the first op that waits until it has ended; None where none does.
     """
 
     kind: TravelKind
@@ -46,6 +47,7 @@ class Transfer:
     after: int
     before: int
     room: int = 0
+    blocks: int | None = None
 
     @property
     def item(self) -> tuple[TravelKind, int, int]:

@@ -159,6 +159,8 @@ def _transfers(reader: Reader) -> tuple[tuple[Transfer, ...], list[tuple[float, 
         kind = _choice(item, "tensor", TravelKind)
         numbers = {key: item.count(key) for key in ("stage", "copy", "after", "before")}
         numbers["room"] = item.count("room") if item.has("room") else 0
+        if item.has("blocks"):
+            numbers["blocks"] = item.count("blocks")
         transfers.append(
             Transfer(kind, source=item.count("from"), target=item.count("to"), **numbers)
         )
@@ -217,6 +219,7 @@ def dump_schedule(schedule: Schedule) -> dict[str, Any]:
                 "after": t.after,
                 "before": t.before,
                 "room": t.room,
+                **({} if t.blocks is None else {"blocks": t.blocks}),
             }
             for t, (start, end) in zip(schedule.transfers, timing.transfers.tolist(), strict=True)
         ]

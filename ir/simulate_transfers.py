@@ -1,8 +1,8 @@
 """The cost model where weights travel: the longest path through the ops and the transfers.
 
 The contract's rules for ops hold as in :mod:`.simulate`. In addition an op waits for every
-transfer to its rank whose ``before`` is at or before its position, and a transfer starts as
-:class:`.schedule.Transfer` says and takes :func:`.travel.travel_delays`. A transfer occupies
+transfer to its rank whose ``before``, and from it whose ``blocks``, is at or before its position,
+and a transfer starts as :class:`.schedule.Transfer` says and takes :func:`.travel.travel_delays`. A transfer occupies
 nobody: links carry any number at once. Nothing here knows of turns or rings.
 """
 
@@ -102,9 +102,13 @@ def _check_ranges(schedule: Schedule) -> None:
     for i, t in enumerate(schedule.transfers):
         if t.source >= ranks or t.target >= ranks or t.stage >= stages:
             errors.append(f"transfers[{i}]: {t} is outside {ranks} ranks and {stages} stages")
-        elif t.after > lengths[t.source] or max(t.room, t.before) > lengths[t.target]:
+        elif (
+            max(t.after, t.blocks or 0) > lengths[t.source]
+            or max(t.room, t.before) > lengths[t.target]
+        ):
+            blocks = "" if t.blocks is None else f"blocks {t.blocks}, "
             errors.append(
-                f"transfers[{i}]: {t}: after {t.after}, room {t.room}, before {t.before} are not"
+                f"transfers[{i}]: {t}: after {t.after}, {blocks}room {t.room}, before {t.before} are not"
                 f" within the {lengths[t.source]} and {lengths[t.target]} ops of its ranks"
             )
     if errors:
@@ -163,6 +167,8 @@ def _travel(schedule: Schedule, offsets: list[int]) -> list[Edges]:
             pairs.append((offsets[t.target] + t.room - 1, ops + i))
         if offsets[t.target] + t.before < offsets[t.target + 1]:
             pairs.append((ops + i, offsets[t.target] + t.before))
+        if t.blocks is not None and offsets[t.source] + t.blocks < offsets[t.source + 1]:
+            pairs.append((ops + i, offsets[t.source] + t.blocks))
     array = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     return [(array[:, 0], array[:, 1], np.zeros(len(array)))]
 
@@ -185,7 +191,9 @@ def _stuck(schedule: Schedule, missing: IntArray, offsets: list[int]) -> list[st
         if not len(stuck):
             continue
         at = int(stuck[0])
-        needs = [str(t) for t in waiting if t.target == rank and t.before == at]
+        needs = [
+            str(t) for t in waiting if (rank, at) in ((t.target, t.before), (t.source, t.blocks))
+        ]
         why = f"waits for {', '.join(needs)}" if needs else "its input never comes"
         lines.append(f"rank {rank} can never start {Op.unpack(int(ops[at]))} (its op {at}): {why}")
     return lines

@@ -29,6 +29,7 @@ class _Move:
     after: int
     before: int
     room: int
+    blocks: int | None
     start: float
     end: float
 
@@ -63,11 +64,14 @@ def verify_transfers(document: dict[str, Any]) -> list[str]:
 
 
 def arrivals(document: dict[str, Any]) -> dict[tuple[int, int], float]:
-    """By rank and position of an op: when the last transfer that it is the first to need ends."""
+    """By rank and position of an op: when the last transfer that it is the first to wait for ends."""
     latest: dict[tuple[int, int], float] = {}
     for move in _moves(document, []):
-        key = move.target, move.before
-        latest[key] = max(latest.get(key, 0.0), move.end)
+        waiting = [(move.target, move.before)]
+        if move.blocks is not None:
+            waiting.append((move.source, move.blocks))
+        for key in waiting:
+            latest[key] = max(latest.get(key, 0.0), move.end)
     return latest
 
 
@@ -93,6 +97,7 @@ def _move(index: int, entry: dict[str, Any]) -> _Move:
         after=entry["after"],
         before=entry["before"],
         room=entry.get("room") or 0,
+        blocks=entry.get("blocks"),
         start=entry["start"],
         end=entry["end"],
     )
@@ -106,7 +111,7 @@ def _out_of_range(entry: dict[str, Any], document: dict[str, Any]) -> str | None
         return f"goes from rank {entry['from']} to itself"
     if entry["stage"] >= document["stages"]:
         return f"stage: expected less than {document['stages']}, got {entry['stage']}"
-    for key, rank in (("after", "from"), ("before", "to"), ("room", "to")):
+    for key, rank in (("after", "from"), ("before", "to"), ("room", "to"), ("blocks", "from")):
         number = len(order[entry[rank]])
         if (entry.get(key) or 0) > number:
             return f"{key}: expected at most {number}, the number of rank {entry[rank]}'s ops, got {entry[key]}"

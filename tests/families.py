@@ -5,8 +5,9 @@ from __future__ import annotations
 from pipeloom.solver.families import FAMILIES
 from pipeloom.solver.families.ring import Ring
 
-# those in which weights go round a ring
+# those in which weights go round a ring, and all in which weights travel
 RINGS = [name for name, family in FAMILIES.items() if isinstance(family, Ring)]
+TRAVELLING = [*RINGS, "fsdp"]
 
 
 def fits(name: str, ranks: int) -> bool:

@@ -64,6 +64,8 @@ def _followers(schedule: Schedule, first: list[int]) -> list[list[int]]:
             followers[first[t.target] + t.room - 1].append(leaves)
         if first[t.target] + t.before < first[t.target + 1]:
             followers[arrives].append(first[t.target] + t.before)
+        if t.blocks is not None and first[t.source] + t.blocks < first[t.source + 1]:
+            followers[arrives].append(first[t.source] + t.blocks)
     return followers
 
 

@@ -46,8 +46,8 @@ def place_transfers(program: Program) -> Program:
 
     A receive is posted where the schedule has room for it, but in the order of the sender's
     sends. A wait for a receive stands before the first op that needs it or before the send that
-    takes it on; a wait for a send before the first op planned to start after it has arrived, or,
-    where it is the owner's, after the last op.
+    takes it on; a wait for a send before the first op planned to start after it has arrived (which
+    an op that it blocks does), or, where it is the owner's and blocks none, after the last op.
     """
     schedule = program.schedule
     plan = agenda(schedule)
@@ -95,7 +95,7 @@ def _wait_and_send(
         leaves, arrives = plan.leaves[x], plan.arrives[x]
         sent = _Entry(plan.boundary(t.source, leaves), leaves, Send(tensors[x], t.target))
         # what the owner sends takes no buffer that could be given back: it waits after its ops
-        own = t.kind is TravelKind.WEIGHT and before[x] is None
+        own = t.kind is TravelKind.WEIGHT and before[x] is None and t.blocks is None
         end = len(plan.ops[t.source]) if own else plan.boundary(t.source, arrives)
         gone = _Entry(end, arrives, WaitSend(tensors[x]))
         entries[t.source] += [sent, gone]

@@ -9,6 +9,7 @@ from pipeloom.ir.reading import is_count
 from pipeloom.ir.schedule import Schedule
 
 from .base import Family, Parametrized
+from .fsdp import FSDP
 from .gpipe import GPipe
 from .interleaved_1f1b import Interleaved1F1B
 from .one_f_one_b import OneFOneB
@@ -29,6 +30,7 @@ FAMILIES: dict[str, Family] = {
     "weipipe-interleave": WeiPipeInterleave(),
     "wzb1": WZB1(),
     "wzb2": WZB2(),
+    "fsdp": FSDP(),
 }
 
 
@@ -45,10 +47,11 @@ def find_family(name: str) -> Family:
         return family
     if not isinstance(family, Parametrized):
         raise InputError(f"family: {base} takes no parameter, got {name!r}")
-    number = int(parameter) if parameter.isascii() and parameter.isdigit() else 0
-    if number < 1:
+    number = int(parameter) if parameter.isascii() and parameter.isdigit() else -1
+    if number < family.least:
         raise InputError(
-            f"family: expected {base}:{family.parameter}, {family.parameter} a whole number >= 1, got {name!r}"
+            f"family: expected {base}:{family.parameter}, {family.parameter} a whole number >= "
+            f"{family.least}, got {name!r}"
         )
     return family.with_parameter(number)
 

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 from pipeloom.ir.amounts import exact_amount
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.ops import Op, OpKind
-from pipeloom.ir.problem import Objective, Passing, Problem
+from pipeloom.ir.problem import Objective, Passing, Placement, Problem
 from pipeloom.ir.profile import Profile
 from pipeloom.ir.schedule import Schedule, Transfer
 from pipeloom.ir.simulate import timed
@@ -57,6 +57,11 @@ class Parametrized(Protocol):
         """What the number is called in a message."""
         ...
 
+    @property
+    def least(self) -> int:
+        """The smallest number that it may be."""
+        ...
+
     def with_parameter(self, value: int) -> Family: ...
 
 
@@ -85,6 +90,23 @@ class Linear:
         ):
             return f"needs stage s on rank s, not the placement {placement.name}"
         return None
+
+
+def round_robin(
+    profile: Profile, microbatches: int, memory_limit: float | None, objective: Objective
+) -> Problem:
+    """The instance with microbatch j on rank j mod P; weights travel."""
+    placement = Placement.round_robin(profile.ranks, microbatches)
+    return Problem(profile, microbatches, placement, profile.limit_from(memory_limit), objective)
+
+
+def not_round_robin(problem: Problem) -> str | None:
+    """Why the placement is not that of :func:`round_robin`; None where it is."""
+    ranks, placement = problem.ranks, problem.placement
+    owners = tuple(j % ranks for j in range(problem.microbatches))
+    if placement.passing is not Passing.WEIGHTS or placement.owners != owners:
+        return f"needs microbatch j on rank j mod {ranks}, not the placement {placement.name}"
+    return None
 
 
 def require(name: str, reason: str | None) -> None:

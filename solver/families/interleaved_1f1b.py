@@ -45,6 +45,7 @@ class Interleaved1F1B:
     chunks: int | None = None
     summary: str = "1F1B over K chunks a rank (:K, 2 by default): 1/K of the bubble, more traffic"
     parameter: str = "K"
+    least: int = 1
 
     @property
     def name(self) -> str:

@@ -27,11 +27,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from pipeloom.ir.ops import Op, OpKind
-from pipeloom.ir.problem import Objective, Passing, Placement, Problem
+from pipeloom.ir.problem import Objective, Problem
 from pipeloom.ir.profile import Profile
 from pipeloom.ir.schedule import Schedule, Transfer, TravelKind
 
-from .base import finished, require
+from .base import finished, not_round_robin, require, round_robin
 
 
 class Ring:
@@ -50,21 +50,17 @@ class Ring:
         memory_limit: float | None,
         objective: Objective,
     ) -> Problem:
-        placement = Placement.round_robin(profile.ranks, microbatches)
-        limit = profile.limit_from(memory_limit)
-        problem = Problem(profile, microbatches, placement, limit, objective)
+        problem = round_robin(profile, microbatches, memory_limit, objective)
         require(self.name, self.supports(problem))
         return problem
 
     def supports(self, problem: Problem) -> str | None:
-        ranks, placement = problem.ranks, problem.placement
-        if problem.stages != ranks:
-            return f"needs as many stages as ranks, not {problem.stages} stages on {ranks} rank(s)"
-        if placement.passing is not Passing.WEIGHTS or placement.owners != tuple(
-            j % ranks for j in range(problem.microbatches)
-        ):
-            return f"needs microbatch j on rank j mod {ranks}, not the placement {placement.name}"
-        return None
+        if problem.stages != problem.ranks:
+            return (
+                f"needs as many stages as ranks, not {problem.stages} stages on "
+                f"{problem.ranks} rank(s)"
+            )
+        return not_round_robin(problem)
 
     def build(self, problem: Problem) -> Schedule:
         require(self.name, self.supports(problem))

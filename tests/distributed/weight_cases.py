@@ -16,7 +16,7 @@ from pipeloom.ir.simulate import timed
 from pipeloom.runtime.pipeline import Pipeline
 from pipeloom.solver.families import build_family
 from tests.distributed.gradient_cases import difference
-from tests.families import RINGS, fits
+from tests.families import TRAVELLING, fits
 from tests.models import TinyTransformer, reference
 
 BOUNDS = {torch.float32: 1e-6, torch.float64: 1e-12}
@@ -97,6 +97,7 @@ class Case:
     memory: bool = True
     family: str = "weipipe-interleave"
     uneven: bool = False
+    stages: int = 0  # 0: as many as ranks
 
     def __str__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
@@ -104,7 +105,8 @@ class Case:
         counted = "" if self.memory else "-uncounted"
         name = f"{self.family}-{self.variant}"
         uneven = "-uneven" if self.uneven else ""
-        return f"{name}{uneven}-{self.ranks}x{self.microbatches}-{dtype}{steps}{counted}"
+        stages = f"-{self.stages}stages" if self.stages else ""
+        return f"{name}{uneven}{stages}-{self.ranks}x{self.microbatches}-{dtype}{steps}{counted}"
 
 
 @dataclass(frozen=True)
@@ -124,14 +126,15 @@ def cases(ranks: int) -> list[Case]:
 def family_cases(ranks: int) -> list[Case]:
     """Every family on uneven layers, with M = P, 2P and 3P + 1."""
     found = []
-    for name in RINGS:
+    for name in (*TRAVELLING, "fsdp:0"):
         if fits(name, ranks):
             case = Case("published", ranks, 2 * ranks, torch.float64, 3, False, name, True)
             plain = replace(case, steps=0, memory=True)
             for count in (ranks, 2 * ranks, 3 * ranks + 1):
                 found += [replace(plain, microbatches=count, dtype=dtype) for dtype in BOUNDS]
             found.append(case)
-    return found
+    more = Case("published", ranks, ranks + 1, torch.float64, 3, False, "fsdp:3", True)
+    return [*found, replace(more, stages=2 * ranks + 1)]
 
 
 def variant_cases(ranks: int) -> list[Case]:
@@ -147,7 +150,8 @@ def variant_cases(ranks: int) -> list[Case]:
 
 
 def schedule(case: Case) -> Schedule:
-    profile = Profile((StageProfile(2.0, 2.0, 1.5),) * case.ranks, case.ranks, t_comm=0.1)
+    stages = (StageProfile(2.0, 2.0, 1.5),) * (case.stages or case.ranks)
+    profile = Profile(stages, case.ranks, t_comm=0.1)
     plan = build_family(case.family, profile, case.microbatches)
     return VARIANTS[case.variant](plan)
 
@@ -159,7 +163,7 @@ def run_cases(chosen: list[Case]) -> list[Outcome]:
 
 
 def run_case(case: Case) -> Outcome:
-    source, stages = TinyTransformer(case.dtype, uneven=case.uneven), case.ranks
+    source, stages = TinyTransformer(case.dtype, uneven=case.uneven), case.stages or case.ranks
     tied = [sorted({s for s, _ in group}) for group in source.tied(stages)]
     program = compile_schedule(schedule(case), tied=tied)
     trains, steps = case.steps > 0, max(1, case.steps)

@@ -17,7 +17,7 @@ from pipeloom.solver.families import FAMILIES, build_family, find_family
 from tests.families import fits
 
 TIMES = st.one_of(st.just(0.0), st.floats(0.01, 50.0))
-NAMES = st.sampled_from([*FAMILIES, "interleaved-1f1b:1", "interleaved-1f1b:3"])
+NAMES = st.sampled_from([*FAMILIES, "interleaved-1f1b:1", "interleaved-1f1b:3", "fsdp:0"])
 
 
 @st.composite
@@ -83,7 +83,7 @@ JSON = st.recursive(
 )  # fmt: skip
 
 
-@given(st.sampled_from(["zb-h1", "weipipe-interleave"]), st.data())
+@given(st.sampled_from(["zb-h1", "weipipe-interleave", "fsdp"]), st.data())
 @settings(max_examples=200, deadline=None)
 def test_no_document_makes_the_verifier_fall_over(name: str, data: st.DataObject) -> None:
     profile = Profile((StageProfile(1.0, 1.0, 1.0),) * 2, 2, t_comm=0.5)

@@ -21,7 +21,7 @@ from pipeloom.ir.simulate import simulate, timed
 from pipeloom.ir.travel import owned
 from pipeloom.ir.verify import verify_schedule
 from pipeloom.solver.families import build_family
-from tests.families import RINGS, fits
+from tests.families import TRAVELLING, fits
 from tests.weight_machine import WeightMachine
 
 TIMES = st.sampled_from([0.0, 0.1, 1.0, 1.7, 3.0])
@@ -64,7 +64,7 @@ Change = Callable[[Transfer, Random, list[int]], Transfer]
 def schedules(draw: st.DrawFn) -> Schedule:
     """The families' schedules, and others with the same ops that wait for less."""
     profile = draw(profiles())
-    names = [name for name in RINGS if fits(name, profile.ranks)]
+    names = [name for name in (*TRAVELLING, "fsdp:0", "fsdp:3") if fits(name, profile.ranks)]
     schedule = build_family(draw(st.sampled_from(names)), profile, draw(st.integers(1, 11)))
     changes: list[Change] = draw(
         st.lists(st.sampled_from([early_weights, late_gradients, more_room]), unique=True)
@@ -120,6 +120,7 @@ def changed_at_random(transfer: Transfer, schedule: Schedule, random: Random) ->
             [replace(transfer, after=random.randint(0, here))],
             [replace(transfer, before=random.randint(0, there))],
             [replace(transfer, room=random.randint(0, there))],
+            [replace(transfer, blocks=random.randint(0, here))],
             [replace(transfer, copy=5)],
             [replace(transfer, stage=random.randrange(ranks))],
             [replace(transfer, target=random.randrange(ranks))],

@@ -121,3 +121,16 @@ def test_owners_are_where_weights_set_out_and_gradients_end() -> None:
     assert owners(two_ranks(home)) == (1,)
     assert owners(two_ranks()) == (0,)
     assert previous([there, home, replace(there, copy=1), there]) == [None, None, None, 0]
+
+
+def test_a_transfer_blocks_its_sender() -> None:
+    #          0  2     5
+    # rank 0   F | . B  W      the copy leaves at 2 and is there at 4.5: until then no B
+    there = Transfer(W, 0, 0, 0, 1, after=1, before=0, blocks=1)
+    timing = simulate(two_ranks(there, t_comm=2.5))
+    assert timing.start[0].tolist() == [0.0, 4.5, 7.5]
+    assert timing.start[1].tolist() == [4.5, 6.5, 9.5]
+    with pytest.raises(InvalidScheduleError, match=r"op 0\): waits for weight 0 copy 0"):
+        simulate(two_ranks(replace(there, blocks=0)))
+    with pytest.raises(InvalidScheduleError, match=r"after 1, blocks 4, room 0, before 0 are not"):
+        simulate(two_ranks(replace(there, blocks=4)))

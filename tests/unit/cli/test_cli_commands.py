@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.families import RINGS
+from tests.families import TRAVELLING
 from tests.unit.cli.support import ENVIRONMENT, Command, profile_document
 
 
@@ -149,7 +149,7 @@ def test_compare_lays_all_side_by_side(pipeloom: Command, profile: Path) -> None
     assert footer.splitlines() == [
         "optimize, its bound and gap: of all schedules with one stage a rank, activations travelling",
         "of another placement or passing, which may cost less: interleaved-1f1b, weipipe-naive, "
-        "weipipe-interleave, wzb2",  # wzb1 needs more memory
+        "weipipe-interleave, wzb2, fsdp",  # wzb1 needs more memory
     ]
     assert [line.split()[0] for line in table[2:]] == list(results)
     assert "infeasible: needs 4 on rank 0" in next(line for line in table if "gpipe" in line)
@@ -177,7 +177,7 @@ def test_weights_that_travel_for_free_are_marked(
     words = ["compare", path, "-m", 4, "--no-optimizer"]
     results = {r["schedule"]: r for r in pipeloom(*words, "--json").json["results"]}
     notes = {name: result["note"] for name, result in results.items()}
-    assert {notes.pop(name) for name in RINGS} == {note}
+    assert {notes.pop(name) for name in TRAVELLING} == {note}
     assert set(notes.values()) == {None}
     row = pipeloom(*words).out.splitlines()[-1]
     assert row.endswith(f"built; {note}" if note else "built")
@@ -205,7 +205,7 @@ def test_sweep_leaves_a_schedule_a_limit_and_a_picture(
     ElementTree.parse(folder / "frontier.svg")
     svg = (folder / "frontier.svg").read_text()
     assert "no schedule with one stage a rank, activations travelling, can be there" in svg
-    assert svg.count(">another placement</text>") == 1 + len(RINGS)  # in the legend
+    assert svg.count(">another placement</text>") == 1 + len(TRAVELLING)  # in the legend
     answer = pipeloom(*words, "-o", folder, "-q", "--json").json
     assert [r["bubble_rate"] for r in answer["results"]] == [r["bubble_rate"] for r in results]
 
