@@ -15,6 +15,7 @@ from pipeloom.ir.problem import Problem
 from pipeloom.ir.schedule import Schedule, Status
 from pipeloom.ir.schedule_format import dump_schedule, parse_schedule
 from pipeloom.ir.verify import verify_schedule
+from pipeloom.solver.allowance import Allowance
 from pipeloom.solver.bounds import GENERAL, LINEAR, lower_bound
 from pipeloom.solver.chain import Chain
 from pipeloom.solver.exact import BACKENDS
@@ -164,7 +165,9 @@ def _bounds(problem: Problem, optimum: float) -> Iterator[str]:
     values |= {name: bound(chain, lags) for name, bound, _ in LINEAR}
     for ceiling in (optimum, 1.3 * optimum):
         below = f" below {ceiling!r}"
-        values["relaxation" + below] = relaxation(chain, problem.objective, ceiling, 10.0)
+        values["relaxation" + below] = relaxation(
+            chain, problem.objective, ceiling, Allowance(10.0)
+        )
         values["lanes" + below] = lanes(chain, lags, ceiling, 10.0)
     for name, value in values.items():
         if not value <= optimum * (1 + EQUAL):
