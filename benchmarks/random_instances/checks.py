@@ -168,7 +168,7 @@ def _bounds(problem: Problem, optimum: float) -> Iterator[str]:
         values["relaxation" + below] = relaxation(
             chain, problem.objective, ceiling, Allowance(10.0)
         )
-        values["lanes" + below] = lanes(chain, lags, ceiling, 10.0)
+        values["lanes" + below] = lanes(chain, lags, ceiling, Allowance(10.0))
     for name, value in values.items():
         if not value <= optimum * (1 + EQUAL):
             yield f"bound {name} {value!r} above the optimum {optimum!r}"
