@@ -37,7 +37,7 @@ def run_cbc(
     *,
     start: Mapping[str, float],
     seconds: float,
-    options: Mapping[str, float],
+    options: Mapping[str, float | str],
     should_stop: Callable[[], bool],
 ) -> Outcome:
     """Minimises ``lp`` for at most ``seconds``, from the solution ``start`` where it is not empty."""
@@ -48,7 +48,7 @@ def run_cbc(
         if math.isfinite(seconds):
             command += ["-sec", f"{seconds:.2f}"]
         for name, value in options.items():
-            command += [f"-{name}", f"{value:g}"]
+            command += [f"-{name}", str(value)]
         if start:
             _write_start(path / "start.sol", start)
             command += ["-mips", "start.sol"]
