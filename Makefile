@@ -1,7 +1,8 @@
 # make demo   a fresh machine to a trained model: optimize, compile, run on 4 local ranks, picture
 # make test   lint, types and tests
 # make coverage  the tests, and the lines that none of them runs (compiled kernels cannot be seen)
-# make bench  the long runs: benchmarks/ and the tests marked slow
+# make bench  the long runs, an hour or more: the tests marked slow and benchmarks/, of the frontier
+#             each eighth instance in at most half an hour (all of it: python -m benchmarks.frontier)
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin

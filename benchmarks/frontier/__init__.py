@@ -10,7 +10,7 @@ from time import monotonic
 from .instances import SETS, Instance
 from .picture import picture
 from .results import Cells, load, run_cell, save, settings, stands
-from .table import heading, render, row
+from .table import heading, render, row, widest
 from .targets import checks, summarize
 
 HERE = Path(__file__).parent
@@ -34,6 +34,8 @@ def main(arguments: list[str]) -> int:
             if options.report
             else _measured(name, instances, options, deadline)
         )
+        if options.widest:
+            print(f"\nwidest gaps\n{widest(cells, options.widest)}\n")
         met &= _judge(name, cells, len(instances))
     return 0 if met else 1
 
@@ -53,6 +55,9 @@ def _options(arguments: list[str]) -> argparse.Namespace:
         "--budget", type=float, default=float("inf"), help="begin no cell after so many seconds"
     )
     parser.add_argument("--report", action="store_true", help="what is recorded; nothing is run")
+    parser.add_argument(
+        "--widest", type=int, default=0, metavar="N", help="list the N widest gaps of each set"
+    )
     parser.add_argument("--picture", metavar="FILE", help="draw the recorded frontier of --row")
     return parser.parse_args(arguments)
 

@@ -11,7 +11,7 @@ from pipeloom.solver.feasibility import smallest_limit
 
 from ..table5.rows import Row, load_rows
 from .published import published
-from .unequal import KINDS, unequal
+from .unequal import KINDS, M_B, ODD_SHARES, unequal
 
 SHARES = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5)
 BELOW = (0.25, 0.5, 0.75)
@@ -25,7 +25,7 @@ class Instance:
     """One cell: a problem, its solver, and the seconds that the target allows.
 
     ``row`` groups cells (a row of table 5, a kind). ``share`` is the limit as a multiple of
-    P x M_B where it is one; ``published`` the bubble rate that the heuristic reaches there.
+    P x M_B (of the base profile, where stages differ); ``published`` the bubble rate that the heuristic reaches there.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Instance:
     problem: Problem
     time_limit: float
     solver: str = "auto"
-    share: float | None = None
+    share: float = 1.0
     published: float | None = None
 
 
@@ -59,20 +59,28 @@ def below() -> list[Instance]:
 def unequal_stages() -> list[Instance]:
     """Seeded instances of each kind of inequality."""
     return [
-        Instance(f"{kind}-{seed}", kind, unequal(kind, seed), 20.0)
+        _of_kind(kind, seed, unequal(kind, seed), 20.0) for kind in KINDS for seed in range(SEEDS)
+    ]
+
+
+def odd_limits() -> list[Instance]:
+    """Unequal stages at limits below P x M_B and at crooked ones, by turns for each objective."""
+    return [
+        _of_kind(kind, seed, unequal(kind, seed, _objective(seed), shares=ODD_SHARES), 20.0)
         for kind in KINDS
-        for seed in range(SEEDS)
+        for seed in range(8)
     ]
 
 
 def small() -> list[Instance]:
-    """Up to 4 ranks and 8 microbatches, each by both exact backends."""
-    return [
-        Instance(f"{kind}-{seed}:{solver}", kind, unequal(kind, seed, most=(4, 8)), 5.0, solver)
-        for kind in KINDS
-        for seed in range(4)
-        for solver in ("cp-sat", "milp")
-    ]
+    """Up to 4 ranks and 8 microbatches, objectives by turns, each by both exact backends."""
+    found = []
+    for kind in KINDS:
+        for seed in range(8):
+            shares = (*ODD_SHARES, 1.0, 1.5, 2.0)
+            problem = unequal(kind, seed, _objective(seed), (4, 8), shares)
+            found += [_of_kind(kind, seed, problem, 5.0, name) for name in ("cp-sat", "milp")]
+    return found
 
 
 def scale() -> list[Instance]:
@@ -98,7 +106,7 @@ def makespan() -> list[Instance]:
         for share in (1, 1.5, 2)
     ]
     seeded = [
-        Instance(f"{kind}-{seed}", kind, unequal(kind, seed, Objective.MAKESPAN), 20.0)
+        _of_kind(kind, seed, unequal(kind, seed, Objective.MAKESPAN), 20.0)
         for kind in KINDS
         for seed in range(8)
     ]
@@ -109,10 +117,23 @@ SETS: dict[str, Callable[[], list[Instance]]] = {
     "table5": table5,
     "below": below,
     "unequal": unequal_stages,
+    "odd": odd_limits,
     "small": small,
     "makespan": makespan,
     "scale": scale,
 }
+
+
+def _objective(seed: int) -> Objective:
+    return Objective.MAKESPAN if seed % 2 else Objective.PERIOD
+
+
+def _of_kind(
+    kind: str, seed: int, problem: Problem, time_limit: float, solver: str = "auto"
+) -> Instance:
+    share = problem.memory_limit[0] / (problem.ranks * M_B)
+    name = f"{kind}-{seed}" + (f":{solver}" if solver != "auto" else "")
+    return Instance(name, kind, problem, time_limit, solver, share)
 
 
 def _of_row(

@@ -33,6 +33,7 @@ def settings(instance: Instance, time_limit: float | None, seed: int) -> dict[st
     return {
         "time_limit": time_limit or instance.time_limit,
         "seed": seed,
+        "instance": sha256(repr(instance.problem).encode()).hexdigest()[:12],
         "version": __version__,
         "code": code(),
     }

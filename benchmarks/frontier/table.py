@@ -1,4 +1,4 @@
-"""The cells as a Markdown table."""
+"""The cells as a Markdown table; limits are multiples of P x M_B."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ HEADER = (
     "instance",
     "P",
     "M",
+    "limit",
     "bubble",
     "published",
     "bound",
@@ -26,6 +27,13 @@ def render(cells: Mapping[str, dict[str, Any]]) -> str:
     return "\n".join([*heading(), *(row(name, cell) for name, cell in cells.items())])
 
 
+def widest(cells: Mapping[str, dict[str, Any]], count: int) -> str:
+    """The ``count`` cells with the widest gaps."""
+    open_cells = [name for name, cell in cells.items() if cell.get("status") == "feasible"]
+    ranked = sorted(open_cells, key=lambda name: -cells[name]["gap"])
+    return render({name: cells[name] for name in ranked[:count]})
+
+
 def heading() -> list[str]:
     return [_line(HEADER), _line(["---"] * len(HEADER))]
 
@@ -39,6 +47,7 @@ def row(name: str, cell: dict[str, Any]) -> str:
             name,
             str(cell["ranks"]),
             str(cell["microbatches"]),
+            "" if cell["share"] is None else f"{cell['share']:.3g}",
             _rate(cell["bubble"]),
             "" if published is None else f"{published:.4f}",
             _rate(cell["bound_bubble"]),

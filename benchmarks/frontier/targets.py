@@ -96,6 +96,7 @@ TARGETS: dict[str, Callable[[Mapping[str, Cell]], list[Check]]] = {
     "table5": _table5,
     "below": _below,
     "unequal": _unequal,
+    "odd": _below,
     "small": _small,
     "makespan": _makespan,
     "scale": _scale,

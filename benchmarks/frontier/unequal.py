@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from pipeloom.solver.feasibility import smallest_limit
 T_F, T_B, T_W, M_B, M_W, T_COMM = 29.718, 29.444, 19.927, 1.0, 0.432, 0.527
 SHARES = (1.0, 1.25, 1.5, 2.0)
 """Memory limits, as multiples of P x M_B."""
+ODD_SHARES = (0.3, 0.45, 0.6, 0.7, 0.85, 0.95, 1.1, 1.37, 1.8)
+"""Less than P microbatches, and limits that no whole number of them fills."""
 
 Numbers = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 Kind = Callable[[int, np.random.Generator], tuple[tuple[StageProfile, ...], float | Numbers]]
@@ -75,12 +77,16 @@ def unequal(
     seed: int,
     objective: Objective = Objective.PERIOD,
     most: tuple[int, int] = (16, 96),
+    shares: Sequence[float] = SHARES,
 ) -> Problem:
-    """P in 2..most and M in 4..most, small M's as likely as large ones; the seed decides all."""
+    """P in 2..most and M in 4..most, small M's as likely as large ones; the seed decides all.
+
+    The limit is one of ``shares`` times P x M_B, or what one microbatch needs where that is more.
+    """
     rng = np.random.default_rng([list(KINDS).index(kind), seed])
     ranks = int(rng.integers(2, most[0] + 1))
     microbatches = round(4 * (most[1] / 4) ** rng.uniform())
-    share = float(rng.choice(SHARES))
+    share = float(rng.choice(shares))
     stages, delays = KINDS[kind](ranks, rng)
     t_comm = delays if isinstance(delays, float) else tuple(map(tuple, delays.tolist()))
     profile = Profile(stages, ranks, t_comm, name=f"{kind}-{seed}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -14,6 +15,7 @@ from benchmarks.frontier.cell import measure
 from benchmarks.frontier.instances import SETS, Instance
 from benchmarks.frontier.picture import picture
 from benchmarks.frontier.results import settings, stands
+from benchmarks.frontier.table import widest
 from benchmarks.frontier.targets import checks, summarize
 from benchmarks.frontier.unequal import KINDS, unequal
 from benchmarks.recording import environment
@@ -49,7 +51,25 @@ def met(name: str, *cells: dict[str, Any]) -> list[bool]:
 def test_the_sets_are_as_large_as_the_targets_say() -> None:
     sizes = {name: len(make()) for name, make in SETS.items()}
     assert (sizes["table5"], sizes["below"], sizes["unequal"]) == (72, 48, 200)
-    assert sizes["scale"] == 6
+    assert (sizes["scale"], sizes["odd"]) == (6, 40)
+
+
+def test_the_small_set_has_both_objectives_and_limits_below_the_ranks_for_each_backend() -> None:
+    for solver in ("cp-sat", "milp"):
+        instances = [i for i in SETS["small"]() if i.solver == solver]
+        assert len(instances) >= 40
+        assert all(i.problem.ranks <= 4 and i.problem.microbatches <= 8 for i in instances)
+        assert {i.problem.objective for i in instances} == set(Objective)
+        assert sum(i.share < 1 for i in instances) >= 10
+
+
+def test_the_unequal_set_has_all_sizes_and_limits() -> None:
+    problems = [i.problem for i in SETS["unequal"]()]
+    assert {p.ranks for p in problems} == set(range(2, 17))
+    assert min(p.microbatches for p in problems) == 4
+    assert max(p.microbatches for p in problems) > 90
+    assert {i.row for i in SETS["unequal"]()} == set(KINDS)
+    assert len({round(i.share, 2) for i in SETS["odd"]()}) >= 8
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -91,6 +111,7 @@ def test_a_recorded_cell_stands_for_the_same_planner_and_settings_only() -> None
     assert stands(recorded, wanted)
     assert not stands(recorded, settings(instance, None, 1))
     assert not stands(recorded, settings(instance, 7.0, 0))
+    assert not stands(recorded, settings(replace(instance, problem=unequal("times", 1)), None, 0))
     assert not stands(recorded | {"environment": {"cpu": "another"}}, wanted)
     assert not stands(None, wanted)
 
@@ -131,6 +152,12 @@ def test_a_failed_or_invalid_cell_misses() -> None:
     found = checks("below", {"a": cell(), "b": {"error": "timed out"}, "c": cell(violations=2)})
     assert ("b: timed out", False) in found
     assert ("c: INVALID", False) in found
+
+
+def test_the_widest_gaps_come_first_and_closed_cells_not_at_all() -> None:
+    gaps = {"a": 0.01, "b": 0.03, "d": 0.02}
+    found = {name: cell(gap=gap, status="feasible") for name, gap in gaps.items()} | {"c": cell()}
+    assert re.findall(r"^\| ([a-d]) ", widest(found, 2), re.MULTILINE) == ["b", "d"]
 
 
 def test_the_summary_counts_published_figures() -> None:
