@@ -91,7 +91,7 @@ class Incumbent:
 
     @property
     def closed(self) -> bool:
-        return self.cost - self.bound.value <= CLOSED * self.cost
+        return self.order is not None and self.cost - self.bound.value <= CLOSED * self.cost
 
     def over(self) -> bool:
         """Whether to stop; tells the listener what is new, and about once a second."""

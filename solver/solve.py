@@ -26,6 +26,7 @@ from .local_search import Annealer, Dispatcher, Tried, Tuner, building
 from .relaxation import relaxation
 from .setting import Setting
 from .side_by_side import Pieces, in_turn, side_by_side
+from .unroll import Unroller, fewer_microbatches
 from .warm_start import warm_starts
 
 RELAXATION_SECONDS = 3.0
@@ -107,7 +108,7 @@ def automatically(best: Incumbent, seed: int) -> None:
     """The first schedules, then a search and the proofs side by side."""
     search = start(best, seed)
     if not best.over():
-        further = [partial(anneal, seed=(seed, n)) for n in range(2, cores(best))]
+        further = [partial(search_further, seed=(seed, n)) for n in range(2, cores(best))]
         side_by_side(best, [search.pieces, partial(prove, seed=seed), *further])
 
 
@@ -198,9 +199,16 @@ class Search:
         yield from improve(best, rounds)
 
 
-def anneal(best: Incumbent, seed: tuple[int, int]) -> Pieces:
-    """Local search on the orders alone, by random numbers of its own."""
-    yield from improve(best, [Annealer(best.problem, np.random.default_rng(seed))])
+def search_further(best: Incumbent, seed: tuple[int, int]) -> Pieces:
+    """Local search on the orders, and on those of fewer microbatches, by random numbers of its own."""
+    rng = np.random.default_rng(seed)
+
+    def search(small: Incumbent) -> Pieces:
+        yield from start(small, int(rng.integers(1 << 31))).pieces(small)
+
+    fewer = fewer_microbatches(best.problem)
+    rounds: list[Round] = [Unroller(best, number, search) for number in fewer]
+    yield from improve(best, [*rounds, Annealer(best.problem, rng)])
 
 
 def prove(best: Incumbent, seed: int) -> Pieces:
@@ -209,7 +217,7 @@ def prove(best: Incumbent, seed: int) -> Pieces:
     if 3 * best.problem.stages * best.problem.microbatches <= EXACT_OPS:
         while not solve_exactly(best, "cp-sat", seed):
             yield
-    yield from anneal(best, (seed, 1))
+    yield from search_further(best, (seed, 1))
 
 
 def bound(best: Incumbent) -> None:
@@ -242,9 +250,8 @@ def tighten(best: Incumbent) -> Pieces:
 
 
 def improve(best: Incumbent, rounds: Sequence[Round]) -> Pieces:
-    """Goes round for ever, where any of ``rounds`` can do something."""
-    able = [each for each in rounds if each.able]
-    while able:
+    """Goes round for as long as any of ``rounds`` can do something."""
+    while able := [each for each in rounds if each.able]:
         for each in able:
             each.round(best)
             yield

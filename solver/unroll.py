@@ -1,0 +1,136 @@
+"""From a schedule of few microbatches to one of many: its steady state, repeated.
+
+Far from both ends a good schedule goes on in periods: d microbatches later every rank does the same
+again. So an order of M' microbatches makes orders of M' + n d: cut a rank's order right after some
+B(c) and right after B(c + d). Where it runs d F's and d W's between the cuts as well, it can run the
+piece between them n more times, each time on microbatches d further on (here d = 1, n = 2)::
+
+    M' = 3  F0 F1 B0 W0|F2 B1 W1|B2 W2
+    M  = 5  F0 F1 B0 W0|F2 B1 W1|F3 B2 W2|F4 B3 W3|B4 W4
+
+It holds as much memory at one cut as at the other, so that no limit is exceeded; the cuts are about
+the same B on all ranks, and how well they go together is for the simulator to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from pipeloom.ir.ops import KIND_MASK, MICROBATCH_SHIFT, IntArray, OpKind
+from pipeloom.ir.problem import Problem
+
+from .bounds import lower_bounds
+from .chain import Chain
+from .construct import Rows
+from .evaluate import Evaluator
+from .incumbent import Incumbent
+from .side_by_side import Pieces
+
+PERIODS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 48)
+"""Microbatches a period."""
+STEP = 48
+"""What all periods divide."""
+CUTS = 12
+"""How many places are tried for each period."""
+APART = 6
+"""How many B's the cuts of two ranks are apart at most, on either side of the place."""
+FEWER = 2 / 3
+"""Of the microbatches; more than that are not worth a search of their own."""
+UNROLL_WORK = 40_000_000
+"""Simulated ops in a round on fewer microbatches."""
+ENDLESS = 1e300
+"""A limit on work that only keeps the search of fewer microbatches from looking at the clock."""
+
+
+def fewer_microbatches(problem: Problem) -> list[int]:
+    """How many microbatches show the steady state: few of them, where many more are asked for."""
+    chain = Chain.of(problem)
+    if chain is None:
+        return []
+    ends = max(chain.stages, int(chain.capacity.max()))  # a warm-up and a cool-down
+    found = {n * ends + (problem.microbatches - n * ends) % STEP for n in (2, 3)}
+    return sorted(fewer for fewer in found if fewer <= problem.microbatches * FEWER)
+
+
+class Unroller:
+    """Searches a schedule of fewer microbatches and repeats its steady state."""
+
+    def __init__(self, best: Incumbent, fewer: int, search: Callable[[Incumbent], Pieces]) -> None:
+        problem = replace(best.problem, microbatches=fewer)
+        self._small = Incumbent(problem, next(lower_bounds(problem)), 0.0, work_limit=ENDLESS)
+        self._small.stopped = best.stopped
+        self._pieces = search(self._small)
+        self._unrolled = float("inf")
+        ops = 3 * best.problem.microbatches
+        lengths = [ops * len(best.problem.placement.stages_of(r)) for r in range(problem.ranks)]
+        self._evaluator = Evaluator(best.problem, np.append(0, np.cumsum(lengths)))
+
+    @property
+    def able(self) -> bool:
+        return not self._small.closed
+
+    def round(self, best: Incumbent) -> None:
+        small, before = self._small, self._small.work
+        for _ in self._pieces:
+            if small.over() or small.work - before > UNROLL_WORK:
+                break
+        best.spend(small.work - before)
+        if small.order is None or not small.cost < self._unrolled:
+            return
+        self._unrolled = small.cost
+        for rows in unrolled(small.order, small.problem.microbatches, best.problem.microbatches):
+            if best.over():
+                return
+            best.spend(best.problem.stages * best.problem.microbatches * 3)
+            best.offer(rows, "unrolled", self._evaluator.cost(np.concatenate(rows)))
+
+
+def unrolled(rows: Rows, fewer: int, microbatches: int) -> Iterator[Rows]:
+    """Orders of ``microbatches`` from one of ``fewer``, a multiple of STEP less, on one stage a rank.
+
+    Only where every rank runs each kind in the order of microbatches.
+    """
+    used = [row for row in rows if len(row)]
+    if not all(_in_order(row, fewer) for row in used):
+        return
+    counts = np.array([_before_each_b(row) for row in used])  # (ranks, M', 2)
+    for period in PERIODS:
+        if period >= fewer:
+            return
+        fits = (counts[:, period:] - counts[:, :-period] == period).all(axis=2)  # (ranks, M' - d)
+        places = np.arange(fewer - period)
+        for place in np.unique(np.linspace(0, fewer - period - 1, CUTS).astype(np.int64)):
+            apart = np.where(fits, abs(places - place), fewer)
+            if apart.min(axis=1).max() <= APART:
+                cuts = iter(apart.argmin(axis=1).tolist())
+                yield tuple(
+                    _repeat(row, next(cuts), period, microbatches - fewer) if len(row) else row
+                    for row in rows
+                )
+
+
+def _in_order(row: IntArray, microbatches: int) -> bool:
+    kinds, every = row & KIND_MASK, np.arange(microbatches)
+    return all(
+        np.array_equal(row[kinds == kind] >> MICROBATCH_SHIFT, every)
+        for kind in (OpKind.F, OpKind.B, OpKind.W)
+    )
+
+
+def _before_each_b(row: IntArray) -> IntArray:
+    """How many F's and W's come before each B, shape (M', 2)."""
+    kinds = row & KIND_MASK
+    counts = np.stack([(kinds == OpKind.F).cumsum(), (kinds == OpKind.W).cumsum()], axis=1)
+    return np.asarray(counts[kinds == OpKind.B])
+
+
+def _repeat(row: IntArray, cut: int, period: int, more: int) -> IntArray:
+    """``row`` with what lies between its cuts run until ``more`` microbatches are done."""
+    ends = 1 + np.flatnonzero((row & KIND_MASK) == OpKind.B)
+    first, last = ends[cut], ends[cut + period]
+    shifts = np.arange(period, more + 1, period)[:, None] << MICROBATCH_SHIFT
+    again = (row[first:last] + shifts).ravel()
+    return np.concatenate([row[:last], again, row[last:] + (more << MICROBATCH_SHIFT)])
