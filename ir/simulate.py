@@ -7,6 +7,7 @@ makes it. Every op is visited once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -25,7 +26,7 @@ from .ops import (
     Op,
     OpKind,
 )
-from .problem import Problem
+from .problem import Objective, Problem
 from .profile import Profile, StageProfile
 from .schedule import Schedule, Timing
 from .simulate_transfers import simulate_transfers
@@ -133,6 +134,61 @@ def run_kernel(  # noqa: PLR0917
     return bool(done == order.shape[0])
 
 
+class Simulator:
+    """The kernel with its arrays made once, for orders of packed ops of one problem.
+
+    Orders are flat, rank after rank, split at ``offsets``, shape (P + 1,). After :meth:`run`,
+    ``start`` and ``end`` are those of each op, ``peak`` the memory of each rank, ``position`` where
+    each rank stopped. For one thread at a time.
+    """
+
+    def __init__(self, problem: Problem, offsets: IntArray, costs: Costs | None = None) -> None:
+        self.problem = problem
+        self.offsets = offsets
+        self._costs = Costs.of(problem) if costs is None else costs
+        self.start, self.end = np.empty((2, int(offsets[-1])))
+        self.peak = np.empty(problem.ranks)
+        self.position = np.empty(problem.ranks, dtype=np.int64)
+        self._f_end, self._b_end = np.empty((2, problem.stages, problem.microbatches))
+
+    def run(self, order: IntArray) -> bool:
+        """Times every op; False where some can never start."""
+        c = self._costs
+        return bool(
+            run_kernel(
+                order,
+                self.offsets,
+                c.durations,
+                c.owner,
+                c.into_f,
+                c.into_b,
+                c.m_b,
+                c.m_w,
+                self.start,
+                self.end,
+                self.peak,
+                self._f_end,
+                self._b_end,
+                self.position,
+            )
+        )
+
+    def cost(self, order: IntArray) -> float:
+        """Period or makespan, as the problem's objective says; infinite where it cannot run."""
+        if not self.run(order):
+            return float("inf")
+        used = self.offsets[1:] > self.offsets[:-1]
+        first, last = self.start[self.offsets[:-1][used]], self.end[self.offsets[1:][used] - 1]
+        if self.problem.objective is Objective.PERIOD:
+            return float((last - first).max())
+        return float(last.max() - first.min())
+
+
+def offsets_of(order: Sequence[IntArray]) -> IntArray:
+    """Where each rank's ops begin once they are one array, and where the last end: (P + 1,)."""
+    return np.cumsum([0, *map(len, order)]).astype(np.int64)
+
+
 def simulate(schedule: Schedule) -> Timing:
     """The time of every op of ``schedule``.
 
@@ -141,45 +197,29 @@ def simulate(schedule: Schedule) -> Timing:
     """
     if schedule.transfers:
         return simulate_transfers(schedule)
-    problem, order = schedule.problem, schedule.order
-    costs = Costs.of(problem)
-    offsets = np.concatenate([[0], np.cumsum([len(ops) for ops in order])]).astype(np.int64)
-    flat = np.concatenate(order).astype(np.int64)
-    start, end = np.empty(len(flat)), np.empty(len(flat))
-    peak = np.empty(problem.ranks)
-    position = np.empty(problem.ranks, dtype=np.int64)
-    scratch = np.empty((2, problem.stages, problem.microbatches))
-    complete = run_kernel(
-        flat,
-        offsets,
-        costs.durations,
-        costs.owner,
-        costs.into_f,
-        costs.into_b,
-        costs.m_b,
-        costs.m_w,
-        start,
-        end,
-        peak,
-        scratch[0],
-        scratch[1],
-        position,
-    )
-    if not complete:
+    offsets = offsets_of(schedule.order)
+    flat = np.concatenate(schedule.order).astype(np.int64)
+    simulator = Simulator(schedule.problem, offsets)
+    if not simulator.run(flat):
         raise InvalidScheduleError(
             [
                 f"rank {rank} can never start {Op.unpack(int(flat[at]))} (its op {at - first}): its input never comes"
                 for rank, (at, first, stop) in enumerate(
-                    zip(position.tolist(), offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)
+                    zip(
+                        simulator.position.tolist(),
+                        offsets[:-1].tolist(),
+                        offsets[1:].tolist(),
+                        strict=True,
+                    )
                 )
                 if at < stop
             ]
         )
     rows = [slice(*ends) for ends in pairwise(offsets.tolist())]
     return Timing(
-        tuple(start[row] for row in rows),
-        tuple(end[row] for row in rows),
-        tuple(peak.tolist()),
+        tuple(simulator.start[row] for row in rows),
+        tuple(simulator.end[row] for row in rows),
+        tuple(simulator.peak.tolist()),
         np.empty((0, 2)),
     )
 

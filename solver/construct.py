@@ -15,10 +15,10 @@ import numpy as np
 
 from pipeloom.ir.ops import FloatArray, IntArray
 from pipeloom.ir.problem import Problem
+from pipeloom.ir.simulate import Simulator
 
 from .bounds import fewest_forwards
 from .chain import Chain
-from .evaluate import Evaluator
 from .greedy import greedy_settings
 from .rounds import rounds_settings
 from .setting import Setting
@@ -42,7 +42,7 @@ class Constructor:
         self._ranks = problem.ranks
         lengths = np.zeros(problem.ranks, dtype=np.int64)
         lengths[chain.ranks] = 3 * chain.microbatches
-        self._evaluator = Evaluator(problem, np.append(0, np.cumsum(lengths)))
+        self._simulator = Simulator(problem, np.append(0, np.cumsum(lengths)))
         self._f_end = np.empty((chain.stages, chain.microbatches))
         self._b_end = np.empty_like(self._f_end)
 
@@ -54,7 +54,7 @@ class Constructor:
         return self.by_rank(order) if complete else None
 
     def cost(self, rows: Rows) -> float:
-        return self._evaluator.cost(np.concatenate(rows))
+        return self._simulator.cost(np.concatenate(rows))
 
     def by_rank(self, order: IntArray) -> Rows:
         """The rows of ``order``, shape (S, 3M), each at its stage's rank."""

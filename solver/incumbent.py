@@ -10,14 +10,14 @@ from time import monotonic
 import numpy as np
 import numpy.typing as npt
 
+from pipeloom.ir.costs import Costs
 from pipeloom.ir.ops import IntArray
 from pipeloom.ir.problem import Problem
 from pipeloom.ir.schedule import Report, Schedule, Status
-from pipeloom.ir.simulate import timed
+from pipeloom.ir.simulate import Simulator, offsets_of, timed
 
 from .allowance import OPS_A_SECOND, Allowance
 from .bounds import Bound
-from .evaluate import Evaluator
 
 CLOSED = 1e-6
 """Relative gap at which a schedule counts as optimal."""
@@ -64,6 +64,7 @@ class Incumbent:
         work_limit: float = float("inf"),
     ) -> None:
         self.problem = problem
+        self._costs = Costs.of(problem)
         self.bound = bound
         self.cost = float("inf")
         self.order: tuple[IntArray, ...] | None = None
@@ -203,8 +204,8 @@ class Incumbent:
             self._changed()
 
     def _cost(self, order: tuple[IntArray, ...]) -> float:
-        offsets = np.cumsum([0, *map(len, order)]).astype(np.int64)
-        return Evaluator(self.problem, offsets).cost(np.concatenate(order))
+        # arrays of its own: other threads offer as well
+        return Simulator(self.problem, offsets_of(order), self._costs).cost(np.concatenate(order))
 
     def _changed(self) -> None:
         """Tells the listener, or leaves it to the thread that may."""

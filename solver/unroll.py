@@ -21,11 +21,11 @@ import numpy as np
 
 from pipeloom.ir.ops import KIND_MASK, MICROBATCH_SHIFT, IntArray, OpKind
 from pipeloom.ir.problem import Problem
+from pipeloom.ir.simulate import Simulator
 
 from .bounds import lower_bounds
 from .chain import Chain
 from .construct import Rows
-from .evaluate import Evaluator
 from .incumbent import Incumbent
 from .side_by_side import Pieces
 
@@ -66,7 +66,7 @@ class Unroller:
         self._unrolled = float("inf")
         ops = 3 * best.problem.microbatches
         lengths = [ops * len(best.problem.placement.stages_of(r)) for r in range(problem.ranks)]
-        self._evaluator = Evaluator(best.problem, np.append(0, np.cumsum(lengths)))
+        self._simulator = Simulator(best.problem, np.append(0, np.cumsum(lengths)))
 
     @property
     def able(self) -> bool:
@@ -85,7 +85,7 @@ class Unroller:
             if best.over():
                 return
             best.spend(best.problem.stages * best.problem.microbatches * 3)
-            best.offer(rows, "unrolled", self._evaluator.cost(np.concatenate(rows)))
+            best.offer(rows, "unrolled", self._simulator.cost(np.concatenate(rows)))
 
 
 def unrolled(rows: Rows, fewer: int, microbatches: int) -> Iterator[Rows]:
