@@ -19,6 +19,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "optimize": ("optimize", "profile and memory limits to the best schedule, with a bound"),
     "build": ("build", "a named schedule: gpipe, 1f1b, zb-h1, ..."),
     "compare": ("compare", "all families and the optimizer side by side"),
+    "analyze": (
+        "analyze",
+        "what each scheme costs: bubble, bytes, memory, and when weights should travel",
+    ),
     "sweep": ("sweep", "the memory limit against the bubble rate"),
     "verify": ("verify", "check a schedule or program, whoever made it"),
     "show": ("show", "a picture: in the terminal, SVG, HTML, PNG or a Chrome trace"),

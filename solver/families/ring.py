@@ -22,6 +22,7 @@ Any M: where P does not divide it some ranks have one microbatch fewer; for M < 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -125,22 +126,23 @@ def _transfers(turns: Turns) -> tuple[Transfer, ...]:
     """All transfers, in the order of the turns after which they happen."""
     if turns.ranks == 1:
         return ()
+    uses = _uses(turns)
     legs: list[tuple[int, Transfer]] = []
     for stage in range(turns.ranks):
         for kind, copy, served in _ITEMS:
-            legs += _journey(turns, kind, stage, copy, _uses(turns, stage, served))
+            found = [use for op in served for use in uses[stage, op]]
+            found.sort(key=lambda use: use.turn)
+            legs += _journey(turns, kind, stage, copy, found)
     return tuple(transfer for _, transfer in sorted(legs, key=lambda leg: leg[0]))
 
 
-def _uses(turns: Turns, stage: int, kinds: tuple[OpKind, ...]) -> list[_Use]:
-    """The ops of ``kinds`` on ``stage``, by turn."""
-    found = [
-        _Use(turn, rank, i)
-        for rank, row in enumerate(turns.rows)
-        for i, (turn, op) in enumerate(row)
-        if op.stage == stage and op.kind in kinds
-    ]
-    return sorted(found, key=lambda use: use.turn)
+def _uses(turns: Turns) -> dict[tuple[int, OpKind], list[_Use]]:
+    """The ops by stage and kind."""
+    found: dict[tuple[int, OpKind], list[_Use]] = defaultdict(list)
+    for rank, row in enumerate(turns.rows):
+        for i, (turn, op) in enumerate(row):
+            found[op.stage, op.kind].append(_Use(turn, rank, i))
+    return found
 
 
 def _journey(

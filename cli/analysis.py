@@ -1,0 +1,275 @@
+"""What ``analyze`` finds out: each scheme built, measured, and set beside its formulas."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from pipeloom.compiler import compile_schedule
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.footprint import Footprint, footprint
+from pipeloom.ir.problem import Objective, Passing
+from pipeloom.ir.profile import Profile
+from pipeloom.ir.schedule import Schedule, Timing
+from pipeloom.ir.simulate import simulate
+from pipeloom.ir.traffic import traffic
+from pipeloom.solver.families import FAMILIES, build_family
+from pipeloom.solver.formulas import Formula, Instance, formula_of
+
+# microbatch sizes at which schemes are compared, in multiples of the profile's
+SIZES = [4.0**k for k in range(-5, 6)]
+HALVINGS = 12
+
+
+@dataclass(frozen=True)
+class Bubble:
+    """A bubble rate from its formula to what is built, each step adding one cause.
+
+    ``equal``: equal stages and no delays, but their own T_F : T_B : T_W and M. ``stages``: the
+    stages as they are. ``built``: delays too.
+    """
+
+    objective: str
+    formula: float | None
+    equal: float
+    stages: float
+    built: float
+
+
+class Scheme:
+    """One family on one profile, without a memory limit."""
+
+    def __init__(
+        self, name: str, profile: Profile, microbatches: int, objective: Objective
+    ) -> None:
+        self.name = name
+        self._profile, self._microbatches = profile, microbatches
+        self.objective = objective
+        self.schedule = self._build(profile)
+
+    def _build(self, profile: Profile) -> Schedule:
+        return build_family(
+            self.name,
+            profile,
+            self._microbatches,
+            memory_limit=math.inf,
+            objective=self.objective,
+        )
+
+    @property
+    def passing(self) -> Passing:
+        return self.schedule.problem.placement.passing
+
+    @cached_property
+    def timing(self) -> Timing:
+        return _timing(self.schedule)
+
+    @cached_property
+    def traffic(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Bytes from rank (row) to rank in an iteration, shape (P, P)."""
+        return traffic(self.schedule)
+
+    @property
+    def link_bytes(self) -> float:
+        """Of the busiest link, both directions together."""
+        return float(np.max(self.traffic + self.traffic.T))
+
+    @property
+    def sent_bytes(self) -> float:
+        """By the rank that sends most."""
+        return float(np.max(self.traffic.sum(axis=1)))
+
+    @property
+    def link_use(self) -> float | None:
+        """The share of the iteration that its bytes take on the busiest link's busier direction.
+
+        None without links. Above 1 the links cannot keep up with the simulated times, in which
+        they carry any number of transfers at once.
+        """
+        cost = self.timing.cost(self.objective)
+        if self._link_time is None or cost <= 0:
+            return None
+        return self._link_time / cost
+
+    @cached_property
+    def _link_time(self) -> float | None:
+        """Milliseconds that one direction of a link needs for its bytes of an iteration, at most."""
+        links, ranks = self._profile.links, range(self._profile.ranks)
+        if links is None:
+            return None
+        return max(
+            float(self.traffic[a, b]) / (links.between(a, b).gigabytes_per_second * 1e6)
+            for a in ranks
+            for b in ranks
+        )
+
+    @cached_property
+    def footprint(self) -> Footprint:
+        return footprint(compile_schedule(self.schedule))
+
+    @property
+    def balance(self) -> float | None:
+        """The least that a rank holds beside the most; None where none holds anything."""
+        total = self.footprint.total
+        return min(total) / max(total) if max(total) > 0 else None
+
+    @cached_property
+    def bubble(self) -> Bubble:
+        found = formula_of(self.name)
+        objective = found.objective if found else self.objective
+        calm = replace(self._profile, t_comm=0.0, links=None)
+        equal, stages = (
+            _timing(self._build(profile)).bubble_rate(objective)
+            for profile in (_equalized(calm), calm)
+        )
+        built = self.timing.bubble_rate(objective)
+        return Bubble(objective.value, self._rate(found), equal, stages, built)
+
+    def _rate(self, formula: Formula | None) -> float | None:
+        if formula is None:
+            return None
+        return formula.rate(Instance.of(self.schedule.problem.profile, self._microbatches))
+
+    def cost(self, size: float) -> float:
+        """Of an iteration with microbatches ``size`` times as large, over the profile's links.
+
+        Not less than what the busiest link needs for its bytes one after the other.
+        """
+        problem = self.schedule.problem
+        scaled = replace(problem, profile=_scaled(problem.profile, size))
+        found = simulate(replace(self.schedule, problem=scaled)).cost(self.objective)
+        carried = size if self.passing is Passing.ACTIVATIONS else 1.0
+        return max(found, (self._link_time or 0.0) * carried)
+
+
+@dataclass(frozen=True)
+class Crossover:
+    """From which size of microbatch on a scheme wins, in multiples of the profile's; None: never.
+
+    ``link``: fewer bytes over the busiest link. ``formula``: the same by the bytes of a turn.
+    ``time``: a shorter iteration; ``time_1f1b``: shorter than 1f1b's.
+    """
+
+    scheme: str
+    link: float | None
+    formula: float | None
+    time: float | None
+    time_1f1b: float | None
+
+
+def schemes(
+    profile: Profile, microbatches: int, objective: Objective
+) -> tuple[list[Scheme], dict[str, str]]:
+    """All families that can be built, and why the others cannot."""
+    found, refused = [], {}
+    for name in FAMILIES:
+        try:
+            found.append(Scheme(name, profile, microbatches, objective))
+        except InputError as error:
+            refused[name] = str(error).removeprefix(f"{name}: ")
+    return found, refused
+
+
+def missing_sizes(profile: Profile) -> list[str]:
+    """What a profile lacks for crossovers."""
+    sizes = ("activation_bytes", "weight_bytes")
+    lacking = [key for key in sizes if any(getattr(s, key) is None for s in profile.stages)]
+    return (["links"] if profile.links is None else []) + lacking
+
+
+def crossovers(found: Sequence[Scheme]) -> list[Crossover]:
+    """Of each scheme in which weights travel, against the best in which activations do."""
+    rivals = [scheme for scheme in found if scheme.passing is Passing.ACTIVATIONS]
+    simple = [scheme for scheme in rivals if scheme.name == "1f1b"]
+    fewest = min((scheme.link_bytes for scheme in rivals), default=0.0)
+    return [
+        Crossover(
+            scheme.name,
+            scheme.link_bytes / fewest if fewest > 0 else None,
+            _turn_formula(scheme),
+            _wins_from(scheme, rivals),
+            _wins_from(scheme, simple),
+        )
+        for scheme in found
+        if scheme.passing is Passing.WEIGHTS and rivals
+    ]
+
+
+# turns for a microbatch of a stage, in each of which two weights and a gradient leave a rank
+_TURNS = {"weipipe-naive": 2.0, "weipipe-interleave": 1.0, "wzb1": 1.5, "wzb2": 3.0}
+
+
+def _turn_formula(scheme: Scheme) -> float | None:
+    """Two weights and a gradient a turn beside an activation and its gradient a microbatch.
+
+    With 12 H^2 parameters a layer, all of one width, and interleave: G S > 18 H L / P.
+    """
+    turns, stages = _TURNS.get(scheme.name), scheme.schedule.problem.profile.stages
+    sent = sum(stage.activation_bytes or 0.0 for stage in stages) / len(stages)
+    if turns is None or sent <= 0:
+        return None
+    weights = sum(stage.weight_bytes or 0.0 for stage in stages)
+    gradients = sum(
+        (stage.weight_bytes or 0.0) if stage.grad_bytes is None else stage.grad_bytes
+        for stage in stages
+    )
+    return turns * (2 * weights + gradients) / len(stages) / (2 * sent)
+
+
+def _wins_from(scheme: Scheme, rivals: Sequence[Scheme]) -> float | None:
+    """The size from which on, at all sizes tried, the scheme is faster than each rival; 0: at all.
+
+    None where it is not at the largest, or where there is no rival.
+    """
+    if not rivals:
+        return None
+
+    def wins(size: float) -> bool:
+        return scheme.cost(size) < min(rival.cost(size) for rival in rivals)
+
+    loses = [size for size in SIZES if not wins(size)]
+    if not loses:
+        return 0.0
+    if loses[-1] == SIZES[-1]:
+        return None
+    low, high = loses[-1], SIZES[SIZES.index(loses[-1]) + 1]
+    for _ in range(HALVINGS):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if wins(middle) else (middle, high)
+    return high
+
+
+def _timing(schedule: Schedule) -> Timing:
+    assert schedule.timing is not None, "families time what they build"
+    return schedule.timing
+
+
+def _equalized(profile: Profile) -> Profile:
+    """Every stage with the mean T_F, T_B and T_W."""
+    count = profile.num_stages
+    t_f, t_b, t_w = (
+        sum(getattr(s, key) for s in profile.stages) / count for key in ("t_f", "t_b", "t_w")
+    )
+    stages = tuple(replace(s, t_f=t_f, t_b=t_b, t_w=t_w) for s in profile.stages)
+    return replace(profile, stages=stages)
+
+
+def _scaled(profile: Profile, size: float) -> Profile:
+    """Microbatches ``size`` times as large: their times and activations are, weights are not."""
+
+    stages = tuple(
+        replace(
+            s,
+            t_f=s.t_f * size,
+            t_b=s.t_b * size,
+            t_w=s.t_w * size,
+            activation_bytes=(s.activation_bytes or 0.0) * size,
+        )
+        for s in profile.stages
+    )
+    return replace(profile, stages=stages, t_comm=None)

@@ -1,0 +1,174 @@
+"""What each scheme costs on a cluster: bubble, bytes, memory, and from where on weights should travel.
+
+All figures come from built schedules, without a memory limit; formulas stand beside them.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from pipeloom.ir.amounts import amount
+
+from .arguments import add_instance, add_profile, count, example
+from .output import print_json, table
+from .problems import load
+
+if TYPE_CHECKING:
+    from pipeloom.ir.profile import Profile
+
+    from .analysis import Crossover, Scheme
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_profile(parser)
+    add_instance(parser)
+    parser.add_argument(
+        "--tokens",
+        metavar="N",
+        type=count,
+        help="tokens of a microbatch (G x S) that the profile was measured with: crossovers in "
+        "tokens, not in multiples of it",
+    )
+    example(
+        parser,
+        "pipeloom analyze profile.json -m 16 --tokens 4096",
+        "pipeloom analyze profile.json -m 16 --objective makespan --json",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from pipeloom.ir.problem import Objective
+
+    from .analysis import crossovers, missing_sizes, schemes
+
+    profile = load(args)
+    found, refused = schemes(profile, args.microbatches, Objective(args.objective))
+    missing = missing_sizes(profile)
+    crossed = [] if missing else crossovers(found)
+    if args.json:
+        print_json(
+            {
+                "profile": profile.name,
+                "microbatches": args.microbatches,
+                "objective": args.objective,
+                "schemes": [_as_json(scheme) for scheme in found],
+                "refused": refused,
+                "crossovers": [asdict(crossover) for crossover in crossed],
+                "missing": missing,
+            }
+        )
+        return 0
+    parts = [_figures(found, profile), _bubbles(found), _crossings(crossed, missing, args.tokens)]
+    if refused:
+        parts.append("\n".join(f"{name}: {reason}" for name, reason in refused.items()))
+    print("\n\n".join(parts))
+    return 0
+
+
+def _as_json(scheme: Scheme) -> dict[str, Any]:
+    return {
+        "scheme": scheme.name,
+        "passing": scheme.passing.value,
+        "period": scheme.timing.period,
+        "makespan": scheme.timing.makespan,
+        "bubble": asdict(scheme.bubble),
+        "traffic": scheme.traffic.tolist(),
+        "link_bytes": scheme.link_bytes,
+        "link_use": scheme.link_use,
+        "sent_bytes": scheme.sent_bytes,
+        "memory": asdict(scheme.footprint) | {"total": scheme.footprint.total},
+        "balance": scheme.balance,
+    }
+
+
+def _figures(found: list[Scheme], profile: Profile) -> str:
+    from pipeloom.report.words import duration
+
+    header = [
+        "scheme",
+        "period",
+        "makespan",
+        "busiest link",
+        "in use",
+        "sent by a rank",
+        "activations",
+        "all memory",
+        "balance",
+    ]
+    rows = [
+        [
+            scheme.name,
+            duration(scheme.timing.period),
+            duration(scheme.timing.makespan),
+            amount(scheme.link_bytes),
+            _share(scheme.link_use),
+            amount(scheme.sent_bytes),
+            amount(max(scheme.footprint.activations)),
+            amount(max(scheme.footprint.total)),
+            _share(scheme.balance),
+        ]
+        for scheme in found
+    ]
+    lines = [table(header, rows)]
+    if any(stage.weight_bytes is None for stage in profile.stages):
+        lines.append("weight_bytes unknown: weights take no memory and no time here")
+    return "\n".join(lines)
+
+
+def _bubbles(found: list[Scheme]) -> str:
+    header = ["bubble", "of the", "formula", "T_F:T_B:T_W, M", "stages", "delays", "built"]
+    rows = []
+    for scheme in found:
+        bubble = scheme.bubble
+        first = None if bubble.formula is None else bubble.equal - bubble.formula
+        rows.append(
+            [
+                scheme.name,
+                bubble.objective,
+                _share(bubble.formula),
+                _added(first),
+                _added(bubble.stages - bubble.equal),
+                _added(bubble.built - bubble.stages),
+                _share(bubble.built),
+            ]
+        )
+    return table(header, rows)
+
+
+def _crossings(crossed: list[Crossover], missing: list[str], tokens: int | None) -> str:
+    if missing:
+        return f"no crossovers: the profile lacks {', '.join(missing)}"
+    unit = "times the microbatch" if tokens is None else "tokens a microbatch (G x S)"
+    header = [f"wins from, {unit}", "bytes on a link", "formula", "time", "time, of 1f1b"]
+    rows = [
+        [
+            crossover.scheme,
+            *(_size(value, tokens) for value in (crossover.link, crossover.formula)),
+            *(
+                "never" if value is None else _size(value, tokens)
+                for value in (crossover.time, crossover.time_1f1b)
+            ),
+        ]
+        for crossover in crossed
+    ]
+    return table(header, rows) + "\nagainst the best of those in which activations travel"
+
+
+def _size(value: float | None, tokens: int | None) -> str:
+    if value is None:
+        return "-"
+    if value == 0.0:
+        return "any"
+    return f"{value:.3g}" if tokens is None else f"{value * tokens:.4g}"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value * 100:.2f} %"
+
+
+def _added(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return "0" if abs(value) < 5e-7 else f"{value * 100:+.2f}"

@@ -1,0 +1,141 @@
+"""What ``analyze`` says of each scheme, and whether it is so."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeloom.cli.analysis import SIZES, crossovers, schemes
+from pipeloom.ir.problem import Objective
+from pipeloom.ir.profile import Link, Links, Profile, StageProfile
+from pipeloom.solver.families import FAMILIES, build_family
+from tests.unit.cli.support import Command, profile_document
+
+HIDDEN, LAYERS, RANKS, TOKENS = 256, 16, 4, 2048
+WEIGHTS = 2.0 * 12 * HIDDEN**2 * LAYERS / RANKS  # bytes of a stage, two a parameter
+STAGE = StageProfile(
+    1.0,
+    1.1,
+    0.9,
+    activation_bytes=2.0 * TOKENS * HIDDEN,
+    weight_bytes=WEIGHTS,
+    grad_bytes=WEIGHTS,
+)
+
+
+def profile(gigabytes_per_second: float = 10.0) -> Profile:
+    return Profile((STAGE,) * RANKS, RANKS, links=Links(Link(0.01, gigabytes_per_second)))
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    stage = {
+        "t_f": 1.0, "t_b": 1.1, "t_w": 0.9, "m_b": 10.0, "m_w": 0.0,
+        "activation_bytes": 1e6, "weight_bytes": 4e6, "grad_bytes": 4e6, "optimizer_bytes": 9e6,
+    }  # fmt: skip
+    links = {"latency": 0.01, "gigabytes_per_second": 10.0}
+    return profile_document(stages=[stage, stage], t_comm=None, links=links) | changes
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(document()))
+    return path
+
+
+def test_every_scheme_with_its_figures(pipeloom: Command, path: Path) -> None:
+    done = pipeloom("analyze", path, "-m", 4, "--json")
+    assert (done.code, done.err) == (0, "")
+    found = {scheme["scheme"]: scheme for scheme in done.json["schemes"]}
+    assert list(found) == list(FAMILIES)
+    one = found["1f1b"]
+    assert one["traffic"] == [[0.0, 4e6], [4e6, 0.0]]
+    assert (one["link_bytes"], one["sent_bytes"]) == (8e6, 4e6)
+    assert one["memory"]["activations"] == [20.0, 10.0]
+    assert one["memory"]["total"] == [17e6 + 20, 17e6 + 10]
+    assert one["balance"] == pytest.approx((17e6 + 10) / (17e6 + 20))
+    # 4 microbatches of 0.1 ms over a link in an iteration
+    assert one["link_use"] == pytest.approx(4 * 0.1 / one["period"])
+    assert [c["scheme"] for c in done.json["crossovers"]] == [
+        name for name in FAMILIES if found[name]["passing"] == "weights"
+    ]
+
+
+def test_the_tables(pipeloom: Command, path: Path) -> None:
+    out = pipeloom("analyze", path, "-m", 4, "--tokens", 1000).out
+    figures, bubbles, crossings = out.split("\n\n")
+    for part in (figures, bubbles):
+        assert [line.split()[0] for line in part.splitlines()[2:]] == list(FAMILIES)
+    assert "tokens a microbatch (G x S)" in crossings
+    row = next(line for line in crossings.splitlines() if line.startswith("weipipe-interleave"))
+    assert row.split()[2] == "6000"  # 3 x 4 MB a turn against 2 x 1 MB: 6 times 1000 tokens
+
+
+def test_the_steps_from_the_formula_to_what_is_built_add_up() -> None:
+    uneven = replace(profile(), stages=(replace(STAGE, t_f=1.5), *(STAGE,) * (RANKS - 1)))
+    for scheme in schemes(uneven, 8, Objective.PERIOD)[0]:
+        bubble = scheme.bubble
+        built = build_family(scheme.name, uneven, 8).timing
+        assert built is not None
+        assert bubble.built == built.bubble_rate(Objective(bubble.objective))
+    for scheme in schemes(replace(uneven, links=None), 8, Objective.PERIOD)[0]:
+        assert scheme.bubble.built == scheme.bubble.stages
+    for scheme in schemes(replace(profile(), links=None), 8, Objective.PERIOD)[0]:
+        assert scheme.bubble.stages == pytest.approx(scheme.bubble.equal)
+
+
+def test_crossover_of_bytes_is_the_known_one() -> None:
+    """Weights are less to carry where G S > 18 H L / P; built schedules add their ramps."""
+    found = {c.scheme: c for c in crossovers(schemes(profile(), 64, Objective.PERIOD)[0])}
+    interleave = found["weipipe-interleave"]
+    assert interleave.formula is not None
+    assert interleave.link is not None
+    assert interleave.formula * TOKENS == pytest.approx(18 * HIDDEN * LAYERS / RANKS)
+    assert interleave.link == pytest.approx(interleave.formula, rel=0.1)
+    assert found["wzb2"].formula == pytest.approx(3 * interleave.formula)
+    assert found["fsdp"].formula is None
+
+
+def test_crossover_of_time_is_where_the_winner_changes() -> None:
+    found = schemes(profile(0.5), 16, Objective.MAKESPAN)[0]
+    by_name = {scheme.name: scheme for scheme in found}
+    crossed = {c.scheme: c for c in crossovers(found)}
+    at = crossed["fsdp"].time_1f1b
+    assert at is not None
+    assert SIZES[0] < at < SIZES[-1]
+    fsdp, one = by_name["fsdp"], by_name["1f1b"]
+    assert fsdp.cost(1.01 * at) < one.cost(1.01 * at)
+    assert fsdp.cost(0.99 * at) >= one.cost(0.99 * at)
+
+
+def test_what_is_missing_is_named(pipeloom: Command, tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(profile_document()))
+    done = pipeloom("analyze", path, "-m", 4)
+    assert done.code == 0
+    assert "no crossovers: the profile lacks links, activation_bytes, weight_bytes" in done.out
+    assert "weight_bytes unknown: weights take no memory and no time here" in done.out
+
+
+def test_what_cannot_be_built_says_why(pipeloom: Command, tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(document(ranks=3, num_stages=3, stages=document()["stages"][:1])))
+    done = pipeloom("analyze", path, "-m", 4)
+    assert done.out.endswith("wzb1: needs an even number of ranks, not 3\n")
+    assert pipeloom("analyze", path, "-m", 4, "--json").json["refused"].keys() == {"wzb1"}
+
+
+def test_one_rank_has_no_links_to_cross(pipeloom: Command, tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(document(ranks=1, stages=document()["stages"][:1])))
+    assert pipeloom("analyze", path, "-m", 3).code == 0
+
+
+def test_wrong_tokens_are_one_line(pipeloom: Command, path: Path) -> None:
+    done = pipeloom("analyze", path, "-m", 4, "--tokens", 0)
+    assert done.code == 2
+    assert len(done.err.splitlines()) == 1
