@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from time import monotonic
 
+import numpy as np
+import numpy.typing as npt
+
 OPS_A_SECOND = 1e8
 """What turns one into the other, roughly: ops that the simulator does on one core."""
 
@@ -11,11 +14,18 @@ OPS_A_SECOND = 1e8
 class Allowance:
     """``ops`` are counted as they are spent, ``seconds`` run from the moment it is made.
 
-    Work of another kind counts as the ops that would take about as long.
+    Work of another kind counts as the ops that would take about as long. ``stopped`` is a flag,
+    shape (1,), that another thread raises where the work is not wanted any more.
     """
 
-    def __init__(self, seconds: float = float("inf"), ops: float = float("inf")) -> None:
+    def __init__(
+        self,
+        seconds: float = float("inf"),
+        ops: float = float("inf"),
+        stopped: npt.NDArray[np.bool_] | None = None,
+    ) -> None:
         self.ops = ops
+        self._stopped = stopped
         self.used = 0.0
         self._deadline = monotonic() + seconds
 
@@ -28,5 +38,9 @@ class Allowance:
 
     @property
     def spent(self) -> bool:
-        """Whether either has come to its end."""
-        return self.used >= self.ops or monotonic() > self._deadline
+        """Whether either has come to its end, or all is over."""
+        return self.used >= self.ops or monotonic() > self._deadline or self.stopped
+
+    @property
+    def stopped(self) -> bool:
+        return self._stopped is not None and bool(self._stopped[0])

@@ -123,8 +123,8 @@ class Incumbent:
         """A share of what is left until the end, or of the work until lanes compare next."""
         if self.limited:
             left = max(0.0, self._mark - self.work)
-            return Allowance(ops=min(seconds * OPS_A_SECOND, share * left))
-        return Allowance(min(seconds, share * self.seconds_left))
+            return Allowance(ops=min(seconds * OPS_A_SECOND, share * left), stopped=self.stopped)
+        return Allowance(min(seconds, share * self.seconds_left), stopped=self.stopped)
 
     def offer(self, order: tuple[IntArray, ...], source: str, cost: float | None = None) -> bool:
         """Takes ``order``, one array of packed ops a rank, where it beats the best so far."""

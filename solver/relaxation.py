@@ -37,6 +37,7 @@ taken off.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor, wait
 from math import isfinite
 from typing import Any
 
@@ -47,6 +48,8 @@ from .chain import Chain
 
 TOLERANCE = 5e-7
 """Relative; the solver's own are a hundredth of it or less."""
+POLL = 0.05
+"""Seconds between two looks at whether to stop."""
 NODE, ITERATION = 2000, 5000
 """What a node of the search tree (a stage squared) and a step of the simplex count, in ops."""
 
@@ -57,6 +60,7 @@ def relaxation(
     """A bound on the cost of every schedule; ``ceiling`` is the cost of one, and at least that."""
     from ortools.linear_solver import pywraplp
 
+    allowance = allowance or Allowance()
     solver = pywraplp.Solver.CreateSolver("SCIP")
     if solver is None or ceiling <= 0.0:  # SCIP is left out of some builds of ortools
         return 0.0
@@ -71,21 +75,33 @@ def relaxation(
     solver.Minimize(cost)
     # constraints are kept far better than TOLERANCE asks for; Ctrl-C is Python's
     parameters = "numerics/feastol = 1e-9\nnumerics/dualfeastol = 1e-9\nmisc/catchctrlc = FALSE\n"
-    if allowance is not None and isfinite(allowance.ops):
+    if isfinite(allowance.ops):
         parameters += f"limits/totalnodes = {1 + int(allowance.ops / (NODE * chain.stages**2))}\n"
-    if allowance is not None and isfinite(allowance.seconds_left):
+    if isfinite(allowance.seconds_left):
         solver.SetTimeLimit(1 + int(1000 * allowance.seconds_left))  # 0 would mean none
     solver.SetSolverSpecificParametersAsString(parameters)
     exact = pywraplp.MPSolverParameters()
     exact.SetDoubleParam(exact.RELATIVE_MIP_GAP, 0.0)
-    status = solver.Solve(exact)
-    if allowance is not None:
-        allowance.spend(ITERATION * solver.iterations())
+    status = _solve(solver, exact, allowance)
+    allowance.spend(ITERATION * solver.iterations())
     if status == pywraplp.Solver.INFEASIBLE:  # no schedule is cheaper than the ceiling
         return ceiling * (1 - TOLERANCE)
     if status not in (pywraplp.Solver.OPTIMAL, pywraplp.Solver.FEASIBLE):
         return 0.0
     return min(1.0, float(solver.Objective().BestBound())) * ceiling * (1 - TOLERANCE)
+
+
+def _solve(solver: Any, parameters: Any, allowance: Allowance) -> int:
+    """SCIP's status; solves in a thread of its own, as it looks at no flag."""
+    with ThreadPoolExecutor(1) as thread:
+        solving = thread.submit(solver.Solve, parameters)
+        try:
+            while not wait([solving], POLL).done and not allowance.stopped:
+                pass
+        finally:
+            while not wait([solving], POLL).done:  # an interrupt before SCIP has begun is lost
+                solver.InterruptSolve()
+        return int(solving.result())
 
 
 class _Stage:

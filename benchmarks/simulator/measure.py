@@ -8,9 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pipeloom.ir.costs import Costs
 from pipeloom.ir.profile import Profile, StageProfile
-from pipeloom.ir.simulate import run_kernel, simulate
+from pipeloom.ir.simulate import Simulator, offsets_of, simulate
 from pipeloom.solver.families import build_family
 
 RANKS, MICROBATCHES = 32, 256
@@ -28,22 +27,14 @@ def unequal_profile(seed: int = 0) -> Profile:
 def measure(repeats: int) -> dict[str, float]:
     """Times the kernel alone, as a search calls it, and :func:`simulate` with all around it."""
     schedule = build_family("zb-h1", unequal_profile(), MICROBATCHES)
-    costs = Costs.of(schedule.problem)
     order = np.concatenate(schedule.order)
-    offsets = np.cumsum([0, *map(len, schedule.order)])
-    start, end = np.empty(len(order)), np.empty(len(order))
-    peak, position = np.empty(RANKS), np.empty(RANKS, dtype=np.int64)
-    f_end, b_end = np.empty((2, RANKS, MICROBATCHES))
+    simulator = Simulator(schedule.problem, offsets_of(schedule.order))
 
     def kernel() -> None:
-        complete = run_kernel(
-            order, offsets, costs.durations, costs.owner, costs.into_f, costs.into_b,
-            costs.m_b, costs.m_w, start, end, peak, f_end, b_end, position,
-        )  # fmt: skip
-        assert complete
+        assert simulator.run(order)
 
     seconds = _times(kernel, repeats)
-    assert tuple(peak.tolist()) == simulate(schedule).peak_memory
+    assert tuple(simulator.peak.tolist()) == simulate(schedule).peak_memory
     return {
         "ranks": RANKS,
         "microbatches": MICROBATCHES,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from pipeloom.ir.problem import Objective, Placement, Problem
 from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.ir.schedule import Schedule, Status
 from pipeloom.ir.simulate import simulate
+from pipeloom.solver.allowance import Allowance
 from pipeloom.solver.bounds import GENERAL, LINEAR, lower_bound
 from pipeloom.solver.chain import Chain
 from pipeloom.solver.crossings import crossings
@@ -159,3 +161,13 @@ def test_lanes_see_that_four_slots_on_eight_stages_meet_in_steps_of_two() -> Non
     lags = chain.lags(problem.objective)
     value = lanes(chain, lags, 16 * 4.6 + 8)
     assert max(slots(chain, lags), crossings(chain, lags)) + 1 < value
+
+
+def test_the_relaxation_ends_when_it_is_stopped() -> None:
+    stage = StageProfile(29.718, 29.444, 19.927, 1.0, 0.432)
+    problem = Problem.linear(Profile((stage,) * 64, 64, 0.527), 1024, 128.0)
+    chain = Chain.of(problem)
+    assert chain is not None
+    ceiling = lower_bound(problem).value * 1.02
+    never = Allowance(stopped=np.ones(1, dtype=np.bool_))
+    assert relaxation(chain, problem.objective, ceiling, never) <= ceiling
