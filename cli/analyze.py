@@ -10,8 +10,9 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.amounts import amount
+from pipeloom.ir.errors import InputError
 
-from .arguments import add_instance, add_profile, count, example
+from .arguments import TRANSFORMER, add_instance, add_profile, count, example, transformer
 from .output import print_json, table
 from .problems import load
 
@@ -31,9 +32,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tokens of a microbatch (G x S) that the profile was measured with: crossovers in "
         "tokens, not in multiples of it",
     )
+    parser.add_argument(
+        "--transformer",
+        metavar="KEY=N,...",
+        type=transformer,
+        help="a calculated model instead of the profile's stages, of which ranks and links are kept: "
+        f"{', '.join(TRANSFORMER)}",
+    )
     example(
         parser,
         "pipeloom analyze profile.json -m 16 --tokens 4096",
+        "pipeloom analyze cluster.json -m 64 --transformer "
+        "layers=32,hidden=2048,sequence=16384,microbatch=4,teraflops=150",
         "pipeloom analyze profile.json -m 16 --objective makespan --json",
     )
 
@@ -43,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
 
     from .analysis import crossovers, missing_sizes, schemes
 
-    profile = load(args)
+    profile, tokens = _model(args)
     found, refused = schemes(profile, args.microbatches, Objective(args.objective))
     missing = missing_sizes(profile)
     crossed = [] if missing else crossovers(found)
@@ -53,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
                 "profile": profile.name,
                 "microbatches": args.microbatches,
                 "objective": args.objective,
+                "tokens": tokens,
                 "schemes": [_as_json(scheme) for scheme in found],
                 "refused": refused,
                 "crossovers": [asdict(crossover) for crossover in crossed],
@@ -60,11 +71,27 @@ def run(args: argparse.Namespace) -> int:
             }
         )
         return 0
-    parts = [_figures(found, profile), _bubbles(found), _crossings(crossed, missing, args.tokens)]
+    parts = [_figures(found, profile), _bubbles(found), _crossings(crossed, missing, tokens)]
     if refused:
         parts.append("\n".join(f"{name}: {reason}" for name, reason in refused.items()))
     print("\n\n".join(parts))
     return 0
+
+
+def _model(args: argparse.Namespace) -> tuple[Profile, int | None]:
+    """The profile, and how many tokens its microbatch has, where that is known."""
+    profile = load(args)
+    if args.transformer is None:
+        return profile, args.tokens
+    from pipeloom.solver.transformer import Transformer
+
+    if args.tokens is not None:
+        raise InputError("--tokens: not together with --transformer, which says how many there are")
+    model = Transformer(**args.transformer)
+    try:
+        return model.on(profile), model.tokens
+    except InputError as error:
+        raise InputError(*(f"--transformer: {line}" for line in error.errors)) from None
 
 
 def _as_json(scheme: Scheme) -> dict[str, Any]:

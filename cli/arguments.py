@@ -15,6 +15,9 @@ UNITS = {
     **{"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40},
 }
 """Of memory; kB, MB, GB and TB are as k, M, G and T."""
+TRANSFORMER = ("layers", "hidden", "sequence", "microbatch", "teraflops")
+"""What describes a calculated model: counts, and the last one a number."""
+LEAST_TERAFLOPS, MOST_TRANSFORMER = 1e-6, 10**9
 FAMILY_EXAMPLES = "gpipe, 1f1b, interleaved-1f1b:2, zb-h1, zb-h2"
 
 
@@ -129,6 +132,25 @@ def chunks(text: str) -> int:
     raise argparse.ArgumentTypeError(
         f"expected linear or interleaved:K, which is what optimize plans so far, got {text!r}"
     )
+
+
+def transformer(text: str) -> dict[str, float]:
+    """``layers=32,hidden=1024,...``: each of :data:`TRANSFORMER` once."""
+    expected = ", ".join(f"{key}=N" for key in TRANSFORMER)
+    pairs = [part.partition("=") for part in text.split(",")]
+    if sorted(key for key, _, _ in pairs) != sorted(TRANSFORMER):
+        raise argparse.ArgumentTypeError(f"expected {expected}, each once, got {text!r}")
+    found: dict[str, float] = {}
+    for key, _, word in pairs:
+        value = _number(word) if key == "teraflops" else _integer(word)
+        least = LEAST_TERAFLOPS if key == "teraflops" else 1
+        if value is None or not least <= value <= MOST_TRANSFORMER:
+            kind = "number" if key == "teraflops" else "whole number"
+            raise argparse.ArgumentTypeError(
+                f"{key}: expected a {kind} from {least:g} to {MOST_TRANSFORMER:g}, got {word!r}"
+            )
+        found[key] = value
+    return found
 
 
 def whole(text: str) -> int:

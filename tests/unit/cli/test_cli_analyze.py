@@ -139,3 +139,40 @@ def test_wrong_tokens_are_one_line(pipeloom: Command, path: Path) -> None:
     done = pipeloom("analyze", path, "-m", 4, "--tokens", 0)
     assert done.code == 2
     assert len(done.err.splitlines()) == 1
+
+
+MODEL = "layers=16,hidden=256,sequence=1024,microbatch=2,teraflops=0.5"
+
+
+def test_a_calculated_model_takes_the_clusters_ranks_and_links(
+    pipeloom: Command, path: Path
+) -> None:
+    """Of the cluster's two ranks; layers and width as in the known crossover: 18 H L / P."""
+    answer = pipeloom("analyze", path, "-m", 8, "--transformer", MODEL, "--json").json
+    assert answer["tokens"] == 2048
+    interleave = next(c for c in answer["crossovers"] if c["scheme"] == "weipipe-interleave")
+    assert interleave["formula"] * 2048 == pytest.approx(18 * 256 * 16 / 2)
+    assert "tokens a microbatch" in pipeloom("analyze", path, "-m", 2, "--transformer", MODEL).out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--transformer", MODEL, "--tokens", 5), "--tokens: not together with --transformer"),
+        (("--transformer", "layers=4"), "expected layers=N, hidden=N, sequence=N, microbatch=N"),
+        (("--transformer", MODEL + ",layers=4"), "each once"),
+        (("--transformer", MODEL.replace("16", "1")), "layers: expected at least 2, one a rank"),
+        (
+            ("--transformer", MODEL.replace("16", "1.5")),
+            "layers: expected a whole number from 1 to 1e+09",
+        ),
+        (("--transformer", MODEL.replace("0.5", "nan")), "teraflops: expected a number from 1e-06"),
+    ],
+)
+def test_a_wrong_model_is_one_line(
+    pipeloom: Command, path: Path, words: tuple[object, ...], message: str
+) -> None:
+    done = pipeloom("analyze", path, "-m", 4, *words)
+    assert done.code == 2
+    assert len(done.err.splitlines()) == 1
+    assert message in done.err
