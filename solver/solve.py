@@ -21,7 +21,7 @@ from .construct import Constructor, Rows, settings
 from .exact import BACKENDS
 from .families import FAMILIES
 from .incumbent import Incumbent, Listener
-from .lanes import lanes
+from .lanes import lanes, worth_trying
 from .local_search import Annealer, Dispatcher, Tried, Tuner, building
 from .relaxation import relaxation
 from .setting import Setting
@@ -30,7 +30,7 @@ from .unroll import Unroller, fewer_microbatches
 from .warm_start import warm_starts
 
 RELAXATION_SECONDS = 3.0
-LANES_SECONDS = 3.0
+LANES_SECONDS = 10.0
 EXACT_OPS = 400
 """Up to how many ops ``auto`` tries an exact solver."""
 FIRST_OPS = 2_000_000
@@ -240,8 +240,10 @@ def tighten(best: Incumbent) -> Pieces:
     words = "what must happen between four moments on each stage, as a small MILP"
     best.raise_bound(Bound(value, "relaxation", words))
     yield
+    if best.over() or not worth_trying(chain):
+        return
     lags = chain.lags(best.problem.objective)
-    allowance = best.allowance(1 / 4, LANES_SECONDS)
+    allowance = best.allowance(1 / 3, LANES_SECONDS)
     value = lanes(chain, lags, best.cost, allowance)
     best.spend(allowance.used)
     words = "memory holds few microbatches, and each on its way up meets all others"

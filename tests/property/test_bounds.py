@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pipeloom.ir.problem import Objective, Placement, Problem
@@ -16,8 +16,9 @@ from pipeloom.ir.simulate import simulate
 from pipeloom.solver.allowance import Allowance
 from pipeloom.solver.bounds import GENERAL, LINEAR, lower_bound
 from pipeloom.solver.chain import Chain
-from pipeloom.solver.crossings import crossings
-from pipeloom.solver.lanes import lanes
+from pipeloom.solver.crossings import crossings, slowest_stage
+from pipeloom.solver.lanes import _Search as LaneSearch
+from pipeloom.solver.lanes import counts, lanes
 from pipeloom.solver.relaxation import relaxation
 from pipeloom.solver.slots import slots
 from pipeloom.solver.solve import one_at_a_time, optimize
@@ -150,6 +151,45 @@ def test_lanes_hold_where_several_microbatches_meet(problem: Problem) -> None:
     for ceiling in (least, 1.2 * least, 2 * least):
         bound = lanes(chain, chain.lags(problem.objective), ceiling)
         assert bound <= least * (1 + 1e-9)
+
+
+@st.composite
+def slotted_problems(draw: st.DrawFn) -> Problem:
+    """Two to five slots, more microbatches: small enough for an exact solver, not for the oracle."""
+    times = st.sampled_from([0.0, 0.3, 1.0, 1.7, 2.5])
+    ranks, slots_ = draw(st.integers(2, 3)), draw(st.integers(2, 5))
+    stages = tuple(
+        StageProfile(draw(times), draw(times), draw(times), 1.0, draw(st.sampled_from([0, 0.4, 1])))
+        for _ in range(ranks)
+    )
+    limit = slots_ + draw(st.sampled_from([0.0, 0.5]))
+    profile = Profile(stages, ranks, draw(st.sampled_from([0.0, 0.1, 0.5, 3.0])))
+    microbatches = slots_ + draw(st.integers(1, 3))
+    return Problem.linear(profile, microbatches, limit, draw(st.sampled_from(Objective)))
+
+
+@pytest.mark.parametrize("examples", [8, pytest.param(150, marks=pytest.mark.slow)])
+def test_every_pass_of_every_number_of_lanes_holds(examples: int) -> None:
+    @settings(max_examples=examples, deadline=None)
+    @given(problem=slotted_problems())
+    def check(problem: Problem) -> None:
+        solved = optimize(problem, solver="cp-sat", time_limit=60)
+        assert solved.timing is not None
+        assert solved.report is not None
+        assume(solved.report.status is Status.OPTIMAL)
+        least = solved.timing.cost(problem.objective)
+        chain = Chain.of(problem)
+        assert chain is not None
+        i = slowest_stage(chain)
+        assume(chain.capacity[i] < chain.microbatches and least > 0)
+        lag = float(chain.lags(problem.objective)[i])
+        for ceiling in (1.1 * least, 2 * least):
+            for count in {2, *counts(int(chain.capacity[i]))}:
+                search = LaneSearch(chain, i, count, ceiling - lag)
+                for states in (3, 30, 300, 3000):
+                    assert search.run(states, Allowance()) + lag <= least * (1 + 1e-9)
+
+    check()
 
 
 def test_lanes_see_that_four_slots_on_eight_stages_meet_in_steps_of_two() -> None:
