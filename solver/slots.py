@@ -122,12 +122,12 @@ def slot_wait(chain: Chain) -> FloatArray:
     waits = np.empty(chain.stages)
     for i in range(chain.stages):
         later = np.arange(chain.capacity[i])  # e
-        weights = np.maximum(0, 1 + later - _waiting(chain, i, chain.capacity[i] - later))
+        weights = np.maximum(0, 1 + later - most_waiting(chain, i, chain.capacity[i] - later))
         waits[i] = (later * chain.b[i] + weights * chain.w[i]).min()
     return waits
 
 
-def _waiting(chain: Chain, i: int, held: IntArray) -> FloatArray:
+def most_waiting(chain: Chain, i: int, held: IntArray) -> FloatArray:
     """The most W's that wait where ``held`` M_B are held; more than M where there is no limit."""
     most = np.full(np.shape(held), 2.0 * chain.microbatches)
     if chain.m_w[i] > 0:
@@ -141,9 +141,9 @@ def done_before(chain: Chain) -> tuple[FloatArray, FloatArray]:
     k = np.arange(chain.microbatches)
     f, b = np.empty((2, chain.stages, chain.microbatches))
     for i in range(chain.stages):
-        waiting = _waiting(chain, i, np.arange(chain.capacity[i] + 1))
+        waiting = most_waiting(chain, i, np.arange(chain.capacity[i] + 1))
         f[i] = k * chain.f[i] + _least_before(chain.microbatches, chain.b[i], chain.w[i], waiting)
-        late = np.maximum(0, k - _waiting(chain, i, np.array(1)))
+        late = np.maximum(0, k - most_waiting(chain, i, np.array(1)))
         b[i] = np.maximum((k + 1) * chain.f[i], chain.round_trip[i]) + k * chain.b[i]
         b[i] = np.maximum(b[i], (k + 1) * chain.f[i] + k * chain.b[i] + late * chain.w[i])
     return f, b

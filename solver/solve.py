@@ -214,6 +214,7 @@ def search_further(best: Incumbent, seed: tuple[int, int]) -> Pieces:
 def prove(best: Incumbent, seed: int) -> Pieces:
     """Better bounds; an exact solver where the problem is small; then local search as well."""
     yield from tighten(best)
+    yield from interleave(best, seed)
     if 3 * best.problem.stages * best.problem.microbatches <= EXACT_OPS:
         while not solve_exactly(best, "cp-sat", seed):
             yield
@@ -249,6 +250,15 @@ def tighten(best: Incumbent) -> Pieces:
     words = "memory holds few microbatches, and each on its way up meets all others"
     best.raise_bound(Bound(value * (1 - ROUNDING), "lanes", words))
     yield
+
+
+def interleave(best: Incumbent, seed: int) -> Pieces:
+    """Proofs and schedules where memory holds few microbatches."""
+    from .bisection import bisect
+
+    chain = Chain.of(best.problem)
+    if chain is not None:
+        yield from bisect(best, chain, seed)
 
 
 def improve(best: Incumbent, rounds: Sequence[Round]) -> Pieces:

@@ -1,12 +1,11 @@
-"""CP-SAT (ortools), in a thread of its own."""
+"""The formulation solved by CP-SAT (ortools)."""
 
 from __future__ import annotations
 
 import math
-import queue
-import threading
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from ortools.sat.python import cp_model
@@ -19,9 +18,9 @@ from .cp_sat_model import Model
 from .formulation import Formulation
 from .recovery import Positions, cost_of, to_schedule
 from .result import ExactResult
+from .search import Search
 
 WORKERS = 2
-_POLL = 0.05  # seconds between two looks at should_stop
 
 
 def solve(
@@ -45,7 +44,14 @@ def solve(
     deadline = time.monotonic() + time_limit
     model = Model.of(Formulation.of(problem), incumbent, lower_bound)
     best = incumbent
-    with _Search(model, deadline, seed, workers, work_limit) as search:
+    with Search(
+        model.cp,
+        partial(_positions, model),
+        max_time_in_seconds=max(deadline - time.monotonic(), 0.01),
+        max_deterministic_time=work_limit / OPS_A_SECOND,
+        num_workers=workers if math.isinf(work_limit) else 1,
+        random_seed=seed % 2**31,
+    ) as search:
         while (news := search.next(should_stop)) is not None:
             if isinstance(news, float):
                 if on_bound:
@@ -62,7 +68,7 @@ def solve(
     return ExactResult(best, _bound(model, search, best, lower_bound), complete)
 
 
-def _bound(model: Model, search: _Search, best: Schedule | None, known: float) -> float:
+def _bound(model: Model, search: Search[Positions], best: Schedule | None, known: float) -> float:
     """In the profile's unit."""
     if search.status == cp_model.INFEASIBLE and best is None:
         return math.inf
@@ -75,61 +81,7 @@ def _proven(model: Model, bound: float, best: Schedule | None, known: float) -> 
     return min(max(known, proven), math.inf if best is None else cost_of(best))
 
 
-class _Search(cp_model.CpSolverSolutionCallback):
-    """A solve in a thread of its own, so that the caller's stays open to Ctrl-C."""
-
-    def __init__(
-        self, model: Model, deadline: float, seed: int, workers: int, work_limit: float
-    ) -> None:
-        super().__init__()
-        self._model = model
-        self._news: queue.Queue[Positions | float | None] = queue.Queue()
-        self._solver = cp_model.CpSolver()
-        self._solver.best_bound_callback = self._news.put
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._error: BaseException | None = None
-        self.status = cp_model.UNKNOWN
-        self.bound: float | None = None
-        parameters = self._solver.parameters
-        parameters.max_time_in_seconds = max(deadline - time.monotonic(), 0.01)
-        parameters.max_deterministic_time = work_limit / OPS_A_SECOND
-        parameters.num_workers = workers if math.isinf(work_limit) else 1
-        parameters.random_seed = seed % 2**31
-        parameters.catch_sigint_signal = False
-
-    def _run(self) -> None:
-        try:
-            self.status = self._solver.solve(self._model.cp, self)
-            assert self.status != cp_model.MODEL_INVALID, self._model.cp.validate()
-            if self.status != cp_model.INFEASIBLE:
-                self.bound = self._solver.best_objective_bound
-        except BaseException as error:  # raised in the caller's thread
-            self._error = error
-        finally:
-            self._news.put(None)
-
-    def on_solution_callback(self) -> None:
-        start = np.array([self.value(v) for v in self._model.start], dtype=np.float64)
-        first = {pair: bool(self.value(v)) for pair, v in self._model.before.items()}
-        order = self._model.formulation.ordered(first)
-        self._news.put(Positions(start / self._model.ticks.per_unit, order))
-
-    def next(self, should_stop: Callable[[], bool] | None) -> Positions | float | None:
-        """The next solution, or bound in ticks; None once the search has ended."""
-        while True:
-            try:
-                news = self._news.get(timeout=_POLL)
-                if self._error is not None:
-                    raise self._error
-                return news
-            except queue.Empty:
-                if should_stop and should_stop():
-                    self._solver.stop_search()
-
-    def __enter__(self) -> _Search:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._solver.stop_search()
-        self._thread.join()
+def _positions(model: Model, solution: cp_model.CpSolverSolutionCallback) -> Positions:
+    start = np.array([solution.value(v) for v in model.start], dtype=np.float64)
+    first = {pair: bool(solution.value(v)) for pair, v in model.before.items()}
+    return Positions(start / model.ticks.per_unit, model.formulation.ordered(first))

@@ -1,0 +1,75 @@
+"""Proofs and schedules where memory is little, by asking whether any schedule costs less than a target.
+
+A target far below the best cost is soon refuted, one just below it may take long: the answer lies
+between a bound and a schedule, and each target is half way between what is proven and what is found,
+or has not been answered in its time.
+"""
+
+from __future__ import annotations
+
+from ortools.sat.python import cp_model
+
+from pipeloom.ir.errors import InvalidScheduleError
+from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.simulate import simulate
+
+from .bounds import Bound
+from .chain import Chain
+from .exact.recovery import within_memory
+from .exact.search import Search
+from .incumbent import Incumbent
+from .interleaving import Interleaving
+from .side_by_side import Pieces
+from .slots import slot_wait
+
+LITERALS = 60_000
+"""Up to how many open pairs are asked about."""
+SHARE = 0.3
+"""Of the time left, what one question takes."""
+CLOSE = 1e-3
+"""Relative distance of bound and target from which on a question has more time."""
+JUST_BELOW = 5e-7
+"""How far below the best cost the highest target is, relative: proven, it counts as met."""
+
+_WORDS = "memory holds few microbatches: all orders of their F's and B's are searched"
+
+
+def bisect(best: Incumbent, chain: Chain, seed: int) -> Pieces:
+    """Asks until bound and cost meet; at once over where memory does not limit the rate."""
+    if not _slots_limit_the_rate(chain) or literals(chain) > LITERALS:
+        return
+    target = best.cost
+    while not best.over():
+        share = SHARE
+        if target - best.bound.value < CLOSE * best.cost:
+            target, share = best.cost, 2 * SHARE
+        answered = ask(best, chain, target * (1 - JUST_BELOW), share * best.seconds_left, seed)
+        above = min(best.cost, float("inf") if answered else target)
+        target = (best.bound.value + above) / 2
+        yield
+
+
+def ask(best: Incumbent, chain: Chain, target: float, seconds: float, seed: int) -> bool:
+    """Offers schedules of at most ``target`` as they are found; whether the best or none was."""
+    model = Interleaving(best.problem, chain, best.bound.value, target)
+    with Search(model.cp, model.orders, seconds, seed, num_workers=1, linearization_level=0) as search:
+        while (news := search.next(best.over)) is not None:
+            if isinstance(news, float):
+                best.raise_bound(Bound(model.proves(news), "interleaving", _WORDS))
+                continue
+            if (cost := _cost(best, news)) is not None:
+                best.offer(news, "interleaving", cost)
+    if search.status == cp_model.INFEASIBLE:
+        best.raise_bound(Bound(target, "interleaving", _WORDS))
+    return search.status in (cp_model.INFEASIBLE, cp_model.OPTIMAL)
+
+
+def literals(chain: Chain) -> int:
+    """How many pairs of F and B are open."""
+    return int(chain.microbatches * (chain.capacity - 1).sum())
+
+
+def _slots_limit_the_rate(chain: Chain) -> bool:
+    turns = (chain.round_trip + chain.b + slot_wait(chain)) / chain.capacity
+    work = chain.f + chain.b + chain.w
+    return bool(((turns > work) & (chain.capacity < chain.microbatches)).any())

@@ -1,0 +1,76 @@
+"""A CP-SAT solve in a thread of its own, so that the caller's stays open to Ctrl-C."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from ortools.sat.python import cp_model
+
+_POLL = 0.05  # seconds between two looks at should_stop
+_Read = TypeVar("_Read")
+
+
+class Search(cp_model.CpSolverSolutionCallback, Generic[_Read]):
+    """Solves ``cp`` while its context lasts; ``parameters`` are those of CP-SAT.
+
+    ``read`` makes of a solution what :meth:`next` tells of it. Once it has ended, ``status`` holds,
+    ``work``, in seconds as CP-SAT counts them, and ``bound``, the best proven; None: there is none.
+    """
+
+    def __init__(
+        self,
+        cp: cp_model.CpModel,
+        read: Callable[[cp_model.CpSolverSolutionCallback], _Read],
+        **parameters: object,
+    ) -> None:
+        super().__init__()
+        self._cp, self._read = cp, read
+        self._news: queue.Queue[_Read | float | None] = queue.Queue()
+        self._solver = cp_model.CpSolver()
+        self._solver.best_bound_callback = self._news.put
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._error: BaseException | None = None
+        self.status = cp_model.UNKNOWN
+        self.bound: float | None = None
+        self.work = 0.0
+        self._solver.parameters.catch_sigint_signal = False
+        for name, value in parameters.items():
+            setattr(self._solver.parameters, name, value)
+
+    def _run(self) -> None:
+        try:
+            self.status = self._solver.solve(self._cp, self)
+            self.work = self._solver.response_proto.deterministic_time
+            assert self.status != cp_model.MODEL_INVALID, self._cp.validate()
+            if self.status != cp_model.INFEASIBLE:
+                self.bound = self._solver.best_objective_bound
+        except BaseException as error:  # raised in the caller's thread
+            self._error = error
+        finally:
+            self._news.put(None)
+
+    def on_solution_callback(self) -> None:
+        self._news.put(self._read(self))
+
+    def next(self, should_stop: Callable[[], bool] | None) -> _Read | float | None:
+        """The next solution, or bound in ticks; None once the search has ended."""
+        while True:
+            try:
+                news = self._news.get(timeout=_POLL)
+                if self._error is not None:
+                    raise self._error
+                return news
+            except queue.Empty:
+                if should_stop and should_stop():
+                    self._solver.stop_search()
+
+    def __enter__(self) -> Search[_Read]:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._solver.stop_search()
+        self._thread.join()
