@@ -1,8 +1,7 @@
 """Proofs and schedules where memory is little, by asking whether any schedule costs less than a target.
 
-A target far below the best cost is soon refuted, one just below it may take long: the answer lies
-between a bound and a schedule, and each target is half way between what is proven and what is found,
-or has not been answered in its time.
+A target far below the best cost is soon refuted, one just below it may take long. So targets
+climb from what is proven to what is found, or has not been answered in its time.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 from ortools.sat.python import cp_model
 
 from pipeloom.ir.errors import InvalidScheduleError
+from pipeloom.ir.ops import IntArray
 from pipeloom.ir.schedule import Schedule
 from pipeloom.ir.simulate import simulate
 
@@ -24,12 +24,18 @@ from .slots import slot_wait
 
 LITERALS = 60_000
 """Up to how many open pairs are asked about."""
-SHARE = 0.3
-"""Of the time left, what one question takes."""
+STEP = 0.4
+"""How far from what is proven to what is found the next target is: low ones are refuted sooner."""
+SHARE = 0.4
+"""Of the time left, what one question takes; all of it where it decides the rest."""
+LEAST = 1.0
+"""Seconds that a question takes at least."""
 CLOSE = 1e-3
-"""Relative distance of bound and target from which on a question has more time."""
+"""Relative distance of bound and target from which on only the best cost is asked about."""
 JUST_BELOW = 5e-7
 """How far below the best cost the highest target is, relative: proven, it counts as met."""
+
+PARAMETERS = {"num_workers": 1, "linearization_level": 0}
 
 _WORDS = "memory holds few microbatches: all orders of their F's and B's are searched"
 
@@ -38,30 +44,32 @@ def bisect(best: Incumbent, chain: Chain, seed: int) -> Pieces:
     """Asks until bound and cost meet; at once over where memory does not limit the rate."""
     if not _slots_limit_the_rate(chain) or literals(chain) > LITERALS:
         return
-    target = best.cost
-    while not best.over():
-        share = SHARE
+    above = best.cost  # nothing answered lies between this and the bound
+    while not best.over() and best.seconds_left > LEAST:
+        target, share = best.bound.value + STEP * (above - best.bound.value), SHARE
         if target - best.bound.value < CLOSE * best.cost:
-            target, share = best.cost, 2 * SHARE
-        answered = ask(best, chain, target * (1 - JUST_BELOW), share * best.seconds_left, seed)
-        above = min(best.cost, float("inf") if answered else target)
-        target = (best.bound.value + above) / 2
+            target, share = best.cost * (1 - JUST_BELOW), 1.0
+        seconds = max(LEAST, share * best.seconds_left)
+        answered = ask(best, chain, target, seconds, seed)
+        above = min(best.cost, above if answered else target)
         yield
 
 
 def ask(best: Incumbent, chain: Chain, target: float, seconds: float, seed: int) -> bool:
     """Offers schedules of at most ``target`` as they are found; whether the best or none was."""
     model = Interleaving(best.problem, chain, best.bound.value, target)
-    with Search(model.cp, model.orders, seconds, seed, num_workers=1, linearization_level=0) as search:
+    with Search(model.cp, model.orders, seconds, seed, **PARAMETERS) as search:
         while (news := search.next(best.over)) is not None:
             if isinstance(news, float):
                 best.raise_bound(Bound(model.proves(news), "interleaving", _WORDS))
                 continue
             if (cost := _cost(best, news)) is not None:
                 best.offer(news, "interleaving", cost)
+    if search.bound is not None:
+        best.raise_bound(Bound(model.proves(search.bound), "interleaving", _WORDS))
     if search.status == cp_model.INFEASIBLE:
         best.raise_bound(Bound(target, "interleaving", _WORDS))
-    return search.status in (cp_model.INFEASIBLE, cp_model.OPTIMAL)
+    return best.closed or search.status in (cp_model.INFEASIBLE, cp_model.OPTIMAL)
 
 
 def literals(chain: Chain) -> int:
@@ -73,3 +81,13 @@ def _slots_limit_the_rate(chain: Chain) -> bool:
     turns = (chain.round_trip + chain.b + slot_wait(chain)) / chain.capacity
     work = chain.f + chain.b + chain.w
     return bool(((turns > work) & (chain.capacity < chain.microbatches)).any())
+
+
+def _cost(best: Incumbent, order: tuple[IntArray, ...]) -> float | None:
+    """What ``order`` costs; None where it breaks a rule."""
+    schedule = Schedule(best.problem, order)
+    try:
+        timing = simulate(schedule)
+    except InvalidScheduleError:
+        return None
+    return timing.cost(best.problem.objective) if within_memory(best.problem, timing) else None

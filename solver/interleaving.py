@@ -47,6 +47,8 @@ from .chain import Chain
 from .exact.ticks import Ticks
 from .slots import most_waiting, slot_wait
 
+BITS = 24
+"""Of a time in ticks that is no decimal: with more, times that creep up tick by tick take too long."""
 OPS = (OpKind.F, OpKind.B, OpKind.W)
 
 
@@ -56,7 +58,7 @@ class Interleaving:
     def __init__(self, problem: Problem, chain: Chain, low: float, high: float) -> None:
         self.problem = problem
         times = (chain.f, chain.b, chain.w, chain.down, chain.up)
-        self.ticks = Ticks.of(np.concatenate(times).tolist(), 2 * high)
+        self.ticks = Ticks.of(np.concatenate(times).tolist(), 2 * high, bits=BITS)
         self.chain = _in_ticks(chain, self.ticks)
         self.cp = cp_model.CpModel()
         self.cost = self.cp.new_int_var(
