@@ -13,6 +13,7 @@ from pipeloom.ir.ops import IntArray
 from pipeloom.ir.schedule import Schedule
 from pipeloom.ir.simulate import simulate
 
+from .allowance import OPS_A_SECOND, Allowance
 from .bounds import Bound
 from .chain import Chain
 from .exact.recovery import within_memory
@@ -35,7 +36,6 @@ CLOSE = 1e-3
 JUST_BELOW = 5e-7
 """How far below the best cost the highest target is, relative: proven, it counts as met."""
 
-PARAMETERS = {"num_workers": 1, "linearization_level": 0}
 
 _WORDS = "memory holds few microbatches: all orders of their F's and B's are searched"
 
@@ -45,26 +45,33 @@ def bisect(best: Incumbent, chain: Chain, seed: int) -> Pieces:
     if not _slots_limit_the_rate(chain) or literals(chain) > LITERALS:
         return
     above = best.cost  # nothing answered lies between this and the bound
-    while not best.over() and best.seconds_left > LEAST:
+    while True:
         target, share = best.bound.value + STEP * (above - best.bound.value), SHARE
         if target - best.bound.value < CLOSE * best.cost:
             target, share = best.cost * (1 - JUST_BELOW), 1.0
-        seconds = max(LEAST, share * best.seconds_left)
-        answered = ask(best, chain, target, seconds, seed)
+        answered = ask(best, chain, target, best.allowance(share), seed)
         above = min(best.cost, above if answered else target)
         yield
 
 
-def ask(best: Incumbent, chain: Chain, target: float, seconds: float, seed: int) -> bool:
+def ask(best: Incumbent, chain: Chain, target: float, allowance: Allowance, seed: int) -> bool:
     """Offers schedules of at most ``target`` as they are found; whether the best or none was."""
     model = Interleaving(best.problem, chain, best.bound.value, target)
-    with Search(model.cp, model.orders, seconds, seed, **PARAMETERS) as search:
-        while (news := search.next(best.over)) is not None:
+    with Search(
+        model.cp,
+        model.orders,
+        max_time_in_seconds=max(allowance.seconds_left, LEAST),
+        max_deterministic_time=max(allowance.ops / OPS_A_SECOND, LEAST),
+        num_workers=1,
+        linearization_level=0,
+        random_seed=seed % 2**31,
+    ) as search:
+        while (news := search.next(best.interrupted)) is not None:
             if isinstance(news, float):
                 best.raise_bound(Bound(model.proves(news), "interleaving", _WORDS))
-                continue
-            if (cost := _cost(best, news)) is not None:
+            elif (cost := _cost(best, news)) is not None:
                 best.offer(news, "interleaving", cost)
+    best.spend(search.work * OPS_A_SECOND)
     if search.bound is not None:
         best.raise_bound(Bound(model.proves(search.bound), "interleaving", _WORDS))
     if search.status == cp_model.INFEASIBLE:

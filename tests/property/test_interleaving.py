@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from pipeloom.ir.problem import Objective, Placement, Problem
 from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.solver.allowance import Allowance
 from pipeloom.solver.bisection import ask
 from pipeloom.solver.bounds import Bound
 from pipeloom.solver.chain import Chain
@@ -43,7 +44,7 @@ def assert_asks_right(problem: Problem) -> None:
             continue
         best = Incumbent(problem, Bound(0.0, "none", ""), 60.0)
         best.offer(one_at_a_time(problem), "one-at-a-time")
-        answered = ask(best, chain, target, 2.0, seed=0)
+        answered = ask(best, chain, target, Allowance(2.0), seed=0)
         assert best.bound.value <= least * (1 + 1e-9)
         assert best.cost >= least * (1 - 1e-9)
         if answered and problem.objective is Objective.MAKESPAN:  # the model is exact
@@ -80,5 +81,5 @@ def test_three_slots_on_four_stages_are_solved_to_the_optimum() -> None:
     assert chain is not None
     best = Incumbent(problem, Bound(0.0, "none", ""), 60.0)
     best.offer(one_at_a_time(problem), "one-at-a-time")
-    assert ask(best, chain, best.cost, 60.0, seed=0)
+    assert ask(best, chain, best.cost, Allowance(60.0), seed=0)
     assert best.closed
