@@ -25,7 +25,7 @@ from .slots import slot_wait
 
 LITERALS = 60_000
 """Up to how many open pairs are asked about."""
-STEP = 0.4
+STEP = 0.3
 """How far from what is proven to what is found the next target is: low ones are refuted sooner."""
 SHARE = 0.4
 """Of the time left, what one question takes; all of it where it decides the rest."""
