@@ -16,7 +16,8 @@ from .instances import Instance, random_instance
 
 HERE = Path(__file__).parent
 COUNT = 5000
-TIME_LIMIT = 0.1
+WORK_LIMIT = 3.0
+"""Millions of simulated ops, some hundredths of a second."""
 EVERY_SECONDS = 30.0
 WIDEST = 10
 
@@ -26,10 +27,10 @@ def main(arguments: list[str]) -> int:
     options = _options(arguments)
     began = perf_counter()
     seeds = range(options.first, options.first + options.count)
-    found = list(_checked(seeds, options.time_limit, began))
+    found = list(_checked(seeds, options.work_limit, began))
     result = summary(found) | {
         "first_seed": options.first,
-        "time_limit": options.time_limit,
+        "work_limit": options.work_limit,
         "seconds": perf_counter() - began,
     }
     print("\n".join(f"{key}: {value}" for key, value in result.items() if key != "faults"))
@@ -46,16 +47,18 @@ def _options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--count", type=int, default=COUNT, help="seeds; a run of fewer is not recorded"
     )
-    parser.add_argument("--time-limit", type=float, default=TIME_LIMIT, help="seconds a solve")
+    parser.add_argument(
+        "--work-limit", type=float, default=WORK_LIMIT, help="millions of simulated ops a solve"
+    )
     return parser.parse_args(arguments)
 
 
-def _checked(seeds: range, time_limit: float, began: float) -> Iterator[tuple[Instance, Outcome]]:
+def _checked(seeds: range, work_limit: float, began: float) -> Iterator[tuple[Instance, Outcome]]:
     """Prints what is wrong at once, and now and then how far it is."""
     told = began
     for seed in seeds:
         instance = random_instance(seed)
-        outcome = check(instance, time_limit)
+        outcome = check(instance, work_limit)
         for fault in outcome.faults:
             print(f"{instance}: {fault}", flush=True)
         if perf_counter() - told > EVERY_SECONDS:
