@@ -1,8 +1,9 @@
 """Schedules of the 1F1B kin that fit any memory limit: good ones before anything is searched.
 
-They are made at once, however many ops there are. A stage keeps ``ahead`` microbatches between F and B, fewer the fewer stages are
-left, in proportion where memory holds fewer than there are stages. Three stages, 2, 2 and 1 ahead,
-W's right after their B's::
+They are made at once, however many ops there are. A stage keeps ``ahead`` microbatches between F and
+B, fewer the fewer stages are left, in proportion where memory holds fewer than there are stages; or
+as many as memory holds, which is best where messages take long. Three stages, 2, 2 and 1 ahead, W's
+right after their B's::
 
     stage 0  F0 F1 .  .  .  B0 W0 F2 .  B1 W1 .  .  .  B2 W2
     stage 1  .  F0 F1 .  B0 W0 .  .  B1 W1 F2 .  B2 W2
@@ -30,7 +31,8 @@ def warm_starts(problem: Problem, chain: Chain) -> Iterator[tuple[IntArray, ...]
     stages = range(chain.stages)
     share = float(chain.capacity.min()) / chain.stages
     waits = (list(stages), [0] * chain.stages, [chain.microbatches] * chain.stages)
-    for slope, wait in product((share,) if share < 1 else (1.0, 2.0), waits):
+    slopes = (share,) if share < 1 else (1.0, 2.0)
+    for slope, wait in product((*slopes, float(chain.microbatches)), waits):
         rows = [np.empty(0, dtype=np.int64)] * problem.ranks
         for i, ahead in enumerate(warm_up(chain, slope)):
             rows[chain.ranks[i]] = in_turn(chain, i, ahead, wait[i])
@@ -38,10 +40,14 @@ def warm_starts(problem: Problem, chain: Chain) -> Iterator[tuple[IntArray, ...]
 
 
 def warm_up(chain: Chain, slope: float) -> list[int]:
-    """How many microbatches each stage keeps between F and B: 1 on the last, ``slope`` more a stage."""
+    """How many microbatches each stage keeps between F and B: 1 on the last, ``slope`` more a stage.
+
+    Never more than a stage before it has room for: that one would wait for a B of this one, which
+    waited for an F of that one.
+    """
     later = np.arange(chain.stages)[::-1]
     ahead = 1 + np.floor(slope * later + 1e-9).astype(np.int64)
-    return [int(n) for n in np.minimum(ahead, chain.capacity)]
+    return [int(n) for n in np.minimum(ahead, np.minimum.accumulate(chain.capacity))]
 
 
 def in_turn(chain: Chain, stage: int, ahead: int, wait: int) -> IntArray:

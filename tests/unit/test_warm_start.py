@@ -42,6 +42,18 @@ def test_warm_ups_share_what_memory_holds() -> None:
     assert warm_up(chain(4.0, stages=8, microbatches=24), 1.0) == [4, 4, 4, 4, 4, 3, 2, 1]
 
 
+def test_no_warm_up_is_longer_than_one_before_it() -> None:
+    """Stage 1's fifth F before its first B would wait for one that stage 0 has no room for."""
+    profile = Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * 4, 4, memory_limit=(4, 9, 9, 3))
+    problem = Problem.linear(profile, 12)
+    found = Chain.of(problem)
+    assert found is not None
+    assert warm_up(found, 2.0) == [4, 4, 3, 1]
+    assert warm_up(found, 12.0) == [4, 4, 4, 1]
+    for order in warm_starts(problem, found):
+        simulate(Schedule(problem, order))  # raises where ranks wait for each other
+
+
 @settings(deadline=None)
 @given(problem=problems(3, 4))
 def test_every_warm_start_runs_within_its_memory(problem: Problem) -> None:
