@@ -31,6 +31,8 @@ EQUAL = 1e-9
 """Relative: what rounding may add to a sum of times."""
 CLOSED = 1e-6
 """Relative: how near to its bound an optimal cost is."""
+BEATEN = 0.01
+"""Relative: how much better than what ``optimize`` finds in little time a family may be."""
 EXACT_SECONDS = 60.0
 TWICE = 7
 """Of the seeds, how many are optimized twice: each seventh."""
@@ -77,7 +79,7 @@ def _faults(instance: Instance, work_limit: float, outcome: Outcome) -> Iterator
     if not instance.feasible:
         outcome.status = "infeasible"
         yield from _refused(problem, work_limit)
-        yield from _families(problem, 0.0, outcome)
+        yield from _families(problem, 0.0, math.inf, outcome)
         if optimum is not None:
             yield from _exactly(problem, optimum)
         return
@@ -88,7 +90,7 @@ def _faults(instance: Instance, work_limit: float, outcome: Outcome) -> Iterator
     outcome.status = schedule.report.status.value
     outcome.gap = (cost - bound) / cost if cost > 0 else 0.0
     outcome.bound_name = schedule.report.bound_name or ""
-    yield from _families(problem, bound, outcome)
+    yield from _families(problem, bound, cost, outcome)
     if instance.seed % TWICE == 0:
         yield from _same(schedule, optimize(problem, work_limit=work_limit))
     if optimum is not None:
@@ -114,10 +116,11 @@ def _refused(problem: Problem, work_limit: float) -> Iterator[str]:
         yield f"{name}: infeasible, but no InfeasibleError"
 
 
-def _families(problem: Problem, bound: float, outcome: Outcome) -> Iterator[str]:
+def _families(problem: Problem, bound: float, best: float, outcome: Outcome) -> Iterator[str]:
     """Each family that can be built is valid and costs no less than its own instance's bound.
 
-    ``bound`` holds for those with one stage a rank: their instance is ``problem``.
+    For those with one stage a rank the instance is ``problem``: ``bound`` holds for them, and they
+    are not much better than the ``best`` that was found.
     """
     for name in FAMILIES:
         try:
@@ -130,6 +133,8 @@ def _families(problem: Problem, bound: float, outcome: Outcome) -> Iterator[str]
         least = lower_bound(schedule.problem).value
         if schedule.problem == problem:
             least = max(least, bound)
+            if _cost(schedule) < best * (1 - BEATEN):
+                yield f"{name}: cost {_cost(schedule)!r}, but optimize found {best!r} at best"
         if _cost(schedule) < least * (1 - EQUAL):
             yield f"{name}: cost {_cost(schedule)!r} below the bound {least!r}"
 
