@@ -10,6 +10,7 @@ import pytest
 
 from pipeloom.ir.problem import Problem
 from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.ir.schedule import Status
 from pipeloom.solver.bounds import Bound, lower_bound
 from pipeloom.solver.incumbent import Incumbent, Progress
 from pipeloom.solver.side_by_side import side_by_side
@@ -60,9 +61,7 @@ def test_an_error_in_one_lane_ends_the_others_and_is_raised() -> None:
 
     with pytest.raises(RuntimeError, match="lost"):
         side_by_side(incumbent(), [waiting, failing])
-    assert threading.active_count() == 1 or not any(
-        thread.name.startswith("lane") for thread in threading.enumerate()
-    )
+    assert not any(thread.name.startswith("lane") for thread in threading.enumerate())
 
 
 def test_listener_and_stop_are_called_in_the_callers_thread_alone() -> None:
@@ -90,7 +89,6 @@ def test_listener_and_stop_are_called_in_the_callers_thread_alone() -> None:
 def test_an_interrupt_while_lanes_run_keeps_the_best() -> None:
     stages = tuple(StageProfile(9.3 + 0.7 * s, 11.1 - 0.3 * s, 8.2, 1.0, 0.5) for s in range(6))
     problem = Problem.linear(Profile(stages, 6, 0.5), 20, 3.0)
-    began = time.monotonic()
 
     def interrupt(progress: Progress) -> None:
         if any(thread.name.startswith("lane") for thread in threading.enumerate()):
@@ -98,4 +96,5 @@ def test_an_interrupt_while_lanes_run_keeps_the_best() -> None:
 
     schedule = optimize(problem, progress=interrupt, time_limit=60.0)
     assert schedule.num_ops == 3 * 6 * 20
-    assert time.monotonic() - began < 30.0
+    assert schedule.report is not None
+    assert schedule.report.status is Status.FEASIBLE
