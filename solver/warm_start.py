@@ -29,9 +29,9 @@ _F, _B, _W = int(OpKind.F), int(OpKind.B), int(OpKind.W)
 def warm_starts(problem: Problem, chain: Chain) -> Iterator[tuple[IntArray, ...]]:
     """Orders of packed ops, one array a rank, each within the memory limit."""
     stages = range(chain.stages)
-    share = float(chain.capacity.min()) / chain.stages
+    fit = int(chain.capacity.min())
     waits = (list(stages), [0] * chain.stages, [chain.microbatches] * chain.stages)
-    slopes = (share,) if share < 1 else (1.0, 2.0)
+    slopes = (1.0, 2.0) if fit >= min(chain.stages, chain.microbatches) else (fit / chain.stages,)
     for slope, wait in product((*slopes, float(chain.microbatches)), waits):
         rows = [np.empty(0, dtype=np.int64)] * problem.ranks
         for i, ahead in enumerate(warm_up(chain, slope)):

@@ -11,6 +11,7 @@ from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.ir.schedule import Schedule
 from pipeloom.ir.simulate import simulate
 from pipeloom.solver.chain import Chain
+from pipeloom.solver.families import FAMILIES
 from pipeloom.solver.warm_start import in_turn, warm_starts, warm_up
 from tests.property.test_bounds import problems
 
@@ -40,6 +41,15 @@ def test_a_forward_without_room_waits_for_a_weight_gradient(
 def test_warm_ups_share_what_memory_holds() -> None:
     assert warm_up(chain(4.0, stages=8, microbatches=24), 0.5) == [4, 4, 3, 3, 2, 2, 1, 1]
     assert warm_up(chain(4.0, stages=8, microbatches=24), 1.0) == [4, 4, 4, 4, 4, 3, 2, 1]
+
+
+@pytest.mark.parametrize("microbatches", [4, 6, 12])
+def test_zb_h1_is_among_them_however_few_microbatches(microbatches: int) -> None:
+    problem = Problem.linear(Profile((StageProfile(1.0, 1.0, 1.0),) * 6, 6), microbatches)
+    found = Chain.of(problem)
+    assert found is not None
+    wanted = [row.tolist() for row in FAMILIES["zb-h1"].build(problem).order]
+    assert wanted in [[r.tolist() for r in order] for order in warm_starts(problem, found)]
 
 
 def test_no_warm_up_is_longer_than_one_before_it() -> None:
