@@ -27,6 +27,8 @@ from .chain import Chain
 _F, _B, _W = int(OpKind.F), int(OpKind.B), int(OpKind.W)
 FILLS = (0.0, 0.5, 1.0)
 PATIENCE = (0.0, 0.3, 1.0)
+GAPS, SPACED_FILLS, SPACED_PATIENCE = (0.9, 1.0, 1.05), (0.8, 1.0, 1.3), (0.1, 0.3, 0.6, 1.0)
+"""The same where microbatches are spaced, gaps in units of :func:`meeting`."""
 ANY = 1 << 40
 """No cap."""
 
@@ -76,11 +78,26 @@ class GreedySetting:
 
 
 def greedy_settings(chain: Chain, warms: list[IntArray]) -> Iterator[GreedySetting]:
-    """The family of settings, given warm-ups."""
+    """The family of settings, given warm-ups; spaced ones first where memory holds few.
+
+    Microbatches that meet without waiting for one another are a multiple of one stage's F and B and
+    the delays apart (:mod:`.crossings`), so gaps are about as long.
+    """
     stages = np.arange(chain.stages)
+    if chain.capacity.min() < chain.stages:
+        anything = np.full(chain.stages, ANY)
+        for share, fill, patience in product(GAPS, SPACED_FILLS, SPACED_PATIENCE):
+            spaced = GreedySetting.uniform(chain, chain.capacity, anything, fill, patience)
+            spaced.gap[:] = share * meeting(chain)
+            yield spaced
     defers = (np.full(chain.stages, ANY), stages, np.zeros_like(stages))
     for defer, fill, patience, warm in product(defers, FILLS, PATIENCE, warms):
         yield GreedySetting.uniform(chain, warm, defer, fill, patience)
+
+
+def meeting(chain: Chain) -> float:
+    """The longest that any stage takes for an F and a B with the delays to the next one."""
+    return float((chain.f + chain.b + chain.down + chain.up).max())
 
 
 _A = FloatArray

@@ -92,7 +92,7 @@ class Tuner:
 class Dispatcher:
     """Anneals the list scheduler's numbers, how microbatches are spaced among them.
 
-    Each round starts from one of the best settings tried. Strong where memory holds fewer
+    Each round starts from one of the best settings so far. Strong where memory holds fewer
     microbatches than there are stages.
     """
 
@@ -105,8 +105,10 @@ class Dispatcher:
         ops: int = SLICE,
     ) -> None:
         self._constructor, self._rng = constructor, rng
-        pool = [(t.cost, t.setting) for t in tried if isinstance(t.setting, GreedySetting)]
-        self._pool = [setting for _, setting in sorted(pool, key=lambda tried: tried[0])[:POOL]]
+        self._pool: list[tuple[float, GreedySetting]] = []
+        for each in sorted(tried, key=lambda tried: tried.cost):
+            if isinstance(each.setting, GreedySetting):
+                self._keep(each.cost, each.setting)
         self._makespan = objective is Objective.MAKESPAN
         self._state = rng.integers(1, 1 << 62, size=1).astype(np.uint64)
         c = constructor.chain
@@ -118,10 +120,10 @@ class Dispatcher:
         return bool(self._pool) and self._unit > 0.0
 
     def round(self, best: Incumbent) -> None:
-        setting = self._pool[int(self._rng.integers(len(self._pool)))].copy()
+        setting = self._pool[int(self._rng.integers(len(self._pool)))][1].copy()
         chain = self._constructor.chain
         order = np.empty((chain.stages, 3 * chain.microbatches), dtype=np.int64)
-        hot = self._unit * 10 ** self._rng.uniform(-1.5, 0.0)
+        hot = self._unit * 10 ** self._rng.uniform(-2.5, 0.0)
         for piece in range(SLICES):
             cost = tune_kernel(
                 *arrays(chain),
@@ -145,6 +147,14 @@ class Dispatcher:
                 best.offer(self._constructor.by_rank(order.copy()), "search", cost)
             if best.over():
                 return
+        rows = self._constructor.build(setting)
+        if rows is not None:
+            self._keep(self._constructor.cost(rows), setting)
+
+    def _keep(self, cost: float, setting: GreedySetting) -> None:
+        """Takes the setting into the pool if it is among the best, one of each cost."""
+        if all(abs(cost - other) > 1e-9 * cost for other, _ in self._pool):
+            self._pool = sorted([*self._pool, (cost, setting)], key=lambda kept: kept[0])[:POOL]
 
 
 class Annealer:

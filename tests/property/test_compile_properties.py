@@ -202,7 +202,7 @@ def test_the_proof_and_the_verifier_agree(schedule: Schedule, seed: int) -> None
     program = compile_schedule(schedule)
     rows = tuple(map(tuple, shuffled(program, Random(seed))))
     changed = Program(program.schedule, rows, program.buffers)
-    facts = read_program(document(changed), "program", [])
+    facts = read_program(document(changed), "program")
     assert facts is not None
     try:
         prove(changed)
