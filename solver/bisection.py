@@ -23,14 +23,16 @@ from .interleaving import Interleaving
 from .side_by_side import Pieces
 from .slots import slot_wait
 
-LITERALS = 60_000
+LITERALS = 12_000
 """Up to how many open pairs are asked about."""
-STEP = 0.3
-"""How far from what is proven to what is found the next target is: low ones are refuted sooner."""
+STEPS = (0.3, 0.5, 0.7, 1.0)
+"""How far from what is proven to what is found targets are: low ones, which are refuted sooner, first."""
 SHARE = 0.4
 """Of the time left, what one question takes; all of it where it decides the rest."""
 LEAST = 1.0
 """Seconds that a question takes at least."""
+PATIENCE = 3
+"""After so many questions without an answer the time is better spent on a search."""
 CLOSE = 1e-3
 """Relative distance of bound and target from which on only the best cost is asked about."""
 JUST_BELOW = 5e-7
@@ -41,15 +43,21 @@ _WORDS = "memory holds few microbatches: all orders of their F's and B's are sea
 
 
 def bisect(best: Incumbent, chain: Chain, seed: int) -> Pieces:
-    """Asks until bound and cost meet; at once over where memory does not limit the rate."""
+    """Asks until bound and cost meet or nothing is answered any more.
+
+    At once over where memory does not limit the rate, or the model would be too large.
+    """
     if not _slots_limit_the_rate(chain) or literals(chain) > LITERALS:
         return
     above = best.cost  # nothing answered lies between this and the bound
-    while True:
-        target, share = best.bound.value + STEP * (above - best.bound.value), SHARE
-        if target - best.bound.value < CLOSE * best.cost:
-            target, share = best.cost * (1 - JUST_BELOW), 1.0
+    answers = unanswered = 0
+    while unanswered < PATIENCE:
+        low, high = best.bound.value, best.cost * (1 - JUST_BELOW)
+        target, share = low + STEPS[min(answers, len(STEPS) - 1)] * (above - low), SHARE
+        if target >= min(above, high) or target - low < CLOSE * best.cost:
+            target, share = high, 1.0
         answered = ask(best, chain, target, best.allowance(share), seed)
+        answers, unanswered = (answers + 1, 0) if answered else (0, unanswered + 1)
         above = min(best.cost, above if answered else target)
         yield
 
