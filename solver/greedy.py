@@ -255,16 +255,20 @@ def tune_kernel(  # noqa: PLR0917
                 kind, i = random(state), int(random(state) * stages)
                 if kind < 0.55:
                     _change_gaps(gap, capacity[0], unit, state)
-                elif kind < 0.65:
-                    more = 1 if random(state) < 0.5 else -1
-                    warm[i] = min(max(1, warm[i] + more), capacity[i])
-                elif kind < 0.75:
-                    more = int(random(state) * 5) - 2
-                    defer[i] = max(0, min(defer[i], microbatches) + more)
-                elif kind < 0.87:
-                    fill[i] = max(0.0, fill[i] + 0.3 * _normal(state))
-                else:
-                    patience[i] = max(0.0, patience[i] + 0.3 * _normal(state))
+                    continue
+                reach = random(state)  # one stage, it and all later ones, or all
+                last = i + 1 if reach < 0.6 else stages
+                more = 1 if random(state) < 0.5 else -1
+                by = 0.3 * _normal(state)
+                for k in range(0 if reach > 0.8 else i, last):
+                    if kind < 0.65:
+                        warm[k] = min(max(1, warm[k] + more), capacity[k])
+                    elif kind < 0.75:
+                        defer[k] = max(0, min(defer[k], microbatches) + more)
+                    elif kind < 0.87:
+                        fill[k] = max(0.0, fill[k] + by)
+                    else:
+                        patience[k] = max(0.0, patience[k] + by)
         cost, mean = greedy_kernel(
             f, b, w, m_b, m_w, limit, down, up, warm, defer, fill, patience, gap,
             makespan, order, f_end, b_end,

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import count
 from typing import Protocol
 
 import numpy as np
@@ -36,6 +37,10 @@ EXACT_OPS = 400
 FIRST_OPS = 2_000_000
 """How many ops are built in the first schedules, before anything runs side by side."""
 MOST_LANES = 8
+
+
+LONGEST_PAUSE = 7
+"""Turns that a search waits at most which finds nothing."""
 
 
 class Round(Protocol):
@@ -196,19 +201,22 @@ class Search:
         if self._constructor is not None:
             built = self._constructor, self._tried, self._rng
             rounds += [Tuner(*built), Dispatcher(*built, best.problem.objective)]
-        yield from improve(best, rounds)
+        yield from improve(best, [*rounds, *unrollers(best, self._rng)])
 
 
 def search_further(best: Incumbent, seed: tuple[int, int]) -> Pieces:
     """Local search on the orders, and on those of fewer microbatches, by random numbers of its own."""
     rng = np.random.default_rng(seed)
+    yield from improve(best, [*unrollers(best, rng), Annealer(best.problem, rng)])
+
+
+def unrollers(best: Incumbent, rng: np.random.Generator) -> list[Round]:
+    """The searches of fewer microbatches, where there are many."""
 
     def search(small: Incumbent) -> Pieces:
         yield from start(small, int(rng.integers(1 << 31))).pieces(small)
 
-    fewer = fewer_microbatches(best.problem)
-    rounds: list[Round] = [Unroller(best, number, search) for number in fewer]
-    yield from improve(best, [*rounds, Annealer(best.problem, rng)])
+    return [Unroller(best, fewer, search) for fewer in fewer_microbatches(best.problem)]
 
 
 def prove(best: Incumbent, seed: int) -> Pieces:
@@ -262,11 +270,21 @@ def interleave(best: Incumbent, seed: int) -> Pieces:
 
 
 def improve(best: Incumbent, rounds: Sequence[Round]) -> Pieces:
-    """Goes round for as long as any of ``rounds`` can do something."""
-    while able := [each for each in rounds if each.able]:
-        for each in able:
-            each.round(best)
-            yield
+    """Goes round for as long as any of ``rounds`` can do something.
+
+    One that finds nothing pauses for longer and longer, so that the others have more time.
+    """
+    pauses, due = [0] * len(rounds), [0] * len(rounds)
+    for turn in count():
+        if not any(each.able for each in rounds):
+            return
+        for i, each in enumerate(rounds):
+            if each.able and due[i] <= turn:
+                before = best.cost
+                each.round(best)
+                pauses[i] = 0 if best.cost < before else min(2 * pauses[i] + 1, LONGEST_PAUSE)
+                due[i] = turn + 1 + pauses[i]
+                yield
 
 
 def solve_exactly(best: Incumbent, solver: str, seed: int) -> bool:
