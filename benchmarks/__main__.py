@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import frontier, random_instances, receives, simulator, table5, weipipe
+from . import frontier, random_instances, receives, simulator, table5, table8, weipipe
 
 FRONTIER = ["--every", "8", "--budget", "1800"]
 BENCHMARKS: dict[str, Callable[[list[str]], int]] = {
     "simulator": simulator.main,
     "table5": table5.main,
+    "table8": table8.main,
     "weipipe": weipipe.main,
     "receives": receives.main,
     "random_instances": random_instances.main,

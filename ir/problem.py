@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import numpy as np
@@ -48,6 +48,17 @@ class Placement:
     def interleaved(cls, ranks: int, chunks: int) -> Placement:
         """Stage s on rank s mod P, ``chunks`` stages a rank."""
         return cls(Passing.ACTIVATIONS, tuple(range(ranks)) * chunks, f"interleaved:{chunks}")
+
+    @classmethod
+    def v(cls, ranks: int) -> Placement:
+        """Two stages a rank: 0..P-1 down the ranks, P..2P-1 back up, so both ends are on rank 0."""
+        return replace(cls.wave(ranks, 1), name="v")
+
+    @classmethod
+    def wave(cls, ranks: int, waves: int) -> Placement:
+        """Stages down the ranks and back up, ``waves`` times: 2 ``waves`` stages a rank."""
+        down = tuple(range(ranks))
+        return cls(Passing.ACTIVATIONS, (*down, *reversed(down)) * waves, f"wave:{waves}")
 
     @classmethod
     def round_robin(cls, ranks: int, microbatches: int) -> Placement:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pipeloom.solver.families import FAMILIES
+from pipeloom.solver.families.base import Linear
 from pipeloom.solver.families.ring import Ring
 
 # those in which weights go round a ring, and all in which weights travel
 RINGS = [name for name, family in FAMILIES.items() if isinstance(family, Ring)]
 TRAVELLING = [*RINGS, "fsdp"]
+# those whose schedules are none of what `optimize` searches by default
+ELSEWHERE = [name for name, family in FAMILIES.items() if not isinstance(family, Linear)]
 
 
 def fits(name: str, ranks: int) -> bool:

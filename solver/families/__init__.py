@@ -13,12 +13,15 @@ from .fsdp import FSDP
 from .gpipe import GPipe
 from .interleaved_1f1b import Interleaved1F1B
 from .one_f_one_b import OneFOneB
+from .v_half import VHalf
+from .v_min import VMin
 from .weipipe_interleave import WeiPipeInterleave
 from .weipipe_naive import WeiPipeNaive
 from .wzb1 import WZB1
 from .wzb2 import WZB2
 from .zb_h1 import ZBH1
 from .zb_h2 import ZBH2
+from .zb_v import ZBV
 
 FAMILIES: dict[str, Family] = {
     "gpipe": GPipe(),
@@ -26,6 +29,9 @@ FAMILIES: dict[str, Family] = {
     "interleaved-1f1b": Interleaved1F1B(),
     "zb-h1": ZBH1(),
     "zb-h2": ZBH2(),
+    "zb-v": ZBV(),
+    "v-half": VHalf(),
+    "v-min": VMin(),
     "weipipe-naive": WeiPipeNaive(),
     "weipipe-interleave": WeiPipeInterleave(),
     "wzb1": WZB1(),
