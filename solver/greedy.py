@@ -27,8 +27,10 @@ from .chain import Chain
 _F, _B, _W = int(OpKind.F), int(OpKind.B), int(OpKind.W)
 FILLS = (0.0, 0.5, 1.0)
 PATIENCE = (0.0, 0.3, 1.0)
-GAPS, SPACED_FILLS, SPACED_PATIENCE = (0.9, 1.0, 1.05), (0.8, 1.0, 1.3), (0.1, 0.3, 0.6, 1.0)
-"""The same where microbatches are spaced, gaps in units of :func:`meeting`."""
+SAMPLES = 300
+"""Settings with spaced microbatches."""
+SHARES, EXTRA, PERIODS = (0.0, 0.95, 1.0, 1.05), (0.5, 1.0), (1, 2, 3, 4, 5, 6, 7)
+"""Their gaps: a share of :func:`meeting`, and each so many microbatches some more of it."""
 ANY = 1 << 40
 """No cap."""
 
@@ -83,16 +85,25 @@ def greedy_settings(chain: Chain, warms: list[IntArray]) -> Iterator[GreedySetti
     Microbatches that meet without waiting for one another are a multiple of one stage's F and B and
     the delays apart (:mod:`.crossings`), so gaps are about as long.
     """
-    stages = np.arange(chain.stages)
     if chain.capacity.min() < chain.stages:
-        anything = np.full(chain.stages, ANY)
-        for share, fill, patience in product(GAPS, SPACED_FILLS, SPACED_PATIENCE):
-            spaced = GreedySetting.uniform(chain, chain.capacity, anything, fill, patience)
-            spaced.gap[:] = share * meeting(chain)
-            yield spaced
+        yield from _spaced(chain)
+    stages = np.arange(chain.stages)
     defers = (np.full(chain.stages, ANY), stages, np.zeros_like(stages))
     for defer, fill, patience, warm in product(defers, FILLS, PATIENCE, warms):
         yield GreedySetting.uniform(chain, warm, defer, fill, patience)
+
+
+def _spaced(chain: Chain) -> Iterator[GreedySetting]:
+    """The same few hundred samples each time."""
+    rng, anything = np.random.default_rng(0), np.full(chain.stages, ANY)
+    for _ in range(SAMPLES):
+        fill, patience = rng.uniform(0.6, 1.3), rng.uniform(0.1, 1.0)
+        spaced = GreedySetting.uniform(chain, chain.capacity, anything, fill, patience)
+        spaced.gap[:] = rng.choice(SHARES) * meeting(chain)
+        period = int(rng.choice(PERIODS))
+        if period > 1:
+            spaced.gap[period - 1 :: period] += rng.choice(EXTRA) * meeting(chain)
+        yield spaced
 
 
 def meeting(chain: Chain) -> float:
@@ -288,7 +299,7 @@ def tune_kernel(  # noqa: PLR0917
 
 @numba.njit(cache=True, nogil=True)
 def _change_gaps(gap: FloatArray, turn: int, unit: float, state: npt.NDArray[np.uint64]) -> None:
-    """Changes one gap, or from there on every ``turn``-th or each: the spacing may be periodic."""
+    """Changes one gap; or from there on each, every ``turn``-th, or as often as chance has it."""
     microbatches = len(gap)
     at = int(random(state) * microbatches)
     way = random(state)
@@ -301,7 +312,13 @@ def _change_gaps(gap: FloatArray, turn: int, unit: float, state: npt.NDArray[np.
     else:
         by = -np.inf
     reach = random(state)
-    step = microbatches if reach < 0.48 else turn if reach < 0.8 else 1
+    step = 1
+    if reach < 0.4:
+        step = microbatches
+    elif reach < 0.65:
+        step = turn
+    elif reach < 0.85:
+        step = 2 + int(random(state) * 7)
     for k in range(at, microbatches, step):
         gap[k] = max(0.0, gap[k] + by)
     if random(state) < 0.3 and at + 1 < microbatches:

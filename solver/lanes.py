@@ -61,6 +61,8 @@ TINY = 1e-200
 """Costs below this are not searched: a cell of them would be no number any more."""
 NEARLY = 0.9
 """Lanes are tried where slots turn over at least so slowly, in units of a rank's work."""
+HOPEFUL = 0.97
+"""A number of lanes is given up whose bound is below this share of the best one."""
 FOLLOWER = 10
 """What one state counts, in simulated ops, for each lane."""
 
@@ -68,9 +70,16 @@ _States = tuple[npt.NDArray[np.int16], FloatArray]
 
 
 def lanes(
-    chain: Chain, lags: FloatArray, ceiling: float, allowance: Allowance | None = None
+    chain: Chain,
+    lags: FloatArray,
+    ceiling: float,
+    allowance: Allowance | None = None,
+    known: float = 0.0,
 ) -> float:
-    """The best bound over numbers of lanes; ``ceiling`` is the cost of a schedule."""
+    """The best bound over numbers of lanes; ``ceiling`` is the cost of a schedule.
+
+    Numbers that come far below ``known``, another bound, or below each other are given up.
+    """
     allowance = allowance or Allowance()
     i = slowest_stage(chain)
     lag = float(lags[i])
@@ -80,8 +89,10 @@ def lanes(
     best = 0.0
     for states in STATES:
         for search in searches:
-            if not (search.exact or allowance.spent):
-                best = max(best, search.run(states, allowance) + lag)
+            hopeful = search.found + lag >= HOPEFUL * max(best, known)
+            if hopeful and not search.exact and not allowance.spent:
+                search.found = search.run(states, allowance)
+                best = max(best, search.found + lag)
                 if best >= ceiling:
                     return ceiling
     return best
@@ -122,7 +133,7 @@ class _Search:
         self.done = float(done_before(chain)[0][i, first])
         rest_f, rest_b = _rest(chain, i, float(chain.b[i]) + wait)
         self.rest_f, self.rest_b = rest_f[first::d].copy(), rest_b[first::d].copy()
-        self.exact = False
+        self.exact, self.found = False, float("inf")
         self.between = np.empty(last + 1)  # E
         for m in range(last + 1):
             self.between[m] = self.trip if m == 0 else self.between[m - 1] + d * self.b[0]

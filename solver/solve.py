@@ -253,7 +253,7 @@ def tighten(best: Incumbent) -> Pieces:
         return
     lags = chain.lags(best.problem.objective)
     allowance = best.allowance(1 / 3, LANES_SECONDS)
-    value = lanes(chain, lags, best.cost, allowance)
+    value = lanes(chain, lags, best.cost, allowance, best.bound.value)
     best.spend(allowance.used)
     words = "memory holds few microbatches, and each on its way up meets all others"
     best.raise_bound(Bound(value * (1 - ROUNDING), "lanes", words))
