@@ -9,12 +9,16 @@ from pipeloom.ir.reading import is_count
 from pipeloom.ir.schedule import Schedule
 
 from .base import Family, Parametrized
+from .dapple import Dapple
+from .dualpipev import DualPipeV
 from .fsdp import FSDP
 from .gpipe import GPipe
 from .interleaved_1f1b import Interleaved1F1B
+from .looped_bfs import LoopedBFS
 from .one_f_one_b import OneFOneB
 from .v_half import VHalf
 from .v_min import VMin
+from .wave import Wave
 from .weipipe_interleave import WeiPipeInterleave
 from .weipipe_naive import WeiPipeNaive
 from .wzb1 import WZB1
@@ -27,11 +31,15 @@ FAMILIES: dict[str, Family] = {
     "gpipe": GPipe(),
     "1f1b": OneFOneB(),
     "interleaved-1f1b": Interleaved1F1B(),
+    "looped-bfs": LoopedBFS(),
+    "dapple": Dapple(),
     "zb-h1": ZBH1(),
     "zb-h2": ZBH2(),
     "zb-v": ZBV(),
     "v-half": VHalf(),
     "v-min": VMin(),
+    "wave": Wave(),
+    "dualpipev": DualPipeV(),
     "weipipe-naive": WeiPipeNaive(),
     "weipipe-interleave": WeiPipeInterleave(),
     "wzb1": WZB1(),

@@ -27,64 +27,21 @@ as with one stage a rank. One chunk is 1F1B.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import ClassVar
 
-from pipeloom.ir.errors import InputError
 from pipeloom.ir.ops import Op, OpKind
-from pipeloom.ir.problem import Objective, Passing, Placement, Problem
-from pipeloom.ir.profile import Profile
+from pipeloom.ir.problem import Problem
 from pipeloom.ir.schedule import Schedule
 
 from .base import finished, require
+from .looped import Looped
 
 
 @dataclass(frozen=True)
-class Interleaved1F1B:
-    """``chunks``: K; None takes the profile's own K, or 2 where it has one stage a rank."""
-
-    chunks: int | None = None
+class Interleaved1F1B(Looped):
     summary: str = "1F1B over K chunks a rank (:K, 2 by default): 1/K of the bubble, more traffic"
-    parameter: str = "K"
-    least: int = 1
-
-    @property
-    def name(self) -> str:
-        return "interleaved-1f1b" + (f":{self.chunks}" if self.chunks else "")
-
-    def with_parameter(self, value: int) -> Interleaved1F1B:
-        return replace(self, chunks=value)
-
-    def problem(
-        self,
-        profile: Profile,
-        microbatches: int,
-        memory_limit: float | None,
-        objective: Objective,
-    ) -> Problem:
-        """Cuts each stage in K where the profile has one a rank; takes K P stages as they are."""
-        chunks = self.chunks or _own_chunks(profile) or 2
-        if profile.num_stages == profile.ranks:
-            profile = profile.split(chunks)
-        if profile.num_stages != chunks * profile.ranks:
-            raise InputError(
-                f"{self.name}: expected a profile of {profile.ranks} stages or a multiple"
-                f"{f' by {chunks}' if self.chunks else ''} for {profile.ranks} rank(s), got {profile.num_stages}"
-            )
-        placement = Placement.interleaved(profile.ranks, chunks)
-        limit = profile.limit_from(memory_limit)
-        return Problem(profile, microbatches, placement, limit, objective)
-
-    def supports(self, problem: Problem) -> str | None:
-        ranks, placement = problem.ranks, problem.placement
-        if placement.passing is not Passing.ACTIVATIONS or placement.owners != tuple(
-            s % ranks for s in range(problem.stages)
-        ):
-            return f"needs stage s on rank s mod {ranks}, not the placement {placement.name}"
-        if problem.stages % ranks:
-            return f"needs the same number of stages on each of {ranks} ranks, not {problem.stages} in all"
-        if self.chunks not in (None, problem.stages // ranks):
-            return f"needs {self.chunks} stages a rank, not {problem.stages // ranks}"
-        return None
+    family: ClassVar[str] = "interleaved-1f1b"
 
     def build(self, problem: Problem) -> Schedule:
         require(self.name, self.supports(problem))
@@ -94,11 +51,6 @@ class Interleaved1F1B:
             for rank in range(problem.ranks)
         ]
         return finished(problem, order, f"interleaved-1f1b:{chunks}")
-
-
-def _own_chunks(profile: Profile) -> int | None:
-    chunks, rest = divmod(profile.num_stages, profile.ranks)
-    return chunks if chunks > 1 and not rest else None
 
 
 def _rank(rank: int, ranks: int, chunks: int, microbatches: int) -> list[Op]:

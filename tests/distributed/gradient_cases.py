@@ -17,7 +17,7 @@ from pipeloom.ir.schedule import Schedule
 from pipeloom.ir.simulate import timed
 from pipeloom.runtime.pipeline import Pipeline
 from pipeloom.solver.families import build_family
-from tests.families import families_of
+from tests.families import ELSEWHERE, families_of
 from tests.models import TinyTransformer, reference
 
 BOUNDS = {torch.float32: 1e-6, torch.float64: 1e-12}
@@ -53,11 +53,22 @@ class Outcome:
 
 
 def cases(ranks: int) -> list[Case]:
-    """Every family that travels by activations, in both dtypes; on two ranks, three steps too."""
+    """Every family that travels by activations, in both dtypes; on two ranks, three steps too.
+
+    Those with several stages a rank, of which there are many, take each dtype and each count once.
+    """
     one, many = MICROBATCHES[ranks]
     fitting = families_of(ranks)
     names = [name for name in fitting if passing(name, ranks, one) is Passing.ACTIVATIONS]
-    plain = itertools.product([*names, V], (one, many), BOUNDS)
+    chunked = [name for name in names if name in ELSEWHERE]
+    plain = [
+        *itertools.product([*(n for n in names if n not in chunked), V], (one, many), BOUNDS),
+        *(
+            (name, m, dtype)
+            for name in chunked
+            for m, dtype in zip((many, one), BOUNDS, strict=True)
+        ),
+    ]
     trained = [Case(name, ranks, one, torch.float64, steps=3) for name in (*names, V)]
     return [Case(name, ranks, m, dtype) for name, m, dtype in plain] + trained * (ranks == 2)
 

@@ -146,11 +146,14 @@ def test_compare_lays_all_side_by_side(pipeloom: Command, profile: Path) -> None
     assert results["optimize"]["period"] <= min(built) * (1 + 1e-9)
     rows, footer = pipeloom(*words).out.split("\n\n")
     table = rows.splitlines()
-    assert footer.splitlines() == [
-        "optimize, its bound and gap: of all schedules with one stage a rank, activations travelling",
-        "of another placement or passing, which may cost less: interleaved-1f1b, zb-v, v-half, "
-        "v-min, weipipe-naive, weipipe-interleave, wzb2, fsdp",  # wzb1 needs more memory
-    ]
+    assert (
+        footer.splitlines()
+        == [
+            "optimize, its bound and gap: of all schedules with one stage a rank, activations travelling",
+            "of another placement or passing, which may cost less: interleaved-1f1b, zb-v, v-half, "
+            "v-min, wave, dualpipev, weipipe-naive, weipipe-interleave, wzb2, fsdp",  # wzb1 needs more memory
+        ]
+    )
     assert [line.split()[0] for line in table[2:]] == list(results)
     assert "infeasible: needs 4 on rank 0" in next(line for line in table if "gpipe" in line)
 
