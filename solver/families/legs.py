@@ -47,13 +47,15 @@ class Legs:
     """Ranks that run legs of equal stages as early as they can, in the order of the calls.
 
     By rank: ``order``, the ops so far; ``clock``, when the last one ends; ``held``, memory in units
-    of M_B; ``late``, the W's that still have to run; ``waited``, idle time since the first op.
+    of M_B; ``late``, the W's that still have to run; ``waited``, idle time since the first op, of
+    which ``longest`` is that of the rank that has waited longest.
     """
 
     def __init__(self, stage: MeanStage, ranks: int, microbatches: int) -> None:
         self.stage, self.ranks, self.microbatches = stage, ranks, microbatches
         self.order: list[list[Op]] = [[] for _ in range(ranks)]
         self.clock, self.held, self.waited = ([0.0] * ranks for _ in range(3))
+        self.longest = 0.0
         self.late: list[deque[Op]] = [deque() for _ in range(ranks)]
         self._ends: list[list[list[float]]] = [[[] for _ in range(ranks)] for _ in range(4)]
         self._length = (stage.t_f, stage.t_f, stage.t_b, stage.t_b)
@@ -85,6 +87,7 @@ class Legs:
         assert ready is not None
         if self.order[rank]:
             self.waited[rank] += max(0.0, ready - self.clock[rank])
+            self.longest = max(self.longest, self.waited[rank])
         self.clock[rank] = max(self.clock[rank], ready) + self._length[leg]
         self._ends[leg][rank].append(self.clock[rank])
         stage = rank if leg in {F_DOWN, B_UP} else 2 * self.ranks - 1 - rank

@@ -22,18 +22,19 @@ than an earlier try lets it. Whether that last rule holds for B's down and for F
 four schedules; each is tried again with its own waits allowed while that shortens the longest of them,
 and the best of all is taken.
 
-The order is made for equal stages: mean times, mean delay, and room for 2 P chunks on each rank, which
-is 1F1B's P x M_B. An op is put down after what it needs, so it cannot deadlock, whatever the times.
+The order is made for equal stages: mean times, mean delay, and room for C chunks on each rank, by default
+2 P, which is 1F1B's P x M_B. An op is put down after what it needs, so it cannot deadlock, whatever the times.
 Progress: of the unfinished microbatches the first can always go on. Its B's need no memory. Its F up
 finds room once the W's that wait have run: what its rank still holds then are F's down whose F's up
-are to come, and of these there are never more than 2 P - 1.
+are to come, and of these there are never more than C - 1.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
+from math import inf
 
 from pipeloom.ir.problem import Problem
 from pipeloom.ir.schedule import Schedule
@@ -47,44 +48,60 @@ _SAME = 1e-9  # relative: times and amounts as near as this are the same, whatev
 
 @dataclass(frozen=True)
 class ZBV(Folded):
-    name: str = "zb-v"
-    summary: str = "two chunks a rank in a V, B and W apart: 1F1B's memory, few bubbles"
+    """``chunks``: for how many there is room on each rank; None takes 2 P."""
+
+    chunks: int | None = None
+    summary: str = (
+        "two chunks a rank in a V, B and W apart: 1F1B's memory (:C for C chunks), few bubbles"
+    )
+    parameter: str = "C"
+    least: int = 2
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return "zb-v" + (f":{self.chunks}" if self.chunks else "")
+
+    def with_parameter(self, value: int) -> ZBV:
+        return replace(self, chunks=value)
 
     def build(self, problem: Problem) -> Schedule:
         require(self.name, self.supports(problem))
-        stage, ranks = MeanStage.of(problem), problem.ranks
         tries = (
             legs
             for before_b, before_f in product((True, False), repeat=2)
-            for legs in _improved(
-                stage, ranks, problem.microbatches, (before_f, before_f, before_b, True)
-            )
+            for legs in self._improved(problem, (before_f, before_f, before_b, True))
         )
-        return finished(problem, min(tries, key=lambda legs: max(legs.waited)).order, self.name)
+        return finished(problem, min(tries, key=lambda legs: legs.longest).order, self.name)
 
-
-def _improved(
-    stage: MeanStage, ranks: int, microbatches: int, fills: tuple[bool, ...]
-) -> Iterator[Legs]:
-    """Tries whose longest wait gets shorter; each knows the waits of the one before."""
-    best = _Rules(Legs(stage, ranks, microbatches), fills, [0.0] * ranks).applied()
-    while True:
-        yield best
-        again = _Rules(Legs(stage, ranks, microbatches), fills, best.waited).applied()
-        if max(again.waited) >= max(best.waited):
-            return
-        best = again
+    def _improved(self, problem: Problem, fills: tuple[bool, ...]) -> Iterator[Legs]:
+        """Tries whose longest wait gets shorter; each knows the waits of the one before."""
+        stage, ranks = MeanStage.of(problem), problem.ranks
+        chunks = self.chunks or 2 * ranks
+        spare, least = [0.0] * ranks, inf
+        while True:
+            legs = Legs(stage, ranks, problem.microbatches)
+            _Rules(legs, chunks, fills, spare).apply()
+            if legs.longest >= least:
+                return
+            yield legs
+            least = legs.longest
+            spare = [least - own for own in legs.waited]
 
 
 @dataclass(frozen=True)
 class _Rules:
-    """``fills``: by leg, whether a W may go before it to spare a wait; ``earlier``: a try's waits."""
+    """What runs next; ``chunks``: the room on each rank.
+
+    ``fills``: by leg, whether a W may go before it to spare a wait. ``spare``: by rank, by how much it
+    waited less in an earlier try than the rank that waited longest.
+    """
 
     legs: Legs
+    chunks: int
     fills: tuple[bool, ...]
-    earlier: list[float]
+    spare: list[float]
 
-    def applied(self) -> Legs:
+    def apply(self) -> None:
         legs = self.legs
         self._in()
         self._level()
@@ -93,7 +110,6 @@ class _Rules:
         for rank in range(legs.ranks):
             while legs.late[rank]:
                 legs.run_w(rank)
-        return legs
 
     def _in(self) -> None:
         legs = self.legs
@@ -156,14 +172,14 @@ class _Rules:
 
     def _patience(self, rank: int) -> float:
         """How much longer ``rank`` may wait without a longer wait than others have."""
-        most = max(*self.legs.waited, max(self.earlier) - self.earlier[rank])
+        most = max(self.legs.longest, self.spare[rank])
         return most - self.legs.waited[rank]
 
     def _make_room(self, rank: int, leg: int) -> bool:
         """Runs W's until the chunk of an F fits; whether it may run."""
         legs = self.legs
         below = legs.count(rank, F_DOWN) - legs.count(rank, F_UP)
-        if leg == F_DOWN and below == 2 * legs.ranks - 1:  # the last place is for an F up
+        if leg == F_DOWN and below == self.chunks - 1:  # the last place is for an F up
             return False
         while not self._room(rank, 1) and legs.late[rank]:
             legs.run_w(rank)
@@ -176,7 +192,7 @@ class _Rules:
         return possible
 
     def _room(self, rank: int, chunks: int) -> bool:
-        return _not_after(self.legs.held[rank] + chunks, 2.0 * self.legs.ranks)
+        return _not_after(self.legs.held[rank] + chunks, self.chunks)
 
 
 def _not_after(a: float, b: float) -> bool:

@@ -18,7 +18,16 @@ from tests.families import fits
 
 TIMES = st.one_of(st.just(0.0), st.floats(0.01, 50.0))
 NAMES = st.sampled_from(
-    [*FAMILIES, "interleaved-1f1b:1", "interleaved-1f1b:3", "looped-bfs:1", "wave:2", "fsdp:0"]
+    [
+        *FAMILIES,
+        "interleaved-1f1b:1",
+        "interleaved-1f1b:3",
+        "looped-bfs:1",
+        "wave:2",
+        "fsdp:0",
+        "zb-v:2",
+        "zb-v:5",
+    ]
 )
 
 

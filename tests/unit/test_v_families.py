@@ -64,6 +64,16 @@ def test_memory_and_bubbles_at_equal_times(ranks: int) -> None:
     assert v_min.period == v_min.makespan == 6 * count + least + 2 * (ranks % 3 == 0)
 
 
+def test_zb_v_keeps_to_the_room_it_is_given_and_gains_by_it() -> None:
+    timings = [timing_of(f"zb-v:{room}", 4, 12) for room in (2, 4, 6, 8, 12)]
+    peaks = [max(timing.peak_memory) for timing in timings]
+    assert peaks[:4] == [2.0, 4.0, 6.0, 8.0]
+    assert peaks[4] <= 12.0
+    periods = [timing.period for timing in timings]
+    assert periods == sorted(periods, reverse=True)
+    assert text(build_family("zb-v:8", chunks(4), 12)) == text(build_family("zb-v", chunks(4), 12))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_profile_of_one_stage_a_rank_is_cut(name: str) -> None:
     halves = Profile((StageProfile(2.0, 2.0, 2.0, 2.0, 2.0),) * 3, 3)
