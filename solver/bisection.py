@@ -31,6 +31,8 @@ SHARE = 0.4
 """Of the time left, what one question takes; all of it where it decides the rest."""
 LEAST = 1.0
 """Seconds that a question takes at least."""
+UNIT = 5.0
+"""Seconds that one unit of CP-SAT's deterministic time takes on this model, roughly."""
 PATIENCE = 3
 """After so many questions without an answer the time is better spent on a search."""
 CLOSE = 1e-3
@@ -69,7 +71,7 @@ def ask(best: Incumbent, chain: Chain, target: float, allowance: Allowance, seed
         model.cp,
         model.orders,
         max_time_in_seconds=max(allowance.seconds_left, LEAST),
-        max_deterministic_time=max(allowance.ops / OPS_A_SECOND, LEAST),
+        max_deterministic_time=max(allowance.ops / OPS_A_SECOND, LEAST) / UNIT,
         num_workers=1,
         linearization_level=0,
         random_seed=seed % 2**31,
@@ -79,7 +81,7 @@ def ask(best: Incumbent, chain: Chain, target: float, allowance: Allowance, seed
                 best.raise_bound(Bound(model.proves(news), "interleaving", _WORDS))
             elif (cost := _cost(best, news)) is not None:
                 best.offer(news, "interleaving", cost)
-    best.spend(search.work * OPS_A_SECOND)
+    best.spend(search.work * UNIT * OPS_A_SECOND)
     if search.bound is not None:
         best.raise_bound(Bound(model.proves(search.bound), "interleaving", _WORDS))
     if search.status == cp_model.INFEASIBLE:

@@ -29,10 +29,8 @@ from .construct import Rows
 from .incumbent import Incumbent
 from .side_by_side import Pieces
 
-PERIODS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 48)
-"""Microbatches a period."""
 STEP = 48
-"""What all periods divide."""
+"""About how many microbatches are left out, or a multiple of it: their divisors are the periods."""
 CUTS = 12
 """How many places are tried for each period."""
 APART = 6
@@ -50,8 +48,10 @@ def fewer_microbatches(problem: Problem) -> list[int]:
     chain = Chain.of(problem)
     if chain is None:
         return []
-    ends = max(chain.stages, int(chain.capacity.max()))  # a warm-up and a cool-down
-    found = {n * ends + (problem.microbatches - n * ends) % STEP for n in (2, 3)}
+    slots = int(chain.capacity.max())
+    ends = max(chain.stages, slots)  # a warm-up and a cool-down
+    step = slots * max(1, STEP // slots)  # slots turn over in a period, or in some of them
+    found = {n * ends + (problem.microbatches - n * ends) % step for n in (2, 3)}
     return sorted(fewer for fewer in found if fewer <= problem.microbatches * FEWER)
 
 
@@ -89,7 +89,7 @@ class Unroller:
 
 
 def unrolled(rows: Rows, fewer: int, microbatches: int) -> Iterator[Rows]:
-    """Orders of ``microbatches`` from one of ``fewer``, a multiple of STEP less, on one stage a rank.
+    """Orders of ``microbatches`` from one of ``fewer``, on one stage a rank.
 
     Only where every rank runs each kind in the order of microbatches.
     """
@@ -97,9 +97,8 @@ def unrolled(rows: Rows, fewer: int, microbatches: int) -> Iterator[Rows]:
     if not all(_in_order(row, fewer) for row in used):
         return
     counts = np.array([_before_each_b(row) for row in used])  # (ranks, M', 2)
-    for period in PERIODS:
-        if period >= fewer:
-            return
+    more = microbatches - fewer
+    for period in (d for d in range(1, min(fewer, STEP + 1)) if more % d == 0):
         fits = (counts[:, period:] - counts[:, :-period] == period).all(axis=2)  # (ranks, M' - d)
         places = np.arange(fewer - period)
         for place in np.unique(np.linspace(0, fewer - period - 1, CUTS).astype(np.int64)):
@@ -107,8 +106,7 @@ def unrolled(rows: Rows, fewer: int, microbatches: int) -> Iterator[Rows]:
             if apart.min(axis=1).max() <= APART:
                 cuts = iter(apart.argmin(axis=1).tolist())
                 yield tuple(
-                    _repeat(row, next(cuts), period, microbatches - fewer) if len(row) else row
-                    for row in rows
+                    _repeat(row, next(cuts), period, more) if len(row) else row for row in rows
                 )
 
 
