@@ -3,10 +3,9 @@
 On a stage the F of one and the B of the other run one after the other, so that how far two slots
 are apart in time cannot be chosen freely: it goes in steps of what one stage takes for both.
 
-**Two slots.** Names and slots are those of :mod:`.slots`: F(k + K) of stage i starts no earlier
-than ``wait`` after the end of B(k), K M_B being what fits there. Take every d-th microbatch alone,
-r, r + d, r + 2 d, ..., where 2 d is K or K + 1, and call them 0, 1, 2, ...: F(t + 2) of stage i
-starts no earlier than ``wait``, and f where 2 d is K + 1, after the end of B(t).
+**Two slots.** Names, slots and turns are those of :mod:`.slots`; K M_B fit on stage i. Take every
+d-th microbatch alone, r, r + d, r + 2 d, ..., where 2 d is K or K + 1, and call them 0, 1, 2, ...:
+F(t + 2) of stage i starts no earlier than a turn, of q = 2 d - K, after the start of B(t).
 
 **Crossings.** If F(s, t+1) runs before B(s, t) for some s > i, then so it does on stage s - 1:
 F(s-1, t+1) ends before F(s, t+1) starts, and B(s-1, t) starts after B(s, t) ends. So there is a
@@ -35,7 +34,7 @@ import numpy as np
 from pipeloom.ir.ops import FloatArray
 
 from .chain import Chain
-from .slots import done_before, left_after, slot_wait, ways_up
+from .slots import done_before, rest_after, slot_wait, turn, ways_up
 
 PAIRS = 256
 """How many pairs are kept at most."""
@@ -43,13 +42,13 @@ PAIRS = 256
 
 def crossings(chain: Chain, lags: FloatArray) -> float:
     """The bound for the stage whose slots turn over slowest; see above for the proof."""
-    waits = slot_wait(chain)
     i = slowest_stage(chain)
     capacity = int(chain.capacity[i])
     if not 2 <= capacity < chain.microbatches:
         return 0.0
     d = (capacity + 1) // 2
-    ladder = _Ladder(chain, i, d, float(waits[i] + chain.f[i] * (2 * d - capacity)))
+    wait = turn(chain, i, 2 * d - capacity) - float(chain.b[i])  # from the end of B(t) on
+    ladder = _Ladder(chain, i, d, wait)
     return ladder.span() + float(lags[i])
 
 
@@ -72,7 +71,7 @@ class _Ladder:
         )  # from the start of F on i to that of F on each
         self.f_here, self.b_here, self.up = chain.f[i:], chain.b[i:], up
         self.done = done_before(chain)[0][i]
-        self.left_f, self.left_b = (left[i] for left in left_after(chain))
+        self.left_f, self.left_b = rest_after(chain, i)
         self.wait = wait
 
     def span(self) -> float:

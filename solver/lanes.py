@@ -1,7 +1,7 @@
 """The crossings bound with more slots: several microbatches meet each one on its way up.
 
 **Lanes.** As in :mod:`.crossings`, take every d-th microbatch alone, with n d >= K: then F(t + n) of
-stage i waits for the end of B(t). On its way up, t meets t + 1, t + 2, ..., t + n - 1 on their way
+stage i starts no earlier than a turn (:mod:`.slots`) after B(t). On its way up, t meets t + 1, t + 2, ..., t + n - 1 on their way
 down: let c_j be the last stage on which F(t + j) runs before B(t), i - 1 where there is none. Then
 
     c_1 >= c_2 >= ..., as F(s, t+j) ends before F(s, t+j+1) starts;
@@ -45,7 +45,7 @@ from pipeloom.ir.ops import FloatArray, IntArray
 from .allowance import Allowance
 from .chain import Chain
 from .crossings import slowest_stage
-from .slots import done_before, left_after, slot_wait, ways_up
+from .slots import done_before, rest_after, slot_wait, turn, ways_up
 
 FEWEST, MOST = 3, 8
 """Lanes; two are :mod:`.crossings`."""
@@ -125,13 +125,12 @@ class _Search:
         self.d = d = -(-capacity // n)
         self.f, self.b = chain.f[i:], chain.b[i:]
         self.up, self.down = ways_up(chain)[i:], chain.offset[i:] - chain.offset[i]
-        wait = float(slot_wait(chain)[i])
-        self.turn = float(self.b[0] + wait + self.f[0] * (n * d - capacity))  # B(t) to F(t+n)
+        self.turn = turn(chain, i, n * d - capacity)  # B(t) to F(t+n)
         self.trip = float(self.down[-1] + self.f[-1] + self.up[0])  # F(t) to B(t)
         first, last = (chain.microbatches - 1) % d, (chain.microbatches - 1) // d
         self.last = last  # of the lanes' t's
         self.done = float(done_before(chain)[0][i, first])
-        rest_f, rest_b = _rest(chain, i, float(chain.b[i]) + wait)
+        rest_f, rest_b = rest_after(chain, i)
         self.rest_f, self.rest_b = rest_f[first::d].copy(), rest_b[first::d].copy()
         self.exact, self.found = False, float("inf")
         self.between = np.empty(last + 1)  # E
@@ -385,14 +384,3 @@ def _undominated(order: IntArray, key: IntArray, numbers: FloatArray) -> npt.NDA
                     numbers[order[j], 0] = min(numbers[order[j], 0], numbers[order[i], 0])
                     break
     return keep
-
-
-def _rest(chain: Chain, i: int, leaves: float) -> tuple[FloatArray, FloatArray]:
-    """From the start of F(i, k), of B(i, k), to the last end on stage i, slot by slot."""
-    f, b = (left[i].copy() for left in left_after(chain))
-    capacity = int(chain.capacity[i])
-    for k in range(chain.microbatches - 1, -1, -1):
-        if k + capacity < chain.microbatches:
-            b[k] = max(b[k], leaves + f[k + capacity])
-        f[k] = max(f[k], chain.round_trip[i] + b[k])
-    return f, b

@@ -13,6 +13,15 @@ most M_W that fit next to K_i - e times M_B; at the end of B(i, k) at least one 
 From then on e B's and at least 1 + e - q(e) W's have run, one after the other: the slot is free
 for F(i, k + K_i) no earlier than the least of these, over e, after the end of B(i, k).
 
+**Turns.** More follows from the same count. When F(i, k + K_i + q) starts, B(i, k) to B(i, k + q) have
+ended, and e more, say; of all W's of ended B's at most q(e) wait. Since the start of B(i, k) there ran
+these q + 1 + e B's, the F's from k + K_i on, which B(i, k) made room for, and at least q + 1 + e - q(e)
+W's, as W(i, k) and later ones only can have run since. So F(i, k + K_i + q) starts no earlier than
+
+    (q + 1) b + q f + the least, over e, of e b + max(0, q + 1 + e - q(e)) w
+
+after the start of B(i, k): slots that are all taken are freed at the pace of a whole microbatch.
+
 **Paths.** These waits, the dependencies and the order on each stage are the arcs of a graph
 without cycles. The longest path from F(i, 0) to a moment of stage i, and the work that stage i has
 left after it, bound its span. Left are at least
@@ -35,6 +44,9 @@ from pipeloom.ir.ops import FloatArray, IntArray
 
 from .chain import Chain
 
+NEAR = 8
+"""So many microbatches after a slot is free, W's are counted one by one; after that by pace."""
+
 
 def slots(chain: Chain, lags: FloatArray) -> float:
     """The longest of the paths above; see there for the proof."""
@@ -46,7 +58,7 @@ def slots(chain: Chain, lags: FloatArray) -> float:
 def slot_spans(chain: Chain, lags: FloatArray) -> FloatArray:
     """The bound of :func:`slots` by stage, shape (S,)."""
     before, after = done_before(chain), left_after(chain)
-    leaves = chain.b + slot_wait(chain)  # B's start to the slot free
+    near, pace = turns(chain)
     forward, backward = np.empty((2, chain.microbatches, chain.stages))
     spans = [
         _longest_path(
@@ -56,7 +68,8 @@ def slot_spans(chain: Chain, lags: FloatArray) -> FloatArray:
             chain.down,
             chain.up,
             chain.capacity,
-            leaves,
+            near,
+            pace,
             before[0][i],
             before[1][i],
             after[0][i],
@@ -77,7 +90,8 @@ def _longest_path(  # noqa: PLR0917
     down: FloatArray,
     up: FloatArray,
     capacity: IntArray,
-    leaves: FloatArray,
+    near: FloatArray,  # (S, Q), and
+    pace: FloatArray,  # (S,): those of turns
     done_f: FloatArray,  # (M,) of the source, as the next three
     done_b: FloatArray,
     left_f: FloatArray,
@@ -87,14 +101,19 @@ def _longest_path(  # noqa: PLR0917
 ) -> float:
     """What the source spans at least."""
     microbatches, stages = forward.shape
+    far, room = near.shape[1] - 1, np.full(stages, -np.inf)
     span = 0.0
     for k in range(microbatches):
         for s in range(stages):
             start = done_f[k] if s == source else -np.inf
             if k > 0:
                 start = max(start, forward[k - 1, s] + f[s])
-            if k >= capacity[s]:
-                start = max(start, backward[k - capacity[s], s] + leaves[s])
+            freed = k - capacity[s]
+            for q in range(min(freed, far) + 1):
+                start = max(start, backward[freed - q, s] + near[s, q])
+            if freed >= far:
+                room[s] = max(room[s] + pace[s], backward[freed - far, s] + near[s, far])
+                start = max(start, room[s])
             if s > 0:
                 start = max(start, forward[k, s - 1] + f[s - 1] + down[s - 1])
             forward[k, s] = start
@@ -115,6 +134,28 @@ def ways_up(chain: Chain) -> FloatArray:
     """From the start of a B on the last stage to that of the same microbatch on each, shape (S,)."""
     legs = chain.b[1:] + chain.up[:-1]
     return np.append(np.cumsum(legs[::-1])[::-1], 0.0)
+
+
+def turns(chain: Chain) -> tuple[FloatArray, FloatArray]:
+    """From the start of B(i, k) to that of F(i, k + K_i + q) for q < NEAR, shape (S, NEAR), at least;
+    and by how much it grows with each further q, shape (S,)."""
+    stages, last = range(chain.stages), NEAR - 1
+    near = np.array([[turn(chain, i, q) for q in range(NEAR)] for i in stages])
+    pace = chain.f + chain.b
+    for i in stages:
+        held = np.arange(chain.capacity[i], 0, -1)
+        more = np.arange(chain.capacity[i])  # e
+        if (last + 1 + more >= most_waiting(chain, i, held)).all():  # no W waits without need
+            pace[i] += chain.w[i]
+    return near, pace
+
+
+def turn(chain: Chain, i: int, q: int) -> float:
+    """From the start of B(i, k) to that of F(i, k + K_i + q), at least."""
+    more = np.arange(chain.capacity[i])  # e
+    waiting = most_waiting(chain, i, chain.capacity[i] - more)
+    rest = more * chain.b[i] + np.maximum(0, q + 1 + more - waiting) * chain.w[i]
+    return float((q + 1) * chain.b[i] + q * chain.f[i] + rest.min())
 
 
 def slot_wait(chain: Chain) -> FloatArray:
@@ -169,3 +210,15 @@ def left_after(chain: Chain) -> tuple[FloatArray, FloatArray]:
     f, b, w = (time[:, None] for time in (chain.f, chain.b, chain.w))
     later = np.maximum(0, left - chain.capacity[:, None])
     return left * (f + b + w), left * (b + w) + later * f
+
+
+def rest_after(chain: Chain, i: int) -> tuple[FloatArray, FloatArray]:
+    """:func:`left_after` of stage i, (M,) each, turn by turn: B(i, k) makes room for later F's."""
+    f, b = (left[i].copy() for left in left_after(chain))
+    capacity, last = int(chain.capacity[i]), chain.microbatches - 1
+    waits = np.array([turn(chain, i, q) for q in range(chain.microbatches - capacity)])
+    for k in range(last, -1, -1):
+        later = f[k + capacity :]
+        b[k] = max(b[k], float((waits[: len(later)] + later).max(initial=0.0)))
+        f[k] = max(f[k], chain.round_trip[i] + b[k])
+    return f, b
