@@ -143,8 +143,9 @@ class Dispatcher:
                 self._state,
             )
             best.spend(self._moves * DISPATCHED_OP * order.size)
-            if cost < best.cost:
-                best.offer(self._constructor.by_rank(order.copy()), "search", cost)
+            if cost < best.cost:  # and less still where a gap was not needed
+                rows = self._constructor.by_rank(order.copy())
+                best.offer(rows, "search", self._constructor.cost(rows))
             if best.over():
                 return
         rows = self._constructor.build(setting)
