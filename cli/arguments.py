@@ -80,7 +80,7 @@ def add_solver(
         "--solver",
         choices=["auto", "cp-sat", "milp", "heuristic"],
         default="auto",
-        help="auto (the default) runs them as a portfolio",
+        help="auto (the default) runs search, bounds and cp-sat side by side",
     )
     limits = parser.add_mutually_exclusive_group()
     limits.add_argument(

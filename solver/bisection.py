@@ -25,12 +25,12 @@ from .slots import slot_wait
 
 LITERALS = 12_000
 """Up to how many open pairs are asked about."""
+OPS = 25_000
+"""Up to how many ops are."""
 STEPS = (0.3, 0.5, 0.7, 1.0)
 """How far from what is proven to what is found targets are: low ones, which are refuted sooner, first."""
 SHARE = 0.4
 """Of the time left, what one question takes; all of it where it decides the rest."""
-LEAST = 1.0
-"""Seconds that a question takes at least."""
 UNIT = 5.0
 """Seconds that one unit of CP-SAT's deterministic time takes on this model, roughly."""
 PATIENCE = 3
@@ -49,7 +49,8 @@ def bisect(best: Incumbent, chain: Chain, seed: int) -> Pieces:
 
     At once over where memory does not limit the rate, or the model would be too large.
     """
-    if not _slots_limit_the_rate(chain) or literals(chain) > LITERALS:
+    ops = 3 * chain.stages * chain.microbatches
+    if not _slots_limit_the_rate(chain) or literals(chain) > LITERALS or ops > OPS:
         return
     above = best.cost  # nothing answered lies between this and the bound
     answers = unanswered = 0
@@ -58,7 +59,10 @@ def bisect(best: Incumbent, chain: Chain, seed: int) -> Pieces:
         target, share = low + STEPS[min(answers, len(STEPS) - 1)] * (above - low), SHARE
         if target >= min(above, high) or target - low < CLOSE * best.cost:
             target, share = high, 1.0
+        before = best.bound.value, best.cost
         answered = ask(best, chain, target, best.allowance(share), seed)
+        if answered and before == (best.bound.value, best.cost):
+            return  # as near as ticks can tell
         answers, unanswered = (answers + 1, 0) if answered else (0, unanswered + 1)
         above = min(best.cost, above if answered else target)
         yield
@@ -70,8 +74,8 @@ def ask(best: Incumbent, chain: Chain, target: float, allowance: Allowance, seed
     with Search(
         model.cp,
         model.orders,
-        max_time_in_seconds=max(allowance.seconds_left, LEAST),
-        max_deterministic_time=max(allowance.ops / OPS_A_SECOND, LEAST) / UNIT,
+        max_time_in_seconds=allowance.seconds_left,
+        max_deterministic_time=allowance.ops / OPS_A_SECOND / UNIT,
         num_workers=1,
         linearization_level=0,
         random_seed=seed % 2**31,

@@ -248,6 +248,7 @@ def tune_kernel(  # noqa: PLR0917
     cold: float,
     moves: int,
     state: npt.NDArray[np.uint64],  # (1,) of the random numbers; changed
+    stopped: npt.NDArray[np.bool_],  # (1,) ends the search once it is set
 ) -> float:
     """Tries ``moves`` moves; returns the cost of ``best``."""
     stages, microbatches = len(f), len(gap)
@@ -258,6 +259,8 @@ def tune_kernel(  # noqa: PLR0917
     cooling = (cold / hot) ** (1.0 / max(moves, 1))
     temperature, current = hot, np.inf
     for move in range(-1, moves):
+        if stopped[0]:
+            break
         temperature *= cooling
         if move >= 0:
             old_warm[:], old_defer[:], old_fill[:] = warm, defer, fill

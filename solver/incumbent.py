@@ -190,11 +190,15 @@ class Incumbent:
             for view in views:
                 view._mark = share * self._work_limit
             yield
-            for view in views:
-                self._adopt(view)
+            self.gather()
             for view in views:
                 view._adopt(self)
             self.work = max(view.work for view in views)
+
+    def gather(self) -> None:
+        """Takes the best of what the lanes have found."""
+        for view in self._views:
+            self._adopt(view)
 
     def _adopt(self, other: Incumbent) -> None:
         """Takes the other's schedule and bound where they are better."""

@@ -47,7 +47,7 @@ from .chain import Chain
 from .exact.ticks import Ticks
 from .slots import most_waiting, slot_wait
 
-BITS = 24
+BITS = 28
 """Of a time in ticks that is no decimal: with more, times that creep up tick by tick take too long."""
 OPS = (OpKind.F, OpKind.B, OpKind.W)
 
@@ -91,12 +91,6 @@ class Interleaving:
     def proves(self, bound: float) -> float:
         """What a bound on the model's cost proves, in the profile's unit."""
         return (bound - self.rounding) / self.ticks.per_unit
-
-    def runs_before(self, i: int, k: int, j: int) -> cp_model.IntVar | int:
-        """x(i, k, j): whether F(i, k) runs before B(i, j)."""
-        if j >= k:
-            return 1
-        return 0 if j <= k - self.chain.capacity[i] else self.before[i, k, j]
 
     def _open(self, i: int, k: int) -> range:
         """The j for which x(i, k, j) is open."""

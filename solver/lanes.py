@@ -85,7 +85,9 @@ def lanes(
     lag = float(lags[i])
     if chain.capacity[i] >= chain.microbatches or ceiling - lag < TINY:
         return 0.0
-    searches = [_Search(chain, i, n, ceiling - lag) for n in counts(int(chain.capacity[i]))]
+    found = counts(int(chain.capacity[i]))
+    meetings = chain.stages - i + 1  # a key of n - 1 of them is one integer
+    searches = [_Search(chain, i, n, ceiling - lag) for n in found if meetings ** (n - 1) < 2**63]
     best = 0.0
     for states in STATES:
         for search in searches:

@@ -141,16 +141,22 @@ class Dispatcher:
                 hot * COLD ** ((piece + 1) / SLICES),
                 self._moves,
                 self._state,
+                best.stopped,
             )
             best.spend(self._moves * DISPATCHED_OP * order.size)
-            if cost < best.cost:  # and less still where a gap was not needed
-                rows = self._constructor.by_rank(order.copy())
-                best.offer(rows, "search", self._constructor.cost(rows))
+            if cost < best.cost:
+                self._offer(best, self._constructor.by_rank(order.copy()))
             if best.over():
                 return
         rows = self._constructor.build(setting)
         if rows is not None:
-            self._keep(self._constructor.cost(rows), setting)
+            self._keep(self._offer(best, rows), setting)
+
+    def _offer(self, best: Incumbent, rows: Rows) -> float:
+        """Offers an order and returns its cost, less than the kernel's where a gap was not needed."""
+        cost = self._constructor.cost(rows)
+        best.offer(rows, "search", cost)
+        return cost
 
     def _keep(self, cost: float, setting: GreedySetting) -> None:
         """Takes the setting into the pool if it is among the best, one of each cost."""

@@ -26,13 +26,16 @@ def side_by_side(best: Incumbent, lanes: Sequence[Lane]) -> None:
     """
     views = best.views(len(lanes))
     work = [lane(view) for lane, view in zip(lanes, views, strict=True)]
-    with ThreadPoolExecutor(len(lanes), "lane") as threads:
-        try:
-            for _ in best.marks(views):
-                pairs = zip(work, views, strict=True)
-                _await(best, {threads.submit(in_turn, pieces, view) for pieces, view in pairs})
-        finally:
-            best.stop()  # before the threads are waited for
+    try:
+        with ThreadPoolExecutor(len(lanes), "lane") as threads:
+            try:
+                for _ in best.marks(views):
+                    pairs = zip(work, views, strict=True)
+                    _await(best, {threads.submit(in_turn, pieces, view) for pieces, view in pairs})
+            finally:
+                best.stop()  # before the threads are waited for
+    finally:
+        best.gather()  # where a lane raised or the user interrupts
 
 
 def in_turn(pieces: Pieces, best: Incumbent) -> None:

@@ -16,13 +16,15 @@ from pipeloom.ir.schedule import Schedule, Status
 from pipeloom.ir.schedule_format import dump_schedule, parse_schedule
 from pipeloom.ir.verify import verify_schedule
 from pipeloom.solver.allowance import Allowance
-from pipeloom.solver.bounds import GENERAL, LINEAR, lower_bound
+from pipeloom.solver.bisection import JUST_BELOW, ask
+from pipeloom.solver.bounds import GENERAL, LINEAR, Bound, lower_bound
 from pipeloom.solver.chain import Chain
 from pipeloom.solver.exact import BACKENDS
 from pipeloom.solver.families import FAMILIES, build_family
+from pipeloom.solver.incumbent import Incumbent
 from pipeloom.solver.lanes import lanes
 from pipeloom.solver.relaxation import relaxation
-from pipeloom.solver.solve import optimize
+from pipeloom.solver.solve import one_at_a_time, optimize
 from tests.oracle import exhaustive_optimum
 
 from .instances import Instance
@@ -189,9 +191,18 @@ def _bounds(problem: Problem, optimum: float) -> Iterator[str]:
             chain, problem.objective, ceiling, Allowance(10.0)
         )
         values["lanes" + below] = lanes(chain, lags, ceiling, Allowance(10.0))
+        values["interleaving" + below] = _interleaving(problem, chain, ceiling)
     for name, value in values.items():
         if not value <= optimum * (1 + EQUAL):
             yield f"bound {name} {value!r} above the optimum {optimum!r}"
+
+
+def _interleaving(problem: Problem, chain: Chain, ceiling: float) -> float:
+    """What one question about schedules that cost less than ``ceiling`` proves."""
+    best = Incumbent(problem, Bound(0.0, "none", ""), time_limit=EXACT_SECONDS)
+    best.offer(one_at_a_time(problem), "one-at-a-time")
+    ask(best, chain, ceiling * (1 - JUST_BELOW), best.allowance(), seed=0)
+    return best.bound.value
 
 
 def _exactly(problem: Problem, optimum: float) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What an exact backend hands back, and the loop that waits for it."""
+"""What an exact backend hands back."""
 
 from __future__ import annotations
 

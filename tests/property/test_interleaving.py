@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from pipeloom.ir.problem import Objective, Placement, Problem
 from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.solver.allowance import Allowance
-from pipeloom.solver.bisection import ask
+from pipeloom.solver.bisection import ask, bisect
 from pipeloom.solver.bounds import Bound
 from pipeloom.solver.chain import Chain
 from pipeloom.solver.incumbent import Incumbent
@@ -83,3 +84,18 @@ def test_three_slots_on_four_stages_are_solved_to_the_optimum() -> None:
     best.offer(one_at_a_time(problem), "one-at-a-time")
     assert ask(best, chain, best.cost, Allowance(60.0), seed=0)
     assert best.closed
+
+
+def test_amounts_that_are_no_decimals_are_solved_too() -> None:
+    """Ticks are rounded then: bound and cost meet within them, and no question is asked twice."""
+    rng = np.random.default_rng(0)
+    stages = tuple(StageProfile(*rng.uniform(0.5, 1.5, 3).tolist(), 1.0, 0.4) for _ in range(4))
+    problem = Problem.linear(Profile(stages, 4, 0.123456789), 6, 2.0)
+    chain = Chain.of(problem)
+    assert chain is not None
+    best = Incumbent(problem, Bound(0.0, "none", ""), 60.0)
+    best.offer(one_at_a_time(problem), "one-at-a-time")
+    for _ in bisect(best, chain, seed=0):
+        pass
+    assert best.seconds < 30
+    assert best.cost - best.bound.value <= 1e-5 * best.cost

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from benchmarks.random_instances import checks, summary
+from benchmarks.random_instances import DEEP_EVERY, checks, summary, work_of
 from benchmarks.random_instances.checks import Outcome, check
 from benchmarks.random_instances.instances import (
     DELAYS,
@@ -20,18 +21,36 @@ from benchmarks.random_instances.instances import (
 from pipeloom.ir.problem import Problem
 from pipeloom.ir.schedule import Schedule, Status
 from pipeloom.ir.simulate import timed
+from pipeloom.solver import solve
+from pipeloom.solver.incumbent import Incumbent
+from pipeloom.solver.side_by_side import Lane, side_by_side
 from pipeloom.solver.solve import optimize
 
-SLICE, PARTS, WORK = 300, 10, 1.0
+SLICE, PARTS, WORK = 300, 10, 2.0
 TINY = 4
 """The seed of an instance that the oracle searches, and that has a schedule."""
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_whatever_the_instance_all_holds(part: int) -> None:
-    instances = [random_instance(seed) for seed in range(part, SLICE, PARTS)]
-    found = [(instance, check(instance, WORK)) for instance in instances]
+    found = [
+        (random_instance(seed), check(random_instance(seed), work_of(seed, WORK)))
+        for seed in range(part, SLICE, PARTS)
+    ]
     assert summary(found)["faults"] == []
+
+
+def test_some_instances_get_past_the_constructors(monkeypatch: pytest.MonkeyPatch) -> None:
+    entered = []
+
+    def watched(best: Incumbent, lanes: Sequence[Lane]) -> None:
+        entered.append(best)
+        side_by_side(best, lanes)
+
+    monkeypatch.setattr(solve, "side_by_side", watched)
+    for seed in range(0, SLICE, DEEP_EVERY):
+        check(random_instance(seed), work_of(seed, WORK))
+    assert entered
 
 
 def test_every_way_to_draw_an_instance_occurs() -> None:
