@@ -84,7 +84,8 @@ def test_annealing_turns_the_worst_order_into_a_good_one() -> None:
     annealer = Annealer(problem, np.random.default_rng(0))
     for _ in range(3):
         annealer.round(best)
-    assert best.bound.value <= best.cost < 0.7 * worst
+    assert best.bound.value <= best.cost * (1 + 1e-9)
+    assert best.cost < 0.7 * worst
     schedule = best.schedule("heuristic", 0)
     assert schedule.timing is not None
     assert max(schedule.timing.peak_memory) <= 3.0
