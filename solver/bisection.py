@@ -21,7 +21,7 @@ from .exact.search import Search
 from .incumbent import Incumbent
 from .interleaving import Interleaving
 from .side_by_side import Pieces
-from .slots import slot_wait
+from .slots import slots_limit_rate
 
 LITERALS = 12_000
 """Up to how many open pairs are asked about."""
@@ -50,7 +50,7 @@ def bisect(best: Incumbent, chain: Chain, seed: int) -> Pieces:
     At once over where memory does not limit the rate, or the model would be too large.
     """
     ops = 3 * chain.stages * chain.microbatches
-    if not _slots_limit_the_rate(chain) or literals(chain) > LITERALS or ops > OPS:
+    if not slots_limit_rate(chain) or literals(chain) > LITERALS or ops > OPS:
         return
     above = best.cost  # nothing answered lies between this and the bound
     answers = unanswered = 0
@@ -96,12 +96,6 @@ def ask(best: Incumbent, chain: Chain, target: float, allowance: Allowance, seed
 def literals(chain: Chain) -> int:
     """How many pairs of F and B are open."""
     return int(chain.microbatches * (chain.capacity - 1).sum())
-
-
-def _slots_limit_the_rate(chain: Chain) -> bool:
-    turns = (chain.round_trip + chain.b + slot_wait(chain)) / chain.capacity
-    work = chain.f + chain.b + chain.w
-    return bool(((turns > work) & (chain.capacity < chain.microbatches)).any())
 
 
 def _cost(best: Incumbent, order: tuple[IntArray, ...]) -> float | None:

@@ -13,6 +13,8 @@ from pipeloom.ir.problem import Objective, Passing, Problem
 ROUNDING = 1e-9
 """Relative slack of a memory limit: sums of sizes are rounded."""
 
+_A = FloatArray
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chain:
@@ -76,6 +78,11 @@ class Chain:
     def lags(self, objective: Objective) -> FloatArray:
         """How much less than the cost each stage may span: nothing, or ``offset`` for a makespan."""
         return self.offset if objective is Objective.MAKESPAN else np.zeros(self.stages)
+
+    @property
+    def arrays(self) -> tuple[_A, _A, _A, _A, _A, _A, _A, _A]:
+        """What the constructors' kernels take first."""
+        return self.f, self.b, self.w, self.m_b, self.m_w, self.limit, self.down, self.up
 
     @property
     def work(self) -> FloatArray:

@@ -34,7 +34,7 @@ import numpy as np
 from pipeloom.ir.ops import FloatArray
 
 from .chain import Chain
-from .slots import done_before, rest_after, slot_wait, turn, ways_up
+from .slots import done_before, rest_after, turn, turnover, ways_up
 
 PAIRS = 256
 """How many pairs are kept at most."""
@@ -54,8 +54,7 @@ def crossings(chain: Chain, lags: FloatArray) -> float:
 
 def slowest_stage(chain: Chain) -> int:
     """The stage whose slots turn over slowest, of those that cannot hold all microbatches."""
-    turns = (chain.round_trip + chain.b + slot_wait(chain)) / chain.capacity
-    return int(np.where(chain.capacity < chain.microbatches, turns, -np.inf).argmax())
+    return int(np.where(chain.capacity < chain.microbatches, turnover(chain), -np.inf).argmax())
 
 
 class _Ladder:

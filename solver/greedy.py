@@ -65,7 +65,7 @@ class GreedySetting:
 
     def build(self, chain: Chain, order: IntArray, f_end: FloatArray, b_end: FloatArray) -> bool:
         cost, _ = greedy_kernel(
-            *arrays(chain),
+            *chain.arrays,
             self.warm,
             self.defer,
             self.fill,
@@ -109,15 +109,6 @@ def _spaced(chain: Chain) -> Iterator[GreedySetting]:
 def meeting(chain: Chain) -> float:
     """The longest that any stage takes for an F and a B with the delays to the next one."""
     return float((chain.f + chain.b + chain.down + chain.up).max())
-
-
-_A = FloatArray
-
-
-def arrays(chain: Chain) -> tuple[_A, _A, _A, _A, _A, _A, _A, _A]:
-    """The kernels' first arguments."""
-    c = chain
-    return c.f, c.b, c.w, c.m_b, c.m_w, c.limit, c.down, c.up
 
 
 @numba.njit(cache=True, nogil=True)

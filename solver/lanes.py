@@ -45,7 +45,7 @@ from pipeloom.ir.ops import FloatArray, IntArray
 from .allowance import Allowance
 from .chain import Chain
 from .crossings import slowest_stage
-from .slots import done_before, rest_after, slot_wait, turn, ways_up
+from .slots import done_before, rest_after, slots_limit_rate, turn, ways_up
 
 FEWEST, MOST = 3, 8
 """Lanes; two are :mod:`.crossings`."""
@@ -109,9 +109,7 @@ def counts(capacity: int) -> list[int]:
 
 def worth_trying(chain: Chain) -> bool:
     """Whether slots turn over about as slowly as ranks work, or more so."""
-    turns = (chain.round_trip + chain.b + slot_wait(chain)) / chain.capacity
-    waits = chain.capacity < chain.microbatches
-    return bool((waits & (turns > NEARLY * (chain.f + chain.b + chain.w))).any())
+    return slots_limit_rate(chain, NEARLY)
 
 
 class _Search:

@@ -18,7 +18,7 @@ from pipeloom.ir.problem import Objective, Problem
 from .anneal import anneal_kernel
 from .chain import ROUNDING
 from .construct import Constructor, Rows
-from .greedy import GreedySetting, arrays, tune_kernel
+from .greedy import GreedySetting, tune_kernel
 from .incumbent import Incumbent
 from .rounds import RoundsSetting
 from .setting import Setting
@@ -126,7 +126,7 @@ class Dispatcher:
         hot = self._unit * 10 ** self._rng.uniform(-2.5, 0.0)
         for piece in range(SLICES):
             cost = tune_kernel(
-                *arrays(chain),
+                *chain.arrays,
                 chain.capacity,
                 setting.warm,
                 setting.defer,

@@ -53,15 +53,7 @@ class RoundsSetting:
     def build(self, chain: Chain, order: IntArray, f_end: FloatArray, b_end: FloatArray) -> bool:
         return bool(
             rounds_kernel(
-                chain.microbatches,
-                chain.f,
-                chain.b,
-                chain.w,
-                chain.m_b,
-                chain.m_w,
-                chain.limit,
-                chain.down,
-                chain.up,
+                *chain.arrays,
                 self.warm,
                 self.budget,
                 self.yields,
@@ -147,7 +139,6 @@ def _shapes(warm: IntArray) -> tuple[IntArray, ...]:
 
 @numba.njit(cache=True, nogil=True)
 def rounds_kernel(  # noqa: PLR0917
-    microbatches: int,
     f: FloatArray,
     b: FloatArray,
     w: FloatArray,
@@ -166,7 +157,7 @@ def rounds_kernel(  # noqa: PLR0917
     b_end: FloatArray,  # (S, M) scratch
 ) -> bool:
     """Fills ``order``; False where an F that a B waits for is not there or does not fit."""
-    stages = f.shape[0]
+    stages, microbatches = f_end.shape
     free, idle, held = np.zeros(stages), np.zeros(stages), np.zeros(stages)
     forwards = np.zeros(stages, dtype=np.int64)
     weights = np.zeros(stages, dtype=np.int64)

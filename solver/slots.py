@@ -152,20 +152,31 @@ def turns(chain: Chain) -> tuple[FloatArray, FloatArray]:
 
 def turn(chain: Chain, i: int, q: int) -> float:
     """From the start of B(i, k) to that of F(i, k + K_i + q), at least."""
-    more = np.arange(chain.capacity[i])  # e
-    waiting = most_waiting(chain, i, chain.capacity[i] - more)
-    rest = more * chain.b[i] + np.maximum(0, q + 1 + more - waiting) * chain.w[i]
-    return float((q + 1) * chain.b[i] + q * chain.f[i] + rest.min())
+    return float((q + 1) * chain.b[i] + q * chain.f[i] + _besides(chain, i, q))
 
 
 def slot_wait(chain: Chain) -> FloatArray:
     """From the end of B(i, k) to the start of F(i, k + K_i), at least, shape (S,)."""
-    waits = np.empty(chain.stages)
-    for i in range(chain.stages):
-        later = np.arange(chain.capacity[i])  # e
-        weights = np.maximum(0, 1 + later - most_waiting(chain, i, chain.capacity[i] - later))
-        waits[i] = (later * chain.b[i] + weights * chain.w[i]).min()
-    return waits
+    return np.array([_besides(chain, i, 0) for i in range(chain.stages)])
+
+
+def _besides(chain: Chain, i: int, q: int) -> float:
+    """What a turn has to wait for besides its q + 1 B's and q F's: e further B's, and W's."""
+    more = np.arange(chain.capacity[i])  # e
+    waiting = most_waiting(chain, i, chain.capacity[i] - more)
+    weights = np.maximum(0, q + 1 + more - waiting)
+    return float((more * chain.b[i] + weights * chain.w[i]).min())
+
+
+def turnover(chain: Chain) -> FloatArray:
+    """How long each stage takes a microbatch, at least, once its slots are full, shape (S,)."""
+    return (chain.round_trip + chain.b + slot_wait(chain)) / chain.capacity
+
+
+def slots_limit_rate(chain: Chain, share: float = 1.0) -> bool:
+    """Whether some stage's slots turn over more slowly than in ``share`` of its work."""
+    slow = turnover(chain) > share * (chain.f + chain.b + chain.w)
+    return bool((slow & (chain.capacity < chain.microbatches)).any())
 
 
 def most_waiting(chain: Chain, i: int, held: IntArray) -> FloatArray:

@@ -37,8 +37,6 @@ EXACT_OPS = 400
 FIRST_OPS = 2_000_000
 """How many ops are built in the first schedules, before anything runs side by side."""
 MOST_LANES = 8
-
-
 LONGEST_PAUSE = 7
 """Turns that a search waits at most which finds nothing."""
 

@@ -8,13 +8,31 @@ once: a block that spreads the legs less holds less.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+from pipeloom.ir.problem import Problem
+from pipeloom.ir.schedule import Schedule
+
+from .base import finished, require
+from .folded import Folded
 from .legs import F_UP, Legs, MeanStage
 
 Block = Sequence[tuple[int, int, int, int]]  # by rank: the slots of F down, F up, B down, B up
 _UNIT = MeanStage(t_f=1.0, t_b=1.0, t_w=1.0, delay=0.0, m_w=1.0)  # held until W ends
 _PERIOD = 6
+
+
+class Repeated(Folded, ABC):
+    """A family that repeats one block; the block is all that is its own."""
+
+    @abstractmethod
+    def block(self, ranks: int) -> Block: ...
+
+    def build(self, problem: Problem) -> Schedule:
+        require(self.name, self.supports(problem))
+        legs = repeat(self.block(problem.ranks), problem.microbatches)
+        return finished(problem, legs.order, self.name)
 
 
 def repeat(block: Block, microbatches: int) -> Legs:

@@ -21,6 +21,7 @@ Any M: where P does not divide it some ranks have one microbatch fewer; for M < 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
@@ -35,14 +36,14 @@ from pipeloom.ir.schedule import Schedule, Transfer, TravelKind
 from .base import finished, not_round_robin, require, round_robin
 
 
-class Ring:
+class Ring(ABC):
     """What these families share; one of them adds ``name``, ``summary`` and :meth:`phases`."""
 
     name: str
 
+    @abstractmethod
     def phases(self, ranks: int, k: int) -> Iterator[tuple[int, OpKind, int]]:
         """Phase, kind and stage of each op of a rank's k-th microbatch."""
-        raise NotImplementedError
 
     def problem(
         self,

@@ -17,33 +17,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipeloom.ir.problem import Problem
-from pipeloom.ir.schedule import Schedule
-
-from .base import finished, require
-from .folded import Folded
-from .repeated_block import Block, repeat
+from .repeated_block import Block, Repeated
 
 
 @dataclass(frozen=True)
-class VHalf(Folded):
+class VHalf(Repeated):
     name: str = "v-half"
     summary: str = "two chunks a rank in a V: half of 1F1B's memory, half of its bubble"
 
-    def build(self, problem: Problem) -> Schedule:
-        require(self.name, self.supports(problem))
-        legs = repeat(_block(problem.ranks), problem.microbatches)
-        return finished(problem, legs.order, self.name)
-
-
-def _block(ranks: int) -> Block:
-    apart = 0 if ranks % 2 else 3  # else F's and B's would meet in one slot
-    return [
-        (
-            2 * rank,
-            3 * ranks - 2 - rank,
-            3 * ranks - 1 + apart + 2 * rank,
-            6 * ranks - 2 + apart - rank,
-        )
-        for rank in range(ranks)
-    ]
+    def block(self, ranks: int) -> Block:
+        apart = 0 if ranks % 2 else 3  # else F's and B's would meet in one slot
+        return [
+            (
+                2 * rank,
+                3 * ranks - 2 - rank,
+                3 * ranks - 1 + apart + 2 * rank,
+                6 * ranks - 2 + apart - rank,
+            )
+            for rank in range(ranks)
+        ]

@@ -16,28 +16,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipeloom.ir.problem import Problem
-from pipeloom.ir.schedule import Schedule
-
-from .base import finished, require
-from .folded import Folded
-from .repeated_block import Block, repeat
+from .repeated_block import Block, Repeated
 
 
 @dataclass(frozen=True)
-class VMin(Folded):
+class VMin(Repeated):
     name: str = "v-min"
     summary: str = "two chunks a rank in a V: a third of 1F1B's memory, two thirds of its bubble"
 
-    def build(self, problem: Problem) -> Schedule:
-        require(self.name, self.supports(problem))
-        legs = repeat(_block(problem.ranks), problem.microbatches)
-        return finished(problem, legs.order, self.name)
-
-
-def _block(ranks: int) -> Block:
-    apart = 0 if ranks % 3 else 2  # else F's and B's would meet in one slot
-    return [
-        (rank, 2 * ranks - 1 - rank, 2 * ranks + apart + rank, 4 * ranks - 1 + apart - rank)
-        for rank in range(ranks)
-    ]
+    def block(self, ranks: int) -> Block:
+        apart = 0 if ranks % 3 else 2  # else F's and B's would meet in one slot
+        return [
+            (rank, 2 * ranks - 1 - rank, 2 * ranks + apart + rank, 4 * ranks - 1 + apart - rank)
+            for rank in range(ranks)
+        ]
