@@ -6,6 +6,8 @@ import argparse
 import math
 import re
 
+from .placements import placement_choice
+
 # more microbatches than anyone runs; arrays of that size would exhaust memory
 MOST_MICROBATCHES = 100_000
 # the exporters' names: importing them here would make every --help wait for NumPy
@@ -71,10 +73,11 @@ def add_solver(
     parser.add_argument(
         "--placement",
         metavar="P",
-        type=chunks,
-        default=1,
-        help="where stages live: linear (stage s on rank s, the default) or interleaved:K "
-        "(stage s on rank s mod P, K stages a rank; a profile of one stage a rank is cut)",
+        type=placement_choice,
+        default="linear",
+        help="where stages live: linear (stage s on rank s, the default), interleaved:K (stage s on "
+        "rank s mod P, K stages a rank), v (down the ranks and back up), wave:K (so K times), or a "
+        "JSON file that lists the rank of each stage; a profile of one stage a rank is cut",
     )
     parser.add_argument(
         "--solver",
@@ -119,19 +122,6 @@ def count(text: str) -> int:
             f"expected a whole number from 1 to {MOST_MICROBATCHES}, got {text!r}"
         )
     return value
-
-
-def chunks(text: str) -> int:
-    """The stages a rank of a placement that the optimizer plans."""
-    name, colon, parameter = text.partition(":")
-    value = _integer(parameter) if colon else None
-    if text == "linear":
-        return 1
-    if name == "interleaved" and value is not None and 1 <= value <= 64:
-        return value
-    raise argparse.ArgumentTypeError(
-        f"expected linear or interleaved:K, which is what optimize plans so far, got {text!r}"
-    )
 
 
 def transformer(text: str) -> dict[str, float]:

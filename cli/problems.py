@@ -49,18 +49,9 @@ def make_problem(args: argparse.Namespace, profile: Profile, memory_limit: float
 
     Raises InputError where the profile's stages do not fit the placement that ``args`` name.
     """
-    from pipeloom.ir.problem import Objective, Placement, Problem
+    from pipeloom.ir.problem import Objective, Problem
 
-    chunks = args.placement
-    if chunks != 1 and profile.num_stages == profile.ranks:
-        profile = profile.split(chunks)
-    if profile.num_stages != chunks * profile.ranks:
-        raise InputError(_misplaced(named(args.profile), profile, chunks))
-    placement = (
-        Placement.linear(profile.ranks)
-        if chunks == 1
-        else Placement.interleaved(profile.ranks, chunks)
-    )
+    profile, placement = args.placement.place(profile, named(args.profile))
     limit = profile.limit_from(memory_limit)
     return Problem(profile, args.microbatches, placement, limit, Objective(args.objective))
 
@@ -78,20 +69,6 @@ def transfer_note(problem: Problem) -> str | None:
     if any(stage.weight_bytes is None for stage in profile.stages):
         return "weight_bytes unknown: transfers counted as free"
     return None
-
-
-def _misplaced(where: str, profile: Profile, chunks: int) -> str:
-    stages, ranks = profile.num_stages, profile.ranks
-    # one entry that stages share is one object
-    shared = stages > 1 and all(stage is profile.stages[0] for stage in profile.stages)
-    key, unit = ("num_stages", "") if shared else ("stages", " entries")
-    expected = f"{ranks}" if chunks == 1 else f"{ranks} (to be cut) or {chunks * ranks}"
-    placement = "linear" if chunks == 1 else f"interleaved:{chunks}"
-    hint = f"; --placement interleaved:{stages // ranks} fits" if stages % ranks == 0 else ""
-    return (
-        f"{where}: {key}: expected {expected}{unit} for the placement {placement} on {ranks} ranks, "
-        f"got {stages}{hint}"
-    )
 
 
 def named(path: str) -> str:

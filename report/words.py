@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from pipeloom.ir.amounts import amount
-from pipeloom.ir.problem import Objective, Passing, Problem
+from pipeloom.ir.problem import Objective, Passing, Placement, Problem
 from pipeloom.ir.schedule import Schedule, Status
 
 from .bars import peak_memory, timed, times
@@ -59,6 +59,9 @@ def scope(problem: Problem) -> str:
         return f"one stage a rank, {travels}"
     if placement.owners == tuple(range(ranks)) * chunks:
         return f"{chunks} stages a rank in turn, {travels}"
+    if chunks % 2 == 0 and placement.owners == Placement.wave(ranks, chunks // 2).owners:
+        shape = "in a V" if chunks == 2 else f"in {chunks // 2} waves"
+        return f"{chunks} stages a rank {shape}, {travels}"
     return f"the same placement, {travels}"
 
 

@@ -234,6 +234,36 @@ def test_stages_that_the_placement_does_not_fit(
     assert pipeloom("optimize", path, "-m", 2, "--placement", "interleaved:3").code == 2
 
 
+@pytest.mark.parametrize(
+    ("owners", "line"),
+    [
+        ([0, 1, 2], "stage 2: expected a rank from 0 to 1, got 2"),
+        ([0, True, 1], "stage 1: expected a rank from 0 to 1, got true"),
+        ({"0": 0, "2": 1}, "1: missing; expected a rank for each stage"),
+        ([], "expected the ranks of all stages, such as [0, 1, 1, 0], got []"),
+        (1, "expected the ranks of all stages, such as [0, 1, 1, 0], got 1"),
+    ],
+)
+def test_a_file_that_is_no_placement(
+    pipeloom: Command, profile: Path, tmp_path: Path, owners: Any, line: str
+) -> None:
+    path = tmp_path / "owners.json"
+    path.write_text(json.dumps(owners))
+    done = pipeloom("optimize", profile, "-m", 2, "--placement", path)
+    assert (done.code, done.out) == (2, "")
+    assert done.err == f"pipeloom: {path}: {line}\n"
+
+
+def test_a_placement_of_other_stages(pipeloom: Command, profile: Path, tmp_path: Path) -> None:
+    path = tmp_path / "owners.json"
+    path.write_text("[0, 1, 1]")
+    done = pipeloom("optimize", profile, "-m", 2, "--placement", path)
+    assert done.code == 2
+    assert done.err == (
+        f"pipeloom: {path}: expected a rank for each of the 2 stages of {profile}, got 3\n"
+    )
+
+
 def test_a_number_too_large_for_a_float(pipeloom: Command, tmp_path: Path) -> None:
     path = tmp_path / "profile.json"
     path.write_text(json.dumps(profile_document()).replace('"t_comm": 0.0', '"t_comm": 1e400'))
@@ -314,9 +344,9 @@ USAGE: dict[str, tuple[list[str], str]] = {
         "expected interleaved-1f1b:K, K a whole number >= 1, got 'interleaved-1f1b:x'",
     ),
     "an unknown placement": (
-        ["optimize", "P", "-m", "2", "--placement", "wave:2"],
-        "argument --placement: expected linear or interleaved:K, which is what optimize plans so far,"
-        " got 'wave:2'",
+        ["optimize", "P", "-m", "2", "--placement", "wave:33"],
+        "argument --placement: expected linear, interleaved:K, v, wave:K or a file of JSON (a name "
+        "with a dot or a slash), at most 64 stages a rank, got 'wave:33'",
     ),
     "weights": (
         ["optimize", "P", "-m", "2", "--passing", "weights"],

@@ -78,12 +78,35 @@ def test_limited_work_gives_the_same_file(pipeloom: Command, profile: Path, tmp_
     assert documents[0] == documents[1]
 
 
-def test_optimize_interleaves_stages(pipeloom: Command, profile: Path) -> None:
+@pytest.mark.parametrize(
+    ("placement", "stages"),
+    [
+        ("interleaved:2", [{0, 2}, {1, 3}]),
+        ("v", [{0, 3}, {1, 2}]),
+        ("wave:2", [{0, 3, 4, 7}, {1, 2, 5, 6}]),
+        ("[0, 1, 1, 0]", [{0, 3}, {1, 2}]),
+        ('{"0": 1, "1": 0}', [{1}, {0}]),
+    ],
+)
+def test_optimize_places_stages(
+    pipeloom: Command, profile: Path, tmp_path: Path, placement: str, stages: list[set[int]]
+) -> None:
+    if placement[0] in "[{":
+        (tmp_path / "owners.json").write_text(placement)
+        placement = str(tmp_path / "owners.json")
     words = ["optimize", profile, "-m", 2, "--time-limit", 2, "-q"]
-    document = pipeloom(*words, "--placement", "interleaved:2").json
-    assert document["stages"] == 4
-    ranks = [{op["stage"] for op in ops} for ops in document["order"]]
-    assert ranks == [{0, 2}, {1, 3}]
+    document = pipeloom(*words, "--placement", placement).json
+    assert [{op["stage"] for op in ops} for ops in document["order"]] == stages
+
+
+def test_ranks_may_have_different_numbers_of_stages(pipeloom: Command, tmp_path: Path) -> None:
+    profile, owners = tmp_path / "profile.json", tmp_path / "owners.json"
+    stage = {"t_f": 1, "t_b": 1, "t_w": 1, "m_b": 1, "m_w": 0.5}
+    profile.write_text(json.dumps(profile_document(stages=[stage] * 3)))
+    owners.write_text("[0, 1, 0]")
+    words = ["optimize", profile, "-m", 2, "--time-limit", 2, "-q"]
+    document = pipeloom(*words, "--placement", owners).json
+    assert [{op["stage"] for op in ops} for ops in document["order"]] == [{0, 2}, {1}]
 
 
 @pytest.mark.parametrize("command", [["optimize"], ["build", "zb-h1"]], ids=lambda words: words[0])
