@@ -66,6 +66,33 @@ class Placement:
         owners = tuple(j % ranks for j in range(microbatches))
         return cls(Passing.WEIGHTS, owners, "round-robin")
 
+    @classmethod
+    def weights_inside(cls, ranks: int, island: int, stages: int, microbatches: int) -> Placement:
+        """Islands of ``island`` consecutive ranks, each with as many consecutive stages.
+
+        Microbatch j is run by the j mod ``island``-th rank of every island: weights travel inside
+        the islands, activations between them. Raises ValueError where there is no such placement.
+        """
+        islands = _islands(ranks, island, "island", ranks // max(1, island), stages)
+        first = [s * islands // stages * island for s in range(stages)]
+        owners = tuple(rank + j % island for rank in first for j in range(microbatches))
+        return cls(Passing.MIXED, owners, f"weights-inside:{island}")
+
+    @classmethod
+    def activations_inside(
+        cls, ranks: int, island: int, stages: int, microbatches: int
+    ) -> Placement:
+        """Islands of ``island`` consecutive ranks, each a pipeline of all stages.
+
+        Microbatch j is run by the j mod P/``island``-th island, whose ranks have as many consecutive
+        stages each: activations travel inside the islands, weights between them. Raises ValueError
+        where there is no such placement.
+        """
+        islands = _islands(ranks, island, "rank", island, stages)
+        rank = [s * island // stages for s in range(stages)]
+        owners = tuple(r + j % islands * island for r in rank for j in range(microbatches))
+        return cls(Passing.MIXED, owners, f"activations-inside:{island}")
+
     def matrix(self, stages: int, microbatches: int) -> IntArray:
         """The rank of each (stage, microbatch), shape (S, M)."""
         owners = np.array(self.owners, dtype=np.int64)
@@ -78,6 +105,15 @@ class Placement:
     def stages_of(self, rank: int) -> tuple[int, ...]:
         """The stages that live on ``rank`` (activation passing)."""
         return tuple(s for s, owner in enumerate(self.owners) if owner == rank)
+
+
+def _islands(ranks: int, island: int, holder: str, holders: int, stages: int) -> int:
+    """How many islands of ``island`` ranks there are; ``holders`` each need stages of their own."""
+    if island < 1 or ranks % island:
+        raise ValueError(f"{ranks} rank(s) do not fall into islands of {island}")
+    if stages < holders:
+        raise ValueError(f"{stages} stage(s) are fewer than one for each {holder} ({holders})")
+    return ranks // island
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 
 from pipeloom.ir.amounts import amount
 from pipeloom.ir.problem import Objective, Passing, Placement, Problem
@@ -52,6 +53,8 @@ def scope(problem: Problem) -> str:
         Passing.WEIGHTS: "weights travelling",
         Passing.MIXED: "activations and weights travelling",
     }[placement.passing]
+    if placement.passing is Passing.MIXED:
+        return _islands(problem) or f"the same placement, {travels}"
     if placement.passing is not Passing.ACTIVATIONS:
         return travels
     chunks = problem.stages // ranks
@@ -63,6 +66,20 @@ def scope(problem: Problem) -> str:
         shape = "in a V" if chunks == 2 else f"in {chunks // 2} waves"
         return f"{chunks} stages a rank {shape}, {travels}"
     return f"the same placement, {travels}"
+
+
+def _islands(problem: Problem) -> str | None:
+    """What travels inside islands of ranks and what between them; None where there are none."""
+    ranks, shape = problem.ranks, (problem.stages, problem.microbatches)
+    for size in (q for q in range(1, ranks + 1) if ranks % q == 0):
+        for inside, between, placed in (
+            ("weights", "activations", Placement.weights_inside),
+            ("activations", "weights", Placement.activations_inside),
+        ):
+            with suppress(ValueError):  # fewer stages than such islands need
+                if placed(ranks, size, *shape).owners == problem.placement.owners:
+                    return f"{inside} travelling inside islands of {size} ranks, {between} between"
+    return None
 
 
 def proof(schedule: Schedule) -> str | None:

@@ -20,11 +20,12 @@ import numpy as np
 
 from pipeloom.ir.costs import Costs
 from pipeloom.ir.ops import FloatArray, IntArray
-from pipeloom.ir.problem import Problem
+from pipeloom.ir.problem import Passing, Problem
 
 from .chain import Chain
 from .crossings import crossings
 from .feasibility import check_feasible
+from .parts import different_parts
 from .slots import slots
 
 
@@ -50,6 +51,9 @@ def lower_bounds(problem: Problem) -> Iterator[Bound]:
     check_feasible(problem)
     for name, general, words in GENERAL:
         yield Bound(general(problem), name, words)
+    if problem.placement.passing is not Passing.ACTIVATIONS:
+        for part in different_parts(problem):
+            yield from lower_bounds(part)  # see parts
     chain = Chain.of(problem)
     if chain is not None:
         lags = chain.lags(problem.objective)

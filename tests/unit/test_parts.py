@@ -1,0 +1,127 @@
+"""A problem in which weights travel falls apart into pipelines that are instances of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeloom.ir.errors import InfeasibleError, InputError
+from pipeloom.ir.ops import Op, OpKind, format_order
+from pipeloom.ir.problem import Objective, Passing, Placement, Problem
+from pipeloom.ir.profile import Link, Links, Profile, StageProfile
+from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.simulate import simulate
+from pipeloom.solver.bounds import lower_bound, lower_bounds
+from pipeloom.solver.families import FAMILIES
+from pipeloom.solver.parts import expanded, groups, merged, parts, whole
+from tests.oracle import exhaustive_optimum
+
+STAGE = StageProfile(1.0, 2.0, 1.0, 1.0, 0.5, 1e6)
+SLOW = Links(Link(0.0, 10.0), ((1, 3, Link(0.0, 1.0)),))
+
+
+def of(placement: Placement, stages: int, microbatches: int, **keys: Any) -> Problem:
+    profile = Profile((STAGE,) * stages, max(placement.owners) + 1, **keys)
+    return Problem(profile, microbatches, placement, profile.limit_from(None))
+
+
+def test_each_member_of_the_islands_has_a_pipeline_of_its_own() -> None:
+    problem = of(Placement.weights_inside(4, 2, 4, 3), 4, 3, links=SLOW)
+    first, second = parts(problem)
+    assert (first.ranks, first.microbatches) == ((0, 2), (0, 2))
+    assert (second.ranks, second.microbatches) == ((1, 3), (1,))
+    assert first.problem.placement.owners == (0, 0, 1, 1)
+    assert first.problem.profile.link_delays(1e6)[0, 1] == 0.1
+    assert second.problem.profile.link_delays(1e6)[0, 1] == 1.0
+
+
+def test_each_island_may_be_a_pipeline() -> None:
+    matrix = tuple(tuple(10.0 * a + b for b in range(4)) for a in range(4))
+    problem = of(Placement.activations_inside(4, 2, 4, 3), 4, 3, t_comm=matrix)
+    first, second = parts(problem)
+    assert (first.ranks, first.microbatches) == ((0, 1), (0, 2))
+    assert (second.ranks, second.microbatches) == ((2, 3), (1,))
+    assert second.problem.profile.t_comm == ((22.0, 23.0), (32.0, 33.0))
+
+
+def test_where_weights_travel_alone_each_rank_is_a_part() -> None:
+    problem = of(Placement.round_robin(3, 5), 3, 5)
+    assert [part.ranks for part in parts(problem)] == [(0,), (1,), (2,)]
+
+
+def test_pipelines_that_cross_are_no_parts_and_give_no_bound() -> None:
+    problem = of(Placement(Passing.MIXED, (0, 1, 1, 1)), 2, 2)
+    with pytest.raises(InputError, match="a rank shares some microbatches"):
+        parts(problem)
+    assert [bound.name for bound in lower_bounds(problem)] == ["work", "critical-path"]
+
+
+def test_merged_stages_and_their_order() -> None:
+    (part,) = parts(of(Placement.weights_inside(2, 1, 4, 2), 4, 2))
+    found = groups(part.problem)
+    assert found == ((0, 1), (2, 3))
+    one = merged(part.problem, found)
+    assert one.profile.stages[0] == StageProfile(2.0, 4.0, 2.0, 2.0, 1.0, 1e6)
+    row = [Op(OpKind.F, 1, 0), Op(OpKind.B, 1, 0), Op(OpKind.W, 1, 0)]
+    assert format_order(expanded(row, (2, 3))) == "2F0 3F0 3B0 2B0 3W0 2W0"
+
+
+def test_stages_that_come_back_to_a_rank_are_not_merged() -> None:
+    assert groups(of(Placement.v(2), 4, 2)) is None
+
+
+AMOUNT = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0])
+
+
+@st.composite
+def problems(draw: st.DrawFn, most_ranks: int, most_stages: int, most: int) -> Problem:
+    """Islands of any size, with any delays between any two ranks, where there is enough memory."""
+    ranks = draw(st.integers(1, most_ranks))
+    island = draw(st.sampled_from([q for q in range(1, ranks + 1) if ranks % q == 0]))
+    islands = draw(st.sampled_from([Placement.weights_inside, Placement.activations_inside]))
+    least = ranks // island if islands == Placement.weights_inside else island
+    stages = [
+        StageProfile(*(draw(AMOUNT) for _ in range(4)), 0.0)
+        for _ in range(draw(st.integers(least, max(least, most_stages))))
+    ]
+    count = draw(st.integers(1, most))
+    t_comm = tuple(tuple(draw(AMOUNT) for _ in range(ranks)) for _ in range(ranks))
+    limit = (sum(stage.m_b for stage in stages) * draw(st.sampled_from([1.0, 1.5, 9.0])),) * ranks
+    placement = islands(ranks, island, len(stages), count)
+    objective = draw(st.sampled_from(Objective))
+    return Problem(Profile(tuple(stages), ranks, t_comm), count, placement, limit, objective)
+
+
+@settings(max_examples=100, deadline=None)
+@given(problems(6, 6, 7), st.sampled_from(["gpipe", "1f1b", "zb-h1", "dapple"]))
+def test_a_whole_takes_as_long_as_its_merged_parts_and_holds_no_more(
+    problem: Problem, family: str
+) -> None:
+    found, plans = [], []
+    for part in parts(problem):
+        of = groups(part.problem)
+        assert of is not None
+        try:
+            plan = FAMILIES[family].build(merged(part.problem, of))
+        except InfeasibleError:
+            return
+        rows = [expanded(plan.ops(rank), group) for rank, group in enumerate(of)]
+        found.append((part, rows))
+        plans.append(plan.timing)
+    timing = simulate(Schedule.of(problem, whole(problem, found), family))
+    for objective in Objective:
+        parted = max(plan.cost(objective) for plan in plans if plan is not None)
+        assert timing.cost(objective) == pytest.approx(parted)
+    held = max(max(plan.peak_memory) for plan in plans if plan is not None)
+    assert max(timing.peak_memory) <= held * (1 + 1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(4, 3, 3))
+def test_no_bound_is_above_the_best_of_all_orders(problem: Problem) -> None:
+    """Weights that are there at once: the parts are independent, the dearest one's optimum is the whole's."""
+    best = max(exhaustive_optimum(part.problem) for part in parts(problem))
+    assert lower_bound(problem).value <= best * (1 + 1e-9)
