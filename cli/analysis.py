@@ -17,7 +17,7 @@ from pipeloom.ir.problem import Objective, Passing
 from pipeloom.ir.profile import Profile
 from pipeloom.ir.schedule import Schedule, Timing
 from pipeloom.ir.simulate import simulate
-from pipeloom.ir.traffic import traffic
+from pipeloom.ir.traffic import over_wires, traffic
 from pipeloom.solver.families import FAMILIES, build_family
 from pipeloom.solver.formulas import Formula, Instance, formula_of
 
@@ -86,10 +86,10 @@ class Scheme:
 
     @property
     def link_use(self) -> float | None:
-        """The share of the iteration that its bytes take on the busiest link's busier direction.
+        """The share of the iteration that its bytes take on the busiest wire.
 
         None without links. Above 1 the links cannot keep up with the simulated times, in which
-        they carry any number of transfers at once.
+        activations wait for no other message.
         """
         cost = self.timing.cost(self.objective)
         if self._link_time is None or cost <= 0:
@@ -98,15 +98,12 @@ class Scheme:
 
     @cached_property
     def _link_time(self) -> float | None:
-        """Milliseconds that one direction of a link needs for its bytes of an iteration, at most."""
-        links, ranks = self._profile.links, range(self._profile.ranks)
+        """Milliseconds that the busiest wire needs for its bytes of an iteration."""
+        links = self._profile.links
         if links is None:
             return None
-        return max(
-            float(self.traffic[a, b]) / (links.between(a, b).gigabytes_per_second * 1e6)
-            for a in ranks
-            for b in ranks
-        )
+        _, rate = links.matrices(self._profile.ranks)
+        return max(over_wires(self._profile, self.traffic / (rate * 1e6)).values(), default=0.0)
 
     @cached_property
     def footprint(self) -> Footprint:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .ops import FloatArray, IntArray
+from .ops import KIND_MASK, STAGE_MASK, STAGE_SHIFT, FloatArray, IntArray
 from .problem import Problem
 from .profile import Profile
 
@@ -51,6 +51,11 @@ class Costs:
             m_w=np.array([s.m_w for s in stages], dtype=np.float64),
             limit=np.array(problem.memory_limit, dtype=np.float64),
         )
+
+    def of_ops(self, packed: IntArray) -> FloatArray:
+        """How long each of these packed ops takes."""
+        result: FloatArray = self.durations[packed & KIND_MASK, packed >> STAGE_SHIFT & STAGE_MASK]
+        return result
 
 
 def _delays(profile: Profile) -> dict[float | None, FloatArray]:

@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .reading import Reader, is_amount, is_matrix
+from .plain_network import Network, read_network
+from .reading import Reader, is_amount
 
 KINDS = ("F", "B", "W", "BW")
 PASSINGS = ("activations", "weights", "mixed")
@@ -64,29 +65,6 @@ class StageFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Network:
-    """Delays in ms between ranks: ``t_comm`` where there is one, else by link and bytes.
-
-    ``special`` holds (latency, bytes a ms) of each pair that differs from ``link``.
-    """
-
-    t_comm: float | list[list[float]] | None
-    link: tuple[float, float] | None
-    special: dict[tuple[int, int], tuple[float, float]]
-
-    def delay(self, source: int, target: int, size: float) -> float:
-        """Of an activation or its gradient of ``size`` bytes."""
-        if source == target:
-            return 0.0
-        if isinstance(self.t_comm, list):
-            return self.t_comm[source][target]
-        if self.t_comm is not None:
-            return self.t_comm
-        link = self.special.get((source, target), self.link)
-        return link[0] + size / link[1] if link else 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Facts:
     """A schedule document. ``stage_facts`` has one entry that all stages share, or one each."""
 
@@ -124,7 +102,7 @@ def read_facts(document: object, where: str) -> Facts:
         reader.wrong("order", f"{len(lists)} lists", f"{ranks} lists, one a rank")
     reader.finish()  # what follows counts on as many lists as ranks
     stage_facts = _stages(profile, stages)
-    network = _network(profile, ranks)
+    network = read_network(profile, ranks)
     order = [_row(reader, rank, entry) for rank, entry in enumerate(lists)]
     facts = Facts(
         passing,
@@ -169,45 +147,6 @@ def _stage(reader: Reader) -> StageFacts:
         ("activation_bytes", "weight_bytes", "grad_bytes", "optimizer_bytes"),
     )
     return StageFacts(t_f, t_b, t_w, m_b, m_w, activation or 0.0, weight or 0.0)
-
-
-def _network(profile: Reader, ranks: int) -> Network:
-    t_comm = profile.data.get("t_comm")
-    if not (t_comm is None or is_amount(t_comm) or is_matrix(t_comm, ranks)):
-        profile.wrong("t_comm", t_comm, f"a finite number >= 0 or a {ranks} x {ranks} matrix")
-    if not profile.has("links"):
-        return Network(t_comm, None, {})
-    links = profile.child("links")
-    common = _link(links, 0.0)
-    special: dict[tuple[int, int], tuple[float, float]] = {}
-    for i, entry in enumerate(links.items("pairs") if links.has("pairs") else []):
-        if not isinstance(entry, list) or len(entry) != 3:
-            links.wrong(f"pairs[{i}]", entry, "[rank, rank, link]")
-            continue
-        a, b = (_rank(links, f"pairs[{i}][{k}]", entry[k], ranks) for k in (0, 1))
-        where = f"{links.where}: pairs[{i}]"
-        link = _link(Reader(entry[2], where, links.errors), common[0])
-        # of two entries for one pair the first counts
-        special.setdefault((a, b), link)
-        special.setdefault((b, a), link)
-    return Network(t_comm, common, special)
-
-
-def _rank(reader: Reader, key: str, value: object, ranks: int) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < ranks:
-        return value
-    reader.wrong(key, value, f"a rank from 0 to {ranks - 1}")
-    return 0
-
-
-def _link(reader: Reader, latency: float) -> tuple[float, float]:
-    if reader.has("latency"):
-        latency = reader.number("latency")
-    bandwidth = reader.number("gigabytes_per_second")
-    if bandwidth == 0:
-        reader.wrong("gigabytes_per_second", bandwidth, "more than 0")
-        bandwidth = 1.0
-    return latency, bandwidth * 1e6
 
 
 def _limit(reader: Reader, ranks: int) -> list[float]:

@@ -10,7 +10,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from .links import Link, Links, Sharing
 from .ops import FloatArray
+
+__all__ = ["Link", "Links", "Profile", "Sharing", "StageProfile"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,32 +34,6 @@ class StageProfile:
     weight_bytes: float | None = None
     grad_bytes: float | None = None
     optimizer_bytes: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """One link: latency in milliseconds, bandwidth in gigabytes (1e9 bytes) a second."""
-
-    latency: float
-    gigabytes_per_second: float
-
-    def delay(self, size: float) -> float:
-        """Milliseconds to carry ``size`` bytes."""
-        return self.latency + size / (self.gigabytes_per_second * 1e6)
-
-
-@dataclass(frozen=True, slots=True)
-class Links:
-    """The link between any two ranks, and the pairs ``(a, b, link)`` that differ, both directions."""
-
-    default: Link
-    pairs: tuple[tuple[int, int, Link], ...] = ()
-
-    def between(self, a: int, b: int) -> Link:
-        for first, second, link in self.pairs:
-            if {a, b} == {first, second}:
-                return link
-        return self.default
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +72,9 @@ class Profile:
 
     def link_delays(self, size: float) -> FloatArray:
         """Delay of a message of ``size`` bytes over ``links``, shape (P, P); 0 without links."""
-        matrix = np.zeros((self.ranks, self.ranks))
         if self.links is None:
-            return matrix
-        matrix[:] = self.links.default.delay(size)
-        for a, b, link in reversed(self.links.pairs):  # of two for one pair the first counts
-            matrix[a, b] = matrix[b, a] = link.delay(size)
-        np.fill_diagonal(matrix, 0.0)
-        return matrix
+            return np.zeros((self.ranks, self.ranks))
+        return self.links.delays(size, self.ranks)
 
     def split(self, chunks: int) -> Profile:
         """Each stage cut evenly into ``chunks`` consecutive ones; what travels stays as large.

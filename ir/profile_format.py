@@ -8,7 +8,8 @@ from dataclasses import asdict
 from typing import Any
 
 from .errors import InputError
-from .profile import Link, Links, Profile, StageProfile
+from .links import Groups, Link, Links, Sharing
+from .profile import Profile, StageProfile
 from .reading import Reader, is_amount, is_count, is_matrix, read_json, show
 
 PROFILE = "pipeloom.profile"
@@ -20,6 +21,7 @@ MOST_AMOUNT = 1e80  # what millions of ops and delays sum up to is still a numbe
 _SIZES = ("activation_bytes", "weight_bytes", "grad_bytes", "optimizer_bytes")
 _STAGE_KEYS = (*_TIMES, "m_b", "m_w", *_SIZES)
 _LINK_KEYS = ("latency", "gigabytes_per_second")
+_LINKS_KEYS = (*_LINK_KEYS, "pairs", "shared")
 _KEYS = (
     "format", "version", "name", "stages", "num_stages", "ranks", "t_comm", "links",
     "memory_limit", "device_memory",
@@ -60,7 +62,7 @@ def _objects(data: dict[str, Any], where: str) -> Iterator[Reader]:
         yield Reader(entry, f"{where}: stages[{s}]", [], _STAGE_KEYS)
     links = data.get("links")
     if links is not None:
-        yield Reader(links, f"{where}: links", [], (*_LINK_KEYS, "pairs"))
+        yield Reader(links, f"{where}: links", [], _LINKS_KEYS)
         for i, entry in enumerate(links.get("pairs") or []):
             yield Reader(entry[2], f"{where}: links: pairs[{i}]", [], _LINK_KEYS)
 
@@ -138,7 +140,7 @@ def _t_comm(reader: Reader, ranks: int | None) -> float | tuple[tuple[float, ...
 
 def _links(reader: Reader, ranks: int | None) -> Links:
     """``latency`` is 0 where it is absent, and in a pair that of the other links."""
-    links = reader.child("links", (*_LINK_KEYS, "pairs"))
+    links = reader.child("links", _LINKS_KEYS)
     common = _link(links, 0.0)
     pairs = []
     for i, entry in enumerate(links.items("pairs") if links.has("pairs") else []):
@@ -149,7 +151,33 @@ def _links(reader: Reader, ranks: int | None) -> Links:
             continue
         link = _link(Reader(entry[2], where, links.errors, _LINK_KEYS), common.latency)
         pairs.append((entry[0], entry[1], link))
-    return Links(common, tuple(pairs))
+    return Links(common, tuple(pairs), _shared(links, ranks))
+
+
+def _shared(links: Reader, ranks: int | None) -> Sharing | Groups:
+    if not links.has("shared"):
+        return Sharing.PAIRS
+    value, names = links.data["shared"], [kind.value for kind in Sharing]
+    if value in names:
+        return Sharing(value)
+    if not isinstance(value, list):
+        links.wrong("shared", value, f"{', '.join(names)} or a list of groups of pairs")
+        return Sharing.PAIRS
+    return tuple(_group(links, k, group, ranks) for k, group in enumerate(value))
+
+
+def _group(links: Reader, k: int, group: Any, ranks: int | None) -> tuple[tuple[int, int], ...]:
+    """The pairs of ranks, sender first, that share one wire."""
+    given = "" if ranks is None else f" from 0 to {ranks - 1}"
+    if not isinstance(group, list):
+        links.wrong(f"shared[{k}]", group, "a list of pairs [from rank, to rank]")
+        return ()
+    for i, pair in enumerate(group):
+        sound = isinstance(pair, list) and len(pair) == 2 and _are_ranks(pair, ranks)
+        if not sound or pair[0] == pair[1]:
+            links.wrong(f"shared[{k}][{i}]", pair, f"[rank, another rank]{given}")
+            return ()
+    return tuple((a, b) for a, b in group)
 
 
 def _are_ranks(values: list[Any], ranks: int | None) -> bool:
@@ -199,11 +227,19 @@ def dump_profile(profile: Profile) -> dict[str, Any]:
         document["links"] = asdict(profile.links.default) | {
             "pairs": [[a, b, asdict(link)] for a, b, link in profile.links.pairs]
         }
+        if profile.links.shared is not Sharing.PAIRS:
+            document["links"]["shared"] = _dump_shared(profile.links.shared)
     for key in ("memory_limit", "device_memory"):
         limit = getattr(profile, key)
         if limit is not None:
             document[key] = finite(limit)
     return document
+
+
+def _dump_shared(shared: Sharing | Groups) -> Any:
+    if isinstance(shared, Sharing):
+        return shared.value
+    return [[list(pair) for pair in group] for group in shared]
 
 
 def _known(values: dict[str, Any]) -> dict[str, Any]:

@@ -6,8 +6,10 @@ import numpy as np
 
 from .ops import FloatArray
 from .problem import Problem
+from .profile import Profile
 from .schedule import Schedule
 from .travel import size
+from .wires import occupied
 
 
 def traffic(schedule: Schedule) -> FloatArray:
@@ -22,6 +24,19 @@ def traffic(schedule: Schedule) -> FloatArray:
     for t in schedule.transfers:
         sent[t.source, t.target] += size(problem.profile, t.kind, t.stage)
     return sent
+
+
+def over_wires(profile: Profile, amounts: FloatArray) -> dict[str, float]:
+    """What of ``amounts``, from rank (row) to rank, shape (P, P), goes over each wire, summed.
+
+    Wires that carry nothing, and all where the profile has no links, are left out.
+    """
+    pairs: list[tuple[int, int]] = [(int(a), int(b)) for a, b in np.argwhere(amounts)]
+    result: dict[str, float] = {}
+    for pair, wires in zip(pairs, occupied(profile, pairs), strict=True):
+        for wire in wires:
+            result[wire] = result.get(wire, 0.0) + float(amounts[pair])
+    return result
 
 
 def _activations(problem: Problem) -> FloatArray:

@@ -2,8 +2,8 @@
 
 For every stage: its weights set out from one rank, its owner; each copy's transfers join up; every
 F and B has the weights, on the owner or in a copy that has come before; every weight gradient that a rank computes leaves it once, with the next accumulator D that does, or is the
-owner's own; every D ends at the owner; and every transfer starts exactly when its rule allows and
-takes exactly as long as the profile says.
+owner's own; every D ends at the owner; and every transfer starts exactly when its rule allows,
+those over one wire one after the other as listed, and takes exactly as long as the profile says.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
+
+from .plain_network import Network, read_network
+from .reading import Reader
 
 _TOLERANCE = 1e-9
 
@@ -58,9 +61,7 @@ def verify_transfers(document: dict[str, Any]) -> list[str]:
         owner = _owner(document, stage, weights, sums, problems)
         problems += _missing_weights(document, stage, owner, weights)
         problems += _lost_gradients(document, stage, owner, sums)
-    for journey in items.values():
-        problems += _wrong_times(document, journey)
-    return problems
+    return problems + _wrong_times(document, moves)
 
 
 def arrivals(document: dict[str, Any]) -> dict[tuple[int, int], float]:
@@ -192,44 +193,37 @@ def _lost_gradients(
     return problems
 
 
-def _wrong_times(document: dict[str, Any], journey: list[_Move]) -> list[str]:
+def _wrong_times(document: dict[str, Any], moves: list[_Move]) -> list[str]:
     problems = []
     order = document["order"]
-    there = 0.0
-    for move in journey:
-        start = there
+    network = read_network(Reader(document["profile"], "profile", []), document["ranks"])
+    came: dict[tuple[str, int, int], float] = {}  # by item: when its last transfer ends
+    free: dict[object, float] = {}  # by wire: when its last transfer ends
+    for move in moves:
+        item = move.tensor, move.stage, move.copy
+        wires = network.wires(move.source, move.target)
+        start = max([came.get(item, 0.0), *(free.get(wire, 0.0) for wire in wires)])
         if move.after > 0:
             start = max(start, order[move.source][move.after - 1]["end"])
         if move.room > 0:
             start = max(start, order[move.target][move.room - 1]["end"])
-        end = move.start + _delay(document["profile"], move)
+        end = move.start + _delay(document["profile"], network, move)
         if not _close(move.start, start):
             problems.append(f"{move}: starts at {move.start:g}, by the rule at {start:g}")
         if not _close(move.end, end):
             problems.append(f"{move}: ends at {move.end:g}, by its delay at {end:g}")
-        there = move.end
+        came[item] = move.end
+        free.update(dict.fromkeys(wires, move.end))
     return problems
 
 
-def _delay(profile: dict[str, Any], move: _Move) -> float:
-    links, t_comm = profile.get("links"), profile.get("t_comm")
-    if links is None:
-        if isinstance(t_comm, list):
-            return float(t_comm[move.source][move.target])
-        return float(t_comm or 0.0)
+def _delay(profile: dict[str, Any], network: Network, move: _Move) -> float:
     stages = profile["stages"]
     sizes = stages[move.stage if len(stages) > 1 else 0]
     size = sizes.get("weight_bytes")
     if move.tensor == "gradient" and sizes.get("grad_bytes") is not None:
         size = sizes["grad_bytes"]
-    latency, link = links.get("latency"), links
-    for a, b, other in links.get("pairs") or []:
-        if {a, b} == {move.source, move.target}:
-            link = other
-            break  # of two entries for one pair the first counts
-    if link.get("latency") is not None:
-        latency = link["latency"]
-    return float((latency or 0.0) + (size or 0.0) / (link["gigabytes_per_second"] * 1e6))
+    return network.travel_delay(move.source, move.target, size or 0.0)
 
 
 def _close(a: float, b: float) -> bool:

@@ -172,4 +172,4 @@ def _quicker(links: Links, share: float) -> Links:
         return Link(link.latency * share, link.gigabytes_per_second / share)
 
     pairs = tuple((a, b, quicker(link)) for a, b, link in links.pairs)
-    return Links(quicker(links.default), pairs)
+    return replace(links, default=quicker(links.default), pairs=pairs)

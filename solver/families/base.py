@@ -12,6 +12,7 @@ from pipeloom.ir.ops import Op, OpKind
 from pipeloom.ir.problem import Objective, Passing, Placement, Problem
 from pipeloom.ir.profile import Profile
 from pipeloom.ir.schedule import Schedule, Transfer
+from pipeloom.ir.sending_order import in_sending_order
 from pipeloom.ir.simulate import timed
 
 _TOLERANCE = 1e-9  # relative, on memory: sums of M_B and M_W are rounded
@@ -123,9 +124,12 @@ def finished(
 ) -> Schedule:
     """The timed schedule of a family's order, one iterable of ops a rank.
 
+    Where the profile has links, its transfers are listed in the order in which the wires can
+    carry them first come, first served.
     Raises InfeasibleError, naming the rank that needs most, where it exceeds the memory limit.
     """
-    schedule = timed(replace(Schedule.of(problem, order, name), transfers=tuple(transfers)))
+    listed = replace(Schedule.of(problem, order, name), transfers=tuple(transfers))
+    schedule = timed(in_sending_order(listed))
     assert schedule.timing is not None
     peak, limit = schedule.timing.peak_memory, problem.memory_limit
     over = [r for r in range(problem.ranks) if peak[r] > limit[r] * (1 + _TOLERANCE)]

@@ -18,9 +18,9 @@ Traffic: all weights twice and all gradients once a microbatch, but for the stag
 with equal stages (P-1)/P of three models to and from each rank, as an all-gather before F and B
 and a reduce-scatter after have. The bytes of a rank are the same as where each stage is cut in P,
 and so are the weights, gradients and optimizer states that it keeps; but at one moment one owner
-sends to all others, where a cut stage would leave all ranks at once. Links carry any number of
-transfers at once here, so the simulator's time for one gather is that of a whole stage over one
-link, P/(P-1) of an all-gather's by a ring.
+sends to all others, where a cut stage would leave all ranks at once. Where each pair of ranks has
+a wire of its own, one gather takes what a whole stage takes over one link, P/(P-1) of an all-gather
+by a ring; where an owner has one wire out, P - 1 times that.
 
 Without delays there is no bubble where P divides M. Memory: the activations of one microbatch.
 """

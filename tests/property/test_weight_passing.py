@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,18 +16,30 @@ from pipeloom.compiler import compile_schedule, weight_passes
 from pipeloom.compiler.passes.compute import compute
 from pipeloom.ir.errors import InvalidScheduleError
 from pipeloom.ir.files import dump_schedule, parse_schedule
+from pipeloom.ir.links import Groups, Link, Links, Sharing
 from pipeloom.ir.problem import Objective
-from pipeloom.ir.profile import Link, Links, Profile, StageProfile
+from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.ir.schedule import Schedule, Transfer, TravelKind
+from pipeloom.ir.sending_order import in_sending_order
 from pipeloom.ir.simulate import simulate, timed
-from pipeloom.ir.travel import owned
+from pipeloom.ir.travel import journeys, owned
 from pipeloom.ir.verify import verify_schedule
 from pipeloom.solver.families import build_family
 from tests.families import TRAVELLING, fits
+from tests.plain_wires import listed_times
 from tests.weight_machine import WeightMachine
 
 TIMES = st.sampled_from([0.0, 0.1, 1.0, 1.7, 3.0])
 SEEDS = st.integers(0, 2**32)
+
+
+def sharing(ranks: int) -> st.SearchStrategy[Sharing | Groups]:
+    """Any way of sharing wires, a few random groups among them."""
+    apart = [(a, b) for a in range(ranks) for b in range(ranks) if a != b]
+    groups = (
+        st.lists(st.lists(st.sampled_from(apart)).map(tuple)).map(tuple) if apart else st.just(())
+    )
+    return st.sampled_from(Sharing) | groups
 
 
 @st.composite
@@ -35,7 +49,9 @@ def profiles(draw: st.DrawFn) -> Profile:
         StageProfile(*draw(st.tuples(TIMES, TIMES, TIMES)), weight_bytes=draw(TIMES) * 1e6)
         for _ in range(ranks)
     ]
-    links = draw(st.none() | st.builds(lambda latency: Links(Link(latency, 1.0)), TIMES))
+    links = draw(
+        st.none() | st.builds(Links, st.builds(Link, TIMES, st.just(1.0)), shared=sharing(ranks))
+    )
     return Profile(tuple(stages), ranks, t_comm=draw(TIMES), links=links)
 
 
@@ -169,3 +185,29 @@ def test_the_makespan_is_at_most_the_published_one(
         least = ranks * (t_f + t_b + t_w) + (count - 1) * max(t_f, t_b + t_w)
         assert timing.makespan == pytest.approx(least)
         assert timing.makespan <= published
+
+
+@settings(max_examples=100, deadline=None)
+@given(schedules())
+def test_transfers_start_when_plain_loops_say(schedule: Schedule) -> None:
+    assert schedule.timing is not None
+    found = schedule.timing.transfers
+    expected = np.array(listed_times(schedule)).reshape(-1, 2)
+    assert np.allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(schedules(), SEEDS)
+def test_sending_order_runs_whatever_the_list_was(schedule: Schedule, seed: int) -> None:
+    """However the items are listed, each in its own order: first come, first served is one order."""
+    random, transfers = Random(seed), schedule.transfers
+    waiting = [deque(indices) for indices in journeys(transfers).values()]
+    mixed = []
+    while waiting:
+        item = random.choice(waiting)
+        mixed.append(transfers[item.popleft()])
+        waiting = [item for item in waiting if item]
+    listed = in_sending_order(replace(schedule, transfers=tuple(mixed), timing=None))
+    assert verify_schedule(dump_schedule(timed(listed))) == []
+    again = in_sending_order(listed)
+    assert np.array_equal(simulate(again).transfers, simulate(listed).transfers)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -8,8 +9,9 @@ import pytest
 from pipeloom.ir.errors import InvalidScheduleError
 from pipeloom.ir.ops import parse_order
 from pipeloom.ir.problem import Placement, Problem
-from pipeloom.ir.profile import Link, Links, Profile, StageProfile
+from pipeloom.ir.profile import Link, Links, Profile, Sharing, StageProfile
 from pipeloom.ir.schedule import Schedule, Transfer, TravelKind
+from pipeloom.ir.sending_order import in_sending_order
 from pipeloom.ir.simulate import simulate
 from pipeloom.ir.travel import owners, previous
 
@@ -134,3 +136,80 @@ def test_a_transfer_blocks_its_sender() -> None:
         simulate(two_ranks(replace(there, blocks=0)))
     with pytest.raises(InvalidScheduleError, match=r"after 1, blocks 4, room 0, before 0 are not"):
         simulate(two_ranks(replace(there, blocks=4)))
+
+
+def four_ranks(shared: object, *transfers: Transfer) -> list[list[float]]:
+    """When transfers of 2 ms run between four ranks that compute nothing that matters."""
+    links = Links(Link(0.0, 1.0), shared=shared)  # type: ignore[arg-type]
+    profile = Profile((STAGE,), 4, links=links)
+    problem = Problem(profile, 4, Placement.round_robin(4, 4), (math.inf,) * 4)
+    order = [parse_order(f"0F{j} 0B{j} 0W{j}") for j in range(4)]
+    schedule = replace(Schedule.of(problem, order, "test"), transfers=transfers)
+    found: list[list[float]] = simulate(schedule).transfers.tolist()
+    return found
+
+
+def test_transfers_over_one_wire_run_in_list_order() -> None:
+    first = Transfer(W, 0, 0, 0, 1, after=1, before=3)  # not before 2
+    second = Transfer(W, 0, 1, 0, 1, after=0, before=3)
+    assert four_ranks(Sharing.PAIRS, first, second) == [[2.0, 4.0], [4.0, 6.0]]
+    assert four_ranks(Sharing.PAIRS, second, first) == [[0.0, 2.0], [2.0, 4.0]]
+
+
+def test_what_shares_a_wire_waits_and_what_does_not_runs_at_once() -> None:
+    pairs = ((0, 1), (0, 2), (1, 2), (2, 0), (0, 3))
+    moves = [Transfer(W, 0, k, a, b, after=0, before=3) for k, (a, b) in enumerate(pairs)]
+    at_once, next_2, next_4 = [0.0, 2.0], [2.0, 4.0], [4.0, 6.0]
+    assert four_ranks(Sharing.PAIRS, *moves) == [at_once] * 5
+    # rank 0 sends three, rank 2 is sent two
+    assert four_ranks(Sharing.PORTS, *moves) == [at_once, next_2, next_4, at_once, next_4]
+    # 0 to 2 goes by 1, over both wires at once; 2 to 0 by 3
+    assert four_ranks(Sharing.RING, *moves) == [at_once, next_2, next_4, at_once, at_once]
+    group = ((0, 1), (2, 0), (0, 3))
+    assert four_ranks((group,), *moves) == [at_once, at_once, at_once, next_2, next_4]
+
+
+def test_without_links_nothing_waits_for_a_wire() -> None:
+    moves = [Transfer(W, 0, k, 0, 1, after=0, before=3) for k in range(3)]
+    assert simulate(two_ranks(*moves, t_comm=2.0)).transfers.tolist() == [[0.0, 2.0]] * 3
+
+
+def test_a_list_that_deadlocks_is_named_and_sending_order_mends_it() -> None:
+    links = Links(Link(0.0, 1.0), shared=(((0, 1), (1, 0)),))
+    home = Transfer(D, 0, 0, 1, 0, after=3, before=3)
+    there = Transfer(W, 0, 0, 0, 1, after=0, before=0)
+    schedule = two_ranks(home, there, links=links)
+    with pytest.raises(InvalidScheduleError) as error:
+        simulate(schedule)
+    assert error.value.violations == (
+        "rank 1 can never start 0F1 (its op 0): waits for weight 0 copy 0 from rank 0 to 1 "
+        "(listed after gradient 0 copy 0 from rank 1 to 0, with which it shares a wire)",
+    )
+    mended = in_sending_order(schedule)
+    assert mended.transfers == (there, home)
+    assert simulate(mended).transfers.tolist() == [[0.0, 2.0], [8.0, 10.0]]
+
+
+def test_sending_order_is_first_come_first_served() -> None:
+    """All from rank 0 to 1: ready at 5, at 0, at 0 and, once the third is back at 6, at 6."""
+    late = Transfer(W, 0, 0, 0, 1, after=2, before=3)
+    first = Transfer(W, 0, 1, 0, 1, after=0, before=3)
+    second = Transfer(W, 0, 2, 0, 1, after=0, before=3)
+    back = Transfer(W, 0, 2, 1, 0, after=0, before=3)
+    again = Transfer(W, 0, 2, 0, 1, after=0, before=3)
+    schedule = in_sending_order(
+        two_ranks(late, first, second, back, again, links=Links(Link(0.0, 1.0)))
+    )
+    assert schedule.transfers == (first, second, back, late, again)
+    assert simulate(schedule).transfers.tolist() == [
+        [0.0, 2.0], [2.0, 4.0], [4.0, 6.0], [5.0, 7.0], [7.0, 9.0]
+    ]  # fmt: skip
+
+
+def test_sending_order_leaves_a_cycle_for_the_simulator_to_name() -> None:
+    there = Transfer(W, 0, 0, 0, 1, after=1, before=0)
+    back = Transfer(D, 0, 0, 1, 0, after=1, before=0)
+    schedule = in_sending_order(two_ranks(there, back, links=Links(Link(0.0, 1.0))))
+    assert set(schedule.transfers) == {there, back}
+    with pytest.raises(InvalidScheduleError, match="rank 0 can never start 0F0"):
+        simulate(schedule)

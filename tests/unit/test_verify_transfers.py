@@ -96,7 +96,7 @@ def ignore_room(valid: Document) -> None:
         ),
         (break_the_chain, ["its copy is on rank 0 then"]),
         (start_late, ["(weight 0 copy 0, rank 0 to 1): starts at 1.5, by the rule at 1"]),
-        (be_instant, ["(gradient 0 copy 0, rank 1 to 0): ends at 16.5, by its delay at 17"]),
+        (be_instant, ["(gradient 0 copy 0, rank 1 to 0): ends at 17.5, by its delay at 18"]),
         (ignore_room, ["by the rule at"]),
     ],
 )
@@ -112,9 +112,9 @@ def test_damage_is_named(damage: Callable[[Document], None], violations: list[st
     ("key", "value", "words"),
     [
         ("stage", 2, "stage: expected less than 2, got 2"),
-        ("to", 2, "goes from rank 0 to 2; there are 2 ranks"),
-        ("to", 0, "goes from rank 0 to itself"),
-        ("after", 9, "after: expected at most 8, the number of rank 0's ops, got 9"),
+        ("to", 2, "goes from rank 1 to 2; there are 2 ranks"),
+        ("to", 1, "goes from rank 1 to itself"),
+        ("after", 9, "after: expected at most 8, the number of rank 1's ops, got 9"),
     ],
 )
 def test_a_transfer_out_of_range_is_named(key: str, value: object, words: str) -> None:

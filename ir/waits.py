@@ -1,0 +1,127 @@
+"""What waits for what: the edges between the ops and the transfers of a schedule.
+
+Nodes are numbered: the ops first, rank after rank, then the transfers as listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from .costs import Costs
+from .errors import InvalidScheduleError
+from .ops import (
+    KIND_MASK,
+    MICROBATCH_SHIFT,
+    STAGE_MASK,
+    STAGE_SHIFT,
+    FloatArray,
+    IntArray,
+    Op,
+    OpKind,
+)
+from .schedule import Schedule
+from .travel import previous
+
+Edges: TypeAlias = tuple[IntArray, IntArray, FloatArray]  # from node, to node, delay
+
+
+def edges_of(pairs: Sequence[tuple[int, int]]) -> Edges:
+    """Edges without delay."""
+    array = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    return array[:, 0], array[:, 1], np.zeros(len(array))
+
+
+def check_ranges(schedule: Schedule) -> None:
+    """Raises InvalidScheduleError, naming each transfer that is out of range."""
+    lengths = [len(ops) for ops in schedule.order]
+    ranks, stages = len(lengths), schedule.problem.stages
+    errors = []
+    for i, t in enumerate(schedule.transfers):
+        if t.source >= ranks or t.target >= ranks or t.stage >= stages:
+            errors.append(f"transfers[{i}]: {t} is outside {ranks} ranks and {stages} stages")
+        elif (
+            max(t.after, t.blocks or 0) > lengths[t.source]
+            or max(t.room, t.before) > lengths[t.target]
+        ):
+            blocks = "" if t.blocks is None else f"blocks {t.blocks}, "
+            errors.append(
+                f"transfers[{i}]: {t}: after {t.after}, {blocks}room {t.room}, before {t.before} are not"
+                f" within the {lengths[t.source]} and {lengths[t.target]} ops of its ranks"
+            )
+    if errors:
+        raise InvalidScheduleError(errors)
+
+
+def chain(offsets: IntArray) -> Edges:
+    """Each op after the one before it on its rank."""
+    later = np.setdiff1d(np.arange(1, offsets[-1]), offsets)
+    return later - 1, later, np.zeros(len(later))
+
+
+def inputs(schedule: Schedule, flat: IntArray, costs: Costs) -> list[Edges]:
+    """Each op after the ops that make its inputs. Raises where such an op is missing."""
+    stages, microbatches = costs.owner.shape
+    kind, stage, microbatch = (
+        flat & KIND_MASK,
+        flat >> STAGE_SHIFT & STAGE_MASK,
+        flat >> MICROBATCH_SHIFT,
+    )
+    makes = np.where(kind == OpKind.BW, OpKind.B, kind)
+    node = np.full((3, stages, microbatches), -1)
+    node[makes, stage, microbatch] = np.arange(len(flat))
+
+    def edges(ops: IntArray, made: OpKind, shift: int, delays: FloatArray | None) -> Edges:
+        s, j = stage[ops], microbatch[ops]
+        lags = np.zeros(len(ops)) if delays is None else delays[s, j]
+        return node[made, s + shift, j], ops, lags
+
+    forward, backward = makes == OpKind.F, makes == OpKind.B
+    result = [
+        edges(np.flatnonzero(forward & (stage > 0)), OpKind.F, -1, costs.into_f),
+        edges(np.flatnonzero(backward), OpKind.F, 0, None),
+        edges(np.flatnonzero(backward & (stage < stages - 1)), OpKind.B, 1, costs.into_b),
+        edges(np.flatnonzero(makes == OpKind.W), OpKind.B, 0, None),
+    ]
+    lost = np.concatenate([to[origin < 0] for origin, to, _ in result])
+    if len(lost):
+        names = [str(Op.unpack(op)) for op in flat[np.sort(lost)].tolist()]
+        raise InvalidScheduleError(
+            [f"{name} can never start: its input is never made" for name in names]
+        )
+    return result
+
+
+def travel(schedule: Schedule, offsets: list[int]) -> Edges:
+    """Each transfer after what it waits for, and each op after the transfers that it needs."""
+    transfers, ops = schedule.transfers, offsets[-1]
+    pairs: list[tuple[int, int]] = []
+    for i, (t, earlier) in enumerate(zip(transfers, previous(transfers), strict=True)):
+        if earlier is not None:
+            pairs.append((ops + earlier, ops + i))
+        if t.after > 0:
+            pairs.append((offsets[t.source] + t.after - 1, ops + i))
+        if t.room > 0:
+            pairs.append((offsets[t.target] + t.room - 1, ops + i))
+        if offsets[t.target] + t.before < offsets[t.target + 1]:
+            pairs.append((ops + i, offsets[t.target] + t.before))
+        if t.blocks is not None and offsets[t.source] + t.blocks < offsets[t.source + 1]:
+            pairs.append((ops + i, offsets[t.source] + t.blocks))
+    return edges_of(pairs)
+
+
+def by_origin(
+    edges: Sequence[Edges], nodes: int
+) -> tuple[IntArray, IntArray, FloatArray, IntArray]:
+    """All edges by the node that they leave, and how many lead into each node.
+
+    ``first``: (N + 1,), where each node's edges begin; then the node that each leads to, its
+    delay, and (N,) the edges into each node.
+    """
+    origin, to, delay = (np.concatenate(parts) for parts in zip(*edges, strict=True))
+    order = np.argsort(origin, kind="stable")
+    first = np.concatenate([[0], np.cumsum(np.bincount(origin, minlength=nodes))])
+    missing = np.bincount(to, minlength=nodes).astype(np.int64)
+    return first.astype(np.int64), to[order], delay[order].astype(np.float64), missing
