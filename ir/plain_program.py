@@ -56,7 +56,7 @@ Message = tuple[int, int]  # from rank, to rank
 
 @dataclass(frozen=True, slots=True)
 class ProgramFacts:
-    """A program document. ``buffers``: (kind, stage) of each; ``owners``: rank of each stage.
+    """A program document. ``buffers``: (kind, stage) of each; ``owners``: the ranks that step each stage.
 
     ``messages``: what must travel, from the schedule alone. ``homes``: where each op first runs,
     a BW under B and W as well. ``earlier``, ``later``: of a transfer, the one
@@ -69,7 +69,7 @@ class ProgramFacts:
     homes: dict[tuple[str, int, int], Run]
     moves: list[Move]
     messages: dict[Named, Message]
-    owners: dict[int, int]
+    owners: dict[int, tuple[int, ...]]
     earlier: dict[int, int]
     later: dict[int, int]
 
@@ -190,15 +190,16 @@ def _later(moves: list[Move]) -> dict[int, int]:
     return {before: after for journey in journeys.values() for before, after in pairwise(journey)}
 
 
-def _owners(schedule: Facts, moves: list[Move]) -> dict[int, int]:
-    """Who steps each stage: where its weights set out, or its gradient ends, or who runs it."""
-    owners: dict[int, int] = {}
+def _owners(schedule: Facts, moves: list[Move]) -> dict[int, tuple[int, ...]]:
+    """Who steps each stage: where its weights set out, or its gradient ends, or all who run it."""
+    owners: dict[int, tuple[int, ...]] = {}
     for move in moves:
         if move.tensor == "weight":
-            owners.setdefault(move.stage, move.source)
+            owners.setdefault(move.stage, (move.source,))
     for move in reversed(moves):
         if move.tensor == "gradient":
-            owners.setdefault(move.stage, move.target)
+            owners.setdefault(move.stage, (move.target,))
+    users: defaultdict[int, set[int]] = defaultdict(set)
     for run in schedule.runs:
-        owners.setdefault(run.stage, run.rank)
-    return owners
+        users[run.stage].add(run.rank)
+    return {stage: tuple(sorted(ranks)) for stage, ranks in users.items()} | owners

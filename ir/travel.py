@@ -44,7 +44,7 @@ def owners(schedule: Schedule) -> tuple[int, ...]:
     """The rank of each stage's true weights and optimizer state, shape (S,).
 
     It is where the weights set out and D ends; a stage of which nothing travels is owned by the
-    rank that runs it.
+    rank that runs it (where several do, see :func:`holders`, by that of microbatch 0).
     """
     problem = schedule.problem
     result = problem.placement.matrix(problem.stages, problem.microbatches)[:, 0].tolist()
@@ -54,11 +54,26 @@ def owners(schedule: Schedule) -> tuple[int, ...]:
     return tuple(result)
 
 
-def owned(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
-    """The stages that each rank owns, ascending, one tuple a rank."""
-    home = owners(schedule)
+def holders(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
+    """The ranks that have each stage's weights for good, and step them: (S,), each ascending.
+
+    The owner alone; or, of a stage of which nothing travels, all ranks that run it. Where they are
+    several the stage is *replicated*: they sum its gradients and all step alike.
+    """
+    problem = schedule.problem
+    users = problem.placement.matrix(problem.stages, problem.microbatches)
+    travels = {transfer.stage for transfer in schedule.transfers}
     return tuple(
-        tuple(stage for stage, owner in enumerate(home) if owner == rank)
+        (owner,) if stage in travels else tuple(np.unique(users[stage]).tolist())
+        for stage, owner in enumerate(owners(schedule))
+    )
+
+
+def owned(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
+    """The stages that each rank owns or has a replica of, ascending, one tuple a rank."""
+    homes = holders(schedule)
+    return tuple(
+        tuple(stage for stage, ranks in enumerate(homes) if rank in ranks)
         for rank in range(schedule.problem.ranks)
     )
 

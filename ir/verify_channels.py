@@ -105,7 +105,7 @@ class _World:
         return f"rank {peer} has not posted its {other}"
 
     def _reduction(self, line: Line) -> str | None:
-        members = {self.facts.owners[s] for s in line.stages if s in self.facts.owners}
+        members = {rank for s in line.stages for rank in self.facts.owners.get(s, ())}
         self.arrived[line.stages, line.rank] = 1
         late = sorted(rank for rank in members if not self.arrived[line.stages, rank])
         return f"rank {late[0]} has not come to it" if late else None

@@ -176,7 +176,7 @@ class _Replay:
             yield f"the weights of stage {s} are not there"
 
     def _has_weights(self, stage: int) -> bool:
-        if self.facts.owners.get(stage) == self.rank or not self.facts.moves:
+        if self.rank in self.facts.owners.get(stage, ()):
             return True
         held = (t for t in self.buffer_of if (t.kind, t.stage) == ("w", stage))
         return any(t in self.arrived for t in held)
@@ -191,7 +191,7 @@ class _Replay:
 
     def _close(self, line: Line) -> Iterator[str]:
         """After ``reduce`` and ``step`` nothing adds to a stage's gradient any more."""
-        mine = [s for s in line.stages if self.facts.owners.get(s) == self.rank]
+        mine = [s for s in line.stages if self.rank in self.facts.owners.get(s, ())]
         if not mine:
             yield "no stage of it is owned by this rank"
         for stage in mine:
@@ -239,13 +239,13 @@ class _Replay:
     def _lost_gradients(self) -> Iterator[str]:
         """Where weights travel, what a rank adds to another's stage must leave with a D."""
         lines = self.facts.lines[self.rank]
-        for stage, owner in self.facts.owners.items():
-            if owner == self.rank or not self.facts.moves:
+        for stage, owners in self.facts.owners.items():
+            if self.rank in owners:
                 continue
             adds = [n for n in lines if n.verb == "compute" and _adds_to(n.op, stage)]
             sends = [n.at for n in lines if n.verb == "send" and n.tensor[:2] == ("dw", stage)]
             if adds and not any(at > adds[-1].at for at in sends):
-                yield f"{adds[-1]}: its gradient never leaves for rank {owner}, which steps stage {stage}"
+                yield f"{adds[-1]}: its gradient never leaves for rank {owners[0]}, which steps stage {stage}"
 
 
 def _adds_to(text: str, stage: int) -> bool:
@@ -267,15 +267,19 @@ def _makers(tensor: Named) -> tuple[_Op, ...]:
 
 
 def _updates(facts: ProgramFacts) -> Iterator[str]:
-    """Each stage is stepped once, by its owner; each reduction is joined once by all it concerns."""
+    """Each stage is stepped once by its owner, or by all that have a replica of it and sum its
+    gradients; each reduction is joined once by all it concerns."""
     lines = [line for row in facts.lines for line in row]
-    steps = Counter(line.stages[0] for line in lines if line.verb == "step")
-    for stage, rank in sorted(facts.owners.items()):
-        if steps[stage] != 1:
-            yield f"step {stage} runs {steps[stage]} times, expected once, on rank {rank}"
+    steps = Counter((line.stages[0], line.rank) for line in lines if line.verb == "step")
+    for stage, ranks in sorted(facts.owners.items()):
+        for rank in ranks:
+            if steps[stage, rank] != 1:
+                times = steps[stage, rank]
+                yield f"step {stage} runs {times} times, expected once, on rank {rank}"
     joined = Counter((line.stages, line.rank) for line in lines if line.verb == "reduce")
-    for group in sorted({stages for stages, _ in joined}):
-        for rank in sorted({facts.owners[s] for s in group if s in facts.owners}):
+    replicated = {(stage,) for stage, ranks in facts.owners.items() if len(ranks) > 1}
+    for group in sorted({stages for stages, _ in joined} | replicated):
+        for rank in sorted({rank for s in group for rank in facts.owners.get(s, ())}):
             if joined[group, rank] != 1:
                 name = " ".join(map(str, group))
                 yield f"reduce {name} runs {joined[group, rank]} times on rank {rank}, expected once"

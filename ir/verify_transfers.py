@@ -1,9 +1,11 @@
 """Checks what travels in a weight-passing schedule, from the raw JSON and nothing else.
 
-For every stage: its weights set out from one rank, its owner; each copy's transfers join up; every
-F and B has the weights, on the owner or in a copy that has come before; every weight gradient that a rank computes leaves it once, with the next accumulator D that does, or is the
-owner's own; every D ends at the owner; and every transfer starts exactly when its rule allows,
-those over one wire one after the other as listed, and takes exactly as long as the profile says.
+For every stage of which anything travels (another one is replicated on the ranks that run it): its
+weights set out from one rank, its owner; each copy's transfers join up; every F and B has the
+weights, on the owner or in a copy that has come before; every weight gradient that a rank computes
+leaves it once, with the next accumulator D that does, or is the owner's own; every D ends at the
+owner; and every transfer starts exactly when its rule allows, those over one wire one after the
+other as listed, and takes exactly as long as the profile says.
 """
 
 from __future__ import annotations
@@ -58,7 +60,9 @@ def verify_transfers(document: dict[str, Any]) -> list[str]:
     for stage in range(document["stages"]):
         weights = [j for (tensor, s, _), j in items.items() if tensor == "weight" and s == stage]
         sums = [j for (tensor, s, _), j in items.items() if tensor == "gradient" and s == stage]
-        owner = _owner(document, stage, weights, sums, problems)
+        if not (weights or sums):
+            continue  # it is replicated on all ranks that run it
+        owner = _owner(stage, weights, sums, problems)
         problems += _missing_weights(document, stage, owner, weights)
         problems += _lost_gradients(document, stage, owner, sums)
     return problems + _wrong_times(document, moves)
@@ -128,20 +132,12 @@ def _broken_links(journey: list[_Move]) -> list[str]:
 
 
 def _owner(
-    document: dict[str, Any],
-    stage: int,
-    weights: list[list[_Move]],
-    sums: list[list[_Move]],
-    problems: list[str],
+    stage: int, weights: list[list[_Move]], sums: list[list[_Move]], problems: list[str]
 ) -> int:
     """Where the stage's weights set out; problems where they, or the D's ends, disagree."""
     starts = [(journey[0], journey[0].source) for journey in weights]
     ends = [(journey[-1], journey[-1].target) for journey in sums]
-    if starts or ends:
-        owner = (starts or ends)[0][1]
-    else:
-        users = [r for r, row in enumerate(document["order"]) for e in row if e["stage"] == stage]
-        owner = users[0] if users else 0
+    owner = (starts or ends)[0][1]
     problems += [
         f"{move}: sets out from rank {rank}, but stage {stage} is owned by rank {owner}"
         for move, rank in starts

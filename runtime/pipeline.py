@@ -16,7 +16,7 @@ from pipeloom.ir.files import dump_program
 from pipeloom.ir.ops import OpKind
 from pipeloom.ir.program import Program
 from pipeloom.ir.schedule import Schedule
-from pipeloom.ir.travel import owners
+from pipeloom.ir.travel import holders
 from pipeloom.ir.verify_program import verify_program
 
 from .batches import Batch, merge, split
@@ -29,7 +29,7 @@ from .memory import Ledger, NoLedger, device_peak
 from .model import ModelSource, checked_stages
 from .shapes import Spec, exchange_shapes
 from .stages import ResidentStages, Stage, StageStore, device_of
-from .tied import Group, TiedParameters, ranks_of, stages_of
+from .tied import Group, SharedParameters, ranks_of, stages_of
 from .tracing import TracedOp, measured_schedule, traced_ops
 from .transport import Routes, connect
 from .travelling import TravellingStages
@@ -51,7 +51,8 @@ class Pipeline:
         stages: the modules of the stages that this rank runs, by stage; or a sequence of all
             stages, or of this rank's. A callable makes its module where it is needed. A stage
             takes one tensor and gives one (the first one takes what ``step`` is given). Where
-            weights travel (``docs/weight-passing.md``) a rank runs all stages.
+            weights travel (``docs/weight-passing.md``) a rank needs all stages that it runs, owns
+            or passes on.
         loss: ``loss(output, target)``, the mean over one microbatch; gradients are those of the
             mean over all microbatches.
         optimizer: makes the optimizer of one stage's parameters, as ``torch.optim.SGD`` with its
@@ -95,9 +96,10 @@ class Pipeline:
         self.rank = _rank(program, group)
         self._loss = loss
         self._users = _users(program)
-        self._owners = [[owner] for owner in owners(program.schedule)]
-        mine = [s for s, ranks in enumerate(self._owners) if self.rank in ranks]
-        here = [s for s in range(self.num_stages) if s in mine or self._runs(s)]
+        self._holders = holders(program.schedule)
+        mine = [s for s, ranks in enumerate(self._holders) if self.rank in ranks]
+        passed_on = _passed_on(program.schedule, self.rank)
+        here = [s for s in range(self.num_stages) if s in mine or s in passed_on or self._runs(s)]
         resident = ResidentStages.of(stages, here, self.num_stages)
         found = device_of([resident.module(s) for s in here])
         self.device = found if device is None else torch.device(device)
@@ -107,7 +109,7 @@ class Pipeline:
             raise InputError(f"pace: expected a CPU, got {self.device}: its ops do not wait")
         self._pace = pace
         self._transport = connect(self._routes(tied, timeout), self.device, group)
-        self._tied = TiedParameters(tied, self._owners, self.store, self._transport)
+        self._shared = SharedParameters(tied, self._holders, self.store, self._transport)
         self._memory = Ledger() if memory else NoLedger()
         self.optimizers = {} if optimizer is None else _optimizers(self.modules, optimizer)
         self._executor: Executor | None = None
@@ -226,7 +228,7 @@ class Pipeline:
             for i in row
             if isinstance(i, ir.Send)
         }
-        groups = {ranks_of(stages_of(group), self._owners) for group in tied}
+        groups = {ranks_of(stages_of(group), self._holders) for group in tied} | {*self._holders}
         return Routes.of(channels, {group for group in groups if len(group) > 1}, timeout)
 
     def _make_cells(self) -> dict[tuple[int, int], Cell]:
@@ -294,7 +296,7 @@ class Pipeline:
             carriers=carriers,
             memory=self._memory,
             device=self.device,
-            reduce=self._tied.reduction,
+            reduce=self._shared.reduction,
             step=self._stepping,
             pace=self._pace,
         )
@@ -351,6 +353,11 @@ def _users(program: Program) -> list[list[int]]:
         for stage in sorted({i.op.stage for i in row if isinstance(i, ir.Compute)}):
             users[stage].append(rank)
     return users
+
+
+def _passed_on(schedule: Schedule, rank: int) -> set[int]:
+    """The stages whose weights or gradients come by ``rank``, whether or not it runs them."""
+    return {t.stage for t in schedule.transfers if rank in (t.source, t.target)}
 
 
 def _store(

@@ -2,36 +2,76 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 
-from pipeloom.ir.ops import OpKind
-from pipeloom.ir.program import Compute, Free, Instruction, Program, Receive, Tensor, TensorKind
+from pipeloom.ir.ops import Op, OpKind
+from pipeloom.ir.program import (
+    Compute,
+    Free,
+    Instruction,
+    Program,
+    Receive,
+    Send,
+    Tensor,
+    TensorKind,
+    WaitReceive,
+    WaitSend,
+)
 
-from .rows import BLOCKING, Row, insert_before, joined, segments
+from .messages import taken_on
+from .rows import Row
 
 
 def free_received(program: Program) -> Program:
-    """Frees a microbatch's input and output gradient once its weight gradient is done.
+    """Frees what a rank received once it is used for the last time.
 
-    Deferred weight gradients read both: dW is a product of the input and the output gradient.
+    A microbatch's input and output gradient: once its weight gradient is done, as deferred weight
+    gradients read both (dW is a product of the two). Weights and gradients: once they have been
+    sent on and no op uses them; an op uses the copy of its weights that was waited for last, and a
+    gradient at home is added to the owner's when it is waited for.
     """
-    return replace(program, instructions=tuple(map(_with_frees, program.instructions)))
+    before = taken_on(program.schedule)
+    rows = (_with_frees(row, _last_uses(row, before)) for row in program.instructions)
+    return replace(program, instructions=tuple(rows))
 
 
-def _with_frees(row: Row) -> Row:
-    received = {item.tensor for item in row if isinstance(item, Receive)}
-    cut = segments(row)
-    for i, segment in enumerate(cut[1:], start=1):
-        done = _done_with(segment[0])
-        frees = [Free(tensor) for tensor in done if tensor in received]
-        if frees:
-            cut[i] = insert_before(segment, BLOCKING, frees)
-    return joined(cut)
+def _with_frees(row: Row, last: dict[Tensor, int]) -> Row:
+    frees: dict[int, list[Instruction]] = defaultdict(list)
+    for item in row:
+        if isinstance(item, Receive):
+            frees[_after_sends(row, last[item.tensor])].append(Free(item.tensor))
+    return tuple(new for i, item in enumerate(row) for new in (item, *frees.get(i, ())))
 
 
-def _done_with(item: Instruction) -> tuple[Tensor, ...]:
-    """The tensors that nothing needs once ``item``, a compute, has run."""
-    if not isinstance(item, Compute) or item.op.kind not in (OpKind.W, OpKind.BW):
-        return ()
-    s, j = item.op.stage, item.op.microbatch
-    return Tensor(TensorKind.X, s, j), Tensor(TensorKind.DY, s, j)
+def _after_sends(row: Row, at: int) -> int:
+    """``at``; where a compute stands there, the last of the sends after it, which come first."""
+    if isinstance(row[at], Compute):
+        while at + 1 < len(row) and isinstance(row[at + 1], Send):
+            at += 1
+    return at
+
+
+def _last_uses(row: Row, before: dict[Tensor, Tensor]) -> dict[Tensor, int]:
+    """Where each received tensor is used for the last time; a wait for it is a use."""
+    last: dict[Tensor, int] = {}
+    here: dict[int, Tensor] = {}  # by stage: the weights that came last
+    for i, item in enumerate(row):
+        if isinstance(item, WaitReceive):
+            last[item.tensor] = i
+            if item.tensor.kind is TensorKind.WEIGHT:
+                here[item.tensor.stage] = item.tensor
+        elif isinstance(item, WaitSend) and item.tensor in before:
+            last[before[item.tensor]] = i
+        elif isinstance(item, Compute):
+            last |= {tensor: i for tensor in _read(item.op, here) if tensor in last}
+    return last
+
+
+def _read(op: Op, here: dict[int, Tensor]) -> list[Tensor]:
+    """What an op reads: its weights, and, where it makes weight gradients, both activations."""
+    weights = [here[op.stage]] if op.kind is not OpKind.W and op.stage in here else []
+    if op.kind not in (OpKind.W, OpKind.BW):
+        return weights
+    pair = (TensorKind.X, TensorKind.DY)
+    return [*weights, *(Tensor(kind, op.stage, op.microbatch) for kind in pair)]

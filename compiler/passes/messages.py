@@ -1,84 +1,127 @@
-"""What has to travel: a message wherever an op's input is made on another rank."""
+"""What has to travel between ranks, and when it is planned to.
+
+Wherever an op's input is made on another rank, its activation (or the gradient that comes back)
+travels; the weights and their gradients travel as the schedule's transfers say.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from pipeloom.ir.ops import IntArray, Op, OpKind
-from pipeloom.ir.program import (
-    Buffer,
-    Compute,
-    Instruction,
-    Program,
-    Receive,
-    Send,
-    Tensor,
-    TensorKind,
-    WaitReceive,
-)
+import numpy as np
 
-from .rows import Row
+from pipeloom.ir.costs import Costs
+from pipeloom.ir.ops import Op, OpKind
+from pipeloom.ir.program import Tensor, TensorKind
+from pipeloom.ir.schedule import Schedule, Timing, TravelKind
+from pipeloom.ir.travel import previous
+
+_KINDS = {TravelKind.WEIGHT: TensorKind.WEIGHT, TravelKind.GRADIENT: TensorKind.GRADIENT}
 
 
-def place_messages(program: Program) -> Program:
-    """Sends right after the op that makes the tensor, waits for receives right before its user.
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One tensor on its way from ``source`` to ``target``.
 
-    Receives are posted at the start of the program in the order in which their sender sends, each
-    into a buffer of its own. Stages that are neighbours on one rank need no message.
+    It leaves once the first ``after`` ops of the source are done and ``earlier``, the message that
+    brought it there (an index, None where it is made there), has come. Its receive is posted once
+    the first ``room`` ops of the target are done. The op of the target at position ``before``
+    waits for it, the op of the source at ``blocks`` until it has left. ``leaves`` and ``arrives``
+    are planned times.
     """
-    problem = program.schedule.problem
-    owner = problem.placement.matrix(problem.stages, problem.microbatches)
-    rows = [_with_messages(row, rank, owner) for rank, row in enumerate(program.instructions)]
-    receives: list[list[Instruction]] = [[] for _ in rows]
-    buffers: list[list[Buffer]] = [[] for _ in rows]
-    for source, row in enumerate(rows):
-        for item in row:
-            if isinstance(item, Send):
-                place = buffers[item.target]
-                receives[item.target].append(Receive(item.tensor, source, len(place)))
-                place.append(Buffer(item.tensor.kind, item.tensor.stage))
-    return replace(
-        program,
-        instructions=tuple((*first, *row) for first, row in zip(receives, rows, strict=True)),
-        buffers=tuple(map(tuple, buffers)),
-    )
+
+    tensor: Tensor
+    source: int
+    target: int
+    after: int
+    before: int
+    room: int
+    leaves: float
+    arrives: float
+    blocks: int | None = None
+    earlier: int | None = None
+
+    @property
+    def activation(self) -> bool:
+        """Whether it is of activations, which are made by an op; else of weights."""
+        return self.tensor.kind in (TensorKind.X, TensorKind.DY)
+
+    @property
+    def own(self) -> bool:
+        """Whether it is sent from the owner's weights, not from a buffer."""
+        return self.tensor.kind is TensorKind.WEIGHT and self.earlier is None
 
 
-def _with_messages(row: Row, rank: int, owner: IntArray) -> list[Instruction]:
-    """``row`` with the waits, computes and sends of one rank."""
-    full: list[Instruction] = []
-    for item in row:
-        if not isinstance(item, Compute):
-            full.append(item)
+def messages(schedule: Schedule, slack: int) -> list[Message]:
+    """The messages of a timed schedule: its transfers, in their order, then the activations.
+
+    The receive of an activation is posted ``slack`` ops before the last moment that keeps its
+    send from waiting: the end of the last op of its rank that ends strictly before it leaves.
+    """
+    timing = schedule.timing
+    assert timing is not None, "compute() times the schedule"
+    return [*_transfers(schedule, timing), *_activations(schedule, timing, slack)]
+
+
+def carried(schedule: Schedule) -> list[Tensor]:
+    """The name of what each transfer carries."""
+    return [Tensor(_KINDS[t.kind], t.stage, x) for x, t in enumerate(schedule.transfers)]
+
+
+def taken_on(schedule: Schedule) -> dict[Tensor, Tensor]:
+    """For each transfer but the first of its item, what brought the item to where it leaves."""
+    names = carried(schedule)
+    return {
+        name: names[earlier]
+        for name, earlier in zip(names, previous(schedule.transfers), strict=True)
+        if earlier is not None
+    }
+
+
+def _transfers(schedule: Schedule, timing: Timing) -> Iterator[Message]:
+    before, times = previous(schedule.transfers), timing.transfers.tolist()
+    for x, (t, tensor) in enumerate(zip(schedule.transfers, carried(schedule), strict=True)):
+        leaves, arrives = times[x]
+        waits = t.after, t.before, t.room
+        yield Message(tensor, t.source, t.target, *waits, leaves, arrives, t.blocks, before[x])
+
+
+def _activations(schedule: Schedule, timing: Timing, slack: int) -> Iterator[Message]:
+    problem = schedule.problem
+    costs = Costs.of(problem)
+    place = {
+        op: (rank, i) for rank in range(problem.ranks) for i, op in enumerate(schedule.ops(rank))
+    }
+    for op, (source, i) in place.items():
+        made = makes(op, problem.stages)
+        if made is None:
             continue
-        needed = needs(item.op, owner)
-        if needed is not None:
-            full.append(WaitReceive(needed))
-        full.append(item)
-        made = makes(item.op, owner)
-        if made is not None:
-            full.append(made)
-    return full
+        target, before = _user(made, place)
+        if target == source:
+            continue
+        into = costs.into_f if made.kind is TensorKind.X else costs.into_b
+        leaves = float(timing.end[source][i])
+        arrives = leaves + float(into[made.stage, made.index])
+        last = int(np.searchsorted(timing.end[target], leaves))
+        room = max(0, last - slack)
+        yield Message(made, source, target, i + 1, before, room, leaves, arrives)
 
 
-def needs(op: Op, owner: IntArray) -> Tensor | None:
-    """What ``op`` receives from another rank; ``owner`` is the rank of each (stage, microbatch)."""
-    s, j = op.stage, op.microbatch
+def makes(op: Op, stages: int) -> Tensor | None:
+    """What another op needs of ``op``: its output, or the gradient of its input."""
     if op.kind is OpKind.F:
-        return Tensor(TensorKind.X, s, j) if s > 0 and owner[s - 1, j] != owner[s, j] else None
-    if op.kind is OpKind.W or s + 1 == len(owner) or owner[s + 1, j] == owner[s, j]:
+        made = Tensor(TensorKind.X, op.stage + 1, op.microbatch)
+    elif op.kind is OpKind.W:
         return None
-    return Tensor(TensorKind.DY, s, j)
+    else:
+        made = Tensor(TensorKind.DY, op.stage - 1, op.microbatch)
+    return made if 0 <= made.stage < stages else None
 
 
-def makes(op: Op, owner: IntArray) -> Send | None:
-    """What ``op`` sends to another rank: its output, or the gradient of its input."""
-    j = op.microbatch
-    if op.kind is OpKind.W:
-        return None
-    kind, user = (
-        (TensorKind.X, op.stage + 1) if op.kind is OpKind.F else (TensorKind.DY, op.stage - 1)
-    )
-    if not 0 <= user < len(owner) or owner[user, j] == owner[op.stage, j]:
-        return None
-    return Send(Tensor(kind, user, j), int(owner[user, j]))
+def _user(tensor: Tensor, place: dict[Op, tuple[int, int]]) -> tuple[int, int]:
+    """Rank and position of the op that first needs an activation."""
+    if tensor.kind is TensorKind.X:
+        return place[Op(OpKind.F, tensor.stage, tensor.index)]
+    fused = place.get(Op(OpKind.BW, tensor.stage, tensor.index))
+    return fused or place[Op(OpKind.B, tensor.stage, tensor.index)]

@@ -1,4 +1,4 @@
-"""Parameters that several stages share: their gradients are summed."""
+"""Gradients of what several ranks have copies of, or several stages share: they are summed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.program import Program, Reduce
-from pipeloom.ir.travel import owned
+from pipeloom.ir.travel import holders
 
 Groups: TypeAlias = tuple[tuple[int, ...], ...]
 
@@ -24,10 +24,11 @@ def tied_groups(tied: Sequence[Sequence[int]], stages: int) -> Groups:
 
 
 @dataclass(frozen=True, slots=True)
-class ReduceTied:
-    """Sums the gradients of tied stages on every rank that owns one of them.
+class ReduceGradients:
+    """Sums the gradients of tied stages, and of replicated ones, on every rank that has one.
 
-    A reduce waits for all its ranks. It comes after the rank's last compute, so that no compute
+    ``groups``: the tied ones. Parameters of a replicated stage that are tied belong to the reduce
+    of their group alone. A reduce waits for all its ranks. It comes after the rank's last compute, so that no compute
     waits for another rank's weight gradients, and in the same order on every rank, so that two
     of them cannot wait for each other.
     """
@@ -35,8 +36,10 @@ class ReduceTied:
     groups: Groups
 
     def __call__(self, program: Program) -> Program:
-        rows = []
-        for row, stages in zip(program.instructions, owned(program.schedule), strict=True):
-            reduces = (Reduce(group) for group in self.groups if not set(group).isdisjoint(stages))
-            rows.append((*row, *reduces))
+        homes = holders(program.schedule)
+        replicated = {(stage,) for stage, ranks in enumerate(homes) if len(ranks) > 1}
+        rows = list(program.instructions)
+        for group in sorted({*self.groups, *replicated}):
+            for rank in {rank for stage in group for rank in homes[stage]}:
+                rows[rank] = (*rows[rank], Reduce(group))
         return replace(program, instructions=tuple(rows))

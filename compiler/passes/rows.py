@@ -1,17 +1,14 @@
-"""One rank's instructions cut at its computes: what the passes insert into and put together."""
+"""One rank's instructions cut at its computes: what messages are placed between."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TypeAlias
 
-from pipeloom.ir.program import Compute, Instruction, Reduce, Step, WaitReceive, WaitSend
+from pipeloom.ir.program import Compute, Instruction
 
 Row: TypeAlias = tuple[Instruction, ...]
 Segments: TypeAlias = list[list[Instruction]]
-
-# After each compute, what never blocks comes before what may: sends, frees, receives, then these.
-BLOCKING = (WaitSend, WaitReceive, Reduce, Step)
 
 
 def segments(row: Iterable[Instruction]) -> Segments:
@@ -30,13 +27,3 @@ def segments(row: Iterable[Instruction]) -> Segments:
 def joined(cut: Segments) -> Row:
     """The inverse of :func:`segments`."""
     return tuple(instruction for segment in cut for instruction in segment)
-
-
-def insert_before(
-    segment: list[Instruction],
-    kinds: tuple[type, ...],
-    new: Sequence[Instruction],
-) -> list[Instruction]:
-    """``segment`` with ``new`` before its first instruction of ``kinds``, or at its end."""
-    at = next((i for i, item in enumerate(segment) if isinstance(item, kinds)), len(segment))
-    return [*segment[:at], *new, *segment[at:]]

@@ -1,31 +1,70 @@
-"""What the weight-passing gradient tests run on every rank, and the schedules that they try."""
+"""What the gradient tests of travelling weights run on every rank, and the schedules that they try.
+
+**To add schedules**: a function from the number of ranks to a dict of plans, in :data:`TABLES`. A plan
+makes a schedule of a profile and a number of microbatches; its name says what it is. Each is tried
+with M = P, 2P and 3P + 1, in both dtypes, on 2, 3, 4 and 8 ranks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from random import Random
+from typing import TypeAlias
 
+import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
-from pipeloom.compiler import compile_schedule
-from pipeloom.ir.ops import Op, OpKind
+from pipeloom.ir.ops import FloatArray, Op, OpKind, pack
+from pipeloom.ir.problem import Passing, Placement, Problem
 from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.ir.program import Program
 from pipeloom.ir.schedule import Schedule, Transfer, TravelKind
 from pipeloom.ir.simulate import timed
 from pipeloom.runtime.pipeline import Pipeline
 from pipeloom.solver.families import build_family
-from tests.distributed.gradient_cases import difference
+from pipeloom.solver.streaming import Streaming, streamed
 from tests.families import TRAVELLING, fits
-from tests.models import TinyTransformer, reference
+from tests.models import TinyTransformer
+from tests.random_schedules import random_order
 
 BOUNDS = {torch.float32: 1e-6, torch.float64: 1e-12}
-# below, at, just above and well above the number of ranks
-MICROBATCHES = {2: (1, 2, 3, 8), 3: (2, 3, 4, 7), 4: (3, 4, 5, 8)}
+STEPS = 3
+
+Plan: TypeAlias = Callable[[Profile, int], Schedule]
 
 
-def published(schedule: Schedule) -> Schedule:
-    return schedule
+def family_plans(ranks: int) -> dict[str, Plan]:
+    """Every family in which weights travel."""
+    names = [name for name in (*TRAVELLING, "fsdp:0") if fits(name, ranks)]
+    return {name: partial(build_family, name) for name in names}
+
+
+def interleave_plans(ranks: int) -> dict[str, Plan]:
+    """Interleave's ops with other transfers, and with B and W apart."""
+
+    def changed(change: Callable[[Schedule], Schedule]) -> Plan:
+        return lambda profile, count: change(build_family("weipipe-interleave", profile, count))
+
+    return {
+        "interleave without waiting": changed(without_waiting),
+        "interleave with B and W apart": changed(split),
+    }
+
+
+def mixed_plans(ranks: int) -> dict[str, Plan]:
+    """Activations, weights and gradients travel in one program."""
+    return {"any rank for any op": anywhere, "replicated ends": replicated_ends}
+
+
+TABLES: tuple[Callable[[int], dict[str, Plan]], ...] = (
+    family_plans,
+    interleave_plans,
+    mixed_plans,
+)
 
 
 def without_waiting(schedule: Schedule) -> Schedule:
@@ -40,7 +79,7 @@ def without_waiting(schedule: Schedule) -> Schedule:
 
 
 def split(schedule: Schedule) -> Schedule:
-    """B and W apart, W's two ops late where possible."""
+    """B and W apart."""
     rows = [_split(schedule.ops(rank)) for rank in range(schedule.problem.ranks)]
     done = [_positions(schedule.ops(rank), row) for rank, row in enumerate(rows)]
 
@@ -78,109 +117,111 @@ def _positions(ops: list[Op], row: list[Op]) -> list[int]:
     return [0, *(row.index(op) + 1 for op in last)]
 
 
-VARIANTS: dict[str, Callable[[Schedule], Schedule]] = {
-    "published": published,
-    "without-waiting": without_waiting,
-    "split": split,
-}
+def anywhere(profile: Profile, count: int) -> Schedule:
+    """Each stage of each microbatch on a rank taken at random, in an order taken at random."""
+    random = Random(count)
+    owners = [random.randrange(profile.ranks) for _ in range(profile.num_stages * count)]
+    placement = Placement(Passing.MIXED, tuple(owners))
+    problem = Problem(profile, count, placement, profile.limit_from(None))
+    order = [pack(ops) for ops in random_order(problem, 0.5, random)]
+    return streamed(problem, order, "anywhere", Streaming())
+
+
+def replicated_ends(profile: Profile, count: int) -> Schedule:
+    """Weights travel, but for those of the first and the last stage, which all ranks have."""
+    schedule = build_family("weipipe-interleave", profile, count)
+    inner = range(1, profile.num_stages - 1)
+    return timed(
+        replace(schedule, transfers=tuple(t for t in schedule.transfers if t.stage in inner))
+    )
 
 
 @dataclass(frozen=True)
 class Case:
-    """One schedule on one model; ``steps`` > 0 compares the parameters after so many steps."""
+    """One schedule on one model."""
 
-    variant: str
+    plan: str
     ranks: int
     microbatches: int
     dtype: torch.dtype
-    steps: int = 0
+    stages: int
     memory: bool = True
-    family: str = "weipipe-interleave"
-    uneven: bool = False
-    stages: int = 0  # 0: as many as ranks
 
     def __str__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
-        steps = f"-{self.steps}steps" if self.steps else ""
-        counted = "" if self.memory else "-uncounted"
-        name = f"{self.family}-{self.variant}"
-        uneven = "-uneven" if self.uneven else ""
-        stages = f"-{self.stages}stages" if self.stages else ""
-        return f"{name}{uneven}{stages}-{self.ranks}x{self.microbatches}-{dtype}{steps}{counted}"
+        return f"{self.plan}-{self.stages}on{self.ranks}x{self.microbatches}-{dtype}"
+
+    @property
+    def source(self) -> TinyTransformer:
+        return TinyTransformer(self.dtype, uneven=True)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """On one rank: the worst difference of a parameter, relative to its largest value."""
+    """On one rank, of what it owns: the first step's gradients, the parameters after the last."""
 
-    differences: dict[str, float]
+    gradients: dict[str, FloatArray]
+    parameters: dict[str, FloatArray]
     losses: list[float]
-    expected_losses: list[float]
     peak_memory: int
 
 
 def cases(ranks: int) -> list[Case]:
-    return variant_cases(ranks) + family_cases(ranks)
-
-
-def family_cases(ranks: int) -> list[Case]:
-    """Every family on uneven layers, with M = P, 2P and 3P + 1."""
+    """Each plan with each M; on 8 ranks, and with more stages than ranks, each once."""
     found = []
-    for name in (*TRAVELLING, "fsdp:0"):
-        if fits(name, ranks):
-            case = Case("published", ranks, 2 * ranks, torch.float64, 3, False, name, True)
-            plain = replace(case, steps=0, memory=True)
-            for count in (ranks, 2 * ranks, 3 * ranks + 1):
-                found += [replace(plain, microbatches=count, dtype=dtype) for dtype in BOUNDS]
-            found.append(case)
-    more = Case("published", ranks, ranks + 1, torch.float64, 3, False, "fsdp:3", True)
-    return [*found, replace(more, stages=2 * ranks + 1)]
+    for name in plans(ranks):
+        for count in (ranks, 2 * ranks, 3 * ranks + 1):
+            if ranks == 8 and count != ranks:
+                continue
+            both = ranks < 8 and count != 2 * ranks
+            dtypes = [*BOUNDS] if both else [[*BOUNDS][count != 2 * ranks]]
+            memory = count != 2 * ranks
+            found += [Case(name, ranks, count, dtype, ranks, memory) for dtype in dtypes]
+    many = ("fsdp", "any rank for any op") if ranks < 8 else ()
+    return found + [Case(name, ranks, ranks + 1, torch.float64, 2 * ranks + 1) for name in many]
 
 
-def variant_cases(ranks: int) -> list[Case]:
-    """Interleave's order and others of the same ops, on one block a stage."""
-    found = [
-        Case("published", ranks, count, dtype) for count in MICROBATCHES[ranks] for dtype in BOUNDS
-    ]
-    count = MICROBATCHES[ranks][2]
-    for variant in VARIANTS:
-        found += [Case(variant, ranks, count, torch.float64, steps=3, memory=False)]
-        found += [Case(variant, ranks, count + ranks, torch.float32)]
-    return found
+def plans(ranks: int) -> dict[str, Plan]:
+    return {name: plan for table in TABLES for name, plan in table(ranks).items()}
 
 
 def schedule(case: Case) -> Schedule:
-    stages = (StageProfile(2.0, 2.0, 1.5),) * (case.stages or case.ranks)
-    profile = Profile(stages, case.ranks, t_comm=0.1)
-    plan = build_family(case.family, profile, case.microbatches)
-    return VARIANTS[case.variant](plan)
+    """Stages with odd numbers are twice as large, as the model's are."""
+    stages = tuple(
+        StageProfile(2.0 * n, 2.0 * n, 1.5 * n, activation_bytes=1e3, weight_bytes=1e6 * n)
+        for n in (1 + s % 2 for s in range(case.stages))
+    )
+    return plans(case.ranks)[case.plan](Profile(stages, case.ranks, t_comm=0.1), case.microbatches)
 
 
-def run_cases(chosen: list[Case]) -> list[Outcome]:
+def run_cases(chosen: Sequence[tuple[Case, Program]]) -> list[Outcome]:
     """On every rank of one launch."""
     torch.set_num_threads(1)
-    return [run_case(case) for case in chosen]
+    return [run_case(case, program) for case, program in chosen]
 
 
-def run_case(case: Case) -> Outcome:
-    source, stages = TinyTransformer(case.dtype, uneven=case.uneven), case.stages or case.ranks
-    tied = [sorted({s for s, _ in group}) for group in source.tied(stages)]
-    program = compile_schedule(schedule(case), tied=tied)
-    trains, steps = case.steps > 0, max(1, case.steps)
-    pipeline = Pipeline.from_source(program, source, train=trains, memory=case.memory)
+def run_case(case: Case, program: Program) -> Outcome:
+    source, verify = case.source, dist.get_rank() == 0
+    pipeline = Pipeline.from_source(program, source, memory=case.memory, verify=verify)
     losses: list[Tensor] = []
-    for step in range(steps):
+    gradients: dict[str, FloatArray] = {}
+    for step in range(STEPS):
         inputs, targets = source.batch(step, case.microbatches)
         pipeline.step(inputs, target=targets, losses=losses)
-    history, expected = reference(source, stages, case.microbatches, steps=steps, train=trains)
-    found = {
-        f"{s}.{name}": parameter.detach() if trains else parameter.grad
+        gradients = gradients or _arrays(pipeline, lambda parameter: parameter.grad)
+    pipeline.close()
+    return Outcome(
+        gradients,
+        _arrays(pipeline, Tensor.detach),
+        [loss.item() for loss in losses],
+        pipeline.peak_memory,
+    )
+
+
+def _arrays(pipeline: Pipeline, read: Callable[[Tensor], Tensor | None]) -> dict[str, FloatArray]:
+    named = {
+        f"{s}.{name}": read(parameter)
         for s, module in pipeline.modules.items()
         for name, parameter in module.named_parameters()
     }
-    return Outcome(
-        {name: difference(tensor, expected[name]) for name, tensor in found.items()},
-        [loss.item() for loss in losses],
-        history[-1][pipeline.rank :: case.ranks],
-        pipeline.peak_memory,
-    )
+    return {name: np.array(value) for name, value in named.items() if value is not None}

@@ -51,16 +51,16 @@ def test_weipipe_interleave_on_two_ranks_with_tied_ends() -> None:
             recv dw1.11 from 1 into 3
             wait recv w1.5
             1F2
-            free w1.5
             send w0.8 to 1
             send dw0.9 to 1
+            free w1.5
             recv w0.12 from 1 into 0
             recv dw0.13 from 1 into 4
             wait recv w1.10
             wait recv dw1.11
             1BW2
-            free w1.10
             send dw1.14 to 1
+            free w1.10
             wait send dw0.9
             wait send dw1.14
             free dw1.11

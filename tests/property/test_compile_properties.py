@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeloom.compiler import activation_passes, compile_schedule
+from pipeloom.compiler import compile_schedule, passes
 from pipeloom.compiler.passes.compute import compute
+from pipeloom.compiler.passes.free import free_received
 from pipeloom.compiler.passes.prove import prove
 from pipeloom.compiler.passes.reduce import tied_groups
-from pipeloom.compiler.passes.sends import wait_sends
 from pipeloom.ir.costs import Costs
 from pipeloom.ir.errors import InvalidScheduleError
 from pipeloom.ir.plain_program import read_program
@@ -77,12 +77,12 @@ def test_the_program_of_a_valid_schedule_runs(schedule: Schedule, seed: int) -> 
 @settings(max_examples=100, deadline=None)
 @given(schedules())
 def test_the_verifier_accepts_what_each_pass_makes(schedule: Schedule) -> None:
-    """From the pass on that makes programs whole: the one that waits for sends."""
+    """From the pass on that makes programs whole: the one that frees."""
     program = compute(schedule)
     whole = False
-    for lower in activation_passes(tied_groups(tied_in(schedule), schedule.problem.stages)):
+    for lower in passes(tied_groups(tied_in(schedule), schedule.problem.stages)):
         program = lower(program)
-        whole = whole or lower is wait_sends
+        whole = whole or lower is free_received
         if whole:
             assert verify_program(document(program)) == []
     assert whole
@@ -92,7 +92,7 @@ def test_the_verifier_accepts_what_each_pass_makes(schedule: Schedule) -> None:
 @given(schedules(), SEEDS)
 def test_every_pass_leaves_a_program_that_runs(schedule: Schedule, seed: int) -> None:
     program = compute(schedule)
-    for lower in activation_passes(()):
+    for lower in passes():
         before = program.instructions
         lowered = lower(program)
         assert program.instructions is before, "a pass changed its argument"

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeloom.compiler import compile_schedule, weight_passes
+from pipeloom.compiler import compile_schedule, passes
 from pipeloom.compiler.passes.compute import compute
 from pipeloom.ir.errors import InvalidScheduleError
 from pipeloom.ir.files import dump_schedule, parse_schedule
@@ -119,7 +119,7 @@ def test_its_program_runs_and_collects_every_gradient_once(schedule: Schedule, s
 @given(schedules())
 def test_passes_leave_their_argument_as_it_was(schedule: Schedule) -> None:
     program = compute(schedule)
-    for lower in weight_passes(()):
+    for lower in passes():
         before = program.instructions
         lowered = lower(program)
         assert program.instructions is before
