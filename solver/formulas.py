@@ -1,7 +1,11 @@
 """The bubble rates that formulas give for families, to set beside those of built schedules.
 
-They are the papers' (of wzb1 and wzb2 what counting their turns gives: 1.5 and 3 times as many as
-interleave has, as much shorter), for P equal stages, no delays, P dividing M and M > P.
+For P equal stages, no delays, P dividing M and M > P. Sources: gpipe, 1f1b and zb-h1, zb-h2 as in Qi et
+al., 2024; interleaved-1f1b Narayanan et al., 2021; weipipe-interleave Lin et al., 2025. Of wzb1 and
+wzb2 (the same) they follow from when their ops run (:mod:`.families.ring`): a microbatch of a stage
+takes 1.5 and 3 turns where interleave takes 1, the ramp P - 1 turns in all three, and at equal T_F, T_B,
+T_W every turn is as long as its share of the ops. That is (P-1) / (1.5 M + P-1) and (P-1) / (3 M + P-1).
+At unequal times a turn lasts as long as its busiest rank, and both are too low.
 """
 
 from __future__ import annotations

@@ -1,0 +1,56 @@
+"""The published tables: 21 rows, five schemes each."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+NODE = 8  # GPUs
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """``throughput`` in tokens/s a GPU, ``memory`` in GB, by scheme; None: out of memory."""
+
+    table: str
+    gpus: int
+    hidden: int
+    sequence: int
+    microbatch: int
+    layers: int
+    winner: str
+    throughput: dict[str, float | None]
+    memory: dict[str, float | None]
+
+    def __str__(self) -> str:
+        return f"{self.table} H={self.hidden} S={self.sequence} G={self.microbatch}"
+
+    @property
+    def over_pcie(self) -> bool:
+        """Inside a node; NVLink in the other tables."""
+        return "pcie" in self.table
+
+    @property
+    def tokens(self) -> int:
+        """Of a microbatch as printed."""
+        return self.microbatch * self.sequence
+
+
+def load_rows() -> list[Row]:
+    data = json.loads(Path(__file__).with_name("published.json").read_text(encoding="utf-8"))
+    return [
+        Row(
+            table["id"],
+            table["gpus"],
+            row["H"],
+            row["S"],
+            row["G"],
+            data["layers"],
+            row["winner"],
+            row["throughput"],
+            row.get("memory_GB", {}),
+        )
+        for table in data["tables"]
+        for row in table["rows"]
+    ]

@@ -1,0 +1,164 @@
+"""What one scheme costs in one published row: time by the simulator, memory by the compiled program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+
+from pipeloom.compiler import compile_schedule
+from pipeloom.ir.footprint import footprint
+from pipeloom.ir.links import Link, Links
+from pipeloom.ir.ops import FloatArray
+from pipeloom.ir.problem import Objective
+from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.sending_order import in_sending_order
+from pipeloom.ir.simulate import simulate
+from pipeloom.ir.traffic import traffic
+from pipeloom.solver.cluster import islands
+from pipeloom.solver.families import build_family
+from pipeloom.solver.transformer import Transformer
+
+from .assumptions import GIB, Assumptions
+from .cells import NODE, Row
+
+FAMILY = {
+    "1F1B": "1f1b",
+    "ZB1": "zb-h1",
+    "ZB2": "zb-h2",
+    "FSDP": "fsdp:0",
+    "WeiPipe": "weipipe-interleave",
+}
+ZERO_BUBBLE = {"ZB1", "ZB2"}
+ACTIVATIONS_TRAVEL = {"1F1B", *ZERO_BUBBLE}
+MEMORY_ROUNDS = 2  # no family here holds more with more microbatches
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """``throughput`` in tokens/s a GPU, ``memory`` in GiB of the rank that holds most."""
+
+    throughput: float
+    memory: float
+    fits: bool
+
+
+def predict(row: Row, scheme: str, given: Assumptions) -> Prediction:
+    if not row.over_pcie:
+        given = replace(given, node_wire=None)
+    model, rounds = _model(row, scheme, given), given.rounds
+    rounds *= row.microbatch // model.microbatch
+    profile = _profile(row, scheme, given, model)
+    count = rounds * row.gpus
+    time = _time(
+        scheme, _shape(FAMILY[scheme], row.gpus, profile.num_stages, count), profile, given
+    )
+    few = _shape(FAMILY[scheme], row.gpus, profile.num_stages, MEMORY_ROUNDS * row.gpus)
+    memory = (_memory(few, _untimed(profile)) + model.recomputed_bytes) / GIB
+    return Prediction(rounds * model.tokens / time * 1e3, memory, memory <= given.capacity)
+
+
+def _model(row: Row, scheme: str, given: Assumptions) -> Transformer:
+    layers, sequences = row.layers if row.gpus > NODE else given.layers_on_8, row.microbatch
+    if scheme in ZERO_BUBBLE:
+        sequences = given.zero_bubble_layer_tokens // layers // row.sequence
+        sequences = min(row.microbatch, max(1, sequences))
+    return Transformer(
+        layers,
+        row.hidden,
+        row.sequence,
+        sequences,
+        given.matrix_teraflops,
+        attention_teraflops=given.attention_teraflops,
+        memory_gigabytes_per_second=given.memory,
+        recompute=scheme in given.recompute,
+        held_bytes=given.held_bytes,
+    )
+
+
+def _profile(row: Row, scheme: str, given: Assumptions, model: Transformer) -> Profile:
+    """FSDP gathers layer by layer, in collectives as fast as the slowest link of their ring."""
+    inside = given.pcie if row.over_pcie else given.nvlink
+    cluster = islands(row.gpus, NODE, Link(0.0, inside), Link(0.0, given.ethernet))
+    profile = model.on(cluster)
+    if scheme != "FSDP":
+        return profile
+    slowest = min(inside, given.ethernet) if row.gpus > NODE else inside
+    by_layer = profile.split(model.layers // row.gpus)
+    return replace(by_layer, links=Links(Link(0.0, slowest)))
+
+
+@cache
+def _shape(family: str, ranks: int, stages: int, count: int) -> Schedule:
+    """The orders and transfers of a family do not depend on the profile's numbers."""
+    unit = Profile(
+        (StageProfile(1.0, 1.0, 1.0, activation_bytes=1.0, weight_bytes=1.0),) * stages, ranks
+    )
+    return build_family(family, unit, count)
+
+
+def _on(shape: Schedule, profile: Profile) -> Schedule:
+    return replace(shape, problem=replace(shape.problem, profile=profile), timing=None)
+
+
+def _time(scheme: str, shape: Schedule, profile: Profile, given: Assumptions) -> float:
+    """Of an iteration, in ms; zero bubble's optimizer step needs no barrier.
+
+    Without overlap a message of activations keeps both its ranks; with overlap nothing waits for
+    a message, but no wire carries its bytes faster than it can.
+    """
+    wires = _wire_time(scheme, shape, profile, given)
+    if scheme in given.overlap:
+        profile = replace(profile, links=None)
+    elif scheme in ACTIVATIONS_TRAVEL:
+        profile = _blocking(profile)
+    objective = Objective.PERIOD if scheme in ZERO_BUBBLE else Objective.MAKESPAN
+    return max(wires, simulate(in_sending_order(_on(shape, profile))).cost(objective))
+
+
+def _blocking(profile: Profile) -> Profile:
+    """Each message of activations or their gradients is part of both ops that it joins."""
+    stages, last = profile.stages, profile.num_stages - 1
+    delays = profile.link_delays(stages[0].activation_bytes or 0.0)
+    hops = [0.0, *(float(delays[s, s + 1]) for s in range(last)), 0.0]
+    longer = tuple(
+        replace(stage, t_f=stage.t_f + hops[s] + hops[s + 1], t_b=stage.t_b + hops[s] + hops[s + 1])
+        for s, stage in enumerate(stages)
+    )
+    return replace(profile, stages=longer, links=None)
+
+
+def _wire_time(scheme: str, shape: Schedule, profile: Profile, given: Assumptions) -> float:
+    """What the busiest wire needs for its bytes of an iteration, one after the other, in ms."""
+    assert profile.links is not None
+    stage = profile.stages[0]
+    size = stage.activation_bytes if scheme in ACTIVATIONS_TRAVEL else stage.weight_bytes
+    sent = _messages(shape) * (size or 0.0)
+    if scheme == "FSDP":  # each link of the ring carries what each rank receives
+        return profile.links.default.delay(float(sent.sum(axis=0).max()))
+    slowest = float((sent * profile.link_delays(1.0)).max())
+    if given.node_wire is None:
+        return slowest
+    nodes = np.arange(profile.ranks) // NODE
+    inside = sent[(nodes == 0)[:, None] & (nodes == 0)]
+    return max(slowest, Link(0.0, given.node_wire).delay(float(inside.sum())))
+
+
+@cache
+def _messages(shape: Schedule) -> FloatArray:
+    """How many messages each rank sends to each other one, shape (P, P)."""
+    return traffic(shape)
+
+
+def _untimed(profile: Profile) -> Profile:
+    """T_F : T_B : T_W as 1 : 2 : 1, and no delays."""
+    stages = (replace(stage, t_f=1.0, t_b=2.0, t_w=1.0) for stage in profile.stages)
+    return replace(profile, stages=tuple(stages), links=None)
+
+
+@cache
+def _memory(shape: Schedule, profile: Profile) -> float:
+    """Bytes of the rank that holds most."""
+    return max(footprint(compile_schedule(_on(shape, profile))).total)

@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import pytest
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.links import Link
+from pipeloom.solver.cluster import islands
+
+FAST, SLOW = Link(0.0, 100.0), Link(1.0, 1.0)
+
+
+def test_consecutive_ranks_share_an_island() -> None:
+    cluster = islands(4, 2, FAST, SLOW)
+    assert cluster.link_delays(1e6).tolist() == [
+        [0.0, 0.01, 2.0, 2.0],
+        [0.01, 0.0, 2.0, 2.0],
+        [2.0, 2.0, 0.0, 0.01],
+        [2.0, 2.0, 0.01, 0.0],
+    ]
+    assert cluster.ranks == cluster.num_stages == 4
+
+
+@pytest.mark.parametrize("size", [0, 3, 8])
+def test_islands_are_equal(size: int) -> None:
+    with pytest.raises(InputError, match=f"island: expected a divisor of the 4 ranks, got {size}"):
+        islands(4, size, FAST, SLOW)
