@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from .costs import Costs
 from .first_come import first_come, numbered
+from .ops import FloatArray, IntArray
 from .schedule import Schedule
 from .travel import travel_delays
 from .waits import by_origin, chain, check_ranges, inputs, travel
@@ -22,21 +24,47 @@ def in_sending_order(schedule: Schedule) -> Schedule:
     op whose input is never made; where ops and transfers wait for each other whatever the list,
     those that can never start come last, for the simulator to name.
     """
-    problem, transfers = schedule.problem, schedule.transfers
-    if problem.profile.links is None or not transfers:
+    if schedule.problem.profile.links is None or not schedule.transfers:
         return schedule
+    wired = wiring(schedule)
+    order = first_come(*wired, np.zeros(len(wired.duration)))
+    return listed(schedule, order)
+
+
+class Wiring(NamedTuple):
+    """Arrays for a kernel: what waits for what, and who occupies which wires; ops first, then transfers."""
+
+    first: IntArray
+    to: IntArray
+    delay: FloatArray
+    missing: IntArray
+    duration: FloatArray
+    held_first: IntArray
+    held: IntArray
+    free: FloatArray
+
+
+def wiring(schedule: Schedule) -> Wiring:
+    """Of a schedule with transfers, whatever their order. Raises as :func:`in_sending_order` does."""
+    problem, transfers = schedule.problem, schedule.transfers
     check_ranges(schedule)
     costs = Costs.of(problem)
     flat = np.concatenate(schedule.order).astype(np.int64)
     offsets = np.concatenate([[0], np.cumsum([len(ops) for ops in schedule.order])])
     durations = np.concatenate([costs.of_ops(flat), travel_delays(problem, transfers)])
     edges = [chain(offsets), *inputs(schedule, flat, costs), travel(schedule, offsets.tolist())]
-    first, to, delay, missing = by_origin(edges, len(durations))
     wires: list[tuple[str, ...]] = [()] * len(flat)
     wires += occupied(problem.profile, [(t.source, t.target) for t in transfers])
-    start = np.zeros(len(durations))
-    order = first_come(first, to, delay, missing, durations, *numbered(wires), start)
-    started = [i - len(flat) for i in order.tolist() if i >= len(flat)]
-    never = sorted(set(range(len(transfers))) - set(started))
-    listed = tuple(transfers[i] for i in (*started, *never))
-    return replace(schedule, transfers=listed, timing=None)
+    first, to, delay, missing = by_origin(edges, len(durations))
+    return Wiring(first, to, delay, missing, durations, *numbered(wires))
+
+
+def listed(schedule: Schedule, order: IntArray) -> Schedule:
+    """``schedule``, untimed, with its transfers as ``order`` of ops and transfers has them.
+
+    Those that are not in it, as they can never start, come last.
+    """
+    started = [i - schedule.num_ops for i in order.tolist() if i >= schedule.num_ops]
+    never = sorted(set(range(len(schedule.transfers))) - set(started))
+    transfers = tuple(schedule.transfers[i] for i in (*started, *never))
+    return replace(schedule, transfers=transfers, timing=None)

@@ -96,13 +96,14 @@ def travel_delays(problem: Problem, transfers: Sequence[Transfer]) -> FloatArray
     """
     profile = problem.profile
     tables = {
-        (kind, stage): _delays(profile, kind, stage)
+        (kind, stage): delay_matrix(profile, kind, stage)
         for kind, stage in {(t.kind, t.stage) for t in transfers}
     }
     return np.array([tables[t.kind, t.stage][t.source, t.target] for t in transfers])
 
 
-def _delays(profile: Profile, kind: TravelKind, stage: int) -> FloatArray:
+def delay_matrix(profile: Profile, kind: TravelKind, stage: int) -> FloatArray:
+    """How long one transfer of the stage's weights or gradient takes from rank (row) to rank, shape (P, P)."""
     if profile.links is None:
         return profile.delays(None)
     return profile.link_delays(size(profile, kind, stage))

@@ -22,6 +22,7 @@ from pipeloom.ir.costs import Costs
 from pipeloom.ir.ops import FloatArray, IntArray
 from pipeloom.ir.problem import Passing, Problem
 
+from .arrivals import arrivals
 from .chain import Chain
 from .crossings import crossings
 from .feasibility import check_feasible
@@ -300,6 +301,7 @@ _Linear = tuple[str, Callable[[Chain, FloatArray], float], str]
 GENERAL: tuple[_General, ...] = (
     ("work", work, "the busiest rank runs one op at a time"),
     ("critical-path", critical_path, "one microbatch passes all stages and comes back"),
+    ("arrivals", arrivals, "no rank begins before the weights of others have come to it"),
 )
 LINEAR: tuple[_Linear, ...] = (
     (

@@ -16,6 +16,7 @@ from pipeloom.ir.problem import Objective, Problem
 from pipeloom.ir.schedule import Schedule
 from pipeloom.ir.simulate import timed
 
+from .arrivals import arrivals
 from .bounds import (
     GENERAL,
     LINEAR,
@@ -153,6 +154,15 @@ def _critical_path(problem: Problem) -> tuple[int | None, list[str]]:
     ]
 
 
+def _arrivals(problem: Problem) -> tuple[int | None, list[str]]:
+    work = float(busy(problem).max())
+    waits = arrivals(problem) - work
+    return None, [
+        f"the busiest ranks compute for {_ms(work)}, and at least one of them waits {_ms(waits)} for weights: "
+        "whoever owns them, on their first way to all ranks over these links"
+    ]
+
+
 def _head_tail(chain: Chain, lags: FloatArray, value: float) -> tuple[int, list[str]]:
     tail, work = tail_idle(chain), chain.work
     found = heads(chain, value * BELOW, lags)
@@ -264,6 +274,7 @@ def _crossings(chain: Chain, lags: FloatArray, value: float) -> tuple[int, list[
 _GENERAL: Mapping[str, Callable[[Problem], tuple[int | None, list[str]]]] = {
     "work": _work,
     "critical-path": _critical_path,
+    "arrivals": _arrivals,
 }
 _LINEAR: Mapping[str, Callable[[Chain, FloatArray, float], tuple[int, list[str]]]] = {
     "head-tail": _head_tail,

@@ -9,9 +9,9 @@ so that the buffer is free, and the fetch can start, a while before its first us
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
 import numpy as np
 
@@ -49,12 +49,17 @@ def visits(order: IntArray) -> list[Visit]:
     """The visits of one rank's packed ops, in order."""
     kind, stage = order & KIND_MASK, order >> STAGE_SHIFT & STAGE_MASK
     using = np.flatnonzero(kind != OpKind.W)
-    counts: dict[int, int] = {}
+    if not len(using):
+        return []
+    change = np.flatnonzero(np.diff(stage[using])) + 1
+    firsts, lasts = using[np.append(0, change)], using[np.append(change - 1, len(using) - 1)]
+    counts: defaultdict[int, int] = defaultdict(int)
     found = []
-    for here, run in groupby(using.tolist(), key=lambda i: int(stage[i])):
-        positions = list(run)
-        found.append(Visit(here, counts.get(here, 0), positions[0], positions[-1]))
-        counts[here] = counts.get(here, 0) + 1
+    for here, first, last in zip(
+        stage[firsts].tolist(), firsts.tolist(), lasts.tolist(), strict=True
+    ):
+        found.append(Visit(here, counts[here], first, last))
+        counts[here] += 1
     return found
 
 

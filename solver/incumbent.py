@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pipeloom.ir.costs import Costs
 from pipeloom.ir.ops import IntArray
 from pipeloom.ir.problem import Problem
-from pipeloom.ir.schedule import Report, Schedule, Status
+from pipeloom.ir.schedule import Report, Schedule, Status, Transfer
 from pipeloom.ir.simulate import Simulator, offsets_of, timed
 
 from .allowance import OPS_A_SECOND, Allowance
@@ -68,6 +68,7 @@ class Incumbent:
         self.bound = bound
         self.cost = float("inf")
         self.order: tuple[IntArray, ...] | None = None
+        self.transfers: tuple[Transfer, ...] = ()
         self.source: str | None = None
         self.stopped: npt.NDArray[np.bool_] = np.zeros(1, dtype=np.bool_)
         self._began = self._told = monotonic()
@@ -80,7 +81,7 @@ class Incumbent:
         self._should_stop = should_stop
         self._owner = get_ident()
         self._lock = RLock()
-        self._news = False
+        self._news = self._told_to_stop = False
 
     @property
     def seconds(self) -> float:
@@ -104,10 +105,17 @@ class Incumbent:
             if self._news or monotonic() - self._told >= 1.0:
                 self._tell()
             if self._should_stop is not None and self._should_stop():
+                self._told_to_stop = True
                 self.stop()
         if not self.limited and (self.closed or self.seconds_left <= 0.0):
             self.stop()
         return bool(self.stopped[0])
+
+    @property
+    def exhausted(self) -> bool:
+        """Out of time or work, or told to stop; whether proven or not."""
+        self.interrupted()
+        return self._told_to_stop or self.seconds_left <= 0.0 or self.work >= self._mark
 
     def stop(self) -> None:
         """Ends the solve for all threads."""
@@ -139,6 +147,16 @@ class Incumbent:
         self._changed()
         return True
 
+    def take(self, schedule: Schedule) -> None:
+        """Takes a timed schedule whose weights travel, even where the best so far costs the same."""
+        assert schedule.timing is not None
+        assert schedule.report is not None
+        with self._lock:
+            self.order, self.transfers = schedule.order, schedule.transfers
+            self.cost = schedule.timing.cost(self.problem.objective)
+            self.source = schedule.report.family
+        self._changed()
+
     def raise_bound(self, bound: Bound) -> None:
         """Takes a bound that a solver has proven, where it is better."""
         with self._lock:
@@ -164,7 +182,7 @@ class Incumbent:
             solve_seconds=self.seconds,
             seed=seed,
         )
-        return timed(Schedule(self.problem, order, report=report))
+        return timed(Schedule(self.problem, order, self.transfers, report))
 
     def views(self, number: int) -> Sequence[Incumbent]:
         """What each of so many lanes works on: this, or copies where work is limited."""

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from math import isfinite
 
 from pipeloom.ir.costs import Costs
-from pipeloom.ir.problem import Problem
+from pipeloom.ir.problem import Passing, Problem
 from pipeloom.ir.profile import Link, Links, Profile
-from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.schedule import Schedule, TravelKind
 from pipeloom.ir.simulate import simulate
+from pipeloom.ir.travel import delay_matrix
 
 from .bounds import lower_bound
 from .solve import optimize
@@ -117,10 +118,20 @@ def _variants(problem: Problem) -> Iterator[tuple[str, Problem]]:
         alone = _best_alone(problem)
         if alone is not None:
             yield f"one more microbatch's M_B on rank {alone} alone", more_memory(problem, 1, alone)
-    costs = Costs.of(problem)
-    if costs.into_f.any() or costs.into_b.any():
+    if _delayed(problem):
         yield "links twice as fast", faster_links(problem, 0.5)
         yield "links without delay", faster_links(problem, 0.0)
+
+
+def _delayed(problem: Problem) -> bool:
+    """Whether anything that travels takes time."""
+    if problem.placement.passing is Passing.WEIGHTS:
+        stages = range(problem.stages)
+        return any(
+            delay_matrix(problem.profile, kind, s).any() for kind in TravelKind for s in stages
+        )
+    costs = Costs.of(problem)
+    return bool(costs.into_f.any() or costs.into_b.any())
 
 
 def _best_alone(problem: Problem) -> int | None:
@@ -151,8 +162,10 @@ def _found(
 
 
 def _largest(problem: Problem) -> list[float]:
-    """The largest M_B of each rank's stages."""
+    """The largest M_B of each rank's stages; of a rank that runs all stages, their sum."""
     stages = problem.profile.stages
+    if problem.placement.passing is Passing.WEIGHTS:
+        return [sum(stage.m_b for stage in stages)] * problem.ranks
     return [
         max((stages[s].m_b for s in problem.placement.stages_of(rank)), default=0.0)
         for rank in range(problem.ranks)
@@ -160,11 +173,13 @@ def _largest(problem: Problem) -> list[float]:
 
 
 def _scaled(profile: Profile, share: float) -> Profile:
-    if profile.t_comm is None and profile.links is not None and share > 0:
-        return replace(profile, links=_quicker(profile.links, share))
+    links = _quicker(profile.links, share) if profile.links is not None and share > 0 else None
+    if profile.t_comm is None and links is not None:
+        return replace(profile, links=links)
     if isinstance(profile.t_comm, tuple):
-        return replace(profile, t_comm=tuple(tuple(x * share for x in r) for r in profile.t_comm))
-    return replace(profile, t_comm=(profile.t_comm or 0.0) * share)
+        t_comm = tuple(tuple(x * share for x in r) for r in profile.t_comm)
+        return replace(profile, t_comm=t_comm, links=links)
+    return replace(profile, t_comm=(profile.t_comm or 0.0) * share, links=links)
 
 
 def _quicker(links: Links, share: float) -> Links:

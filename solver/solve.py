@@ -29,6 +29,7 @@ from .setting import Setting
 from .side_by_side import Pieces, in_turn, side_by_side
 from .unroll import Unroller, fewer_microbatches
 from .warm_start import warm_starts
+from .weight_passing import Memory, WeightSearch
 
 RELAXATION_SECONDS = 3.0
 LANES_SECONDS = 10.0
@@ -59,6 +60,7 @@ def optimize(
     seed: int = 0,
     progress: Listener | None = None,
     should_stop: Callable[[], bool] | None = None,
+    memory: Memory | None = None,
 ) -> Schedule:
     """The best schedule found within ``time_limit`` seconds, and how good it is known to be.
 
@@ -68,13 +70,17 @@ def optimize(
 
     Stops at once where cost and lower bound meet (``status`` optimal). A keyboard interrupt, or
     ``should_stop`` turning true, returns the best so far. ``progress`` is called on every
-    improvement and about once a second. Raises InfeasibleError where no schedule keeps the memory
-    limit, InputError for a placement or a solver that is not known.
+    improvement and about once a second. ``memory`` says what a schedule holds in all; where weights
+    travel it is held against ``device_memory``. Raises InfeasibleError where no schedule keeps the memory
+    limit, or where weights travel none was found that fits on the devices, InputError for a
+    placement or a solver that is not known.
     """
     _check(problem, solver)
     work = float("inf") if work_limit is None else work_limit * 1e6
     bound = next(lower_bounds(problem))
     best = Incumbent(problem, bound, time_limit, progress, should_stop, work_limit=work)
+    if problem.placement.passing is Passing.WEIGHTS:
+        return pass_weights(best, solver, seed, memory)
     best.offer(one_at_a_time(problem), "one-at-a-time")
     with suppress(KeyboardInterrupt):  # the best so far is what the user asked for
         _PORTFOLIOS.get(solver, partial(exactly, solver=solver))(best, seed)
@@ -82,14 +88,27 @@ def optimize(
 
 
 def _check(problem: Problem, solver: str) -> None:
-    known = [*_PORTFOLIOS, *BACKENDS]
+    passing = problem.placement.passing
+    known = list(_PORTFOLIOS)
+    if passing is Passing.ACTIVATIONS:
+        known += BACKENDS
     if solver not in known:
         raise InputError(f"solver: expected {' or '.join(known)}, got {solver!r}")
-    if problem.placement.passing is not Passing.ACTIVATIONS:
+    if passing is Passing.MIXED:
         raise InputError(
-            f"passing: {problem.placement.passing.value}: optimize plans activation passing alone; "
-            "build a weight-passing family instead"
+            "passing: mixed: optimize plans schedules in which activations alone travel, or weights alone"
         )
+
+
+def pass_weights(best: Incumbent, solver: str, seed: int, memory: Memory | None) -> Schedule:
+    """The best schedule in which weights travel, under the bounds in closed form."""
+    search = WeightSearch(best, memory)
+    search.first()
+    with suppress(KeyboardInterrupt):  # as for activations
+        bound(best)
+        search.improve(seed)
+    search.check_memory()
+    return best.schedule(solver, seed)
 
 
 def one_at_a_time(problem: Problem) -> Rows:

@@ -2,10 +2,12 @@
 
 Every stage has an owner. A rank keeps the weights of other stages in a few buffers, and fetches what
 is not there (:mod:`.fetches`). The fetches for the k-th visits of a stage on all ranks are served
-together: each straight from the owner, or by one copy that goes round the ranks, up or down or half
-each, and is sent on as soon as it has come::
+together: each straight from the owner, or by copies that go on from rank to rank as soon as they have
+come: one up the ranks, two for half of them each, or more, of which the first goes the farthest (where
+one message at a time leaves the owner each way, nothing gets to all ranks sooner)::
 
-    direct  0 > 1, 0 > 2, 0 > 3      one way  0 > 1 > 2 > 3      both ways  0 > 1 > 2, 0 > 3
+    direct     0 > 1, 0 > 2, ..., 0 > 6       both ways  0 > 1 > 2 > 3, 0 > 6 > 5 > 4
+    one way    0 > 1 > 2 > 3 > 4 > 5 > 6      fan        0 > 2 > 3, 0 > 1, 0 > 5 > 4, 0 > 6
 
 Nobody waits for the accumulators D: a rank keeps what it has to add until D leaves it. They go the
 ways of the weights backwards, ``collections`` times an iteration, with an equal part of each rank's
@@ -17,20 +19,21 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from itertools import accumulate, pairwise
+from itertools import pairwise, zip_longest
 
 import numpy as np
 
 from pipeloom.ir.costs import Costs
-from pipeloom.ir.ops import KIND_MASK, STAGE_MASK, STAGE_SHIFT, IntArray, OpKind
+from pipeloom.ir.ops import KIND_MASK, STAGE_MASK, STAGE_SHIFT, FloatArray, IntArray, OpKind
 from pipeloom.ir.problem import Problem
 from pipeloom.ir.schedule import Report, Schedule, Transfer, TravelKind
 from pipeloom.ir.simulate import timed
-from pipeloom.ir.travel import size
+from pipeloom.ir.travel import delay_matrix, size
 
 from .fetches import Fetch, fetches, visits
+from .urgency import most_urgent_first
 
 
 class Route(Enum):
@@ -39,6 +42,7 @@ class Route(Enum):
     DIRECT = "direct"
     ONE_WAY = "one way"
     BOTH_WAYS = "both ways"
+    FAN = "fan"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +69,11 @@ def streamed(
     Raises InvalidScheduleError where it cannot run: never with direct routes, and on a path only
     where ranks run their ops in unlike orders.
     """
-    transfers = stream(problem, order, plan, owner)
-    return timed(Schedule(problem, tuple(order), transfers, Report(problem.objective, name)))
+    home = default_owners(problem) if owner is None else owner
+    listed = _listed(problem, order, plan, home)
+    transfers = tuple(leg.transfer for leg in listed)
+    schedule = Schedule(problem, tuple(order), transfers, Report(problem.objective, name))
+    return timed(most_urgent_first(schedule, np.array([leg.latest for leg in listed])))
 
 
 def stream(
@@ -80,13 +87,28 @@ def stream(
     They are listed by the time at which they could start if no op had to wait for anything.
     Raises ValueError for a plan out of range.
     """
+    home = default_owners(problem) if owner is None else owner
+    return tuple(leg.transfer for leg in _listed(problem, order, plan, home))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Leg:
+    """A transfer, between when it could start and must, if no op had to wait for anything."""
+
+    earliest: float
+    latest: float
+    number: int  # on its journey
+    transfer: Transfer = field(compare=False)
+
+
+def _listed(
+    problem: Problem, order: Sequence[IntArray], plan: Streaming, owner: Sequence[int]
+) -> list[_Leg]:
     if plan.collections < 1:
         raise ValueError(f"collections: expected 1 or more, got {plan.collections}")
-    home = default_owners(problem) if owner is None else owner
     clock = _Clock(problem, order)
-    legs = [*_weights(problem, order, plan, home), *_gradients(problem, order, plan, home)]
-    listed = [leg for journey in legs for leg in clock.times(journey)]
-    return tuple(transfer for _, transfer in sorted(listed, key=lambda leg: leg[0]))
+    journeys = [*_weights(problem, order, plan, owner), *_gradients(problem, order, plan, owner)]
+    return sorted(leg for journey in journeys for leg in clock.legs(journey))
 
 
 def default_owners(problem: Problem) -> tuple[int, ...]:
@@ -121,10 +143,12 @@ def _held(problem: Problem, stage: int) -> float:
 
 
 class _Clock:
-    """When each op would run if no op had to wait: to list transfers by."""
+    """When each op would run if no op had to wait."""
 
     def __init__(self, problem: Problem, order: Sequence[IntArray]) -> None:
         durations = Costs.of(problem).durations
+        self._problem = problem
+        self._delays: dict[tuple[TravelKind, int], FloatArray] = {}
         self._done = [
             np.concatenate(
                 [[0.0], np.cumsum(durations[row & KIND_MASK, row >> STAGE_SHIFT & STAGE_MASK])]
@@ -132,16 +156,22 @@ class _Clock:
             for row in order
         ]
 
-    def times(
-        self, journey: Sequence[Transfer]
-    ) -> Iterator[tuple[tuple[float, float, int], Transfer]]:
-        """With each leg: when it may start, when what follows needs it, its number."""
-        starts = accumulate(
-            (max(self._at(t.source, t.after), self._at(t.target, t.room)) for t in journey), max
-        )
-        needs = list(accumulate((self._at(t.target, t.before) for t in reversed(journey)), min))
-        for n, (start, need, leg) in enumerate(zip(starts, reversed(needs), journey, strict=True)):
-            yield (start, need, n), leg
+    def legs(self, journey: Sequence[Transfer]) -> Iterator[_Leg]:
+        earliest, starts = 0.0, []
+        for t in journey:
+            earliest = max(earliest, self._at(t.source, t.after), self._at(t.target, t.room))
+            starts.append(earliest)
+        latest, legs = float("inf"), []
+        for n, t in reversed(list(enumerate(journey))):
+            latest = min(latest, self._at(t.target, t.before)) - self._delay(t)
+            legs.append(_Leg(starts[n], latest, n, t))
+        return reversed(legs)
+
+    def _delay(self, t: Transfer) -> float:
+        key = t.kind, t.stage
+        if key not in self._delays:
+            self._delays[key] = delay_matrix(self._problem.profile, *key)
+        return float(self._delays[key][t.source, t.target])
 
     def _at(self, rank: int, ops: int) -> float:
         return float(self._done[rank][ops])
@@ -219,9 +249,23 @@ def _parts(order: IntArray, collections: int) -> dict[int, list[int]]:
 
 
 def _paths(ranks: Iterable[int], owner: int, number: int, route: Route) -> list[list[int]]:
-    """What the copies for ``ranks`` pass after they have left the owner, one list a copy."""
+    """What the copies for ``ranks`` pass after they have left the owner, in the order in which they leave."""
     up = sorted(ranks, key=lambda rank: (rank - owner) % number)
     if route is Route.DIRECT:
         return [[rank] for rank in up]
     half = len(up) if route is Route.ONE_WAY else (len(up) + 1) // 2
-    return [path for path in (up[:half], up[half:][::-1]) if path]
+    ways = [way for way in (up[:half], up[half:][::-1]) if way]
+    if route is not Route.FAN:
+        return ways
+    fans = [_fan(way) for way in ways]
+    return [part for parts in zip_longest(*fans) for part in parts if part]
+
+
+def _fan(way: list[int]) -> list[list[int]]:
+    """``way`` cut in parts of 1, 2, 3, ... ranks, the farthest first."""
+    parts: list[list[int]] = []
+    while way:
+        length = len(parts) + 1
+        parts.append(way[:length])
+        way = way[length:]
+    return parts[::-1]

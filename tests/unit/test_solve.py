@@ -136,10 +136,11 @@ def test_several_stages_a_rank_are_searched(owners: tuple[int, ...]) -> None:
     assert schedule.report.lower_bound <= schedule.timing.period < 45.0  # work: 33.6 a rank
 
 
-def test_weight_passing_is_refused_in_one_line() -> None:
-    profile = Profile((ZB_6_2B,) * 4, 4)
-    problem = Problem(profile, 8, Placement.round_robin(4, 8), (math.inf,) * 4)
-    with pytest.raises(InputError, match=r"^passing: weights: optimize plans activation passing"):
+def test_mixed_passing_is_refused_in_one_line() -> None:
+    profile = Profile((StageProfile(1, 1, 1),) * 4, 4)
+    placement = Placement.weights_inside(4, 2, 4, 8)
+    problem = Problem(profile, 8, placement, (math.inf,) * 4)
+    with pytest.raises(InputError, match=r"^passing: mixed: optimize plans schedules in which act"):
         optimize(problem)
 
 

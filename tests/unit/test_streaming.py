@@ -111,6 +111,15 @@ def test_routes(route: Route, out: list[str], home: list[str]) -> None:
     assert all(t.before == 4 for t in transfers if t.kind is TravelKind.GRADIENT)
 
 
+def test_a_fan_sends_the_longest_part_farthest_and_first() -> None:
+    case = problem(9, 1, 9)
+    rows = [pack(parse_order(f"0F{r} 0BW{r}")) for r in range(9)]
+    transfers = stream(case, rows, Streaming(1, Route.FAN), (0,))
+    assert legs(transfers, TravelKind.WEIGHT, 0) == [
+        "0 > 4", "0 > 5", "0 > 2 > 3", "0 > 7 > 6", "0 > 1", "0 > 8"
+    ]  # fmt: skip
+
+
 def test_collections_share_out_what_a_rank_adds() -> None:
     case = problem(2, 1, 5)
     rows = [

@@ -1,0 +1,4 @@
+"""The optimizer where weights travel."""
+
+from .search import Memory as Memory
+from .search import WeightSearch as WeightSearch

@@ -1,0 +1,175 @@
+"""Looks for the choices that make the best schedule in which weights travel.
+
+Nothing that a rank computes waits for another rank but for weights, so that few numbers decide:
+how many microbatches share a fetch, how many buffers there are, which way copies go, how often
+gradients go home. Each of them is varied alone, over all its values, until none improves the schedule;
+then again from elsewhere. Schedules are compared by the memory that they need beyond the devices', then
+by cost; where these are equal by the bytes that travel, and by what is held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+
+from pipeloom.ir.amounts import exact_amount
+from pipeloom.ir.errors import InfeasibleError, InvalidScheduleError
+from pipeloom.ir.ops import FloatArray
+from pipeloom.ir.problem import Problem
+from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.traffic import traffic
+
+from ..bounds import busy
+from ..incumbent import Incumbent
+from ..streaming import Route, default_owners, streamed
+from .choice import Choice, Choices
+from .rows import rows, within_limit
+
+Memory: TypeAlias = Callable[[Schedule], Sequence[float]]
+"""What each rank has to hold at most in all, in the profile's unit."""
+RESTARTS = 100
+BUILDING = 500
+"""Simulated ops that take about as long as an op or a transfer of a schedule that is built."""
+DIGITS = 9
+"""Costs that agree to so many digits behind the largest count as equal."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Merit:
+    """Less is better; the first that differs counts."""
+
+    excess: float
+    cost: float
+    bytes: float
+    held: float
+
+
+def owners(problem: Problem) -> tuple[int, ...]:
+    """A rank for each stage, turned so that the first stage's has as many microbatches as any."""
+    found = default_owners(problem)
+    return tuple((rank - found[0]) % problem.ranks for rank in found)
+
+
+class WeightSearch:
+    """Tries choices, each once, and gives the best schedule to the incumbent.
+
+    ``memory`` is asked where the profile has ``device_memory``.
+    """
+
+    def __init__(self, best: Incumbent, memory: Memory | None) -> None:
+        self._best, self._problem = best, best.problem
+        self._memory = memory
+        self._choices = Choices(best.problem)
+        self._merits: dict[Choice, Merit | None] = {}
+        self._least: tuple[Merit, Schedule] | None = None
+        self._unit = float(busy(best.problem).max()) or 1.0  # of costs
+
+    @cached_property
+    def _owner(self) -> tuple[int, ...]:
+        return owners(self._problem)
+
+    def first(self) -> None:
+        """One schedule that keeps the memory limit, whatever else."""
+        self._merit(self._start(Route.DIRECT))
+
+    def improve(self, seed: int) -> None:
+        """Until time or work is up, or the best is proven and nothing near it is better."""
+        for start in self._starts(np.random.default_rng(seed)):
+            self._descend(start)
+            if self._best.closed or self._best.exhausted:
+                return
+
+    def _starts(self, rng: np.random.Generator) -> Iterator[Choice]:
+        """The fewest rounds that memory allows with each route, the most, then anything."""
+        for route in Route:
+            yield self._start(route)
+        for route in Route:
+            yield Choice(self._choices.most, route=route)
+        for _ in range(RESTARTS):
+            yield self._choices.any(rng)
+
+    def _start(self, route: Route) -> Choice:
+        counts = self._choices.of("rounds", Choice(1))
+        return next(c for c in (Choice(n, route=route) for n in counts) if self._keeps_limit(c))
+
+    def _descend(self, now: Choice) -> None:
+        """Varies one field of ``now`` after the other until none makes it better."""
+        merit, left = self._merit(now), len(fields(Choice))
+        names = [field.name for field in fields(Choice)]
+        while left:
+            name, left = names.pop(0), left - 1
+            names.append(name)
+            for value in self._choices.of(name, now):
+                other = replace(now, **{name: value})
+                found = self._merit(other)
+                if found is not None and (merit is None or found < merit):
+                    now, merit, left = other, found, len(names) - 1
+                if self._best.exhausted:
+                    return
+
+    def check_memory(self) -> None:
+        """Raises InfeasibleError where none of the schedules fits on the devices."""
+        assert self._least is not None, (
+            "one microbatch at a time, straight from the owners, can run"
+        )
+        merit, schedule = self._least
+        if merit.excess <= 0:
+            return
+        lacks, given = self._lacks(schedule), self._problem.profile.device_memory
+        assert given is not None
+        rank = int(lacks.argmax())
+        holds = given[rank] + float(lacks[rank])
+        raise InfeasibleError(
+            f"device_memory {exact_amount(given[rank])} is too small for rank {rank}: the schedule found "
+            f"that exceeds it least holds {exact_amount(holds)} there",
+            smallest=holds,
+            rank=rank,
+        )
+
+    def _merit(self, choice: Choice) -> Merit | None:
+        """How good the choice's schedule is; None where it has none."""
+        if choice not in self._merits:
+            self._merits[choice] = self._tried(choice)
+        return self._merits[choice]
+
+    def _tried(self, choice: Choice) -> Merit | None:
+        if not self._keeps_limit(choice):
+            return None
+        order = rows(self._problem, choice.rounds, choice.deep)
+        try:
+            schedule = streamed(self._problem, order, str(choice), choice.streaming, self._owner)
+        except InvalidScheduleError:
+            return None
+        finally:
+            self._best.spend(BUILDING * sum(map(len, order)))
+        merit = self._judged(schedule)
+        if self._least is None or merit < self._least[0]:
+            self._least = merit, schedule
+            if merit.excess <= 0:
+                self._best.take(schedule)
+        return merit
+
+    def _keeps_limit(self, choice: Choice) -> bool:
+        return within_limit(self._problem, rows(self._problem, choice.rounds, choice.deep))
+
+    def _judged(self, schedule: Schedule) -> Merit:
+        timing = schedule.timing
+        assert timing is not None
+        lacks = self._lacks(schedule)
+        return Merit(
+            max(0.0, *lacks),
+            round(timing.cost(self._problem.objective) / self._unit, DIGITS),
+            float(traffic(schedule).sum()),
+            max(timing.peak_memory),
+        )
+
+    def _lacks(self, schedule: Schedule) -> FloatArray:
+        """How much more each rank has to hold than its device can, shape (P,)."""
+        given = self._problem.profile.device_memory
+        if self._memory is None or given is None:
+            return np.zeros(self._problem.ranks)
+        return np.subtract(self._memory(schedule), given)
