@@ -52,7 +52,11 @@ def wiring(schedule: Schedule) -> Wiring:
     flat = np.concatenate(schedule.order).astype(np.int64)
     offsets = np.concatenate([[0], np.cumsum([len(ops) for ops in schedule.order])])
     durations = np.concatenate([costs.of_ops(flat), travel_delays(problem, transfers)])
-    edges = [chain(offsets), *inputs(schedule, flat, costs), travel(schedule, offsets.tolist())]
+    edges = [
+        chain(offsets),
+        *inputs(schedule, flat, costs),
+        travel(schedule, offsets.tolist(), len(flat)),
+    ]
     wires: list[tuple[str, ...]] = [()] * len(flat)
     wires += occupied(problem.profile, [(t.source, t.target) for t in transfers])
     first, to, delay, missing = by_origin(edges, len(durations))

@@ -69,7 +69,7 @@ def simulate_transfers(schedule: Schedule) -> Timing:
     edges = [
         chain(offsets),
         *inputs(schedule, flat, costs),
-        travel(schedule, offsets.tolist()),
+        travel(schedule, offsets.tolist(), ops),
         edges_of([(ops + earlier, ops + later) for earlier, later in turns]),
     ]
     first, to, delay, missing = by_origin(edges, len(durations))
@@ -80,7 +80,7 @@ def simulate_transfers(schedule: Schedule) -> Timing:
     return Timing(
         tuple(np.split(start[:ops], bounds)),
         tuple(np.split(end[:ops], bounds)),
-        peaks(flat, offsets, costs),
+        peaks(schedule),
         np.stack([start[ops:], end[ops:]], axis=1),
     )
 
@@ -114,9 +114,13 @@ def _named(schedule: Schedule, transfer: Transfer, behind: int | None) -> str:
     return f"{transfer} (listed after {schedule.transfers[behind]}, with which it shares a wire)"
 
 
-def peaks(flat: IntArray, offsets: IntArray, costs: Costs) -> tuple[float, ...]:
-    """The most that each rank holds of M_B and M_W, shape (P,)."""
-    kind, stage = flat & KIND_MASK, flat >> STAGE_SHIFT & STAGE_MASK
-    change = np.stack([costs.m_b, costs.m_w - costs.m_b, -costs.m_w, -costs.m_b])[kind, stage]
-    parts = np.split(change, offsets[1:-1])
-    return tuple(float(np.max(np.cumsum(part), initial=0.0)) for part in parts)
+def peaks(schedule: Schedule) -> tuple[float, ...]:
+    """The most that each rank holds of M_B and M_W, shape (P,): its order alone decides it."""
+    costs = Costs.of(schedule.problem)
+    change = np.stack([costs.m_b, costs.m_w - costs.m_b, -costs.m_w, -costs.m_b])
+    return tuple(
+        float(
+            np.max(np.cumsum(change[ops & KIND_MASK, ops >> STAGE_SHIFT & STAGE_MASK]), initial=0.0)
+        )
+        for ops in schedule.order
+    )

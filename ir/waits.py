@@ -1,6 +1,6 @@
 """What waits for what: the edges between the ops and the transfers of a schedule.
 
-Nodes are numbered: the ops first, rank after rank, then the transfers as listed.
+Nodes are numbered: the ops from 0, rank after rank; the transfers as listed from some number on.
 """
 
 from __future__ import annotations
@@ -94,21 +94,24 @@ def inputs(schedule: Schedule, flat: IntArray, costs: Costs) -> list[Edges]:
     return result
 
 
-def travel(schedule: Schedule, offsets: list[int]) -> Edges:
-    """Each transfer after what it waits for, and each op after the transfers that it needs."""
-    transfers, ops = schedule.transfers, offsets[-1]
+def travel(schedule: Schedule, offsets: list[int], number: int) -> Edges:
+    """Each transfer after what it waits for, and each op after the transfers that it needs.
+
+    ``number``: of the first transfer.
+    """
+    transfers = schedule.transfers
     pairs: list[tuple[int, int]] = []
     for i, (t, earlier) in enumerate(zip(transfers, previous(transfers), strict=True)):
         if earlier is not None:
-            pairs.append((ops + earlier, ops + i))
+            pairs.append((number + earlier, number + i))
         if t.after > 0:
-            pairs.append((offsets[t.source] + t.after - 1, ops + i))
+            pairs.append((offsets[t.source] + t.after - 1, number + i))
         if t.room > 0:
-            pairs.append((offsets[t.target] + t.room - 1, ops + i))
+            pairs.append((offsets[t.target] + t.room - 1, number + i))
         if offsets[t.target] + t.before < offsets[t.target + 1]:
-            pairs.append((ops + i, offsets[t.target] + t.before))
+            pairs.append((number + i, offsets[t.target] + t.before))
         if t.blocks is not None and offsets[t.source] + t.blocks < offsets[t.source + 1]:
-            pairs.append((ops + i, offsets[t.source] + t.blocks))
+            pairs.append((number + i, offsets[t.source] + t.blocks))
     return edges_of(pairs)
 
 

@@ -37,7 +37,7 @@ def _shortest_way(source: int, target: int, ranks: int) -> list[object]:
 
 
 def lasts(profile: Profile, transfer: Transfer) -> float:
-    """What a transfer takes, by the profile's entry for its pair; rings of equal hops alone."""
+    """What a transfer takes."""
     stage = profile.stages[transfer.stage]
     size = stage.weight_bytes or 0.0
     if transfer.kind is TravelKind.GRADIENT and stage.grad_bytes is not None:
@@ -45,11 +45,16 @@ def lasts(profile: Profile, transfer: Transfer) -> float:
     if profile.links is None:
         assert not isinstance(profile.t_comm, tuple)
         return profile.t_comm or 0.0
-    link = profile.links.default
+    return over_links(profile, transfer.source, transfer.target, size)
+
+
+def over_links(profile: Profile, source: int, target: int, size: float) -> float:
+    """Of links that are all alike."""
+    assert profile.links is not None
     assert not profile.links.pairs
-    hops = 1
+    link, hops = profile.links.default, 1
     if profile.links.shared is Sharing.RING:
-        hops = len(occupied_wires(profile, transfer.source, transfer.target))
+        hops = len(occupied_wires(profile, source, target))
     return hops * link.latency + size / (link.gigabytes_per_second * 1e6)
 
 

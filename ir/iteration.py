@@ -1,0 +1,148 @@
+"""One iteration of a schedule as a graph that can be played again and again: see :mod:`.replay`.
+
+Nodes: a gate for each rank, through which it begins the iteration; the ops, rank after rank; the
+activations and gradients that change ranks; the transfers as listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .costs import Costs
+from .first_come import first_come, numbered
+from .links import Pair
+from .ops import FloatArray, IntArray
+from .schedule import Schedule
+from .simulate import offsets_of
+from .travel import travel_delays
+from .waits import Edges, by_origin, chain, check_ranges, inputs, travel
+from .wires import occupied
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Iteration:
+    """The graph; ``within`` and ``across`` count the edges into each node that come from the same
+    iteration and from the one before. ``ops`` and ``transfers`` are the places of those nodes.
+    """
+
+    ranks: int
+    ops: slice
+    transfers: slice
+    first: IntArray
+    to: IntArray
+    delay: FloatArray
+    within: IntArray
+    across: IntArray
+    duration: FloatArray
+    wires: list[tuple[str, ...]]
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> Iteration:
+        """Raises InvalidScheduleError for a transfer out of range, an input that is never made."""
+        check_ranges(schedule)
+        problem, transfers, ranks = schedule.problem, schedule.transfers, schedule.problem.ranks
+        costs, offsets = Costs.of(problem), offsets_of(schedule.order)
+        flat = np.concatenate(schedule.order).astype(np.int64)
+        near, far = _apart(inputs(schedule, flat, costs), offsets)
+        pairs = _ends(far, offsets) + [(t.source, t.target) for t in transfers]
+        nodes = ranks + len(flat) + len(pairs)
+        travelling = nodes - len(transfers)
+        messages = np.arange(len(flat), nodes - ranks)
+        edges = [
+            chain(offsets),
+            near,
+            *_by_message(far, messages),
+            travel(schedule, offsets.tolist(), travelling - ranks),
+            *_through_gates(offsets, messages, pairs, nodes),
+        ]
+        edges = [(origin + ranks, to + ranks, delay) for origin, to, delay in edges]
+        first, to, delay, missing = by_origin(edges, 2 * nodes)
+        nothing: list[tuple[str, ...]] = [()] * (ranks + len(flat))
+        return cls(
+            ranks,
+            slice(ranks, ranks + len(flat)),
+            slice(travelling, nodes),
+            first,
+            to,
+            delay,
+            within=missing[:nodes],
+            across=missing[nodes:],
+            duration=np.concatenate(
+                [np.zeros(ranks), costs.of_ops(flat), far[2], travel_delays(problem, transfers)]
+            ),
+            wires=nothing + occupied(problem.profile, pairs),
+        )
+
+    def play(self, iterations: int) -> tuple[FloatArray, FloatArray] | None:
+        """When all nodes start, (iterations, N), and when each rank begins the one after, (P,).
+
+        None where they wait for each other.
+        """
+        nodes = len(self.duration)
+        missing = np.tile(self.within + self.across, iterations + 1)
+        missing[:nodes] = self.within
+        missing = missing[: iterations * nodes + self.ranks]
+        start = np.zeros(len(missing))
+        order = first_come(
+            self.first,
+            self.to,
+            self.delay,
+            missing,
+            self.duration,
+            *numbered(self.wires),
+            start,
+        )
+        if len(order) < len(missing):
+            return None
+        return start[: iterations * nodes].reshape(iterations, nodes), start[iterations * nodes :]
+
+
+def _apart(edges: Sequence[Edges], offsets: IntArray) -> tuple[Edges, Edges]:
+    """The edges within ranks, and those from rank to rank."""
+    origin, to, delay = (np.concatenate(parts) for parts in zip(*edges, strict=True))
+    far = _rank(origin, offsets) != _rank(to, offsets)
+    return (origin[~far], to[~far], delay[~far]), (origin[far], to[far], delay[far])
+
+
+def _rank(ops: IntArray, offsets: IntArray) -> IntArray:
+    ranks: IntArray = np.searchsorted(offsets, ops, side="right") - 1
+    return ranks
+
+
+def _ends(far: Edges, offsets: IntArray) -> list[Pair]:
+    """From which rank to which."""
+    source, target = (_rank(ops, offsets).tolist() for ops in far[:2])
+    return list(zip(source, target, strict=True))
+
+
+def _free(origin: IntArray, to: IntArray) -> Edges:
+    return origin, to, np.zeros(len(origin))
+
+
+def _by_message(far: Edges, messages: IntArray) -> list[Edges]:
+    """Each edge from rank to rank by way of a message, which takes its delay."""
+    origin, to, _ = far
+    message = messages[: len(origin)]
+    return [_free(origin, message), _free(message, to)]
+
+
+def _through_gates(
+    offsets: IntArray, messages: IntArray, pairs: Sequence[Pair], nodes: int
+) -> list[Edges]:
+    """Gates before a rank's first op and before what it sends or receives; then the next gate."""
+    ranks = len(offsets) - 1
+    gates = np.arange(-ranks, 0)
+    used = np.flatnonzero(np.diff(offsets))
+    source, target = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    return [
+        _free(gates[used], offsets[:-1][used]),
+        _free(gates[source], messages),
+        _free(gates[target], messages),
+        _free(offsets[1:][used] - 1, nodes + gates[used]),
+        _free(messages, nodes + gates[source]),
+        _free(messages, nodes + gates[target]),
+        _free(gates, nodes + gates),
+    ]
