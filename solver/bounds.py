@@ -26,6 +26,7 @@ from .arrivals import arrivals
 from .chain import Chain
 from .crossings import crossings
 from .feasibility import check_feasible
+from .grouped import Grouped, grouped_head_tail, grouped_through
 from .parts import different_parts
 from .slots import slots
 
@@ -60,6 +61,11 @@ def lower_bounds(problem: Problem) -> Iterator[Bound]:
         lags = chain.lags(problem.objective)
         for name, linear, words in LINEAR:
             yield Bound(linear(chain, lags), name, words)
+        return
+    grouped = Grouped.of(problem)
+    if grouped is not None:
+        for name, bound, words in GROUPED:
+            yield Bound(bound(grouped), name, words)
 
 
 def work(problem: Problem) -> float:
@@ -296,12 +302,25 @@ def _rate(size: float, time: float) -> float:
 
 
 _General = tuple[str, Callable[[Problem], float], str]
+_Grouped = tuple[str, Callable[[Grouped], float], str]
 _Linear = tuple[str, Callable[[Chain, FloatArray], float], str]
 
 GENERAL: tuple[_General, ...] = (
     ("work", work, "the busiest rank runs one op at a time"),
     ("critical-path", critical_path, "one microbatch passes all stages and comes back"),
     ("arrivals", arrivals, "no rank begins before the weights of others have come to it"),
+)
+GROUPED: tuple[_Grouped, ...] = (
+    (
+        "head-tail",
+        grouped_head_tail,
+        "few F's fit in memory before the first B comes back, few B's and W's are left after the last F",
+    ),
+    (
+        "through",
+        grouped_through,
+        "every microbatch passes the later ranks one after the other and comes back",
+    ),
 )
 LINEAR: tuple[_Linear, ...] = (
     (

@@ -18,12 +18,10 @@ from pipeloom.ir.simulate import timed
 
 from .arrivals import arrivals
 from .bounds import (
-    GENERAL,
-    LINEAR,
-    Bound,
     busy,
     heads,
     holding_spans,
+    lower_bounds,
     tail_idle,
     through_spans,
 )
@@ -113,11 +111,7 @@ def why(schedule: Schedule) -> Reason:
 
 def _simplest(problem: Problem) -> Reason:
     """The first argument, from simple to intricate, that gives the best bound in closed form."""
-    found = [Bound(bound(problem), name, words) for name, bound, words in GENERAL]
-    chain = Chain.of(problem)
-    if chain is not None:
-        lags = chain.lags(problem.objective)
-        found += [Bound(bound(chain, lags), name, words) for name, bound, words in LINEAR]
+    found = list(lower_bounds(problem))
     best = max(bound.value for bound in found)
     first = next(bound for bound in found if bound.value >= best * BELOW)
     return _explained(problem, first.name, best, first.words)

@@ -13,14 +13,15 @@ come later than at once::
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import combinations, groupby
+from typing import TypeAlias
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.ops import Op, OpKind
 from pipeloom.ir.problem import Passing, Placement, Problem
-from pipeloom.ir.profile import Links, Profile, StageProfile
+from pipeloom.ir.profile import Link, Links, Profile, StageProfile
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,30 +72,34 @@ def _part(problem: Problem, column: tuple[int, ...], microbatches: tuple[int, ..
 
 def _restricted(profile: Profile, ranks: tuple[int, ...]) -> Profile:
     """The same stages on ``ranks`` alone, as far apart as they are."""
-    number = {rank: i for i, rank in enumerate(ranks)}
-    t_comm, links = profile.t_comm, profile.links
+    t_comm = profile.t_comm
     if isinstance(t_comm, tuple):
         t_comm = tuple(tuple(t_comm[a][b] for b in ranks) for a in ranks)
-    if links is not None:
-        pairs = [
-            (number[a], number[b], link) for a, b, link in links.pairs if {a, b} <= number.keys()
-        ]
-        links = Links(links.default, tuple(pairs))
     return replace(
         profile,
         ranks=len(ranks),
         t_comm=t_comm,
-        links=links,
+        links=None if profile.links is None else _links(profile.links, profile.ranks, ranks),
         memory_limit=_of(profile.memory_limit, ranks),
         device_memory=_of(profile.device_memory, ranks),
     )
+
+
+def _links(links: Links, number: int, ranks: tuple[int, ...]) -> Links:
+    """Between each two of ``ranks``, among ``number``; what they share with others is left out."""
+    latency, rate = links.matrices(number)
+    pairs = [
+        (i, j, Link(float(latency[a, b]), float(rate[a, b])))
+        for (i, a), (j, b) in combinations(enumerate(ranks), 2)
+    ]
+    return Links(links.default, tuple(pairs))
 
 
 def _of(values: tuple[float, ...] | None, ranks: tuple[int, ...]) -> tuple[float, ...] | None:
     return None if values is None else tuple(values[rank] for rank in ranks)
 
 
-Groups = tuple[tuple[int, ...], ...]
+Groups: TypeAlias = tuple[tuple[int, ...], ...]
 """The stages of each rank, consecutive and ascending from rank to rank."""
 
 
@@ -105,6 +110,10 @@ def groups(problem: Problem) -> Groups | None:
         tuple(stages) for _, stages in groupby(range(len(owners)), key=owners.__getitem__)
     )
     return found if len(found) == len(set(owners)) else None
+
+
+Plan: TypeAlias = Callable[[Problem], Sequence[Iterable[Op]]]
+"""An order for each rank of a part with one stage a rank."""
 
 
 def merged(problem: Problem, of: Groups) -> Problem:
@@ -133,10 +142,25 @@ def _walk(kind: OpKind, group: tuple[int, ...]) -> tuple[int, ...]:
     return group if kind is OpKind.F else group[::-1]
 
 
-def whole(problem: Problem, found: Sequence[tuple[Part, Sequence[Iterable[Op]]]]) -> list[list[Op]]:
-    """The order on all ranks, from one of each part's own ranks and microbatches."""
+def planned(problem: Problem, plan: Plan) -> list[list[Op]]:
+    """The order on all ranks where ``plan`` gives each part's, with each rank's stages as one.
+
+    Parts that are alike are planned once. Raises InputError where a rank's stages of a part are not
+    consecutive, or there are no parts.
+    """
     rows: list[list[Op]] = [[] for _ in range(problem.ranks)]
-    for part, order in found:
-        for rank, row in zip(part.ranks, order, strict=True):
-            rows[rank] = [Op(op.kind, op.stage, part.microbatches[op.microbatch]) for op in row]
+    known: dict[Problem, Sequence[Iterable[Op]]] = {}
+    for part in parts(problem):
+        of = groups(part.problem)
+        if of is None:
+            raise InputError(
+                f"placement: {problem.placement.name}: a rank's stages are not consecutive"
+            )
+        one = merged(part.problem, of)
+        order = known[one] if one in known else known.setdefault(one, plan(one))
+        for rank, row, group in zip(part.ranks, order, of, strict=True):
+            rows[rank] = [
+                replace(op, microbatch=part.microbatches[op.microbatch])
+                for op in expanded(row, group)
+            ]
     return rows

@@ -8,14 +8,17 @@ from pipeloom.solver.families.ring import Ring
 
 # those in which weights go round a ring, and all in which weights travel
 RINGS = [name for name, family in FAMILIES.items() if isinstance(family, Ring)]
-TRAVELLING = [*RINGS, "fsdp"]
+TRAVELLING = [*RINGS, "fsdp", "weights-inside", "activations-inside"]
 # those whose schedules are none of what `optimize` searches by default
 ELSEWHERE = [name for name, family in FAMILIES.items() if not isinstance(family, Linear)]
 
 
 def fits(name: str, ranks: int) -> bool:
-    """Whether a family can be built of one stage a rank; of all of them wzb1 alone may refuse."""
-    return name != "wzb1" or ranks % 2 == 0
+    """Whether a family can be built of one stage a rank: not on any number of ranks wzb1, and islands."""
+    base, _, parameter = name.partition(":")
+    if base.endswith("-inside"):
+        return ranks % int(parameter or 1) == 0
+    return base != "wzb1" or ranks % 2 == 0
 
 
 def families_of(ranks: int) -> list[str]:

@@ -8,6 +8,7 @@ from pipeloom.ir.profile import Profile
 from pipeloom.ir.reading import is_count
 from pipeloom.ir.schedule import Schedule
 
+from .activations_inside import ActivationsInside
 from .base import Family, Parametrized
 from .dapple import Dapple
 from .dualpipev import DualPipeV
@@ -19,6 +20,7 @@ from .one_f_one_b import OneFOneB
 from .v_half import VHalf
 from .v_min import VMin
 from .wave import Wave
+from .weights_inside import WeightsInside
 from .weipipe_interleave import WeiPipeInterleave
 from .weipipe_naive import WeiPipeNaive
 from .wzb1 import WZB1
@@ -45,6 +47,8 @@ FAMILIES: dict[str, Family] = {
     "wzb1": WZB1(),
     "wzb2": WZB2(),
     "fsdp": FSDP(),
+    "weights-inside": WeightsInside(),
+    "activations-inside": ActivationsInside(),
 }
 
 

@@ -26,6 +26,7 @@ from pipeloom.ir.schedule import Schedule, Transfer, TravelKind
 from pipeloom.ir.simulate import timed
 from pipeloom.runtime.pipeline import Pipeline
 from pipeloom.solver.families import build_family
+from pipeloom.solver.families.islands import usual_size
 from pipeloom.solver.streaming import Streaming, streamed
 from tests.families import TRAVELLING, fits
 from tests.models import TinyTransformer
@@ -60,10 +61,18 @@ def mixed_plans(ranks: int) -> dict[str, Plan]:
     return {"any rank for any op": anywhere, "replicated ends": replicated_ends}
 
 
+def island_plans(ranks: int) -> dict[str, Plan]:
+    """Islands of other sizes than the families take: half of the ranks, and all."""
+    sizes = {ranks // 2, ranks} - {usual_size(ranks)}
+    names = [f"{kind}-inside:{q}" for kind in ("weights", "activations") for q in sorted(sizes)]
+    return {name: partial(build_family, name) for name in names if fits(name, ranks)}
+
+
 TABLES: tuple[Callable[[int], dict[str, Plan]], ...] = (
     family_plans,
     interleave_plans,
     mixed_plans,
+    island_plans,
 )
 
 
@@ -177,7 +186,9 @@ def cases(ranks: int) -> list[Case]:
             dtypes = [*BOUNDS] if both else [[*BOUNDS][count != 2 * ranks]]
             memory = count != 2 * ranks
             found += [Case(name, ranks, count, dtype, ranks, memory) for dtype in dtypes]
-    many = ("fsdp", "any rank for any op") if ranks < 8 else ()
+    if ranks == 8:
+        return found
+    many = ("fsdp", "any rank for any op", "weights-inside", "activations-inside")
     return found + [Case(name, ranks, ranks + 1, torch.float64, 2 * ranks + 1) for name in many]
 
 

@@ -9,7 +9,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pipeloom.compiler import compile_schedule, passes
@@ -17,7 +17,7 @@ from pipeloom.compiler.passes.compute import compute
 from pipeloom.ir.errors import InvalidScheduleError
 from pipeloom.ir.files import dump_schedule, parse_schedule
 from pipeloom.ir.links import Groups, Link, Links, Sharing
-from pipeloom.ir.problem import Objective
+from pipeloom.ir.problem import Objective, Passing
 from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.ir.schedule import Schedule, Transfer, TravelKind
 from pipeloom.ir.sending_order import in_sending_order
@@ -190,6 +190,7 @@ def test_the_makespan_is_at_most_the_published_one(
 @settings(max_examples=100, deadline=None)
 @given(schedules())
 def test_transfers_start_when_plain_loops_say(schedule: Schedule) -> None:
+    assume(schedule.problem.placement.passing is Passing.WEIGHTS)
     assert schedule.timing is not None
     found = schedule.timing.transfers
     expected = np.array(listed_times(schedule)).reshape(-1, 2)

@@ -12,13 +12,14 @@ from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.ops import Op, OpKind, format_order
 from pipeloom.ir.problem import Objective, Passing, Placement, Problem
 from pipeloom.ir.profile import Link, Links, Profile, StageProfile
-from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.schedule import Schedule, Timing
 from pipeloom.ir.simulate import simulate
-from pipeloom.solver.bounds import lower_bound, lower_bounds
+from pipeloom.solver.bounds import GENERAL, lower_bound, lower_bounds
 from pipeloom.solver.families import FAMILIES
-from pipeloom.solver.parts import expanded, groups, merged, parts, whole
+from pipeloom.solver.parts import expanded, groups, merged, parts, planned
 from tests.oracle import exhaustive_optimum
 
+KINDS = (OpKind.F, OpKind.BW)
 STAGE = StageProfile(1.0, 2.0, 1.0, 1.0, 0.5, 1e6)
 SLOW = Links(Link(0.0, 10.0), ((1, 3, Link(0.0, 1.0)),))
 
@@ -56,7 +57,7 @@ def test_pipelines_that_cross_are_no_parts_and_give_no_bound() -> None:
     problem = of(Placement(Passing.MIXED, (0, 1, 1, 1)), 2, 2)
     with pytest.raises(InputError, match="a rank shares some microbatches"):
         parts(problem)
-    assert [bound.name for bound in lower_bounds(problem)] == ["work", "critical-path"]
+    assert [bound.name for bound in lower_bounds(problem)] == [name for name, _, _ in GENERAL]
 
 
 def test_merged_stages_and_their_order() -> None:
@@ -100,28 +101,40 @@ def problems(draw: st.DrawFn, most_ranks: int, most_stages: int, most: int) -> P
 def test_a_whole_takes_as_long_as_its_merged_parts_and_holds_no_more(
     problem: Problem, family: str
 ) -> None:
-    found, plans = [], []
-    for part in parts(problem):
-        of = groups(part.problem)
-        assert of is not None
-        try:
-            plan = FAMILIES[family].build(merged(part.problem, of))
-        except InfeasibleError:
-            return
-        rows = [expanded(plan.ops(rank), group) for rank, group in enumerate(of)]
-        found.append((part, rows))
-        plans.append(plan.timing)
-    timing = simulate(Schedule.of(problem, whole(problem, found), family))
+    plans: list[Timing] = []
+
+    def plan(one: Problem) -> list[list[Op]]:
+        schedule = FAMILIES[family].build(one)
+        assert schedule.timing is not None
+        plans.append(schedule.timing)
+        return [schedule.ops(rank) for rank in range(one.ranks)]
+
+    try:
+        order = planned(problem, plan)
+    except InfeasibleError:
+        return
+    timing = simulate(Schedule.of(problem, order, family))
     for objective in Objective:
-        parted = max(plan.cost(objective) for plan in plans if plan is not None)
-        assert timing.cost(objective) == pytest.approx(parted)
-    held = max(max(plan.peak_memory) for plan in plans if plan is not None)
-    assert max(timing.peak_memory) <= held * (1 + 1e-9)
+        assert timing.cost(objective) == pytest.approx(max(one.cost(objective) for one in plans))
+    assert max(timing.peak_memory) <= max(max(one.peak_memory) for one in plans) * (1 + 1e-9)
+
+
+def test_parts_that_are_alike_are_planned_once() -> None:
+    asked = []
+
+    def plan(one: Problem) -> list[list[Op]]:
+        asked.append(one)
+        return [[Op(kind, s, j) for j in range(2) for kind in KINDS] for s in range(2)]
+
+    problem = of(Placement.weights_inside(6, 3, 4, 6), 4, 6)
+    rows = planned(problem, plan)
+    assert len(asked) == 1
+    assert format_order(rows[1]) == "0F1 1F1 1BW1 0BW1 0F4 1F4 1BW4 0BW4"
 
 
 @settings(max_examples=60, deadline=None)
 @given(problems(4, 3, 3))
 def test_no_bound_is_above_the_best_of_all_orders(problem: Problem) -> None:
-    """Weights that are there at once: the parts are independent, the dearest one's optimum is the whole's."""
+    """Weights are there at once: the parts are independent, the dearest one's optimum is the whole's."""
     best = max(exhaustive_optimum(part.problem) for part in parts(problem))
     assert lower_bound(problem).value <= best * (1 + 1e-9)

@@ -1,0 +1,110 @@
+"""No bound for several consecutive stages a rank is above the cost of the best of all orders."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeloom.ir.problem import Objective, Passing, Placement, Problem
+from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.solver.bounds import GENERAL, GROUPED, lower_bounds
+from pipeloom.solver.grouped import Grouped, most
+from tests.oracle import exhaustive_optimum
+
+AMOUNT = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0, 7.0])
+
+
+@st.composite
+def problems(draw: st.DrawFn, owners: tuple[int, ...], microbatches: int) -> Problem:
+    stages = []
+    for _ in owners:
+        m_b = draw(AMOUNT)
+        m_w = m_b * draw(st.sampled_from([0.0, 0.4, 1.0]))
+        stages.append(StageProfile(draw(AMOUNT), draw(AMOUNT), draw(AMOUNT), m_b, m_w))
+    if draw(st.booleans()):
+        stages = [stages[0]] * len(owners)
+    ranks = max(owners) + 1
+    delay = st.sampled_from([0.0, 0.0, 0.3, 1.0, 40.0])
+    t_comm = tuple(tuple(draw(delay) for _ in range(ranks)) for _ in range(ranks))
+    slack = draw(st.sampled_from([1.0, 1.2, 1.5, 2.0, math.inf]))
+    needs = [
+        sum(s.m_b for s, o in zip(stages, owners, strict=True) if o == r) for r in range(ranks)
+    ]
+    limit = tuple(need * slack if need else 0.0 for need in needs)
+    return Problem(
+        Profile(tuple(stages), ranks, t_comm),
+        microbatches,
+        Placement(Passing.ACTIVATIONS, owners),
+        limit,
+        draw(st.sampled_from(Objective)),
+    )
+
+
+CASES = [
+    ((0, 0), 1),
+    ((0, 0), 3),
+    ((0, 0, 1), 2),
+    ((0, 1, 1), 2),
+    ((0, 0, 1, 1), 1),
+    ((1, 1, 0), 2),
+]
+
+
+@pytest.mark.parametrize(("owners", "microbatches"), CASES)
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_bounds_hold(owners: tuple[int, ...], microbatches: int, data: st.DataObject) -> None:
+    assert_below_optimum(data.draw(problems(owners, microbatches)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("owners", "microbatches"),
+    [((0, 0, 1), 3), ((0, 1, 1), 3), ((0, 0, 1, 1), 2), ((0, 1, 1, 2), 2)],
+)
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_bounds_hold_for_many(
+    owners: tuple[int, ...], microbatches: int, data: st.DataObject
+) -> None:
+    assert_below_optimum(data.draw(problems(owners, microbatches)))
+
+
+def assert_below_optimum(problem: Problem) -> None:
+    best = exhaustive_optimum(problem) * (1 + 1e-9)
+    grouped = Grouped.of(problem)
+    assert grouped is not None
+    assert {name: v for name, bound, _ in GENERAL if (v := bound(problem)) > best} == {}
+    assert {name: v for name, bound, _ in GROUPED if (v := bound(grouped)) > best} == {}
+
+
+def uniform(limit: float, objective: Objective = Objective.PERIOD) -> Problem:
+    """Two ranks with two stages each, unit times, nothing between."""
+    profile = Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 1.0),) * 4, 2)
+    placement = Placement(Passing.ACTIVATIONS, (0, 0, 1, 1))
+    return Problem(profile, 8, placement, (limit,) * 2, objective)
+
+
+def test_little_memory_makes_the_first_rank_wait() -> None:
+    """Two stages fit: 6 ms until the first B, 2 of F's; the last F is 5 ms from its B, 1 its own."""
+    bounds = {bound.name: bound.value for bound in lower_bounds(uniform(2.0))}
+    assert bounds["work"] == 48.0
+    assert bounds["head-tail"] == 48.0 + 4.0 + 4.0
+
+
+def test_with_room_the_makespan_still_takes_the_way_there_and_back() -> None:
+    """All F's and B's of rank 1, its way there and back, and rank 0's last W."""
+    bounds = {b.name: b.value for b in lower_bounds(uniform(99.0, Objective.MAKESPAN))}
+    assert bounds["through"] == 8 * 4.0 + 2.0 + 2.0 + 1.0
+
+
+def test_most_is_a_whole_number_where_sizes_are_equal() -> None:
+    times, sizes = np.array([3.0, 5.0]), np.array([2.0, 2.0])
+    assert most(times, sizes, 7.0, 2) == 5.0 + 5.0 + 3.0
+    assert most(times, sizes, -1.0, 2) == 0.0
+    assert most(times, np.array([2.0, 4.0]), 3.0, 9) == 4.5
+    assert most(times, np.array([0.0, 4.0]), 2.0, 2) == 6.0 + 2.5
