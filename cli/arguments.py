@@ -20,6 +20,7 @@ UNITS = {
 TRANSFORMER = ("layers", "hidden", "sequence", "microbatch", "teraflops")
 """What describes a calculated model: counts, and the last one a number."""
 LEAST_TERAFLOPS, MOST_TRANSFORMER = 1e-6, 10**9
+PASSINGS = ("activations", "weights")
 FAMILY_EXAMPLES = "gpipe, 1f1b, interleaved-1f1b:2, zb-h1, zb-h2"
 
 
@@ -63,6 +64,17 @@ def add_memory_limit(parser: argparse.ArgumentParser) -> None:
         type=limit,
         help="activation memory of each rank, in the profile's unit, or none; 20G or 16GiB where "
         "that is bytes; the profile's own limit by default",
+    )
+
+
+def add_passing(parser: argparse.ArgumentParser, *more: str) -> None:
+    """What travels; ``more`` ways of passing than a problem can have."""
+    parser.add_argument(
+        "--passing",
+        choices=[*PASSINGS, *more],
+        default=PASSINGS[0],
+        help="what travels: activations between stages that stay on ranks (the default), or weights "
+        "between ranks that keep their microbatches" + "; auto takes the first" * bool(more),
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InfeasibleError, InputError
 
-from .arguments import add_instance, add_memory_limit, add_profile, add_solver, example
+from .arguments import add_instance, add_memory_limit, add_passing, add_profile, add_solver, example
 from .optimize import solve
 from .output import print_json, table
 from .problems import load, make_problem, transfer_note
@@ -32,6 +32,7 @@ OPTIMIZER = "optimize"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_profile(parser)
     add_instance(parser)
+    add_passing(parser)
     add_memory_limit(parser)
     parser.add_argument(
         "--no-optimizer", action="store_true", help="families alone, which takes no time"
@@ -40,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     example(
         parser,
         "pipeloom compare profile.json -m 24 --memory-limit 16",
+        "pipeloom compare profile.json -m 24 --passing weights",
         "pipeloom compare profile.json -m 24 --no-optimizer --json",
     )
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
-
-from pipeloom.ir.errors import InputError
 
 from .arguments import (
     add_instance,
     add_memory_limit,
     add_output,
+    add_passing,
     add_profile,
     add_solver,
     example,
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from pipeloom.ir.schedule import Schedule
     from pipeloom.solver.cache import ScheduleCache
 
-PASSINGS = ("activations", "auto")
 CACHE = "PIPELOOM_CACHE"
 EXPLAIN_SECONDS = 2.0
 """Of the optimizer, for each change of the problem that is tried."""
@@ -40,12 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_profile(parser)
     add_instance(parser)
     add_memory_limit(parser)
-    parser.add_argument(
-        "--passing",
-        choices=["activations", "weights", "auto"],
-        default="activations",
-        help="what travels: activations (the default and all there is so far; auto takes it)",
-    )
+    add_passing(parser, "auto")
     add_solver(parser, time_limit=60.0)
     parser.add_argument(
         "--explain",
@@ -64,13 +58,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "pipeloom optimize profile.json -m 24 --memory-limit 16 -o schedule.json",
         "pipeloom optimize profile.json -m 24 --placement interleaved:2 -o schedule.json",
+        "pipeloom optimize profile.json -m 24 --passing weights -o schedule.json",
         "pipeloom optimize profile.json -m 8 --time-limit 10 --json",
         "pipeloom optimize profile.json -m 24 --memory-limit 12 --explain -o schedule.json",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    _check_supported(args)
     check_output(args)
     problem = make_problem(args, load(args), args.memory_limit)
     schedule, stopped = solve(args, problem)
@@ -140,6 +134,7 @@ def _search(args: argparse.Namespace, problem: Problem, label: str) -> tuple[Sch
                 seed=args.seed,
                 progress=progress,
                 should_stop=interrupt,
+                memory=_held,
             )
             progress.end(schedule, interrupt.pressed)
         finally:
@@ -147,9 +142,9 @@ def _search(args: argparse.Namespace, problem: Problem, label: str) -> tuple[Sch
     return schedule, interrupt.pressed
 
 
-def _check_supported(args: argparse.Namespace) -> None:
-    if args.passing not in PASSINGS:
-        raise InputError(
-            f"--passing: expected {' or '.join(PASSINGS)}: optimize plans activation passing so far, "
-            f"got {args.passing!r} (build --list names the families that pass weights)"
-        )
+def _held(schedule: Schedule) -> Sequence[float]:
+    """What each rank holds in all where the compiled schedule runs."""
+    from pipeloom.compiler import compile_schedule
+    from pipeloom.ir.footprint import footprint
+
+    return footprint(compile_schedule(schedule)).total

@@ -11,7 +11,7 @@ from pipeloom.ir.errors import InputError
 from .kernels import announce_compiling
 
 if TYPE_CHECKING:
-    from pipeloom.ir.problem import Problem
+    from pipeloom.ir.problem import Placement, Problem
     from pipeloom.ir.profile import Profile
 
 # stages times microbatches; more would exhaust memory
@@ -51,9 +51,30 @@ def make_problem(args: argparse.Namespace, profile: Profile, memory_limit: float
     """
     from pipeloom.ir.problem import Objective, Problem
 
-    profile, placement = args.placement.place(profile, named(args.profile))
+    profile, placement = _PLACED[args.passing](args, profile)
     limit = profile.limit_from(memory_limit)
     return Problem(profile, args.microbatches, placement, limit, Objective(args.objective))
+
+
+def _stages_stay(args: argparse.Namespace, profile: Profile) -> tuple[Profile, Placement]:
+    placed: tuple[Profile, Placement] = args.placement.place(profile, named(args.profile))
+    return placed
+
+
+def _microbatches_stay(args: argparse.Namespace, profile: Profile) -> tuple[Profile, Placement]:
+    """Microbatch j on rank j mod P, which runs all stages of it."""
+    from pipeloom.ir.problem import Placement
+
+    if args.placement.name != "linear":
+        raise InputError(
+            "--placement: expected none with --passing weights, where every rank runs all stages, "
+            f"got {args.placement.name!r}"
+        )
+    return profile, Placement.round_robin(profile.ranks, args.microbatches)
+
+
+_PLACED = {"activations": _stages_stay, "auto": _stages_stay, "weights": _microbatches_stay}
+"""By what travels: the profile as its stages are cut, and where ops are placed."""
 
 
 def transfer_note(problem: Problem) -> str | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InfeasibleError, InputError
 
-from .arguments import Limit, add_instance, add_profile, add_solver, example, limits
+from .arguments import Limit, add_instance, add_passing, add_profile, add_solver, example, limits
 from .compare import compare_families
 from .optimize import solve
 from .output import print_json, table
@@ -34,6 +34,7 @@ COLUMNS = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_profile(parser)
     add_instance(parser)
+    add_passing(parser)
     parser.add_argument(
         "--memory-limits",
         metavar="A,B,...",

@@ -49,12 +49,14 @@ class Route(Enum):
 class Streaming:
     """``buffers``: of each rank, for weights of stages that it does not own. ``collections``: D's of
     a stage that leave a rank. ``lead``: see :mod:`.fetches`. Counts of one or more, lead 0 or more.
+    ``home``: the route of the D's, None for that of the weights.
     """
 
     buffers: int = 2
     route: Route = Route.DIRECT
     collections: int = 1
     lead: int = 1
+    home: Route | None = None
 
 
 def streamed(
@@ -218,7 +220,7 @@ def _gradients(
                 r: ends[stage][number] for r, ends in enumerate(parts) if number < len(ends[stage])
             }
             adding = {r: end for r, end in done.items() if r != home}
-            for path in _paths(adding, home, problem.ranks, plan.route):
+            for path in _paths(adding, home, problem.ranks, plan.home or plan.route):
                 yield [
                     Transfer(
                         TravelKind.GRADIENT,

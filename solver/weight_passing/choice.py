@@ -21,19 +21,21 @@ class Choice:
     deep: int = 1
     buffers: int = 3
     route: Route = Route.DIRECT
+    home: Route = Route.DIRECT
     collections: int = 1
     lead: int = 1
 
     @property
     def streaming(self) -> Streaming:
-        return Streaming(self.buffers, self.route, self.collections, self.lead)
+        return Streaming(self.buffers, self.route, self.collections, self.lead, self.home)
 
     def __str__(self) -> str:
         words = [_counted(self.rounds, "round"), _counted(self.buffers, "buffer"), self.route.value]
         if self.deep > 1:
             words.append(f"last {self.deep} stages deep")
-        if self.collections > 1:
-            words.append(f"D home {self.collections} times")
+        if self.home is not self.route or self.collections > 1:
+            often = f" {self.collections} times" if self.collections > 1 else ""
+            words.append(f"D home {self.home.value}{often}")
         return ", ".join(words)
 
 
@@ -59,6 +61,7 @@ class Choices:
             "deep": sorted({1, min(now.buffers, stages), stages}),
             "buffers": self._buffers,
             "route": list(Route),
+            "home": list(Route),
             "collections": sorted({1, 2, now.rounds}),
             "lead": (0, 1, 2),
         }

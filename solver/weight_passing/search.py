@@ -48,6 +48,10 @@ class Merit:
     held: float
 
 
+NONE = Merit(*[float("inf")] * len(fields(Merit)))
+"""Of a choice that cannot run."""
+
+
 def owners(problem: Problem) -> tuple[int, ...]:
     """A rank for each stage, turned so that the first stage's has as many microbatches as any."""
     found = default_owners(problem)
@@ -64,7 +68,7 @@ class WeightSearch:
         self._best, self._problem = best, best.problem
         self._memory = memory
         self._choices = Choices(best.problem)
-        self._merits: dict[Choice, Merit | None] = {}
+        self._merits: dict[Choice, Merit] = {}
         self._least: tuple[Merit, Schedule] | None = None
         self._unit = float(busy(best.problem).max()) or 1.0  # of costs
 
@@ -74,7 +78,7 @@ class WeightSearch:
 
     def first(self) -> None:
         """One schedule that keeps the memory limit, whatever else."""
-        self._merit(self._start(Route.DIRECT))
+        self._merit(self._fewest_rounds(Route.DIRECT))
 
     def improve(self, seed: int) -> None:
         """Until time or work is up, or the best is proven and nothing near it is better."""
@@ -84,17 +88,24 @@ class WeightSearch:
                 return
 
     def _starts(self, rng: np.random.Generator) -> Iterator[Choice]:
-        """The fewest rounds that memory allows with each route, the most, then anything."""
-        for route in Route:
-            yield self._start(route)
-        for route in Route:
-            yield Choice(self._choices.most, route=route)
+        """The fewest rounds that memory allows, and the most, with each route; then anything."""
+        most = [Choice(self._choices.most, route=route, home=route) for route in Route]
+        yield from self._best_first([*map(self._fewest_rounds, Route), *most])
         for _ in range(RESTARTS):
             yield self._choices.any(rng)
 
-    def _start(self, route: Route) -> Choice:
+    def _fewest_rounds(self, route: Route) -> Choice:
         counts = self._choices.of("rounds", Choice(1))
-        return next(c for c in (Choice(n, route=route) for n in counts) if self._keeps_limit(c))
+        choices = (Choice(count, route=route, home=route) for count in counts)
+        return next(filter(self._keeps_limit, choices))
+
+    def _best_first(self, choices: Sequence[Choice]) -> list[Choice]:
+        """As many as there is time to try; those that cannot run last."""
+        merits: dict[Choice, Merit] = {}
+        for choice in choices:
+            if not self._best.exhausted:
+                merits[choice] = self._merit(choice)
+        return sorted(merits, key=merits.__getitem__)
 
     def _descend(self, now: Choice) -> None:
         """Varies one field of ``now`` after the other until none makes it better."""
@@ -106,7 +117,7 @@ class WeightSearch:
             for value in self._choices.of(name, now):
                 other = replace(now, **{name: value})
                 found = self._merit(other)
-                if found is not None and (merit is None or found < merit):
+                if found < merit:
                     now, merit, left = other, found, len(names) - 1
                 if self._best.exhausted:
                     return
@@ -130,20 +141,20 @@ class WeightSearch:
             rank=rank,
         )
 
-    def _merit(self, choice: Choice) -> Merit | None:
-        """How good the choice's schedule is; None where it has none."""
+    def _merit(self, choice: Choice) -> Merit:
+        """How good the choice's schedule is."""
         if choice not in self._merits:
             self._merits[choice] = self._tried(choice)
         return self._merits[choice]
 
-    def _tried(self, choice: Choice) -> Merit | None:
+    def _tried(self, choice: Choice) -> Merit:
         if not self._keeps_limit(choice):
-            return None
+            return NONE
         order = rows(self._problem, choice.rounds, choice.deep)
         try:
             schedule = streamed(self._problem, order, str(choice), choice.streaming, self._owner)
         except InvalidScheduleError:
-            return None
+            return NONE
         finally:
             self._best.spend(BUILDING * sum(map(len, order)))
         merit = self._judged(schedule)

@@ -348,9 +348,17 @@ USAGE: dict[str, tuple[list[str], str]] = {
         "argument --placement: expected linear, interleaved:K, v, wave:K or a file of JSON (a name "
         "with a dot or a slash), at most 64 stages a rank, got 'wave:33'",
     ),
-    "weights": (
-        ["optimize", "P", "-m", "2", "--passing", "weights"],
-        "--passing: expected activations or auto: optimize plans activation passing so far",
+    "a placement of stages where weights travel": (
+        ["optimize", "P", "-m", "2", "--passing", "weights", "--placement", "v"],
+        "--placement: expected none with --passing weights, where every rank runs all stages, got 'v'",
+    ),
+    "an exact solver where weights travel": (
+        ["optimize", "P", "-m", "2", "--passing", "weights", "--solver", "milp"],
+        "solver: expected auto or heuristic, got 'milp'",
+    ),
+    "an unknown way of passing in compare": (
+        ["compare", "P", "-m", "2", "--passing", "auto"],
+        "argument --passing: invalid choice: 'auto'",
     ),
     "an unknown extension": (
         ["show", "S", "-o", "x.jpg"],

@@ -57,6 +57,52 @@ def test_optimize_answers_with_its_report(pipeloom: Command, profile: Path, tmp_
     assert pipeloom("optimize", profile, "-m", 4, "-q", "--json").err == ""
 
 
+def test_optimize_plans_weights_that_travel(
+    pipeloom: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One document after the other: optimized, verified, compiled, verified, explained, kept."""
+    stage = {"t_f": 1.0, "t_b": 1.0, "t_w": 1.0, "m_b": 1.0, "m_w": 0.5, "weight_bytes": 5e5}
+    links = {"latency": 0.0, "gigabytes_per_second": 1.0, "shared": "ring"}
+    profile, path, program = (tmp_path / name for name in ("p.json", "s.json", "program.json"))
+    profile.write_text(json.dumps(profile_document(stages=[stage] * 3, ranks=4, links=links)))
+    monkeypatch.setenv("PIPELOOM_CACHE", str(tmp_path / "cache"))
+    line = ["optimize", profile, "-m", 13, "--passing", "weights", "--memory-limit", 6]
+    done = pipeloom(*line, "-o", path, "--json", "--explain")
+    assert done.code == 0
+    assert done.json["passing"] == "weights"
+    assert done.json["lower_bound"] == 36.0  # four microbatches of nine on rank 0
+    assert max(done.json["peak_memory"]) <= 6
+    assert done.json["explanation"]["bound"]["words"]
+    assert pipeloom("verify", path).code == 0
+    assert pipeloom("compile", path, "-o", program).code == 0
+    assert pipeloom("verify", program).code == 0
+    assert "taken from the cache" in pipeloom(*line, "-o", path, "--json").err
+
+
+def test_weights_that_fit_on_no_device_exit_1(pipeloom: Command, tmp_path: Path) -> None:
+    stage = {"t_f": 1.0, "t_b": 1.0, "t_w": 1.0, "m_b": 1.0, "m_w": 0.5, "weight_bytes": 100.0}
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(profile_document(stages=[stage] * 4, device_memory=300.0)))
+    done = pipeloom("optimize", path, "-m", 4, "--passing", "weights", "--time-limit", 2, "-q")
+    assert done.code == 1
+    # of two stages each rank has weights and gradients, of a third one while it computes
+    assert done.err.startswith("pipeloom: device_memory 300 is too small for rank")
+
+
+@pytest.mark.parametrize("command", ["compare", "sweep"])
+def test_other_commands_plan_weights_too(
+    command: str, pipeloom: Command, profile: Path, tmp_path: Path
+) -> None:
+    more = ["--memory-limits", "1,2", "-o", tmp_path / "out"] if command == "sweep" else []
+    line = [command, profile, "-m", 4, "--passing", "weights", "--time-limit", 1, "-q", "--json"]
+    results = pipeloom(*line, *more).json["results"]
+    if command == "sweep":
+        assert [row["status"] for row in results] == ["infeasible", "optimal"]
+    else:
+        assert results[-1]["scope"] == "weights travelling"
+        assert results[-1]["period"] == 12.0
+
+
 def test_limited_work_gives_the_same_file(pipeloom: Command, profile: Path, tmp_path: Path) -> None:
     documents = []
     for name in "once", "again":
