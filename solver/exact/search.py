@@ -37,6 +37,8 @@ class Search(cp_model.CpSolverSolutionCallback, Generic[_Read]):
         self.bound: float | None = None
         self.work = 0.0
         self._solver.parameters.catch_sigint_signal = False
+        # ortools 9.15 with it proves bounds above the cost of a schedule that its own model accepts
+        self._solver.parameters.presolve_inclusion_work_limit = 0
         for name, value in parameters.items():
             setattr(self._solver.parameters, name, value)
 
