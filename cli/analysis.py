@@ -15,8 +15,8 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.footprint import Footprint, footprint
 from pipeloom.ir.problem import Objective, Passing
 from pipeloom.ir.profile import Profile
+from pipeloom.ir.replay import replay, step_time
 from pipeloom.ir.schedule import Schedule, Timing
-from pipeloom.ir.simulate import simulate
 from pipeloom.ir.traffic import over_wires, traffic
 from pipeloom.solver.families import FAMILIES, build_family
 from pipeloom.solver.formulas import Formula, Instance, formula_of
@@ -133,15 +133,16 @@ class Scheme:
         return formula.rate(Instance.of(self.schedule.problem.profile, self._microbatches))
 
     def cost(self, size: float) -> float:
-        """Of an iteration with microbatches ``size`` times as large, over the profile's links.
+        """Of an iteration with microbatches ``size`` times as large, with everything on the wires.
 
-        Not less than what the busiest link needs for its bytes one after the other.
+        The period is taken for the time of a step between others, without a barrier.
         """
         problem = self.schedule.problem
         scaled = replace(problem, profile=_scaled(problem.profile, size))
-        found = simulate(replace(self.schedule, problem=scaled)).cost(self.objective)
-        carried = size if self.passing is Passing.ACTIVATIONS else 1.0
-        return max(found, (self._link_time or 0.0) * carried)
+        schedule = replace(self.schedule, problem=scaled, timing=None)
+        if self.objective is Objective.PERIOD:
+            return step_time(schedule)
+        return replay(schedule).timings[0].makespan
 
 
 @dataclass(frozen=True)
@@ -227,7 +228,8 @@ def _wins_from(scheme: Scheme, rivals: Sequence[Scheme]) -> float | None:
         return None
 
     def wins(size: float) -> bool:
-        return scheme.cost(size) < min(rival.cost(size) for rival in rivals)
+        cost = scheme.cost(size)
+        return all(cost < rival.cost(size) for rival in rivals)
 
     loses = [size for size in SIZES if not wins(size)]
     if not loses:

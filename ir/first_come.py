@@ -26,17 +26,20 @@ def first_come(  # noqa: PLR0917
     """Times all nodes, ``rounds`` times over; those that could be timed, in the order they start.
 
     A node is ready once all that leads to it has ended; it starts once it is ready and its wires
-    are free, and keeps them to its end. Nodes take their wires in the order in which they become ready, the
-    lower number first where they do so together.
+    are free, and keeps them to its end. Nodes take their wires in the order in which they become
+    ready, the lower number first where they do so together: within 1e-9 of a round's work, or it
+    would be rounding errors that decide between symmetrical messages.
     """
     nodes, total = duration.shape[0], missing.shape[0]
     order = np.empty(total, dtype=np.int64)
     done = 0
+    moment = max(1e-9 * duration.sum(), 1e-300)
     queue = [(0.0, node) for node in range(total) if missing[node] == 0]
     heapq.heapify(queue)
     while len(queue) > 0:
-        begin, node = heapq.heappop(queue)
+        _, node = heapq.heappop(queue)
         kind = node % nodes
+        begin = start[node]
         for i in range(held_first[kind], held_first[kind + 1]):
             begin = max(begin, free[held[i]])
         end = begin + duration[kind]
@@ -51,7 +54,7 @@ def first_come(  # noqa: PLR0917
                 start[other] = max(start[other], end + delay[edge])
                 missing[other] -= 1
                 if missing[other] == 0:
-                    heapq.heappush(queue, (start[other], other))
+                    heapq.heappush(queue, (np.rint(start[other] / moment), other))
     return order[:done]
 
 

@@ -12,7 +12,8 @@ Rules, beside the contract's for ops and the schedule's for transfers (``after``
   takes what the cost model says (:class:`.costs.Costs`).
 - A message occupies all its wires from its start to its end. It starts once it is ready and all
   messages that were ready earlier and share a wire with it have ended. Of two that are ready at one
-  moment the earlier iteration's goes first, then activations before transfers, then as listed.
+  moment (but for rounding) the earlier iteration's goes first, then activations before transfers,
+  then as listed.
 - A rank begins its next iteration once its ops are done and all that it sent or was to receive in
   this one has arrived: the weights that it owns are stepped then, and every receive is posted anew.
   Nothing leaves or enters a rank before it has begun that iteration. The step itself takes no time.
