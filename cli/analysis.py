@@ -92,18 +92,30 @@ class Scheme:
         activations wait for no other message.
         """
         cost = self.timing.cost(self.objective)
-        if self._link_time is None or cost <= 0:
+        if self._profile.links is None or cost <= 0:
             return None
-        return self._link_time / cost
+        return self._busiest_wire(1.0)[1] / cost
 
-    @cached_property
-    def _link_time(self) -> float | None:
-        """Milliseconds that the busiest wire needs for its bytes of an iteration."""
+    @property
+    def wire(self) -> str | None:
+        """The name of the busiest wire; None where nothing is sent or nothing known of links."""
+        return self._busiest_wire(1.0)[0]
+
+    def _busiest_wire(self, size: float) -> tuple[str | None, float]:
+        """Its name, and the ms that it needs for its bytes, activations ``size`` times as large."""
         links = self._profile.links
         if links is None:
-            return None
+            return None, 0.0
         _, rate = links.matrices(self._profile.ranks)
-        return max(over_wires(self._profile, self.traffic / (rate * 1e6)).values(), default=0.0)
+        sent = self.traffic + (size - 1.0) * self._activations
+        times = over_wires(self._profile, sent / (rate * 1e6))
+        name = max(times, key=lambda wire: times[wire], default=None)
+        return name, 0.0 if name is None else times[name]
+
+    @cached_property
+    def _activations(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """The part of :attr:`traffic` that activations and their gradients are."""
+        return traffic(replace(self.schedule, transfers=()))
 
     @cached_property
     def footprint(self) -> Footprint:
@@ -114,6 +126,14 @@ class Scheme:
         """The least that a rank holds beside the most; None where none holds anything."""
         total = self.footprint.total
         return min(total) / max(total) if max(total) > 0 else None
+
+    @property
+    def over(self) -> bool:
+        """Whether a rank holds more than the profile's ``device_memory``."""
+        limits = self._profile.device_memory
+        return limits is not None and any(
+            held > limit for held, limit in zip(self.footprint.total, limits, strict=True)
+        )
 
     @cached_property
     def bubble(self) -> Bubble:
@@ -194,7 +214,7 @@ def crossovers(found: Sequence[Scheme]) -> list[Crossover]:
             _wins_from(scheme, simple),
         )
         for scheme in found
-        if scheme.passing is Passing.WEIGHTS and rivals
+        if scheme.passing is not Passing.ACTIVATIONS and rivals
     ]
 
 

@@ -12,18 +12,30 @@ from typing import TYPE_CHECKING, Any
 from pipeloom.ir.amounts import amount
 from pipeloom.ir.errors import InputError
 
-from .arguments import TRANSFORMER, add_instance, add_profile, count, example, transformer
+from .arguments import (
+    CLUSTER,
+    TRANSFORMER,
+    TRANSFORMER_TOO,
+    add_instance,
+    cluster,
+    count,
+    example,
+    transformer,
+)
 from .output import print_json, table
-from .problems import load
+from .problems import checked, load
 
 if TYPE_CHECKING:
     from pipeloom.ir.profile import Profile
+    from pipeloom.solver.transformer import Transformer
 
     from .analysis import Crossover, Scheme
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_profile(parser)
+    parser.add_argument(
+        "profile", metavar="PROFILE", nargs="?", help="profile file, - for standard input"
+    )
     add_instance(parser)
     parser.add_argument(
         "--tokens",
@@ -37,13 +49,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=N,...",
         type=transformer,
         help="a calculated model instead of the profile's stages, of which ranks and links are kept: "
-        f"{', '.join(TRANSFORMER)}",
+        f"{', '.join(TRANSFORMER)}; also {', '.join(TRANSFORMER_TOO)}",
+    )
+    parser.add_argument(
+        "--cluster",
+        metavar="KEY=N,...",
+        type=cluster,
+        help="a calculated cluster instead of a profile's, islands of ranks with fast links (GB/s) in a "
+        f"slower network: {', '.join(CLUSTER)}; also latency (ms)",
     )
     example(
         parser,
         "pipeloom analyze profile.json -m 16 --tokens 4096",
         "pipeloom analyze cluster.json -m 64 --transformer "
         "layers=32,hidden=2048,sequence=16384,microbatch=4,teraflops=150",
+        "pipeloom analyze -m 64 --cluster ranks=16,island=8,inside=200,between=1.2 --transformer "
+        "layers=32,hidden=2048,sequence=16384,microbatch=4,teraflops=150,recompute=1",
         "pipeloom analyze profile.json -m 16 --objective makespan --json",
     )
 
@@ -53,7 +74,8 @@ def run(args: argparse.Namespace) -> int:
 
     from .analysis import crossovers, missing_sizes, schemes
 
-    profile, tokens = _model(args)
+    profile, model = _model(args)
+    tokens = args.tokens if model is None else model.tokens
     found, refused = schemes(profile, args.microbatches, Objective(args.objective))
     missing = missing_sizes(profile)
     crossed = [] if missing else crossovers(found)
@@ -64,6 +86,7 @@ def run(args: argparse.Namespace) -> int:
                 "microbatches": args.microbatches,
                 "objective": args.objective,
                 "tokens": tokens,
+                "recomputed": None if model is None else model.recomputed_bytes,
                 "schemes": [_as_json(scheme) for scheme in found],
                 "refused": refused,
                 "crossovers": [asdict(crossover) for crossover in crossed],
@@ -71,27 +94,47 @@ def run(args: argparse.Namespace) -> int:
             }
         )
         return 0
-    parts = [_figures(found, profile), _bubbles(found), _crossings(crossed, missing, tokens)]
+    parts = [_figures(found, profile, model), _bubbles(found), _crossings(crossed, missing, tokens)]
     if refused:
         parts.append("\n".join(f"{name}: {reason}" for name, reason in refused.items()))
     print("\n\n".join(parts))
     return 0
 
 
-def _model(args: argparse.Namespace) -> tuple[Profile, int | None]:
-    """The profile, and how many tokens its microbatch has, where that is known."""
-    profile = load(args)
+def _model(args: argparse.Namespace) -> tuple[Profile, Transformer | None]:
+    """The profile, and the model that it was calculated of, where it was."""
+    profile = _cluster(args)
     if args.transformer is None:
-        return profile, args.tokens
+        return profile, None
     from pipeloom.solver.transformer import Transformer
 
     if args.tokens is not None:
         raise InputError("--tokens: not together with --transformer, which says how many there are")
-    model = Transformer(**args.transformer)
+    options: dict[str, Any] = dict(args.transformer)
+    model = Transformer(**options | {"recompute": options.get("recompute") == 1})
     try:
-        return model.on(profile), model.tokens
+        return model.on(profile), model
     except InputError as error:
         raise InputError(*(f"--transformer: {line}" for line in error.errors)) from None
+
+
+def _cluster(args: argparse.Namespace) -> Profile:
+    """The profile in the file, or that of a calculated cluster, which has no stages yet."""
+    if (args.profile is None) == (args.cluster is None):
+        raise InputError("PROFILE, --cluster: expected one of them")
+    if args.cluster is None:
+        return load(args)
+    if args.transformer is None:
+        raise InputError("--cluster: needs --transformer, which says what its ranks run")
+    from pipeloom.ir.links import Link
+    from pipeloom.solver.cluster import islands
+
+    given = args.cluster
+    inside, between = (Link(given.get("latency", 0.0), given[key]) for key in ("inside", "between"))
+    try:
+        return checked(args, islands(given["ranks"], given["island"], inside, between))
+    except InputError as error:
+        raise InputError(*(f"--cluster: {line}" for line in error.errors)) from None
 
 
 def _as_json(scheme: Scheme) -> dict[str, Any]:
@@ -104,13 +147,15 @@ def _as_json(scheme: Scheme) -> dict[str, Any]:
         "traffic": scheme.traffic.tolist(),
         "link_bytes": scheme.link_bytes,
         "link_use": scheme.link_use,
+        "wire": scheme.wire,
         "sent_bytes": scheme.sent_bytes,
         "memory": asdict(scheme.footprint) | {"total": scheme.footprint.total},
         "balance": scheme.balance,
+        "over_device_memory": scheme.over,
     }
 
 
-def _figures(found: list[Scheme], profile: Profile) -> str:
+def _figures(found: list[Scheme], profile: Profile, model: Transformer | None) -> str:
     from pipeloom.report.words import duration
 
     header = [
@@ -119,6 +164,7 @@ def _figures(found: list[Scheme], profile: Profile) -> str:
         "makespan",
         "busiest link",
         "in use",
+        "wire",
         "sent by a rank",
         "activations",
         "all memory",
@@ -131,6 +177,7 @@ def _figures(found: list[Scheme], profile: Profile) -> str:
             duration(scheme.timing.makespan),
             amount(scheme.link_bytes),
             _share(scheme.link_use),
+            scheme.wire or "-",
             amount(scheme.sent_bytes),
             amount(max(scheme.footprint.activations)),
             amount(max(scheme.footprint.total)),
@@ -141,6 +188,11 @@ def _figures(found: list[Scheme], profile: Profile) -> str:
     lines = [table(header, rows)]
     if any(stage.weight_bytes is None for stage in profile.stages):
         lines.append("weight_bytes unknown: weights take no memory and no time here")
+    if model is not None and model.recompute:
+        lines.append(f"and {amount(model.recomputed_bytes)} while a layer is recomputed")
+    over = [scheme.name for scheme in found if scheme.over]
+    if over:
+        lines.append(f"more than device_memory: {', '.join(over)}")
     return "\n".join(lines)
 
 

@@ -19,8 +19,12 @@ UNITS = {
 """Of memory; kB, MB, GB and TB are as k, M, G and T."""
 TRANSFORMER = ("layers", "hidden", "sequence", "microbatch", "teraflops")
 """What describes a calculated model: counts, and the last one a number."""
-LEAST_TERAFLOPS, MOST_TRANSFORMER = 1e-6, 10**9
 PASSINGS = ("activations", "weights")
+TRANSFORMER_TOO = ("attention_teraflops", "memory_gigabytes_per_second", "recompute")
+"""What else may: numbers, and 0 or 1."""
+CLUSTER = ("ranks", "island", "inside", "between")
+"""What describes islands of ranks: counts, then gigabytes a second."""
+LEAST_NUMBER, MOST_NUMBER = 1e-6, 10**9
 FAMILY_EXAMPLES = "gpipe, 1f1b, interleaved-1f1b:2, zb-h1, zb-h2"
 
 
@@ -137,22 +141,45 @@ def count(text: str) -> int:
 
 
 def transformer(text: str) -> dict[str, float]:
-    """``layers=32,hidden=1024,...``: each of :data:`TRANSFORMER` once."""
-    expected = ", ".join(f"{key}=N" for key in TRANSFORMER)
+    """``layers=32,hidden=1024,...``: each of :data:`TRANSFORMER`, any of :data:`TRANSFORMER_TOO`."""
+    return _described(
+        text, TRANSFORMER, TRANSFORMER_TOO, {"layers", "hidden", "sequence", "microbatch"}
+    )
+
+
+def cluster(text: str) -> dict[str, float]:
+    """``ranks=16,island=8,inside=200,between=1.2``, each of :data:`CLUSTER` once, and ``latency``."""
+    return _described(text, CLUSTER, ("latency",), {"ranks", "island"})
+
+
+def _described(
+    text: str, needed: tuple[str, ...], possible: tuple[str, ...], counts: set[str]
+) -> dict[str, float]:
+    """``key=N,...``: all of ``needed`` and any of ``possible``, each at most once."""
     pairs = [part.partition("=") for part in text.split(",")]
-    if sorted(key for key, _, _ in pairs) != sorted(TRANSFORMER):
-        raise argparse.ArgumentTypeError(f"expected {expected}, each once, got {text!r}")
-    found: dict[str, float] = {}
-    for key, _, word in pairs:
-        value = _number(word) if key == "teraflops" else _integer(word)
-        least = LEAST_TERAFLOPS if key == "teraflops" else 1
-        if value is None or not least <= value <= MOST_TRANSFORMER:
-            kind = "number" if key == "teraflops" else "whole number"
-            raise argparse.ArgumentTypeError(
-                f"{key}: expected a {kind} from {least:g} to {MOST_TRANSFORMER:g}, got {word!r}"
-            )
-        found[key] = value
-    return found
+    keys = [key for key, _, _ in pairs]
+    if not set(needed) <= set(keys) <= {*needed, *possible} or len(set(keys)) < len(keys):
+        expected = ", ".join(f"{key}=N" for key in needed)
+        too = ", ".join(f"{key}=N" for key in possible)
+        raise argparse.ArgumentTypeError(
+            f"expected {expected}, each once, and any of {too}, got {text!r}"
+        )
+    return {key: _described_value(key, word, key in counts) for key, _, word in pairs}
+
+
+def _described_value(key: str, word: str, counted: bool) -> float:
+    if key == "recompute":
+        if word not in {"0", "1"}:
+            raise argparse.ArgumentTypeError(f"{key}: expected 0 or 1, got {word!r}")
+        return float(word)
+    value = _integer(word) if counted else _number(word)
+    least = 1 if counted else 0.0 if key == "latency" else LEAST_NUMBER
+    if value is None or not least <= value <= MOST_NUMBER:
+        kind = "whole number" if counted else "number"
+        raise argparse.ArgumentTypeError(
+            f"{key}: expected a {kind} from {least:g} to {MOST_NUMBER:g}, got {word!r}"
+        )
+    return value
 
 
 def whole(text: str) -> int:

@@ -20,7 +20,11 @@ MOST_PAIRS = 20_000_000
 
 def load(args: argparse.Namespace) -> Profile:
     """The profile that ``args`` name, checked against their number of microbatches."""
-    profile = read_profile(args.profile)
+    return checked(args, read_profile(args.profile))
+
+
+def checked(args: argparse.Namespace, profile: Profile) -> Profile:
+    """``profile``, checked against the number of microbatches that ``args`` name."""
     if not getattr(args, "quiet", False):
         announce_compiling()
     most = MOST_PAIRS // profile.num_stages

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, permutations
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.links import Link, Links
+from pipeloom.ir.links import Groups, Link, Links
 from pipeloom.ir.profile import Profile, StageProfile
 
 
 def islands(ranks: int, size: int, inside: Link, between: Link) -> Profile:
     """``ranks`` ranks, each ``size`` consecutive ones joined by ``inside``, all others by ``between``.
 
-    Of its one stage nothing is known: put a model on it (:meth:`.transformer.Transformer.on`).
+    Whatever leaves an island goes over one wire, and so does whatever comes into it: a node's network
+    card. Of the stages nothing is known: put a model on it (:meth:`.transformer.Transformer.on`).
     Raises InputError where ``size`` does not divide ``ranks``.
     """
     if not 1 <= size <= ranks or ranks % size:
@@ -21,4 +22,16 @@ def islands(ranks: int, size: int, inside: Link, between: Link) -> Profile:
         (a, b, inside) for a, b in combinations(range(ranks), 2) if a // size == b // size
     )
     nothing = StageProfile(0.0, 0.0, 0.0, 0.0, 0.0)
-    return Profile((nothing,) * ranks, ranks, links=Links(between, pairs))
+    return Profile((nothing,) * ranks, ranks, links=Links(between, pairs, _cards(ranks, size)))
+
+
+def _cards(ranks: int, size: int) -> Groups:
+    """For each island the pairs that lead out of it, and those that lead into it."""
+    if size == ranks:
+        return ()
+    across = [(a, b) for a, b in permutations(range(ranks), 2) if a // size != b // size]
+    return tuple(
+        tuple(pair for pair in across if pair[end] // size == island)
+        for island in range(ranks // size)
+        for end in (0, 1)
+    )

@@ -155,6 +155,63 @@ def test_a_calculated_model_takes_the_clusters_ranks_and_links(
     assert "tokens a microbatch" in pipeloom("analyze", path, "-m", 2, "--transformer", MODEL).out
 
 
+CLUSTER = "ranks=4,island=2,inside=100,between=1"
+
+
+def test_a_calculated_cluster_needs_no_file(pipeloom: Command) -> None:
+    given = ("-m", 8, "--cluster", CLUSTER, "--transformer", MODEL)
+    answer = pipeloom("analyze", *given, "--json").json
+    one = {scheme["scheme"]: scheme for scheme in answer["schemes"]}["1f1b"]
+    assert len(one["traffic"]) == 4
+    assert one["wire"] == "1 to 2"  # the only one between the islands
+    assert answer["recomputed"] == 0
+    again = pipeloom("analyze", *given[:-1], MODEL + ",recompute=1", "--json").json
+    held = 2.0 * 2048 * 256  # G S H of two bytes
+    assert again["recomputed"] == 16 * held
+    assert (
+        again["schemes"][1]["memory"]["activations"][0] == 4 * 4 * held
+    )  # 4 layers, 4 microbatches
+    told = pipeloom("analyze", *given[:-1], MODEL + ",recompute=1").out
+    assert "and 16.78 M while a layer is recomputed" in told
+
+
+def test_schemes_that_do_not_fit_are_named(pipeloom: Command, tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(document(device_memory=17e6 + 25)))
+    done = pipeloom("analyze", path, "-m", 4)
+    over = next(
+        line for line in done.out.splitlines() if line.startswith("more than device_memory")
+    )
+    assert "gpipe" in over
+    assert "1f1b," not in over.replace("interleaved-1f1b,", "")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--cluster", CLUSTER), "--cluster: needs --transformer"),
+        ((), "PROFILE, --cluster: expected one of them"),
+        (
+            ("--cluster", CLUSTER.replace("island=2", "island=3"), "--transformer", MODEL),
+            "--cluster: island: expected a divisor of the 4 ranks, got 3",
+        ),
+        (("--cluster", "ranks=4"), "expected ranks=N, island=N, inside=N, between=N, each once"),
+        (("--cluster", CLUSTER + ",latency=-1"), "latency: expected a number from 0 to 1e+09"),
+        (
+            ("--cluster", CLUSTER, "--transformer", MODEL + ",recompute=2"),
+            "recompute: expected 0 or 1, got '2'",
+        ),
+    ],
+)
+def test_a_wrong_cluster_is_one_line(
+    pipeloom: Command, words: tuple[object, ...], message: str
+) -> None:
+    done = pipeloom("analyze", "-m", 4, *words)
+    assert done.code == 2
+    assert len(done.err.splitlines()) == 1
+    assert message in done.err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
