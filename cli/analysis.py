@@ -19,6 +19,7 @@ from pipeloom.ir.replay import replay, step_time
 from pipeloom.ir.schedule import Schedule, Timing
 from pipeloom.ir.traffic import over_wires, traffic
 from pipeloom.solver.families import FAMILIES, build_family
+from pipeloom.solver.families.islands import Islands
 from pipeloom.solver.formulas import Formula, Instance, formula_of
 
 # microbatch sizes at which schemes are compared, in multiples of the profile's
@@ -86,36 +87,25 @@ class Scheme:
 
     @property
     def link_use(self) -> float | None:
-        """The share of the iteration that its bytes take on the busiest wire.
-
-        None without links. Above 1 the links cannot keep up with the simulated times, in which
-        activations wait for no other message.
-        """
-        cost = self.timing.cost(self.objective)
-        if self._profile.links is None or cost <= 0:
+        """The share of a step that its bytes take on the busiest wire; None without links."""
+        if self._profile.links is None or self.step <= 0:
             return None
-        return self._busiest_wire(1.0)[1] / cost
+        return self._wire_times.get(self.wire or "", 0.0) / self.step
 
     @property
     def wire(self) -> str | None:
         """The name of the busiest wire; None where nothing is sent or nothing known of links."""
-        return self._busiest_wire(1.0)[0]
-
-    def _busiest_wire(self, size: float) -> tuple[str | None, float]:
-        """Its name, and the ms that it needs for its bytes, activations ``size`` times as large."""
-        links = self._profile.links
-        if links is None:
-            return None, 0.0
-        _, rate = links.matrices(self._profile.ranks)
-        sent = self.traffic + (size - 1.0) * self._activations
-        times = over_wires(self._profile, sent / (rate * 1e6))
-        name = max(times, key=lambda wire: times[wire], default=None)
-        return name, 0.0 if name is None else times[name]
+        times = self._wire_times
+        return max(times, key=lambda wire: times[wire], default=None)
 
     @cached_property
-    def _activations(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """The part of :attr:`traffic` that activations and their gradients are."""
-        return traffic(replace(self.schedule, transfers=()))
+    def _wire_times(self) -> dict[str, float]:
+        """Milliseconds that each wire needs for its bytes of an iteration."""
+        links = self._profile.links
+        if links is None:
+            return {}
+        _, rate = links.matrices(self._profile.ranks)
+        return over_wires(self._profile, self.traffic / (rate * 1e6))
 
     @cached_property
     def footprint(self) -> Footprint:
@@ -152,6 +142,11 @@ class Scheme:
             return None
         return formula.rate(Instance.of(self.schedule.problem.profile, self._microbatches))
 
+    @cached_property
+    def step(self) -> float:
+        """Milliseconds from one iteration to the next, with everything on the wires."""
+        return step_time(self.schedule)
+
     def cost(self, size: float) -> float:
         """Of an iteration with microbatches ``size`` times as large, with everything on the wires.
 
@@ -183,14 +178,25 @@ class Crossover:
 def schemes(
     profile: Profile, microbatches: int, objective: Objective
 ) -> tuple[list[Scheme], dict[str, str]]:
-    """All families that can be built, and why the others cannot."""
+    """All families that can be built, hybrids with islands of every size, and why others cannot."""
     found, refused = [], {}
-    for name in FAMILIES:
+    for name in _names(profile.ranks):
         try:
             found.append(Scheme(name, profile, microbatches, objective))
         except InputError as error:
             refused[name] = str(error).removeprefix(f"{name}: ")
     return found, refused
+
+
+def _names(ranks: int) -> list[str]:
+    sizes = [size for size in range(2, ranks) if ranks % size == 0]
+    return [
+        full
+        for name, family in FAMILIES.items()
+        for full in (
+            [f"{name}:{size}" for size in sizes] if isinstance(family, Islands) else [name]
+        )
+    ]
 
 
 def missing_sizes(profile: Profile) -> list[str]:
@@ -208,7 +214,7 @@ def crossovers(found: Sequence[Scheme]) -> list[Crossover]:
     return [
         Crossover(
             scheme.name,
-            scheme.link_bytes / fewest if fewest > 0 else None,
+            _sends_less_from(scheme, fewest),
             _turn_formula(scheme),
             _wins_from(scheme, rivals),
             _wins_from(scheme, simple),
@@ -216,6 +222,21 @@ def crossovers(found: Sequence[Scheme]) -> list[Crossover]:
         for scheme in found
         if scheme.passing is not Passing.ACTIVATIONS and rivals
     ]
+
+
+def _sends_less_from(scheme: Scheme, fewest: float) -> float | None:
+    """The size from which on no link carries more than ``fewest``, which grows with it; else None.
+
+    What the scheme sends grows in so far as it is activations.
+    """
+    grows = traffic(replace(scheme.schedule, transfers=()))
+    stays = scheme.traffic - grows
+    grows, stays = grows + grows.T, stays + stays.T
+    slack = fewest - grows
+    if np.any((slack <= 0) & (stays + grows > 0)):
+        return None
+    sizes = np.divide(stays, slack, out=np.zeros_like(stays), where=slack > 0)
+    return float(sizes.max())
 
 
 # turns for a microbatch of a stage, in each of which two weights and a gradient leave a rank

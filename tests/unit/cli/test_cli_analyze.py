@@ -12,10 +12,13 @@ import pytest
 from pipeloom.cli.analysis import SIZES, crossovers, schemes
 from pipeloom.ir.problem import Objective
 from pipeloom.ir.profile import Link, Links, Profile, StageProfile
+from pipeloom.ir.traffic import traffic
 from pipeloom.solver.families import FAMILIES, build_family
 from tests.unit.cli.support import Command, profile_document
 
 HIDDEN, LAYERS, RANKS, TOKENS = 256, 16, 4, 2048
+HYBRIDS = {"weights-inside", "activations-inside"}
+WHOLE = [name for name in FAMILIES if name not in HYBRIDS]  # two ranks have no islands
 WEIGHTS = 2.0 * 12 * HIDDEN**2 * LAYERS / RANKS  # bytes of a stage, two a parameter
 STAGE = StageProfile(
     1.0,
@@ -51,7 +54,7 @@ def test_every_scheme_with_its_figures(pipeloom: Command, path: Path) -> None:
     done = pipeloom("analyze", path, "-m", 4, "--json")
     assert (done.code, done.err) == (0, "")
     found = {scheme["scheme"]: scheme for scheme in done.json["schemes"]}
-    assert list(found) == list(FAMILIES)
+    assert list(found) == WHOLE
     one = found["1f1b"]
     assert one["traffic"] == [[0.0, 4e6], [4e6, 0.0]]
     assert (one["link_bytes"], one["sent_bytes"]) == (8e6, 4e6)
@@ -59,9 +62,9 @@ def test_every_scheme_with_its_figures(pipeloom: Command, path: Path) -> None:
     assert one["memory"]["total"] == [17e6 + 20, 17e6 + 10]
     assert one["balance"] == pytest.approx((17e6 + 10) / (17e6 + 20))
     # 4 microbatches of 0.1 ms over a link in an iteration
-    assert one["link_use"] == pytest.approx(4 * 0.1 / one["period"])
+    assert one["link_use"] == pytest.approx(4 * 0.1 / one["step"])
     assert [c["scheme"] for c in done.json["crossovers"]] == [
-        name for name in FAMILIES if found[name]["passing"] == "weights"
+        name for name in WHOLE if found[name]["passing"] == "weights"
     ]
 
 
@@ -69,7 +72,7 @@ def test_the_tables(pipeloom: Command, path: Path) -> None:
     out = pipeloom("analyze", path, "-m", 4, "--tokens", 1000).out
     figures, bubbles, crossings = out.split("\n\n")
     for part in (figures, bubbles):
-        assert [line.split()[0] for line in part.splitlines()[2:]] == list(FAMILIES)
+        assert [line.split()[0] for line in part.splitlines()[2:]] == WHOLE
     assert "tokens a microbatch (G x S)" in crossings
     row = next(line for line in crossings.splitlines() if line.startswith("weipipe-interleave"))
     assert row.split()[2] == "6000"  # 3 x 4 MB a turn against 2 x 1 MB: 6 times 1000 tokens
@@ -98,6 +101,20 @@ def test_crossover_of_bytes_is_the_known_one() -> None:
     assert interleave.link == pytest.approx(interleave.formula, rel=0.1)
     assert found["wzb2"].formula == pytest.approx(3 * interleave.formula)
     assert found["fsdp"].formula is None
+
+
+def test_a_hybrid_wins_from_where_its_own_activations_leave_room() -> None:
+    """Inside its islands it sends fewer activations than 1f1b, and weights beside them."""
+    found = schemes(profile(), 16, Objective.PERIOD)[0]
+    by_name = {scheme.name: scheme for scheme in found}
+    at = {c.scheme: c.link for c in crossovers(found)}["weights-inside:2"]
+    assert at is not None
+    hybrid, one = by_name["weights-inside:2"], by_name["1f1b"]
+    activations = traffic(replace(hybrid.schedule, transfers=()))
+    weights = hybrid.traffic - activations
+    for size, fewer in ((0.99 * at, False), (1.01 * at, True)):
+        sent = weights + size * activations
+        assert (float((sent + sent.T).max()) < size * one.link_bytes) is fewer
 
 
 def test_crossover_of_time_is_where_the_winner_changes() -> None:
@@ -161,7 +178,9 @@ CLUSTER = "ranks=4,island=2,inside=100,between=1"
 def test_a_calculated_cluster_needs_no_file(pipeloom: Command) -> None:
     given = ("-m", 8, "--cluster", CLUSTER, "--transformer", MODEL)
     answer = pipeloom("analyze", *given, "--json").json
-    one = {scheme["scheme"]: scheme for scheme in answer["schemes"]}["1f1b"]
+    found = {scheme["scheme"]: scheme for scheme in answer["schemes"]}
+    one = found["1f1b"]
+    assert {"weights-inside:2", "activations-inside:2"} <= set(found)
     assert len(one["traffic"]) == 4
     assert one["wire"] == "1 to 2"  # the only one between the islands
     assert answer["recomputed"] == 0
