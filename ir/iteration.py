@@ -1,16 +1,19 @@
 """One iteration of a schedule as a graph that can be played again and again: see :mod:`.replay`.
 
 Nodes: a gate for each rank, through which it begins the iteration; the ops, rank after rank; the
-activations and gradients that change ranks; the transfers as listed.
+activations and gradients that change ranks; the transfers as listed; of each rank, the moment when all
+its ops are done and all its messages have arrived; the all-reduces, which come after that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
+from .all_reduce import all_reduces
 from .costs import Costs
 from .first_come import first_come, numbered
 from .links import Pair
@@ -18,7 +21,7 @@ from .ops import FloatArray, IntArray
 from .schedule import Schedule
 from .simulate import offsets_of
 from .travel import travel_delays
-from .waits import Edges, by_origin, chain, check_ranges, inputs, travel
+from .waits import Edges, by_origin, chain, check_ranges, edges_of, inputs, travel
 from .wires import occupied
 
 
@@ -48,32 +51,42 @@ class Iteration:
         flat = np.concatenate(schedule.order).astype(np.int64)
         near, far = _apart(inputs(schedule, flat, costs), offsets)
         pairs = _ends(far, offsets) + [(t.source, t.target) for t in transfers]
-        nodes = ranks + len(flat) + len(pairs)
-        travelling = nodes - len(transfers)
-        messages = np.arange(len(flat), nodes - ranks)
+        messages = len(flat) + np.arange(len(pairs))
+        travelling = len(flat) + len(pairs) - len(transfers)
+        sums = all_reduces(schedule)
+        nodes = ranks + len(flat) + len(pairs) + ranks + len(sums)
         edges = [
             chain(offsets),
             near,
             *_by_message(far, messages),
-            travel(schedule, offsets.tolist(), travelling - ranks),
-            *_through_gates(offsets, messages, pairs, nodes),
+            travel(schedule, offsets.tolist(), travelling),
+            *_between_gates(offsets, messages, pairs),
+            _to_next_gates(ranks, [one.ranks for one in sums], nodes),
         ]
         edges = [(origin + ranks, to + ranks, delay) for origin, to, delay in edges]
         first, to, delay, missing = by_origin(edges, 2 * nodes)
-        nothing: list[tuple[str, ...]] = [()] * (ranks + len(flat))
+        none: tuple[str, ...] = ()
+        wires = [none] * (ranks + len(flat)) + occupied(problem.profile, pairs) + [none] * ranks
         return cls(
             ranks,
             slice(ranks, ranks + len(flat)),
-            slice(travelling, nodes),
+            slice(ranks + travelling, ranks + travelling + len(transfers)),
             first,
             to,
             delay,
             within=missing[:nodes],
             across=missing[nodes:],
             duration=np.concatenate(
-                [np.zeros(ranks), costs.of_ops(flat), far[2], travel_delays(problem, transfers)]
+                [
+                    np.zeros(ranks),
+                    costs.of_ops(flat),
+                    far[2],
+                    travel_delays(problem, transfers),
+                    np.zeros(ranks),
+                    [one.duration for one in sums],
+                ]
             ),
-            wires=nothing + occupied(problem.profile, pairs),
+            wires=wires + [one.wires for one in sums],
         )
 
     def play(self, iterations: int) -> tuple[FloatArray, FloatArray] | None:
@@ -129,20 +142,26 @@ def _by_message(far: Edges, messages: IntArray) -> list[Edges]:
     return [_free(origin, message), _free(message, to)]
 
 
-def _through_gates(
-    offsets: IntArray, messages: IntArray, pairs: Sequence[Pair], nodes: int
-) -> list[Edges]:
-    """Gates before a rank's first op and before what it sends or receives; then the next gate."""
+def _between_gates(offsets: IntArray, messages: IntArray, pairs: Sequence[Pair]) -> list[Edges]:
+    """Gates before a rank's first op and before what it sends or receives; its end after them."""
     ranks = len(offsets) - 1
-    gates = np.arange(-ranks, 0)
+    gates, ends = np.arange(-ranks, 0), offsets[-1] + len(messages) + np.arange(ranks)
     used = np.flatnonzero(np.diff(offsets))
     source, target = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     return [
+        _free(gates, ends),
         _free(gates[used], offsets[:-1][used]),
-        _free(gates[source], messages),
-        _free(gates[target], messages),
-        _free(offsets[1:][used] - 1, nodes + gates[used]),
-        _free(messages, nodes + gates[source]),
-        _free(messages, nodes + gates[target]),
-        _free(gates, nodes + gates),
+        _free(offsets[1:][used] - 1, ends[used]),
+        *(_free(gates[touched], messages) for touched in (source, target)),
+        *(_free(messages, ends[touched]) for touched in (source, target)),
     ]
+
+
+def _to_next_gates(ranks: int, sums: Sequence[Sequence[int]], nodes: int) -> Edges:
+    """From each rank's end by its all-reduces, one after the other, to its next gate."""
+    pairs: list[Pair] = []
+    first = nodes - ranks - len(sums)  # of all-reduces
+    for rank in range(ranks):
+        own = [first + k for k, members in enumerate(sums) if rank in members]
+        pairs += pairwise([first - ranks + rank, *own, nodes - ranks + rank])
+    return edges_of(pairs)

@@ -18,6 +18,9 @@ Rules, beside the contract's for ops and the schedule's for transfers (``after``
   this one has arrived: the weights that it owns are stepped then, and every receive is posted anew.
   Nothing leaves or enters a rank before it has begun that iteration. The step itself takes no time.
 
+- The gradients of a replicated stage (:func:`.travel.holders`) are summed before that, once all
+  its ranks are as far (:mod:`.all_reduce`); a rank does so stage by stage.
+
 Without ``links`` there are no wires, and nothing waits for any.
 """
 

@@ -15,11 +15,13 @@ from tests.plain_wires import duration_of, lasts, needs_of, occupied_wires, over
 
 
 class Thing(NamedTuple):
-    """An op, an activation that changes ranks or a transfer; they go first in this order."""
+    """An op, an activation that changes ranks, a transfer or an all-reduce; in this order."""
 
     iteration: int
-    sort: str  # "0 op", "1 message" or "2 transfer"
-    number: tuple[int, ...]  # op: rank, position; message: forward or not, its receiver's; transfer
+    sort: str  # "0 op", "1 message", "2 transfer" or "3 sum"
+    number: tuple[
+        int, ...
+    ]  # op: rank, position; message: forward or not, its receiver's; transfer; stage
 
 
 class Playing:
@@ -43,7 +45,25 @@ class Playing:
         ops = [Thing(0, "0 op", (r, i)) for r in self.ranks for i in range(len(self.rows[r]))]
         messages = [message for op in ops if (message := self.message_to(op)) is not None]
         number = range(len(self.schedule.transfers))
-        return [*ops, *messages, *(Thing(0, "2 transfer", (i,)) for i in number)]
+        sums = [Thing(0, "3 sum", (stage,)) for stage in self.holders]
+        return [*ops, *messages, *(Thing(0, "2 transfer", (i,)) for i in number), *sums]
+
+    @cached_property
+    def holders(self) -> dict[int, list[int]]:
+        """The ranks that run each stage of which nothing travels, where they are several."""
+        users: dict[int, set[int]] = {}
+        for rank, row in enumerate(self.rows):
+            for op in row:
+                users.setdefault(op.stage, set()).add(rank)
+        travels = {t.stage for t in self.schedule.transfers}
+        return {
+            s: sorted(ranks) for s, ranks in users.items() if len(ranks) > 1 and s not in travels
+        }
+
+    def circle(self, stage: int) -> list[tuple[int, int]]:
+        """The hops of a stage's all-reduce."""
+        ranks = self.holders[stage]
+        return [(rank, ranks[(i + 1) % len(ranks)]) for i, rank in enumerate(ranks)]
 
     @cached_property
     def homes(self) -> dict[tuple[str, int, int], tuple[int, int]]:
@@ -73,8 +93,10 @@ class Playing:
         beside = [key for key in needs_of(op, self.schedule.problem.stages) if key[1] != op.stage]
         return self.homes[beside[0]] if beside else None
 
-    def ends_of(self, thing: Thing) -> tuple[int, int]:
-        """From which rank to which."""
+    def ends_of(self, thing: Thing) -> tuple[int, ...]:
+        """From which rank to which; of an all-reduce all that take part."""
+        if thing.sort == "3 sum":
+            return tuple(self.holders[thing.number[0]])
         if thing.sort == "2 transfer":
             transfer = self.schedule.transfers[thing.number[0]]
             return transfer.source, transfer.target
@@ -94,6 +116,12 @@ class Playing:
         ]
         if thing.sort == "0 op":
             return result + self.needs_of_op(thing)
+        if thing.sort == "3 sum":
+            return result + [
+                other._replace(iteration=i)
+                for other in self.once
+                if other < thing._replace(iteration=0) and touched & set(self.ends_of(other))
+            ]
         if thing.sort == "1 message":
             made = self.maker(thing)
             assert made is not None
@@ -124,6 +152,8 @@ class Playing:
             return duration_of(self.profile, self.op(thing))
         if thing.sort == "2 transfer":
             return lasts(self.profile, self.schedule.transfers[thing.number[0]])
+        if thing.sort == "3 sum":
+            return self.sum_duration(thing.number[0])
         if self.profile.t_comm is not None:
             assert not isinstance(self.profile.t_comm, tuple)
             return self.profile.t_comm
@@ -132,10 +162,36 @@ class Playing:
         op = self.op(thing)
         sender = op.stage - 1 if op.kind is OpKind.F else op.stage
         size = self.profile.stages[sender].activation_bytes or 0.0
-        return over_links(self.profile, *self.ends_of(thing), size)
+        source, target = self.ends_of(thing)
+        return over_links(self.profile, source, target, size)
+
+    def sum_duration(self, stage: int) -> float:
+        hops, steps = self.circle(stage), 2 * (len(self.holders[stage]) - 1)
+        if self.profile.links is None:
+            assert not isinstance(self.profile.t_comm, tuple)
+            return steps * (self.profile.t_comm or 0.0)
+        sizes = self.profile.stages[stage]
+        whole = sizes.weight_bytes if sizes.grad_bytes is None else sizes.grad_bytes
+        part = (whole or 0.0) / len(hops)
+        busy = [
+            sum(
+                over_links(self.profile, *hop, part)
+                for hop in hops
+                if wire in occupied_wires(self.profile, *hop)
+            )
+            for wire in self.wires(Thing(0, "3 sum", (stage,)))
+        ]
+        return steps * max(busy)
 
     def wires(self, thing: Thing) -> set[object]:
-        return set() if thing.sort == "0 op" else occupied_wires(self.profile, *self.ends_of(thing))
+        if thing.sort == "3 sum":
+            return set().union(
+                *(occupied_wires(self.profile, *hop) for hop in self.circle(thing.number[0]))
+            )
+        if thing.sort == "0 op":
+            return set()
+        source, target = self.ends_of(thing)
+        return occupied_wires(self.profile, source, target)
 
     def step(self) -> None:
         """Starts the first thing that may, or lets time pass."""

@@ -107,6 +107,23 @@ def test_nothing_enters_or_leaves_a_rank_that_has_not_begun() -> None:
     assert late_source.timings[1].transfers[0].tolist() == [9.0, 12.0]
 
 
+def test_replicas_sum_their_gradients_before_the_next_iteration() -> None:
+    """4 MB in two parts of 2 ms, each sent twice; rank 1 is the later one, at 6."""
+    rows = ["0F0 0BW0", "0F1 0BW1 0F2 0BW2"]
+    plain = schedule(rows, Passing.WEIGHTS, (0, 1, 1))
+    assert replay(plain).begin[1].tolist() == [10.0, 10.0]
+    one_wire = Links(Link(0.0, 1.0), shared=(((0, 1), (1, 0)),))
+    assert step_time(schedule(rows, Passing.WEIGHTS, (0, 1, 1), links=one_wire)) == 14.0
+    assert step_time(schedule(rows, Passing.WEIGHTS, (0, 1, 1), links=None, t_comm=0.5)) == 7.0
+
+
+def test_replicated_stages_are_summed_one_after_the_other() -> None:
+    #          0  1  2    4    6                three ranks, a microbatch and both stages on each
+    rows = [f"0F{j} 1F{j} 1BW{j} 0BW{j}" for j in range(3)]
+    three = schedule(rows, Passing.WEIGHTS, (0, 1, 2), stages=(replace(STAGE, grad_bytes=3e6),) * 2)
+    assert step_time(three) == 6.0 + 2 * 4 * 1.0
+
+
 def test_first_come_first_served_whatever_the_list() -> None:
     """Of two copies for nobody the one listed last is ready first."""
     late = Transfer(W, 0, 1, 0, 1, after=1, before=2)  # ready at 1
