@@ -193,6 +193,14 @@ def _integer(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
 
+def stages(text: str) -> list[int]:
+    """``0,3``"""
+    parts = text.split(",")
+    if not all(part.isascii() and part.isdigit() for part in parts):
+        raise argparse.ArgumentTypeError(f"expected stages, such as 0,3, got {text!r}")
+    return list(map(int, parts))
+
+
 def seconds(text: str) -> float:
     value = _number(text)
     if value is None or value <= 0:

@@ -14,6 +14,7 @@ from .arguments import (
     add_output,
     add_profile,
     example,
+    stages,
 )
 from .output import check_output, finish_schedule, print_json, table
 from .problems import load, named, transfer_note
@@ -36,12 +37,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_profile(parser)
     add_instance(parser)
     add_memory_limit(parser)
+    parser.add_argument(
+        "--replicate",
+        metavar="S,S",
+        type=stages,
+        default=[],
+        help="where weights travel: stages whose weights stay, a copy on every rank that runs them "
+        "(embedding and head, say)",
+    )
     add_output(parser, "schedule")
     example(
         parser,
         "pipeloom build --list",
         "pipeloom build zb-h1 profile.json -m 24 -o schedule.json",
         "pipeloom build 1f1b profile.json -m 24 | pipeloom show -",
+        "pipeloom build weipipe-interleave profile.json -m 8 --replicate 0,3 -o schedule.json",
     )
 
 
@@ -49,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         return _list_families(args)
     from pipeloom.ir.problem import Objective
+    from pipeloom.ir.replicate import replicate
     from pipeloom.solver.families import build_family, find_family
 
     find_family(args.family)
@@ -62,6 +73,8 @@ def run(args: argparse.Namespace) -> int:
             memory_limit=args.memory_limit,
             objective=Objective(args.objective),
         )
+        if args.replicate:
+            schedule = replicate(schedule, args.replicate)
     except InputError as error:
         raise InputError(*(f"{named(args.profile)}: {line}" for line in error.errors)) from None
     note = transfer_note(schedule.problem)

@@ -6,7 +6,7 @@ import argparse
 
 from pipeloom.ir.errors import InputError
 
-from .arguments import add_output, example
+from .arguments import add_output, example, stages
 from .output import check_output, finish
 from .problems import named
 
@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tied",
         metavar="S,S",
-        type=_stages,
+        type=_tied,
         action="append",
         default=[],
         help="stages that share parameters, whose gradients are summed; may be given again",
@@ -51,8 +51,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _stages(text: str) -> list[int]:
-    parts = text.split(",")
-    if len(parts) < 2 or not all(part.isascii() and part.isdigit() for part in parts):
+def _tied(text: str) -> list[int]:
+    found = stages(text)
+    if len(found) < 2:
         raise argparse.ArgumentTypeError(f"expected two stages or more, such as 0,3, got {text!r}")
-    return list(map(int, parts))
+    return found

@@ -7,6 +7,8 @@ from importlib.util import find_spec
 
 from pipeloom.ir.errors import InputError
 
+DTYPES = ("float32", "float64", "bfloat16")
+
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -18,7 +20,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--dtype",
-        choices=["float32", "float64", "bfloat16"],
+        choices=DTYPES,
         help="of parameters and activations; the model's own by default",
     )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cpu by default")

@@ -12,8 +12,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .arguments import count, example, seconds, whole
-from .models import add_model, need_torch
+from .arguments import amount, count, example, seconds, whole
+from .models import DTYPES, add_model, need_torch
 from .output import print_json
 from .problems import named
 
@@ -41,12 +41,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="each op takes at least its planned time, asleep for the rest: as on a device of its "
         "own, where ranks share cores",
     )
+    parser.add_argument(
+        "--param-dtype",
+        choices=DTYPES,
+        help="mixed precision: parameters are computed with, and travel, in this; their owners keep "
+        "and step them in --dtype",
+    )
+    parser.add_argument(
+        "--reduce-dtype",
+        choices=DTYPES,
+        help="of gradients that travel or are summed over ranks; that of --param-dtype by default",
+    )
+    parser.add_argument(
+        "--clip-grad-norm",
+        metavar="X",
+        type=amount,
+        help="scales gradients whose norm over the whole model is above X",
+    )
     parser.add_argument("--timeout", metavar="S", type=seconds, help="gives up after so long")
     parser.add_argument("-q", "--quiet", action="store_true", help="no line a step")
     example(
         parser,
         "pipeloom run program.json --model examples.gpt:small --steps 10 --trace measured.json",
         "pipeloom run program.json --model examples.gpt:small --steps 4 --pace",
+        "pipeloom run program.json --model examples.gpt:small --param-dtype bfloat16 "
+        "--reduce-dtype float32 --clip-grad-norm 1",
         "torchrun --nproc-per-node 4 -m pipeloom run program.json --model examples.gpt:small",
     )
 
@@ -63,6 +82,9 @@ def run(args: argparse.Namespace) -> int:
     settings = RunSettings(
         steps=args.steps,
         dtype=args.dtype,
+        param_dtype=args.param_dtype,
+        reduce_dtype=args.reduce_dtype,
+        clip_grad_norm=args.clip_grad_norm,
         seed=args.seed,
         device=args.device,
         progress=not args.quiet,

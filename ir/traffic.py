@@ -7,8 +7,8 @@ import numpy as np
 from .ops import FloatArray
 from .problem import Problem
 from .profile import Profile
-from .schedule import Schedule
-from .travel import size
+from .schedule import Schedule, TravelKind
+from .travel import holders, size
 from .wires import occupied
 
 
@@ -17,10 +17,11 @@ def traffic(schedule: Schedule) -> FloatArray:
 
     Activations and their gradients between stages on different ranks, ``activation_bytes`` each;
     weights and gradients as the schedule's transfers have them. Unknown sizes count as in the
-    simulator: as 0, unknown gradient bytes as the weights'.
+    simulator: as 0, unknown gradient bytes as the weights'. The gradients of replicated stages are
+    summed round a ring of the ranks that have one: each sends 2 (n - 1) / n of them to the next.
     """
     problem = schedule.problem
-    sent = _activations(problem)
+    sent = _activations(problem) + _reductions(schedule)
     for t in schedule.transfers:
         sent[t.source, t.target] += size(problem.profile, t.kind, t.stage)
     return sent
@@ -37,6 +38,16 @@ def over_wires(profile: Profile, amounts: FloatArray) -> dict[str, float]:
         for wire in wires:
             result[wire] = result.get(wire, 0.0) + float(amounts[pair])
     return result
+
+
+def _reductions(schedule: Schedule) -> FloatArray:
+    profile = schedule.problem.profile
+    sent = np.zeros((profile.ranks, profile.ranks))
+    for stage, ranks in enumerate(holders(schedule)):
+        share = 2 * (len(ranks) - 1) / len(ranks) * size(profile, TravelKind.GRADIENT, stage)
+        for rank, following in zip(ranks, (*ranks[1:], ranks[0]), strict=True):
+            sent[rank, following] += share  # nothing where there is one
+    return sent
 
 
 def _activations(problem: Problem) -> FloatArray:

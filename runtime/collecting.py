@@ -6,6 +6,9 @@
     D is still to come .grad are views of a sum kept here, which D takes over when it comes
                        (or which leaves as D, where D starts on this rank)
     no D leaves any more (on the owner alone)   .grad are the owner's own
+
+Where D travels in a dtype of its own, nothing is added to it while it is here: the sum kept is added
+to it when it leaves, in the wider of the two dtypes, so that a D is rounded once a hop.
 """
 
 from __future__ import annotations
@@ -19,10 +22,21 @@ from .flat import Layout
 
 
 class Collector:
-    """One stage's gradients on one rank; ``departures``: how many D's leave the rank in a step."""
+    """One stage's gradients on one rank; ``departures``: how many D's leave the rank in a step.
 
-    def __init__(self, layout: Layout, device: torch.device, departures: int) -> None:
+    ``layout`` has the dtype of the sums, ``travels`` is that of D, by default the same.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        device: torch.device,
+        departures: int,
+        travels: torch.dtype | None = None,
+    ) -> None:
         self._layout = layout
+        self._travels = travels or layout.dtype
+        self._collects = self._travels == layout.dtype  # whether D itself does
         self._device = device
         self._departures = departures
         self._left = departures
@@ -44,7 +58,7 @@ class Collector:
 
         Where another D of the stage is here, that one goes on collecting.
         """
-        if self._collected is None:
+        if self._collected is None and self._collects:
             kept = self._sum
             self._unbind()
             if kept is not None:
@@ -56,11 +70,11 @@ class Collector:
         """What the D that came as ``received`` carries on from here; None: it starts here."""
         self._left -= 1
         if self._collected is not None and self._collected is not received:
-            return self._zeros() if received is None else received  # another D collects
+            return self._started(None) if received is None else received  # another D collects
         found = self._sum
         self._unbind()
         if received is None:
-            return self._zeros() if found is None else found
+            return self._started(found)
         if found is not None and found is not received:
             received += found
         return received
@@ -73,12 +87,16 @@ class Collector:
         views = self._layout.views(received)
         for parameter, gradient in zip(self._layout.parameters, views, strict=True):
             if parameter.grad is None:
-                parameter.grad = gradient.clone()
+                parameter.grad = gradient.to(self._layout.dtype, copy=True)
             else:
                 parameter.grad += gradient
         if kept is not None:
             self._bind(kept)
             self._collected = collected
+
+    def _started(self, found: Tensor | None) -> Tensor:
+        """A D that sets out here, with what was kept."""
+        return (self._zeros() if found is None else found).to(self._travels)
 
     def _zeros(self) -> Tensor:
         return torch.zeros(self._layout.size, dtype=self._layout.dtype, device=self._device)

@@ -11,15 +11,24 @@ from torch import Tensor, nn
 from pipeloom.ir.errors import InputError
 
 ALIGNMENT = 64  # bytes: what vector loads and matrix kernels like
+WHERE = "where weights travel or param_dtype is given"
 
 
 class Layout:
-    """Where each of ``parameters`` lies in a flat tensor of ``size`` elements (at least one)."""
+    """Where each of ``parameters`` lies in a flat tensor of ``size`` elements (at least one).
 
-    def __init__(self, parameters: Sequence[nn.Parameter], dtype: torch.dtype) -> None:
+    ``spacing``: the elements to a multiple of which each is aligned; by default :data:`ALIGNMENT`.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        dtype: torch.dtype,
+        spacing: int | None = None,
+    ) -> None:
         self.parameters = parameters
         self.dtype = dtype
-        step = max(1, ALIGNMENT // dtype.itemsize)
+        step = spacing or max(1, ALIGNMENT // dtype.itemsize)
         self._starts: list[int] = []
         at = 0
         for parameter in parameters:
@@ -44,12 +53,17 @@ class FlatWeights:
 
     def __init__(self, layout: Layout, device: torch.device) -> None:
         self.flat = torch.zeros(layout.size, dtype=layout.dtype, device=device)
+        self._views = list(zip(layout.parameters, layout.views(self.flat), strict=True))
         with torch.no_grad():
-            views = layout.views(self.flat)
-            for parameter, view in zip(layout.parameters, views, strict=True):
+            for parameter, view in self._views:
                 view.copy_(parameter)
-                parameter.data = view
+        self.bind()
         self._bytes = self.flat.untyped_storage().nbytes()
+
+    def bind(self) -> None:
+        """Makes these the parameters' data."""
+        for parameter, view in self._views:
+            parameter.data = view
 
     def fill(self, values: Tensor) -> None:
         """Takes memory again and copies ``values`` into it."""
@@ -69,11 +83,11 @@ def common_dtype(modules: Sequence[nn.Module], device: torch.device) -> torch.dt
     dtypes = {p.dtype for p in parameters}
     if len(dtypes) > 1:
         names = ", ".join(sorted(map(str, dtypes)))
-        raise InputError(f"stages: where weights travel all parameters need one dtype, got {names}")
+        raise InputError(f"stages: {WHERE} all parameters need one dtype, got {names}")
     elsewhere = {str(p.device) for p in parameters if p.device != device}
     if elsewhere:
         raise InputError(
-            f"stages: where weights travel all parameters need to be on {device}, some are on "
+            f"stages: {WHERE} all parameters need to be on {device}, some are on "
             f"{', '.join(sorted(elsewhere))}"
         )
     return dtypes.pop() if dtypes else torch.get_default_dtype()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import dropwhile
 from typing import Any, TypeAlias
 
 import torch
@@ -21,6 +22,7 @@ from pipeloom.ir.verify_program import verify_program
 
 from .batches import Batch, merge, split
 from .carriers import Activations, Carrier
+from .clipping import Clipping
 from .compute import Cell, Loss, StageRunner
 from .deferral import WeightQueue
 from .errors import ShapeError
@@ -59,6 +61,13 @@ class Pipeline:
             options bound does. Gradients are then cleared when a step begins. Without it, they add
             up and the caller steps.
         tied: groups of (stage, parameter name) that are one parameter.
+        param_dtype: the dtype that parameters and floating inputs are cast to for computing, and in
+            which weights travel; the modules keep theirs outside of ``step``, and so do the
+            optimizers and the loss (mixed precision). By default the parameters' own.
+        reduce_dtype: the dtype of gradients that travel, or are summed over ranks; by default that
+            of ``param_dtype``. Each rank's sums have the parameters' own.
+        clip_grad_norm: the most that the norm of all gradients may be before the optimizers step, as
+            for ``torch.nn.utils.clip_grad_norm_``; None: any. All ranks wait for each other then.
         group: the process group whose ranks are the program's; by default all processes. Where
             pipelines run side by side, all processes make theirs at the same time.
         device: where received tensors live; by default where the parameters do.
@@ -81,6 +90,9 @@ class Pipeline:
         loss: Loss | None = None,
         optimizer: MakeOptimizer | None = None,
         tied: Sequence[Group] = (),
+        param_dtype: torch.dtype | None = None,
+        reduce_dtype: torch.dtype | None = None,
+        clip_grad_norm: float | None = None,
         group: dist.ProcessGroup | None = None,
         device: torch.device | str | None = None,
         timeout: float = 300.0,
@@ -103,15 +115,32 @@ class Pipeline:
         resident = ResidentStages.of(stages, here, self.num_stages)
         found = device_of([resident.module(s) for s in here])
         self.device = found if device is None else torch.device(device)
-        self.store = _store(resident, program.schedule, self.rank, self.device)
+        self.store: StageStore = resident
+        if program.schedule.transfers or param_dtype is not None:
+            self.store = TravellingStages(
+                {s: resident.module(s) for s in here},
+                program.schedule,
+                self.rank,
+                self.device,
+                param_dtype=param_dtype,
+                reduce_dtype=reduce_dtype,
+            )
+        self._cast = param_dtype
         self.modules = {s: self.store.module(s) for s in mine}
         if pace and self.device.type != "cpu":
             raise InputError(f"pace: expected a CPU, got {self.device}: its ops do not wait")
         self._pace = pace
-        self._transport = connect(self._routes(tied, timeout), self.device, group)
-        self._shared = SharedParameters(tied, self._holders, self.store, self._transport)
+        self._transport = connect(
+            self._routes(tied, timeout, clip_grad_norm is not None), self.device, group
+        )
+        self._shared = SharedParameters(
+            tied, self._holders, self.store, self._transport, reduce_dtype or param_dtype
+        )
         self._memory = Ledger() if memory else NoLedger()
         self.optimizers = {} if optimizer is None else _optimizers(self.modules, optimizer)
+        self._clipping = (
+            None if clip_grad_norm is None else self._clipped(clip_grad_norm, optimizer)
+        )
         self._executor: Executor | None = None
         self._cells = self._make_cells()
         self._runners: dict[int, StageRunner] = {}
@@ -125,6 +154,9 @@ class Pipeline:
         source: ModelSource,
         *,
         train: bool = True,
+        param_dtype: torch.dtype | None = None,
+        reduce_dtype: torch.dtype | None = None,
+        clip_grad_norm: float | None = None,
         group: dist.ProcessGroup | None = None,
         device: torch.device | str | None = None,
         timeout: float = 300.0,
@@ -140,6 +172,9 @@ class Pipeline:
             loss=source.loss,
             optimizer=source.optimizer if train else None,
             tied=source.tied(count),
+            param_dtype=param_dtype,
+            reduce_dtype=reduce_dtype,
+            clip_grad_norm=clip_grad_norm,
             group=group,
             device=device,
             timeout=timeout,
@@ -170,8 +205,8 @@ class Pipeline:
             runner.keep_outputs = return_outputs
         for optimizer in self.optimizers.values():
             optimizer.zero_grad()
-        self._memory.start(map(self.store.module, self.store.stages))
         self.store.begin()
+        self._memory.start(map(self.store.module, self.store.stages))
         executor.run()
         return self._collect(losses)
 
@@ -212,6 +247,12 @@ class Pipeline:
         return measured_schedule(self.program.schedule, rows)
 
     @property
+    def grad_norm(self) -> float | None:
+        """The norm of all gradients of the last step before they were clipped; None without."""
+        norm = None if self._clipping is None else self._clipping.norm
+        return None if norm is None else norm.item()
+
+    @property
     def peak_memory(self) -> int:
         """Bytes of activations held at most during the last step; 0 where they are not counted."""
         return self._memory.peak
@@ -221,7 +262,7 @@ class Pipeline:
         """Bytes that torch's allocator had in use at most, on a CUDA device."""
         return device_peak(self.device)
 
-    def _routes(self, tied: Sequence[Group], timeout: float) -> Routes:
+    def _routes(self, tied: Sequence[Group], timeout: float, clips: bool) -> Routes:
         channels = {
             (rank, i.target)
             for rank, row in enumerate(self.program.instructions)
@@ -229,6 +270,8 @@ class Pipeline:
             if isinstance(i, ir.Send)
         }
         groups = {ranks_of(stages_of(group), self._holders) for group in tied} | {*self._holders}
+        if clips:
+            groups.add(ranks_of(range(self.num_stages), self._holders))
         return Routes.of(channels, {group for group in groups if len(group) > 1}, timeout)
 
     def _make_cells(self) -> dict[tuple[int, int], Cell]:
@@ -261,7 +304,10 @@ class Pipeline:
     def _fill_inputs(self, inputs: Sequence[Batch]) -> None:
         if not inputs:
             raise InputError(f"step: rank {self.rank} runs the first stage: its inputs are missing")
-        parts = [split(x, self.microbatches, f"input {i}") for i, x in enumerate(inputs)]
+        parts = [
+            [self._computed_with(x) for x in split(batch, self.microbatches, f"input {i}")]
+            for i, batch in enumerate(inputs)
+        ]
         specs = [Spec.of(part[0]) for part in parts]
         if self._input_specs not in (None, specs):
             was, now = (", ".join(map(str, s)) for s in (self._input_specs or [], specs))
@@ -309,13 +355,45 @@ class Pipeline:
             using=partial(self.store.using, stage),
             memory=self._memory,
             spec=specs[stage] if stage < len(specs) else None,
-            loss=self._loss,
+            loss=self._loss if self._cast is None else self._loss_in_full,
             seed=torch.tensor(1.0 / self.microbatches, dtype=torch.float64, device=self.device),
         )
 
+    def _computed_with(self, x: Tensor) -> Tensor:
+        return x.to(self._cast) if self._cast is not None and x.is_floating_point() else x
+
+    def _loss_in_full(self, output: Tensor, target: Tensor) -> Tensor:
+        """The loss of an output in the modules' own dtype."""
+        assert self._loss is not None
+        assert isinstance(self.store, TravellingStages)
+        return self._loss(output.to(self.store.precision.master), target)
+
+    def _clipped(self, most: float, optimizer: MakeOptimizer | None) -> Clipping:
+        if not most > 0:
+            raise InputError(f"clip_grad_norm: expected more than 0, got {most}")
+        if optimizer is None:
+            raise InputError(
+                "clip_grad_norm: expected an optimizer, which steps after it, got None"
+            )
+        _check_steps_last(self.program)
+        trained = {id(p): p for m in self.modules.values() for p in m.parameters()}
+        counted = {id(p): p for s in self.modules for p in self._shared.counted(s)}
+        ranks = ranks_of(range(self.num_stages), self._holders)
+        return Clipping(
+            most,
+            [*trained.values()],
+            [*counted.values()],
+            ranks=ranks,
+            transport=self._transport,
+            device=self.device,
+        )
+
     def _stepping(self, stage: int) -> Callable[[], None]:
-        optimizer = self.optimizers.get(stage)
-        return _nothing if optimizer is None else _step(optimizer)
+        """The call of a ``step``; of a rank's first one, after clipping."""
+        row = self.program.instructions[self.rank]
+        first = next(i.stage for i in row if isinstance(i, ir.Step))
+        clip = self._clipping if stage == first else None
+        return partial(_finish, self.store, stage, self.optimizers.get(stage), clip)
 
     def _collect(self, losses: list[Tensor] | None) -> Tensor | None:
         last = [cell for (s, _), cell in self._cells.items() if s == self.num_stages - 1]
@@ -346,6 +424,17 @@ def _rank(program: Program, group: dist.ProcessGroup | None) -> int:
     return dist.get_rank(group) if dist.is_initialized() else 0
 
 
+def _check_steps_last(program: Program) -> None:
+    for rank, row in enumerate(program.instructions):
+        after = dropwhile(lambda i: not isinstance(i, ir.Step), row)
+        early = [i for i in after if not isinstance(i, ir.Step | ir.WaitSend | ir.Free)]
+        if early:
+            raise InputError(
+                f"clip_grad_norm: expected a program that steps once all else is done, got '{early[0]}' "
+                f"after a step on rank {rank}"
+            )
+
+
 def _users(program: Program) -> list[list[int]]:
     """The ranks that run each stage."""
     users: list[list[int]] = [[] for _ in range(program.schedule.problem.stages)]
@@ -358,15 +447,6 @@ def _users(program: Program) -> list[list[int]]:
 def _passed_on(schedule: Schedule, rank: int) -> set[int]:
     """The stages whose weights or gradients come by ``rank``, whether or not it runs them."""
     return {t.stage for t in schedule.transfers if rank in (t.source, t.target)}
-
-
-def _store(
-    resident: ResidentStages, schedule: Schedule, rank: int, device: torch.device
-) -> StageStore:
-    if not schedule.transfers:
-        return resident
-    modules = {s: resident.module(s) for s in resident.stages}
-    return TravellingStages(modules, schedule, rank, device)
 
 
 def _optimizers(
@@ -382,12 +462,14 @@ def _optimizers(
     return optimizers
 
 
-def _step(optimizer: torch.optim.Optimizer) -> Callable[[], None]:
-    def step() -> None:
-        optimizer.step()  # looked up each time: schedulers wrap it
-
-    return step
-
-
-def _nothing() -> None:
-    pass
+def _finish(
+    store: StageStore,
+    stage: int,
+    optimizer: torch.optim.Optimizer | None,
+    clip: Clipping | None,
+) -> None:
+    if clip is not None:
+        clip()
+    store.settle(stage)
+    if optimizer is not None:
+        optimizer.step()

@@ -177,9 +177,9 @@ def add_product(parameter: Tensor, a: Tensor, b: Tensor) -> None:
 
 
 def add(parameter: Tensor, gradient: Tensor) -> None:
-    """Adds to ``parameter.grad``, in the parameter's own dtype."""
+    """Adds to ``parameter.grad``, in the dtype that the parameter's gradients have."""
     if parameter.grad is None:
-        parameter.grad = gradient.to(parameter.dtype)
+        parameter.grad = gradient.to(parameter.grad_dtype)
     else:
         parameter.grad.add_(gradient)
 

@@ -32,6 +32,10 @@ class StageStore(Protocol):
         """Before each step."""
         ...
 
+    def settle(self, stage: int) -> None:
+        """In each step: nothing computes with the stage any more, its optimizer may step."""
+        ...
+
     def using(self, stage: int, kind: OpKind) -> AbstractContextManager[object]:
         """Within: the stage can run an op of this kind. One object, entered again and again."""
         ...
@@ -73,6 +77,9 @@ class ResidentStages:
         return self._modules[stage]
 
     def begin(self) -> None:
+        pass
+
+    def settle(self, stage: int) -> None:
         pass
 
     def using(self, stage: int, kind: OpKind) -> AbstractContextManager[object]:

@@ -21,7 +21,7 @@ class SharedParameters:
     ``tied``: groups of (stage, parameter name) that are one parameter; ``holders``: the ranks that
     have each stage for good, several where it is replicated. The copies start as the first one, get
     the same summed gradient, and so stay equal under any optimizer that treats a parameter by
-    itself.
+    itself. ``reduce_dtype``: that in which gradients are summed over ranks; by default their own.
     """
 
     def __init__(
@@ -30,11 +30,13 @@ class SharedParameters:
         holders: Sequence[Sequence[int]],
         store: StageStore,
         transport: Transport,
+        reduce_dtype: torch.dtype | None = None,
     ) -> None:
+        self._dtype = reduce_dtype
         self._holders = holders
         self._store = store
         self._transport = transport
-        groups = [sorted(set(group)) for group in tied]
+        groups = self._groups = [sorted(set(group)) for group in tied]
         elsewhere = {member for group in groups for member in group}
         for group in groups:
             self._start_equal(group)
@@ -68,9 +70,18 @@ class SharedParameters:
 
         return reduce
 
+    def counted(self, stage: int) -> list[nn.Parameter]:
+        """Of a stage that this rank has: its parameters of which the first copy is this one."""
+        if self._transport.rank != self._holders[stage][0]:
+            return []
+        later = {member for group in self._groups for member in group[1:]}
+        named = self._store.module(stage).named_parameters()
+        return [parameter for name, parameter in named if (stage, name) not in later]
+
     def _sum(self, totals: list[Tensor], ranks: tuple[int, ...]) -> None:
         """Sums each of ``totals`` in place over the ranks, in one message."""
         flat = totals[0].flatten() if len(totals) == 1 else torch.cat([t.flatten() for t in totals])
+        flat = flat.to(self._dtype or flat.dtype)
         self._transport.all_reduce(flat, ranks)
         parts = torch.split(flat, [total.numel() for total in totals])
         for total, part in zip(totals, parts, strict=True):
@@ -117,7 +128,7 @@ class SharedParameters:
 def _total(copies: Sequence[nn.Parameter]) -> Tensor:
     """The sum of the copies' gradients, in the first one's."""
     first = copies[0]
-    total = torch.zeros_like(first) if first.grad is None else first.grad
+    total = torch.zeros_like(first, dtype=first.grad_dtype) if first.grad is None else first.grad
     for copy in copies[1:]:
         if copy.grad is not None:
             total += copy.grad

@@ -30,6 +30,7 @@ DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.
 class RunSettings:
     """How to run: ``steps`` optimizer steps in ``dtype`` (a key of DTYPES; None leaves the model's).
 
+    ``param_dtype``, ``reduce_dtype`` (keys of DTYPES) and ``clip_grad_norm`` are :class:`Pipeline`'s.
     ``seed`` is set in each process before the model is made; ``progress`` writes a line a step to
     standard error; ``timeout`` bounds the run and ``message_timeout`` a message, in seconds.
     ``pace`` lets each op take at least its planned time, as :class:`Pipeline` explains.
@@ -37,6 +38,9 @@ class RunSettings:
 
     steps: int = 1
     dtype: str | None = None
+    param_dtype: str | None = None
+    reduce_dtype: str | None = None
+    clip_grad_norm: float | None = None
     seed: int = 0
     device: str = "cpu"
     progress: bool = False
@@ -48,8 +52,10 @@ class RunSettings:
     def __post_init__(self) -> None:
         if self.steps < 1:
             raise InputError(f"steps: expected at least 1, got {self.steps}")
-        if self.dtype is not None and self.dtype not in DTYPES:
-            raise InputError(f"dtype: expected {' or '.join(DTYPES)}, got {self.dtype}")
+        for name in ("dtype", "param_dtype", "reduce_dtype"):
+            value = getattr(self, name)
+            if value is not None and value not in DTYPES:
+                raise InputError(f"{name}: expected {' or '.join(DTYPES)}, got {value}")
         if self.device not in ("cpu", "cuda"):
             raise InputError(f"device: expected cpu or cuda, got {self.device}")
         if self.pace and self.device != "cpu":
@@ -138,7 +144,10 @@ def make_pipeline(program: Program, model: ModelSource, settings: RunSettings) -
     device = torch.device(settings.device)
     if device.type == "cuda":
         device = torch.device("cuda", torch.cuda.current_device())
-    dtype = None if settings.dtype is None else DTYPES[settings.dtype]
+    dtype, param_dtype, reduce_dtype = (
+        None if name is None else DTYPES[name]
+        for name in (settings.dtype, settings.param_dtype, settings.reduce_dtype)
+    )
     count = program.schedule.problem.stages
     stages = checked_stages(model, count)
     return Pipeline(
@@ -147,6 +156,9 @@ def make_pipeline(program: Program, model: ModelSource, settings: RunSettings) -
         loss=model.loss,
         optimizer=model.optimizer,
         tied=model.tied(count),
+        param_dtype=param_dtype,
+        reduce_dtype=reduce_dtype,
+        clip_grad_norm=settings.clip_grad_norm,
         device=device,
         timeout=settings.message_timeout,
         memory=settings.memory,

@@ -1,4 +1,4 @@
-"""Stages whose weights travel: a rank computes with every stage and owns some of them.
+"""Stages whose weights travel, or are computed with in a dtype of their own.
 
 ::
 
@@ -9,13 +9,15 @@
     send w2.7      from the buffer; the owner sends its parameters themselves
 
 So beside the program's buffers a rank holds the weights that it owns and, during an op, those of
-one stage more.
+one stage more. In mixed precision the owner has two tensors: the masters, which the parameters are
+outside of steps and while the optimizer runs, and what they are computed with, cast from these when
+a step begins, and sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 
 import torch
@@ -28,15 +30,17 @@ from pipeloom.ir.schedule import Schedule, TravelKind
 from pipeloom.ir.travel import owned, previous
 
 from .collecting import Collector
-from .flat import FlatWeights, Layout, common_dtype
+from .flat import WHERE, FlatWeights, Layout, common_dtype
+from .precision import Precision
 from .shapes import Spec
 
 
 class TravellingStages:
-    """The stages of one rank of a weight-passing schedule: store and carrier in one.
+    """The stages of one rank of a schedule in which weights travel: store and carrier in one.
 
-    ``modules``: those of all stages that the rank runs or owns. Their parameters are moved into
-    flat tensors; those of stages owned elsewhere hold no memory but while an op runs.
+    ``modules``: those of all stages that the rank runs, owns or passes on. Their parameters are
+    moved into flat tensors; those of stages owned elsewhere hold no memory but while an op runs.
+    ``param_dtype``, ``reduce_dtype``: as :class:`Precision` says.
     Raises InputError where parameters differ in dtype, or two stages share one.
     """
 
@@ -46,10 +50,14 @@ class TravellingStages:
         schedule: Schedule,
         rank: int,
         device: torch.device,
+        *,
+        param_dtype: torch.dtype | None = None,
+        reduce_dtype: torch.dtype | None = None,
     ) -> None:
         self._modules = dict(sorted(modules.items()))
         _check_apart(self._modules)
-        self._dtype = common_dtype(list(self._modules.values()), device)
+        master = common_dtype(list(self._modules.values()), device)
+        self.precision = Precision.of(master, param_dtype, reduce_dtype)
         mine = owned(schedule)[rank]
         leaving = [
             t.stage
@@ -57,7 +65,7 @@ class TravellingStages:
             if t.kind is TravelKind.GRADIENT and t.source == rank
         ]
         self._stages = {
-            s: _Stage(module, s in mine, self._dtype, device, leaving.count(s))
+            s: _Stage(module, s in mine, self.precision, device, leaving.count(s))
             for s, module in self._modules.items()
         }
         self._earlier = previous(schedule.transfers)
@@ -74,21 +82,23 @@ class TravellingStages:
 
     def begin(self) -> None:
         for stage in self._stages.values():
-            stage.gradients.begin()
+            stage.begin()
+
+    def settle(self, stage: int) -> None:
+        self._stages[stage].settle()
 
     def using(self, stage: int, kind: OpKind) -> AbstractContextManager[object]:
         return _Use(self._stages[stage], collects=kind is not OpKind.F, reads=kind is not OpKind.W)
 
     def trying(self, stage: int) -> AbstractContextManager[object]:
-        return _Use(self._stages[stage], collects=False, reads=True)
+        return self._stages[stage].trying()
 
     def spec(self, kind: ir.TensorKind, stage: int) -> Spec:
         """A buffer serves any stage: it is as large as the largest one's."""
-        sizes = [
-            (s.gradient_layout if kind is ir.TensorKind.GRADIENT else s.layout).size
-            for s in self._stages.values()
-        ]
-        return Spec((max(sizes),), self._dtype)
+        stages = self._stages.values()
+        if kind is ir.TensorKind.GRADIENT:
+            return Spec((max(s.gradient_layout.size for s in stages),), self.precision.reduce)
+        return Spec((max(s.layout.size for s in stages),), self.precision.param)
 
     def fitting(self, tensor: ir.Tensor, buffer: Tensor) -> Tensor:
         stage = self._stages[tensor.stage]
@@ -120,19 +130,47 @@ class _Stage:
         self,
         module: nn.Module,
         owned: bool,
-        dtype: torch.dtype,
+        precision: Precision,
         device: torch.device,
         departures: int,
     ) -> None:
-        parameters = list(module.parameters())
-        self.layout = Layout(parameters, dtype)
-        self.gradient_layout = Layout([p for p in parameters if p.requires_grad], dtype)
-        self.weights = FlatWeights(self.layout, device)
-        self.gradients = Collector(self.gradient_layout, device, departures)
+        parameters, spacing = list(module.parameters()), precision.spacing
+        trained = [p for p in parameters if p.requires_grad]
+        self.layout = Layout(parameters, precision.param, spacing)
+        self.gradient_layout = Layout(trained, precision.master, spacing)
+        self.gradients = Collector(self.gradient_layout, device, departures, precision.reduce)
         self.owned = owned
         self._here: Tensor | None = None
+        self._masters: FlatWeights | None = None
+        if precision.mixed:
+            for parameter in trained:
+                parameter.grad_dtype = precision.master
+            if owned:
+                self._masters = FlatWeights(Layout(parameters, precision.master, spacing), device)
+        self.weights = FlatWeights(self.layout, device)
         if not owned:
             self.weights.release()
+        self.settle()
+
+    @torch.no_grad()
+    def begin(self) -> None:
+        """Before a step: the weights that it computes with."""
+        self.gradients.begin()
+        if self._masters is not None:
+            self.weights.flat.copy_(self._masters.flat)
+            self.weights.bind()
+
+    def settle(self) -> None:
+        """The parameters are the masters again: all that computes with the stage is done."""
+        if self._masters is not None:
+            self._masters.bind()
+
+    @contextmanager
+    def trying(self) -> Iterator[None]:
+        self.begin()
+        with _Use(self, collects=False, reads=True):
+            yield
+        self.settle()
 
     def come(self, buffer: Tensor) -> None:
         """Weights have come; ops use the copy that came last."""
@@ -179,5 +217,5 @@ def _check_apart(modules: Mapping[int, nn.Module]) -> None:
             if other != stage:
                 raise InputError(
                     f"stages: {path} of stage {other} and {name} of stage {stage} are one object; "
-                    "where weights travel each stage needs a copy, and the pair named in tied"
+                    f"{WHERE} each stage needs a copy, and the pair named in tied"
                 )

@@ -22,11 +22,13 @@ from pipeloom.ir.ops import FloatArray, Op, OpKind, pack
 from pipeloom.ir.problem import Passing, Placement, Problem
 from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.ir.program import Program
+from pipeloom.ir.replicate import replicate
 from pipeloom.ir.schedule import Schedule, Transfer, TravelKind
 from pipeloom.ir.simulate import timed
 from pipeloom.runtime.pipeline import Pipeline
 from pipeloom.solver.families import build_family
 from pipeloom.solver.families.islands import usual_size
+from pipeloom.solver.solve import optimize
 from pipeloom.solver.streaming import Streaming, streamed
 from tests.families import TRAVELLING, fits
 from tests.models import TinyTransformer
@@ -68,11 +70,27 @@ def island_plans(ranks: int) -> dict[str, Plan]:
     return {name: partial(build_family, name) for name in names if fits(name, ranks)}
 
 
+def optimized_plans(ranks: int) -> dict[str, Plan]:
+    """What ``optimize`` finds where weights travel, and the same ops with two buffers a rank."""
+
+    def optimized(profile: Profile, count: int) -> Schedule:
+        placement = Placement.round_robin(profile.ranks, count)
+        problem = Problem(profile, count, placement, profile.limit_from(None))
+        return optimize(problem, work_limit=0.2)
+
+    def few_buffers(profile: Profile, count: int) -> Schedule:
+        found = optimized(profile, count)
+        return streamed(found.problem, found.order, "few buffers", Streaming(collections=2))
+
+    return {"optimized": optimized, "optimized, few buffers": few_buffers}
+
+
 TABLES: tuple[Callable[[int], dict[str, Plan]], ...] = (
     family_plans,
     interleave_plans,
     mixed_plans,
     island_plans,
+    optimized_plans,
 )
 
 
@@ -139,10 +157,7 @@ def anywhere(profile: Profile, count: int) -> Schedule:
 def replicated_ends(profile: Profile, count: int) -> Schedule:
     """Weights travel, but for those of the first and the last stage, which all ranks have."""
     schedule = build_family("weipipe-interleave", profile, count)
-    inner = range(1, profile.num_stages - 1)
-    return timed(
-        replace(schedule, transfers=tuple(t for t in schedule.transfers if t.stage in inner))
-    )
+    return replicate(schedule, [0, profile.num_stages - 1])
 
 
 @dataclass(frozen=True)

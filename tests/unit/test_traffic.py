@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.ir.replicate import replicate
 from pipeloom.ir.traffic import traffic
 from pipeloom.solver.families import build_family
 
@@ -38,3 +39,17 @@ def test_unknown_sizes(grad_bytes: float | None) -> None:
     profile = Profile((stage,) * 2, 2)
     assert traffic(build_family("weipipe-interleave", profile, 1)).tolist() == [[0, 5], [10, 0]]
     assert not traffic(build_family("1f1b", profile, 4)).any()
+
+
+def test_gradients_of_replicas_are_summed_round_a_ring() -> None:
+    schedule = build_family("weipipe-interleave", Profile((STAGE,) * 3, 3), 3)
+    inner = traffic(schedule) - traffic(replicate(schedule, [0]))
+    assert inner[0, 2] == sum(
+        {"weight": 5, "gradient": 7}[t.kind.value]
+        for t in schedule.transfers
+        if (t.stage, t.source, t.target) == (0, 0, 2)
+    )
+    all_replicated = traffic(replicate(schedule, range(3)))
+    share = 3 * 2 * 2 / 3 * 7
+    ring = [[0, share, 0], [0, 0, share], [share, 0, 0]]
+    assert all_replicated.tolist() == [pytest.approx(row) for row in ring]

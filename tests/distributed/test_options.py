@@ -1,0 +1,128 @@
+"""Mixed precision and gradient clipping give one process's steps; no barrier is between steps."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from pipeloom.compiler import compile_schedule
+from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.ir.program import Program
+from pipeloom.runtime.launch import launch
+from pipeloom.solver.families import build_family
+from tests.distributed.option_cases import (
+    MICROBATCHES,
+    Options,
+    Result,
+    one_process,
+    run_ahead,
+    run_options,
+)
+from tests.distributed.weight_cases import plans
+
+RANKS, CLIP = 3, 0.3
+HALF, FULL = torch.bfloat16, torch.float32
+PLANS = ("1f1b", "zb-h1", "weipipe-interleave", "any rank for any op", "replicated ends")
+SPLIT = ("zb-h1", "any rank for any op")
+CASES = [
+    *(Options(name, clip=CLIP) for name in PLANS),
+    *(Options(name, HALF, FULL, clip) for name in PLANS for clip in (None, CLIP)),
+    *(Options(name, HALF) for name in PLANS),
+    *(Options(name, None, HALF) for name in PLANS),
+]
+
+
+def program(name: str) -> Program:
+    table = {
+        **{family: partial(build_family, family) for family in ("1f1b", "zb-h1")},
+        **plans(RANKS),
+    }
+    stages = (StageProfile(2.0, 2.0, 1.5, activation_bytes=1e3, weight_bytes=1e6),) * RANKS
+    schedule = table[name](Profile(stages, RANKS, t_comm=0.1), MICROBATCHES)
+    return compile_schedule(schedule, tied=[[0, RANKS - 1]])
+
+
+@cache
+def results() -> dict[Options, list[Result]]:
+    chosen = [(options, program(options.plan)) for options in CASES]
+    found = launch(run_options, RANKS, (chosen,), timeout=240, message_timeout=60)
+    return {options: [found[rank][i] for rank in range(RANKS)] for i, options in enumerate(CASES)}
+
+
+expected = cache(partial(one_process, stages=RANKS))
+
+
+def worst(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> float:
+    """The largest difference of any tensor, relative to its largest value."""
+    return max(
+        float((value - wanted[name]).abs().max() / wanted[name].abs().max())
+        for name, value in found.items()
+    )
+
+
+def gradients(options: Options) -> float:
+    wanted = expected(options).gradients
+    return max(worst(row.gradients, wanted) for row in results()[options])
+
+
+def parameters(options: Options) -> float:
+    wanted = expected(options).parameters
+    return max(worst(row.parameters, wanted) for row in results()[options])
+
+
+@pytest.mark.parametrize("options", CASES, ids=str)
+def test_masters_and_their_gradients_stay_in_full_precision(options: Options) -> None:
+    for row in results()[options]:
+        dtypes = {t.dtype for t in (*row.gradients.values(), *row.parameters.values())}
+        assert dtypes <= {FULL}
+        assert row.gradients.keys() == row.parameters.keys()
+    names = set().union(*(row.parameters for row in results()[options]))
+    assert names == set(expected(options).parameters)
+
+
+@pytest.mark.parametrize("options", [o for o in CASES if not o.param and not o.reduce], ids=str)
+def test_clipping_is_one_processs(options: Options) -> None:
+    assert gradients(options) <= 1e-6
+    assert parameters(options) <= 1e-6
+    norms = expected(options).norms
+    assert max(n for n in norms if n) > CLIP, "it clips"
+    for row in results()[options]:
+        assert row.norms == pytest.approx(norms, rel=1e-6)
+
+
+@pytest.mark.parametrize("options", [o for o in CASES if o.reduce is FULL], ids=str)
+def test_computing_in_bfloat16_is_one_processs(options: Options) -> None:
+    """Sums in float32; later steps may round a weight to the next bfloat16, above or below.
+
+    A W of its own adds rows of an embedding's gradient one by one, unrounded.
+    """
+    assert gradients(options) <= (2.0**-8 if options.plan in SPLIT else 2e-6)
+    assert parameters(options) <= 1e-3
+    plain = expected(Options(options.plan, clip=options.clip)).gradients
+    assert worst(expected(options).gradients, plain) > 1e-3, "it is not computed in float32"
+
+
+@pytest.mark.parametrize(
+    "options", [o for o in CASES if o.reduce is not FULL and not o.clip], ids=str
+)
+def test_gradients_that_travel_in_bfloat16_are_rounded_once_a_hop(options: Options) -> None:
+    """To 8 bits: at most half a unit in the last place for each rank but the last."""
+    apart = gradients(options)
+    assert apart <= RANKS * 2.0**-8
+    assert apart > 2.0**-12, "something travels in bfloat16"
+
+
+@pytest.mark.parametrize("name", ["weipipe-interleave", "any rank for any op"])
+def test_a_rank_goes_on_to_the_next_step_while_another_is_in_this_one(
+    name: str, tmp_path: Path
+) -> None:
+    mark = tmp_path / "mark"
+    stages = (StageProfile(2.0, 2.0, 1.5, weight_bytes=1e6),) * RANKS
+    plan = plans(RANKS)[name](Profile(stages, RANKS, t_comm=0.1), MICROBATCHES)
+    ran = launch(run_ahead, RANKS, (compile_schedule(plan), str(mark)), timeout=120)
+    assert mark.exists()
+    assert sum(len(losses) for losses in ran.values()) == MICROBATCHES
