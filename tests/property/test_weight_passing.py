@@ -19,10 +19,11 @@ from pipeloom.ir.files import dump_schedule, parse_schedule
 from pipeloom.ir.links import Groups, Link, Links, Sharing
 from pipeloom.ir.problem import Objective, Passing
 from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.ir.relays import passing_between_ops
 from pipeloom.ir.schedule import Schedule, Transfer, TravelKind
 from pipeloom.ir.sending_order import in_sending_order
 from pipeloom.ir.simulate import simulate, timed
-from pipeloom.ir.travel import journeys, owned
+from pipeloom.ir.travel import journeys, owned, previous
 from pipeloom.ir.verify import verify_schedule
 from pipeloom.solver.families import build_family
 from tests.families import TRAVELLING, fits
@@ -212,3 +213,19 @@ def test_sending_order_runs_whatever_the_list_was(schedule: Schedule, seed: int)
     assert verify_schedule(dump_schedule(timed(listed))) == []
     again = in_sending_order(listed)
     assert np.array_equal(simulate(again).transfers, simulate(listed).transfers)
+
+
+@settings(max_examples=100, deadline=None)
+@given(schedules())
+def test_passing_on_between_ops_never_deadlocks_nor_hurries(schedule: Schedule) -> None:
+    between = simulate(passing_between_ops(schedule))
+    assert schedule.timing is not None
+    planned = schedule.timing
+    for later, earlier in zip(between.start, planned.start, strict=True):
+        assert np.all(later >= earlier - 1e-9)
+    assert np.all(between.transfers >= planned.transfers - 1e-9)
+    for x, earlier_one in enumerate(previous(schedule.transfers)):
+        if earlier_one is not None:
+            rank, leaves = schedule.transfers[x].source, planned.transfers[x, 0]
+            under_way = (planned.start[rank] < leaves) & (leaves < planned.end[rank])
+            assert np.all(between.transfers[x, 0] >= between.end[rank][under_way])
