@@ -26,8 +26,9 @@ from .arrivals import arrivals
 from .chain import Chain
 from .crossings import crossings
 from .feasibility import check_feasible
-from .grouped import Grouped, grouped_head_tail, grouped_through
 from .parts import different_parts
+from .placed import Placed, last_forward, placed_head_tail, placed_through, placed_throughput
+from .ramps import ramp, rate, span_that_holds
 from .slots import slots
 
 
@@ -56,16 +57,15 @@ def lower_bounds(problem: Problem) -> Iterator[Bound]:
     if problem.placement.passing is not Passing.ACTIVATIONS:
         for part in different_parts(problem):
             yield from lower_bounds(part)  # see parts
+        return
     chain = Chain.of(problem)
     if chain is not None:
         lags = chain.lags(problem.objective)
         for name, linear, words in LINEAR:
             yield Bound(linear(chain, lags), name, words)
-        return
-    grouped = Grouped.of(problem)
-    if grouped is not None:
-        for name, bound, words in GROUPED:
-            yield Bound(bound(grouped), name, words)
+    placed = Placed.of(problem)
+    for name, anywhere, words in PLACED if chain is None else PLACED[:1]:
+        yield Bound(anywhere(placed), name, words)
 
 
 def work(problem: Problem) -> float:
@@ -266,17 +266,13 @@ def _holding_span(chain: Chain, i: int) -> float:
     m_b, m_w, f, b, w = (a[i] for a in (chain.m_b, chain.m_w, chain.f, chain.b, chain.w))
     limit = min(chain.limit[i], chain.microbatches * m_b)
     held = chain.microbatches * (m_b * (chain.round_trip[i] + b) + m_w * w)
-    if held == 0:
-        return 0.0
-    rho = max(_rate(m_b, b + w), _rate(m_w, w))
-    low, high = 0.0, 2 * held / limit + 2 * chain.work[i]
-    for _ in range(100):
-        half = (low + high) / 4
-        if _start_ramp(limit, m_b, f, half) + _end_ramp(limit, m_b, rho, half) < held:
-            low = 2 * half
-        else:
-            high = 2 * half
-    return float(low)
+    rho = max(rate(m_b, b + w), rate(m_w, w))
+    return span_that_holds(
+        held,
+        limit,
+        chain.work[i],
+        lambda half: _start_ramp(limit, m_b, f, half) + ramp(limit, m_b, rho, half),
+    )
 
 
 def _start_ramp(limit: float, m_b: float, f: float, time: float) -> float:
@@ -289,20 +285,8 @@ def _start_ramp(limit: float, m_b: float, f: float, time: float) -> float:
     return area + (time - steps * f) * min(limit, m_b * (steps + 1))
 
 
-def _end_ramp(limit: float, m_b: float, rho: float, time: float) -> float:
-    """The integral of min(limit, m_b + rho t) over t in 0..time."""
-    if not np.isfinite(rho):
-        return limit * time
-    ramp = min(time, max(0.0, (limit - m_b) / rho)) if rho > 0 else time
-    return ramp * (m_b + rho * ramp / 2) + (time - ramp) * limit
-
-
-def _rate(size: float, time: float) -> float:
-    return size / time if time > 0 else float("inf") if size > 0 else 0.0
-
-
 _General = tuple[str, Callable[[Problem], float], str]
-_Grouped = tuple[str, Callable[[Grouped], float], str]
+_Placed = tuple[str, Callable[[Placed], float], str]
 _Linear = tuple[str, Callable[[Chain, FloatArray], float], str]
 
 GENERAL: tuple[_General, ...] = (
@@ -310,18 +294,30 @@ GENERAL: tuple[_General, ...] = (
     ("critical-path", critical_path, "one microbatch passes all stages and comes back"),
     ("arrivals", arrivals, "no rank begins before the weights of others have come to it"),
 )
-GROUPED: tuple[_Grouped, ...] = (
+PLACED: tuple[_Placed, ...] = (
+    (
+        "last-forward",
+        last_forward,
+        "memory holds few microbatches, so that a rank's last F is late, and its microbatch has to come back",
+    ),
     (
         "head-tail",
-        grouped_head_tail,
+        placed_head_tail,
         "few F's fit in memory before the first B comes back, few B's and W's are left after the last F",
     ),
     (
         "through",
-        grouped_through,
-        "every microbatch passes the later ranks one after the other and comes back",
+        placed_through,
+        "every microbatch passes each rank one after the other and comes back",
+    ),
+    (
+        "throughput",
+        placed_throughput,
+        "what microbatches hold, for as long as they hold it, fits in memory times span",
     ),
 )
+"""Of any map of stages to ranks; where each stage has a rank of its own, :data:`LINEAR` knows better
+than all but the first."""
 LINEAR: tuple[_Linear, ...] = (
     (
         "head-tail",

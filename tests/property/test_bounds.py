@@ -14,11 +14,12 @@ from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.ir.schedule import Schedule, Status
 from pipeloom.ir.simulate import simulate
 from pipeloom.solver.allowance import Allowance
-from pipeloom.solver.bounds import GENERAL, LINEAR, lower_bound
+from pipeloom.solver.bounds import GENERAL, LINEAR, PLACED, lower_bound
 from pipeloom.solver.chain import Chain
 from pipeloom.solver.crossings import crossings, slowest_stage
 from pipeloom.solver.lanes import _Search as LaneSearch
 from pipeloom.solver.lanes import counts, lanes
+from pipeloom.solver.placed import Placed, last_forward
 from pipeloom.solver.relaxation import relaxation
 from pipeloom.solver.slots import slots
 from pipeloom.solver.solve import one_at_a_time, optimize
@@ -61,6 +62,7 @@ def assert_below_optimum(problem: Problem) -> None:
     lags = chain.lags(problem.objective)
     assert {name: value for name, bound, _ in GENERAL if (value := bound(problem)) > best} == {}
     assert {name: value for name, bound, _ in LINEAR if (value := bound(chain, lags)) > best} == {}
+    assert last_forward(Placed.of(problem)) <= best
     for ceiling in {least, 1.1 * least}:  # the cost of the optimum, of any other schedule
         assert relaxation(chain, problem.objective, ceiling) <= best
         assert lanes(chain, lags, ceiling) <= best
@@ -86,7 +88,7 @@ def test_bounds_hold_for_many_problems(ranks: int, microbatches: int, data: st.D
 @given(problem=problems(3, 2))
 def test_the_bound_is_the_best_of_all(problem: Problem) -> None:
     bound = lower_bound(problem)
-    assert bound.name in {name for name, _, _ in (*GENERAL, *LINEAR)}
+    assert bound.name in {name for name, _, _ in (*GENERAL, *PLACED, *LINEAR)}
     assert all(bound.value >= general(problem) for _, general, _ in GENERAL)
 
 

@@ -1,8 +1,9 @@
-"""No bound for several consecutive stages a rank is above the cost of the best of all orders."""
+"""No bound for any map of stages to ranks is above the cost of the best of all orders."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ from hypothesis import strategies as st
 
 from pipeloom.ir.problem import Objective, Passing, Placement, Problem
 from pipeloom.ir.profile import Profile, StageProfile
-from pipeloom.solver.bounds import GENERAL, GROUPED, lower_bounds
-from pipeloom.solver.grouped import Grouped, most
+from pipeloom.solver.bounds import GENERAL, PLACED, lower_bound, lower_bounds
+from pipeloom.solver.families import build_family
+from pipeloom.solver.grouped import most
+from pipeloom.solver.placed import Placed
 from tests.oracle import exhaustive_optimum
 
 AMOUNT = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0, 7.0])
@@ -51,6 +54,11 @@ CASES = [
     ((0, 1, 1), 2),
     ((0, 0, 1, 1), 1),
     ((1, 1, 0), 2),
+    ((0, 1), 3),
+    ((0, 1, 0), 2),
+    ((0, 1, 0, 1), 2),
+    ((0, 1, 1, 0), 2),
+    ((1, 0, 0, 2), 2),
 ]
 
 
@@ -64,7 +72,14 @@ def test_bounds_hold(owners: tuple[int, ...], microbatches: int, data: st.DataOb
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("owners", "microbatches"),
-    [((0, 0, 1), 3), ((0, 1, 1), 3), ((0, 0, 1, 1), 2), ((0, 1, 1, 2), 2)],
+    [
+        ((0, 0, 1), 3),
+        ((0, 1, 1), 3),
+        ((0, 0, 1, 1), 2),
+        ((0, 1, 1, 2), 2),
+        ((0, 1, 1, 0), 2),
+        ((0, 1, 2, 1), 2),
+    ],
 )
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
@@ -76,10 +91,9 @@ def test_bounds_hold_for_many(
 
 def assert_below_optimum(problem: Problem) -> None:
     best = exhaustive_optimum(problem) * (1 + 1e-9)
-    grouped = Grouped.of(problem)
-    assert grouped is not None
+    placed = Placed.of(problem)
     assert {name: v for name, bound, _ in GENERAL if (v := bound(problem)) > best} == {}
-    assert {name: v for name, bound, _ in GROUPED if (v := bound(grouped)) > best} == {}
+    assert {name: v for name, bound, _ in PLACED if (v := bound(placed)) > best} == {}
 
 
 def uniform(limit: float, objective: Objective = Objective.PERIOD) -> Problem:
@@ -108,3 +122,17 @@ def test_most_is_a_whole_number_where_sizes_are_equal() -> None:
     assert most(times, sizes, -1.0, 2) == 0.0
     assert most(times, np.array([2.0, 4.0]), 3.0, 9) == 4.5
     assert most(times, np.array([0.0, 4.0]), 2.0, 2) == 6.0 + 2.5
+
+
+@pytest.mark.parametrize("ranks", [4, 7, 16])
+def test_zb_v_is_optimal_where_t_f_is_t_b_and_memory_is_p_m_b(ranks: int) -> None:
+    """The last rank holds 2 P chunks when its last F starts, so (P-1)(2 f + 6 c) - (2P-1) w are idle."""
+    chunk = StageProfile(14.4, 14.4, 9.7, 1.0, 0.5)
+    schedule = build_family("zb-v", Profile((chunk,) * 2 * ranks, ranks, 1.6), 3 * ranks)
+    assert schedule.timing is not None
+    problem = replace(schedule.problem, memory_limit=(2.0 * ranks,) * ranks)
+    bound = lower_bound(problem)
+    assert bound.name == "last-forward"
+    idle = (ranks - 1) * (2 * 14.4 + 6 * 1.6) - (2 * ranks - 1) * 9.7
+    assert bound.value == pytest.approx(3 * ranks * 2 * (14.4 + 14.4 + 9.7) + idle)
+    assert schedule.timing.period == pytest.approx(bound.value)
