@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from . import frontier, random_instances, receives, simulator, table5, table8, weipipe
+from . import (
+    frontier,
+    random_instances,
+    receives,
+    runtime_overhead,
+    simulator,
+    table5,
+    table8,
+    weipipe,
+)
 
 FRONTIER = ["--every", "8", "--budget", "1800"]
 BENCHMARKS: dict[str, Callable[[list[str]], int]] = {
@@ -16,6 +25,7 @@ BENCHMARKS: dict[str, Callable[[list[str]], int]] = {
     "table8": table8.main,
     "weipipe": weipipe.main,
     "receives": receives.main,
+    "runtime_overhead": runtime_overhead.main,
     "random_instances": random_instances.main,
     "frontier": frontier.main,
 }

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
 
 from .cuda import make_event
+
+Call = Callable[[], None]
 
 
 class Clock(Protocol):
@@ -17,7 +20,9 @@ class Clock(Protocol):
         """Begins a step."""
         ...
 
-    def mark(self, index: int) -> None: ...
+    def timed(self, run: Call, first: int) -> Call:
+        """``run`` between marks ``first`` and ``first + 1``."""
+        ...
 
     def seconds(self) -> list[float]:
         """The last step's marks, on this process's ``time.perf_counter``."""
@@ -31,8 +36,15 @@ class HostClock:
     def start(self) -> None:
         pass
 
-    def mark(self, index: int) -> None:
-        self._marks[index] = time.perf_counter()
+    def timed(self, run: Call, first: int) -> Call:
+        marks, now = self._marks, time.perf_counter
+
+        def timed() -> None:
+            marks[first] = now()
+            run()
+            marks[first + 1] = now()
+
+        return timed
 
     def seconds(self) -> list[float]:
         return list(self._marks)
@@ -52,8 +64,15 @@ class CudaClock:
         self._first.record()
         self._host = time.perf_counter()
 
-    def mark(self, index: int) -> None:
-        self._events[index].record()
+    def timed(self, run: Call, first: int) -> Call:
+        begin, end = self._events[first : first + 2]
+
+        def timed() -> None:
+            begin.record()
+            run()
+            end.record()
+
+        return timed
 
     def seconds(self) -> list[float]:
         torch.cuda.synchronize(self._device)

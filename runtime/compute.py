@@ -80,9 +80,10 @@ class StageRunner:
         self.keep_outputs = True
 
     def forward(self, cell: Cell) -> None:
-        with self._forward, self._watching, self._deferring(cell):
-            output = self.module(*cell.inputs)
-            if self._spec is None:
+        with self._forward, self._watching:
+            with self._deferring(cell):
+                output = self.module(*cell.inputs)
+            if self._spec is None:  # outside of the mode, which every access to a tensor passes
                 self._finish(cell, output)
             else:
                 self._hand_on(cell, output, self._spec)
@@ -96,7 +97,8 @@ class StageRunner:
             run_backward(edge, dy)
         x = cell.inputs[0]
         if self.stage > 0:
-            cell.dx = x.grad if x.grad is not None else torch.zeros_like(x)
+            dx = x.grad
+            cell.dx = torch.zeros_like(x) if dx is None else dx
             x.grad = None
         cell.inputs, cell.edge, cell.dy = (), None, None
 

@@ -18,8 +18,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import GradientEdge, _engine_run_backward
 from torch.overrides import TorchFunctionMode
 
 from .memory import Memory
@@ -50,14 +49,18 @@ class WeightQueue:
             self._memory.release(dy)
         self._waiting.clear()
 
-    @torch.no_grad()
     def run(self) -> None:
         """Computes all that waits and lets go of it, one by one."""
-        while self._waiting:
-            rule, x, dy = self._waiting.pop()
-            rule.accumulate(x, dy)
-            self._memory.release(x)
-            self._memory.release(dy)
+        enabled = torch.is_grad_enabled()
+        torch.set_grad_enabled(False)
+        try:
+            while self._waiting:
+                rule, x, dy = self._waiting.pop()
+                rule.accumulate(x, dy)
+                self._memory.release(x)
+                self._memory.release(dy)
+        finally:
+            torch.set_grad_enabled(enabled)
 
 
 class Deferral(TorchFunctionMode):
@@ -102,10 +105,12 @@ class Deferral(TorchFunctionMode):
 def run_backward(root: GradientEdge, gradient: Tensor) -> None:
     """The backward pass from ``root``, with the torch function modes that are active.
 
-    torch hands the modes on into the pass only where it starts from an edge: called on a tensor,
-    ``backward`` is itself a torch function, inside which the mode is off.
+    What ``torch.autograd.backward`` runs in the end, without its checks (the engine makes its own).
+    Called on a tensor that is a torch function, inside which the mode is off.
     """
-    torch.autograd.backward(root, gradient)
+    _engine_run_backward(
+        (root,), (gradient,), False, False, (), allow_unreachable=True, accumulate_grad=True
+    )
 
 
 def _apply(rule: Rule, x: Tensor, queue: WeightQueue) -> Tensor:
@@ -128,17 +133,18 @@ class _Deferred(torch.autograd.Function):
     def forward(  # noqa: PLR0917
         ctx: Any, rule: Rule, queue: WeightQueue, x: Tensor, weight: Tensor, bias: Tensor | None
     ) -> Tensor:
-        ctx.save_for_backward(x, weight)
+        ctx.save_for_backward(x)
         ctx.rule, ctx.queue = rule, queue
         dtype = x.dtype if x.is_floating_point() else weight.dtype
         return rule.forward(x, weight.to(dtype), None if bias is None else bias.to(dtype))
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        ctx.queue.put(ctx.rule, x, dy)
-        dx = ctx.rule.input_grad(dy, x, weight.to(dy.dtype)) if ctx.needs_input_grad[2] else None
+        if torch.is_grad_enabled():
+            raise RuntimeError("gradients of gradients: a stage whose W is put off has none")
+        (x,), rule = ctx.saved_tensors, ctx.rule
+        ctx.queue.put(rule, x, dy)
+        dx = rule.input_grad(dy, x, rule.weight.to(dy.dtype)) if ctx.needs_input_grad[2] else None
         return None, None, dx, None, None
 
 

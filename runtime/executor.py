@@ -2,8 +2,11 @@
 
 ::
 
-    prepare:  1F0; send x2.0 to 2; ...   ->   [partial(runner.forward, cell), slot.send, ...]
+    prepare:  1F0; send x2.0 to 2; ...   ->   [partial(runner.forward, cell), partial(send, ...), ...]
     step:     for call in calls: call()
+
+Where ops are short this is the runtime's cost, and most of it is code that left the caches while
+an op ran: an instruction becomes few calls of few frames, and what can be looked up is, once.
 """
 
 from __future__ import annotations
@@ -21,13 +24,11 @@ from pipeloom.ir.costs import Costs
 from pipeloom.ir.ops import Op, OpKind
 
 from .carriers import Carrier, pass_gradient, pass_output
-from .clock import Clock, make_clock
+from .clock import Call, Clock, make_clock
 from .compute import Cell, StageRunner
 from .errors import ExecutionError
-from .memory import Memory, NoLedger
+from .memory import Memory
 from .transport import Handle, Transport
-
-Call = Callable[[], None]
 
 
 class Message:
@@ -41,18 +42,13 @@ class Message:
     def send(self, transport: Transport, take: Callable[[], Tensor], peer: int) -> None:
         self._handle = transport.send(take(), peer)
 
-    def recv(self, transport: Transport, memory: Memory, buffer: Tensor, peer: int) -> None:
-        memory.hold(buffer)
+    def recv(self, transport: Transport, buffer: Tensor, peer: int) -> None:
         self._handle = transport.recv(buffer, peer)
 
     def wait(self) -> None:
         assert self._handle is not None
         self._handle.wait()
         self._handle = None
-
-    def wait_and(self, give: Call) -> None:
-        self.wait()
-        give()
 
 
 class Executor:
@@ -96,77 +92,66 @@ class Executor:
         self._marks = 0
         self._messages: dict[tuple[type, ir.Tensor], Message] = {}
         self._received: dict[ir.Tensor, Tensor] = {}
-        self._calls = [self._prepare(instruction) for instruction in self._row]
+        prepared = [self._prepare(instruction) for instruction in self._row]
+        self._calls = [call for calls in prepared for call in calls]
+        self._positions = [at for at, calls in enumerate(prepared) for _ in calls]
 
     def run(self) -> None:
         """One step. Raises ExecutionError naming the instruction that failed."""
-        position = 0
+        index = 0
         self.clock.start()
         try:
-            for position, call in enumerate(self._calls):  # noqa: B007
+            for index, call in enumerate(self._calls):  # noqa: B007
                 call()
         except Exception as error:
-            raise ExecutionError(self._describe(position, error)) from error
+            raise ExecutionError(self._describe(self._positions[index], error)) from error
 
-    def _prepare(self, instruction: ir.Instruction) -> Call:
+    def _prepare(self, instruction: ir.Instruction) -> Sequence[Call]:
         return _MAKERS[type(instruction)](self, instruction)
 
-    def _receive(self, receive: ir.Receive) -> Call:
+    def _receive(self, receive: ir.Receive) -> Sequence[Call]:
         tensor = receive.tensor
         message = self._messages[ir.WaitReceive, tensor] = Message()
         place = self._carriers[tensor.kind].fitting(tensor, self._buffers[receive.buffer])
         self._received[tensor] = place
-        return partial(message.recv, self._transport, self._counting(tensor), place, receive.source)
+        post = partial(message.recv, self._transport, place, receive.source)
+        return [partial(self._memory.hold, place), post] if _counts(tensor) else [post]
 
-    def _counting(self, tensor: ir.Tensor) -> Memory:
-        """What counts the tensor's buffer: weights and their gradients are no activations."""
-        activation = tensor.kind in (ir.TensorKind.X, ir.TensorKind.DY)
-        return self._memory if activation else _UNCOUNTED
-
-    def _send(self, send: ir.Send) -> Call:
+    def _send(self, send: ir.Send) -> Sequence[Call]:
         message = self._messages[ir.WaitSend, send.tensor] = Message()
         take = self._carriers[send.tensor.kind].taking(send.tensor)
-        return partial(message.send, self._transport, take, send.target)
+        return [partial(message.send, self._transport, take, send.target)]
 
-    def _wait_receive(self, wait: ir.WaitReceive) -> Call:
+    def _wait_receive(self, wait: ir.WaitReceive) -> Sequence[Call]:
         tensor = wait.tensor
         give = self._carriers[tensor.kind].giving(tensor, self._received[tensor])
-        return partial(self._messages.pop((ir.WaitReceive, tensor)).wait_and, give)
+        return [self._messages.pop((ir.WaitReceive, tensor)).wait, give]
 
-    def _wait_send(self, wait: ir.WaitSend) -> Call:
-        return self._messages.pop((ir.WaitSend, wait.tensor)).wait
+    def _wait_send(self, wait: ir.WaitSend) -> Sequence[Call]:
+        return [self._messages.pop((ir.WaitSend, wait.tensor)).wait]
 
-    def _freeing(self, free: ir.Free) -> Call:
-        return partial(self._free, self._counting(free.tensor), self._received.pop(free.tensor))
+    def _freeing(self, free: ir.Free) -> Sequence[Call]:
+        place = self._received.pop(free.tensor)
+        give_back = partial(self._transport.release, place)
+        counts = _counts(free.tensor)
+        return [partial(self._memory.release, place), give_back] if counts else [give_back]
 
-    def _reducing(self, reduce: ir.Reduce) -> Call:
-        return self._reduce(reduce.stages)
+    def _reducing(self, reduce: ir.Reduce) -> Sequence[Call]:
+        return [self._reduce(reduce.stages)]
 
-    def _stepping(self, step: ir.Step) -> Call:
-        return self._step(step.stage)
+    def _stepping(self, step: ir.Step) -> Sequence[Call]:
+        return [self._step(step.stage)]
 
-    def _free(self, memory: Memory, buffer: Tensor) -> None:
-        memory.release(buffer)
-        self._transport.release(buffer)
-
-    def _compute(self, compute: ir.Compute) -> Call:
+    def _compute(self, compute: ir.Compute) -> Sequence[Call]:
         op = compute.op
         cell, runner = self._cells[op.stage, op.microbatch], self._runners[op.stage]
         run: Call = partial(_METHODS[op.kind], runner, cell)
         if self._least is not None:
             run = partial(_stretched, run, float(self._least[op.kind, op.stage]))
-        hand_over = self._hand_over(op, cell)
-        mark, first = self.clock.mark, self._marks
+        calls = [self.clock.timed(run, self._marks)]
         self._marks += 2
-
-        def timed() -> None:
-            mark(first)
-            run()
-            if hand_over is not None:
-                hand_over()
-            mark(first + 1)
-
-        return timed
+        hand_over = self._hand_over(op, cell)
+        return calls if hand_over is None else [*calls, hand_over]
 
     def _hand_over(self, op: Op, cell: Cell) -> Call | None:
         """Passes the result on where its next stage runs on this rank, too."""
@@ -195,7 +180,10 @@ def _stretched(run: Call, seconds: float) -> None:
     time.sleep(max(0.0, end - time.perf_counter()))
 
 
-_UNCOUNTED = NoLedger()
+def _counts(tensor: ir.Tensor) -> bool:
+    """Whether its buffer is activation memory: weights and their gradients are not."""
+    return tensor.kind in (ir.TensorKind.X, ir.TensorKind.DY)
+
 
 _METHODS: dict[OpKind, Callable[[StageRunner, Cell], None]] = {
     OpKind.F: StageRunner.forward,
@@ -205,7 +193,7 @@ _METHODS: dict[OpKind, Callable[[StageRunner, Cell], None]] = {
 }
 
 
-_MAKERS: dict[type, Callable[[Executor, Any], Call]] = {
+_MAKERS: dict[type, Callable[[Executor, Any], Sequence[Call]]] = {
     ir.Compute: Executor._compute,
     ir.Receive: Executor._receive,
     ir.Send: Executor._send,

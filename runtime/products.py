@@ -250,21 +250,29 @@ def _each(value: Any, dimensions: int) -> list[int]:
     return [value] * dimensions if isinstance(value, int) else list(value)
 
 
-RULES: Mapping[Any, Callable[..., Reading]] = MappingProxyType(
-    {
-        functional.linear: _linear,
-        functional.embedding: _embedding,
-        torch.matmul: _matmul,
-        torch.mm: _matmul,
-        torch.bmm: _matmul,
-        torch.addmm: _addmm,
-        Tensor.matmul: _matmul,
-        Tensor.__matmul__: _matmul,
-        Tensor.mm: _matmul,
-        Tensor.bmm: _matmul,
-        Tensor.addmm: _addmm,
-        functional.conv1d: _convolution(functional.conv1d, 1),
-        functional.conv2d: _convolution(functional.conv2d, 2),
-        functional.conv3d: _convolution(functional.conv3d, 3),
-    }
-)
+_RULES: dict[Any, Callable[..., Reading]] = {
+    functional.linear: _linear,
+    functional.embedding: _embedding,
+    torch.matmul: _matmul,
+    torch.mm: _matmul,
+    torch.bmm: _matmul,
+    torch.addmm: _addmm,
+    Tensor.matmul: _matmul,
+    Tensor.__matmul__: _matmul,
+    Tensor.mm: _matmul,
+    Tensor.bmm: _matmul,
+    Tensor.addmm: _addmm,
+    functional.conv1d: _convolution(functional.conv1d, 1),
+    functional.conv2d: _convolution(functional.conv2d, 2),
+    functional.conv3d: _convolution(functional.conv3d, 3),
+}
+RULES: Mapping[Any, Callable[..., Reading]] = MappingProxyType(_RULES)
+
+
+def defer(function: Callable[..., Any], read: Callable[..., Reading]) -> None:
+    """Adds a product of your own, a fused kernel say, to those whose W is put off.
+
+    ``function`` must dispatch through ``torch.overrides.handle_torch_function``; ``read`` takes its
+    arguments and gives its :class:`Rule` and x, or None for a form that it does not handle.
+    """
+    _RULES[function] = read

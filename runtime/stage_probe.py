@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -188,8 +189,5 @@ class StageProbe:
         return message
 
     def _timed(self, stage: int, kind: OpKind, run: Callable[[Cell], None], cell: Cell) -> None:
-        first = 2 * len(self._ran)
-        self._clock.mark(first)
-        run(cell)
-        self._clock.mark(first + 1)
+        self._clock.timed(partial(run, cell), 2 * len(self._ran))()
         self._ran.append((stage, kind))

@@ -7,7 +7,7 @@ current stream wait, not the host).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
@@ -20,7 +20,8 @@ from torch import Tensor
 class Handle(Protocol):
     """A message under way."""
 
-    def wait(self) -> None:
+    @property
+    def wait(self) -> Callable[[], object]:
         """Until a received message is there, or a sent one has left. Raises on a timeout."""
         ...
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from datetime import timedelta
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -23,13 +24,11 @@ TAGS = 1 << 30
 class GlooHandle:
     """A posted message; keeps its tensor alive."""
 
-    __slots__ = ("_tensor", "_timeout", "_work")
+    __slots__ = ("_tensor", "wait")
 
     def __init__(self, work: dist.Work, tensor: Tensor, timeout: timedelta) -> None:
-        self._work, self._tensor, self._timeout = work, tensor, timeout
-
-    def wait(self) -> None:
-        self._work.wait(self._timeout)
+        self._tensor = tensor
+        self.wait = partial(work.wait, timeout)
 
 
 class GlooTransport(GroupTransport):

@@ -1,0 +1,44 @@
+"""What our runtime and torch.distributed.pipelining cost on the same stages and schedules."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from pipeloom.runtime.launch import launch
+
+from ..recording import record
+from .both import RANKS, Case, measure
+from .split import WIDTHS, measure_split
+from .table import judged, render_split, render_steps, summary
+
+HERE = Path(__file__).parent
+FAMILIES = ("1f1b", "interleaved-1f1b:2", "zb-h1", "zb-v")
+
+
+def main(arguments: list[str]) -> int:
+    """Measures, prints and records; 1 where a target is missed."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.runtime_overhead", description=__doc__
+    )
+    parser.add_argument("--steps", type=int, default=20, help="steps, of which the median counts")
+    parser.add_argument("--rounds", type=int, default=30, help="pairs of BW and B + W")
+    options = parser.parse_args(arguments)
+    cases = [Case(f, m, ms) for ms in (5.0, 20.0, 0.0) for f in FAMILIES for m in (16, 32)]
+    steps = summary(cases, launch(measure, RANKS, (cases, options.steps), timeout=3600))
+    (split,) = launch(measure_split, 1, (WIDTHS, options.rounds), timeout=3600).values()
+    print(render_steps(steps))
+    print(render_split(split))
+    verdicts = judged(steps, split)
+    print("\n".join(f"{'met' if met else 'MISSED':6} {target}" for target, met in verdicts.items()))
+    result = {
+        "torch": torch.__version__,
+        "steps": options.steps,
+        "schedules": steps,
+        "split": split,
+        "targets": verdicts,
+    }
+    print(f"recorded in {record(HERE, 'runtime_overhead', result)}")
+    return 0 if all(verdicts.values()) else 1

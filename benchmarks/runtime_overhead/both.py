@@ -1,0 +1,107 @@
+"""Both runtimes in the same processes: a step of one, then a step of the other."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
+
+from pipeloom.compiler import compile_schedule
+from pipeloom.compiler.exporters.torch_csv import write
+from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.simulate import simulate
+from pipeloom.ir.travel import owners
+from pipeloom.runtime.pipeline import Pipeline
+from pipeloom.solver.families import build_family
+
+from .priority import before_others
+from .sleeping import ROWS, WIDTH, OurStage, TorchStage, loss
+
+RANKS = 4
+CHUNKS = {"interleaved-1f1b:2": 2, "zb-v": 2}
+LATENCY = 0.1  # ms, planned: what a small message takes here
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """``family`` with ``microbatches``, on stages that sleep ``milliseconds`` in each of F, B, W."""
+
+    family: str
+    microbatches: int
+    milliseconds: float
+
+    def schedule(self, t_comm: float = LATENCY) -> Schedule:
+        planned = self.milliseconds or 1.0
+        stages = (StageProfile(planned, planned, planned),) * (RANKS * CHUNKS.get(self.family, 1))
+        return build_family(self.family, Profile(stages, RANKS, t_comm=t_comm), self.microbatches)
+
+    @property
+    def ideal(self) -> float:
+        """Milliseconds of a step whose messages and runtime cost nothing: the same order, timed."""
+        if not self.milliseconds:
+            return 0.0
+        free = self.schedule(t_comm=0.0).problem
+        return simulate(Schedule(free, self.schedule().order)).makespan
+
+    @property
+    def ops_a_rank(self) -> float:
+        return self.schedule().num_ops / RANKS
+
+
+Step = Callable[[], object]
+Span = tuple[float, float]
+
+
+def measure(cases: list[Case], steps: int) -> list[dict[str, list[Span]]]:
+    """On one rank: when each step began and ended, by runtime; two more go before."""
+    torch.set_num_threads(1)
+    before_others()
+    return [_measure(case, steps) for case in cases]
+
+
+def _measure(case: Case, steps: int) -> dict[str, list[Span]]:
+    x = torch.zeros(case.microbatches * ROWS, WIDTH)
+    runtimes: dict[str, Step] = {"ours": _ours(case, x), "torch": _torch(case, x)}
+    spans: dict[str, list[Span]] = {name: [] for name in runtimes}
+    for _ in range(steps + 2):
+        for name, run in runtimes.items():
+            dist.barrier()
+            begin = time.perf_counter()
+            run()
+            spans[name].append((begin, time.perf_counter()))
+    return {name: row[2:] for name, row in spans.items()}
+
+
+def _ours(case: Case, x: torch.Tensor) -> Step:
+    seconds = case.milliseconds / 1e3
+    schedule = case.schedule()
+    stages = [lambda: OurStage(seconds)] * schedule.problem.stages
+    pipeline = Pipeline(compile_schedule(schedule), stages, loss=loss)
+    return lambda: pipeline.step(x, target=x, return_outputs=False)
+
+
+def _torch(case: Case, x: torch.Tensor) -> Step:
+    schedule, rank = case.schedule(), dist.get_rank()
+    mine = [s for s, owner in enumerate(owners(schedule)) if owner == rank]
+    modules = {s: TorchStage(case.milliseconds / 1e3) for s in mine}
+    stages = [
+        PipelineStage(
+            module, s, schedule.problem.stages, torch.device("cpu"), dw_builder=module.dw_builder
+        )
+        for s, module in modules.items()
+    ]
+    runtime = _PipelineScheduleRuntime(stages, case.microbatches, loss_fn=loss)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "schedule.csv")
+        path.write_text(write(schedule), encoding="utf-8")
+        runtime._load_csv(str(path), format="compute_only")
+    arguments = [x] if 0 in mine else []
+    return lambda: runtime.step(*arguments, target=x, return_outputs=False)

@@ -1,0 +1,135 @@
+"""Stages that only sleep, the same for both runtimes.
+
+F, B and W of a stage take their time whatever little they compute, as on a device of that speed:
+each sleeps until a deadline that counts from its own start. All that a runtime, its messages and
+late wake-ups cost comes on top. W is told to each runtime in the way that it documents: to ours as
+a product of its own, to torch as a ``dw_builder``, which spares torch the walk of the graph.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import handle_torch_function, has_torch_function
+
+from pipeloom.runtime.products import defer
+
+ROWS, WIDTH = 4, 16
+AWAKE = 1e-4  # seconds before a deadline from which on a sleep only yields
+
+
+def sleep_until(deadline: float) -> None:
+    """To the microsecond: ``time.sleep`` alone is a tenth of a millisecond late."""
+    while (left := deadline - time.perf_counter()) > 0:
+        if left > AWAKE:
+            time.sleep(left - AWAKE)
+        else:
+            os.sched_yield()
+
+
+class _Input(torch.autograd.Function):
+    """``x + weight``, whose B sleeps and gives the weight no gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, seconds: float) -> Tensor:
+        ctx.seconds = seconds
+        return x + weight
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        sleep_until(time.perf_counter() + ctx.seconds)
+        return dy.contiguous(), None, None  # torch sends it as it is
+
+
+class _Both(_Input):
+    """The same with BW in one, twice as long."""
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor | None, None]:
+        end = time.perf_counter() + 2 * ctx.seconds
+        gradient = dy.sum(0)
+        sleep_until(end)
+        return dy.contiguous(), gradient, None
+
+
+_input: Callable[..., Tensor] = _Input.apply
+_both: Callable[..., Tensor] = _Both.apply
+
+
+def added(x: Tensor, weight: Tensor, seconds: float) -> Tensor:
+    """``x + weight``, whose B and W take ``seconds`` each."""
+    if has_torch_function((x, weight)):
+        out: Tensor = handle_torch_function(added, (x, weight), x, weight, seconds)
+        return out
+    return _both(x, weight, seconds)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Added:
+    """The rule of :func:`added` for ``pipeloom.runtime``."""
+
+    seconds: float
+    weight: Tensor
+    bias: None = None
+    autocast = False
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return x + weight
+
+    def input_grad(self, dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        sleep_until(time.perf_counter() + self.seconds)
+        return dy.contiguous()
+
+    def accumulate(self, x: Tensor, dy: Tensor) -> None:
+        weigh(self.weight, dy, self.seconds)
+
+
+defer(added, lambda x, weight, seconds: (_Added(seconds, weight), x))
+
+
+def weigh(weight: Tensor, dy: Tensor, seconds: float) -> None:
+    """W."""
+    end = time.perf_counter() + seconds
+    if weight.grad is None:
+        weight.grad = dy.sum(0)
+    else:
+        weight.grad += dy.sum(0)
+    sleep_until(end)
+
+
+class OurStage(nn.Module):
+    """F, B and W take ``seconds`` each, and BW twice as long."""
+
+    product: Callable[[Tensor, Tensor, float], Tensor] = staticmethod(added)
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(WIDTH))
+        self.seconds = seconds
+
+    def forward(self, x: Tensor) -> Tensor:
+        end = time.perf_counter() + self.seconds
+        out = self.product(x, self.weight, self.seconds)
+        sleep_until(end)
+        return out
+
+
+class TorchStage(OurStage):
+    """The same stage, whose W is :meth:`dw_builder`'s."""
+
+    product = staticmethod(_input)
+
+    def dw_builder(self) -> Callable[[], None]:
+        return partial(weigh, self.weight, torch.ones(ROWS, WIDTH), self.seconds)
+
+
+def loss(output: Tensor, target: Tensor) -> Tensor:
+    """As little work as a loss can be."""
+    return output.sum()

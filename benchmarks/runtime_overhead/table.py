@@ -1,0 +1,108 @@
+"""From each rank's clock to the table and the verdicts."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .both import Case, Span
+
+Row = dict[str, Any]
+AT_MOST = {5.0: 1.03, 20.0: 1.01}  # of ideal, by the stages' milliseconds
+QUARTER = 0.25
+SPLIT_AT_MOST = {128: 1.15, 512: 1.05}
+
+
+def summary(cases: Sequence[Case], spans: Mapping[int, list[dict[str, list[Span]]]]) -> list[Row]:
+    """A row a case: the median step of each runtime, from the first rank's start to the last's end.
+
+    The processes share one machine's clock.
+    """
+    rows = []
+    for at, case in enumerate(cases):
+        ranks = [row[at] for row in spans.values()]
+        rows.append(
+            {
+                "family": case.family,
+                "microbatches": case.microbatches,
+                "stage_ms": case.milliseconds,
+                "ops_a_rank": case.ops_a_rank,
+                "ideal_ms": case.ideal,
+                **{f"{name}_ms": _median([rank[name] for rank in ranks]) for name in ranks[0]},
+            }
+        )
+    return rows
+
+
+def _median(ranks: list[list[Span]]) -> float:
+    """Milliseconds."""
+    steps = zip(*ranks, strict=True)
+    return 1e3 * statistics.median(
+        max(end for _, end in step) - min(begin for begin, _ in step) for step in steps
+    )
+
+
+def render_steps(rows: Sequence[Row]) -> str:
+    head = ["stage", "schedule", "M", "ideal", "ours", "torch", "ours / ideal", "torch / ideal"]
+    return _table(head, [_cells(row) for row in rows])
+
+
+def _cells(row: Row) -> list[str]:
+    ours, other, ideal = row["ours_ms"], row["torch_ms"], row["ideal_ms"]
+    cells = [f"{row['stage_ms']:g} ms", row["family"], str(row["microbatches"])]
+    if ideal:
+        ratios = [f"{ours / ideal:.3f}", f"{other / ideal:.3f}"]
+        return [*cells, *(f"{ms:.1f} ms" for ms in (ideal, ours, other)), *ratios]
+    an_op = [f"{ms / row['ops_a_rank']:.3f} ms an op" for ms in (ours, other)]
+    return [*cells, "-", *an_op, f"{ours / other:.2f} of torch's", "-"]
+
+
+def render_split(rows: Sequence[Row]) -> str:
+    head = ["d", "runtime", "BW", "B", "W", "(B + W) / BW", "held before B", "B to W", "forwards"]
+    return _table(
+        head,
+        [
+            [
+                str(row["width"]),
+                row["runtime"],
+                *(f"{row[key]:.1f} ms" for key in ("bw_ms", "b_ms", "w_ms")),
+                f"{row['ratio']:.3f}",
+                *(f"{row[key] / 1e6:.2f} MB" for key in ("before_b", "between")),
+                f"+{row['extra_forwards']:g}",
+            ]
+            for row in rows
+        ],
+    )
+
+
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def judged(steps: Sequence[Row], split: Sequence[Row]) -> dict[str, bool]:
+    """Each target, and whether every row meets it."""
+    sleeping = [row for row in steps if row["stage_ms"]]
+    verdicts = {
+        f"{ms:g} ms stages: at most {bound} of ideal": all(
+            row["ours_ms"] <= bound * row["ideal_ms"] for row in sleeping if row["stage_ms"] == ms
+        )
+        for ms, bound in AT_MOST.items()
+    }
+    verdicts["below torch's in every case"] = all(r["ours_ms"] < r["torch_ms"] for r in sleeping)
+    verdicts[f"without compute at most {QUARTER} of torch's"] = all(
+        row["ours_ms"] <= QUARTER * row["torch_ms"] for row in steps if not row["stage_ms"]
+    )
+    ours = [row for row in split if row["runtime"] == "ours"]
+    for width, bound in SPLIT_AT_MOST.items():
+        verdicts[f"d = {width}: (B + W) / BW at most {bound}"] = all(
+            row["ratio"] <= bound for row in ours if row["width"] == width
+        )
+    verdicts["between B and W no more memory than before B"] = all(
+        row["between"] <= row["before_b"] for row in ours
+    )
+    verdicts["one extra forward of each checkpointed block"] = all(
+        row["extra_forwards"] == 1 for row in ours
+    )
+    return verdicts
