@@ -49,8 +49,9 @@ class PlaceMessages:
     ========== ======================== =====================================================
     \\          activations              weights and their gradients
     ========== ======================== =====================================================
-    send       after the op that made   where the schedule has it leave
-               them
+    send       after the op that made   of what sets out here: ``slack`` ops before the op in
+               them                     which it is planned to leave, for what it waits for may
+                                        be elsewhere; of the others: when it is planned to
     receive    ``slack`` ops before it  where the schedule has room for it
                is needed at the latest
     wait for   at the end of the first  before the first op planned to start after it has
@@ -73,8 +74,8 @@ class PlaceMessages:
         plan = agenda(schedule, travelling)
         entries = _receives(schedule, travelling, plan)
         buffers = [tuple(_own_buffer(entry) for entry in row) for row in entries]
-        for x, entry in _sends(schedule, travelling, plan):
-            entries[travelling[x].source].append(entry)
+        for entry in _sends(schedule, travelling, plan, self.slack):
+            entries[entry.message.source].append(entry)
         for message, entry in zip(travelling, _arrivals(travelling, plan), strict=True):
             entries[message.target].append(entry)
         rows = [_merged(row, new) for row, new in zip(program.instructions, entries, strict=True)]
@@ -102,16 +103,30 @@ def _receives(
 
 
 def _sends(
-    schedule: Schedule, travelling: Sequence[Message], plan: Agenda
-) -> list[tuple[int, _Entry]]:
-    """The send of each message, by index, and the wait for it."""
+    schedule: Schedule, travelling: Sequence[Message], plan: Agenda, slack: int
+) -> list[_Entry]:
+    """The send of each message, in the order of departures, and the wait for it."""
     found = []
-    for x, m in enumerate(travelling):
-        leaves, arrives = plan.leaves[x], plan.arrives[x]
-        sent = _Entry(plan.boundary(m.source, leaves), leaves, Send(m.tensor, m.target), m)
-        gone = _Entry(_gone(schedule, m, arrives, plan), arrives, WaitSend(m.tensor), m)
-        found += [(x, sent), (x, gone)]
+    latest: dict[tuple[int, int], int] = defaultdict(int)
+    for x in sorted(range(len(travelling)), key=plan.leaves.__getitem__):
+        m, leaves, arrives = travelling[x], plan.leaves[x], plan.arrives[x]
+        channel = m.source, m.target
+        latest[channel] = max(latest[channel], _posted(schedule, m, leaves, plan, slack))
+        found += [
+            _Entry(latest[channel], leaves, Send(m.tensor, m.target), m),
+            _Entry(_gone(schedule, m, arrives, plan), arrives, WaitSend(m.tensor), m),
+        ]
     return found
+
+
+def _posted(schedule: Schedule, message: Message, leaves: int, plan: Agenda, slack: int) -> int:
+    """The boundary at which the source posts the send, if its channel is free then."""
+    boundary = plan.boundary(message.source, leaves)
+    if message.activation or message.earlier is not None:
+        return boundary
+    assert schedule.timing is not None
+    ended = int(np.searchsorted(schedule.timing.end[message.source], message.leaves, "right"))
+    return min(boundary, max(message.after, ended - slack))
 
 
 def _gone(schedule: Schedule, message: Message, arrives: int, plan: Agenda) -> int:
@@ -186,7 +201,7 @@ def _ready_sends(entries: list[_Entry]) -> tuple[list[_Entry], list[_Entry]]:
         item = entry.instruction
         if isinstance(item, WaitReceive):
             waited = True
-        free = entry.message.activation or not waited
+        free = entry.message.earlier is None or not waited
         if isinstance(item, Send) and free and item.target not in held_up:
             ready.append(entry)
             continue

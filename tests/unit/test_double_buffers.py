@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.problem import Placement, Problem
 from pipeloom.ir.profile import Profile, StageProfile
-from pipeloom.ir.program import Compute, Instruction, Receive, TensorKind, WaitReceive
+from pipeloom.ir.program import Compute, Instruction, Receive, Send, TensorKind, WaitReceive
 from pipeloom.ir.schedule import Schedule
 from pipeloom.solver.families import build_family
 from pipeloom.solver.solve import optimize
@@ -69,3 +70,24 @@ def test_a_compute_runs_between_the_post_of_a_receive_and_its_wait(name: str) ->
 def test_without_prefetch_they_are_posted_when_they_are_needed() -> None:
     program = compile_schedule(build_family("fsdp:0", PROFILE, MICROBATCHES))
     assert all(max(computes_between(row)) == 0 for row in program.instructions)
+
+
+@pytest.mark.parametrize("name", ["fsdp:0", "fsdp:1", "fsdp:3"])
+def test_what_sets_out_is_sent_before_the_op_during_which_it_is_to_leave(name: str) -> None:
+    schedule = build_family(name, PROFILE, MICROBATCHES)
+    assert schedule.timing is not None
+    midway = 0
+    for row, start, end in zip(
+        compile_schedule(schedule).instructions,
+        schedule.timing.start,
+        schedule.timing.end,
+        strict=True,
+    ):
+        ops = 0
+        for item in row:
+            ops += isinstance(item, Compute)
+            if isinstance(item, Send):
+                leaves = schedule.timing.transfers[item.tensor.index, 0]
+                assert ops <= np.sum(end <= leaves)
+                midway += bool(np.any((start < leaves) & (leaves < end)))
+    assert midway
