@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .ops import OpKind
 from .profile import StageProfile
-from .program import Program, TensorKind
+from .program import Compute, Program, Send, Tensor, TensorKind, WaitReceive, WaitSend
 from .schedule import Schedule, TravelKind
-from .travel import owned, size
+from .travel import owned, previous, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +18,8 @@ class Footprint:
 
     ``activations``: the most that M_B and M_W sum up to. ``weights``, ``gradients``, ``optimizer``:
     of the stages that the rank owns. ``passing``: what travelling weights and gradients need beside
-    them: receive buffers, and one stage more while it computes.
+    them: receive buffers, the weights of one stage more while it computes, and that stage's gradient or
+    all sums that are kept for D's yet to come or to leave, whichever is more.
     """
 
     activations: tuple[float, ...]
@@ -46,8 +48,13 @@ def footprint(program: Program) -> Footprint:
         summed(lambda s: size(profile, TravelKind.WEIGHT, s)),
         summed(lambda s: size(profile, TravelKind.GRADIENT, s)),
         summed(lambda s: _optimizer(profile.stages[s])),
-        tuple(_buffers(program, rank) + _at_work(schedule, rank) for rank in range(profile.ranks)),
+        tuple(_passing(program, rank) for rank in range(profile.ranks)),
     )
+
+
+def _passing(program: Program, rank: int) -> float:
+    weights, gradient = _at_work(program.schedule, rank)
+    return _buffers(program, rank) + weights + max(gradient, _kept(program, rank))
 
 
 _KINDS = {TensorKind.WEIGHT: TravelKind.WEIGHT, TensorKind.GRADIENT: TravelKind.GRADIENT}
@@ -63,14 +70,48 @@ def _buffers(program: Program, rank: int) -> float:
     )
 
 
-def _at_work(schedule: Schedule, rank: int) -> float:
+def _at_work(schedule: Schedule, rank: int) -> tuple[float, float]:
     """The largest weights, and the largest gradient, of the stages run but not owned."""
     if not schedule.transfers:
-        return 0.0
+        return 0.0, 0.0
     mine = owned(schedule)[rank]
     foreign = {op.stage for op in schedule.ops(rank)} - set(mine)
     profile = schedule.problem.profile
-    return sum(max((size(profile, kind, s) for s in foreign), default=0.0) for kind in TravelKind)
+    weights, gradient = (
+        max((size(profile, kind, s) for s in foreign), default=0.0) for kind in TravelKind
+    )
+    return weights, gradient
+
+
+def _kept(program: Program, rank: int) -> float:
+    """The most that the rank keeps, at one time, of sums that are not in a D's buffer.
+
+    A sum is there from the first op that adds to a stage's gradient while no D of it is, until a D comes and
+    takes it over; where D sets out from this rank the sum itself is what leaves.
+    """
+    schedule = program.schedule
+    earlier, mine = previous(schedule.transfers), set(owned(schedule)[rank])
+    kept: set[int] = set()
+    leaving: set[Tensor] = set()
+    here: set[int] = set()  # stages whose D is
+    most = 0.0
+    for item in program.instructions[rank]:
+        match item:
+            case Compute(op) if op.kind is not OpKind.F and op.stage not in mine | here:
+                kept.add(op.stage)
+            case WaitReceive(Tensor(TensorKind.GRADIENT, stage)) if stage not in mine:
+                kept.discard(stage)
+                here.add(stage)
+            case Send(Tensor(TensorKind.GRADIENT, stage, index) as tensor):
+                kept.discard(stage)
+                here.discard(stage)
+                if earlier[index] is None:
+                    leaving.add(tensor)
+            case WaitSend(tensor):
+                leaving.discard(tensor)
+        sums = [*kept, *(tensor.stage for tensor in leaving)]
+        most = max(most, sum(size(schedule.problem.profile, TravelKind.GRADIENT, s) for s in sums))
+    return most
 
 
 def _optimizer(stage: StageProfile) -> float:

@@ -49,7 +49,8 @@ class Route(Enum):
 class Streaming:
     """``buffers``: of each rank, for weights of stages that it does not own. ``collections``: D's of
     a stage that leave a rank. ``lead``: see :mod:`.fetches`. Counts of one or more, lead 0 or more.
-    ``home``: the route of the D's, None for that of the weights.
+    ``home``: the route of the D's, None for that of the weights. ``opening``: how many stages' first
+    copies fan out, whatever the route, as ranks wait for these with nothing else to do.
     """
 
     buffers: int = 2
@@ -57,6 +58,7 @@ class Streaming:
     collections: int = 1
     lead: int = 1
     home: Route | None = None
+    opening: int = 0
 
 
 def streamed(
@@ -189,8 +191,9 @@ def _weights(
         for fetch in fetches(foreign, plan.buffers, plan.lead):
             wanted[fetch.visit.stage, fetch.visit.number][rank] = fetch
     copies: dict[int, int] = defaultdict(int)
-    for (stage, _), by_rank in sorted(wanted.items()):
-        for path in _paths(by_rank, owner[stage], problem.ranks, plan.route):
+    for (stage, number), by_rank in sorted(wanted.items()):
+        route = Route.FAN if number == 0 and stage < plan.opening else plan.route
+        for path in _paths(by_rank, owner[stage], problem.ranks, route):
             yield [
                 Transfer(
                     TravelKind.WEIGHT,

@@ -37,3 +37,25 @@ def render_counts(rows: list[dict[str, Any]]) -> str:
         figures = [f"{row[key]:g}" for key in ("turns", "turn", "microbatch")]
         lines.append(line([row["family"], *figures]))
     return "\n".join(lines)
+
+
+def render_optimized(rows: list[dict[str, Any]]) -> str:
+    header = [
+        "P", "M", "hop", "wires", "limit", "objective", "published", "bubble", "gap", "bound",
+        "step, published", "step", "schedule",
+    ]  # fmt: skip
+    lines = [line(header), line(["---"] * len(header))]
+    for row in rows:
+        limit = "-" if row["memory_limit"] is None else f"{row['memory_limit']:g}"
+        head = [
+            row["ranks"],
+            row["microbatches"],
+            row["hop"],
+            row["shared"],
+            limit,
+            row["objective"],
+        ]
+        rates = [_digits(row["published"]), _digits(max(0.0, row["bubble"])), f"{row['gap']:.2%}"]
+        steps = [f"{row[key]:.1f}" for key in ("published_step", "step")]
+        lines.append(line([*map(str, head), *rates, row["bound"], *steps, row["schedule"]]))
+    return "\n".join(lines)

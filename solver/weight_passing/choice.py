@@ -21,16 +21,21 @@ class Choice:
     deep: int = 1
     buffers: int = 3
     route: Route = Route.DIRECT
+    opening: int = 0
     home: Route = Route.DIRECT
     collections: int = 1
     lead: int = 1
 
     @property
     def streaming(self) -> Streaming:
-        return Streaming(self.buffers, self.route, self.collections, self.lead, self.home)
+        return Streaming(
+            self.buffers, self.route, self.collections, self.lead, self.home, self.opening
+        )
 
     def __str__(self) -> str:
         words = [_counted(self.rounds, "round"), _counted(self.buffers, "buffer"), self.route.value]
+        if self.opening and self.route is not Route.FAN:
+            words.append(f"first {_counted(self.opening, 'stage')} fanned out")
         if self.deep > 1:
             words.append(f"last {self.deep} stages deep")
         if self.home is not self.route or self.collections > 1:
@@ -61,6 +66,7 @@ class Choices:
             "deep": sorted({1, min(now.buffers, stages), stages}),
             "buffers": self._buffers,
             "route": list(Route),
+            "opening": sorted({0, *(n for n in (1, 2, 4, 8) if n <= stages)}),
             "home": list(Route),
             "collections": sorted({1, 2, now.rounds}),
             "lead": (0, 1, 2),

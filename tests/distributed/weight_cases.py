@@ -19,8 +19,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from pipeloom.ir.ops import FloatArray, Op, OpKind, pack
-from pipeloom.ir.problem import Passing, Placement, Problem
-from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.ir.problem import Objective, Passing, Placement, Problem
+from pipeloom.ir.profile import Link, Links, Profile, Sharing, StageProfile
 from pipeloom.ir.program import Program
 from pipeloom.ir.replicate import replicate
 from pipeloom.ir.schedule import Schedule, Transfer, TravelKind
@@ -29,7 +29,8 @@ from pipeloom.runtime.pipeline import Pipeline
 from pipeloom.solver.families import build_family
 from pipeloom.solver.families.islands import usual_size
 from pipeloom.solver.solve import optimize
-from pipeloom.solver.streaming import Streaming, streamed
+from pipeloom.solver.streaming import Route, Streaming, streamed
+from pipeloom.solver.weight_passing.rows import rows
 from tests.families import TRAVELLING, fits
 from tests.models import TinyTransformer
 from tests.random_schedules import random_order
@@ -71,18 +72,37 @@ def island_plans(ranks: int) -> dict[str, Plan]:
 
 
 def optimized_plans(ranks: int) -> dict[str, Plan]:
-    """What ``optimize`` finds where weights travel, and the same ops with two buffers a rank."""
+    """What the optimizer finds, and other routes and collections of D than it may choose."""
+    rounds, slow = 2, Links(Link(0.1, 1.0), shared=Sharing.RING)
+    return {
+        "optimized": optimized,
+        "optimized in little memory": partial(optimized, microbatches_held=1),
+        "optimized on a ring": partial(optimized, links=slow, objective=Objective.MAKESPAN),
+        "round the ring": partial(routed, rounds, Streaming(1, Route.ONE_WAY, rounds, lead=0)),
+        "fanned out": partial(routed, rounds, Streaming(3, Route.FAN, home=Route.BOTH_WAYS)),
+    }
 
-    def optimized(profile: Profile, count: int) -> Schedule:
-        placement = Placement.round_robin(profile.ranks, count)
-        problem = Problem(profile, count, placement, profile.limit_from(None))
-        return optimize(problem, work_limit=0.2)
 
-    def few_buffers(profile: Profile, count: int) -> Schedule:
-        found = optimized(profile, count)
-        return streamed(found.problem, found.order, "few buffers", Streaming(collections=2))
+def optimized(
+    profile: Profile,
+    count: int,
+    *,
+    microbatches_held: int | None = None,
+    links: Links | None = None,
+    objective: Objective = Objective.PERIOD,
+) -> Schedule:
+    held = sum(stage.m_b for stage in profile.stages)
+    limit = None if microbatches_held is None else microbatches_held * held
+    profile = replace(profile, links=links)
+    placement = Placement.round_robin(profile.ranks, count)
+    problem = Problem(profile, count, placement, profile.limit_from(limit), objective)
+    return optimize(problem, work_limit=0.5)
 
-    return {"optimized": optimized, "optimized, few buffers": few_buffers}
+
+def routed(rounds: int, plan: Streaming, profile: Profile, count: int) -> Schedule:
+    placement = Placement.round_robin(profile.ranks, count)
+    problem = Problem(profile, count, placement, profile.limit_from(None))
+    return streamed(problem, rows(problem, rounds, deep=1), "routed", plan)
 
 
 TABLES: tuple[Callable[[int], dict[str, Plan]], ...] = (
@@ -203,7 +223,13 @@ def cases(ranks: int) -> list[Case]:
             found += [Case(name, ranks, count, dtype, ranks, memory) for dtype in dtypes]
     if ranks == 8:
         return found
-    many = ("fsdp", "any rank for any op", "weights-inside", "activations-inside")
+    many = (
+        "fsdp",
+        "any rank for any op",
+        "weights-inside",
+        "activations-inside",
+        "optimized on a ring",
+    )
     return found + [Case(name, ranks, ranks + 1, torch.float64, 2 * ranks + 1) for name in many]
 
 
