@@ -17,7 +17,7 @@ from pipeloom.ir.problem import Objective, Passing
 from pipeloom.ir.profile import Profile
 from pipeloom.ir.replay import replay, step_time
 from pipeloom.ir.schedule import Schedule, Timing
-from pipeloom.ir.traffic import over_wires, traffic
+from pipeloom.ir.traffic import activation_traffic, over_wires, traffic
 from pipeloom.solver.families import FAMILIES, build_family
 from pipeloom.solver.families.islands import Islands
 from pipeloom.solver.formulas import Formula, Instance, formula_of
@@ -153,7 +153,7 @@ class Scheme:
         The period is taken for the time of a step between others, without a barrier.
         """
         problem = self.schedule.problem
-        scaled = replace(problem, profile=_scaled(problem.profile, size))
+        scaled = replace(problem, profile=enlarged(problem.profile, size))
         schedule = replace(self.schedule, problem=scaled, timing=None)
         if self.objective is Objective.PERIOD:
             return step_time(schedule)
@@ -229,7 +229,7 @@ def _sends_less_from(scheme: Scheme, fewest: float) -> float | None:
 
     What the scheme sends grows in so far as it is activations.
     """
-    grows = traffic(replace(scheme.schedule, transfers=()))
+    grows = activation_traffic(scheme.schedule.problem)
     stays = scheme.traffic - grows
     grows, stays = grows + grows.T, stays + stays.T
     slack = fewest - grows
@@ -299,7 +299,7 @@ def _equalized(profile: Profile) -> Profile:
     return replace(profile, stages=stages)
 
 
-def _scaled(profile: Profile, size: float) -> Profile:
+def enlarged(profile: Profile, size: float) -> Profile:
     """Microbatches ``size`` times as large: their times and activations are, weights are not."""
 
     stages = tuple(

@@ -9,7 +9,9 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from pipeloom.ir.errors import InputError
 
 from .arguments import (
     add_instance,
@@ -21,7 +23,7 @@ from .arguments import (
     example,
 )
 from .explanation import Explanation, explanation
-from .output import check_output, finish_schedule
+from .output import check_output, finish_schedule, print_json
 from .problems import load, make_problem
 from .progress import ProgressLine, interruptible
 
@@ -59,6 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "pipeloom optimize profile.json -m 24 --memory-limit 16 -o schedule.json",
         "pipeloom optimize profile.json -m 24 --placement interleaved:2 -o schedule.json",
         "pipeloom optimize profile.json -m 24 --passing weights -o schedule.json",
+        "pipeloom optimize profile.json -m 24 --passing auto -o schedule.json",
         "pipeloom optimize profile.json -m 8 --time-limit 10 --json",
         "pipeloom optimize profile.json -m 24 --memory-limit 12 --explain -o schedule.json",
     )
@@ -66,16 +69,76 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     check_output(args)
+    if args.passing == "auto":
+        return _choose(args)
     problem = make_problem(args, load(args), args.memory_limit)
     schedule, stopped = solve(args, problem)
     if stopped:
         _say("interrupted: this is the best schedule so far")
-    explained = _explain(args, schedule, stopped) if args.explain else None
-    if explained is None:
-        finish_schedule(args, schedule)
-    else:
-        finish_schedule(args, schedule, {"explanation": explained.as_json()}, explained.text())
+    _finish(args, schedule, stopped, {}, [])
     return 0
+
+
+def _finish(
+    args: argparse.Namespace,
+    schedule: Schedule,
+    stopped: bool,
+    answer: dict[str, Any],
+    words: list[str],
+) -> None:
+    """Writes the schedule; ``answer`` and ``words`` go with its report, as its explanation does."""
+    if args.explain:
+        explained = _explain(args, schedule, stopped)
+        answer, words = answer | {"explanation": explained.as_json()}, [*words, explained.text()]
+    finish_schedule(args, schedule, answer, "\n\n".join(words))
+
+
+def _choose(args: argparse.Namespace) -> int:
+    """The fastest scheme, with the table and the reasons; 1 where none fits."""
+    if args.placement.name != "linear":
+        raise InputError(
+            "--placement: expected none with --passing auto, which chooses among them, "
+            f"got {args.placement.name!r}"
+        )
+    from pipeloom.ir.problem import Objective
+
+    from . import reasons
+    from .auto import choose
+
+    profile = load(args)
+    with interruptible() as interrupt:
+
+        def search(problem: Problem, scheme: str, share: float) -> Schedule:
+            schedule, stopped = solve(_limited(args, share), problem, f"{scheme}: ")
+            interrupt.pressed |= stopped
+            return schedule
+
+        choice = choose(
+            profile,
+            args.microbatches,
+            memory_limit=args.memory_limit,
+            objective=Objective(args.objective),
+            search=search,
+            should_stop=interrupt,
+        )
+    if interrupt.pressed:
+        _say("interrupted: not every scheme was optimized")
+    answer = {"choice": reasons.as_json(choice)}
+    if choice.best is None:
+        if args.json:
+            print_json({"status": "infeasible", **answer})
+        print(f"pipeloom: {reasons.text(choice)}", file=sys.stderr)
+        return 1
+    _finish(args, choice.best.schedule, interrupt.pressed, answer, [reasons.text(choice)])
+    return 0
+
+
+def _limited(args: argparse.Namespace, share: float) -> argparse.Namespace:
+    """``args`` with a share of the time, or of the work."""
+    limits = {"time_limit": args.time_limit * share}
+    if args.work_limit is not None:
+        limits["work_limit"] = args.work_limit * share
+    return argparse.Namespace(**vars(args) | limits)
 
 
 def _explain(args: argparse.Namespace, schedule: Schedule, stopped: bool) -> Explanation:

@@ -77,7 +77,7 @@ def _microbatches_stay(args: argparse.Namespace, profile: Profile) -> tuple[Prof
     return profile, Placement.round_robin(profile.ranks, args.microbatches)
 
 
-_PLACED = {"activations": _stages_stay, "auto": _stages_stay, "weights": _microbatches_stay}
+_PLACED = {"activations": _stages_stay, "weights": _microbatches_stay}
 """By what travels: the profile as its stages are cut, and where ops are placed."""
 
 

@@ -21,7 +21,7 @@ def traffic(schedule: Schedule) -> FloatArray:
     summed round a ring of the ranks that have one: each sends 2 (n - 1) / n of them to the next.
     """
     problem = schedule.problem
-    sent = _activations(problem) + _reductions(schedule)
+    sent = activation_traffic(problem) + _reductions(schedule)
     for t in schedule.transfers:
         sent[t.source, t.target] += size(problem.profile, t.kind, t.stage)
     return sent
@@ -50,8 +50,8 @@ def _reductions(schedule: Schedule) -> FloatArray:
     return sent
 
 
-def _activations(problem: Problem) -> FloatArray:
-    """Both ways: what F hands on, and the gradient that comes back for it."""
+def activation_traffic(problem: Problem) -> FloatArray:
+    """The part of :func:`traffic` that F's hand on and that comes back for it."""
     sent = np.zeros((problem.ranks, problem.ranks))
     owner = problem.placement.matrix(problem.stages, problem.microbatches)
     for s, stage in enumerate(problem.profile.stages[:-1]):

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import isfinite
 
+import numpy as np
+
 from pipeloom.ir.costs import Costs
 from pipeloom.ir.problem import Passing, Problem
 from pipeloom.ir.profile import Link, Links, Profile
@@ -56,12 +58,14 @@ def changes(
 ) -> list[Change]:
     """One more microbatch's M_B, on every rank and where it helps most alone; faster links.
 
-    Each gets ``seconds`` of the optimizer, none where that is 0; what is found costs no more than
+    Each gets ``seconds`` of the optimizer, none where that is 0 or both travel; what is found costs no more than
     ``schedule`` does under the change. Nothing is tried on more than ``MOST_OPS``.
     """
     found: list[Change] = []
     if schedule.num_ops > MOST_OPS:
         return found
+    if schedule.problem.placement.passing is Passing.MIXED:
+        seconds = 0.0  # nothing to ask: islands are optimized part by part
     for what, problem in _variants(schedule.problem):
         bound = lower_bound(problem).value
         cost = None
@@ -81,7 +85,7 @@ def enough_memory(problem: Problem) -> Enough | None:
     def suffices(count: int) -> bool:
         return lower_bound(more_memory(problem, count)).value <= least * SAME
 
-    most = max(len(problem.placement.stages_of(rank)) for rank in range(problem.ranks))
+    most = max(map(len, _stages_run(problem)))
     low, high = -1, problem.microbatches * most
     while high - low > 1:  # suffices(high) holds, as all microbatches fit then
         middle = (low + high) // 2
@@ -166,10 +170,13 @@ def _largest(problem: Problem) -> list[float]:
     stages = problem.profile.stages
     if problem.placement.passing is Passing.WEIGHTS:
         return [sum(stage.m_b for stage in stages)] * problem.ranks
-    return [
-        max((stages[s].m_b for s in problem.placement.stages_of(rank)), default=0.0)
-        for rank in range(problem.ranks)
-    ]
+    return [max((stages[s].m_b for s in here), default=0.0) for here in _stages_run(problem)]
+
+
+def _stages_run(problem: Problem) -> list[list[int]]:
+    """The stages that each rank runs, of any microbatch."""
+    owner = problem.placement.matrix(problem.stages, problem.microbatches)
+    return [np.flatnonzero((owner == rank).any(axis=1)).tolist() for rank in range(problem.ranks)]
 
 
 def _scaled(profile: Profile, share: float) -> Profile:

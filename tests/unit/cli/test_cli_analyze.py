@@ -12,7 +12,7 @@ import pytest
 from pipeloom.cli.analysis import SIZES, crossovers, schemes
 from pipeloom.ir.problem import Objective
 from pipeloom.ir.profile import Link, Links, Profile, StageProfile
-from pipeloom.ir.traffic import traffic
+from pipeloom.ir.traffic import activation_traffic
 from pipeloom.solver.families import FAMILIES, build_family
 from tests.unit.cli.support import Command, profile_document
 
@@ -110,7 +110,7 @@ def test_a_hybrid_wins_from_where_its_own_activations_leave_room() -> None:
     at = {c.scheme: c.link for c in crossovers(found)}["weights-inside:2"]
     assert at is not None
     hybrid, one = by_name["weights-inside:2"], by_name["1f1b"]
-    activations = traffic(replace(hybrid.schedule, transfers=()))
+    activations = activation_traffic(hybrid.schedule.problem)
     weights = hybrid.traffic - activations
     for size, fewer in ((0.99 * at, False), (1.01 * at, True)):
         sent = weights + size * activations

@@ -1,0 +1,210 @@
+"""``optimize --passing auto``: the fastest scheme by one measure, and the reasons."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeloom.cli import reasons
+from pipeloom.cli.auto import Choice, choose
+from pipeloom.cli.judgement import Judged
+from pipeloom.ir.files import dump_profile, dump_schedule, parse_schedule
+from pipeloom.ir.problem import Problem
+from pipeloom.ir.profile import Link, Links, Profile, StageProfile
+from pipeloom.ir.replay import step_time
+from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.verify import verify_schedule
+from pipeloom.solver.cluster import islands
+from pipeloom.solver.families import build_family
+from pipeloom.solver.solve import optimize
+from tests.unit.cli.support import Command, profile_document
+
+STAGE = StageProfile(1.0, 1.0, 1.0, 100.0, 50.0, 1e6, 1e6, 1e6, 2e6)
+
+
+def search(problem: Problem, scheme: str, share: float) -> Schedule:
+    return optimize(problem, solver="heuristic", work_limit=0.05 * share)
+
+
+find = partial(choose, search=search)
+
+
+def cluster(stage: StageProfile = STAGE, between: float = 1.0, **changes: Any) -> Profile:
+    """Four ranks, two islands: 100 GB/s inside, so many GB/s between them."""
+    found = islands(4, 2, Link(0.0, 100.0), Link(0.0, between))
+    return replace(found, stages=(stage,) * 4, **changes)
+
+
+def test_the_fastest_that_fits_is_chosen_with_a_certificate_of_its_own() -> None:
+    choice = find(cluster(), 8)
+    assert choice.best is not None
+    assert {row.base for row in choice.rows} == {
+        "activations", "weights", "fsdp", "weights-inside", "activations-inside"
+    }  # fmt: skip
+    steps = [judged.step for judged in choice.usable]
+    assert choice.best.step == min(steps)
+    assert steps == sorted(steps)
+    schedule = choice.best.schedule
+    assert choice.best.step == step_time(schedule)
+    assert verify_schedule(dump_schedule(schedule)) == []
+    assert schedule.report is not None
+    assert schedule.report.lower_bound is not None
+
+
+def test_large_activations_make_weights_travel_and_large_weights_activations() -> None:
+    heavy = cluster(replace(STAGE, weight_bytes=1e3, grad_bytes=1e3), 0.1)
+    best = find(heavy, 8).best
+    assert best is not None
+    assert best.scheme in {"weights", "fsdp", "activations-inside:2"}
+    light = cluster(replace(STAGE, activation_bytes=1e3), 0.1)
+    best = find(light, 8).best
+    assert best is not None
+    assert best.scheme in {"activations", "weights-inside:2"}
+
+
+def test_device_memory_decides_and_says_so() -> None:
+    """Two microbatches' activations of all stages are 800 bytes: what travels needs far more."""
+    light = StageProfile(1.0, 1.0, 1.0, 100.0, 0.0, 10.0, 100.0, 100.0, 200.0)
+    choice = find(cluster(light, device_memory=(905.0,) * 4), 8)
+    assert choice.best is not None
+    assert choice.best.scheme == "activations"
+    assert max(choice.best.memory.total) <= 905.0
+    for row in choice.rows:
+        if row.why_not is not None:
+            assert "device memory 905" in row.why_not or "too small" in row.why_not
+    assert any(row.why_not for row in choice.rows)
+
+
+def test_nothing_is_searched_once_it_is_told_to_stop() -> None:
+    def never(problem: Problem, scheme: str, share: float) -> Schedule:
+        raise AssertionError("searched")
+
+    assert choose(cluster(), 4, search=never, should_stop=lambda: True).best is not None
+
+
+def test_the_shares_are_of_all_the_time() -> None:
+    shares: list[float] = []
+
+    def count(problem: Problem, scheme: str, share: float) -> Schedule:
+        shares.append(share)
+        return search(problem, scheme, share)
+
+    choose(cluster(), 8, search=count)
+    assert sum(shares) <= 1.0 + 1e-9
+    assert len(shares) == 4  # nothing to search for fsdp; the islands' pipelines are alike
+
+
+def test_what_the_busiest_wire_carries() -> None:
+    links = Links(Link(0.0, 1.0))
+    profile = Profile((STAGE, replace(STAGE, weight_bytes=5e6)), 2, links=links)
+    wire = Judged.of("", build_family("1f1b", profile, 3)).wire
+    assert wire is not None
+    assert (wire.bytes, wire.weight_bytes, wire.time) == (3e6, 0.0, 3.0)
+    judged = Judged.of("", build_family("fsdp:1", profile, 2))
+    assert judged.wire is not None
+    # stage 1 is rank 1's: to rank 0 go its weights twice, and the gradient of stage 0
+    assert judged.wire.name == "1 to 0"
+    assert (judged.wire.bytes, judged.wire.weight_bytes) == (11e6, 11e6)
+    assert Judged.of("", build_family("1f1b", replace(profile, links=None), 3)).wire is None
+
+
+def test_the_bubble_is_of_the_step() -> None:
+    judged = Judged.of("", build_family("1f1b", Profile((STAGE,) * 2, 2, t_comm=0.0), 4))
+    assert judged.bubble == pytest.approx(1 - 2 * 12.0 / (2 * judged.step))
+
+
+def test_where_it_turns() -> None:
+    """The loser loses at the profile's size, and on the losing side of the turn; then it wins."""
+    choice = find(cluster(between=0.3), 8)
+    best = choice.best
+    assert best is not None
+    turned = 0
+    for other in choice.usable[1:]:
+        words = reasons.turns(other, best)
+        if words is None:
+            assert not other.step_at(1.0) < best.step_at(1.0)
+            continue
+        turned += 1
+        edge = float(words.split("microbatches ")[1].split()[0])
+        beyond, before = (1.2, 0.8) if words.startswith("from") else (0.8, 1.2)
+        assert other.step_at(edge * beyond) < best.step_at(edge * beyond), words
+        assert other.step_at(edge * before) >= best.step_at(edge * before), words
+    assert turned, "no scheme turns on this cluster: the test says nothing"
+
+
+def write(path: Path, profile: Profile) -> Path:
+    path.write_text(json.dumps(dump_profile(profile)))
+    return path
+
+
+def test_the_command_writes_the_best_and_the_table(pipeloom: Command, tmp_path: Path) -> None:
+    source, target = write(tmp_path / "p.json", cluster()), tmp_path / "s.json"
+    words = ["optimize", source, "-m", 8, "--passing", "auto", "--work-limit", 0.05, "-q"]
+    done = pipeloom(*words, "-o", target)
+    assert (done.code, done.err) == (0, "")
+    document = json.loads(target.read_text())
+    assert verify_schedule(document) == []
+    assert "chosen" in done.out
+    answer = pipeloom(*words, "--json").json
+    rows = answer["choice"]["schemes"]
+    assert answer["passing"] == document["passing"]
+    assert rows[0]["scheme"] == answer["choice"]["scheme"]
+    assert rows[0]["step"] == pytest.approx(step_time(parse_schedule(document, "")))
+    for row in rows:
+        assert row["scheme"] in done.out
+        assert row["fits"] is (row["why_not"] is None)
+    assert [line for line in answer["choice"]["reasons"] if line not in done.out] == []
+
+
+def test_nothing_fits_is_answered_with_each_reason(pipeloom: Command, tmp_path: Path) -> None:
+    source = write(tmp_path / "p.json", cluster(device_memory=(1e6,) * 4))
+    words = ["optimize", source, "-m", 4, "--passing", "auto", "--work-limit", 0.05, "-q"]
+    done = pipeloom(*words, "--json")
+    assert done.code == 1
+    assert done.json["status"] == "infeasible"
+    assert [row["fits"] for row in done.json["choice"]["schemes"]] == [False] * 5
+    err = pipeloom(*words, "-o", tmp_path / "s.json").err
+    for row in done.json["choice"]["schemes"]:
+        assert f"{row['scheme']}: {row['why_not']}" in err
+    assert not (tmp_path / "s.json").exists()
+
+
+def test_a_placement_is_not_asked_for(pipeloom: Command, profile: Path) -> None:
+    done = pipeloom("optimize", profile, "-m", 4, "--passing", "auto", "--placement", "v")
+    assert done.code == 2
+    assert "--placement" in done.err
+
+
+def test_fewer_stages_than_ranks(pipeloom: Command, tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(profile_document(ranks=4, num_stages=2)))
+    words = ["optimize", path, "-m", 4, "--passing", "auto", "--work-limit", 0.05, "-q", "--json"]
+    done = pipeloom(*words)
+    assert done.code == 0
+    rows = {row["scheme"]: row for row in done.json["choice"]["schemes"]}
+    assert rows["activations"]["why_not"] == "2 stage(s) are fewer than 4 ranks"
+
+
+def test_where_nothing_takes_any_time() -> None:
+    nothing = StageProfile(0.0, 0.0, 0.0, 0.0, 0.0)
+    choice = find(Profile((nothing,) * 2, 2), 2)
+    assert isinstance(choice, Choice)
+    assert "chosen" in reasons.text(choice)
+
+
+def test_islands_are_explained_too(pipeloom: Command, tmp_path: Path) -> None:
+    """Rank 0's stages are asked for by microbatch as well: the answer was an IndexError."""
+    fast = cluster(replace(STAGE, weight_bytes=6e6, grad_bytes=6e6), 0.18)
+    source = write(tmp_path / "p.json", replace(fast, memory_limit=(450.0,) * 4))
+    words = ["optimize", source, "-m", 8, "--passing", "auto", "--work-limit", 0.05, "-q"]
+    done = pipeloom(*words, "--explain", "--json")
+    assert done.code == 0
+    assert done.json["choice"]["scheme"] == "weights-inside:2"
+    explained = done.json["explanation"]
+    assert explained["bound"]["value"] == done.json["lower_bound"]
+    assert all(change["cost"] is None for change in explained["changes"])
