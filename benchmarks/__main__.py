@@ -13,6 +13,7 @@ from . import (
     receives,
     runtime_overhead,
     simulator,
+    slow_link,
     table5,
     table8,
     weipipe,
@@ -26,6 +27,7 @@ BENCHMARKS: dict[str, Callable[[list[str]], int]] = {
     "weipipe": weipipe.main,
     "receives": receives.main,
     "runtime_overhead": runtime_overhead.main,
+    "slow_link": slow_link.main,
     "random_instances": random_instances.main,
     "frontier": frontier.main,
 }

@@ -41,11 +41,20 @@ def ring_routes(ranks: int, timeout: float) -> Routes:
 
 
 def probe_links(
-    transport: Transport, size: int, repeats: int, device: torch.device
+    transport: Transport,
+    size: int,
+    repeats: int,
+    device: torch.device,
+    pairs: Sequence[tuple[int, int]] | None = None,
 ) -> list[LinkSamples]:
-    """One pair of neighbours after the other; all ranks call it, the lower of a pair measures."""
+    """One pair after the other; all ranks call it, the lower of a pair measures.
+
+    ``pairs``: (lower, higher) ranks; all neighbours where None.
+    """
     found = []
-    for a, b in ring(transport.size) if transport.size > 1 else []:
+    if pairs is None:
+        pairs = ring(transport.size) if transport.size > 1 else []
+    for a, b in pairs:
         transport.barrier()
         if transport.rank not in (a, b):
             continue
@@ -91,9 +100,9 @@ def _finish(device: torch.device) -> None:
 
 def links_of(samples: Sequence[LinkSamples]) -> Links:
     """One link for all pairs, and those whose delay is another by more than a factor of ``ALIKE``."""
-    common = _link(samples)
+    common = link_of(samples)
     size = samples[0].size
-    measured = [(sample.ranks, _link([sample])) for sample in samples]
+    measured = [(sample.ranks, link_of([sample])) for sample in samples]
     pairs = [
         (*ranks, link)
         for ranks, link in measured
@@ -102,7 +111,7 @@ def links_of(samples: Sequence[LinkSamples]) -> Links:
     return Links(common, tuple(pairs))
 
 
-def _link(samples: Sequence[LinkSamples]) -> Link:
+def link_of(samples: Sequence[LinkSamples]) -> Link:
     """Latency and bandwidth by which small and large messages take their median times."""
     latency = statistics.median(t for sample in samples for t in sample.small)
     large = statistics.median(t for sample in samples for t in sample.large)

@@ -1,0 +1,140 @@
+"""One configuration: its links measured, its schemes predicted and trained side by side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pipeloom.compiler import compile_schedule
+from pipeloom.ir.files import dump_program
+from pipeloom.ir.links import Links, Sharing
+from pipeloom.ir.profile import Profile
+from pipeloom.ir.profile_format import dump_profile
+from pipeloom.runtime.link_probe import LinkSamples, link_of
+
+from .configurations import Configuration
+from .measuring import Measured, measured
+from .network import namespaces
+from .prediction import fully_sharded, predicted, wires
+from .schemes import Candidate, best_of_each
+from .sharded import TrainSharded
+from .training import Probe, Train
+from .workers import run_tasks
+
+PROBE_BYTES, PROBES = 400_000, 9
+ALLOWED = 0.15  # by how much a prediction may miss what is measured
+LOSSES = 1e-4  # relative: float32 sums in another order
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Each scheme is trained ``rounds`` times, in turn with the others, for ``steps`` steps, of which
+    the first ``warmup`` do not count; ``timeout`` seconds for all of a configuration."""
+
+    steps: int = 7
+    warmup: int = 2
+    rounds: int = 2
+    timeout: float = 600.0
+
+
+def run(configuration: Configuration, settings: Settings) -> dict[str, Any]:
+    """What is recorded of one configuration."""
+    with namespaces(configuration.ring) as names:
+        [samples] = run_tasks(names, [Probe(PROBE_BYTES, PROBES)], settings.timeout)
+        profile = configuration.profile(ring_links([s for row in samples for s in row]))
+        candidates = best_of_each(profile, configuration.microbatches)
+        tasks = _tasks(configuration, candidates, settings.steps)
+        answers = run_tasks(names, tasks * settings.rounds, settings.timeout)
+    runs = [measured(answers[i :: len(tasks)], settings.warmup) for i in range(len(tasks))]
+    return _result(configuration, profile, candidates, runs)
+
+
+def ring_links(samples: Sequence[LinkSamples]) -> Links:
+    """Each link between neighbours as it was measured; they share a ring."""
+    pairs = [(*sample.ranks, link_of([sample])) for sample in samples]
+    fastest = max((link for _, _, link in pairs), key=lambda link: link.gigabytes_per_second)
+    return Links(fastest, tuple(pairs), Sharing.RING)
+
+
+def _tasks(
+    configuration: Configuration, candidates: Sequence[Candidate], steps: int
+) -> list[Train | TrainSharded]:
+    """The candidates in turn, then torch's own."""
+    t_f, t_b, t_w = configuration.times
+    model, ranks = configuration.model, configuration.ring.ranks
+    programs = [dump_program(compile_schedule(c.schedule)) for c in candidates]
+    forward, backward = (t_f,) * ranks, (t_b + t_w,) * ranks
+    return [
+        *(Train(program, model, steps) for program in programs),
+        TrainSharded(model, forward, backward, configuration.microbatches, steps),
+    ]
+
+
+def _result(
+    configuration: Configuration,
+    profile: Profile,
+    candidates: Sequence[Candidate],
+    runs: Sequence[Measured],
+) -> dict[str, Any]:
+    times = [predicted(c.schedule) for c in candidates]
+    rows = [
+        {"kind": c.kind, "schedule": c.name, **_row(time, run), "planned_wires": wires(c.schedule)}
+        for c, time, run in zip(candidates, times, runs, strict=False)
+    ]
+    torch = _row(fully_sharded(profile, configuration.microbatches), runs[-1])
+    model = configuration.model
+    return {
+        "name": configuration.name,
+        "model": {
+            key: getattr(model, key)
+            for key in ("layers", "width", "heads", "context", "microbatch")
+        },
+        "microbatches": configuration.microbatches,
+        "times_ms": configuration.times,
+        "ring": asdict(configuration.ring),
+        "activation_bytes": configuration.activation_bytes,
+        "stage_bytes": [s.weight_bytes for s in profile.stages],
+        "links": dump_profile(profile)["links"],
+        "schemes": [*rows, {"kind": "fully_shard", "schedule": "torch", **torch}],
+        "auto": min(rows, key=lambda row: row["predicted_ms"])["kind"],
+        "winner": min(rows, key=lambda row: row["measured_ms"])["kind"],
+    }
+
+
+def _row(time: float, run: Measured) -> dict[str, Any]:
+    return {
+        "predicted_ms": time,
+        "measured_ms": run.step_ms,
+        "error": time / run.step_ms - 1,
+        "least_ms": run.least_ms,
+        "most_ms": run.most_ms,
+        "losses": run.losses,
+        "wires": run.wires,
+    }
+
+
+def faults(result: Mapping[str, Any]) -> list[str]:
+    """What a configuration's result should not be, in words."""
+    found = [
+        f"{row['schedule']}: predicted {row['predicted_ms']:.0f} ms, measured {row['measured_ms']:.0f}"
+        for row in result["schemes"]
+        if abs(row["error"]) > ALLOWED
+    ]
+    first = result["schemes"][0]
+    found += [
+        f"{row['schedule']}: losses are not those of {first['schedule']}"
+        for row in result["schemes"]
+        if not allclose(row["losses"], first["losses"])
+    ]
+    if result["auto"] != result["winner"]:
+        found.append(f"auto picks {result['auto']}, {result['winner']} is faster")
+    return [f"{result['name']}: {fault}" for fault in found]
+
+
+def allclose(losses: Sequence[float], others: Sequence[float]) -> bool:
+    """Equal but for the order in which float32 sums are made."""
+    return len(losses) == len(others) and all(
+        math.isclose(a, b, rel_tol=LOSSES) for a, b in zip(losses, others, strict=True)
+    )
