@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import Any
 
@@ -9,14 +10,18 @@ import numpy as np
 import pytest
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.files import dump_profile
+from pipeloom.ir.files import dump_profile, dump_schedule
 from pipeloom.ir.links import Link, Links, Sharing
 from pipeloom.ir.plain_network import read_network
 from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.ir.profile_format import parse_profile
 from pipeloom.ir.reading import Reader
+from pipeloom.ir.replay import step_time
 from pipeloom.ir.traffic import over_wires
+from pipeloom.ir.verify import verify_schedule
 from pipeloom.ir.wires import in_turn
+from pipeloom.solver.families import build_family
+from tests.families import families_of
 
 RING = Sharing.RING
 SLOW = Link(4.0, 0.5)
@@ -149,3 +154,19 @@ def test_bytes_over_a_ring_add_up_on_each_wire() -> None:
     wide[0, 2], wide[1, 2] = 5.0, 7.0
     four = Profile(stage, 4, links=Links(Link(0, 1), shared=RING))
     assert over_wires(four, wide) == {"0 to 1": 5.0, "1 to 2": 12.0}
+
+
+@pytest.mark.parametrize("name", families_of(4))
+@pytest.mark.parametrize(
+    "shared", [*Sharing, (((0, 1), (2, 3), (3, 0)), ((1, 0), (0, 1)))], ids=str
+)
+def test_every_family_is_valid_whatever_shares_wires(name: str, shared: Any) -> None:
+    """On uneven stages, over links slow enough that transfers do wait."""
+    stages = tuple(
+        StageProfile(1.0 + s % 2, 1.1, 0.9, activation_bytes=1e6, weight_bytes=2e6, grad_bytes=1e6)
+        for s in range(4)
+    )
+    links = Links(Link(0.1, 2.0), ((1, 2, Link(0.3, 0.7)),), shared)
+    schedule = build_family(name, Profile(stages, 4, links=links), 6, memory_limit=math.inf)
+    assert verify_schedule(dump_schedule(schedule)) == []
+    assert step_time(schedule) > 0
