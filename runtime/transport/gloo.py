@@ -2,7 +2,8 @@
 
 A send completes only once its receive is posted, whatever its size, and a message goes to the
 receive with its tag, in any order; ``is_completed`` stays False until ``wait``. So each channel
-numbers its messages and uses the number as the tag.
+numbers its messages and uses the number as the tag. Short messages between ranks of one machine
+take another way (:mod:`.short`); both ends tell by the size, so that each way keeps its own order.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from . import Routes
+from . import Handle, Routes
 from .group import GroupTransport
+from .short import SHORT, links
 
 TAGS = 1 << 30
 
@@ -41,16 +43,26 @@ class GlooTransport(GroupTransport):
         # tag 0 belongs to the pings of clock_offset
         self._sent: dict[int, int] = defaultdict(lambda: 1)
         self._received: dict[int, int] = defaultdict(lambda: 1)
+        self._links = links(self.rank, routes.channels, self.timeout, self.gather)
 
-    def send(self, tensor: Tensor, peer: int) -> GlooHandle:
+    def send(self, tensor: Tensor, peer: int) -> Handle:
+        if peer in self._links and 0 < tensor.nbytes <= SHORT:
+            return self._links[peer].send(tensor)
         tag = self._sent[peer]
         self._sent[peer] = tag % TAGS + 1
         return GlooHandle(self.group.send([tensor], peer, tag), tensor, self.timeout)
 
-    def recv(self, buffer: Tensor, peer: int) -> GlooHandle:
+    def recv(self, buffer: Tensor, peer: int) -> Handle:
+        if peer in self._links and 0 < buffer.nbytes <= SHORT:
+            return self._links[peer].recv(buffer)
         tag = self._received[peer]
         self._received[peer] = tag % TAGS + 1
         return GlooHandle(self.group.recv([buffer], peer, tag), buffer, self.timeout)
 
     def release(self, buffer: Tensor) -> None:
         pass
+
+    def close(self) -> None:
+        for link in self._links.values():
+            link.close()
+        super().close()

@@ -1,0 +1,214 @@
+"""Short messages between ranks of one machine: one packet over a Unix socket, no thread, no handshake.
+
+Gloo wakes a thread on either side and asks for the receive before it sends, which costs more than
+an op of the runtime itself. A packet is copied into the kernel when it is sent, and out of it when
+it is waited for::
+
+    send: ── packet ──▶ socket             recv: posted ─ posted ─ posted
+          (full: a thread waits)           wait: read into the first, the second, ... until its own
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import socket
+import struct
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from torch import Tensor
+
+SHORT = 1 << 16  # bytes; above it Gloo's threads pay, for they move a message while an op runs
+NAMESPACES = ("net", "mnt")
+
+
+class Sent:
+    """A packet that the kernel has."""
+
+    def wait(self) -> None:
+        pass
+
+
+_SENT = Sent()
+
+
+class _Kept:
+    """A packet that found the socket full, and is its thread's."""
+
+    __slots__ = ("_done", "_error", "tensor")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self._done, self._error = threading.Event(), ""
+
+    @property
+    def done(self) -> bool:
+        return self._done.is_set()
+
+    def wait(self) -> None:
+        self._done.wait()
+        if self._error:
+            raise ConnectionError(self._error)
+
+    def end(self, error: str = "") -> None:
+        self._error = error
+        self._done.set()
+
+
+class _Posted:
+    """A receive; packets fill receives in the order in which they were posted."""
+
+    __slots__ = ("buffer", "came", "link")
+
+    def __init__(self, link: Link, buffer: Tensor) -> None:
+        self.link, self.buffer, self.came = link, buffer, False
+
+    def wait(self) -> None:
+        while not self.came:
+            self.link.read()
+
+
+class Link:
+    """Both directions between this rank and ``peer``."""
+
+    def __init__(self, connection: socket.socket, peer: int, timeout: timedelta) -> None:
+        self._connection, self._peer = connection, peer
+        self._milliseconds = timeout.total_seconds() * 1e3
+        limit = struct.pack("ll", int(timeout.total_seconds()), timeout.microseconds)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * SHORT)  # as far as allowed
+        self._posted: deque[_Posted] = deque()
+        self._kept: SimpleQueue[_Kept | None] = SimpleQueue()
+        self._last: _Kept | None = None
+        self._thread: threading.Thread | None = None
+
+    def send(self, tensor: Tensor) -> Sent | _Kept:
+        if self._last is None or self._last.done:
+            try:
+                self._connection.send(_bytes(tensor), socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                pass
+            else:
+                return _SENT
+        return self._keep(tensor)
+
+    def recv(self, buffer: Tensor) -> _Posted:
+        posted = _Posted(self, buffer)
+        self._posted.append(posted)
+        return posted
+
+    def read(self) -> None:
+        """Waits for the next packet. Raises TimeoutError, ConnectionError."""
+        posted = self._posted[0]
+        into = _bytes(posted.buffer)
+        try:
+            size = self._connection.recv_into(into, 0, socket.MSG_TRUNC)
+        except BlockingIOError:
+            raise TimeoutError(self._timed_out("recv")) from None
+        if size == 0:
+            raise ConnectionError(f"connection closed by peer, rank {self._peer}")
+        if size != len(into):
+            raise ConnectionError(f"a message of {size} bytes came, expected {len(into)}")
+        posted.came = True
+        self._posted.popleft()
+
+    def close(self) -> None:
+        self._kept.put(None)
+        if self._thread is not None:
+            self._thread.join()
+        self._connection.close()
+
+    def _keep(self, tensor: Tensor) -> _Kept:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._send_kept, daemon=True)
+            self._thread.start()
+        self._last = _Kept(tensor)
+        self._kept.put(self._last)
+        return self._last
+
+    def _send_kept(self) -> None:
+        while (kept := self._kept.get()) is not None:
+            try:
+                self._connection.send(_bytes(kept.tensor))
+            except BlockingIOError:
+                kept.end(self._timed_out("send"))
+            except OSError as error:
+                kept.end(str(error))
+            else:
+                kept.end()
+
+    def _timed_out(self, what: str) -> str:
+        return f"Timed out waiting {self._milliseconds:.0f}ms for {what} operation to complete"
+
+
+def links(
+    rank: int,
+    channels: Iterable[tuple[int, int]],
+    timeout: timedelta,
+    gather: Callable[[Any], list[Any]],
+) -> dict[int, Link]:
+    """This rank's links, by peer: to those on its machine that it has a channel with.
+
+    Every rank calls it; ``gather`` gives all ranks what each one passed.
+    """
+    with tempfile.TemporaryDirectory(prefix="pipeloom-") as folder:
+        path = str(Path(folder, str(rank)))
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            where = _machine()
+            if where is not None:
+                listener.bind(path)
+                listener.listen(socket.SOMAXCONN)
+            rows = gather((where, path))
+            near = {
+                peer
+                for peer, (other, _) in enumerate(rows)
+                if other == where is not None
+                and ((rank, peer) in channels or (peer, rank) in channels)
+            }
+            found = {peer: _called(rows[peer][1], rank) for peer in near if peer < rank}
+            for _ in [peer for peer in near if peer > rank]:
+                connection, _address = listener.accept()
+                found[int(connection.recv(16))] = connection
+            gather(None)  # nobody removes its folder before all have connected
+    return {peer: Link(connection, peer, timeout) for peer, connection in found.items()}
+
+
+def _called(path: str, rank: int) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    connection.connect(path)
+    connection.send(str(rank).encode())
+    return connection
+
+
+def _machine() -> tuple[object, ...] | None:
+    """The same for processes that reach each other's sockets over one kernel; None if unknown.
+
+    Processes in network namespaces of their own are apart on purpose, as over a slowed link.
+    """
+    if sys.platform != "linux":
+        return None
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+        return (boot, os.getuid(), *(Path(f"/proc/self/ns/{n}").stat().st_ino for n in NAMESPACES))
+    except OSError:
+        return None
+
+
+def _bytes(tensor: Tensor) -> Any:
+    """The tensor's memory, without a copy; it must outlive what is returned."""
+    return _array(tensor.nbytes).from_address(tensor.data_ptr())
+
+
+@cache
+def _array(size: int) -> Any:
+    return ctypes.c_char * size
