@@ -25,6 +25,7 @@ TRANSFORMER_TOO = ("attention_teraflops", "memory_gigabytes_per_second", "recomp
 CLUSTER = ("ranks", "island", "inside", "between")
 """What describes islands of ranks: counts, then gigabytes a second."""
 LEAST_NUMBER, MOST_NUMBER = 1e-6, 10**9
+MOST_CALCULATED_RANKS = 512
 FAMILY_EXAMPLES = "gpipe, 1f1b, interleaved-1f1b:2, zb-h1, zb-h2"
 
 
@@ -176,10 +177,11 @@ def _described_value(key: str, word: str, counted: bool) -> float:
         return float(word)
     value = _integer(word) if counted else _number(word)
     least = 1 if counted else 0.0 if key == "latency" else LEAST_NUMBER
-    if value is None or not least <= value <= MOST_NUMBER:
+    most = MOST_CALCULATED_RANKS if key == "ranks" else MOST_NUMBER
+    if value is None or not least <= value <= most:
         kind = "whole number" if counted else "number"
         raise argparse.ArgumentTypeError(
-            f"{key}: expected a {kind} from {least:g} to {MOST_NUMBER:g}, got {word!r}"
+            f"{key}: expected a {kind} from {least:g} to {most:g}, got {word!r}"
         )
     return value
 

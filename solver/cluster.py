@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations, permutations
+from itertools import combinations, product
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.links import Groups, Link, Links
@@ -29,9 +29,9 @@ def _cards(ranks: int, size: int) -> Groups:
     """For each island the pairs that lead out of it, and those that lead into it."""
     if size == ranks:
         return ()
-    across = [(a, b) for a, b in permutations(range(ranks), 2) if a // size != b // size]
-    return tuple(
-        tuple(pair for pair in across if pair[end] // size == island)
-        for island in range(ranks // size)
-        for end in (0, 1)
-    )
+    groups: list[tuple[tuple[int, int], ...]] = []
+    for first in range(0, ranks, size):
+        island = range(first, first + size)
+        others = [rank for rank in range(ranks) if rank not in island]
+        groups += [tuple(product(island, others)), tuple(product(others, island))]
+    return tuple(groups)
