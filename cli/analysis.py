@@ -52,6 +52,7 @@ class Scheme:
         self._profile, self._microbatches = profile, microbatches
         self.objective = objective
         self.schedule = self._build(profile)
+        self._costs: dict[float, float] = {}
 
     def _build(self, profile: Profile) -> Schedule:
         return build_family(
@@ -152,6 +153,11 @@ class Scheme:
 
         The period is taken for the time of a step between others, without a barrier.
         """
+        if size not in self._costs:
+            self._costs[size] = self._cost(size)
+        return self._costs[size]
+
+    def _cost(self, size: float) -> float:
         problem = self.schedule.problem
         scaled = replace(problem, profile=enlarged(problem.profile, size))
         schedule = replace(self.schedule, problem=scaled, timing=None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from .ops import OpKind
@@ -40,21 +40,24 @@ def footprint(program: Program) -> Footprint:
     timing, profile = schedule.timing, schedule.problem.profile
     assert timing is not None, "the compiler times the schedule"
 
+    homes, earlier = owned(schedule), previous(schedule.transfers)
+
     def summed(size_of: Callable[[int], float]) -> tuple[float, ...]:
-        return tuple(sum(map(size_of, stages)) for stages in owned(schedule))
+        return tuple(sum(map(size_of, stages)) for stages in homes)
 
     return Footprint(
         timing.peak_memory,
         summed(lambda s: size(profile, TravelKind.WEIGHT, s)),
         summed(lambda s: size(profile, TravelKind.GRADIENT, s)),
         summed(lambda s: _optimizer(profile.stages[s])),
-        tuple(_passing(program, rank) for rank in range(profile.ranks)),
+        tuple(_passing(program, rank, set(mine), earlier) for rank, mine in enumerate(homes)),
     )
 
 
-def _passing(program: Program, rank: int) -> float:
-    weights, gradient = _at_work(program.schedule, rank)
-    return _buffers(program, rank) + weights + max(gradient, _kept(program, rank))
+def _passing(program: Program, rank: int, mine: set[int], earlier: Sequence[int | None]) -> float:
+    """Beside the stages that the rank owns, ``mine``; ``earlier``: each transfer's one before it."""
+    weights, gradient = _at_work(program.schedule, rank, mine)
+    return _buffers(program, rank) + weights + max(gradient, _kept(program, rank, mine, earlier))
 
 
 _KINDS = {TensorKind.WEIGHT: TravelKind.WEIGHT, TensorKind.GRADIENT: TravelKind.GRADIENT}
@@ -70,12 +73,11 @@ def _buffers(program: Program, rank: int) -> float:
     )
 
 
-def _at_work(schedule: Schedule, rank: int) -> tuple[float, float]:
+def _at_work(schedule: Schedule, rank: int, mine: set[int]) -> tuple[float, float]:
     """The largest weights, and the largest gradient, of the stages run but not owned."""
     if not schedule.transfers:
         return 0.0, 0.0
-    mine = owned(schedule)[rank]
-    foreign = {op.stage for op in schedule.ops(rank)} - set(mine)
+    foreign = {op.stage for op in schedule.ops(rank)} - mine
     profile = schedule.problem.profile
     weights, gradient = (
         max((size(profile, kind, s) for s in foreign), default=0.0) for kind in TravelKind
@@ -83,14 +85,13 @@ def _at_work(schedule: Schedule, rank: int) -> tuple[float, float]:
     return weights, gradient
 
 
-def _kept(program: Program, rank: int) -> float:
+def _kept(program: Program, rank: int, mine: set[int], earlier: Sequence[int | None]) -> float:
     """The most that the rank keeps, at one time, of sums that are not in a D's buffer.
 
     A sum is there from the first op that adds to a stage's gradient while no D of it is, until a D comes and
     takes it over; where D sets out from this rank the sum itself is what leaves.
     """
     schedule = program.schedule
-    earlier, mine = previous(schedule.transfers), set(owned(schedule)[rank])
     kept: set[int] = set()
     leaving: set[Tensor] = set()
     here: set[int] = set()  # stages whose D is
