@@ -5,9 +5,11 @@ for nothing but what they need: then the owner of stage 0, whichever rank it is,
 when the first weights set out, and the makespan is the time at which the last op ends.
 
 Of its n microbatches, a rank runs no op of stage k or a later one, nor any B or W, before the weights
-of the stages 0 .. k have come to it. Let A be when the last of them has. What it can have run by then
-is n times the F's of the stages below the one that came last, so that it ends no earlier than
-A + n (T - sum of T_F below k), T the sum of T_F + T_B + T_W.
+of the stages 0 .. k have come to it. Let A be when the last of them has. What it can have run by then are
+F's of the stages below the one that came last. All of them are n times the sum of T_F below k; and as no B
+has given memory back, those of a microbatch that has come to stage a hold the sum of M_B below a, so that they are
+at most the memory limit times the largest ratio of a sum of T_F to a sum of M_B below any a <= k. With E_k the
+lesser of the two, the rank ends no earlier than A + n T - E_k, T the sum of T_F + T_B + T_W.
 
 Messages that leave (or reach) a rank at one time occupy different wires: ``ways`` is the size of a
 set of wires of which each of them occupies one, hence at least their number. A transfer of the weights
@@ -40,6 +42,8 @@ from pipeloom.ir.schedule import TravelKind
 from pipeloom.ir.travel import delay_matrix
 from pipeloom.ir.wires import occupied
 
+from .chain import ROUNDING
+
 
 def arrivals(problem: Problem) -> float:
     """The best of the three arguments; 0 where they do not apply."""
@@ -58,10 +62,23 @@ def arrivals(problem: Problem) -> float:
 def _ends(problem: Problem, chosen: IntArray, least: int) -> float:
     """When the last of the ``chosen`` ranks ends, of which each has ``least`` microbatches or more."""
     ranks = np.flatnonzero(chosen)
-    durations = Costs.of(problem).durations[:3]
-    rest = least * (durations.sum() - np.append(0.0, np.cumsum(durations[0])[:-1]))
+    costs = Costs.of(problem)
+    rest = least * costs.durations[:3].sum() - _early(costs, least, float(costs.limit[ranks].max()))
     first = max(_distance(problem, ranks), _spread(problem, len(ranks)))
     return float(max(rest[0] + first, np.max(rest + _received(problem, ranks))))
+
+
+def _early(costs: Costs, microbatches: int, limit: float) -> FloatArray:
+    """By stage k: the most that F's of the stages below can take before any B, shape (S,)."""
+    times, held = (np.append(0.0, np.cumsum(row)[:-1]) for row in (costs.durations[0], costs.m_b))
+    everything: FloatArray = microbatches * times
+    if np.isinf(limit):
+        return everything
+    rates = np.divide(times, held, out=np.full(len(times), np.inf), where=held > 0)
+    rates[times == 0] = 0.0
+    best = np.maximum.accumulate(rates)
+    within = np.multiply(best, limit * (1 + ROUNDING), out=everything.copy(), where=best < np.inf)
+    return np.minimum(everything, within)
 
 
 def _distance(problem: Problem, ranks: IntArray) -> float:

@@ -61,6 +61,7 @@ def optimize(
     progress: Listener | None = None,
     should_stop: Callable[[], bool] | None = None,
     memory: Memory | None = None,
+    by_step: bool = False,
 ) -> Schedule:
     """The best schedule found within ``time_limit`` seconds, and how good it is known to be.
 
@@ -71,7 +72,9 @@ def optimize(
     Stops at once where cost and lower bound meet (``status`` optimal). A keyboard interrupt, or
     ``should_stop`` turning true, returns the best so far. ``progress`` is called on every
     improvement and about once a second. ``memory`` says what a schedule holds in all; where weights
-    travel it is held against ``device_memory``. Raises InfeasibleError where no schedule keeps the memory
+    travel it is held against ``device_memory``. ``by_step``: there, schedules are compared by their step
+    where iterations follow each other (:func:`pipeloom.ir.replay.step_time`), not by the objective, which the
+    report is about all the same. Raises InfeasibleError where no schedule keeps the memory
     limit, or where weights travel none was found that fits on the devices, InputError for a
     placement or a solver that is not known.
     """
@@ -80,7 +83,8 @@ def optimize(
     bound = next(lower_bounds(problem))
     best = Incumbent(problem, bound, time_limit, progress, should_stop, work_limit=work)
     if problem.placement.passing is Passing.WEIGHTS:
-        return pass_weights(best, solver, seed, memory)
+        search = WeightSearch(best, memory, by_step)
+        return pass_weights(best, search, solver, seed)
     best.offer(one_at_a_time(problem), "one-at-a-time")
     with suppress(KeyboardInterrupt):  # the best so far is what the user asked for
         _PORTFOLIOS.get(solver, partial(exactly, solver=solver))(best, seed)
@@ -100,9 +104,8 @@ def _check(problem: Problem, solver: str) -> None:
         )
 
 
-def pass_weights(best: Incumbent, solver: str, seed: int, memory: Memory | None) -> Schedule:
+def pass_weights(best: Incumbent, search: WeightSearch, solver: str, seed: int) -> Schedule:
     """The best schedule in which weights travel, under the bounds in closed form."""
-    search = WeightSearch(best, memory)
     search.first()
     with suppress(KeyboardInterrupt):  # as for activations
         bound(best)

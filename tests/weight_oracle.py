@@ -1,17 +1,18 @@
 """The least makespan of a tiny instance where weights travel, over everything that could decide it.
 
-For tests alone, without memory limits. All owners, all ways in which copies could pass the other
-ranks, all orders of the transfers on the wires. On a rank the ops are then one machine's with release
-times and precedence, where taking what was released first, of what may run, is optimal (Lawler, 1973). D's
-travel on what weights leave free: nothing waits for them.
+For tests alone. All owners, all ways in which copies could pass the other ranks, all orders of the
+transfers on the wires, all orders of a rank's ops that keep its memory limit. D's travel on what weights
+leave free: nothing waits for them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import permutations, product
 
 from pipeloom.ir.problem import Problem
+from pipeloom.ir.profile import StageProfile
 from pipeloom.ir.schedule import TravelKind
 from pipeloom.ir.travel import delay_matrix
 
@@ -79,18 +80,55 @@ def _arrivals(
 
 
 def _end(problem: Problem, rank: int, came: dict[tuple[int, int], float]) -> float:
-    """When the rank's last op ends at the earliest."""
+    """When the rank's last op ends at the earliest; infinite where its memory admits no order."""
     number = problem.placement.owners.count(rank)
-    stages = problem.profile.stages
-    ready, ops = 0.0, []
-    for s, stage in enumerate(stages):
-        ready = max(ready, came[s, rank])
-        ops.append((ready, stage.t_f))
-        ready += stage.t_f
-    for stage in reversed(stages):
-        ops += [(ready, stage.t_b), (ready + stage.t_b, stage.t_w)]
-        ready += stage.t_b
-    clock = 0.0
-    for release, duration in sorted(ops * number, key=lambda op: op[0]):
-        clock = max(clock, release) + duration
-    return clock
+    arrived = tuple(came[s, rank] for s in range(problem.stages))
+    return _least_end(problem.profile.stages, problem.memory_limit[rank], number, arrived)
+
+
+Place = tuple[int, int]  # of a microbatch: how many of its F's and B's have run, how many W's
+
+
+@cache
+def _least_end(
+    stages: tuple[StageProfile, ...], limit: float, number: int, arrived: tuple[float, ...]
+) -> float:
+    """By the earliest time at which each set of ops can be done: nothing else of the past matters."""
+    last = (2 * len(stages), len(stages))
+    earliest: dict[tuple[Place, ...], float] = {((0, 0),) * number: 0.0}
+    for _ in range(3 * len(stages) * number):
+        further: dict[tuple[Place, ...], float] = {}
+        for places, clock in earliest.items():
+            for i, place in enumerate(places):
+                for after, start, duration in _next(stages, place, clock, arrived):
+                    moved = tuple(sorted((*places[:i], after, *places[i + 1 :])))
+                    started = (*places[:i], (place[0] + 1, place[1]), *places[i + 1 :])
+                    if place[0] < len(stages) and _held(stages, started) > limit * (1 + 1e-9):
+                        continue
+                    end = start + duration
+                    further[moved] = min(end, further.get(moved, float("inf")))
+        earliest = further
+    return earliest.get((last,) * number, float("inf"))
+
+
+def _next(
+    stages: tuple[StageProfile, ...], place: Place, clock: float, arrived: tuple[float, ...]
+) -> Iterator[tuple[Place, float, float]]:
+    """What a microbatch can run next: its place then, when it starts, how long it takes."""
+    (done, written), number = place, len(stages)
+    if done < number:
+        yield (done + 1, written), max(clock, arrived[done]), stages[done].t_f
+    elif done < 2 * number:
+        yield (done + 1, written), clock, stages[2 * number - 1 - done].t_b
+    if written < done - number:
+        yield (done, written + 1), clock, stages[number - 1 - written].t_w
+
+
+def _held(stages: tuple[StageProfile, ...], places: Sequence[Place]) -> float:
+    """The activations of microbatches at their places."""
+    total, number = 0.0, len(stages)
+    for done, written in places:
+        back = max(0, done - number)
+        total += sum(stage.m_b for stage in stages[: min(done, number) - back])
+        total += sum(stages[number - 1 - k].m_w for k in range(written, back))
+    return total

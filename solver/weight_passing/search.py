@@ -44,11 +44,11 @@ DIGITS = 9
 
 @dataclass(frozen=True, slots=True, order=True)
 class Merit:
-    """Less is better; the first that differs counts."""
+    """Less is better; the first that differs counts. ``tie``: the step's time, or by steps the cost."""
 
     excess: float
     cost: float
-    step: float
+    tie: float
     bytes: float
     held: float
 
@@ -66,12 +66,13 @@ def owners(problem: Problem) -> tuple[int, ...]:
 class WeightSearch:
     """Tries choices, each once, and gives the best schedule to the incumbent.
 
-    ``memory`` is asked where the profile has ``device_memory``.
+    ``memory`` is asked where the profile has ``device_memory``; ``by_step``: schedules are compared by
+    the steady time of a step, not by the problem's objective.
     """
 
-    def __init__(self, best: Incumbent, memory: Memory | None) -> None:
+    def __init__(self, best: Incumbent, memory: Memory | None, by_step: bool = False) -> None:
         self._best, self._problem = best, best.problem
-        self._memory = memory
+        self._memory, self._by_step = memory, by_step
         self._choices = Choices(best.problem)
         self._merits: dict[Choice, Merit] = {}
         self._least: tuple[Merit, Schedule] | None = None
@@ -89,7 +90,7 @@ class WeightSearch:
         """Until time or work is up, or the best is proven and nothing near it is better."""
         for start in self._starts(np.random.default_rng(seed)):
             self._descend(start)
-            if self._best.closed or self._best.exhausted:
+            if (self._best.closed and not self._by_step) or self._best.exhausted:
                 return
 
     def _starts(self, rng: np.random.Generator) -> Iterator[Choice]:
@@ -176,14 +177,18 @@ class WeightSearch:
         timing = schedule.timing
         assert timing is not None
         excess = max(0.0, *self._lacks(schedule))
-        cost = round(timing.cost(self._problem.objective) / self._unit, DIGITS)
+        cost = self._rounded(timing.cost(self._problem.objective))
         least = self._least[0] if self._least else NONE
         step = 0.0  # it matters, and is played, only where nothing costs less
-        if excess <= 0 and (least.excess > 0 or cost <= least.cost):
-            step = round(step_time(schedule) / self._unit, DIGITS)
+        if self._by_step or (excess <= 0 and (least.excess > 0 or cost <= least.cost)):
+            step = self._rounded(step_time(schedule))
             self._best.spend(PLAYING * schedule.num_ops)
+        first, second = (step, cost) if self._by_step else (cost, step)
         bytes_ = float(traffic(schedule).sum())
-        return Merit(excess, cost, step, bytes_, max(timing.peak_memory))
+        return Merit(excess, first, second, bytes_, max(timing.peak_memory))
+
+    def _rounded(self, cost: float) -> float:
+        return round(cost / self._unit, DIGITS)
 
     def _lacks(self, schedule: Schedule) -> FloatArray:
         """How much more each rank has to hold than its device can, shape (P,)."""

@@ -23,10 +23,11 @@ def make(
     microbatches: int,
     links: Links | None,
     t_comm: float = 0.0,
+    limit: float | None = None,
 ) -> Problem:
     profile = Profile(tuple(stages), ranks, t_comm=t_comm, links=links)
     placement = Placement.round_robin(ranks, microbatches)
-    return Problem(profile, microbatches, placement, profile.limit_from(None), Objective.MAKESPAN)
+    return Problem(profile, microbatches, placement, profile.limit_from(limit), Objective.MAKESPAN)
 
 
 @st.composite
@@ -34,7 +35,7 @@ def tiny(draw: st.DrawFn) -> Problem:
     ranks, most = draw(st.sampled_from([(2, 3), (3, 2), (4, 1)]))
     number = draw(st.integers(1, most))
     stages = [
-        StageProfile(*draw(st.tuples(TIMES, TIMES, TIMES)), weight_bytes=1e6 * draw(TIMES))
+        StageProfile(*draw(st.tuples(TIMES, TIMES, TIMES, TIMES)), weight_bytes=1e6 * draw(TIMES))
         for _ in range(number)
     ]
     link = st.builds(Link, TIMES, st.sampled_from([0.5, 1.0]))
@@ -43,7 +44,9 @@ def tiny(draw: st.DrawFn) -> Problem:
     shared = st.sampled_from(Sharing) | st.lists(group, max_size=2).map(tuple)
     special = st.lists(st.tuples(st.just(0), st.just(1), link), max_size=1).map(tuple)
     links = draw(st.none() | st.builds(Links, link, special, shared))
-    return make(stages, ranks, ranks + draw(st.integers(0, 2)), links, draw(TIMES))
+    one = sum(stage.m_b for stage in stages)
+    limit = draw(st.none() | st.sampled_from([1.0, 1.3, 1.6]).map(lambda share: share * one))
+    return make(stages, ranks, ranks + draw(st.integers(0, 2)), links, draw(TIMES), limit)
 
 
 @settings(max_examples=60, deadline=None)
@@ -81,6 +84,15 @@ def test_receiving_binds_where_weights_are_heavy() -> None:
     problem = make(stages, 2, 2, links)
     assert arrivals(problem) == EXACT(4 * 8.0 / 2 + 12 - 3)
     assert least_makespan(problem) >= arrivals(problem)
+
+
+def test_memory_leaves_little_to_run_before_the_last_stage_comes() -> None:
+    """Two of four stages that take 8 each come by 16; by then F's can have filled a memory of four of them."""
+    links = Links(Link(0.0, 1.0), shared=Sharing.PORTS)
+    stages = [StageProfile(1.0, 1.0, 1.0, weight_bytes=8e6)] * 4
+    problem = make(stages, 2, 4, links, limit=4.0)
+    assert arrivals(problem) == EXACT(16.0 + 24 - 4)
+    assert arrivals(make(stages, 2, 4, links)) == EXACT(16.0 + 24 - 6)
 
 
 def test_where_a_rank_has_no_work_it_may_own_the_first_stage() -> None:
