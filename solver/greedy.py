@@ -264,7 +264,7 @@ def tune_kernel(  # noqa: PLR0917
                 reach = random(state)  # one stage, it and all later ones, or all
                 last = i + 1 if reach < 0.6 else stages
                 more = 1 if random(state) < 0.5 else -1
-                by = 0.3 * _normal(state)
+                by = 0.3 * normal(state)
                 for k in range(0 if reach > 0.8 else i, last):
                     if kind < 0.65:
                         warm[k] = min(max(1, warm[k] + more), capacity[k])
@@ -300,9 +300,9 @@ def _change_gaps(gap: FloatArray, turn: int, unit: float, state: npt.NDArray[np.
     if way < 0.3:
         by = unit if random(state) < 0.5 else -unit
     elif way < 0.6:
-        by = 0.1 * unit * _normal(state)
+        by = 0.1 * unit * normal(state)
     elif way < 0.8:
-        by = unit * _normal(state)
+        by = unit * normal(state)
     else:
         by = -np.inf
     reach = random(state)
@@ -320,7 +320,7 @@ def _change_gaps(gap: FloatArray, turn: int, unit: float, state: npt.NDArray[np.
 
 
 @numba.njit(cache=True, nogil=True)
-def _normal(state: npt.NDArray[np.uint64]) -> float:
+def normal(state: npt.NDArray[np.uint64]) -> float:
     """About standard normal: the sum of twelve uniform numbers."""
     total = -6.0
     for _ in range(12):

@@ -18,6 +18,7 @@ from pipeloom.ir.problem import Objective, Problem
 from .anneal import anneal_kernel
 from .chain import ROUNDING
 from .construct import Constructor, Rows
+from .dispatch import DispatchSetting, Stages, dispatch_settings, tune_dispatch
 from .greedy import GreedySetting, tune_kernel
 from .incumbent import Incumbent
 from .rounds import RoundsSetting
@@ -33,6 +34,8 @@ DISPATCHED_OP = 3
 """What an op that the list scheduler places costs, in simulated ops."""
 SLICES = 4
 """Slices in a round of annealing."""
+FRESH = 4
+"""Random settings of the list scheduler for any placement that a pool begins with; its size."""
 COLD = 0.03
 """The last temperature of a round, in units of the first."""
 
@@ -162,6 +165,63 @@ class Dispatcher:
         """Takes the setting into the pool if it is among the best, one of each cost."""
         if all(abs(cost - other) > 1e-9 * cost for other, _ in self._pool):
             self._pool = sorted([*self._pool, (cost, setting)], key=lambda kept: kept[0])[:POOL]
+
+
+class ListScheduler:
+    """Anneals the numbers of the list scheduler for any map of stages to ranks.
+
+    Each round starts from a setting at random, or from one of the best so far.
+    """
+
+    def __init__(self, problem: Problem, rng: np.random.Generator, ops: int = SLICE) -> None:
+        self._stages, self._rng = Stages.of(problem), rng
+        self._makespan = problem.objective is Objective.MAKESPAN
+        self._settings = dispatch_settings(self._stages, problem.microbatches, rng)
+        self._pool: list[tuple[float, DispatchSetting]] = []
+        self._state = rng.integers(1, 1 << 62, size=1).astype(np.uint64)
+        self._unit = float(self._stages.work.max()) / problem.microbatches
+        size = 3 * problem.stages * problem.microbatches
+        self._order, self._found = np.empty((2, size), dtype=np.int64)
+        self._ends = np.empty((2, problem.stages, problem.microbatches))
+        self._spans = np.empty(problem.ranks)
+        self._offsets = 3 * problem.microbatches * self._stages.offsets
+        self._move = DISPATCHED_OP * size * max(1, problem.stages // problem.ranks)
+        self._moves = max(10, ops // self._move)
+
+    @property
+    def able(self) -> bool:
+        return self._unit > 0.0
+
+    def round(self, best: Incumbent) -> None:
+        new = len(self._pool) < FRESH or self._rng.random() < 1 / FRESH
+        setting = next(self._settings)
+        if not new:
+            setting = self._pool[int(self._rng.integers(len(self._pool)))][1].copy()
+        hot = self._unit * (0.5 if new else 10 ** self._rng.uniform(-2.0, 0.0))
+        cost = float("inf")
+        for piece in range(SLICES):
+            found, cost = tune_dispatch(
+                self._stages,
+                setting,
+                self._makespan,
+                self._found,
+                best.cost,
+                hot * COLD ** (piece / SLICES),
+                hot * COLD ** ((piece + 1) / SLICES),
+                self._moves,
+                self._order,
+                self._ends,
+                self._spans,
+                self._state,
+                best.stopped,
+            )
+            best.spend(self._moves * self._move)
+            if found < best.cost:
+                best.offer(_rows(self._found, self._offsets), "search")
+            if best.over():
+                return
+        if np.isfinite(cost):
+            self._pool = sorted([*self._pool, (cost, setting)], key=lambda kept: kept[0])[:FRESH]
 
 
 class Annealer:

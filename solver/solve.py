@@ -21,9 +21,11 @@ from .chain import ROUNDING, Chain
 from .construct import Constructor, Rows, settings
 from .exact import BACKENDS
 from .families import FAMILIES
+from .families.base import Family
+from .families.zb_v import ZBV
 from .incumbent import Incumbent, Listener
 from .lanes import lanes, worth_trying
-from .local_search import Annealer, Dispatcher, Tried, Tuner, building
+from .local_search import Annealer, Dispatcher, ListScheduler, Tried, Tuner, building
 from .relaxation import relaxation
 from .setting import Setting
 from .side_by_side import Pieces, in_turn, side_by_side
@@ -221,13 +223,18 @@ class Search:
         if self._constructor is not None:
             built = self._constructor, self._tried, self._rng
             rounds += [Tuner(*built), Dispatcher(*built, best.problem.objective)]
+        else:
+            rounds.append(ListScheduler(best.problem, self._rng))
         yield from improve(best, [*rounds, *unrollers(best, self._rng)])
 
 
 def search_further(best: Incumbent, seed: tuple[int, int]) -> Pieces:
     """Local search on the orders, and on those of fewer microbatches, by random numbers of its own."""
     rng = np.random.default_rng(seed)
-    yield from improve(best, [*unrollers(best, rng), Annealer(best.problem, rng)])
+    rounds: list[Round] = [*unrollers(best, rng), Annealer(best.problem, rng)]
+    if Chain.of(best.problem) is None:
+        rounds.append(ListScheduler(best.problem, rng))
+    yield from improve(best, rounds)
 
 
 def unrollers(best: Incumbent, rng: np.random.Generator) -> list[Round]:
@@ -343,10 +350,19 @@ def solve_exactly(best: Incumbent, solver: str, seed: int) -> bool:
 
 def build_families(best: Incumbent) -> None:
     """Builds every family that has this placement and keeps the memory limit."""
-    for family in FAMILIES.values():
+    for family in (*FAMILIES.values(), *fitting(best.problem)):
         if best.over():
             return
         if family.supports(best.problem) is None:
             with suppress(InfeasibleError):  # this shape needs more memory; others may not
                 schedule = family.build(best.problem)
                 best.offer(schedule.order, family.name)
+
+
+def fitting(problem: Problem) -> Iterator[Family]:
+    """ZB-V with as many chunks as fit, where that is another number than its own."""
+    largest = max(stage.m_b for stage in problem.profile.stages)
+    if largest > 0 and problem.limited:
+        chunks = int(min(problem.memory_limit) * (1 + ROUNDING) / largest)
+        if chunks >= ZBV.least and chunks != 2 * problem.ranks:
+            yield ZBV(min(chunks, 2 * problem.microbatches))

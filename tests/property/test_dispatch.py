@@ -1,0 +1,81 @@
+"""The list scheduler for any placement: what it builds is valid, and costs what it says."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeloom.ir.files import dump_schedule
+from pipeloom.ir.problem import Objective, Placement, Problem
+from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.simulate import timed
+from pipeloom.ir.verify import verify_schedule
+from pipeloom.solver.dispatch import Stages, dispatch, dispatch_settings, tune_dispatch
+from pipeloom.solver.families import build_family
+from pipeloom.solver.solve import optimize
+from tests.property.test_placed_bounds import problems
+
+
+@pytest.mark.parametrize("owners", [(0, 1, 1, 0), (0, 1, 0, 1), (1, 0, 0), (0, 2, 1, 0, 2)])
+@settings(max_examples=15, deadline=None)
+@given(data=st.data(), seed=st.integers(0, 1000))
+def test_orders_are_valid_and_cost_what_the_kernel_says(
+    owners: tuple[int, ...], data: st.DataObject, seed: int
+) -> None:
+    problem = data.draw(problems(owners, 5))
+    stages, rng = Stages.of(problem), np.random.default_rng(seed)
+    order = np.empty(3 * 5 * len(owners), dtype=np.int64)
+    ends, spans = np.empty((2, len(owners), 5)), np.empty(problem.ranks)
+    for setting in islice(dispatch_settings(stages, 5, rng), 5):
+        makespan = problem.objective is Objective.MAKESPAN
+        cost = dispatch(stages, setting, makespan, order, ends, spans)
+        if np.isfinite(cost):
+            rows = tuple(np.split(order, 3 * 5 * stages.offsets[1:-1]))
+            schedule = timed(Schedule(problem, rows))
+            assert schedule.timing is not None
+            assert verify_schedule(dump_schedule(schedule)) == []
+            assert schedule.timing.cost(problem.objective) <= cost * (1 + 1e-9)
+
+
+def folded(limit: float) -> Problem:
+    """Four ranks, two chunks each in a V."""
+    profile = Profile((StageProfile(14.4, 14.4, 9.7, 1.0, 0.43),) * 8, 4, 1.6)
+    return Problem(profile, 16, Placement.v(4), (limit,) * 4)
+
+
+def test_annealing_its_numbers_never_loses_the_best() -> None:
+    problem, rng = folded(6.0), np.random.default_rng(1)
+    stages = Stages.of(problem)
+    order, best = np.empty((2, 3 * 8 * 16), dtype=np.int64)
+    ends, spans = np.empty((2, 8, 16)), np.empty(4)
+    setting = next(
+        setting
+        for setting in dispatch_settings(stages, 16, rng)
+        if np.isfinite(dispatch(stages, setting, False, order, ends, spans))
+    )
+    first = dispatch(stages, setting, False, order, ends, spans)
+    state = np.array([7], dtype=np.uint64)
+    never = np.zeros(1, dtype=np.bool_)
+    cost, _ = tune_dispatch(
+        *(stages, setting, False, best, np.inf, 20.0, 0.5, 300),
+        *(order, ends, spans, state, never),
+    )
+    assert cost < first
+    rows = tuple(np.split(best, 3 * 16 * stages.offsets[1:-1]))
+    found = timed(Schedule(problem, rows))
+    assert found.timing is not None
+    assert found.timing.period == pytest.approx(cost)
+
+
+def test_below_p_m_b_the_published_v_is_beaten() -> None:
+    problem = folded(6.0)
+    published = build_family("v-half", problem.profile, 16, memory_limit=6.0)
+    assert published.timing is not None
+    schedule = optimize(problem, solver="heuristic", work_limit=30.0)
+    assert schedule.timing is not None
+    assert schedule.timing.period < 0.97 * published.timing.period
