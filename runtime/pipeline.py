@@ -29,6 +29,7 @@ from .errors import ShapeError
 from .executor import Executor
 from .memory import Ledger, NoLedger, device_peak
 from .model import ModelSource, checked_stages
+from .precision import check_floating
 from .shapes import Spec, exchange_shapes
 from .stages import ResidentStages, Stage, StageStore, device_of
 from .tied import Group, SharedParameters, ranks_of, stages_of
@@ -100,6 +101,7 @@ class Pipeline:
         pace: bool = False,
         verify: bool = True,
     ) -> None:
+        check_floating(param_dtype=param_dtype, reduce_dtype=reduce_dtype)
         if verify:
             _verify(program)
         self.program = program

@@ -29,13 +29,7 @@ class Precision:
         param: torch.dtype | None = None,
         reduce: torch.dtype | None = None,
     ) -> Precision:
-        """Unless said, ``param`` is the parameters' own dtype, ``reduce`` that of ``param``.
-
-        Raises InputError for a dtype that is not floating.
-        """
-        for name, dtype in (("param_dtype", param), ("reduce_dtype", reduce)):
-            if dtype is not None and not dtype.is_floating_point:
-                raise InputError(f"{name}: expected a floating dtype, got {dtype}")
+        """Unless said, ``param`` is the parameters' own dtype, ``reduce`` that of ``param``."""
         return cls(master, param or master, reduce or param or master)
 
     @property
@@ -47,3 +41,10 @@ class Precision:
     def spacing(self) -> int:
         """Elements to which parameters are aligned in flat tensors, alike in every dtype."""
         return max(1, ALIGNMENT // min(d.itemsize for d in (self.master, self.param, self.reduce)))
+
+
+def check_floating(**dtypes: torch.dtype | None) -> None:
+    """Raises InputError, naming the argument, for a dtype that is not floating."""
+    for name, dtype in dtypes.items():
+        if dtype is not None and not dtype.is_floating_point:
+            raise InputError(f"{name}: expected a floating dtype, got {dtype}")

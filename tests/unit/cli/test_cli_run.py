@@ -51,6 +51,23 @@ def test_the_text_has_every_loss(
     assert f"losses        {told}\n" in pipeloom(*words).out
 
 
+def test_mixed_precision_and_clipping(
+    pipeloom: Command, program: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    words = ["run", program, "--model", MODEL, "--dtype", "float32", "--steps", 2, "--quiet"]
+    half = ["--param-dtype", "bfloat16", "--reduce-dtype", "float32"]
+    plain, mixed, clipped = (
+        pipeloom(*words, *more, "--json").json["losses"]
+        for more in ([], half, [*half, "--clip-grad-norm", "1e-9"])
+    )
+    assert mixed != plain
+    assert mixed == pytest.approx(plain, rel=0.05)
+    assert mixed[0] == clipped[0]
+    assert mixed[1] != clipped[1]
+
+
 @pytest.mark.parametrize(
     ("model", "line"),
     [

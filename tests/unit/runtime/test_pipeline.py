@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +16,7 @@ from pipeloom.ir.files import dump_schedule, parse_schedule
 from pipeloom.ir.ops import parse_order
 from pipeloom.ir.problem import Passing, Placement, Problem
 from pipeloom.ir.profile import Profile, StageProfile
-from pipeloom.ir.program import Program
+from pipeloom.ir.program import Program, parse_instruction
 from pipeloom.ir.schedule import Schedule
 from pipeloom.ir.simulate import timed
 from pipeloom.runtime.batches import split
@@ -223,3 +225,68 @@ def test_the_shape_exchange_leaves_buffers_and_random_numbers_alone() -> None:
     assert norm.num_batches_tracked == MICROBATCHES
     torch.manual_seed(5)
     torch.testing.assert_close(pipeline.step(x, target=y), first)
+
+
+def test_masters_are_the_parameters_again_after_each_step() -> None:
+    x, y = batch()
+    modules, seen = stages(), []
+    before = [p for m in modules for p in m.parameters()]
+    modules[0].register_forward_hook(lambda m, _, out: seen.append((m[0].weight.dtype, out.dtype)))
+    adam = partial(torch.optim.AdamW, lr=0.1)
+    half = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32}
+    pipeline = Pipeline(program(SPLIT), modules, loss=loss, optimizer=adam, **half)
+    values = [p.detach().clone() for p in before]
+    losses: list[Tensor] = []
+    output = pipeline.step(x, target=y, losses=losses)
+    assert output is not None
+    assert output.dtype is torch.bfloat16
+    assert {value.dtype for value in losses} == {torch.float32}
+    assert set(seen[1:]) == {(torch.bfloat16, torch.bfloat16)}, "all but the trial"
+    after = [p for m in pipeline.modules.values() for p in m.parameters()]
+    assert [id(p) for p in after] == [id(p) for p in before]
+    assert {t.dtype for p in after for t in (p, p.grad) if t is not None} == {torch.float32}
+    assert all(not torch.equal(p, value) for p, value in zip(after, values, strict=True))
+    states = [s for o in pipeline.optimizers.values() for s in o.state.values()]
+    assert {s["exp_avg"].dtype for s in states} == {torch.float32}
+
+
+def test_gradients_are_clipped_before_any_stage_steps() -> None:
+    x, y = batch()
+    plain, modules = stages(), stages()
+    Pipeline(program(FUSED), plain, loss=loss).step(x, target=y)
+    norm = torch.nn.utils.clip_grad_norm_([p for m in plain for p in m.parameters()], 0.1)
+    assert norm > 0.1
+    sgd = partial(torch.optim.SGD, lr=1.0)
+    pipeline = Pipeline(program(FUSED), modules, loss=loss, optimizer=sgd, clip_grad_norm=0.1)
+    assert pipeline.grad_norm is None
+    pipeline.step(x, target=y)
+    assert pipeline.grad_norm == pytest.approx(norm.item())
+    torch.testing.assert_close(gradients(modules), gradients(plain))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"clip_grad_norm": 1.0}, "clip_grad_norm: expected an optimizer, which steps after it"),
+        ({"clip_grad_norm": 0.0}, "clip_grad_norm: expected more than 0, got 0.0"),
+        ({"clip_grad_norm": float("nan")}, "clip_grad_norm: expected more than 0, got nan"),
+        ({"param_dtype": torch.int8}, "param_dtype: expected a floating dtype, got torch.int8"),
+        ({"reduce_dtype": torch.bool}, "reduce_dtype: expected a floating dtype, got torch.bool"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Pipeline(program(FUSED), stages(), loss=loss, **options)
+
+
+def test_a_program_that_goes_on_after_a_step_is_not_clipped() -> None:
+    """Each stage stepped once it is done, which is a valid program."""
+    whole = program(FUSED)
+    (row,) = whole.instructions
+    lines = [item for item in row if str(item) != "step 1"]
+    at = max(i for i, item in enumerate(lines) if str(item).startswith("1BW")) + 1
+    early = replace(whole, instructions=((*lines[:at], parse_instruction("step 1"), *lines[at:]),))
+    sgd = partial(torch.optim.SGD, lr=1.0)
+    Pipeline(early, stages(), loss=loss, optimizer=sgd)
+    with pytest.raises(InputError, match="got '0BW2' after a step on rank 0"):
+        Pipeline(early, stages(), loss=loss, optimizer=sgd, clip_grad_norm=1.0)

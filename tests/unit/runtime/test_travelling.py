@@ -184,3 +184,32 @@ def test_models_that_cannot_travel_are_refused_in_words() -> None:
     shared = layer()
     with pytest.raises(InputError, match="weight of stage 0 and weight of stage 1 are one object"):
         store(shared, shared)
+
+
+def test_a_d_of_its_own_dtype_is_rounded_once_as_it_leaves() -> None:
+    module = layer()
+    collector = Collector(layout(module), CPU, departures=2, travels=torch.bfloat16)
+    collector.begin()
+    collector.ready()
+    add(module, 1 / 3)
+    first = collector.leave(None)
+    assert first.dtype is torch.bfloat16
+    assert collected(module, first) == {torch.tensor(1 / 3, dtype=torch.bfloat16).item()}
+    received = torch.full((layout(module).size,), 1.0, dtype=torch.bfloat16)
+    collector.arrive(received)
+    for _ in range(8):  # each too small to change a bfloat16 of 1
+        collector.ready()
+        add(module, 2.0**-9)
+    assert collected(module, collector.leave(received)) == {1.0 + 2.0**-6}
+
+
+def test_at_home_a_d_of_its_own_dtype_is_added_to_what_is_not_rounded() -> None:
+    module = layer()
+    collector = Collector(layout(module), CPU, departures=0, travels=torch.bfloat16)
+    collector.begin()
+    collector.ready()
+    add(module, 2.0**-20)
+    collector.come_home(torch.full((layout(module).size,), 1.0, dtype=torch.bfloat16))
+    assert {
+        v for p in module.parameters() if p.grad is not None for v in p.grad.flatten().tolist()
+    } == {1.0 + 2.0**-20}
