@@ -71,7 +71,7 @@ def _part(problem: Problem, column: tuple[int, ...], microbatches: tuple[int, ..
 
 
 def _restricted(profile: Profile, ranks: tuple[int, ...]) -> Profile:
-    """The same stages on ``ranks`` alone, as far apart as they are."""
+    """The same stages on ``ranks`` alone, no further apart than they are."""
     t_comm = profile.t_comm
     if isinstance(t_comm, tuple):
         t_comm = tuple(tuple(t_comm[a][b] for b in ranks) for a in ranks)
@@ -86,10 +86,14 @@ def _restricted(profile: Profile, ranks: tuple[int, ...]) -> Profile:
 
 
 def _links(links: Links, number: int, ranks: tuple[int, ...]) -> Links:
-    """Between each two of ``ranks``, among ``number``; what they share with others is left out."""
+    """Between each two of ``ranks``, among ``number``; what they share with others is left out.
+
+    Opposite ranks of a ring are joined by one way there and by another one back: the better of the
+    two counts for both here, so that what bounds the part still bounds the whole.
+    """
     latency, rate = links.matrices(number)
     pairs = [
-        (i, j, Link(float(latency[a, b]), float(rate[a, b])))
+        (i, j, Link(float(min(latency[a, b], latency[b, a])), float(max(rate[a, b], rate[b, a]))))
         for (i, a), (j, b) in combinations(enumerate(ranks), 2)
     ]
     return Links(links.default, tuple(pairs))

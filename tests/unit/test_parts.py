@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeloom.ir.errors import InfeasibleError, InputError
+from pipeloom.ir.links import Sharing
 from pipeloom.ir.ops import Op, OpKind, format_order
 from pipeloom.ir.problem import Objective, Passing, Placement, Problem
 from pipeloom.ir.profile import Link, Links, Profile, StageProfile
@@ -37,6 +39,17 @@ def test_each_member_of_the_islands_has_a_pipeline_of_its_own() -> None:
     assert first.problem.placement.owners == (0, 0, 1, 1)
     assert first.problem.profile.link_delays(1e6)[0, 1] == 0.1
     assert second.problem.profile.link_delays(1e6)[0, 1] == 1.0
+
+
+def test_opposite_ranks_of_a_ring_are_no_further_apart_in_a_part() -> None:
+    links = Links(Link(0.0, 10.0), ((1, 2, Link(0.0, 1.0)),), Sharing.RING)
+    problem = of(Placement.weights_inside(4, 2, 4, 4), 4, 4, links=links)
+    whole = problem.profile.link_delays(1e6)
+    assert whole[1, 3] > whole[3, 1]  # by way of 2, and back by way of 0
+    for part in parts(problem):
+        delays = part.problem.profile.link_delays(1e6)
+        assert (delays <= whole[np.ix_(part.ranks, part.ranks)]).all()
+        assert delays[0, 1] > 0
 
 
 def test_each_island_may_be_a_pipeline() -> None:
