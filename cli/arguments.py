@@ -95,8 +95,8 @@ def add_solver(
         type=placement_choice,
         default="linear",
         help="where stages live: linear (stage s on rank s, the default), interleaved:K (stage s on "
-        "rank s mod P, K stages a rank), v (down the ranks and back up), wave:K (so K times), or a "
-        "JSON file that lists the rank of each stage; a profile of one stage a rank is cut",
+        "rank s mod P, K stages a rank), v (down the ranks and back up), wave:K (so K times), a "
+        "JSON file that lists the rank of each stage, or auto (optimize only: the best of the first four); a profile of one stage a rank is cut",
     )
     parser.add_argument(
         "--solver",

@@ -24,6 +24,7 @@ from .arguments import (
 )
 from .explanation import Explanation, explanation
 from .output import check_output, finish_schedule, print_json
+from .placements import AUTO
 from .problems import load, make_problem
 from .progress import ProgressLine, interruptible
 
@@ -71,6 +72,8 @@ def run(args: argparse.Namespace) -> int:
     check_output(args)
     if args.passing == "auto":
         return _choose(args)
+    if args.placement.name == AUTO:
+        return _choose_placement(args)
     problem = make_problem(args, load(args), args.memory_limit)
     schedule, stopped = solve(args, problem)
     if stopped:
@@ -130,6 +133,46 @@ def _choose(args: argparse.Namespace) -> int:
         print(f"pipeloom: {reasons.text(choice)}", file=sys.stderr)
         return 1
     _finish(args, choice.best.schedule, interrupt.pressed, answer, [reasons.text(choice)])
+    return 0
+
+
+def _choose_placement(args: argparse.Namespace) -> int:
+    """The best of all placements, with the table; 1 where none fits."""
+    from pipeloom.ir.problem import Objective
+    from pipeloom.solver.placements import best_placement
+
+    from . import auto_placement
+
+    profile = load(args)
+    if args.passing != "activations":
+        raise InputError(f"--placement: auto is for --passing activations, got {args.passing!r}")
+    if profile.num_stages % profile.ranks:
+        raise InputError(
+            f"{args.profile}: stages: expected a multiple of {profile.ranks} for --placement auto, "
+            f"got {profile.num_stages}"
+        )
+    with interruptible() as interrupt:
+
+        def search(problem: Problem, name: str, share: float) -> Schedule:
+            schedule, stopped = solve(_limited(args, share), problem, f"{name}: ")
+            interrupt.pressed |= stopped
+            return schedule
+
+        chosen = best_placement(
+            profile,
+            args.microbatches,
+            search,
+            memory_limit=args.memory_limit,
+            objective=Objective(args.objective),
+            should_stop=interrupt,
+        )
+    answer, words = {"choice": auto_placement.as_json(chosen)}, auto_placement.text(chosen)
+    if chosen.best is None:
+        if args.json:
+            print_json({"status": "infeasible", **answer})
+        print(f"pipeloom: no placement fits:\n{words}", file=sys.stderr)
+        return 1
+    _finish(args, chosen.best, interrupt.pressed, answer, [words])
     return 0
 
 

@@ -13,14 +13,16 @@ if TYPE_CHECKING:
     from pipeloom.ir.problem import Placement
     from pipeloom.ir.profile import Profile
 
-WORDS = "linear, interleaved:K, v, wave:K or a file of JSON (a name with a dot or a slash)"
+WORDS = "linear, interleaved:K, v, wave:K, auto or a file of JSON (a name with a dot or a slash)"
+AUTO = "auto"
+"""``optimize`` chooses the placement."""
 MOST_CHUNKS = 64
 """Stages a rank."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementChoice:
-    """As typed. ``chunks``: the stages of each rank; None where the file ``name`` says it."""
+    """As typed. ``chunks``: the stages of each rank; None where the file ``name`` says it, or for auto."""
 
     name: str
     chunks: int | None
@@ -30,6 +32,10 @@ class PlacementChoice:
 
         Raises InputError, naming the profile as ``where``, where the two do not go together.
         """
+        if self.name == AUTO:
+            raise InputError(
+                "--placement: expected one placement here, got 'auto': optimize alone chooses"
+            )
         if self.chunks is None:
             return _from_file(self.name, profile, where)
         return self._by_word(self.chunks, profile, where)
@@ -59,7 +65,7 @@ def placement_choice(text: str) -> PlacementChoice:
         chunks = int(match[2]) * (2 if match[1] == "wave" else 1)
         if 1 <= chunks <= MOST_CHUNKS:
             return PlacementChoice(text, chunks)
-    if "." in text or "/" in text:
+    if text == AUTO or "." in text or "/" in text:
         return PlacementChoice(text, None)
     raise argparse.ArgumentTypeError(
         f"expected {WORDS}, at most {MOST_CHUNKS} stages a rank, got {text!r}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from pipeloom.ir.problem import Objective, Problem
 from .anneal import anneal_kernel
 from .chain import ROUNDING
 from .construct import Constructor, Rows
-from .dispatch import DispatchSetting, Stages, dispatch_settings, tune_dispatch
+from .dispatch import DispatchSetting, Stages, dispatch, dispatch_settings, tune_dispatch
 from .greedy import GreedySetting, tune_kernel
 from .incumbent import Incumbent
 from .rounds import RoundsSetting
@@ -30,12 +31,16 @@ SLICE = 10_000_000
 """Ops that are simulated between two looks at the clock, about 0.2 s."""
 BUILD_OP, BUILD = 10, 20_000
 """What building one order costs, an op and in all, in simulated ops."""
-DISPATCHED_OP = 3
-"""What an op that the list scheduler places costs, in simulated ops."""
+DISPATCHED_OP, CHOSEN_OP = 3, 5
+"""What an op that the list scheduler places costs, in simulated ops; for any placement, and each stage of a rank."""
 SLICES = 4
 """Slices in a round of annealing."""
 FRESH = 4
 """Random settings of the list scheduler for any placement that a pool begins with; its size."""
+DRAWN = 10
+"""Of so many random settings the best one is annealed."""
+NEAR = 1.01
+"""Up to how many times the best cost its own best may be for it to go on."""
 COLD = 0.03
 """The last temperature of a round, in units of the first."""
 
@@ -170,10 +175,12 @@ class Dispatcher:
 class ListScheduler:
     """Anneals the numbers of the list scheduler for any map of stages to ranks.
 
-    Each round starts from a setting at random, or from one of the best so far.
+    Each round starts from a setting at random, or from one of the best so far. It gives up where
+    some rounds have come nowhere near the best schedule there is.
     """
 
     def __init__(self, problem: Problem, rng: np.random.Generator, ops: int = SLICE) -> None:
+        self._rounds, self._near = 0, True
         self._stages, self._rng = Stages.of(problem), rng
         self._makespan = problem.objective is Objective.MAKESPAN
         self._settings = dispatch_settings(self._stages, problem.microbatches, rng)
@@ -185,21 +192,20 @@ class ListScheduler:
         self._ends = np.empty((2, problem.stages, problem.microbatches))
         self._spans = np.empty(problem.ranks)
         self._offsets = 3 * problem.microbatches * self._stages.offsets
-        self._move = DISPATCHED_OP * size * max(1, problem.stages // problem.ranks)
+        self._move = CHOSEN_OP * size * max(1, problem.stages // problem.ranks)
         self._moves = max(10, ops // self._move)
 
     @property
     def able(self) -> bool:
-        return self._unit > 0.0
+        return self._unit > 0.0 and (self._near or self._rounds < FRESH)
 
     def round(self, best: Incumbent) -> None:
+        self._rounds += 1
         new = len(self._pool) < FRESH or self._rng.random() < 1 / FRESH
-        setting = next(self._settings)
-        if not new:
-            setting = self._pool[int(self._rng.integers(len(self._pool)))][1].copy()
+        setting = self._draw(best) if new else self._pooled()
         hot = self._unit * (0.5 if new else 10 ** self._rng.uniform(-2.0, 0.0))
         cost = float("inf")
-        for piece in range(SLICES):
+        for piece in range(1 if new else SLICES):
             found, cost = tune_dispatch(
                 self._stages,
                 setting,
@@ -222,6 +228,19 @@ class ListScheduler:
                 return
         if np.isfinite(cost):
             self._pool = sorted([*self._pool, (cost, setting)], key=lambda kept: kept[0])[:FRESH]
+        self._near = bool(self._pool) and self._pool[0][0] <= best.cost * NEAR
+
+    def _pooled(self) -> DispatchSetting:
+        return self._pool[int(self._rng.integers(len(self._pool)))][1].copy()
+
+    def _draw(self, best: Incumbent) -> DispatchSetting:
+        """The best of some settings at random."""
+        drawn = list(islice(self._settings, DRAWN))
+        best.spend(DRAWN * self._move)
+        return min(drawn, key=self._cost)
+
+    def _cost(self, setting: DispatchSetting) -> float:
+        return dispatch(self._stages, setting, self._makespan, self._order, self._ends, self._spans)
 
 
 class Annealer:

@@ -345,7 +345,7 @@ USAGE: dict[str, tuple[list[str], str]] = {
     ),
     "an unknown placement": (
         ["optimize", "P", "-m", "2", "--placement", "wave:33"],
-        "argument --placement: expected linear, interleaved:K, v, wave:K or a file of JSON (a name "
+        "argument --placement: expected linear, interleaved:K, v, wave:K, auto or a file of JSON (a name "
         "with a dot or a slash), at most 64 stages a rank, got 'wave:33'",
     ),
     "a placement of stages where weights travel": (

@@ -145,6 +145,31 @@ def test_optimize_places_stages(
     assert [{op["stage"] for op in ops} for ops in document["order"]] == stages
 
 
+def test_auto_names_every_placement_and_the_bound_of_all(
+    pipeloom: Command, profile: Path, tmp_path: Path
+) -> None:
+    words = ["optimize", profile, "-m", 2, "--time-limit", 3, "-q", "--placement", "auto"]
+    answer = pipeloom(*words, "-o", tmp_path / "schedule.json", "--json").json["choice"]
+    assert {entry["placement"] for entry in answer["placements"]} >= {"linear", "v", "wave:2"}
+    costs = [entry["cost"] for entry in answer["placements"] if entry["cost"] is not None]
+    assert answer["lower_bound"] <= min(costs)
+    assert costs == sorted(costs)
+    done = pipeloom(*words, "-o", tmp_path / "schedule.json")
+    assert done.code == 0
+    assert "of all these placements" in done.out
+    none = pipeloom(*words, "--memory-limit", 0.1)
+    assert none.code == 1
+    assert "no placement fits" in none.err
+
+
+def test_auto_is_for_optimize(pipeloom: Command, profile: Path, tmp_path: Path) -> None:
+    for words in (["compare", profile], ["sweep", profile, "--memory-limits", 2, "-o", tmp_path]):
+        done = pipeloom(*words, "-m", 2, "--placement", "auto", "-q")
+        assert (
+            "expected one placement here, got 'auto': optimize alone chooses" in done.out + done.err
+        )
+
+
 def test_ranks_may_have_different_numbers_of_stages(pipeloom: Command, tmp_path: Path) -> None:
     profile, owners = tmp_path / "profile.json", tmp_path / "owners.json"
     stage = {"t_f": 1, "t_b": 1, "t_w": 1, "m_b": 1, "m_w": 0.5}

@@ -1,0 +1,110 @@
+"""The optimizer beside the published V schedules: at the table's memory, and at less and more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from pipeloom.ir.errors import InfeasibleError
+from pipeloom.ir.problem import Objective, Problem
+from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.schedule_format import dump_schedule
+from pipeloom.ir.verify import verify_schedule
+from pipeloom.solver.families import find_family
+from pipeloom.solver.solve import optimize
+
+from .rows import Row
+
+SHARES = (0.4, 0.5, 0.6, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0)
+"""Of P x M_B of a whole rank, which is 2 P chunks."""
+
+
+def at_the_table(row: Row, seconds: float) -> dict[str, Any]:
+    """The row at P x M_B: published and found bubble rate, and the certified gap."""
+    return _cell(row, 1.0, seconds)
+
+
+def sweep(row: Row, seconds: float) -> Iterator[dict[str, Any]]:
+    """The row at each of :data:`SHARES`."""
+    for share in SHARES:
+        yield _cell(row, share, seconds)
+
+
+def _cell(row: Row, share: float, seconds: float) -> dict[str, Any]:
+    problem = _problem(row, share)
+    published = _published(problem)
+    found = optimize(problem, time_limit=seconds)
+    report = found.report
+    assert report is not None
+    assert report.lower_bound is not None
+    cost = _period(found)
+    return {
+        "model": row.model,
+        "ranks": row.ranks,
+        "microbatches": row.microbatches,
+        "share": share,
+        "published": None if published is None else _rate(published),
+        "family": None
+        if published is None or published.report is None
+        else published.report.family,
+        "found": _rate(found),
+        "saved": None if published is None else _period(published) - cost,
+        "gap": (cost - report.lower_bound) / cost,
+        "status": report.status.value,
+        "bound": report.bound_name,
+        "seconds": report.solve_seconds,
+        "violations": verify_schedule(dump_schedule(found)),
+    }
+
+
+def _problem(row: Row, share: float) -> Problem:
+    problem = row.schedule("zb-v").problem
+    limit = share * 2 * row.ranks * row.chunk.m_b
+    return replace(problem, memory_limit=(limit,) * row.ranks)
+
+
+def _published(problem: Problem) -> Schedule | None:
+    """The best of the published V schedules that fit; ZB-V with room for as many chunks as fit."""
+    chunks = int(problem.memory_limit[0] * (1 + 1e-9) / problem.profile.stages[0].m_b)
+    built = []
+    for name in (f"zb-v:{chunks}", "v-half", "v-min"):
+        try:
+            built.append(find_family(name).build(problem))
+        except InfeasibleError:
+            continue
+    return min(built, key=_period, default=None)
+
+
+def _period(schedule: Schedule) -> float:
+    assert schedule.timing is not None
+    return schedule.timing.cost(Objective.PERIOD)
+
+
+def _rate(schedule: Schedule) -> float:
+    assert schedule.timing is not None
+    return schedule.timing.bubble_rate(Objective.PERIOD)
+
+
+def failures(cells: list[dict[str, Any]]) -> list[str]:
+    """What does not hold: valid, and nowhere above the published schedules."""
+    return [
+        f"{cell['model']}, M = {cell['microbatches']}, {cell['share']:g} P x M_B"
+        for cell in cells
+        if cell["violations"] or (cell["saved"] is not None and cell["saved"] < -1e-6)
+    ]
+
+
+def lines(cells: list[dict[str, Any]]) -> str:
+    """A Markdown table."""
+    head = "| model | P | M | memory / P M_B | published | found | gap |"
+    rows = [
+        f"| {c['model']} | {c['ranks']} | {c['microbatches']} | {c['share']:g} | {_four(c['published'])} "
+        f"| {_four(c['found'])} | {'optimal' if c['status'] == 'optimal' else format(c['gap'], '.2%')} |"
+        for c in cells
+    ]
+    return "\n".join([head, "| --- " * 7 + "|", *rows])
+
+
+def _four(rate: float | None) -> str:
+    return "-" if rate is None else f"{rate:.4f}"
