@@ -73,10 +73,10 @@ def run(args: argparse.Namespace) -> int:
             memory_limit=args.memory_limit,
             objective=Objective(args.objective),
         )
-        if args.replicate:
-            schedule = replicate(schedule, args.replicate)
     except InputError as error:
         raise InputError(*(f"{named(args.profile)}: {line}" for line in error.errors)) from None
+    if args.replicate:
+        schedule = replicate(schedule, args.replicate)
     note = transfer_note(schedule.problem)
     if note is not None:
         print(f"pipeloom: {named(args.profile)}: {note}", file=sys.stderr)

@@ -61,7 +61,8 @@ def interleave_plans(ranks: int) -> dict[str, Plan]:
 
 def mixed_plans(ranks: int) -> dict[str, Plan]:
     """Activations, weights and gradients travel in one program."""
-    return {"any rank for any op": anywhere, "replicated ends": replicated_ends}
+    plans: dict[str, Plan] = {"any rank for any op": anywhere, "replicated ends": replicated_ends}
+    return plans if ranks == 2 else plans | {"by way of a bystander": by_way}
 
 
 def island_plans(ranks: int) -> dict[str, Plan]:
@@ -178,6 +179,29 @@ def replicated_ends(profile: Profile, count: int) -> Schedule:
     """Weights travel, but for those of the first and the last stage, which all ranks have."""
     schedule = build_family("weipipe-interleave", profile, count)
     return replicate(schedule, [0, profile.num_stages - 1])
+
+
+def by_way(profile: Profile, count: int) -> Schedule:
+    """All goes by way of rank 1, which runs and owns nothing."""
+    others = [rank for rank in range(profile.ranks) if rank != 1]
+    placement = Placement(Passing.WEIGHTS, tuple(others[j % len(others)] for j in range(count)))
+    problem = Problem(profile, count, placement, profile.limit_from(None))
+    rows: list[list[Op]] = [[] for _ in range(profile.ranks)]
+    for j, rank in enumerate(placement.owners):
+        stages = range(profile.num_stages)
+        rows[rank] += [Op(OpKind.F, s, j) for s in stages]
+        rows[rank] += [Op(OpKind.BW, s, j) for s in reversed(stages)]
+    owner = [others[s % len(others)] for s in range(profile.num_stages)]
+    straight = streamed(problem, list(map(pack, rows)), "by way", Streaming(), owner)
+    hops = [
+        hop
+        for t in straight.transfers
+        for hop in (
+            replace(t, target=1, before=0, room=0),
+            replace(t, source=1, after=0, blocks=None),
+        )
+    ]
+    return timed(replace(straight, transfers=tuple(hops)))
 
 
 @dataclass(frozen=True)

@@ -343,6 +343,22 @@ USAGE: dict[str, tuple[list[str], str]] = {
         ["build", "interleaved-1f1b:x", "P", "-m", "2"],
         "expected interleaved-1f1b:K, K a whole number >= 1, got 'interleaved-1f1b:x'",
     ),
+    "a replica of a stage that does not travel": (
+        ["build", "1f1b", "P", "-m", "2", "--replicate", "0"],
+        "replicate: expected stages whose weights travel, got 0",
+    ),
+    "a replica of no stage": (
+        ["build", "fsdp", "P", "-m", "2", "--replicate", "0,9"],
+        "replicate: expected stages from 0 to 1, got 9",
+    ),
+    "a replica of words": (
+        ["build", "fsdp", "P", "-m", "2", "--replicate", "head"],
+        "argument --replicate: expected stages, such as 0,3, got 'head'",
+    ),
+    "a norm of nothing": (
+        ["run", "P", "--model", "m:m", "--clip-grad-norm", "0"],
+        "argument --clip-grad-norm: expected a number > 0, got '0'",
+    ),
     "an unknown placement": (
         ["optimize", "P", "-m", "2", "--placement", "wave:33"],
         "argument --placement: expected linear, interleaved:K, v, wave:K, auto or a file of JSON (a name "
