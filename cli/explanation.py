@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pipeloom.ir.schedule import Schedule
     from pipeloom.solver.explain import Loss, Reason
     from pipeloom.solver.sensitivity import Change, Enough
+    from pipeloom.solver.weight_passing import Memory
 
 SHOWN = 16
 """Ranks in the table of losses: all, or else the first, the last and the worst of the others."""
@@ -73,9 +74,15 @@ class Explanation:
 
 
 def explanation(
-    schedule: Schedule, seconds: float, should_stop: Callable[[], bool] | None = None
+    schedule: Schedule,
+    seconds: float,
+    should_stop: Callable[[], bool] | None = None,
+    memory: Memory | None = None,
 ) -> Explanation:
-    """Explains ``schedule``; each change of the problem gets ``seconds`` of the optimizer."""
+    """Explains ``schedule``; each change of the problem gets ``seconds`` of the optimizer.
+
+    ``memory`` says what a schedule holds in all, as for the optimizer.
+    """
     from pipeloom.solver.explain import losses, why
     from pipeloom.solver.sensitivity import Change, bubble, changes, enough_memory
 
@@ -91,7 +98,7 @@ def explanation(
         reason,
         losses(schedule),
         now,
-        changes(schedule, seconds, should_stop),
+        changes(schedule, seconds, should_stop, memory),
         enough_memory(problem),
     )
 

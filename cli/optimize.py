@@ -188,7 +188,7 @@ def _explain(args: argparse.Namespace, schedule: Schedule, stopped: bool) -> Exp
     """What can be said; Ctrl-C leaves out what the optimizer has not tried yet."""
     with interruptible() as interrupt:
         seconds = 0.0 if stopped else min(EXPLAIN_SECONDS, args.time_limit)
-        return explanation(schedule, seconds, interrupt)
+        return explanation(schedule, seconds, interrupt, _held)
 
 
 def solve(args: argparse.Namespace, problem: Problem, label: str = "") -> tuple[Schedule, bool]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import isfinite
 
 import numpy as np
 
 from pipeloom.ir.costs import Costs
+from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.problem import Passing, Problem
 from pipeloom.ir.profile import Link, Links, Profile
 from pipeloom.ir.schedule import Schedule, TravelKind
@@ -17,6 +19,7 @@ from pipeloom.ir.travel import delay_matrix
 
 from .bounds import lower_bound
 from .solve import optimize
+from .weight_passing import Memory
 
 MOST_OPS = 200_000
 """Beyond, the bounds take too long to be asked some twenty times."""
@@ -55,11 +58,13 @@ def changes(
     schedule: Schedule,
     seconds: float = 2.0,
     should_stop: Callable[[], bool] | None = None,
+    memory: Memory | None = None,
 ) -> list[Change]:
     """One more microbatch's M_B, on every rank and where it helps most alone; faster links.
 
     Each gets ``seconds`` of the optimizer, none where that is 0 or both travel; what is found costs no more than
-    ``schedule`` does under the change. Nothing is tried on more than ``MOST_OPS``.
+    ``schedule`` does under the change. Nothing is tried on more than ``MOST_OPS``. ``memory`` is the
+    optimizer's.
     """
     found: list[Change] = []
     if schedule.num_ops > MOST_OPS:
@@ -70,7 +75,7 @@ def changes(
         bound = lower_bound(problem).value
         cost = None
         if seconds > 0 and schedule.num_ops <= MOST_TRIED and not (should_stop and should_stop()):
-            cost = _found(schedule, problem, seconds, should_stop)
+            cost = _found(schedule, problem, seconds, should_stop, memory)
         rate = None if cost is None else bubble(problem, cost)
         found.append(Change(what, bound, bubble(problem, bound), cost, rate))
     return found
@@ -156,13 +161,18 @@ def _found(
     problem: Problem,
     seconds: float,
     should_stop: Callable[[], bool] | None,
+    memory: Memory | None,
 ) -> float:
     """The least cost known under ``problem``: a new schedule's, or that of ``schedule``'s order."""
     seed = (schedule.report and schedule.report.seed) or 0
-    new = optimize(problem, time_limit=seconds, seed=seed, should_stop=should_stop)
-    assert new.timing is not None
-    kept = simulate(replace(schedule, problem=problem, timing=None))
-    return min(new.timing.cost(problem.objective), kept.cost(problem.objective))
+    kept = simulate(replace(schedule, problem=problem, timing=None)).cost(problem.objective)
+    with suppress(InfeasibleError):  # a moment may be too short to find what fits on the devices
+        new = optimize(
+            problem, time_limit=seconds, seed=seed, should_stop=should_stop, memory=memory
+        ).timing
+        assert new is not None
+        return min(new.cost(problem.objective), kept)
+    return kept
 
 
 def _largest(problem: Problem) -> list[float]:

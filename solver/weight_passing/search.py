@@ -58,9 +58,11 @@ NONE = Merit(*[float("inf")] * len(fields(Merit)))
 
 
 def owners(problem: Problem) -> tuple[int, ...]:
-    """A rank for each stage, turned so that the first stage's has as many microbatches as any."""
+    """A rank for each stage; the first stage's has as many microbatches as any."""
     found = default_owners(problem)
-    return tuple((rank - found[0]) % problem.ranks for rank in found)
+    busiest = int(np.bincount(problem.placement.owners).argmax())
+    swapped = {found[0]: busiest, busiest: found[0]}
+    return tuple(swapped.get(rank, rank) for rank in found)
 
 
 class WeightSearch:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.files import dump_schedule
-from pipeloom.ir.problem import Objective, Placement, Problem
+from pipeloom.ir.problem import Objective, Passing, Placement, Problem
 from pipeloom.ir.profile import Link, Links, Profile, Sharing, StageProfile
 from pipeloom.ir.program_format import dump_program
 from pipeloom.ir.verify import verify_schedule
@@ -31,11 +31,16 @@ def problems(draw: st.DrawFn) -> Problem:
     )
     profile = Profile(stages, ranks, t_comm=draw(TIMES), links=draw(st.none() | LINKS))
     one = sum(stage.m_b for stage in stages)
+    anywhere = st.lists(st.integers(0, ranks - 1), min_size=microbatches, max_size=microbatches)
+    placement = draw(
+        st.just(Placement.round_robin(ranks, microbatches))
+        | anywhere.map(lambda owners: Placement(Passing.WEIGHTS, tuple(owners)))
+    )
     limit = draw(st.none() | st.sampled_from([1.0, 1.6, 2.0, 3.5]).map(lambda share: share * one))
     return Problem(
         profile,
         microbatches,
-        Placement.round_robin(ranks, microbatches),
+        placement,
         profile.limit_from(limit),
         draw(st.sampled_from(Objective)),
     )

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InfeasibleError, InputError
+from pipeloom.ir.footprint import footprint
 from pipeloom.ir.ops import format_order, unpack
 from pipeloom.ir.problem import Objective, Placement, Problem
 from pipeloom.ir.profile import Link, Links, Profile, Sharing, StageProfile
@@ -135,6 +137,24 @@ def test_what_the_devices_hold_is_kept() -> None:
         InfeasibleError, match=r"device_memory 1 is too small for rank \d: .* holds"
     ):
         optimize(make(2, 8, stages=4, device_memory=1.0), work_limit=1.0, memory=held)
+
+
+def test_smaller_devices_cost_no_time_as_long_as_transfers_hide() -> None:
+    """Fewer buffers, other routes and more rounds until the leanest; what is held is the program's."""
+
+    def held(schedule: Schedule) -> tuple[float, ...]:
+        return footprint(compile_schedule(schedule)).total
+
+    stage = StageProfile(1.0, 1.0, 1.0, weight_bytes=100.0, grad_bytes=100.0, optimizer_bytes=200.0)
+    most = []
+    for device in (3000.0, 2100.0, 1700.0):
+        profile = Profile((stage,) * 8, 4, 0.5, device_memory=(device,) * 4)
+        problem = Problem(profile, 12, Placement.round_robin(4, 12), profile.limit_from(None))
+        schedule = optimize(problem, work_limit=20.0, memory=held)
+        assert report(schedule) == (72.0, 72.0)
+        most.append(max(held(schedule)))
+        assert most[-1] <= device
+    assert most[0] > 2100.0 > most[1] > 1700.0
 
 
 def test_by_step_the_next_iteration_counts() -> None:
