@@ -9,7 +9,7 @@ piece between them n more times, each time on microbatches d further on (here d 
     M  = 5  F0 F1 B0 W0|F2 B1 W1|F3 B2 W2|F4 B3 W3|B4 W4
 
 It holds as much memory at one cut as at the other, so that no limit is exceeded; the cuts are about
-the same B on all ranks, and how well they go together is for the simulator to say.
+the same B on all ranks, and how well they go together is for the simulator to say: some can never run.
 """
 
 from __future__ import annotations
