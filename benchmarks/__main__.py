@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from . import (
     frontier,
+    hybrids,
     random_instances,
     receives,
     runtime_overhead,
@@ -25,6 +26,7 @@ BENCHMARKS: dict[str, Callable[[list[str]], int]] = {
     "table5": table5.main,
     "table8": table8.main,
     "weipipe": weipipe.main,
+    "hybrids": hybrids.main,
     "receives": receives.main,
     "runtime_overhead": runtime_overhead.main,
     "slow_link": slow_link.main,

@@ -10,6 +10,7 @@ from pipeloom.compiler import compile_schedule
 from pipeloom.ir.amounts import amount
 from pipeloom.ir.footprint import Footprint, footprint
 from pipeloom.ir.profile import Profile
+from pipeloom.ir.relays import passing_between_ops
 from pipeloom.ir.replay import step_time
 from pipeloom.ir.schedule import Schedule, Timing
 from pipeloom.ir.traffic import activation_traffic, over_wires, traffic
@@ -17,6 +18,11 @@ from pipeloom.ir.traffic import activation_traffic, over_wires, traffic
 from .analysis import enlarged
 
 ROUNDING = 1e-9
+
+
+def step_of(schedule: Schedule) -> float:
+    """Milliseconds of a step of the compiled program, which passes things on between ops."""
+    return step_time(passing_between_ops(schedule))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +46,7 @@ class Judged:
 
     @classmethod
     def of(cls, scheme: str, schedule: Schedule) -> Judged:
-        return cls(scheme, schedule, step_time(schedule))
+        return cls(scheme, schedule, step_of(schedule))
 
     @property
     def family(self) -> str:
@@ -112,7 +118,7 @@ class Judged:
         """The step time with microbatches ``size`` times as large: weights are not."""
         problem = self.schedule.problem
         scaled = replace(problem, profile=enlarged(problem.profile, size))
-        return step_time(replace(self.schedule, problem=scaled, timing=None))
+        return step_of(replace(self.schedule, problem=scaled, timing=None))
 
 
 def fastest(candidates: Sequence[Judged]) -> Judged | None:

@@ -28,6 +28,7 @@ from pipeloom.ir.simulate import timed
 from pipeloom.runtime.pipeline import Pipeline
 from pipeloom.solver.families import build_family
 from pipeloom.solver.families.islands import usual_size
+from pipeloom.solver.schemes import schemes
 from pipeloom.solver.solve import optimize
 from pipeloom.solver.streaming import Route, Streaming, streamed
 from pipeloom.solver.weight_passing.rows import rows
@@ -106,13 +107,31 @@ def routed(rounds: int, plan: Streaming, profile: Profile, count: int) -> Schedu
     return streamed(problem, rows(problem, rounds, deep=1), "routed", plan)
 
 
+def hybrid_plans(ranks: int) -> dict[str, Plan]:
+    """Islands whose pipelines are optimized, with the fewest buffers and the longest paths."""
+    pairs = [(size, kind) for size in range(2, ranks) if ranks % size == 0 for kind in ISLANDS]
+    return {f"optimized {kind}:{size}": partial(hybrid, f"{kind}:{size}") for size, kind in pairs}
+
+
 TABLES: tuple[Callable[[int], dict[str, Plan]], ...] = (
     family_plans,
     interleave_plans,
     mixed_plans,
     island_plans,
     optimized_plans,
+    hybrid_plans,
 )
+
+
+ISLANDS = ("weights-inside", "activations-inside")
+
+
+def hybrid(name: str, profile: Profile, count: int) -> Schedule:
+    """What ``--passing auto`` tries last of a scheme: B and W apart, in the optimizer's order."""
+    found = schemes(profile, count, None, Objective.PERIOD)
+    scheme = next(scheme for scheme in found if scheme.name == name)
+    solve = partial(optimize, solver="heuristic", work_limit=0.02)
+    return list(scheme.optimized(solve, scheme.problem.memory_limit))[-1]
 
 
 def without_waiting(schedule: Schedule) -> Schedule:
