@@ -67,6 +67,11 @@ class Scheme:
     def passing(self) -> Passing:
         return self.schedule.problem.placement.passing
 
+    @property
+    def weights_travel(self) -> bool:
+        """Not in a bidirectional pipeline, which is mixed but keeps each stage on two ranks."""
+        return self.passing is Passing.WEIGHTS or bool(self.schedule.transfers)
+
     @cached_property
     def timing(self) -> Timing:
         return _timing(self.schedule)
@@ -214,7 +219,7 @@ def missing_sizes(profile: Profile) -> list[str]:
 
 def crossovers(found: Sequence[Scheme]) -> list[Crossover]:
     """Of each scheme in which weights travel, against the best in which activations do."""
-    rivals = [scheme for scheme in found if scheme.passing is Passing.ACTIVATIONS]
+    rivals = [scheme for scheme in found if not scheme.weights_travel]
     simple = [scheme for scheme in rivals if scheme.name == "1f1b"]
     fewest = min((scheme.link_bytes for scheme in rivals), default=0.0)
     return [
@@ -226,7 +231,7 @@ def crossovers(found: Sequence[Scheme]) -> list[Crossover]:
             _wins_from(scheme, simple),
         )
         for scheme in found
-        if scheme.passing is not Passing.ACTIVATIONS and rivals
+        if scheme.weights_travel and rivals
     ]
 
 

@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(*(f"{named(args.profile)}: {line}" for line in error.errors)) from None
     if args.replicate:
         schedule = replicate(schedule, args.replicate)
-    note = transfer_note(schedule.problem)
+    note = transfer_note(schedule)
     if note is not None:
         print(f"pipeloom: {named(args.profile)}: {note}", file=sys.stderr)
     finish_schedule(args, schedule)

@@ -142,7 +142,7 @@ def measure(name: str, schedule: Schedule) -> dict[str, Any]:
         "lower_bound": report.lower_bound if report else None,
         "gap": known,
         "scope": scope(schedule.problem),
-        "note": transfer_note(schedule.problem),
+        "note": transfer_note(schedule),
     }
 
 

@@ -13,6 +13,7 @@ from .kernels import announce_compiling
 if TYPE_CHECKING:
     from pipeloom.ir.problem import Placement, Problem
     from pipeloom.ir.profile import Profile
+    from pipeloom.ir.schedule import Schedule
 
 # stages times microbatches; more would exhaust memory
 MOST_PAIRS = 20_000_000
@@ -81,12 +82,10 @@ _PLACED = {"activations": _stages_stay, "weights": _microbatches_stay}
 """By what travels: the profile as its stages are cut, and where ops are placed."""
 
 
-def transfer_note(problem: Problem) -> str | None:
+def transfer_note(schedule: Schedule) -> str | None:
     """What the delays of travelling weights leave out; None where weights stay or all is known."""
-    from pipeloom.ir.problem import Passing
-
-    profile = problem.profile
-    if problem.placement.passing is Passing.ACTIVATIONS:
+    profile = schedule.problem.profile
+    if not schedule.transfers:
         return None
     if profile.links is None:
         cost = "free" if profile.t_comm is None else "t_comm each, whatever their size"

@@ -14,11 +14,11 @@ ELSEWHERE = [name for name, family in FAMILIES.items() if not isinstance(family,
 
 
 def fits(name: str, ranks: int) -> bool:
-    """Whether a family can be built of one stage a rank: not on any number of ranks wzb1, and islands."""
+    """Whether a family can be built of one stage a rank: not on any number of ranks wzb1, chimera, islands."""
     base, _, parameter = name.partition(":")
     if base.endswith("-inside"):
         return ranks % int(parameter or 1) == 0
-    return base != "wzb1" or ranks % 2 == 0
+    return base not in {"wzb1", "chimera"} or ranks % 2 == 0
 
 
 def families_of(ranks: int) -> list[str]:

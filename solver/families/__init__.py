@@ -10,6 +10,7 @@ from pipeloom.ir.schedule import Schedule
 
 from .activations_inside import ActivationsInside
 from .base import Family, Parametrized
+from .chimera import Chimera
 from .dapple import Dapple
 from .dualpipev import DualPipeV
 from .fsdp import FSDP
@@ -42,6 +43,7 @@ FAMILIES: dict[str, Family] = {
     "v-min": VMin(),
     "wave": Wave(),
     "dualpipev": DualPipeV(),
+    "chimera": Chimera(),
     "weipipe-naive": WeiPipeNaive(),
     "weipipe-interleave": WeiPipeInterleave(),
     "wzb1": WZB1(),

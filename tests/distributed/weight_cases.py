@@ -66,6 +66,11 @@ def mixed_plans(ranks: int) -> dict[str, Plan]:
     return plans if ranks == 2 else plans | {"by way of a bystander": by_way}
 
 
+def replicated_plans(ranks: int) -> dict[str, Plan]:
+    """Activations alone travel, and every stage is on two ranks."""
+    return {"chimera": partial(build_family, "chimera")} if fits("chimera", ranks) else {}
+
+
 def island_plans(ranks: int) -> dict[str, Plan]:
     """Islands of other sizes than the families take: half of the ranks, and all."""
     sizes = {ranks // 2, ranks} - {usual_size(ranks)}
@@ -117,6 +122,7 @@ TABLES: tuple[Callable[[int], dict[str, Plan]], ...] = (
     family_plans,
     interleave_plans,
     mixed_plans,
+    replicated_plans,
     island_plans,
     optimized_plans,
     hybrid_plans,

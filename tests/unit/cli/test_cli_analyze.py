@@ -143,7 +143,10 @@ def test_what_cannot_be_built_says_why(pipeloom: Command, tmp_path: Path) -> Non
     path.write_text(json.dumps(document(ranks=3, num_stages=3, stages=document()["stages"][:1])))
     done = pipeloom("analyze", path, "-m", 4)
     assert done.out.endswith("wzb1: needs an even number of ranks, not 3\n")
-    assert pipeloom("analyze", path, "-m", 4, "--json").json["refused"].keys() == {"wzb1"}
+    assert pipeloom("analyze", path, "-m", 4, "--json").json["refused"].keys() == {
+        "chimera",
+        "wzb1",
+    }
 
 
 def test_one_rank_has_no_links_to_cross(pipeloom: Command, tmp_path: Path) -> None:

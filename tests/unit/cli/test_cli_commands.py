@@ -245,7 +245,7 @@ def test_compare_lays_all_side_by_side(pipeloom: Command, profile: Path) -> None
         == [
             "optimize, its bound and gap: of all schedules with one stage a rank, activations travelling",
             "of another placement or passing, which may cost less: interleaved-1f1b, zb-v, v-half, "
-            "v-min, wave, dualpipev, weipipe-naive, weipipe-interleave, wzb2, fsdp, "  # wzb1 needs more memory
+            "v-min, wave, dualpipev, chimera, weipipe-naive, weipipe-interleave, wzb2, fsdp, "  # wzb1 needs more memory
             "weights-inside, activations-inside",
         ]
     )
@@ -275,7 +275,8 @@ def test_weights_that_travel_for_free_are_marked(
     words = ["compare", path, "-m", 4, "--no-optimizer"]
     results = {r["schedule"]: r for r in pipeloom(*words, "--json").json["results"]}
     notes = {name: result["note"] for name, result in results.items()}
-    assert {notes.pop(name) for name in TRAVELLING} == {note}
+    # of two ranks weights-inside makes islands of one, inside which nothing travels
+    assert {notes.pop(name) for name in TRAVELLING if name != "weights-inside"} == {note}
     assert set(notes.values()) == {None}
     row = pipeloom(*words).out.splitlines()[-1]
     assert row.endswith(f"built; {note}" if note else "built")

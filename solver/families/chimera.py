@@ -1,0 +1,123 @@
+"""Chimera (Li and Hoefler, 2021): two pipelines against each other, each stage on two ranks.
+
+Stage s of an even microbatch runs on rank s, of an odd one on rank P-1-s; P is even. Each direction
+is 1F1B, and of the two a rank takes what is ready first. Both ranks of a stage keep its weights, sum
+its gradients once an iteration, and step alike. P = 4, M = 4, T_F = T_B = T_W (``F1'`` goes the other
+way, ``b0 --`` is a fused BW)::
+
+    rank 0   F0 F2 .  F1'b1'-- F3'b3'-- .  b0 -- .  .  b2 --
+    rank 1   .  F0 F1'F2 F3'.  b1'-- b0 -- b3'-- b2 -- .  .
+    rank 2   .  F1'F0 F3'F2 .  b0 -- b1'-- b2 -- b3'-- .  .
+    rank 3   F1'F3'.  F0 b0 -- F2 b2 -- .  b1'-- .  .  b3'--
+
+Idle time beside the work for M = P, T_BW = 2 T_F, without communication: 2 (P-2) T_F, the published
+one. With more microbatches those of the next P fill what is left, and it is less.
+
+Memory: rank i holds at most P - i of the one and i + 1 of the other direction, for M = P at most P.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pipeloom.ir.ops import Op, OpKind
+from pipeloom.ir.problem import Objective, Passing, Placement, Problem
+from pipeloom.ir.profile import Profile
+from pipeloom.ir.schedule import Schedule
+
+from .base import alternate, finished, require
+
+_LENGTH = {OpKind.F: 1, OpKind.BW: 2}  # for which the two directions are merged
+
+
+@dataclass(frozen=True)
+class Chimera:
+    name: str = "chimera"
+    summary: str = "two 1F1B pipelines against each other, each stage on two ranks"
+
+    def problem(
+        self,
+        profile: Profile,
+        microbatches: int,
+        memory_limit: float | None,
+        objective: Objective,
+    ) -> Problem:
+        placement = _placement(profile.ranks, microbatches)
+        limit = profile.limit_from(memory_limit)
+        problem = Problem(profile, microbatches, placement, limit, objective)
+        require(self.name, self.supports(problem))
+        return problem
+
+    def supports(self, problem: Problem) -> str | None:
+        ranks, placement = problem.ranks, problem.placement
+        if ranks % 2:
+            return f"needs an even number of ranks, not {ranks}"
+        if problem.stages != ranks:
+            return f"needs one stage a rank, not {problem.stages} stages on {ranks} rank(s)"
+        if placement.passing is not Passing.MIXED or placement.owners != _owners(
+            ranks, problem.microbatches
+        ):
+            return f"needs odd microbatches the other way, not the placement {placement.name}"
+        return None
+
+    def build(self, problem: Problem) -> Schedule:
+        require(self.name, self.supports(problem))
+        return finished(problem, _merged(problem.ranks, problem.microbatches), self.name)
+
+
+def _placement(ranks: int, microbatches: int) -> Placement:
+    return Placement(Passing.MIXED, _owners(ranks, microbatches), "bidirectional")
+
+
+def _owners(ranks: int, microbatches: int) -> tuple[int, ...]:
+    """Stage by stage, the rank of each microbatch."""
+    return tuple(
+        ranks - 1 - stage if j % 2 else stage for stage in range(ranks) for j in range(microbatches)
+    )
+
+
+def _merged(ranks: int, microbatches: int) -> list[list[Op]]:
+    """Each rank's two rows of 1F1B as one, what can start first first; backwards win a tie."""
+    queues = [
+        (rank, list(reversed(list(_direction(stage, ranks, microbatches, odd)))))
+        for rank in range(ranks)
+        for odd, stage in enumerate((rank, ranks - 1 - rank))
+    ]
+    clock, ends = [0] * ranks, dict[Op, int]()
+    order: list[list[Op]] = [[] for _ in range(ranks)]
+    while heads := [
+        one for one in queues if one[1] and _ready(one[1][-1], ranks, ends) is not None
+    ]:
+
+        def start(one: tuple[int, list[Op]]) -> tuple[int, bool, int, int]:
+            rank, queue = one
+            op = queue[-1]
+            at = max(clock[rank], _ready(op, ranks, ends) or 0)
+            return at, op.kind is OpKind.F, op.microbatch, rank
+
+        rank, queue = min(heads, key=start)
+        at = start((rank, queue))[0]
+        op = queue.pop()
+        clock[rank] = ends[op] = at + _LENGTH[op.kind]
+        order[rank].append(op)
+    return order
+
+
+def _direction(stage: int, ranks: int, microbatches: int, odd: int) -> Iterator[Op]:
+    """1F1B of one direction on ``stage``: of the even microbatches, or the odd ones."""
+    count = (microbatches + 1 - odd) // 2
+    for op in alternate(stage, count, ahead=ranks - stage, backward=OpKind.BW):
+        yield Op(op.kind, op.stage, 2 * op.microbatch + odd)
+
+
+def _ready(op: Op, ranks: int, ends: dict[Op, int]) -> int | None:
+    """When the op's input is made; None while it is not known."""
+    if op.kind is OpKind.F:
+        return 0 if op.stage == 0 else ends.get(Op(OpKind.F, op.stage - 1, op.microbatch))
+    last = op.stage == ranks - 1
+    return ends.get(
+        Op(OpKind.F, op.stage, op.microbatch)
+        if last
+        else Op(OpKind.BW, op.stage + 1, op.microbatch)
+    )
