@@ -97,7 +97,9 @@ class _Saved:
         self.ledger, self.tensor, self.pointer, self.size = ledger, tensor, pointer, size
 
     def __del__(self) -> None:
-        self.ledger._remove(self.pointer, self.size)
+        ledger = getattr(self, "ledger", None)  # torch.compile makes one without its __init__
+        if ledger is not None:
+            ledger._remove(self.pointer, self.size)
 
 
 def _unpack(saved: Tensor | _Saved) -> Tensor:

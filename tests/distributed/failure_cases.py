@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import socket
 import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.overrides import handle_torch_function, has_torch_function
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.ops import parse_order
@@ -17,6 +26,7 @@ from pipeloom.ir.schedule import Schedule
 from pipeloom.ir.simulate import timed
 from pipeloom.runtime.errors import ShapeError
 from pipeloom.runtime.pipeline import Pipeline
+from pipeloom.runtime.products import Linear, defer
 from tests.distributed.gradient_cases import schedule
 
 
@@ -48,16 +58,79 @@ class Wider(nn.Module):
         return x if self.calls < 3 else torch.cat([x, x])
 
 
-def program() -> Program:
-    return compile_schedule(schedule("1f1b", 2, 4))
+class _Broken(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Tensor:
+        raise ValueError("a bad gradient")
+
+
+class FailingBackward(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = _Broken.apply(super().forward(x))  # type: ignore[no-untyped-call]
+        return out
+
+
+class FailingProduct(Linear):
+    def accumulate(self, x: Tensor, dy: Tensor) -> None:
+        raise ValueError("a bad product")
+
+
+class FailingWeight(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return product(x, self.weight)
+
+
+def product(x: Tensor, weight: Tensor) -> Tensor:
+    if has_torch_function((x, weight)):
+        out: Tensor = handle_torch_function(product, (x, weight), x, weight)
+        return out
+    return nn.functional.linear(x, weight)
+
+
+defer(product, lambda x, weight: (FailingProduct(weight), x))
+
+
+class Doing(nn.Linear):
+    """Calls ``action`` in its third forward, that of microbatch 1."""
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        super().__init__(4, 4)
+        self.action, self.calls = action, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        if self.calls == 3:
+            self.action()
+        return super().forward(x)
+
+
+class Doubling(nn.Linear):
+    """Gives float64 from its third call on."""
+
+    calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        out = super().forward(x)
+        return out if self.calls < 3 else out.double()
+
+
+def program(family: str = "1f1b") -> Program:
+    return compile_schedule(schedule(family, 2, 4))
 
 
 def squared(output: Tensor, target: Tensor) -> Tensor:
     return (output - target).pow(2).mean()
 
 
-def pipeline(first: nn.Module, last: nn.Module, timeout: float = 60.0) -> Pipeline:
-    return Pipeline(program(), [first, last], loss=squared, timeout=timeout)
+def pipeline(
+    first: nn.Module, last: nn.Module, timeout: float = 60.0, family: str = "1f1b"
+) -> Pipeline:
+    return Pipeline(program(family), [first, last], loss=squared, timeout=timeout)
 
 
 def step(pipe: Pipeline, rows: int = 8) -> None:
@@ -68,6 +141,46 @@ def step(pipe: Pipeline, rows: int = 8) -> None:
 def throws_in_a_forward() -> None:
     """The shape exchange runs the first stage once, so its third call is that of microbatch 1."""
     step(pipeline(Failing(after=3), nn.Linear(4, 4)))
+
+
+def throws_in_b() -> None:
+    step(pipeline(nn.Linear(4, 4), FailingBackward(4, 4), family="zb-h1"))
+
+
+def throws_in_bw() -> None:
+    step(pipeline(nn.Linear(4, 4), FailingBackward(4, 4)))
+
+
+def throws_in_w() -> None:
+    step(pipeline(nn.Linear(4, 4), FailingWeight(4, 4), family="zb-h1"))
+
+
+def changes_a_dtype() -> None:
+    step(pipeline(Doubling(4, 4), nn.Linear(4, 4)))
+
+
+def is_killed() -> None:
+    kill = partial(os.kill, os.getpid(), signal.SIGKILL)
+    step(pipeline(Doing(kill), nn.Linear(4, 4)))
+
+
+def is_stopped() -> None:
+    """Rank 0 sleeps for good in the middle of its second microbatch."""
+    stop = partial(os.kill, os.getpid(), signal.SIGSTOP)
+    step(pipeline(Doing(stop), nn.Linear(4, 4), timeout=2.0))
+
+
+def drops_its_connections() -> None:
+    step(pipeline(Doing(drop_packets), nn.Linear(4, 4)))
+
+
+def drop_packets() -> None:
+    """Shuts the sockets that packets take, then hangs."""
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(OSError), socket.socket(fileno=os.dup(int(path.name))) as found:
+            if found.family == socket.AF_UNIX and found.type == socket.SOCK_SEQPACKET:
+                found.shutdown(socket.SHUT_RDWR)
+    time.sleep(60)
 
 
 def is_left_alone() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -35,6 +36,37 @@ from tests.distributed.failure_cases import program, squared
             0,
             r"'0F1': ShapeError: stage 0: its output is float32\[4, 4\], was float32\[2, 4\]",
         ),
+        (
+            failure_cases.changes_a_dtype,
+            0,
+            r"'0F1': ShapeError: stage 0: its output is float64\[2, 4\], was float32\[2, 4\]",
+        ),
+        (
+            failure_cases.throws_in_b,
+            1,
+            r"instruction \d+ of \d+, '1B0': ValueError: a bad gradient$",
+        ),
+        (
+            failure_cases.throws_in_bw,
+            1,
+            r"instruction \d+ of \d+, '1BW0': ValueError: a bad gradient",
+        ),
+        (
+            failure_cases.throws_in_w,
+            1,
+            r"instruction \d+ of \d+, '1W0': ValueError: a bad product$",
+        ),
+        (failure_cases.is_killed, 0, r"^rank 0 died by SIGKILL$"),
+        (
+            failure_cases.is_stopped,
+            1,
+            r"^rank 1: .*'wait recv x1\.1', peer rank 0: TimeoutError: Timed out waiting 2000ms",
+        ),
+        (
+            failure_cases.drops_its_connections,
+            1,
+            r"^rank 1: .*, peer rank 0: (ConnectionError: connection closed|BrokenPipeError)",
+        ),
     ],
 )
 def test_one_message_names_rank_instruction_and_reason(
@@ -43,6 +75,8 @@ def test_one_message_names_rank_instruction_and_reason(
     with pytest.raises(LaunchError, match=message) as caught:
         launch(function, 2, timeout=120)
     assert caught.value.rank == rank
+    assert caught.value.exit_code == 1
+    assert not multiprocessing.active_children()
 
 
 def test_a_batch_of_another_shape_is_refused() -> None:

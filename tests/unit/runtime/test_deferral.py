@@ -10,10 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.nn import functional
+from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils.checkpoint import checkpoint
 
 from pipeloom.runtime.deferral import Deferral, WeightQueue, run_backward
 from pipeloom.runtime.memory import Ledger
+from pipeloom.runtime.products import Linear, defer
 
 ROUNDS = 3
 
@@ -225,3 +227,45 @@ def test_under_autocast_products_run_low_and_gradients_stay_in_the_parameters_dt
         want = expected[name]
         assert (grad.dtype, grad.shape) == (want.dtype, want.shape)
         assert (grad - want).abs().max() <= 0.01 * want.abs().max(), name
+
+
+def test_a_compiled_stage_is_split_too() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 6), nn.GELU(), nn.LayerNorm(6), nn.Linear(6, 6))
+    x = floats()
+    model(x).pow(2).mean().backward()
+    expected = gradients(model, [x])
+    run_split(torch.compile(model, backend="aot_eager"), [x])
+    for name, grad in gradients(model, [x]).items():
+        assert (grad - expected[name]).abs().max() <= 1e-6 * expected[name].abs().max(), name
+
+
+def test_a_product_of_ones_own_is_deferred_once_it_has_a_rule() -> None:
+    model = nn.Sequential(Own(), nn.Linear(6, 6))
+    x = floats()
+    names, queue = waiting(model, x)
+    assert names == {"0.weight", "1.weight", "1.bias"}
+    queue.run()
+    found = gradients(model, [])
+    model(x).sum().backward()
+    for name, want in gradients(model, []).items():
+        assert (found[name] - want).abs().max() <= 1e-5 * want.abs().max(), name
+
+
+def own(x: Tensor, weight: Tensor) -> Tensor:
+    if has_torch_function((x, weight)):
+        out: Tensor = handle_torch_function(own, (x, weight), x, weight)
+        return out
+    return functional.linear(x, weight)
+
+
+class Own(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return own(x, self.weight)
+
+
+defer(own, lambda x, weight: (Linear(weight), x))
