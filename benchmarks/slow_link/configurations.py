@@ -57,8 +57,18 @@ def gpt(layers: int, width: int, context: int, microbatch: int) -> GPT:
     return GPT(layers, width, max(1, width // 64), context, microbatch)
 
 
+def _alike(milliseconds: float) -> tuple[float, float, float]:
+    return milliseconds, milliseconds, milliseconds
+
+
+# Chosen by prediction, before anything was measured. The slow link lies in the middle of the line
+# of ranks that activations follow (1) or joins its ends (3).
 CONFIGURATIONS = (
-    Configuration("short", gpt(4, 256, 128, 1), 16, (20.0, 20.0, 20.0)),
-    Configuration("long", gpt(4, 32, 512, 4), 4, (30.0, 30.0, 30.0)),
-    Configuration("middle", gpt(4, 128, 256, 1), 4, (30.0, 30.0, 30.0)),
+    Configuration("wide", gpt(4, 256, 128, 1), 8, _alike(60.0)),
+    Configuration("wider", gpt(4, 256, 128, 1), 16, _alike(40.0)),
+    Configuration("long", gpt(4, 32, 1024, 4), 4, _alike(60.0)),
+    Configuration("long-middle", gpt(4, 128, 256, 4), 4, _alike(40.0)),
+    Configuration("middle", gpt(4, 192, 256, 2), 4, _alike(60.0)),
+    Configuration("middle-ends", gpt(4, 192, 256, 4), 4, _alike(60.0), Ring(slow=3)),
+    Configuration("deep-ends", gpt(8, 128, 256, 4), 4, _alike(60.0), Ring(slow=3)),
 )

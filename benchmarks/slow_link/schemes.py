@@ -1,43 +1,26 @@
-"""The schedules that are compared: of each kind of passing the one predicted to be fastest."""
+"""The schedules that are compared: of each scheme the one that ``--passing auto`` finds best."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipeloom.ir.errors import InputError
+from pipeloom.cli.auto import choose, searching
 from pipeloom.ir.profile import Profile
 from pipeloom.ir.schedule import Schedule
-from pipeloom.solver.families import build_family
 
-from .prediction import predicted
+SECONDS = 20.0  # that the optimizer has for all schemes together
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """The best schedule of a kind: ``activations``, ``weights``, ``fsdp`` or a hybrid."""
+    """The best schedule of a scheme: ``activations``, ``weights``, ``fsdp`` or islands of both."""
 
-    kind: str
-    name: str
+    scheme: str
+    family: str
     schedule: Schedule
 
 
-FAMILIES = {
-    "activations": ("1f1b", "zb-h1", "zb-h2", "gpipe"),
-    "weights": ("weipipe-interleave", "weipipe-naive", "wzb1", "wzb2"),
-    "fsdp": ("fsdp:0", "fsdp:1", "fsdp:2", "fsdp:4", "fsdp:8"),
-}
-
-
 def best_of_each(profile: Profile, microbatches: int) -> list[Candidate]:
-    """The family of each kind with the least predicted step time."""
-    return [_best(kind, profile, microbatches) for kind in FAMILIES]
-
-
-def _best(kind: str, profile: Profile, microbatches: int) -> Candidate:
-    built = []
-    for name in FAMILIES[kind]:
-        try:
-            built.append(Candidate(kind, name, build_family(name, profile, microbatches)))
-        except InputError:  # this family cannot be made of so many microbatches
-            continue
-    return min(built, key=lambda candidate: predicted(candidate.schedule))
+    """One candidate a scheme, first the one that ``optimize --passing auto`` picks."""
+    choice = choose(profile, microbatches, search=searching(SECONDS))
+    return [Candidate(one.scheme, one.family, one.schedule) for one in choice.usable]

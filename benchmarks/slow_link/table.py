@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-HEADER = ("configuration", "scheme", "predicted ms", "measured ms", "error", "slow link, MB a step")
+HEADER = (
+    "configuration",
+    "scheme",
+    "schedule",
+    "predicted ms",
+    "measured ms",
+    "error",
+    "MB a step over the slow link",
+)
 
 
 def render(results: Sequence[Mapping[str, Any]]) -> str:
-    """One line a scheme; ``<`` marks the fastest, ``auto`` what auto picks."""
+    """One line a scheme; says which ones are fastest and which one auto picks."""
     rows = [HEADER, ("---",) * len(HEADER)]
     for result in results:
         rows += [_row(result, scheme) for scheme in result["schemes"]]
@@ -17,12 +25,13 @@ def render(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _row(result: Mapping[str, Any], scheme: Mapping[str, Any]) -> tuple[str, ...]:
-    marks = [mark for mark in ("auto", "winner") if result[mark] == scheme["kind"]]
+    name = scheme["scheme"]
+    marks = ["auto"] * (name == result["auto"]) + ["fastest"] * (name in result["winners"])
     slow = max(scheme["wires"][result["ring"]["slow"]])
-    first = scheme is result["schemes"][0]
     return (
-        result["name"] if first else "",
-        " ".join([f"{scheme['kind']} ({scheme['schedule']})", *marks]),
+        result["name"] if scheme is result["schemes"][0] else "",
+        name + (f" ({', '.join(marks)})" if marks else ""),
+        scheme["schedule"],
         f"{scheme['predicted_ms']:.0f}",
         f"{scheme['measured_ms']:.0f} ({scheme['least_ms']:.0f}-{scheme['most_ms']:.0f})",
         f"{scheme['error']:+.1%}",

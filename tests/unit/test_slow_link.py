@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from benchmarks.slow_link import main
-from benchmarks.slow_link.experiment import allclose, faults
+from benchmarks.slow_link.experiment import allclose, faults, winners
 from benchmarks.slow_link.measuring import RankRun, measured
 from benchmarks.slow_link.network import (
     Names,
@@ -194,13 +194,13 @@ def test_fully_sharded_steps_by_hand() -> None:
 
 
 def result(**changes: object) -> dict[str, object]:
-    row = {"schedule": "1f1b", "predicted_ms": 100.0, "measured_ms": 110.0, "error": -0.09}
-    other = {**row, "schedule": "fsdp", "losses": [5.0, 4.0]}
+    row = {"scheme": "activations", "predicted_ms": 100.0, "measured_ms": 110.0, "error": -0.09}
+    other = {**row, "scheme": "fsdp", "losses": [5.0, 4.0]}
     return {
         "name": "long",
         "schemes": [{**row, "losses": [5.0, 4.0 + 1e-6]}, {**other, **changes}],
         "auto": "fsdp",
-        "winner": "fsdp",
+        "winners": ["fsdp"],
     }
 
 
@@ -209,9 +209,15 @@ def test_what_is_wrong_with_a_result() -> None:
     assert faults(result(error=0.2, predicted_ms=132.0)) == [
         "long: fsdp: predicted 132 ms, measured 110"
     ]
-    assert faults(result(losses=[5.0, 4.1])) == ["long: fsdp: losses are not those of 1f1b"]
-    wrong = {**result(), "winner": "weights"}
+    assert faults(result(losses=[5.0, 4.1])) == ["long: fsdp: losses are not those of activations"]
+    wrong = {**result(), "winners": ["weights"]}
     assert faults(wrong) == ["long: auto picks fsdp, weights is faster"]
+
+
+def test_step_times_within_a_percent_are_one() -> None:
+    times = {"weights": 100.9, "fsdp": 100.0, "activations": 101.1}
+    rows = [{"scheme": name, "measured_ms": time} for name, time in times.items()]
+    assert winners(rows) == ["weights", "fsdp"]
 
 
 def test_losses_of_another_length_are_not_equal() -> None:
