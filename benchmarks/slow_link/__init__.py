@@ -26,9 +26,9 @@ def main(arguments: list[str]) -> int:
     some = f"some of {', '.join(names)}; nothing is recorded"
     parser.add_argument("--only", nargs="+", choices=names, metavar="NAME", help=some)
     parser.add_argument(
-        "--steps", type=int, default=7, help="of each run; the first two do not count"
+        "--steps", type=int, default=6, help="of each run; the first two do not count"
     )
-    parser.add_argument("--rounds", type=int, default=2, help="runs of each scheme")
+    parser.add_argument("--rounds", type=int, default=1, help="runs of each scheme")
     args = parser.parse_args(arguments)
     if args.steps < 4 or args.rounds < 1:
         parser.error("expected at least 4 steps and 1 round")

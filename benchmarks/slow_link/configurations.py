@@ -53,8 +53,8 @@ class Configuration:
 
 
 def gpt(layers: int, width: int, context: int, microbatch: int) -> GPT:
-    """A head for every 64 of the width, at least one."""
-    return GPT(layers, width, max(1, width // 64), context, microbatch)
+    """A head for every 32 or 64 of the width."""
+    return GPT(layers, width, width // (32 if width % 64 else 64), context, microbatch)
 
 
 def _alike(milliseconds: float) -> tuple[float, float, float]:
@@ -65,10 +65,10 @@ def _alike(milliseconds: float) -> tuple[float, float, float]:
 # of ranks that activations follow (1) or joins its ends (3).
 CONFIGURATIONS = (
     Configuration("wide", gpt(4, 256, 128, 1), 8, _alike(60.0)),
-    Configuration("wider", gpt(4, 256, 128, 1), 16, _alike(40.0)),
+    Configuration("wider", gpt(4, 320, 128, 1), 8, _alike(60.0)),
     Configuration("long", gpt(4, 32, 1024, 4), 4, _alike(60.0)),
-    Configuration("long-middle", gpt(4, 128, 256, 4), 4, _alike(40.0)),
-    Configuration("middle", gpt(4, 192, 256, 2), 4, _alike(60.0)),
-    Configuration("middle-ends", gpt(4, 192, 256, 4), 4, _alike(60.0), Ring(slow=3)),
-    Configuration("deep-ends", gpt(8, 128, 256, 4), 4, _alike(60.0), Ring(slow=3)),
+    Configuration("middle", gpt(4, 128, 256, 4), 4, _alike(40.0)),
+    Configuration("middle-short", gpt(4, 160, 256, 2), 4, _alike(60.0)),
+    Configuration("deep-ends", gpt(8, 128, 256, 4), 4, _alike(50.0), Ring(slow=3)),
+    Configuration("deeper-ends", gpt(12, 96, 256, 4), 4, _alike(60.0), Ring(slow=3)),
 )

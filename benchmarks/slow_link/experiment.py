@@ -34,9 +34,9 @@ class Settings:
     """Each scheme is trained ``rounds`` times, in turn with the others, for ``steps`` steps, of which
     the first ``warmup`` do not count; ``timeout`` seconds for all of a configuration."""
 
-    steps: int = 7
+    steps: int = 6
     warmup: int = 2
-    rounds: int = 2
+    rounds: int = 1
     timeout: float = 600.0
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -36,7 +37,8 @@ class TrainSharded:
 
     def run(self) -> RankRun:
         rank, ranks = dist.get_rank(), dist.get_world_size()
-        model = sharded(self.model, self.forward, self.backward)
+        stages = paced(self.model, self.forward, self.backward)
+        model = sharded(stages)
         optimizer = self.model.optimizer(model.parameters())
         own = range(rank, self.microbatches, ranks)
         batches = [self.model.batch(i, self.microbatches) for i in range(self.steps)]
@@ -45,7 +47,8 @@ class TrainSharded:
             inputs, targets = batches[i]
             losses = []
             for j in own:
-                loss = self.model.loss(model(inputs[j]), targets[j])
+                stages[-1].finish = partial(self.model.loss, target=targets[j])
+                loss = model(inputs[j])
                 (loss / len(own)).backward()
                 losses.append(loss.item())
             optimizer.step()
@@ -55,13 +58,16 @@ class TrainSharded:
         return measure(step, self.steps, dist.barrier)
 
 
-def sharded(model: GPT, forward: Sequence[float], backward: Sequence[float]) -> nn.Module:
-    """All stages, each sharded over all ranks."""
-    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-    stages = [
+def paced(model: GPT, forward: Sequence[float], backward: Sequence[float]) -> list[Paced]:
+    return [
         Paced(made(stage, s), forward[s] / 1e3, backward[s] / 1e3)
         for s, stage in enumerate(model.stages(len(forward)))
     ]
+
+
+def sharded(stages: Sequence[nn.Module]) -> nn.Module:
+    """All stages in a row, each sharded over all ranks."""
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     for stage in stages:
         fully_shard(stage, mesh=mesh)
     return fully_shard(nn.Sequential(*stages), mesh=mesh)
@@ -72,7 +78,10 @@ class Paced(nn.Module):
 
     The backward begins when the gradient of the output is there and ends when that of the input
     is; of the first stage, whose input has none, when that of its first module's output is.
+    ``finish``: what else its forward does, the loss of the last stage.
     """
+
+    finish: Callable[[Tensor], Tensor] | None = None
 
     def __init__(self, stage: nn.Module, forward: float, backward: float) -> None:
         super().__init__()
@@ -85,7 +94,8 @@ class Paced(nn.Module):
         end = time.perf_counter() + self._forward
         if x.requires_grad:
             x = _mark(x, self._sleep)
-        out = _mark(self.stage(x), self._begin)
+        out = self.stage(x)
+        out = _mark(out if self.finish is None else self.finish(out), self._begin)
         time.sleep(max(0.0, end - time.perf_counter()))
         return out
 

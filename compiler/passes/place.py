@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 import numpy as np
 
@@ -174,9 +175,11 @@ def _merged(row: Row, entries: list[_Entry]) -> Row:
 def _arranged(entries: list[_Entry]) -> list[Instruction]:
     """One boundary's entries in order, but what never blocks as early as it may be.
 
-    First the sends that need no wait, as far as their channel's order allows; then the waits for
-    sends with the receives, each receive right after the last of those before it that gives back
-    a buffer it may take, and before all waits for receives.
+    First the receives of weights and gradients that need no wait: that they are posted is news to
+    the peer, which on Gloo goes the way of the data and would come after all that is sent before.
+    Then the sends that need none, as far as their channel's order allows; then the waits for sends with the other receives,
+    each right after the last of those before it that gives back a buffer it may take, and before
+    all waits for receives.
     """
     sends, rest = _ready_sends(entries)
     result: list[_Entry] = []
@@ -189,7 +192,12 @@ def _arranged(entries: list[_Entry]) -> list[Instruction]:
         result.append(entry)
         if isinstance(entry.instruction, WaitSend) and not entry.message.activation:
             posts = len(result)
-    return [entry.instruction for entry in (*sends, *result)]
+    first = list(takewhile(_heavy_receive, result))
+    return [entry.instruction for entry in (*first, *sends, *result[len(first) :])]
+
+
+def _heavy_receive(entry: _Entry) -> bool:
+    return isinstance(entry.instruction, Receive) and not entry.message.activation
 
 
 def _ready_sends(entries: list[_Entry]) -> tuple[list[_Entry], list[_Entry]]:

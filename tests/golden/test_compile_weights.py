@@ -27,9 +27,9 @@ def test_weipipe_interleave_on_two_ranks_with_tied_ends() -> None:
             """
             recv w1.1 from 1 into 0
             0F0
-            send w0.0 to 1
             recv w1.4 from 1 into 1
             recv w0.2 from 1 into 2
+            send w0.0 to 1
             wait recv w1.1
             1F0
             send w1.3 to 1
@@ -51,11 +51,11 @@ def test_weipipe_interleave_on_two_ranks_with_tied_ends() -> None:
             recv dw1.11 from 1 into 3
             wait recv w1.5
             1F2
-            send w0.8 to 1
-            send dw0.9 to 1
             free w1.5
             recv w0.12 from 1 into 0
             recv dw0.13 from 1 into 4
+            send w0.8 to 1
+            send dw0.9 to 1
             wait recv w1.10
             wait recv dw1.11
             1BW2
@@ -77,15 +77,15 @@ def test_weipipe_interleave_on_two_ranks_with_tied_ends() -> None:
         ),
         lines(
             """
-            send w1.1 to 0
-            send w1.4 to 0
             recv w0.0 from 0 into 0
             recv w1.3 from 0 into 1
+            send w1.1 to 0
+            send w1.4 to 0
             wait recv w0.0
             0F1
-            send w0.2 to 0
             recv w1.6 from 0 into 2
             recv dw1.7 from 0 into 3
+            send w0.2 to 0
             wait recv w1.3
             1F1
             send w1.5 to 0
