@@ -66,9 +66,10 @@ def _alike(milliseconds: float) -> tuple[float, float, float]:
 CONFIGURATIONS = (
     Configuration("wide", gpt(4, 256, 128, 1), 8, _alike(60.0)),
     Configuration("wider", gpt(4, 320, 128, 1), 8, _alike(60.0)),
-    Configuration("long", gpt(4, 32, 1024, 4), 4, _alike(60.0)),
+    Configuration("long", gpt(4, 32, 1024, 2), 4, _alike(90.0)),
     Configuration("middle", gpt(4, 128, 256, 4), 4, _alike(40.0)),
     Configuration("middle-short", gpt(4, 160, 256, 2), 4, _alike(60.0)),
     Configuration("deep-ends", gpt(8, 128, 256, 4), 4, _alike(50.0), Ring(slow=3)),
     Configuration("deeper-ends", gpt(12, 96, 256, 4), 4, _alike(60.0), Ring(slow=3)),
+    Configuration("islands-ends", gpt(8, 160, 256, 2), 4, _alike(60.0), Ring(slow=3)),
 )
