@@ -116,10 +116,10 @@ def _listed(
 
 
 def default_owners(problem: Problem) -> tuple[int, ...]:
-    """A rank for each stage: one that runs it, or where weights alone travel any.
+    """A rank for each stage, of those that run it.
 
-    The largest stage first, each to the rank that owns the fewest bytes so far, then the fewest
-    stages, then the first after those that the stage before it in the model could have.
+    The largest stage first, each to the rank that owns the fewest bytes so far; of equals to the one with the
+    fewest stages, then to the first from rank ``stage`` mod P on.
     """
     profile, matrix = problem.profile, users(problem)
     sizes = [_held(problem, stage) for stage in range(problem.stages)]

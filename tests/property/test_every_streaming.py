@@ -13,7 +13,7 @@ from pipeloom.ir.errors import InvalidScheduleError
 from pipeloom.ir.files import dump_schedule
 from pipeloom.ir.ops import pack
 from pipeloom.ir.problem import Passing, Placement, Problem
-from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.ir.profile import Link, Links, Profile, Sharing, StageProfile
 from pipeloom.ir.program import TensorKind
 from pipeloom.ir.schedule import Schedule
 from pipeloom.ir.verify import verify_schedule
@@ -23,12 +23,15 @@ from tests.weight_machine import WeightMachine
 
 TIMES = st.sampled_from([0.0, 0.1, 1.0, 1.7, 3.0])
 SEEDS = st.integers(0, 2**32)
+LINKS = st.builds(Links, st.builds(Link, TIMES, st.just(1e-6)), shared=st.sampled_from(Sharing))
 PLANS = st.builds(
     Streaming,
     buffers=st.integers(1, 4),
     route=st.sampled_from(Route),
     collections=st.integers(1, 3),
     lead=st.integers(0, 2),
+    home=st.none() | st.sampled_from(Route),
+    opening=st.integers(0, 2),
 )
 
 
@@ -39,7 +42,7 @@ def problems(draw: st.DrawFn, passing: Passing = Passing.WEIGHTS) -> Problem:
         StageProfile(*draw(st.tuples(TIMES, TIMES, TIMES)), weight_bytes=draw(TIMES))
         for _ in range(number)
     )
-    profile = Profile(stages, ranks, t_comm=draw(TIMES))
+    profile = Profile(stages, ranks, t_comm=draw(TIMES), links=draw(st.none() | LINKS))
     placement = Placement.round_robin(ranks, microbatches)
     if passing is Passing.MIXED:
         pairs = number * microbatches
@@ -54,7 +57,7 @@ def planned(problem: Problem, plan: Streaming, seed: int) -> Schedule | None:
     try:
         return streamed(problem, rows, "random", plan)
     except InvalidScheduleError:
-        assert plan.route is not Route.DIRECT
+        assert {plan.route, plan.home or plan.route} != {Route.DIRECT} or plan.opening
         return None
 
 
