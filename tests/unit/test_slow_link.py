@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from benchmarks.slow_link import main
+from benchmarks.slow_link import main, recorded
 from benchmarks.slow_link.experiment import allclose, faults, winners
 from benchmarks.slow_link.measuring import RankRun, measured
 from benchmarks.slow_link.network import (
@@ -222,3 +222,11 @@ def test_step_times_within_a_percent_are_one() -> None:
 
 def test_losses_of_another_length_are_not_equal() -> None:
     assert not allclose([1.0], [1.0, 2.0])
+
+
+def test_the_record_has_no_fault_and_winners_of_each_kind() -> None:
+    results = recorded([])
+    assert len(results) >= 6
+    assert [fault for result in results for fault in faults(result)] == []
+    alone = {result["winners"][0] for result in results if len(result["winners"]) == 1}
+    assert alone >= {"activations", "weights", "fsdp"}
