@@ -136,10 +136,15 @@ def _optimized(
         room = max((one.room() for one in built), key=min)
     islands = ":" in scheme.name
     number = max(1, len(different_parts(scheme.problem))) if islands else 1
-    return _judged(
-        scheme.name,
-        scheme.optimized(lambda problem: search(problem, scheme.name, share / number), room),
-    )
+    try:
+        return _judged(
+            scheme.name,
+            scheme.optimized(lambda problem: search(problem, scheme.name, share / number), room),
+        )
+    except InfeasibleError as error:
+        if error.device or room == scheme.problem.memory_limit:
+            raise
+        return []  # the limit was what is left of the devices: the candidates say what they lack
 
 
 def _row(name: str, candidates: Sequence[Judged], refusal: str | None) -> Row:

@@ -118,7 +118,7 @@ def _infeasible(name: str, error: InfeasibleError) -> dict[str, Any]:
     return {
         "schedule": name,
         "status": "infeasible",
-        "smallest_memory_limit": error.smallest,
+        error.smallest_key: error.smallest,
         "rank": error.rank,
     }
 
@@ -152,8 +152,11 @@ def _row(result: dict[str, Any]) -> list[str]:
 
     name, status = result["schedule"], result["status"]
     if status == "infeasible":
-        smallest = exact_amount(result["smallest_memory_limit"])
-        return [name, *["-"] * 5, f"infeasible: needs {smallest} on rank {result['rank']}"]
+        of_limit = "smallest_memory_limit" in result
+        of = "" if of_limit else " of device memory"
+        smallest = result["smallest_memory_limit" if of_limit else "smallest_device_memory"]
+        needs = f"infeasible: needs {exact_amount(smallest)}{of} on rank {result['rank']}"
+        return [name, *["-"] * 5, needs]
     if status == "unsupported":
         return [name, *["-"] * 5, result["reason"]]
     gap = f", gap {percent(result['gap'])}" if result["gap"] and status != "optimal" else ""

@@ -124,7 +124,7 @@ def _fail(error: PipeloomError, *, as_json: bool) -> int:
         answer = {
             "status": "infeasible",
             "message": str(error),
-            "smallest_memory_limit": error.smallest,
+            error.smallest_key: error.smallest,
             "rank": error.rank,
         }
     elif isinstance(error, InvalidScheduleError):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     "memory_limit", "status", "bubble_rate", "lower_bound_rate", "period", "makespan",
-    "lower_bound", "gap", "peak_memory", "solve_seconds", "smallest_memory_limit", "file",
+    "lower_bound", "gap", "peak_memory", "solve_seconds", "smallest_memory_limit", "smallest_device_memory", "file",
 )  # fmt: skip
 
 
@@ -134,7 +134,7 @@ def _infeasible(limit: Limit, error: InfeasibleError) -> dict[str, Any]:
     return result | {
         "memory_limit": limit,
         "status": "infeasible",
-        "smallest_memory_limit": error.smallest,
+        error.smallest_key: error.smallest,
     }
 
 
@@ -217,8 +217,10 @@ def _row(result: dict[str, Any]) -> list[str]:
     limit = result["memory_limit"]
     name = "none" if limit is None else limit.words
     if result["status"] == "infeasible":
-        needs = exact_amount(result["smallest_memory_limit"])
-        return [name, "-", "-", "-", f"infeasible: needs {needs}"]
+        device = result["smallest_device_memory"]
+        of = "" if device is None else " of device memory"
+        needs = exact_amount(result["smallest_memory_limit"] if device is None else device)
+        return [name, "-", "-", "-", f"infeasible: needs {needs}{of}"]
     gap = "" if result["status"] == "optimal" else f", gap {percent(result['gap'] or 0.0)}"
     return [
         name,

@@ -20,18 +20,24 @@ class InputError(PipeloomError):
 
 
 class InfeasibleError(PipeloomError):
-    """No schedule meets the memory limit.
+    """No schedule meets the memory limit, or with ``device`` none was found that the devices hold.
 
-    ``smallest`` is the smallest feasible limit (in the profile's unit of memory),
-    ``rank`` the rank that needs it.
+    ``smallest`` is the smallest feasible limit (in the profile's unit of memory), or what a device
+    has to hold in the schedule found that exceeds its memory least; ``rank`` the rank that needs it.
     """
 
     exit_code = 1
 
-    def __init__(self, message: str, *, smallest: float, rank: int) -> None:
+    def __init__(self, message: str, *, smallest: float, rank: int, device: bool = False) -> None:
         self.smallest = smallest
         self.rank = rank
+        self.device = device
         super().__init__(message)
+
+    @property
+    def smallest_key(self) -> str:
+        """What commands call ``smallest`` in their JSON."""
+        return "smallest_device_memory" if self.device else "smallest_memory_limit"
 
 
 class InvalidScheduleError(PipeloomError):

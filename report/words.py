@@ -50,7 +50,7 @@ def scope(problem: Problem) -> str:
     placement, ranks = problem.placement, problem.ranks
     travels = {
         Passing.ACTIVATIONS: "activations travelling",
-        Passing.WEIGHTS: "weights travelling",
+        Passing.WEIGHTS: "weights travelling, each stage on one owner",
         Passing.MIXED: "activations and weights travelling",
     }[placement.passing]
     if placement.passing is Passing.MIXED:

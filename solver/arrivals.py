@@ -1,7 +1,8 @@
 """Lower bounds on the makespan where weights travel: no rank can begin before weights have come.
 
-For the placement by microbatches, where every rank has some, and for every schedule whose ops wait
-for nothing but what they need: then the owner of stage 0, whichever rank it is, starts an F at time 0,
+For the placement by microbatches, where every rank has some, and for every schedule in which each stage
+has one owner (a replicated stage waits for nothing: data parallelism is another instance) and whose ops
+wait for nothing but what they need: then the owner of stage 0, whichever rank it is, starts an F at time 0,
 when the first weights set out, and the makespan is the time at which the last op ends.
 
 Of its n microbatches, a rank runs no op of stage k or a later one, nor any B or W, before the weights

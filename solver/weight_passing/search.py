@@ -147,6 +147,7 @@ class WeightSearch:
             f"that exceeds it least holds {exact_amount(holds)} there",
             smallest=holds,
             rank=rank,
+            device=True,
         )
 
     def _merit(self, choice: Choice) -> Merit:

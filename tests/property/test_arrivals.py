@@ -6,8 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeloom.ir.files import dump_schedule
+from pipeloom.ir.ops import parse_order
 from pipeloom.ir.problem import Objective, Placement, Problem
 from pipeloom.ir.profile import Link, Links, Profile, Sharing, StageProfile
+from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.simulate import timed
+from pipeloom.ir.verify import verify_schedule
+from pipeloom.report.words import scope
 from pipeloom.solver.arrivals import arrivals
 from pipeloom.solver.bounds import busy, lower_bound
 from pipeloom.solver.solve import optimize
@@ -93,6 +99,17 @@ def test_memory_leaves_little_to_run_before_the_last_stage_comes() -> None:
     problem = make(stages, 2, 4, links, limit=4.0)
     assert arrivals(problem) == EXACT(16.0 + 24 - 4)
     assert arrivals(make(stages, 2, 4, links)) == EXACT(16.0 + 24 - 6)
+
+
+def test_replicated_stages_wait_for_nothing_and_are_no_such_instance() -> None:
+    """Why the bound is said to cover schedules in which each stage has one owner."""
+    problem = make(unit(2), 2, 2, Links(Link(0.5, 1e9)))
+    order = ["0F0 1F0 1BW0 0BW0", "0F1 1F1 1BW1 0BW1"]
+    replicated = timed(Schedule.of(problem, list(map(parse_order, order)), "by hand"))
+    assert verify_schedule(dump_schedule(replicated)) == []
+    assert replicated.timing is not None
+    assert replicated.timing.makespan == 6.0 < arrivals(problem)
+    assert "each stage on one owner" in scope(problem)
 
 
 def test_where_a_rank_has_no_work_it_may_own_the_first_stage() -> None:

@@ -68,6 +68,15 @@ def test_large_activations_make_weights_travel_and_large_weights_activations() -
     assert best.scheme in {"activations", "weights-inside:2"}
 
 
+def test_what_no_device_can_hold_is_no_limit_of_activations() -> None:
+    rows = find(cluster(device_memory=(10.0,) * 4), 8).rows
+    islands = [row for row in rows if row.base in {"weights-inside", "activations-inside"}]
+    assert islands
+    for row in islands:
+        assert row.why_not is not None
+        assert row.why_not.endswith("more than its device memory 10")
+
+
 def test_device_memory_decides_and_says_so() -> None:
     """Two microbatches' activations of all stages are 800 bytes: what travels needs far more."""
     light = StageProfile(1.0, 1.0, 1.0, 100.0, 0.0, 10.0, 100.0, 100.0, 200.0)

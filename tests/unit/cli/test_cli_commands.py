@@ -89,6 +89,24 @@ def test_weights_that_fit_on_no_device_exit_1(pipeloom: Command, tmp_path: Path)
     assert done.err.startswith("pipeloom: device_memory 300 is too small for rank")
 
 
+@pytest.mark.parametrize("command", ["optimize", "compare", "sweep"])
+def test_what_a_device_lacks_is_no_memory_limit(
+    command: str, pipeloom: Command, tmp_path: Path
+) -> None:
+    stage = {"t_f": 1.0, "t_b": 1.0, "t_w": 1.0, "m_b": 1.0, "m_w": 0.5, "weight_bytes": 100.0}
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(profile_document(stages=[stage] * 4, device_memory=300.0)))
+    more = ["--memory-limits", "4,8", "-o", tmp_path / "out"] if command == "sweep" else []
+    line = [command, path, "-m", 4, "--passing", "weights", "--time-limit", 1, "-q", *more]
+    answer = pipeloom(*line, "--json").json
+    row = answer if command == "optimize" else answer["results"][-1]
+    assert row["status"] == "infeasible"
+    assert row["smallest_device_memory"] > 300
+    assert row.get("smallest_memory_limit") is None
+    if command != "optimize":
+        assert "of device memory" in pipeloom(*line).out
+
+
 @pytest.mark.parametrize("command", ["compare", "sweep"])
 def test_other_commands_plan_weights_too(
     command: str, pipeloom: Command, profile: Path, tmp_path: Path
@@ -99,7 +117,7 @@ def test_other_commands_plan_weights_too(
     if command == "sweep":
         assert [row["status"] for row in results] == ["infeasible", "optimal"]
     else:
-        assert results[-1]["scope"] == "weights travelling"
+        assert results[-1]["scope"] == "weights travelling, each stage on one owner"
         assert results[-1]["period"] == 12.0
 
 
