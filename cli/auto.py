@@ -63,12 +63,12 @@ def choose(
     """The schedule with the shortest step among all schemes, within memory limit and device memory.
 
     Steps follow each other without a barrier, and a wire carries one message at a time
-    (:mod:`.ir.replay`). Each scheme's fixed shapes are tried, then, until ``should_stop`` turns
-    true, what ``search`` finds for it (by default the optimizer, about a minute in all).
+    (:mod:`.ir.replay`). Each scheme's fixed shapes are tried, then what ``search`` finds for it (by
+    default the optimizer, about a minute in all); once ``should_stop`` turns true, one shape a scheme.
     """
     look = search or searching(60.0)
     posed = schemes(profile, microbatches, memory_limit, objective)
-    found = {scheme.name: _judged(scheme.name, scheme.built()) for scheme in posed}
+    found = {scheme.name: _judged(scheme.name, scheme.built(), should_stop) for scheme in posed}
     refused: dict[str, str] = {}
     for scheme, share in zip(posed, _shares(posed), strict=True):
         if share and not should_stop():
@@ -113,8 +113,16 @@ def certified(schedule: Schedule) -> Schedule:
     return replace(schedule, report=known)
 
 
-def _judged(name: str, schedules: Iterable[Schedule]) -> list[Judged]:
-    return [Judged.of(name, schedule) for schedule in schedules]
+def _judged(
+    name: str, schedules: Iterable[Schedule], should_stop: Callable[[], bool] = lambda: False
+) -> list[Judged]:
+    """At least the first of ``schedules``."""
+    found: list[Judged] = []
+    for schedule in schedules:
+        found.append(Judged.of(name, schedule))
+        if should_stop():
+            break
+    return found
 
 
 def _shares(posed: Sequence[Scheme]) -> list[float]:

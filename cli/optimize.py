@@ -126,13 +126,14 @@ def _choose(args: argparse.Namespace) -> int:
         )
     if interrupt.pressed:
         _say("interrupted: not every scheme was optimized")
-    answer = {"choice": reasons.as_json(choice)}
+    answer = {"choice": reasons.as_json(choice)} if args.json else {}
     if choice.best is None:
         if args.json:
             print_json({"status": "infeasible", **answer})
         print(f"pipeloom: {reasons.text(choice)}", file=sys.stderr)
         return 1
-    _finish(args, choice.best.schedule, interrupt.pressed, answer, [reasons.text(choice)])
+    notes = [] if args.json else [reasons.text(choice)]  # the sentences take their time: once
+    _finish(args, choice.best.schedule, interrupt.pressed, answer, notes)
     return 0
 
 

@@ -94,7 +94,9 @@ def test_nothing_is_searched_once_it_is_told_to_stop() -> None:
     def never(problem: Problem, scheme: str, share: float) -> Schedule:
         raise AssertionError("searched")
 
-    assert choose(cluster(), 4, search=never, should_stop=lambda: True).best is not None
+    choice = choose(cluster(), 4, search=never, should_stop=lambda: True)
+    assert choice.best is not None
+    assert {row.judged.family for row in choice.rows if row.judged} >= {"fsdp:0"}  # the first alone
 
 
 def test_the_shares_are_of_all_the_time() -> None:
