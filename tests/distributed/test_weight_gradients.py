@@ -100,7 +100,7 @@ def test_every_stage_is_compared(ranks: int) -> None:
         assert set().union(*owned(program.schedule)) == set(range(case.stages))
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("ranks", [2, 3, 4])  # on 8 the cases to compare with are slow ones
 def test_activations_of_one_microbatch_are_held_at_a_time(ranks: int) -> None:
     """The first BW of a microbatch comes before the first F of the next one but one."""
     peaks = {
@@ -108,5 +108,6 @@ def test_activations_of_one_microbatch_are_held_at_a_time(ranks: int) -> None:
         for case, (_, rows) in outcomes(ranks, False).items()
         if case.plan == "weipipe-interleave" and case.memory
     }
+    assert len(peaks) > 1
     for (dtype, count), found in peaks.items():
         assert max(found) < 1.05 * peaks[torch.float64, ranks][0] * dtype.itemsize / 8, count
