@@ -25,11 +25,12 @@ from .arguments import (
 from .explanation import Explanation, explanation
 from .output import check_output, finish_schedule, print_json
 from .placements import AUTO
-from .problems import load, make_problem
+from .problems import load, make_problem, named
 from .progress import ProgressLine, interruptible
 
 if TYPE_CHECKING:
     from pipeloom.ir.problem import Problem
+    from pipeloom.ir.profile import Profile
     from pipeloom.ir.schedule import Schedule
     from pipeloom.solver.cache import ScheduleCache
 
@@ -106,9 +107,13 @@ def _choose(args: argparse.Namespace) -> int:
     from pipeloom.ir.problem import Objective
 
     from . import reasons
+    from .analysis import missing_sizes
     from .auto import choose
 
     profile = load(args)
+    lacking = missing_sizes(profile)
+    if lacking and profile.ranks > 1:
+        _say(f"note: {named(args.profile)}: no {', '.join(lacking)}: {_untold(profile)}")
     with interruptible() as interrupt:
 
         def search(problem: Problem, scheme: str, share: float) -> Schedule:
@@ -135,6 +140,13 @@ def _choose(args: argparse.Namespace) -> int:
     notes = [] if args.json else [reasons.text(choice)]  # the sentences take their time: once
     _finish(args, choice.best.schedule, interrupt.pressed, answer, notes)
     return 0
+
+
+def _untold(profile: Profile) -> str:
+    """What is assumed of messages whose size, or whose links, a profile does not tell."""
+    if profile.t_comm is not None and profile.links is None:
+        return "each message counts as t_comm, whatever its size"
+    return "messages of unknown size count as empty, and the choice may be another with them"
 
 
 def _choose_placement(args: argparse.Namespace) -> int:
