@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InputError
@@ -26,7 +26,7 @@ from .explanation import Explanation, explanation
 from .output import check_output, finish_schedule, print_json
 from .placements import AUTO
 from .problems import load, make_problem, named
-from .progress import ProgressLine, interruptible
+from .progress import Interrupt, ProgressLine, interruptible
 
 if TYPE_CHECKING:
     from pipeloom.ir.problem import Problem
@@ -115,18 +115,12 @@ def _choose(args: argparse.Namespace) -> int:
     if lacking and profile.ranks > 1:
         _say(f"note: {named(args.profile)}: no {', '.join(lacking)}: {_untold(profile)}")
     with interruptible() as interrupt:
-
-        def search(problem: Problem, scheme: str, share: float) -> Schedule:
-            schedule, stopped = solve(_limited(args, share), problem, f"{scheme}: ")
-            interrupt.pressed |= stopped
-            return schedule
-
         choice = choose(
             profile,
             args.microbatches,
             memory_limit=args.memory_limit,
             objective=Objective(args.objective),
-            search=search,
+            search=_searching(args, interrupt),
             should_stop=interrupt,
         )
     if interrupt.pressed:
@@ -165,16 +159,10 @@ def _choose_placement(args: argparse.Namespace) -> int:
             f"got {profile.num_stages}"
         )
     with interruptible() as interrupt:
-
-        def search(problem: Problem, name: str, share: float) -> Schedule:
-            schedule, stopped = solve(_limited(args, share), problem, f"{name}: ")
-            interrupt.pressed |= stopped
-            return schedule
-
         chosen = best_placement(
             profile,
             args.microbatches,
-            search,
+            _searching(args, interrupt),
             memory_limit=args.memory_limit,
             objective=Objective(args.objective),
             should_stop=interrupt,
@@ -187,6 +175,19 @@ def _choose_placement(args: argparse.Namespace) -> int:
         return 1
     _finish(args, chosen.best, interrupt.pressed, answer, [words])
     return 0
+
+
+def _searching(
+    args: argparse.Namespace, interrupt: Interrupt
+) -> Callable[[Problem, str, float], Schedule]:
+    """Solves one of several problems, named by its progress, in its share of the time or work."""
+
+    def search(problem: Problem, name: str, share: float) -> Schedule:
+        schedule, stopped = solve(_limited(args, share), problem, f"{name}: ")
+        interrupt.pressed |= stopped
+        return schedule
+
+    return search
 
 
 def _limited(args: argparse.Namespace, share: float) -> argparse.Namespace:
