@@ -7,12 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .costs import Costs
 from .first_come import first_come, numbered
 from .ops import FloatArray, IntArray
 from .schedule import Schedule
-from .travel import travel_delays
-from .waits import by_origin, chain, check_ranges, inputs, travel
+from .waits import by_origin, waits
 from .wires import occupied
 
 
@@ -46,19 +44,9 @@ class Wiring(NamedTuple):
 
 def wiring(schedule: Schedule) -> Wiring:
     """Of a schedule with transfers, whatever their order. Raises as :func:`in_sending_order` does."""
-    problem, transfers = schedule.problem, schedule.transfers
-    check_ranges(schedule)
-    costs = Costs.of(problem)
-    flat = np.concatenate(schedule.order).astype(np.int64)
-    offsets = np.concatenate([[0], np.cumsum([len(ops) for ops in schedule.order])])
-    durations = np.concatenate([costs.of_ops(flat), travel_delays(problem, transfers)])
-    edges = [
-        chain(offsets),
-        *inputs(schedule, flat, costs),
-        travel(schedule, offsets.tolist(), len(flat)),
-    ]
-    wires: list[tuple[str, ...]] = [()] * len(flat)
-    wires += occupied(problem.profile, [(t.source, t.target) for t in transfers])
+    _, durations, edges = waits(schedule)
+    wires: list[tuple[str, ...]] = [()] * schedule.num_ops
+    wires += occupied(schedule.problem.profile, [(t.source, t.target) for t in schedule.transfers])
     first, to, delay, missing = by_origin(edges, len(durations))
     return Wiring(first, to, delay, missing, durations, *numbered(wires))
 

@@ -16,8 +16,7 @@ from .costs import Costs
 from .errors import InvalidScheduleError
 from .ops import KIND_MASK, STAGE_MASK, STAGE_SHIFT, FloatArray, IntArray, Op
 from .schedule import Schedule, Timing, Transfer
-from .travel import travel_delays
-from .waits import by_origin, chain, check_ranges, edges_of, inputs, travel
+from .waits import by_origin, edges_of, waits
 from .wires import in_turn
 
 
@@ -59,19 +58,10 @@ def simulate_transfers(schedule: Schedule) -> Timing:
     Raises InvalidScheduleError, naming what can never start and where, where a transfer is out
     of range, an input is missing, or ops and transfers wait for each other.
     """
-    problem, transfers = schedule.problem, schedule.transfers
-    check_ranges(schedule)
-    costs = Costs.of(problem)
-    flat = np.concatenate(schedule.order).astype(np.int64)
-    offsets = np.concatenate([[0], np.cumsum([len(ops) for ops in schedule.order])])
-    durations = np.concatenate([costs.of_ops(flat), travel_delays(problem, transfers)])
-    ops, turns = len(flat), in_turn(problem.profile, [(t.source, t.target) for t in transfers])
-    edges = [
-        chain(offsets),
-        *inputs(schedule, flat, costs),
-        travel(schedule, offsets.tolist(), ops),
-        edges_of([(ops + earlier, ops + later) for earlier, later in turns]),
-    ]
+    offsets, durations, edges = waits(schedule)
+    links = [(t.source, t.target) for t in schedule.transfers]
+    ops, turns = schedule.num_ops, in_turn(schedule.problem.profile, links)
+    edges.append(edges_of([(ops + earlier, ops + later) for earlier, later in turns]))
     first, to, delay, missing = by_origin(edges, len(durations))
     start = np.zeros(len(durations))
     if longest_path(first, to, delay, missing, durations, start) < len(durations):

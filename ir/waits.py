@@ -23,7 +23,7 @@ from .ops import (
     OpKind,
 )
 from .schedule import Schedule
-from .travel import previous
+from .travel import previous, travel_delays
 
 Edges: TypeAlias = tuple[IntArray, IntArray, FloatArray]  # from node, to node, delay
 
@@ -32,6 +32,23 @@ def edges_of(pairs: Sequence[tuple[int, int]]) -> Edges:
     """Edges without delay."""
     array = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     return array[:, 0], array[:, 1], np.zeros(len(array))
+
+
+def waits(schedule: Schedule) -> tuple[IntArray, FloatArray, list[Edges]]:
+    """Where each rank's ops begin (P + 1,), how long each op and then each transfer takes, and what
+    waits for what, but for wires. Raises InvalidScheduleError as :func:`check_ranges` and :func:`inputs` do.
+    """
+    check_ranges(schedule)
+    costs = Costs.of(schedule.problem)
+    flat = np.concatenate(schedule.order).astype(np.int64)
+    offsets = np.concatenate([[0], np.cumsum([len(ops) for ops in schedule.order])])
+    durations = [costs.of_ops(flat), travel_delays(schedule.problem, schedule.transfers)]
+    edges = [
+        chain(offsets),
+        *inputs(schedule, flat, costs),
+        travel(schedule, offsets.tolist(), len(flat)),
+    ]
+    return offsets, np.concatenate(durations), edges
 
 
 def check_ranges(schedule: Schedule) -> None:
