@@ -1,8 +1,8 @@
 """The bubble rates that formulas give for families, to set beside those of built schedules.
 
 For P equal stages, no delays, P dividing M and M > P. Sources: gpipe, 1f1b (dapple alike), zb-h1, zb-h2
-and zb-v (for T_F = T_B = T_W) Qi et al., 2024; interleaved-1f1b Narayanan et al., 2021; looped-bfs
-Lamy-Poirier, 2023; weipipe-interleave Lin et al., 2025. Of wzb1 and
+and zb-v (for T_F = T_B = T_W) Qi et al., 2024; interleaved-1f1b (grouped alike) Narayanan et al., 2021;
+looped-bfs Lamy-Poirier, 2023; weipipe-interleave Lin et al., 2025. Of wzb1 and
 wzb2 (the same) they follow from when their ops run (:mod:`.families.ring`): a microbatch of a stage
 takes 1.5 and 3 turns where interleave takes 1, the ramp P - 1 turns in all three, and at equal T_F, T_B,
 T_W every turn is as long as its share of the ops. That is (P-1) / (1.5 M + P-1) and (P-1) / (3 M + P-1).
@@ -65,6 +65,7 @@ FORMULAS: dict[str, Formula] = {
     "1f1b": Formula(_ramp),
     "dapple": Formula(_ramp),
     "interleaved-1f1b": Formula(lambda i: _ramp(i) / i.chunks),
+    "interleaved-1f1b-grouped": Formula(lambda i: _ramp(i) / i.chunks),
     "looped-bfs": Formula(lambda i: _ramp(i) / i.chunks),
     "zb-h1": Formula(lambda i: (i.ranks - 1) * (i.t_f + i.t_b - i.t_w)),
     "zb-h2": Formula(lambda i: (i.ranks - 1) * (i.t_f + i.t_b - 2 * i.t_w), Objective.PERIOD),

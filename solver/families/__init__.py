@@ -16,6 +16,7 @@ from .dualpipev import DualPipeV
 from .fsdp import FSDP
 from .gpipe import GPipe
 from .interleaved_1f1b import Interleaved1F1B
+from .interleaved_1f1b_grouped import GroupedInterleaved1F1B
 from .looped_bfs import LoopedBFS
 from .one_f_one_b import OneFOneB
 from .v_half import VHalf
@@ -34,6 +35,7 @@ FAMILIES: dict[str, Family] = {
     "gpipe": GPipe(),
     "1f1b": OneFOneB(),
     "interleaved-1f1b": Interleaved1F1B(),
+    "interleaved-1f1b-grouped": GroupedInterleaved1F1B(),
     "looped-bfs": LoopedBFS(),
     "dapple": Dapple(),
     "zb-h1": ZBH1(),

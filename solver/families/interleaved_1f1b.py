@@ -42,22 +42,23 @@ from .looped import Looped
 class Interleaved1F1B(Looped):
     summary: str = "1F1B over K chunks a rank (:K, 2 by default): 1/K of the bubble, more traffic"
     family: ClassVar[str] = "interleaved-1f1b"
+    lead: ClassVar[int] = 2  # F's that a rank runs ahead of the one below it
 
     def build(self, problem: Problem) -> Schedule:
         require(self.name, self.supports(problem))
         chunks = problem.stages // problem.ranks
+        lead = self.lead if chunks > 1 else 1
         order = [
-            _rank(rank, problem.ranks, chunks, problem.microbatches)
+            _rank(rank, problem.ranks, chunks, problem.microbatches, lead)
             for rank in range(problem.ranks)
         ]
-        return finished(problem, order, f"interleaved-1f1b:{chunks}")
+        return finished(problem, order, f"{self.family}:{chunks}")
 
 
-def _rank(rank: int, ranks: int, chunks: int, microbatches: int) -> list[Op]:
+def _rank(rank: int, ranks: int, chunks: int, microbatches: int, lead: int) -> list[Op]:
     sizes = _groups(ranks, microbatches)
     slots = _slots(sizes, chunks)
-    ahead = ranks - 1 - rank
-    warm_up = (chunks - 1) * max(sizes) + (2 * ahead if chunks > 1 else ahead)
+    warm_up = (chunks - 1) * max(sizes) + lead * (ranks - 1 - rank)
     forwards = [Op(OpKind.F, c * ranks + rank, j) for c, j in slots]
     backwards = [Op(OpKind.BW, (chunks - 1 - c) * ranks + rank, j) for c, j in slots]
     ops = forwards[:warm_up]

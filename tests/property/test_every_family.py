@@ -22,6 +22,7 @@ NAMES = st.sampled_from(
         *FAMILIES,
         "interleaved-1f1b:1",
         "interleaved-1f1b:3",
+        "interleaved-1f1b-grouped:3",
         "looped-bfs:1",
         "wave:2",
         "fsdp:0",

@@ -71,6 +71,14 @@ def test_interleaved_passes_groups_through_chunk_after_chunk() -> None:
     ]
 
 
+def test_grouped_interleaved_runs_half_as_far_ahead() -> None:
+    schedule = build_family("interleaved-1f1b-grouped:2", equal_stages(2), 4)
+    assert text(schedule) == [
+        "0F0 0F1 2F0 2F1 2BW0 0F2 2BW1 0F3 0BW0 2F2 0BW1 2F3 2BW2 2BW3 0BW2 0BW3",
+        "1F0 1F1 3F0 3BW0 3F1 3BW1 1F2 1BW0 1F3 1BW1 3F2 3BW2 3F3 3BW3 1BW2 1BW3",
+    ]
+
+
 def test_interleaved_makes_groups_larger_where_p_does_not_divide_m() -> None:
     schedule = build_family("interleaved-1f1b:2", equal_stages(2), 3)
     assert text(schedule) == [
@@ -105,6 +113,7 @@ def test_one_chunk_is_1f1b() -> None:
         ("zb-h1", (3.0, 2.5, 2.0)),
         ("zb-h2", (5.0, 4.0, 3.0)),
         ("interleaved-1f1b:2", (4.0, 3.0, 2.0)),
+        ("interleaved-1f1b-grouped:2", (3.0, 2.5, 2.0)),
     ],
 )
 def test_memory_of_each_family(name: str, expected: tuple[float, ...]) -> None:
@@ -120,6 +129,7 @@ def test_memory_of_each_family(name: str, expected: tuple[float, ...]) -> None:
         ("gpipe", lambda f, b, w: f + b + w),
         ("1f1b", lambda f, b, w: f + b + w),
         ("interleaved-1f1b:2", lambda f, b, w: (f + b + w) / 2),
+        ("interleaved-1f1b-grouped:2", lambda f, b, w: (f + b + w) / 2),
         ("zb-h1", lambda f, b, w: f + b - min(f, w)),
         ("zb-h2", lambda f, b, w: f + b - 2 * min(f, w)),
     ],
