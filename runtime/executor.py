@@ -167,10 +167,20 @@ class Executor:
         instruction = self._row[position]
         peer = _peer(self._row, instruction)
         return (
-            f"rank {self._transport.rank}: instruction {position} of {len(self._row)}, "
+            f"rank {self._transport.rank}: instruction {position} of {len(self._row)} "
+            f"({self._place(position)}), "
             f"{str(instruction)!r}{'' if peer is None else f', peer rank {peer}'}: "
             f"{type(error).__name__}: {error}"
         )
+
+    def _place(self, position: int) -> str:
+        """Where an instruction stands in the schedule."""
+        done = sum(isinstance(i, ir.Compute) for i in self._row[:position])
+        if done == len(self.ops):
+            return f"after all {done} ops"
+        place = f"op {done} of {len(self.ops)}"
+        computes = isinstance(self._row[position], ir.Compute)
+        return place if computes else f"before {place}, {self.ops[done]}"
 
 
 def _stretched(run: Call, seconds: float) -> None:

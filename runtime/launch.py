@@ -16,7 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerContext, SpawnContext
@@ -35,6 +35,7 @@ LOOPBACK = "127.0.0.1"
 PRELOADED = ("torch", "torch._dynamo", "numba", "pipeloom.runtime.train")
 GRACE = 5.0  # seconds between asking a process to end and ending it
 SETTLE = 0.2  # seconds in which a failure may turn out to be the echo of another rank's death
+ECHO = 2.0  # seconds in which the peers of a dead rank may say where they were waiting for it
 LOST = 255  # the exit code that multiprocessing makes up once the fork server is gone
 
 
@@ -93,13 +94,17 @@ def _call(
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """What a child tells of its error; ``moment`` is on the machine's monotonic clock."""
+    """What a child tells of its error; ``moment`` is on the machine's monotonic clock.
+
+    ``ours``: an error of pipeloom's own, which says in one line where it happened.
+    """
 
     rank: int
     message: str
     moment: float = 0.0
     details: str = ""
     exit_code: int = 1
+    ours: bool = False
 
     def raised(self) -> LaunchError:
         return LaunchError(
@@ -200,14 +205,34 @@ class _Workers:
         return _Failure(rank, f"rank {rank} died{_cause(process.exitcode)}")
 
     def _first(self, failures: list[_Failure], pending: Sequence[int]) -> _Failure:
-        """The earliest failure: a dead rank's peers often report first."""
-        until = time.monotonic() + SETTLE
+        """The earliest failure: a dead rank's peers often report first.
+
+        The dead cannot say where they were; the first peer that was waiting for them can.
+        """
+        until = time.monotonic() + (ECHO if _only_dead(failures) else SETTLE)
         left = list(pending)
         while left and (ready := self._ready(left, until)):
             answers = [self._answer(rank) for rank in ready]
             failures += [a for a in answers if isinstance(a, _Failure)]
             left = [rank for rank in left if rank not in ready]
-        return min(failures, key=lambda failure: failure.moment)
+            if not _only_dead(failures):
+                until = min(until, time.monotonic() + SETTLE)
+        return _told(failures)
+
+
+def _told(failures: Sequence[_Failure]) -> _Failure:
+    """The earliest failure; where that rank died, with what the first of its peers says."""
+    first = min(failures, key=lambda failure: failure.moment)
+    peers = [f for f in failures if f.ours]
+    if first.moment > 0.0 or not peers:
+        return first
+    peer = min(peers, key=lambda failure: failure.moment)
+    return replace(first, message=f"{first.message}; {peer.message}")
+
+
+def _only_dead(failures: Sequence[_Failure]) -> bool:
+    """Whether none of the failures was told by the rank itself."""
+    return all(failure.moment == 0.0 for failure in failures)
 
 
 def _context() -> ForkServerContext | SpawnContext:
@@ -289,4 +314,5 @@ def _failure(rank: int, error: BaseException) -> _Failure:
         time.monotonic(),
         traceback.format_exc(),
         error.exit_code if isinstance(error, PipeloomError) else 1,
+        ours,
     )

@@ -20,6 +20,7 @@ from pipeloom.ir.schedule import Schedule
 from pipeloom.ir.travel import holders
 from pipeloom.ir.verify_program import verify_program
 
+from .agreement import check_agreement
 from .batches import Batch, merge, split
 from .carriers import Activations, Carrier
 from .clipping import Clipping
@@ -80,7 +81,8 @@ class Pipeline:
         verify: check the program first, by the verifier that trusts no compiler.
 
     Raises InvalidScheduleError where the program breaks the rules (a swapped receive, say), and
-    InputError where it does not fit the processes, the stages or the ties.
+    InputError where it does not fit the processes, the stages or the ties, or where program, ties,
+    dtypes or clipping are not the same on all ranks.
     """
 
     def __init__(
@@ -102,6 +104,13 @@ class Pipeline:
         verify: bool = True,
     ) -> None:
         check_floating(param_dtype=param_dtype, reduce_dtype=reduce_dtype)
+        alike = {
+            "tied": [[tuple(pair) for pair in shared] for shared in tied],
+            "param_dtype": param_dtype,
+            "reduce_dtype": reduce_dtype,
+            "clip_grad_norm": clip_grad_norm,
+        }
+        check_agreement(program, alike, group)
         if verify:
             _verify(program)
         self.program = program

@@ -28,6 +28,7 @@ from typing import Any
 from torch import Tensor
 
 SHORT = 1 << 16  # bytes; above it Gloo's threads pay, for they move a message while an op runs
+ROOM = 64 * SHORT  # bytes that a socket is asked to hold for its peer
 NAMESPACES = ("net", "mnt")
 
 
@@ -86,7 +87,7 @@ class Link:
         limit = struct.pack("ll", int(timeout.total_seconds()), timeout.microseconds)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 64 * SHORT)  # as far as allowed
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ROOM)  # as far as allowed
         self._posted: deque[_Posted] = deque()
         self._kept: SimpleQueue[_Kept | None] = SimpleQueue()
         self._last: _Kept | None = None

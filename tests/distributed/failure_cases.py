@@ -8,6 +8,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from torch.overrides import handle_torch_function, has_torch_function
 
 from pipeloom.compiler import compile_schedule
+from pipeloom.ir.errors import InputError
 from pipeloom.ir.ops import parse_order
 from pipeloom.ir.problem import Passing, Placement, Problem
 from pipeloom.ir.profile import Profile, StageProfile
@@ -27,6 +29,7 @@ from pipeloom.ir.simulate import timed
 from pipeloom.runtime.errors import ShapeError
 from pipeloom.runtime.pipeline import Pipeline
 from pipeloom.runtime.products import Linear, defer
+from pipeloom.runtime.transport import short
 from tests.distributed.gradient_cases import schedule
 
 
@@ -133,6 +136,9 @@ def pipeline(
     return Pipeline(program(family), [first, last], loss=squared, timeout=timeout)
 
 
+LONG = 1 << 16  # rows, a microbatch of which is too long for a packet
+
+
 def step(pipe: Pipeline, rows: int = 8) -> None:
     x = torch.ones(rows, 4, requires_grad=True)
     pipe.step(x, target=torch.zeros(rows, 4))
@@ -171,16 +177,56 @@ def is_stopped() -> None:
 
 
 def drops_its_connections() -> None:
-    step(pipeline(Doing(drop_packets), nn.Linear(4, 4)))
+    shut = partial(drop, socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    step(pipeline(Doing(shut), nn.Linear(4, 4)))
 
 
-def drop_packets() -> None:
-    """Shuts the sockets that packets take, then hangs."""
+def drops_its_gloo_connections() -> None:
+    shut = partial(drop, socket.AF_INET, socket.SOCK_STREAM)
+    step(pipeline(Doing(shut), nn.Linear(4, 4), timeout=10.0), rows=LONG)
+
+
+def drop(family: socket.AddressFamily, kind: socket.SocketKind) -> None:
+    """Shuts this process's connections of a kind, then hangs."""
     for path in Path("/proc/self/fd").iterdir():
         with suppress(OSError), socket.socket(fileno=os.dup(int(path.name))) as found:
-            if found.family == socket.AF_UNIX and found.type == socket.SOCK_SEQPACKET:
+            if found.family == family and found.type == kind:
+                found.getpeername()  # raises for what only listens
                 found.shutdown(socket.SHUT_RDWR)
     time.sleep(60)
+
+
+def fills_the_channel() -> None:
+    """Rank 1 hangs in its third forward; rank 0 sends on until the packets find no room."""
+    short.ROOM = 1
+    plan = compile_schedule(schedule("gpipe", 2, 48))
+    stages = [nn.Linear(4, 4), Doing(partial(time.sleep, 60))]
+    step(Pipeline(plan, stages, loss=squared, timeout=2.0), rows=48)
+
+
+def differs_in_its_program() -> None:
+    pipeline(nn.Linear(4, 4), nn.Linear(4, 4), family=("1f1b", "gpipe")[dist.get_rank()])
+
+
+def differs_in_an_option() -> None:
+    dtype = (None, torch.bfloat16)[dist.get_rank()]
+    Pipeline(program(), [nn.Linear(4, 4)] * 2, loss=squared, param_dtype=dtype)
+
+
+def has_a_broken_program() -> None:
+    """On rank 1 alone: the program that its verifier refuses is another one than rank 0's."""
+    good = program()
+    broken = replace(good, instructions=(good.instructions[0], good.instructions[1][1:]))
+    Pipeline((good, broken)[dist.get_rank()], [nn.Linear(4, 4)] * 2, loss=squared)
+
+
+def told(function: Callable[[], None]) -> str:
+    """What this rank says of the fault."""
+    try:
+        function()
+    except InputError as error:
+        return str(error)
+    return "nothing was raised"
 
 
 def is_left_alone() -> None:

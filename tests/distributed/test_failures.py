@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -24,12 +25,13 @@ from tests.distributed.failure_cases import program, squared
         (
             failure_cases.throws_in_a_forward,
             0,
-            r"^rank 0: instruction \d+ of \d+, '0F1': ValueError: a bad batch$",
+            r"^rank 0: instruction \d+ of \d+ \(op 1 of 8\), '0F1': ValueError: a bad batch$",
         ),
         (
             failure_cases.is_left_alone,
             0,
-            r"^rank 0: instruction \d+ of \d+, 'wait (send x1|recv dy0)\.0', peer rank 1: ",
+            r"^rank 0: instruction \d+ of \d+ \(before op 2 of 8, 0BW0\), "
+            r"'wait (send x1|recv dy0)\.0', peer rank 1: ",
         ),
         (
             failure_cases.changes_a_shape,
@@ -44,19 +46,24 @@ from tests.distributed.failure_cases import program, squared
         (
             failure_cases.throws_in_b,
             1,
-            r"instruction \d+ of \d+, '1B0': ValueError: a bad gradient$",
+            r"instruction \d+ of \d+ \(op 1 of 12\), '1B0': ValueError: a bad gradient$",
         ),
         (
             failure_cases.throws_in_bw,
             1,
-            r"instruction \d+ of \d+, '1BW0': ValueError: a bad gradient",
+            r"instruction \d+ of \d+ \(op 1 of 8\), '1BW0': ValueError: a bad gradient",
         ),
         (
             failure_cases.throws_in_w,
             1,
-            r"instruction \d+ of \d+, '1W0': ValueError: a bad product$",
+            r"instruction \d+ of \d+ \(op \d+ of 12\), '1W0': ValueError: a bad product$",
         ),
-        (failure_cases.is_killed, 0, r"^rank 0 died by SIGKILL$"),
+        (
+            failure_cases.is_killed,
+            0,
+            r"^rank 0 died by SIGKILL; rank 1: instruction \d+ of \d+ \(before op 2 of 8, 1F1\), "
+            r"'wait recv x1\.1', peer rank 0: ",
+        ),
         (
             failure_cases.is_stopped,
             1,
@@ -67,6 +74,16 @@ from tests.distributed.failure_cases import program, squared
             1,
             r"^rank 1: .*, peer rank 0: (ConnectionError: connection closed|BrokenPipeError)",
         ),
+        (
+            failure_cases.drops_its_gloo_connections,
+            1,
+            r"^rank 1: .*\(before op \d of 8, .*\), '.*', peer rank 0: RuntimeError: .*[Cc]onnection",
+        ),
+        (
+            failure_cases.fills_the_channel,
+            0,
+            r"^rank 0: .*'wait send x1\.\d+', peer rank 1: ConnectionError: Timed out waiting 2000ms",
+        ),
     ],
 )
 def test_one_message_names_rank_instruction_and_reason(
@@ -76,6 +93,44 @@ def test_one_message_names_rank_instruction_and_reason(
         launch(function, 2, timeout=120)
     assert caught.value.rank == rank
     assert caught.value.exit_code == 1
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize(
+    ("function", "first"),
+    [
+        (
+            failure_cases.differs_in_its_program,
+            "'instruction 2 of rank 0: recv dy0.0 from 1 into 0' on rank 0, "
+            "'instruction 2 of rank 0: 0F1' on rank 1",
+        ),
+        (
+            failure_cases.differs_in_an_option,
+            "'param_dtype: None' on rank 0, 'param_dtype: torch.bfloat16' on rank 1",
+        ),
+        (
+            failure_cases.has_a_broken_program,
+            "'instruction 0 of rank 1: recv x1.0 from 0 into 0' on rank 0, "
+            "'instruction 0 of rank 1: recv x1.1 from 0 into 1' on rank 1",
+        ),
+    ],
+)
+def test_unlike_programs_are_found_before_the_first_step(
+    function: Callable[[], None], first: str
+) -> None:
+    answers = launch(failure_cases.told, 2, (function,), timeout=120)
+    assert answers[0] == answers[1]
+    hashes = "[0-9a-f]{16} on rank 0, [0-9a-f]{16} on rank 1"
+    wanted = f"program: expected one on all ranks, got {hashes} \\(hashes\\); they differ first in "
+    found = re.match(wanted, answers[0])
+    assert found is not None, answers[0]
+    assert answers[0][found.end() :] == first
+
+
+def test_an_unlike_program_ends_all_ranks() -> None:
+    with pytest.raises(LaunchError, match=r"^rank \d: program: expected one on all") as caught:
+        launch(failure_cases.differs_in_its_program, 2, timeout=120)
+    assert caught.value.exit_code == 2
     assert not multiprocessing.active_children()
 
 
