@@ -1,6 +1,7 @@
 """Draws a schedule, or a program's: in the terminal, or as SVG, HTML, PNG or a Chrome trace.
 
 Several files, say a planned and a measured schedule, are drawn under each other on one time scale.
+With --measured, what the run took beyond its plan is told as well: per cause, rank and op.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from typing import TYPE_CHECKING
 
 from pipeloom.ir.errors import InputError
 
+from .against_plan import as_json, text
 from .arguments import example
 from .output import describe, print_json
 from .problems import named
 
 if TYPE_CHECKING:
     from pipeloom.ir.schedule import Schedule
+    from pipeloom.report.attribution import Attribution
 
 KINDS = {".svg": "svg", ".html": "html", ".png": "png", ".trace.json": "trace", ".txt": "text"}
 # programs that turn an SVG on standard input into a PNG on standard output
@@ -41,6 +44,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         default="-",
         help=f"picture by its extension: {', '.join(KINDS)}; the terminal by default",
+    )
+    parser.add_argument(
+        "--measured",
+        metavar="TRACE",
+        help="what `run --trace` wrote of the same schedule: drawn below it, and where its time went",
     )
     parser.add_argument(
         "--as", dest="kind", choices=list(KINDS.values()), help="whatever the extension"
@@ -64,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "pipeloom show schedule.json",
         "pipeloom show schedule.json -o schedule.svg",
-        "pipeloom show planned.json measured.json -o both.svg",
+        "pipeloom show program.json --measured measured.json -o both.svg",
         "pipeloom show a.json b.json --title '12 GB' --title '16 GB' -o two.svg",
         "pipeloom build zb-h1 profile.json -m 8 | pipeloom show - --as svg > schedule.svg",
     )
@@ -72,24 +80,49 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     kind = args.kind or _kind(args.output)
-    if args.files.count("-") > 1:
-        raise InputError("FILE: expected - once at most: there is one standard input")
-    titles = args.title or [Path(f).stem if f != "-" else "schedule" for f in args.files]
-    if len(titles) != len(args.files):
-        raise InputError(
-            f"--title: expected one for each of {len(args.files)} files, got {len(titles)}"
-        )
-    schedules = [(title, load_any(file)) for title, file in zip(titles, args.files, strict=True)]
+    schedules = _schedules(args)
+    found = None if args.measured is None else _attributed(args, schedules)
     if not (args.json and args.output == "-"):
         _draw(args, kind, schedules)
     if args.json:
         from pipeloom.ir.files import dump_schedule
 
         shown = [{"name": name} | describe(dump_schedule(s)) for name, s in schedules]
-        print_json({"output": args.output if args.output != "-" else None, "schedules": shown})
-    elif args.output != "-":
+        answer = {"output": args.output if args.output != "-" else None, "schedules": shown}
+        print_json(answer | ({} if found is None else {"attribution": as_json(found)}))
+        return 0
+    if found is not None:
+        print(("\n" if args.output == "-" else "") + text(found))
+    if args.output != "-":
         print(f"written to {args.output}")
     return 0
+
+
+def _schedules(args: argparse.Namespace) -> list[tuple[str, Schedule]]:
+    """Those of all files, each with its title."""
+    if args.measured is not None and len(args.files) != 1:
+        raise InputError(f"FILE: expected one beside --measured, got {len(args.files)}")
+    files = [*args.files, *([] if args.measured is None else [args.measured])]
+    if files.count("-") > 1:
+        raise InputError("FILE: expected - once at most: there is one standard input")
+    titles = args.title or (
+        ["planned", "measured"]
+        if args.measured is not None
+        else [Path(f).stem if f != "-" else "schedule" for f in files]
+    )
+    if len(titles) != len(files):
+        raise InputError(f"--title: expected one for each of {len(files)} files, got {len(titles)}")
+    return [(title, load_any(file)) for title, file in zip(titles, files, strict=True)]
+
+
+def _attributed(args: argparse.Namespace, schedules: list[tuple[str, Schedule]]) -> Attribution:
+    from pipeloom.report.attribution import attribute
+
+    (_, planned), (_, measured) = schedules
+    try:
+        return attribute(planned, measured)
+    except InputError as error:
+        raise InputError(f"{named(args.measured)}: {error}") from None
 
 
 def load_any(path: str) -> Schedule:
@@ -144,10 +177,9 @@ def _terminal(args: argparse.Namespace, schedules: list[tuple[str, Schedule]]) -
         args.colour == "auto" and on_terminal and not os.environ.get("NO_COLOR")
     )
     columns = args.columns or shutil.get_terminal_size((120, 24)).columns
+    titled = args.title or args.measured is not None
     return "\n".join(
-        timeline_text(
-            schedule, title=title if args.title else None, columns=columns, colours=colours
-        )
+        timeline_text(schedule, title=title if titled else None, columns=columns, colours=colours)
         for title, schedule in schedules
     )
 

@@ -36,8 +36,21 @@ def test_run_trains_and_traces(
     measured = json.loads(trace.read_text())
     assert measured["report"]["makespan"] == pytest.approx(done.json["measured"]["makespan"])
     assert measured["report"]["lower_bound"] is None  # it was of the planned times
-    shown = pipeloom("show", tmp_path / "schedule.json", trace, "-o", tmp_path / "both.svg")
+    both = tmp_path / "both.svg"
+    shown = pipeloom("show", tmp_path / "schedule.json", "--measured", trace, "-o", both)
     assert shown.code == 0
+    assert "ms planned," in shown.out
+    assert both.read_text().count(">measured<") == 1
+    told = pipeloom("show", program, "--measured", trace, "--json").json["attribution"]
+    assert told["measured"] == pytest.approx(measured["report"]["makespan"])
+    assert sum(told["causes"].values()) - told["slack"] == pytest.approx(
+        told["measured"] - told["planned"]
+    )
+    other = tmp_path / "other.json"
+    assert pipeloom("build", "gpipe", tmp_path / "profile.json", "-m", 4, "-o", other).code == 0
+    wrong = pipeloom("show", other, "--measured", trace)
+    assert (wrong.code, wrong.err.count("\n")) == (2, 1)
+    assert "as planned, got" in wrong.err
 
 
 def test_the_text_has_every_loss(

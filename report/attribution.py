@@ -1,0 +1,277 @@
+"""Planned against measured: where the time went that the plan did not have.
+
+The chain is walked backwards from the op that ended last: each op back to what it waited for longest.
+What the chain took beyond the plan adds up exactly::
+
+    measured - planned = slower ops + uneven ops + late receives + host + late start - slack
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import NamedTuple
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.ops import Op, OpKind
+from pipeloom.ir.schedule import Schedule
+
+from .bars import peak_memory, timed, times
+
+
+@dataclass(frozen=True, slots=True)
+class Causes:
+    """Milliseconds beyond the plan, by what took them; negative where it was faster.
+
+    ``slower``: the median of the op's kind and stage is above the profile. ``uneven``: this op took
+    longer than that median: contention, clocks, a first step's warm-up. ``receive``: an input was
+    made on another rank and came later than planned. ``host``: all inputs were there, and the op
+    before it had ended. ``start``: the chain's first op began after the first op of all.
+    """
+
+    slower: float = 0.0
+    uneven: float = 0.0
+    receive: float = 0.0
+    host: float = 0.0
+    start: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return self.slower + self.uneven + self.receive + self.host + self.start
+
+    def __add__(self, other: Causes) -> Causes:
+        names = [field.name for field in fields(self)]
+        return Causes(**{name: getattr(self, name) + getattr(other, name) for name in names})
+
+
+@dataclass(frozen=True, slots=True)
+class OpLoss:
+    """An op of the chain, and what it took beyond its plan; ``gap``: idle before it, measured."""
+
+    rank: int
+    op: Op
+    planned: float
+    measured: float
+    gap: float
+    causes: Causes
+
+
+@dataclass(frozen=True, slots=True)
+class RankLoss:
+    """One rank's makespan in parts, in milliseconds, and the largest memory that it held.
+
+    ``waiting``: idle until other ranks had made an input, and after the last op. ``receive``: idle
+    from then until it came. ``host``: idle with all inputs there.
+    """
+
+    rank: int
+    planned_compute: float
+    compute: float
+    waiting: float
+    receive: float
+    host: float
+    planned_peak: float
+    peak: float
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """``measured - planned`` makespan is ``causes.total - slack``, in milliseconds.
+
+    ``slack``: the planned makespan above the planned length of the chain, which was not the longest
+    one then. ``chain``: in the order in which it ran.
+    """
+
+    planned: float
+    measured: float
+    slack: float
+    causes: Causes
+    chain: tuple[OpLoss, ...]
+    ranks: tuple[RankLoss, ...]
+
+
+def attribute(planned: Schedule, measured: Schedule) -> Attribution:
+    """What took ``measured`` longer than ``planned``: the same ops in the same order, timed.
+
+    Transfers of weights, which no trace has, count with their planned times from the ops that they
+    waited for. Raises InputError where the two do not run the same ops in the same order on each
+    rank, or where ``measured`` has no times.
+    """
+    if measured.timing is None:
+        raise InputError("measured schedule: expected times, got none")
+    _check_same_ops(planned, measured)
+    planned, measured = timed(planned), timed(measured)
+    comparison = _Comparison(planned, measured)
+    chain = tuple(reversed(list(comparison.chain())))
+    causes = sum((loss.causes for loss in chain), Causes())
+    plan, took = times(planned).makespan, times(measured).makespan
+    ranks = tuple(comparison.rank(rank) for rank in range(planned.problem.ranks))
+    return Attribution(plan, took, causes.total - (took - plan), causes, chain, ranks)
+
+
+def _check_same_ops(planned: Schedule, measured: Schedule) -> None:
+    if planned.problem.ranks != measured.problem.ranks:
+        raise InputError(
+            f"measured schedule: expected {planned.problem.ranks} ranks as planned, "
+            f"got {measured.problem.ranks}"
+        )
+    for rank in range(planned.problem.ranks):
+        ours, theirs = planned.ops(rank), measured.ops(rank)
+        if ours != theirs:
+            at = next(
+                (i for i, pair in enumerate(zip(ours, theirs, strict=False)) if pair[0] != pair[1]),
+                min(len(ours), len(theirs)),
+            )
+            got = str(theirs[at]) if at < len(theirs) else "the end"
+            wanted = str(ours[at]) if at < len(ours) else "the end"
+            raise InputError(
+                f"measured schedule: rank {rank}, op {at}: expected {wanted} as planned, got {got}"
+            )
+
+
+class _Waited(NamedTuple):
+    """What an op or a transfer waits for: a node, and the planned delay from its end on."""
+
+    node: int
+    delay: float
+
+
+class _Clock:
+    """What the schedule's nodes (the ops, then the transfers) wait for, by the measured times."""
+
+    def __init__(self, schedule: Schedule, end: Sequence[float]) -> None:
+        from pipeloom.ir.waits import waits  # numba takes longer to import than to draw
+
+        _, durations, edges = waits(schedule)
+        self._end, self._durations = end, durations.tolist()
+        self._waits: defaultdict[int, list[_Waited]] = defaultdict(list)
+        for origins, nodes, delays in edges:
+            for origin, node, delay in zip(
+                *(a.tolist() for a in (origins, nodes, delays)), strict=True
+            ):
+                self._waits[node].append(_Waited(origin, delay))
+        self._sent: dict[int, float] = {}
+
+    def last(self, node: int) -> _Waited | None:
+        """What came to ``node`` last, by the planned delay; None where it waits for nothing."""
+        return max(self._waits[node], key=self.came, default=None)
+
+    def came(self, waited: _Waited) -> float:
+        return self.done(waited.node) + waited.delay
+
+    def done(self, node: int) -> float:
+        """When an op ended; when a transfer would have, in its planned time."""
+        if node < len(self._end):
+            return self._end[node]
+        pending = [node]
+        while pending:  # no recursion: a transfer may wait for thousands
+            at = pending[-1]
+            missing = [w.node for w in self._waits[at] if self._unknown(w.node)]
+            pending += missing
+            if not missing:
+                last = self.last(at)
+                self._sent[at] = self._durations[at] + (self.came(last) if last else 0.0)
+                pending.pop()
+        return self._sent[node]
+
+    def op_before(self, node: int) -> _Waited | None:
+        """The op that ``node`` waited for last, and the planned way from it, over transfers too.
+
+        None where there is none; so it is where a transfer could leave from the beginning.
+        """
+        last, way = self.last(node), 0.0
+        while last is not None and last.node >= len(self._end):
+            way += last.delay + self._durations[last.node]
+            last = self.last(last.node)
+        return last and _Waited(last.node, last.delay + way)
+
+    def made_elsewhere(self, node: int, rank_of: Sequence[int]) -> list[_Waited]:
+        """What ``node`` waits for that is no op of its own rank."""
+        return [
+            w
+            for w in self._waits[node]
+            if w.node >= len(rank_of) or rank_of[w.node] != rank_of[node]
+        ]
+
+    def _unknown(self, node: int) -> bool:
+        return node >= len(self._end) and node not in self._sent
+
+
+class _Comparison:
+    """Both timings over one numbering of the ops, rank after rank."""
+
+    def __init__(self, planned: Schedule, measured: Schedule) -> None:
+        self._schedules = planned, measured
+        ranks = range(planned.problem.ranks)
+        self._ops = [op for rank in ranks for op in planned.ops(rank)]
+        self._rank = [rank for rank in ranks for _ in planned.ops(rank)]
+        starts, ends = _flat(planned)
+        self._planned = [end - start for start, end in zip(starts, ends, strict=True)]
+        self._start, self._end = _flat(measured)
+        self._took = [e - s for s, e in zip(self._start, self._end, strict=True)]
+        self._clock = _Clock(planned, self._end)
+        self._usual = self._medians()
+
+    def chain(self) -> Iterator[OpLoss]:
+        """From the op that ended last back to one that waited for none."""
+        node: int | None = max(range(len(self._ops)), key=self._end.__getitem__, default=None)
+        while node is not None:
+            before = self._clock.op_before(node)
+            yield self._loss(node, before)
+            node = before.node if before else None
+
+    def _loss(self, node: int, before: _Waited | None) -> OpLoss:
+        op, rank = self._ops[node], self._rank[node]
+        planned, took, usual = self._planned[node], self._took[node], self._usual[op.kind, op.stage]
+        gap = self._start[node] - (self._end[before.node] if before else 0.0)
+        causes = Causes(slower=usual - planned, uneven=took - usual)
+        if before is None:
+            causes += Causes(start=gap)
+        elif self._rank[before.node] == rank and before.delay == 0:
+            causes += Causes(host=gap)
+        else:
+            causes += Causes(receive=gap - before.delay)
+        return OpLoss(rank, op, planned, took, gap, causes)
+
+    def rank(self, rank: int) -> RankLoss:
+        nodes = [node for node, owner in enumerate(self._rank) if owner == rank]
+        waiting = receive = host = before = 0.0
+        for node in nodes:
+            others = self._clock.made_elsewhere(node, self._rank)
+            made = max((self._clock.done(w.node) for w in others), default=0.0)
+            came = max(map(self._clock.came, others), default=0.0)
+            gap = max(0.0, self._start[node] - before)
+            idle = min(max(made - before, 0.0), gap)
+            waiting += idle
+            receive += gap - idle if came > before else 0.0
+            host += 0.0 if came > before else gap - idle
+            before = self._end[node]
+        planned, measured = self._schedules
+        return RankLoss(
+            rank,
+            planned_compute=sum(self._planned[node] for node in nodes),
+            compute=sum(self._took[node] for node in nodes),
+            waiting=waiting + times(measured).makespan - before,
+            receive=receive,
+            host=host,
+            planned_peak=peak_memory(planned)[rank],
+            peak=peak_memory(measured)[rank],
+        )
+
+    def _medians(self) -> dict[tuple[OpKind, int], float]:
+        """What an op of each kind and stage usually took."""
+        took: defaultdict[tuple[OpKind, int], list[float]] = defaultdict(list)
+        for op, time in zip(self._ops, self._took, strict=True):
+            took[op.kind, op.stage].append(time)
+        return {key: statistics.median(values) for key, values in took.items()}
+
+
+def _flat(schedule: Schedule) -> tuple[list[float], list[float]]:
+    """Start and end of each op, rank after rank."""
+    timing = times(schedule)
+    return (
+        [t for row in timing.start for t in row.tolist()],
+        [t for row in timing.end for t in row.tolist()],
+    )
