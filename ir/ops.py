@@ -23,6 +23,8 @@ STAGE_SHIFT = 2
 MICROBATCH_SHIFT = 22
 KIND_MASK = (1 << STAGE_SHIFT) - 1
 STAGE_MASK = (1 << (MICROBATCH_SHIFT - STAGE_SHIFT)) - 1
+CLASS_MASK = (1 << MICROBATCH_SHIFT) - 1
+"""Kind and stage."""
 
 
 class OpKind(IntEnum):

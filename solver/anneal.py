@@ -1,6 +1,9 @@
 """The kernel of the local search: simulated annealing on the orders of all ranks.
 
-A move takes one op of one rank and puts it a few places earlier or later. Ops of the same kind and
+A move takes one op of one rank and puts it a few places earlier or later. Half of the moves are made
+where the cost is decided: on the longest path to the end of the rank that spans most, ops leave what a
+rank runs there without a pause, to before its first op or behind its last, as neighbourhoods for job
+shops do (Nowicki and Smutnicki, 1996). Ops of the same kind and
 stage that it passes hand their microbatches on, so that their sequence stays: moving F2 behind F3
 leaves F2 before F3 and moves the later place alone. Orders that break the memory limit or the order
 of F, B and W on the rank are dropped before anything is simulated, as both depend on the order alone.
@@ -13,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeloom.ir.ops import (
+    CLASS_MASK,
     KIND_MASK,
     MICROBATCH_SHIFT,
     STAGE_MASK,
@@ -23,8 +27,9 @@ from pipeloom.ir.ops import (
 )
 from pipeloom.ir.simulate import run_kernel
 
+EDGES = 0.5
+"""How many of the moves are made on the longest path."""
 _F, _B, _W, _BW = int(OpKind.F), int(OpKind.B), int(OpKind.W), int(OpKind.BW)
-_CLASS_MASK = (1 << MICROBATCH_SHIFT) - 1
 
 
 @numba.njit(cache=True, nogil=True)
@@ -46,7 +51,7 @@ def _shift(order: IntArray, source: int, target: int) -> None:
     at = source
     while at != target:
         passed = order[at + step]
-        if passed & _CLASS_MASK == carried & _CLASS_MASK:
+        if passed & CLASS_MASK == carried & CLASS_MASK:
             passed, carried = carried, passed
         order[at] = passed
         at += step
@@ -98,6 +103,77 @@ def _keeps_rules(  # noqa: PLR0917
 
 
 @numba.njit(cache=True, nogil=True)
+def _note(order: IntArray, low: int, high: int, place: IntArray) -> None:
+    """Where the F's and B's of the places low..high are: ``place``, (2, S, M)."""
+    for at in range(low, high + 1):
+        op = order[at]
+        if op & KIND_MASK != _W:
+            row = 0 if op & KIND_MASK == _F else 1
+            place[row, op >> STAGE_SHIFT & STAGE_MASK, op >> MICROBATCH_SHIFT] = at
+
+
+@numba.njit(cache=True, nogil=True)
+def _critical_blocks(  # noqa: PLR0917
+    order: IntArray,
+    offsets: IntArray,
+    owner: IntArray,
+    start: FloatArray,
+    end: FloatArray,
+    place: IntArray,
+    rank: int,
+    blocks: IntArray,  # (N, 2) out: first and last place of each
+) -> int:
+    """The longest path to the last op of ``rank``, from its end: how many blocks it has.
+
+    A block is what one rank runs without a pause, from an op that waited for its input to the one
+    whose output is waited for. Blocks of one op are left out.
+    """
+    stages, found = owner.shape[0], 0
+    last = offsets[rank + 1] - 1
+    while True:
+        first = last
+        while first > offsets[rank] and start[first] <= end[first - 1]:
+            first -= 1
+        if first < last:
+            blocks[found, 0], blocks[found, 1] = first, last
+            found += 1
+        op = order[first]
+        kind, stage, microbatch = (
+            op & KIND_MASK,
+            op >> STAGE_SHIFT & STAGE_MASK,
+            op >> MICROBATCH_SHIFT,
+        )
+        if kind == _W or (kind == _F and stage == 0):
+            return found
+        if kind == _F:
+            last = place[0, stage - 1, microbatch]
+            rank = owner[stage - 1, microbatch]
+        elif stage == stages - 1:
+            return found
+        else:
+            last = place[1, stage + 1, microbatch]
+            rank = owner[stage + 1, microbatch]
+
+
+@numba.njit(cache=True, nogil=True)
+def _at_an_edge(
+    blocks: IntArray, number: int, reach: int, state: npt.NDArray[np.uint64]
+) -> tuple[int, int]:
+    """A move that may shorten the path: an op of a block goes before its first, or behind its last."""
+    block = int(random(state) * number)
+    first, last = blocks[block]
+    distance = 1 + int(min(reach, last - first) * random(state) ** 3)
+    if random(state) < 0.5:
+        return min(last, first + distance), first
+    return max(first, last - distance), last
+
+
+@numba.njit(cache=True, nogil=True)
+def _rank_of(offsets: IntArray, place: int) -> int:
+    return int(np.searchsorted(offsets, place, side="right")) - 1
+
+
+@numba.njit(cache=True, nogil=True)
 def anneal_kernel(  # noqa: PLR0917
     order: IntArray,  # (N,) packed ops, rank after rank; changed
     best: IntArray,  # (N,) out: the best order met, where it beats best_cost
@@ -129,23 +205,31 @@ def anneal_kernel(  # noqa: PLR0917
     cooling = (cold / hot) ** (1.0 / max(moves, 1))
     temperature = hot
     current = np.inf
-    critical = 0
+    critical = number = 0
+    place = np.empty((2, *owner.shape), dtype=np.int64)
+    blocks = np.empty((size, 2), dtype=np.int64)
+    _note(order, 0, size - 1, place)
     for move in range(-1, moves):
         if stopped[0]:
             break
         low = high = 0
         if move >= 0:
             temperature *= cooling
-            rank = critical if random(state) < 0.3 else int(random(state) * ranks)
-            first, length = offsets[rank], offsets[rank + 1] - offsets[rank]
-            if length < 2:
-                continue
-            source = first + int(random(state) * length)
-            distance = 1 + int(reach * random(state) ** 3)
-            target = source + distance if random(state) < 0.5 else source - distance
+            if number > 0 and random(state) < EDGES:
+                source, target = _at_an_edge(blocks, number, reach, state)
+                rank = _rank_of(offsets, source)
+                first, length = offsets[rank], offsets[rank + 1] - offsets[rank]
+            else:
+                rank = critical if random(state) < 0.3 else int(random(state) * ranks)
+                first, length = offsets[rank], offsets[rank + 1] - offsets[rank]
+                if length < 2:
+                    continue
+                source = first + int(random(state) * length)
+                distance = 1 + int(reach * random(state) ** 3)
+                target = source + distance if random(state) < 0.5 else source - distance
             if target < first or target >= first + length:
                 continue
-            if order[source] & _CLASS_MASK == order[target] & _CLASS_MASK:
+            if order[source] & CLASS_MASK == order[target] & CLASS_MASK:
                 continue
             low, high = min(source, target), max(source, target)
             saved[: high - low + 1] = order[low : high + 1]
@@ -173,6 +257,9 @@ def anneal_kernel(  # noqa: PLR0917
         if move < 0 or value <= current - temperature * np.log(1.0 - random(state)):
             current = value
             critical = longest
+            if runs:
+                _note(order, low, high, place)
+                number = _critical_blocks(order, offsets, owner, start, end, place, longest, blocks)
             if cost < best_cost:
                 best_cost = cost
                 best[:] = order

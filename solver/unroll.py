@@ -19,12 +19,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from pipeloom.ir.ops import KIND_MASK, MICROBATCH_SHIFT, IntArray, OpKind
-from pipeloom.ir.problem import Problem
+from pipeloom.ir.costs import Costs
+from pipeloom.ir.ops import CLASS_MASK, MICROBATCH_SHIFT, STAGE_MASK, STAGE_SHIFT, IntArray, OpKind
+from pipeloom.ir.problem import Passing, Problem
 from pipeloom.ir.simulate import Simulator
 
 from .bounds import lower_bounds
-from .chain import Chain
+from .chain import ROUNDING
 from .construct import Rows
 from .incumbent import Incumbent
 from .side_by_side import Pieces
@@ -45,14 +46,26 @@ ENDLESS = 1e300
 
 def fewer_microbatches(problem: Problem) -> list[int]:
     """How many microbatches show the steady state: few of them, where many more are asked for."""
-    chain = Chain.of(problem)
-    if chain is None:
+    if problem.placement.passing is not Passing.ACTIVATIONS:
         return []
-    slots = int(chain.capacity.max())
-    ends = max(chain.stages, slots)  # a warm-up and a cool-down
+    slots = _slots(problem)
+    ends = max(len(set(problem.placement.owners)), slots)  # a warm-up and a cool-down
     step = slots * max(1, STEP // slots)  # slots turn over in a period, or in some of them
     found = {n * ends + (problem.microbatches - n * ends) % step for n in (2, 3)}
     return sorted(fewer for fewer in found if fewer <= problem.microbatches * FEWER)
+
+
+def _slots(problem: Problem) -> int:
+    """How many microbatches fit on all stages of a rank at once, where most do; from 1 to M."""
+    costs = Costs.of(problem)
+    sizes = np.bincount(problem.placement.owners, costs.m_b, problem.ranks)
+    limits = costs.limit * (1 + ROUNDING)
+    most = max(
+        limit / size if size > 0 else np.inf
+        for rank, (limit, size) in enumerate(zip(limits, sizes, strict=True))
+        if rank in problem.placement.owners
+    )
+    return int(max(1, min(most, problem.microbatches)))
 
 
 class Unroller:
@@ -89,46 +102,59 @@ class Unroller:
 
 
 def unrolled(rows: Rows, fewer: int, microbatches: int) -> Iterator[Rows]:
-    """Orders of ``microbatches`` from one of ``fewer``, on one stage a rank.
+    """Orders of ``microbatches`` from one of ``fewer``.
 
-    Only where every rank runs each kind in the order of microbatches.
+    Only where every rank runs each kind of each of its stages in the order of microbatches.
     """
     used = [row for row in rows if len(row)]
     if not all(_in_order(row, fewer) for row in used):
         return
-    counts = np.array([_before_each_b(row) for row in used])  # (ranks, M', 2)
+    ends = [_ends(row) for row in used]
+    counts = list(map(_counts, used, ends))
     more = microbatches - fewer
     for period in (d for d in range(1, min(fewer, STEP + 1)) if more % d == 0):
-        fits = (counts[:, period:] - counts[:, :-period] == period).all(axis=2)  # (ranks, M' - d)
+        # (ranks, M' - d)
+        fits = np.array([(done[period:] - done[:-period] == period).all(axis=1) for done in counts])
         places = np.arange(fewer - period)
         for place in np.unique(np.linspace(0, fewer - period - 1, CUTS).astype(np.int64)):
             apart = np.where(fits, abs(places - place), fewer)
             if apart.min(axis=1).max() <= APART:
-                cuts = iter(apart.argmin(axis=1).tolist())
+                cuts = zip(ends, apart.argmin(axis=1).tolist(), strict=True)
                 yield tuple(
-                    _repeat(row, next(cuts), period, more) if len(row) else row for row in rows
+                    _repeat(row, *_between(*next(cuts), period), period, more) if len(row) else row
+                    for row in rows
                 )
 
 
 def _in_order(row: IntArray, microbatches: int) -> bool:
-    kinds, every = row & KIND_MASK, np.arange(microbatches)
+    classes, every = row & CLASS_MASK, np.arange(microbatches)
+    stages = np.unique(row >> STAGE_SHIFT & STAGE_MASK)
     return all(
-        np.array_equal(row[kinds == kind] >> MICROBATCH_SHIFT, every)
+        np.array_equal(row[classes == (stage << STAGE_SHIFT | kind)] >> MICROBATCH_SHIFT, every)
+        for stage in stages.tolist()
         for kind in (OpKind.F, OpKind.B, OpKind.W)
     )
 
 
-def _before_each_b(row: IntArray) -> IntArray:
-    """How many F's and W's come before each B, shape (M', 2)."""
-    kinds = row & KIND_MASK
-    counts = np.stack([(kinds == OpKind.F).cumsum(), (kinds == OpKind.W).cumsum()], axis=1)
-    return np.asarray(counts[kinds == OpKind.B])
+def _ends(row: IntArray) -> IntArray:
+    """The places after each B of the rank's lowest stage, the last of a microbatch's B's: shape (M',)."""
+    lowest = int((row >> STAGE_SHIFT & STAGE_MASK).min())
+    return 1 + np.flatnonzero(row & CLASS_MASK == lowest << STAGE_SHIFT | OpKind.B)
 
 
-def _repeat(row: IntArray, cut: int, period: int, more: int) -> IntArray:
+def _counts(row: IntArray, ends: IntArray) -> IntArray:
+    """How many ops of each kind and stage come before ``ends``, shape (M', kinds and stages)."""
+    classes = row & CLASS_MASK
+    every = [(classes == each).cumsum()[ends - 1] for each in np.unique(classes)]
+    return np.stack(every, axis=1)
+
+
+def _between(ends: IntArray, cut: int, period: int) -> tuple[int, int]:
+    return int(ends[cut]), int(ends[cut + period])
+
+
+def _repeat(row: IntArray, first: int, last: int, period: int, more: int) -> IntArray:
     """``row`` with what lies between its cuts run until ``more`` microbatches are done."""
-    ends = 1 + np.flatnonzero((row & KIND_MASK) == OpKind.B)
-    first, last = ends[cut], ends[cut + period]
     shifts = np.arange(period, more + 1, period)[:, None] << MICROBATCH_SHIFT
     again = (row[first:last] + shifts).ravel()
     return np.concatenate([row[:last], again, row[last:] + (more << MICROBATCH_SHIFT)])

@@ -10,7 +10,8 @@ import pytest
 from pipeloom.ir.ops import IntArray, format_order, pack, parse_order, unpack
 from pipeloom.ir.problem import Problem
 from pipeloom.ir.profile import Profile, StageProfile
-from pipeloom.solver.anneal import _keeps_rules, _shift, random
+from pipeloom.ir.simulate import Simulator
+from pipeloom.solver.anneal import _critical_blocks, _keeps_rules, _note, _shift, random
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.incumbent import Incumbent
 from pipeloom.solver.local_search import Annealer, split_backwards
@@ -89,3 +90,22 @@ def test_annealing_turns_the_worst_order_into_a_good_one() -> None:
     schedule = best.schedule("heuristic", 0)
     assert schedule.timing is not None
     assert max(schedule.timing.peak_memory) <= 3.0
+
+
+def test_the_longest_path_runs_over_the_ops_that_delay_each_other() -> None:
+    """Rank 1 has its first input at 1, waits for nothing after it, and sends B1 at 5::
+
+    rank 0  F0 F1 .  .  B0 B1 W0 W1
+    rank 1  .  F0 B0 F1 B1 W0 W1
+    """
+    stage = StageProfile(1.0, 1.0, 1.0)
+    problem = Problem.linear(Profile((stage,) * 2, 2), 2)
+    rows = (order("0F0 0F1 0B0 0B1 0W0 0W1"), order("1F0 1B0 1F1 1B1 1W0 1W1"))
+    ops, offsets = np.concatenate(rows), np.array([0, 6, 12])
+    simulator, owner = Simulator(problem, offsets), problem.placement.matrix(2, 2)
+    assert simulator.cost(ops) == 8.0
+    place, blocks = np.empty((2, 2, 2), dtype=np.int64), np.empty((12, 2), dtype=np.int64)
+    _note(ops, 0, 11, place)
+    times = simulator.start, simulator.end
+    number = _critical_blocks(ops, offsets, owner, *times, place, 0, blocks)
+    assert blocks[:number].tolist() == [[3, 5], [6, 9]]
