@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -48,6 +49,12 @@ def outcomes(ranks: int, slow: bool) -> dict[Case, tuple[Program, list[Outcome]]
 
 
 def compiled(case: Case) -> Program:
+    """Planned once for both dtypes."""
+    return _compiled(replace(case, dtype=torch.float64, memory=True))
+
+
+@cache
+def _compiled(case: Case) -> Program:
     tied = [sorted({s for s, _ in group}) for group in case.source.tied(case.stages)]
     return compile_schedule(schedule(case), tied=tied)
 
