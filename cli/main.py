@@ -28,6 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("show", "a picture: in the terminal, SVG, HTML, PNG or a Chrome trace"),
     "compile": ("compile", "schedule to per-rank instruction lists"),
     "run": ("run", "train with a compiled program on local processes or under torchrun"),
+    "tune": ("tune", "train, measure the steps, and plan anew from them while the job runs"),
     "export": ("export", "schedule to another system's format"),
     "import": ("import_", "another system's format to a schedule"),
 }

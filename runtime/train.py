@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,7 +20,7 @@ from pipeloom.ir.writing import write_json
 from .lateness import why_late
 from .launch import launch
 from .model import ModelSource, checked_batch, checked_stages, load_source
-from .pipeline import Pipeline
+from .pipeline import MakeOptimizer, Pipeline
 from .stages import Stage, made
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
@@ -61,6 +61,11 @@ class RunSettings:
         if self.pace and self.device != "cpu":
             raise InputError(f"pace: expected device cpu, got {self.device}: its ops do not wait")
 
+    @property
+    def backend(self) -> str:
+        """What ``torch.distributed`` is initialised with."""
+        return "nccl" if self.device == "cuda" else "gloo"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunResult:
@@ -97,12 +102,11 @@ def run_program(
     loaded = load_program(program) if isinstance(program, str) else program
     if isinstance(source, str):
         load_source(source)  # a wrong name fails here, once and early
-    backend = "nccl" if settings.device == "cuda" else "gloo"
     results = launch(
         train,
         loaded.schedule.problem.ranks,
         (loaded, source, settings),
-        backend=backend,
+        backend=settings.backend,
         timeout=settings.timeout,
         message_timeout=settings.message_timeout,
     )
@@ -117,14 +121,16 @@ def train(program: Program, source: ModelSource | str, settings: RunSettings) ->
     torch.manual_seed(settings.seed)
     model = load_source(source) if isinstance(source, str) else source
     pipeline = make_pipeline(program, model, settings)
-    history = [_step(pipeline, model, step, settings) for step in range(settings.steps)]
+    history = [train_step(pipeline, model, step, settings) for step in range(settings.steps)]
     rows = pipeline.gather((history, pipeline.device_peak))
     runs = [run for run, _ in rows]
     seconds = [max(run[step].seconds for run in runs) for step in range(settings.steps)]
     median = sorted(range(settings.steps), key=seconds.__getitem__)[settings.steps // 2]
     measured = pipeline.gather_trace(history[median].marks)
     return RunResult(
-        losses=tuple(_mean([run[step].losses for run in runs]) for step in range(settings.steps)),
+        losses=tuple(
+            mean_loss([run[step].losses for run in runs]) for step in range(settings.steps)
+        ),
         seconds=tuple(seconds),
         peak_memory=tuple(max(h.peak for h in run) for run in runs),
         device_peak=tuple(peak for _, peak in rows),
@@ -133,14 +139,19 @@ def train(program: Program, source: ModelSource | str, settings: RunSettings) ->
     )
 
 
-def _mean(losses: Sequence[Sequence[float]]) -> float:
+def mean_loss(losses: Sequence[Sequence[float]]) -> float:
     """Over all microbatches, wherever their last stage ran."""
     values = [loss for row in losses for loss in row]
     return sum(values) / len(values)
 
 
-def make_pipeline(program: Program, model: ModelSource, settings: RunSettings) -> Pipeline:
-    """The pipeline of ``model`` in the settings' dtype and on their device."""
+def make_pipeline(
+    program: Program, model: ModelSource, settings: RunSettings, *, like: Pipeline | None = None
+) -> Pipeline:
+    """The pipeline of ``model`` in the settings' dtype and on their device.
+
+    It takes over the modules and optimizers of ``like``, which has the same stages on each rank.
+    """
     device = torch.device(settings.device)
     if device.type == "cuda":
         device = torch.device("cuda", torch.cuda.current_device())
@@ -149,12 +160,17 @@ def make_pipeline(program: Program, model: ModelSource, settings: RunSettings) -
         for name in (settings.dtype, settings.param_dtype, settings.reduce_dtype)
     )
     count = program.schedule.problem.stages
-    stages = checked_stages(model, count)
+    stages: Mapping[int, Stage] | Sequence[Stage]
+    if like is None:
+        made_here = enumerate(checked_stages(model, count))
+        stages = [partial(_placed, s, stage, device, dtype) for s, stage in made_here]
+    else:
+        stages = like.modules
     return Pipeline(
         program,
-        [partial(_placed, s, stage, device, dtype) for s, stage in enumerate(stages)],
+        stages,
         loss=model.loss,
-        optimizer=model.optimizer,
+        optimizer=model.optimizer if like is None else _taken_over(like),
         tied=model.tied(count),
         param_dtype=param_dtype,
         reduce_dtype=reduce_dtype,
@@ -166,12 +182,23 @@ def make_pipeline(program: Program, model: ModelSource, settings: RunSettings) -
     )
 
 
+def _taken_over(pipeline: Pipeline) -> MakeOptimizer:
+    """Gives parameters the optimizer that steps them in ``pipeline``."""
+    by_parameter = {
+        id(parameter): optimizer
+        for optimizer in pipeline.optimizers.values()
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
+    return lambda parameters: by_parameter[id(next(iter(parameters)))]
+
+
 def _placed(index: int, stage: Stage, device: torch.device, dtype: torch.dtype | None) -> nn.Module:
     return made(stage, index).to(device=device, dtype=dtype)
 
 
 @dataclass(frozen=True, slots=True)
-class _Measured:
+class StepMeasure:
     """One step on one rank; ``losses`` are those of the microbatches that end here."""
 
     losses: list[float]
@@ -180,7 +207,9 @@ class _Measured:
     marks: list[float]
 
 
-def _step(pipeline: Pipeline, model: ModelSource, step: int, settings: RunSettings) -> _Measured:
+def train_step(
+    pipeline: Pipeline, model: ModelSource, step: int, settings: RunSettings
+) -> StepMeasure:
     inputs, targets = (
         _on(part, pipeline.device, settings.dtype)
         for part in checked_batch(model, step, pipeline.microbatches)
@@ -194,13 +223,13 @@ def _step(pipeline: Pipeline, model: ModelSource, step: int, settings: RunSettin
     values = [loss.item() for loss in losses]
     if settings.progress:
         _tell(step, pipeline.rank, pipeline.gather((values, seconds)))
-    return _Measured(values, seconds, pipeline.peak_memory, pipeline.marks())
+    return StepMeasure(values, seconds, pipeline.peak_memory, pipeline.marks())
 
 
 def _tell(step: int, rank: int, rows: Sequence[tuple[list[float], float]]) -> None:
     """One line a step, from one rank: where weights travel, each rank has losses of its own."""
     if rank == 0:
-        loss, seconds = _mean([losses for losses, _ in rows]), max(s for _, s in rows)
+        loss, seconds = mean_loss([losses for losses, _ in rows]), max(s for _, s in rows)
         sys.stderr.write(f"step {step}: loss {loss:.4f}, {seconds * 1e3:.1f} ms\n")
 
 

@@ -1,0 +1,139 @@
+"""Trains, measures its own steps, and plans anew from them while the job runs.
+
+After each --every steps the times of the last ones become the profile, the optimizer plans on it, and
+training goes on by the new schedule where its plan is shorter; it stays where its steps are too.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING
+
+from .arguments import add_output, count, example, seconds, whole
+from .models import add_model, need_torch
+from .output import check_output, finish, table
+from .problems import named
+
+if TYPE_CHECKING:
+    from pipeloom.ir.program import Program
+    from pipeloom.ir.schedule import Schedule
+    from pipeloom.runtime.tune import TuneResult
+
+WORTH = 0.005  # of the planned time; what saves less is not worth the change
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("program", metavar="PROGRAM", help="program file, - for standard input")
+    add_model(parser)
+    parser.add_argument(
+        "--steps", metavar="N", type=count, default=20, help="optimizer steps in all, 20 by default"
+    )
+    parser.add_argument(
+        "--every",
+        metavar="N",
+        type=count,
+        default=5,
+        help="steps under a program before the next plan, 5 by default; the first does not count",
+    )
+    parser.add_argument(
+        "--time-limit",
+        metavar="S",
+        type=seconds,
+        default=10.0,
+        help="of one plan, during which training waits; 10 seconds by default",
+    )
+    parser.add_argument("--seed", metavar="N", type=whole, default=0, help="0 by default")
+    parser.add_argument(
+        "--pace",
+        action="store_true",
+        help="each op takes at least its planned time, asleep for the rest",
+    )
+    parser.add_argument("--timeout", metavar="S", type=seconds, help="gives up after so long")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no line a step")
+    add_output(parser, "schedule")
+    example(
+        parser,
+        "pipeloom tune program.json --model examples.gpt:small --steps 20 -o tuned.json",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    need_torch()
+    from pipeloom.ir.files import dump_schedule, parse_program
+    from pipeloom.ir.reading import read_json
+    from pipeloom.runtime.model import load_source
+    from pipeloom.runtime.train import RunSettings
+    from pipeloom.runtime.tune import tune_program
+
+    check_output(args)
+    program = parse_program(read_json(args.program), named(args.program))
+    settings = RunSettings(
+        steps=args.steps,
+        dtype=args.dtype,
+        seed=args.seed,
+        device=args.device,
+        progress=not args.quiet,
+        pace=args.pace,
+        timeout=args.timeout,
+    )
+    tied = load_source(args.model).tied(program.schedule.problem.stages)
+    ties = tuple(tuple(stage for stage, _ in group) for group in tied)
+    planner = Planner(program.schedule, ties, args.time_limit, args.seed)
+    result = tune_program(program, args.model, settings, args.every, planner)
+    if result is not None:  # under torchrun rank 0 alone speaks
+        answer = {
+            "steps": args.steps,
+            "losses": list(result.losses),
+            "seconds": list(result.seconds),
+            "trials": [asdict(trial) for trial in result.trials],
+        }
+        finish(args, dump_schedule(result.program.schedule), answer, _words(result))
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Planner:
+    """A program for what was measured, where its plan is shorter than that of the one that ran."""
+
+    first: Schedule
+    tied: Sequence[Sequence[int]]
+    time_limit: float
+    seed: int
+
+    def __call__(self, traces: Sequence[Schedule]) -> Program | None:
+        from pipeloom.compiler import compile_schedule
+        from pipeloom.ir.simulate import simulate
+        from pipeloom.runtime.reprofile import reprofile
+        from pipeloom.solver.solve import optimize
+
+        problem = replace(self.first.problem, profile=reprofile(traces))
+        now = replace(traces[0], problem=problem, timing=None)
+        found = optimize(problem, time_limit=self.time_limit, seed=self.seed)
+        cost = (found.timing or simulate(found)).cost(problem.objective)
+        if cost > (1.0 - WORTH) * simulate(now).cost(problem.objective):
+            return None
+        return compile_schedule(found, tied=self.tied)
+
+
+def _words(result: TuneResult) -> str:
+    from pipeloom.report.words import duration
+
+    rows = [
+        [
+            f"to step {trial.steps}",
+            "-" if trial.planned is None else duration(trial.planned),
+            duration(trial.seconds * 1e3),
+            "kept" if trial.kept else "slower, left again",
+        ]
+        for trial in result.trials
+    ]
+    first, best = result.trials[0].seconds, min(trial.seconds for trial in result.trials)
+    return "\n".join(
+        [
+            table(["steps", "planned", "measured", ""], rows),
+            f"a step takes {duration(best * 1e3)}, {best / first:.3f} of the first program's",
+            f"loss {result.losses[0]:.4f} to {result.losses[-1]:.4f}",
+        ]
+    )

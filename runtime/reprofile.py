@@ -1,0 +1,45 @@
+"""A profile from the steps of a run: what its ops took where they really ran."""
+
+from __future__ import annotations
+
+import statistics
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pipeloom.ir.ops import OpKind
+from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.ir.schedule import Schedule
+
+Times = dict[tuple[OpKind, int], float]
+
+
+def reprofile(traces: Sequence[Schedule]) -> Profile:
+    """The traces' profile with each stage's T_F, T_B and T_W as the medians of what was measured.
+
+    ``traces``: timed schedules of one problem, in milliseconds, as ``Pipeline.gather_trace`` gives
+    them. Where a stage ran fused BWs alone, T_B and T_W have the share of it that they had in the
+    old profile (half each where that was 0). Sizes, limits and links stay as they are.
+    """
+    profile, took = traces[0].problem.profile, _medians(traces)
+    stages = tuple(_stage(old, s, took) for s, old in enumerate(profile.stages))
+    return replace(profile, stages=stages)
+
+
+def _medians(traces: Sequence[Schedule]) -> Times:
+    samples: defaultdict[tuple[OpKind, int], list[float]] = defaultdict(list)
+    for trace in traces:
+        assert trace.timing is not None
+        for rank, (start, end) in enumerate(zip(trace.timing.start, trace.timing.end, strict=True)):
+            for op, time in zip(trace.ops(rank), (end - start).tolist(), strict=True):
+                samples[op.kind, op.stage].append(time)
+    return {key: statistics.median(times) for key, times in samples.items()}
+
+
+def _stage(old: StageProfile, stage: int, took: Times) -> StageProfile:
+    t_b, t_w = took.get((OpKind.B, stage)), took.get((OpKind.W, stage))
+    if t_b is None or t_w is None:
+        both, known = took[OpKind.BW, stage], old.t_b + old.t_w
+        t_b = both * (old.t_b / known if known > 0 else 0.5)
+        t_w = both - t_b
+    return replace(old, t_f=took[OpKind.F, stage], t_b=t_b, t_w=t_w)

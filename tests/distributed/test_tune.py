@@ -1,0 +1,74 @@
+"""Training that changes its program on the way follows one process's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from pipeloom.cli.main import main
+from pipeloom.compiler import compile_schedule
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.files import dump_program
+from pipeloom.ir.program import Program
+from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.writing import write_json
+from pipeloom.runtime.train import RunSettings
+from pipeloom.runtime.tune import tune_program
+from tests.distributed.gradient_cases import schedule
+from tests.models import TinyTransformer, reference
+
+RANKS, MICROBATCHES, STEPS = 2, 3, 7
+SOURCE = "tests.models:TinyTransformer"
+
+
+def program(family: str) -> Program:
+    return compile_schedule(schedule(family, RANKS, MICROBATCHES), tied=[(0, 1)])
+
+
+def other_family(traces: Sequence[Schedule]) -> Program | None:
+    """zb-h1 after 1f1b, gpipe after zb-h1: whichever stays, all were run."""
+    report = traces[0].report
+    assert report is not None
+    return program({"1f1b": "zb-h1", "zb-h1": "gpipe"}.get(report.family, "1f1b"))
+
+
+@pytest.fixture
+def expected() -> list[float]:
+    history, _ = reference(TinyTransformer(), RANKS, MICROBATCHES, steps=STEPS, train=True)
+    return [sum(losses) / len(losses) for losses in history]
+
+
+def test_modules_and_optimizers_go_on_under_another_program(expected: list[float]) -> None:
+    settings = RunSettings(steps=STEPS)
+    result = tune_program(program("1f1b"), SOURCE, settings, 3, other_family)
+    assert result is not None
+    assert result.losses == pytest.approx(expected, rel=1e-12)
+    assert [trial.steps for trial in result.trials] == [3, 6, 7]
+    kept = [trial for trial in result.trials if trial.kept]
+    assert kept[0] == result.trials[0]
+    assert kept[-1].seconds == min(trial.seconds for trial in result.trials)
+
+
+def test_the_command_writes_a_schedule_of_what_it_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    path, tuned = tmp_path / "program.json", tmp_path / "tuned.json"
+    write_json(dump_program(program("1f1b")), str(path))
+    words = ["tune", path, "--model", SOURCE, "--steps", 4, "--every", 2, "--time-limit", 1]
+    assert main([str(word) for word in [*words, "-o", tuned, "-q", "--json"]]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert len(answer["losses"]) == 4
+    assert len(answer["trials"]) == 2
+    assert main(["verify", str(tuned)]) == 0
+
+
+def test_what_cannot_be_tuned_is_refused() -> None:
+    weights = compile_schedule(schedule("weipipe-interleave", RANKS, MICROBATCHES))
+    with pytest.raises(InputError, match="expected a program whose activations travel"):
+        tune_program(weights, SOURCE, RunSettings(steps=4), 2, other_family)
+    with pytest.raises(InputError, match="every: expected at least 2 steps, got 1"):
+        tune_program(program("1f1b"), SOURCE, RunSettings(steps=4), 1, other_family)
