@@ -7,11 +7,11 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge
 
 from pipeloom.ir.ops import OpKind
 
-from .deferral import Deferral, WeightQueue, run_backward
+from .deferral import Deferral, WeightQueue, gradient_edge, run_backward
 from .errors import ShapeError
 from .memory import Memory
 from .shapes import Spec
@@ -50,6 +50,9 @@ class Cell:
             self.queue.clear()
 
 
+Run = Callable[[Cell], None]
+
+
 class StageRunner:
     """Runs one stage; the same object for all microbatches.
 
@@ -71,30 +74,46 @@ class StageRunner:
     ) -> None:
         self.stage = stage
         self.module = module
-        self._watching = memory.watching()
         self._deferral = Deferral(module.parameters())
         self._spec = spec
         self._loss = loss
         self._seed = seed
-        self._forward, self._backward, self._weight = map(using, (OpKind.F, OpKind.B, OpKind.W))
+        self._seeds: dict[torch.dtype, Tensor] = {}
         self.keep_outputs = True
+        forward = _within(memory.watching(), self._forward)
+        self.forward = _within(using(OpKind.F), forward)
+        self.backward = _within(using(OpKind.B), self._backward)
+        self.weight = _within(using(OpKind.W), _weight)
 
-    def forward(self, cell: Cell) -> None:
-        with self._forward, self._watching:
-            with self._deferring(cell):
+    def calls(self, kind: OpKind) -> Run:
+        """What runs an op of this kind on a cell; B is BW where the cell has no queue."""
+        if kind is OpKind.F:
+            return self.forward
+        return self.weight if kind is OpKind.W else self.backward
+
+    def _forward(self, cell: Cell) -> None:
+        queue = cell.queue
+        if queue is None:
+            output = self.module(*cell.inputs)
+        else:
+            self._deferral.queue = queue
+            with self._deferral:  # left before more is done: every access to a tensor passes it
                 output = self.module(*cell.inputs)
-            if self._spec is None:  # outside of the mode, which every access to a tensor passes
-                self._finish(cell, output)
-            else:
-                self._hand_on(cell, output, self._spec)
+        if self._spec is None:
+            self._finish(cell, output)
+        else:
+            self._hand_on(cell, output, self._spec)
 
-    def backward(self, cell: Cell) -> None:
-        """B, or BW where the cell has no queue."""
-        edge, dy = cell.edge, cell.dy
+    def _backward(self, cell: Cell) -> None:
+        edge, dy, queue = cell.edge, cell.dy, cell.queue
         assert edge is not None
         assert dy is not None
-        with self._backward, self._deferring(cell):
+        if queue is None:
             run_backward(edge, dy)
+        else:
+            self._deferral.queue = queue
+            with self._deferral:
+                run_backward(edge, dy)
         x = cell.inputs[0]
         if self.stage > 0:
             dx = x.grad
@@ -102,24 +121,13 @@ class StageRunner:
             x.grad = None
         cell.inputs, cell.edge, cell.dy = (), None, None
 
-    def weight(self, cell: Cell) -> None:
-        assert cell.queue is not None
-        with self._weight:
-            cell.queue.run()
-
-    def _deferring(self, cell: Cell) -> AbstractContextManager[object]:
-        if cell.queue is None:
-            return _NOTHING
-        self._deferral.queue = cell.queue
-        return self._deferral
-
     def _hand_on(self, cell: Cell, output: Tensor, spec: Spec) -> None:
         if output.shape != spec.shape or output.dtype is not spec.dtype:
             raise ShapeError(
                 f"stage {self.stage}: its output is {Spec.of(output)}, was {spec} in the first "
                 "step; all microbatches must have one shape"
             )
-        cell.edge = get_gradient_edge(output)
+        cell.edge = gradient_edge(output)
         cell.output = output.detach()
         if self.stage > 0 and output.data_ptr() == cell.inputs[0].data_ptr():
             cell.output = cell.output.clone()  # its buffer is freed before this message has left
@@ -128,10 +136,27 @@ class StageRunner:
         assert self._loss is not None
         assert cell.target is not None
         loss = self._loss(output, cell.target)
-        cell.edge, cell.dy = get_gradient_edge(loss), self._seed.to(loss.dtype)
+        seed = self._seeds.get(loss.dtype)
+        if seed is None:
+            seed = self._seeds[loss.dtype] = self._seed.to(loss.dtype)
+        cell.edge, cell.dy = gradient_edge(loss), seed
         cell.loss, cell.target = loss.detach(), None
         if self.keep_outputs:
             cell.output = output.detach()
 
 
-_NOTHING = nullcontext()
+def _weight(cell: Cell) -> None:
+    assert cell.queue is not None
+    cell.queue.run()
+
+
+def _within(context: AbstractContextManager[object], run: Run) -> Run:
+    """``run`` inside of ``context``, entered again and again."""
+    if isinstance(context, nullcontext):
+        return run
+
+    def inside(cell: Cell) -> None:
+        with context:
+            run(cell)
+
+    return inside

@@ -14,14 +14,15 @@ The mode must be active in B as well, as activation checkpointing runs its block
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, _engine_run_backward
+from torch.autograd.graph import GradientEdge, _engine_run_backward, get_gradient_edge
+from torch.autograd.variable import Variable
 from torch.overrides import TorchFunctionMode
 
-from .memory import Memory
+from .memory import Held, Memory
 from .products import RULES, Rule
 
 
@@ -32,35 +33,31 @@ class WeightQueue:
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
-        self._waiting: list[tuple[Rule, Tensor, Tensor]] = []
+        self._waiting: list[tuple[Rule, Tensor, Tensor, Held]] = []
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def put(self, rule: Rule, x: Tensor, dy: Tensor) -> None:
-        self._memory.hold(x)
-        self._memory.hold(dy)
-        self._waiting.append((rule, x, dy))
+        self._waiting.append((rule, x, dy, self._memory.hold(x, dy)))
 
     def clear(self) -> None:
         """Lets go of all that waits, uncomputed."""
-        for _, x, dy in self._waiting:
-            self._memory.release(x)
-            self._memory.release(dy)
-        self._waiting.clear()
+        while self._waiting:
+            self._memory.release(self._waiting.pop()[-1])
 
     def run(self) -> None:
         """Computes all that waits and lets go of it, one by one."""
         enabled = torch.is_grad_enabled()
-        torch.set_grad_enabled(False)
+        torch._C._set_grad_enabled(False)
         try:
             while self._waiting:
-                rule, x, dy = self._waiting.pop()
+                rule, x, dy, held = self._waiting.pop()
                 rule.accumulate(x, dy)
-                self._memory.release(x)
-                self._memory.release(dy)
+                if held:
+                    self._memory.release(held)
         finally:
-            torch.set_grad_enabled(enabled)
+            torch._C._set_grad_enabled(enabled)
 
 
 class Deferral(TorchFunctionMode):
@@ -75,6 +72,13 @@ class Deferral(TorchFunctionMode):
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         super().__init__()
         self._parameters = frozenset(map(id, parameters))
+
+    def __enter__(self) -> Self:
+        torch._C._push_on_torch_function_stack(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        torch._C._pop_torch_function_stack()
 
     def __torch_function__(
         self,
@@ -108,44 +112,75 @@ def run_backward(root: GradientEdge, gradient: Tensor) -> None:
     What ``torch.autograd.backward`` runs in the end, without its checks (the engine makes its own).
     Called on a tensor that is a torch function, inside which the mode is off.
     """
-    _engine_run_backward(
-        (root,), (gradient,), False, False, (), allow_unreachable=True, accumulate_grad=True
-    )
+    # a CPU's backward runs in this thread: no context needs to be carried to another one
+    run = _run_here if gradient.is_cpu else _engine_run_backward
+    run((root,), (gradient,), False, False, (), allow_unreachable=True, accumulate_grad=True)
+
+
+def gradient_edge(output: Tensor) -> GradientEdge:
+    """Where the backward of ``output`` starts; keeps its graph alive, but not its memory.
+
+    What ``torch.autograd.graph.get_gradient_edge`` gives. A node written in Python does not keep
+    its C++ self alive: torch holds on to it by a view of the output, this by the lightest
+    operation that has such a node as its input.
+    """
+    node = output.grad_fn
+    if not isinstance(node, torch._C._FunctionBase):
+        return get_gradient_edge(output)
+    return GradientEdge(node, output.output_nr, _held_by(output).grad_fn)
+
+
+_run_here = Variable._execution_engine.run_backward
+_held_by = torch._C._functions.DelayedError("holds a graph, has no backward", 1)
 
 
 def _apply(rule: Rule, x: Tensor, queue: WeightQueue) -> Tensor:
     device = x.device.type
     if not (rule.autocast and torch.is_autocast_enabled(device)):
-        return _run(rule, queue, x, rule.weight, rule.bias)
+        return _deferred(rule, queue, x)
     if x.dtype is not torch.float64:  # autocast leaves float64 alone
         x = x.to(torch.get_autocast_dtype(device))
     with torch.autocast(device, enabled=False):
-        return _run(rule, queue, x, rule.weight, rule.bias)
+        return _deferred(rule, queue, x)
+
+
+def _deferred(rule: Rule, queue: WeightQueue, x: Tensor) -> Tensor:
+    # the weight is an argument only where it is needed for a backward: each is a node of the graph
+    return _run(rule, queue, x, None if x.requires_grad else rule.weight)
 
 
 class _Deferred(torch.autograd.Function):
     """A product whose backward leaves the gradients of weight and bias to the queue.
 
-    ``weight`` and ``bias`` are arguments so that the backward runs although x needs no gradient.
+    ``weight`` is an argument so that the backward runs although x needs no gradient.
     """
 
     @staticmethod
-    def forward(  # noqa: PLR0917
-        ctx: Any, rule: Rule, queue: WeightQueue, x: Tensor, weight: Tensor, bias: Tensor | None
+    def forward(
+        ctx: Any, rule: Rule, queue: WeightQueue, x: Tensor, weight: Tensor | None
     ) -> Tensor:
         ctx.save_for_backward(x)
         ctx.rule, ctx.queue = rule, queue
-        dtype = x.dtype if x.is_floating_point() else weight.dtype
-        return rule.forward(x, weight.to(dtype), None if bias is None else bias.to(dtype))
+        dtype = x.dtype if x.is_floating_point() else rule.weight.dtype
+        bias = rule.bias
+        return rule.forward(
+            x, _cast(rule.weight, dtype), None if bias is None else _cast(bias, dtype)
+        )
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             raise RuntimeError("gradients of gradients: a stage whose W is put off has none")
-        (x,), rule = ctx.saved_tensors, ctx.rule
-        ctx.queue.put(rule, x, dy)
-        dx = rule.input_grad(dy, x, rule.weight.to(dy.dtype)) if ctx.needs_input_grad[2] else None
-        return None, None, dx, None, None
+        (x,), rule = ctx.saved_tensors, ctx.rule  # may run a checkpointed block, in the mode
+        with torch._C.DisableTorchFunction():  # from here on it would only see each attribute's use
+            ctx.queue.put(rule, x, dy)
+            if not ctx.needs_input_grad[2]:
+                return None, None, None, None
+            return None, None, rule.input_grad(dy, x, _cast(rule.weight, dy.dtype)), None
+
+
+def _cast(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    return weight if weight.dtype is dtype else weight.to(dtype)
 
 
 _run = cast("Callable[..., Tensor]", _Deferred.apply)

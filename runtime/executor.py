@@ -27,7 +27,7 @@ from .carriers import Carrier, pass_gradient, pass_output
 from .clock import Call, Clock, make_clock
 from .compute import Cell, StageRunner
 from .errors import ExecutionError
-from .memory import Memory
+from .memory import Memory, Turns
 from .transport import Handle, Transport
 
 
@@ -115,7 +115,8 @@ class Executor:
         place = self._carriers[tensor.kind].fitting(tensor, self._buffers[receive.buffer])
         self._received[tensor] = place
         post = partial(message.recv, self._transport, place, receive.source)
-        return [partial(self._memory.hold, place), post] if _counts(tensor) else [post]
+        turns = self._turns(tensor, place)
+        return [post] if turns is None else [turns[0], post]
 
     def _send(self, send: ir.Send) -> Sequence[Call]:
         message = self._messages[ir.WaitSend, send.tensor] = Message()
@@ -133,8 +134,13 @@ class Executor:
     def _freeing(self, free: ir.Free) -> Sequence[Call]:
         place = self._received.pop(free.tensor)
         give_back = partial(self._transport.release, place)
-        counts = _counts(free.tensor)
-        return [partial(self._memory.release, place), give_back] if counts else [give_back]
+        turns = self._turns(free.tensor, place)
+        return [give_back] if turns is None else [turns[1], give_back]
+
+    def _turns(self, tensor: ir.Tensor, place: Tensor) -> Turns | None:
+        """Of activation memory: weights and their gradients are none."""
+        counts = tensor.kind in (ir.TensorKind.X, ir.TensorKind.DY)
+        return self._memory.turns(place) if counts else None
 
     def _reducing(self, reduce: ir.Reduce) -> Sequence[Call]:
         return [self._reduce(reduce.stages)]
@@ -145,7 +151,7 @@ class Executor:
     def _compute(self, compute: ir.Compute) -> Sequence[Call]:
         op = compute.op
         cell, runner = self._cells[op.stage, op.microbatch], self._runners[op.stage]
-        run: Call = partial(_METHODS[op.kind], runner, cell)
+        run: Call = partial(runner.calls(op.kind), cell)
         if self._least is not None:
             run = partial(_stretched, run, float(self._least[op.kind, op.stage]))
         calls = [self.clock.timed(run, self._marks)]
@@ -188,19 +194,6 @@ def _stretched(run: Call, seconds: float) -> None:
     end = time.perf_counter() + seconds
     run()
     time.sleep(max(0.0, end - time.perf_counter()))
-
-
-def _counts(tensor: ir.Tensor) -> bool:
-    """Whether its buffer is activation memory: weights and their gradients are not."""
-    return tensor.kind in (ir.TensorKind.X, ir.TensorKind.DY)
-
-
-_METHODS: dict[OpKind, Callable[[StageRunner, Cell], None]] = {
-    OpKind.F: StageRunner.forward,
-    OpKind.B: StageRunner.backward,
-    OpKind.BW: StageRunner.backward,
-    OpKind.W: StageRunner.weight,
-}
 
 
 _MAKERS: dict[type, Callable[[Executor, Any], Sequence[Call]]] = {

@@ -7,13 +7,17 @@ messages from the moment their receive is posted until they are freed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+from functools import partial
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+
+Held: TypeAlias = tuple[tuple[int, int], ...]
+Turns: TypeAlias = tuple[Callable[[], None], Callable[[], None]]
 
 
 class Memory(Protocol):
@@ -22,9 +26,15 @@ class Memory(Protocol):
     peak: int
     live: int
 
-    def hold(self, tensor: Tensor) -> None: ...
+    def hold(self, *tensors: Tensor) -> Held:
+        """Counts the storages of ``tensors`` until the release of what is returned."""
+        ...
 
-    def release(self, tensor: Tensor) -> None: ...
+    def release(self, held: Held) -> None: ...
+
+    def turns(self, buffer: Tensor) -> Turns | None:
+        """Calls that hold and release a buffer used again and again; None: it is not counted."""
+        ...
 
     def watching(self) -> AbstractContextManager[object]:
         """A context in which all that autograd saves is counted until its graph lets it go."""
@@ -52,14 +62,20 @@ class Ledger:
         self._excluded = frozenset(t.untyped_storage()._cdata for t in tensors)
         self.peak = self.live
 
-    def hold(self, tensor: Tensor) -> None:
-        """Counts the storage of ``tensor`` until as many releases as holds have come."""
-        storage = tensor.untyped_storage()
-        self._add(storage.data_ptr(), storage.nbytes())
+    def hold(self, *tensors: Tensor) -> Held:
+        """A storage counts until as many releases as holds have come."""
+        held = tuple(map(_place, tensors))
+        for pointer, size in held:
+            self._add(pointer, size)
+        return held
 
-    def release(self, tensor: Tensor) -> None:
-        storage = tensor.untyped_storage()
-        self._remove(storage.data_ptr(), storage.nbytes())
+    def release(self, held: Held) -> None:
+        for pointer, size in held:
+            self._remove(pointer, size)
+
+    def turns(self, buffer: Tensor) -> Turns:
+        place = _place(buffer)
+        return partial(self._add, *place), partial(self._remove, *place)
 
     def watching(self) -> AbstractContextManager[object]:
         return saved_tensors_hooks(self._pack, _unpack)
@@ -102,6 +118,11 @@ class _Saved:
             ledger._remove(self.pointer, self.size)
 
 
+def _place(tensor: Tensor) -> tuple[int, int]:
+    storage = tensor.untyped_storage()
+    return storage.data_ptr(), storage.nbytes()
+
+
 def _unpack(saved: Tensor | _Saved) -> Tensor:
     return saved.tensor if isinstance(saved, _Saved) else saved
 
@@ -115,11 +136,14 @@ class NoLedger:
     def start(self, modules: Iterable[nn.Module]) -> None:
         pass
 
-    def hold(self, tensor: Tensor) -> None:
+    def hold(self, *tensors: Tensor) -> Held:
+        return ()
+
+    def release(self, held: Held) -> None:
         pass
 
-    def release(self, tensor: Tensor) -> None:
-        pass
+    def turns(self, buffer: Tensor) -> None:
+        return None
 
     def watching(self) -> AbstractContextManager[object]:
         return nullcontext()

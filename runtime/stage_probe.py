@@ -14,7 +14,7 @@ from pipeloom.ir.ops import OpKind
 from .clock import make_clock
 from .compute import Cell, StageRunner
 from .deferral import WeightQueue
-from .memory import Ledger
+from .memory import Held, Ledger
 from .model import ModelSource, checked_batch, checked_stages
 from .shapes import Spec, exchange_shapes
 from .stages import ResidentStages, made
@@ -65,7 +65,7 @@ class StageProbe:
         self._modules = {s: made(build[s], s).to(device=device, dtype=dtype) for s in self.stages}
         self._memory = Ledger()
         self._cells = [Cell(WeightQueue(self._memory)) for _ in range(in_flight)]
-        self._received: dict[Cell, list[Tensor]] = {cell: [] for cell in self._cells}
+        self._received: dict[Cell, list[Held]] = {cell: [] for cell in self._cells}
         self._inputs, self._targets = self._batch(0)
         store = ResidentStages(self._modules)
         self._specs = exchange_shapes(store, owners, self._inputs[:1], transport, device)
@@ -178,14 +178,13 @@ class StageProbe:
     def _weight(self, stage: int, cell: Cell) -> None:
         self._timed(stage, OpKind.W, self._runners[stage].weight, cell)
         # a program frees what a microbatch received after its W
-        for message in self._received[cell]:
-            self._memory.release(message)
+        for held in self._received[cell]:
+            self._memory.release(held)
         self._received[cell].clear()
 
     def _receive(self, cell: Cell, spec: Spec) -> Tensor:
         message = torch.randn(spec.shape, dtype=spec.dtype, device=self._device)
-        self._memory.hold(message)
-        self._received[cell].append(message)
+        self._received[cell].append(self._memory.hold(message))
         return message
 
     def _timed(self, stage: int, kind: OpKind, run: Callable[[Cell], None], cell: Cell) -> None:

@@ -40,13 +40,14 @@ def test_a_shared_storage_counts_once_and_parameters_not_at_all() -> None:
 def test_a_received_buffer_counts_from_its_receive_to_its_free() -> None:
     ledger, buffer = Ledger(), torch.empty(ROWS, WIDTH)
     ledger.start([])
-    ledger.hold(buffer)
+    hold, release = ledger.turns(buffer)
+    hold()
     with ledger.watching():
         y = buffer.requires_grad_() ** 2
     assert ledger.live == BYTES
     del y
     assert ledger.live == BYTES
-    ledger.release(buffer)
+    release()
     assert ledger.live == 0
 
 
@@ -72,8 +73,7 @@ def test_a_new_start_forgets_the_old_peak() -> None:
     ledger.start([])
     assert ledger.peak == ledger.live == 16
     big = torch.empty(1000)
-    ledger.hold(big)
-    ledger.release(big)
+    ledger.release(ledger.hold(big))
     assert ledger.peak == 4016
     ledger.start([])
     assert ledger.peak == 16
