@@ -18,10 +18,11 @@ from .costs import Costs
 from .first_come import first_come, numbered
 from .links import Pair
 from .ops import FloatArray, IntArray
+from .pairs import Edges, check_pairs, op_durations, together
 from .schedule import Schedule
 from .simulate import offsets_of
 from .travel import travel_delays
-from .waits import Edges, by_origin, chain, check_ranges, edges_of, inputs, travel
+from .waits import by_origin, chain, check_ranges, edges_of, inputs, travel
 from .wires import occupied
 
 
@@ -46,6 +47,7 @@ class Iteration:
     def of(cls, schedule: Schedule) -> Iteration:
         """Raises InvalidScheduleError for a transfer out of range, an input that is never made."""
         check_ranges(schedule)
+        check_pairs(schedule)
         problem, transfers, ranks = schedule.problem, schedule.transfers, schedule.problem.ranks
         costs, offsets = Costs.of(problem), offsets_of(schedule.order)
         flat = np.concatenate(schedule.order).astype(np.int64)
@@ -64,6 +66,7 @@ class Iteration:
             _to_next_gates(ranks, [one.ranks for one in sums], nodes),
         ]
         edges = [(origin + ranks, to + ranks, delay) for origin, to, delay in edges]
+        edges = together(schedule, edges, ranks, 2 * nodes)
         first, to, delay, missing = by_origin(edges, 2 * nodes)
         none: tuple[str, ...] = ()
         wires = [none] * (ranks + len(flat)) + occupied(problem.profile, pairs) + [none] * ranks
@@ -79,7 +82,7 @@ class Iteration:
             duration=np.concatenate(
                 [
                     np.zeros(ranks),
-                    costs.of_ops(flat),
+                    op_durations(schedule, flat, costs),
                     far[2],
                     travel_delays(problem, transfers),
                     np.zeros(ranks),

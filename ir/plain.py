@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from .plain_network import Network, read_network
-from .reading import Reader, is_amount
+from .reading import Reader, is_amount, is_count
 
 KINDS = ("F", "B", "W", "BW")
 PASSINGS = ("activations", "weights", "mixed")
@@ -59,6 +59,7 @@ class StageFacts:
     m_w: float
     activation_bytes: float
     weight_bytes: float
+    t_fb: float | None = None
 
     def duration(self, kind: str) -> float:
         return {"F": self.t_f, "B": self.t_b, "W": self.t_w, "BW": self.t_b + self.t_w}[kind]
@@ -77,6 +78,7 @@ class Facts:
     limit: list[float]
     order: list[list[Run]]
     report: dict[str, Any]
+    pairs: list[list[int]]
 
     def stage(self, stage: int) -> StageFacts:
         return self.stage_facts[stage if len(self.stage_facts) > 1 else 0]
@@ -114,6 +116,7 @@ def read_facts(document: object, where: str) -> Facts:
         _limit(reader, ranks),
         order,
         _report(reader),
+        _pairs(reader, order),
     )
     _check_range(facts, reader)
     _check_transfers(reader)
@@ -146,7 +149,8 @@ def _stage(reader: Reader) -> StageFacts:
         reader.optional_number,
         ("activation_bytes", "weight_bytes", "grad_bytes", "optimizer_bytes"),
     )
-    return StageFacts(t_f, t_b, t_w, m_b, m_w, activation or 0.0, weight or 0.0)
+    t_fb = reader.optional_number("t_fb")
+    return StageFacts(t_f, t_b, t_w, m_b, m_w, activation or 0.0, weight or 0.0, t_fb)
 
 
 def _limit(reader: Reader, ranks: int) -> list[float]:
@@ -191,6 +195,22 @@ def _report(reader: Reader) -> dict[str, Any]:
     for key in _REPORT:
         report.get(key, "a value, or null", lambda _: True, None)
     return report.data
+
+
+def _pairs(reader: Reader, order: list[list[Run]]) -> list[list[int]]:
+    """The places in each rank's list where a pair begins."""
+    if not reader.has("pairs"):
+        return [[] for _ in order]
+    lists = reader.items("pairs")
+    sound = len(lists) == len(order) and all(
+        isinstance(places, list)
+        and all(is_count(at) and 0 <= at < len(row) - 1 for at in places)
+        and len(set(places)) == len(places)
+        for places, row in zip(lists, order, strict=True)
+    )
+    if not sound:
+        reader.wrong("pairs", lists, f"{len(order)} lists, one a rank, of places in its order")
+    return lists if sound else [[] for _ in order]
 
 
 def _check_transfers(reader: Reader) -> None:

@@ -22,7 +22,8 @@ class StageProfile:
 
     ``t_f``, ``t_b``, ``t_w``: T_F, T_B, T_W; a fused BW takes ``t_b + t_w``.
     ``m_b``: memory held from the start of F to the end of B; ``m_w``: what of it stays until W ends.
-    ``activation_bytes``: what this stage sends to the next one. Unknown sizes are None.
+    ``t_fb``: of its F and its BW run at once, as one op (:mod:`.pairs`); None: as long as one after
+    the other. ``activation_bytes``: what this stage sends to the next one. Unknown sizes are None.
     """
 
     t_f: float
@@ -34,6 +35,12 @@ class StageProfile:
     weight_bytes: float | None = None
     grad_bytes: float | None = None
     optimizer_bytes: float | None = None
+    t_fb: float | None = None
+
+    @property
+    def saving(self) -> float:
+        """What running its F and its BW at once saves; negative where it costs."""
+        return 0.0 if self.t_fb is None else self.t_f + self.t_b + self.t_w - self.t_fb
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +93,20 @@ class Profile:
         stages = tuple(_part(stage, 1.0 / chunks) for stage in self.stages for _ in range(chunks))
         return replace(self, stages=stages)
 
+    @property
+    def pairs_known(self) -> bool:
+        """Whether it is known of every stage how long a pair takes."""
+        return all(stage.t_fb is not None for stage in self.stages)
+
+    def pair_time(self, forward: int, backward: int) -> float:
+        """Of the F of one stage and the BW of another (or the same) run at once.
+
+        They save what that of the two saves which saves less, and take no less than either alone.
+        """
+        f, b = self.stages[forward], self.stages[backward]
+        least = max(f.t_f, b.t_b + b.t_w)
+        return max(least, f.t_f + b.t_b + b.t_w - min(f.saving, b.saving))
+
     def limit_from(self, limit: float | None) -> tuple[float, ...]:
         """One limit a rank: ``limit`` for all where given, else the profile's, else unlimited."""
         if limit is not None:
@@ -107,4 +128,5 @@ def _part(stage: StageProfile, share: float) -> StageProfile:
         weight_bytes=scale(stage.weight_bytes),
         grad_bytes=scale(stage.grad_bytes),
         optimizer_bytes=scale(stage.optimizer_bytes),
+        t_fb=scale(stage.t_fb),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from .errors import InputError
@@ -19,7 +19,7 @@ MOST_RANKS, MOST_STAGES = 4096, 65_536
 SLOWEST = 1e-9  # gigabytes a second
 MOST_AMOUNT = 1e80  # what millions of ops and delays sum up to is still a number for a schedule
 _SIZES = ("activation_bytes", "weight_bytes", "grad_bytes", "optimizer_bytes")
-_STAGE_KEYS = (*_TIMES, "m_b", "m_w", *_SIZES)
+_STAGE_KEYS = (*_TIMES, "t_fb", "m_b", "m_w", *_SIZES)
 _LINK_KEYS = ("latency", "gigabytes_per_second")
 _LINKS_KEYS = (*_LINK_KEYS, "pairs", "shared")
 _KEYS = (
@@ -111,7 +111,8 @@ def _stage(reader: Reader) -> StageProfile:
     if m_w > m_b:
         reader.wrong("m_w", m_w, f"at most m_b ({m_b:g})")
     sizes = (_amount(reader, key) if reader.has(key) else None for key in _SIZES)
-    return StageProfile(t_f, t_b, t_w, m_b, m_w, *sizes)
+    t_fb = _amount(reader, "t_fb") if reader.has("t_fb") else None
+    return replace(StageProfile(t_f, t_b, t_w, m_b, m_w, *sizes), t_fb=t_fb)
 
 
 def _amount(reader: Reader, key: str, default: float = 0.0) -> float:

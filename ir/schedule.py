@@ -90,8 +90,8 @@ class Timing:
 
     @property
     def work(self) -> float:
-        """The summed duration of all ops."""
-        return float(sum(np.sum(e - s) for s, e in zip(self.start, self.end, strict=True)))
+        """The summed duration of all ops, those that run at once counted once."""
+        return float(sum(map(_busy, self.start, self.end)))
 
     def cost(self, objective: Objective) -> float:
         return self.period if objective is Objective.PERIOD else self.makespan
@@ -100,6 +100,12 @@ class Timing:
         """``1 - work / (P * cost)``; 0 where nothing takes any time."""
         total = len(self.start) * self.cost(objective)
         return 1.0 - self.work / total if total > 0 else 0.0
+
+
+def _busy(start: FloatArray, end: FloatArray) -> float:
+    """Of one rank's ops, each of which begins no earlier than the one before it ends, or with it."""
+    alone = np.maximum(start, np.concatenate([start[:1], end[:-1]]))
+    return float(np.sum(np.maximum(end - alone, 0.0)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,13 +124,18 @@ class Report:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
-    """An order of packed ops for each rank; ``timing`` is None until simulated or recorded."""
+    """An order of packed ops for each rank; ``timing`` is None until simulated or recorded.
+
+    ``pairs``: of each rank, where in its order an F begins that runs at once with the BW after it
+    (:mod:`.pairs`); empty where no rank has any.
+    """
 
     problem: Problem
     order: tuple[IntArray, ...]
     transfers: tuple[Transfer, ...] = ()
     report: Report | None = None
     timing: Timing | None = None
+    pairs: tuple[tuple[int, ...], ...] = ()
 
     @classmethod
     def of(cls, problem: Problem, order: Sequence[Iterable[Op]], family: str) -> Schedule:

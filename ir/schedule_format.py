@@ -42,6 +42,7 @@ def parse_schedule(data: dict[str, Any], where: str) -> Schedule:
     passing = _choice(reader, "passing", Passing)
     objective, report, peak_memory = _report(reader)
     transfers, travel_times = _transfers(reader)
+    pairs = _pairs(reader, rows)
     reader.finish()
     placement = _placement(reader, passing, rows, profile, microbatches)
     reader.finish()
@@ -55,7 +56,7 @@ def parse_schedule(data: dict[str, Any], where: str) -> Schedule:
         np.array(travel_times).reshape(-1, 2),
     )
     order = tuple(pack(op for op, _, _ in row) for row in rows)
-    return Schedule(problem, order, transfers, report, timing)
+    return Schedule(problem, order, transfers, report, timing, pairs)
 
 
 _Row = list[tuple[Op, float, float]]
@@ -168,6 +169,21 @@ def _transfers(reader: Reader) -> tuple[tuple[Transfer, ...], list[tuple[float, 
     return tuple(transfers), times
 
 
+def _pairs(reader: Reader, rows: list[_Row]) -> tuple[tuple[int, ...], ...]:
+    """Where an F begins that runs at once with the BW after it; () where there is none."""
+    if not reader.has("pairs"):
+        return ()
+    lists = reader.items("pairs")
+    if len(lists) != len(rows) or not all(map(_are_places, lists, rows)):
+        reader.wrong("pairs", lists, f"{len(rows)} lists, one a rank, of places in its order")
+        return ()
+    return tuple(tuple(entry) for entry in lists)
+
+
+def _are_places(places: Any, row: _Row) -> bool:
+    return isinstance(places, list) and all(is_count(at) and 0 <= at < len(row) for at in places)
+
+
 def _simulated(schedule: Schedule) -> Timing:
     from .simulate import simulate  # numba takes longer to import than most files to read
 
@@ -223,6 +239,8 @@ def dump_schedule(schedule: Schedule) -> dict[str, Any]:
             }
             for t, (start, end) in zip(schedule.transfers, timing.transfers.tolist(), strict=True)
         ]
+    if any(schedule.pairs):
+        document["pairs"] = list(map(list, schedule.pairs))
     return document
 
 

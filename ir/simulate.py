@@ -195,7 +195,7 @@ def simulate(schedule: Schedule) -> Timing:
     Raises InvalidScheduleError, naming each stuck rank and the op it stops at, where the order
     can never run (an input comes later than its use, or never).
     """
-    if schedule.transfers:
+    if schedule.transfers or any(schedule.pairs):
         return simulate_transfers(schedule)
     offsets = offsets_of(schedule.order)
     flat = np.concatenate(schedule.order).astype(np.int64)

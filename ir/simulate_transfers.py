@@ -1,4 +1,4 @@
-"""The cost model where weights travel: the longest path through the ops and the transfers.
+"""The cost model where weights travel or ops run in pairs: the longest path through ops and transfers.
 
 The contract's rules for ops hold as in :mod:`.simulate`. In addition an op waits for every
 transfer to its rank whose ``before``, and from it whose ``blocks``, is at or before its position,

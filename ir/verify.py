@@ -35,6 +35,7 @@ def verify_schedule(document: dict[str, Any]) -> list[str]:
         *_completeness(facts),
         *_placement(facts),
         *_sequence(facts, first),
+        *_paired(facts),
         *_timing(facts, first, arrivals(document)),
         *_transfers(facts, document),
         *_memory(facts),
@@ -102,6 +103,43 @@ def _sequence(facts: Facts, first: _First) -> Iterator[str]:
             yield f"rank {run.rank} runs {run} (op {run.at}) before {earlier} (op {earlier.at})"
 
 
+def _paired(facts: Facts) -> Iterator[str]:
+    """What runs at once is an F and the BW of another stage or microbatch, listed in this order."""
+    for row, places in zip(facts.order, facts.pairs, strict=True):
+        for at in places:
+            one, other = row[at], row[at + 1]
+            same = (one.stage, one.microbatch) == (other.stage, other.microbatch)
+            if (one.kind, other.kind) != ("F", "BW") or same:
+                yield (
+                    f"rank {one.rank} runs {one} (op {at}) and {other} at once, expected an F and the "
+                    "BW of another stage or microbatch"
+                )
+
+
+def _partner(facts: Facts, run: Run) -> Run | None:
+    """What runs at once with ``run``."""
+    places, row = facts.pairs[run.rank], facts.order[run.rank]
+    if run.at in places:
+        return row[run.at + 1]
+    return row[run.at - 1] if run.at - 1 in places else None
+
+
+def _duration(facts: Facts, run: Run) -> float:
+    """A pair takes as long as both, less what their stages save, and no less than either."""
+    other = _partner(facts, run)
+    alone = facts.stage(run.stage).duration(run.kind)
+    if other is None:
+        return alone
+    stages = [facts.stage(run.stage), facts.stage(other.stage)]
+    both = [stage.duration("F") + stage.duration("BW") for stage in stages]
+    saved = [
+        0.0 if stage.t_fb is None else total - stage.t_fb
+        for stage, total in zip(stages, both, strict=True)
+    ]
+    second = facts.stage(other.stage).duration(other.kind)
+    return max(alone, second, alone + second - min(saved))
+
+
 def _timing(facts: Facts, first: _First, waits: _Arrivals) -> Iterator[str]:
     """Each op starts when its rank is free and its inputs have come, neither earlier nor later."""
     slack = _RELATIVE / 1000 * max((run.end for run in facts.runs), default=0.0)  # for times near 0
@@ -112,11 +150,11 @@ def _timing(facts: Facts, first: _First, waits: _Arrivals) -> Iterator[str]:
     for row in facts.order:
         free, previous = 0.0, "the step's start"
         for run in row:
-            causes = [
-                (free, previous),
-                *_inputs(facts, first, run),
-                (waits.get((run.rank, run.at), 0.0), "a weight or gradient has come"),
-            ]
+            other = _partner(facts, run)
+            causes = [(free, previous)]
+            for one in (run,) if other is None else (run, other):
+                came = waits.get((one.rank, one.at), 0.0)
+                causes += [*_inputs(facts, first, one), (came, "a weight or gradient has come")]
             ready, cause = max(causes)
             if not same(run.start, ready):
                 wrong = "before" if run.start < ready else "after"
@@ -124,13 +162,14 @@ def _timing(facts: Facts, first: _First, waits: _Arrivals) -> Iterator[str]:
                     f"rank {run.rank} starts {run} (op {run.at}) at {run.start:.9g}, {wrong} "
                     f"{ready:.9g}, when {cause}"
                 )
-            end = run.start + facts.stage(run.stage).duration(run.kind)
+            end = run.start + _duration(facts, run)
             if not same(run.end, end):
                 yield (
                     f"rank {run.rank} ends {run} (op {run.at}) at {run.end:.9g}, "
                     f"expected {end:.9g}: its start and its duration"
                 )
-            free, previous = run.end, f"{run} of the same rank ends"
+            if other is None or other.at < run.at:
+                free, previous = run.end, f"{run} of the same rank ends"
 
 
 def _inputs(facts: Facts, first: _First, run: Run) -> Iterator[tuple[float, str]]:
@@ -191,7 +230,8 @@ def _report(facts: Facts) -> Iterator[str]:
     spans = [row[-1].end - row[0].start if row else 0.0 for row in facts.order]
     begin = min((run.start for run in facts.runs), default=0.0)
     makespan = max((run.end for run in facts.runs), default=0.0) - begin
-    work = math.fsum(run.end - run.start for run in facts.runs)
+    seconds = {(rank, at + 1) for rank, places in enumerate(facts.pairs) for at in places}
+    work = math.fsum(run.end - run.start for run in facts.runs if (run.rank, run.at) not in seconds)
     peaks = [
         max([held for _, held in _held(facts, row)] + [0.0], default=0.0) for row in facts.order
     ]

@@ -6,7 +6,6 @@ Nodes are numbered: the ops from 0, rank after rank; the transfers as listed fro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import numpy as np
 
@@ -22,10 +21,9 @@ from .ops import (
     Op,
     OpKind,
 )
+from .pairs import Edges, check_pairs, op_durations, together
 from .schedule import Schedule
 from .travel import previous, travel_delays
-
-Edges: TypeAlias = tuple[IntArray, IntArray, FloatArray]  # from node, to node, delay
 
 
 def edges_of(pairs: Sequence[tuple[int, int]]) -> Edges:
@@ -39,15 +37,20 @@ def waits(schedule: Schedule) -> tuple[IntArray, FloatArray, list[Edges]]:
     waits for what, but for wires. Raises InvalidScheduleError as :func:`check_ranges` and :func:`inputs` do.
     """
     check_ranges(schedule)
+    check_pairs(schedule)
     costs = Costs.of(schedule.problem)
     flat = np.concatenate(schedule.order).astype(np.int64)
     offsets = np.concatenate([[0], np.cumsum([len(ops) for ops in schedule.order])])
-    durations = [costs.of_ops(flat), travel_delays(schedule.problem, schedule.transfers)]
+    durations = [
+        op_durations(schedule, flat, costs),
+        travel_delays(schedule.problem, schedule.transfers),
+    ]
     edges = [
         chain(offsets),
         *inputs(schedule, flat, costs),
         travel(schedule, offsets.tolist(), len(flat)),
     ]
+    edges = together(schedule, edges, 0, len(flat) + len(schedule.transfers))
     return offsets, np.concatenate(durations), edges
 
 

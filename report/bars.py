@@ -13,13 +13,17 @@ from pipeloom.ir.schedule import Schedule, Timing
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One op of a rank; ``shade`` goes from 0 at the rank's first stage to 1 at its last."""
+    """One op of a rank; ``shade`` goes from 0 at the rank's first stage to 1 at its last.
+
+    ``half``: 0 or 1 for the first or the second op of a pair that runs at once, else None.
+    """
 
     rank: int
     op: Op
     start: float
     end: float
     shade: float
+    half: int | None = None
 
 
 def timed(schedule: Schedule) -> Schedule:
@@ -56,10 +60,11 @@ def bars(schedule: Schedule, rank: int) -> Iterator[Bar]:
     ops = schedule.ops(rank)
     stages = sorted({op.stage for op in ops})
     shade = {stage: i / max(1, len(stages) - 1) for i, stage in enumerate(stages)}
-    for op, start, end in zip(
-        ops, timing.start[rank].tolist(), timing.end[rank].tolist(), strict=True
-    ):
-        yield Bar(rank, op, start, end, shade[op.stage])
+    firsts = schedule.pairs[rank] if schedule.pairs else ()
+    halves = dict.fromkeys(firsts, 0) | {at + 1: 1 for at in firsts}
+    times_of = zip(timing.start[rank].tolist(), timing.end[rank].tolist(), strict=True)
+    for at, (op, (start, end)) in enumerate(zip(ops, times_of, strict=True)):
+        yield Bar(rank, op, start, end, shade[op.stage], halves.get(at))
 
 
 def kinds(schedule: Schedule) -> list[OpKind]:

@@ -222,14 +222,16 @@ def _bars(shown: Sequence[Bar], grid: Grid, y: float, height: float) -> list[str
     for bar in shown:
         rgb = colour(bar.op.kind, bar.shade)
         left, right = grid.x(bar.start), grid.x(bar.end)
+        tall = height if bar.half is None else height / 2
+        at = y + tall * (bar.half or 0)
         groups[as_hex(rgb)].append(
-            f'<rect x="{number(left)}" y="{number(y)}" width="{number(right - left)}" '
-            f'height="{number(height)}" rx="1.5">{_tooltip(bar)}</rect>'
+            f'<rect x="{number(left)}" y="{number(at)}" width="{number(right - left)}" '
+            f'height="{number(tall)}" rx="1.5">{_tooltip(bar)}</rect>'
         )
         words = str(bar.op.microbatch)
-        if right - left >= 6.2 * len(words) + 2.5:
+        if right - left >= 6.2 * len(words) + 2.5 and tall >= 9:
             numbers[INK if is_light(rgb) else "#fff"].append(
-                f'<text x="{number((left + right) / 2)}" y="{number(y + height / 2 + 3.6)}">{words}</text>'
+                f'<text x="{number((left + right) / 2)}" y="{number(at + tall / 2 + 3.6)}">{words}</text>'
             )
     return [
         *(element("g", "".join(rects), class_="bars", fill=fill) for fill, rects in groups.items()),

@@ -9,6 +9,7 @@ a character of its kind, so that the picture reads without colour::
 from __future__ import annotations
 
 from bisect import bisect_right
+from dataclasses import replace
 
 from pipeloom.ir.ops import OpKind
 from pipeloom.ir.schedule import Schedule
@@ -33,11 +34,19 @@ def timeline_text(
     width = max(10, columns - head - 1)
     lines = [f"{title or heading(schedule)}, {shape(schedule)}"]
     for rank in range(schedule.problem.ranks):
-        cells = _cells(list(bars(schedule, rank)), end, width)
+        cells = _cells([_beside(bar) for bar in bars(schedule, rank)], end, width)
         row = "".join(_painted(text, bar) if colours else text for text, bar in cells)
         lines.append(f"{f'rank {rank}':<{head - 1}}│{row}│")
     lines += [" " * head + _axis(end, width), _legend(schedule, colours), summary(schedule)]
     return "\n".join(lines) + "\n"
+
+
+def _beside(bar: Bar) -> Bar:
+    """What runs at once is shown side by side."""
+    middle = (bar.start + bar.end) / 2
+    if bar.half is None:
+        return bar
+    return replace(bar, start=middle) if bar.half else replace(bar, end=middle)
 
 
 def _cells(shown: list[Bar], end: float, width: int) -> list[tuple[str, Bar | None]]:

@@ -35,7 +35,7 @@ def measured_schedule(planned: Schedule, rows: Sequence[Row]) -> Schedule:
     """``planned`` with measured times; a row is one rank's ops, marks and peak memory.
 
     Times are milliseconds from the first op's start on any rank. Transfers are left out: only ops
-    are measured. So is the lower bound: it holds for the profile's times.
+    are measured; so are pairs, whose ops have each their own time. So is the lower bound: it holds for the profile's times.
     """
     first = min((seconds[0] for _, seconds, _ in rows if seconds), default=0.0)
     times = [_pairs(seconds, first) for _, seconds, _ in rows]
@@ -49,7 +49,7 @@ def measured_schedule(planned: Schedule, rows: Sequence[Row]) -> Schedule:
     report = planned.report and replace(
         planned.report, status=Status.FEASIBLE, lower_bound=None, bound_name=None
     )
-    return replace(planned, order=order, transfers=(), report=report, timing=timing)
+    return replace(planned, order=order, transfers=(), report=report, timing=timing, pairs=())
 
 
 def _pairs(seconds: Sequence[float], first: float) -> FloatArray:

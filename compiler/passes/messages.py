@@ -90,6 +90,7 @@ def _transfers(schedule: Schedule, timing: Timing) -> Iterator[Message]:
 def _activations(schedule: Schedule, timing: Timing, slack: int) -> Iterator[Message]:
     problem = schedule.problem
     costs = Costs.of(problem)
+    paired = schedule.pairs or ((),) * problem.ranks
     place = {
         op: (rank, i) for rank in range(problem.ranks) for i, op in enumerate(schedule.ops(rank))
     }
@@ -100,6 +101,7 @@ def _activations(schedule: Schedule, timing: Timing, slack: int) -> Iterator[Mes
         target, before = _user(made, place)
         if target == source:
             continue
+        before -= before - 1 in paired[target]  # both ops of a pair start together
         into = costs.into_f if made.kind is TensorKind.X else costs.into_b
         leaves = float(timing.end[source][i])
         arrives = leaves + float(into[made.stage, made.index])

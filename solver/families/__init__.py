@@ -12,6 +12,7 @@ from .activations_inside import ActivationsInside
 from .base import Family, Parametrized
 from .chimera import Chimera
 from .dapple import Dapple
+from .dualpipe import DualPipe
 from .dualpipev import DualPipeV
 from .fsdp import FSDP
 from .gpipe import GPipe
@@ -44,6 +45,7 @@ FAMILIES: dict[str, Family] = {
     "v-half": VHalf(),
     "v-min": VMin(),
     "wave": Wave(),
+    "dualpipe": DualPipe(),
     "dualpipev": DualPipeV(),
     "chimera": Chimera(),
     "weipipe-naive": WeiPipeNaive(),

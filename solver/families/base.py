@@ -121,6 +121,7 @@ def finished(
     order: Sequence[Iterable[Op]],
     name: str,
     transfers: Sequence[Transfer] = (),
+    pairs: tuple[tuple[int, ...], ...] = (),
 ) -> Schedule:
     """The timed schedule of a family's order, one iterable of ops a rank.
 
@@ -128,7 +129,7 @@ def finished(
     carry them first come, first served.
     Raises InfeasibleError, naming the rank that needs most, where it exceeds the memory limit.
     """
-    listed = replace(Schedule.of(problem, order, name), transfers=tuple(transfers))
+    listed = replace(Schedule.of(problem, order, name), transfers=tuple(transfers), pairs=pairs)
     schedule = timed(in_sending_order(listed))
     assert schedule.timing is not None
     peak, limit = schedule.timing.peak_memory, problem.memory_limit

@@ -22,59 +22,23 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from pipeloom.ir.ops import Op, OpKind
-from pipeloom.ir.problem import Objective, Passing, Placement, Problem
-from pipeloom.ir.profile import Profile
+from pipeloom.ir.problem import Problem
 from pipeloom.ir.schedule import Schedule
 
 from .base import alternate, finished, require
+from .bidirectional import Bidirectional
 
 _LENGTH = {OpKind.F: 1, OpKind.BW: 2}  # for which the two directions are merged
 
 
 @dataclass(frozen=True)
-class Chimera:
+class Chimera(Bidirectional):
     name: str = "chimera"
     summary: str = "two 1F1B pipelines against each other, each stage on two ranks"
-
-    def problem(
-        self,
-        profile: Profile,
-        microbatches: int,
-        memory_limit: float | None,
-        objective: Objective,
-    ) -> Problem:
-        placement = _placement(profile.ranks, microbatches)
-        limit = profile.limit_from(memory_limit)
-        problem = Problem(profile, microbatches, placement, limit, objective)
-        require(self.name, self.supports(problem))
-        return problem
-
-    def supports(self, problem: Problem) -> str | None:
-        ranks, placement = problem.ranks, problem.placement
-        if ranks % 2:
-            return f"needs an even number of ranks, not {ranks}"
-        if problem.stages != ranks:
-            return f"needs one stage a rank, not {problem.stages} stages on {ranks} rank(s)"
-        if placement.passing is not Passing.MIXED or placement.owners != _owners(
-            ranks, problem.microbatches
-        ):
-            return f"needs odd microbatches the other way, not the placement {placement.name}"
-        return None
 
     def build(self, problem: Problem) -> Schedule:
         require(self.name, self.supports(problem))
         return finished(problem, _merged(problem.ranks, problem.microbatches), self.name)
-
-
-def _placement(ranks: int, microbatches: int) -> Placement:
-    return Placement(Passing.MIXED, _owners(ranks, microbatches), "bidirectional")
-
-
-def _owners(ranks: int, microbatches: int) -> tuple[int, ...]:
-    """Stage by stage, the rank of each microbatch."""
-    return tuple(
-        ranks - 1 - stage if j % 2 else stage for stage in range(ranks) for j in range(microbatches)
-    )
 
 
 def _merged(ranks: int, microbatches: int) -> list[list[Op]]:

@@ -78,7 +78,7 @@ def passing(family: str, ranks: int, microbatches: int) -> Passing:
 
 
 def profile(ranks: int) -> Profile:
-    return Profile((StageProfile(2.0, 2.0, 1.5, 1.0, 0.5),) * ranks, ranks, t_comm=0.1)
+    return Profile((StageProfile(2.0, 2.0, 1.5, 1.0, 0.5, t_fb=4.0),) * ranks, ranks, t_comm=0.1)
 
 
 def schedule(family: str, ranks: int, microbatches: int) -> Schedule:

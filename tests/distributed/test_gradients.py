@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.distributed.gradient_cases import BOUNDS, Case, cases, run_cases
+from pipeloom.solver.families import FAMILIES
+from tests.distributed.gradient_cases import BOUNDS, Case, V, cases, run_cases
 from tests.distributed.launched import launched
+from tests.families import REPLICATED, TRAVELLING
 from tests.models import TinyTransformer
 
 ALL = [case for ranks in (2, 3, 4) for case in cases(ranks)]
@@ -21,6 +23,11 @@ def test_gradients_are_one_processs(case: Case) -> None:
     assert max(row.difference for row in rows) <= BOUNDS[case.dtype]
     last = next(row for row in rows if row.losses)
     assert last.losses == pytest.approx(last.expected_losses, rel=BOUNDS[case.dtype])
+
+
+def test_every_family_is_tried_here_or_where_weights_travel_or_stages_are_replicated() -> None:
+    tried = {case.family for case in ALL if case.ranks == 4} - {V}
+    assert tried | {*TRAVELLING, *REPLICATED} == set(FAMILIES)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])

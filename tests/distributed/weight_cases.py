@@ -32,7 +32,7 @@ from pipeloom.solver.schemes import schemes
 from pipeloom.solver.solve import optimize
 from pipeloom.solver.streaming import Route, Streaming, streamed
 from pipeloom.solver.weight_passing.rows import rows
-from tests.families import TRAVELLING, fits
+from tests.families import REPLICATED, TRAVELLING, fits
 from tests.models import TinyTransformer
 from tests.random_schedules import random_order
 
@@ -69,7 +69,14 @@ def mixed_plans(ranks: int) -> dict[str, Plan]:
 
 def replicated_plans(ranks: int) -> dict[str, Plan]:
     """Activations alone travel, and every stage is on two ranks."""
-    return {"chimera": partial(build_family, "chimera")} if fits("chimera", ranks) else {}
+    names = [name for name in REPLICATED if fits(name, ranks)]
+    return {name: partial(in_pairs, name) for name in names}
+
+
+def in_pairs(name: str, profile: Profile, count: int) -> Schedule:
+    """Where it is known how long a pair takes; ``chimera`` has none."""
+    stages = tuple(replace(stage, t_fb=stage.t_f + stage.t_b) for stage in profile.stages)
+    return build_family(name, replace(profile, stages=stages), count)
 
 
 def island_plans(ranks: int) -> dict[str, Plan]:

@@ -21,6 +21,8 @@ NAMES = st.sampled_from(
     [
         *FAMILIES,
         "interleaved-1f1b:1",
+        "dualpipe",  # again: with all else that is drawn, pairs are rare
+        "dualpipev",
         "interleaved-1f1b:3",
         "interleaved-1f1b-grouped:3",
         "looped-bfs:1",
@@ -36,7 +38,8 @@ NAMES = st.sampled_from(
 @st.composite
 def stages(draw: st.DrawFn) -> StageProfile:
     t_f, t_b, t_w, m_b = (draw(TIMES) for _ in range(4))
-    return StageProfile(t_f, t_b, t_w, m_b, m_b * draw(st.floats(0.0, 1.0)))
+    t_fb = draw(st.one_of(st.none(), TIMES))
+    return StageProfile(t_f, t_b, t_w, m_b, m_b * draw(st.floats(0.0, 1.0)), t_fb=t_fb)
 
 
 @st.composite
