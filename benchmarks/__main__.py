@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from . import (
+    formulas,
     frontier,
     hybrids,
     random_instances,
@@ -25,6 +26,7 @@ BENCHMARKS: dict[str, Callable[[list[str]], int]] = {
     "simulator": simulator.main,
     "table5": table5.main,
     "table8": table8.main,
+    "formulas": formulas.main,
     "weipipe": weipipe.main,
     "hybrids": hybrids.main,
     "receives": receives.main,

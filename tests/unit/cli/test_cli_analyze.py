@@ -145,6 +145,7 @@ def test_what_cannot_be_built_says_why(pipeloom: Command, tmp_path: Path) -> Non
     assert done.out.endswith("wzb1: needs an even number of ranks, not 3\n")
     assert pipeloom("analyze", path, "-m", 4, "--json").json["refused"].keys() == {
         "chimera",
+        "dualpipe",
         "wzb1",
     }
 

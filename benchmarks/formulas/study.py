@@ -1,0 +1,165 @@
+"""Table 2 of the DeepSeek-V3 report, and the built schedules that it is about.
+
+F, B and W are the times of a rank's part of the model: B a whole backward, W the weights' part of it, F&B
+both at once. Memory is in parts of the model: weights of a stage, activations of one microbatch on it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+
+from pipeloom.compiler import compile_schedule
+from pipeloom.ir.footprint import footprint
+from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.ir.schedule import Schedule, Timing
+from pipeloom.ir.schedule_format import dump_schedule
+from pipeloom.ir.verify import verify_schedule
+from pipeloom.solver.families import build_family
+
+RANKS = (2, 4, 8, 16)
+ROUNDS = (2, 3, 5)  # M / P
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    f: float
+    b: float
+    w: float
+    fb: float
+
+    def __str__(self) -> str:
+        return f"F {self.f:g}, B {self.b:g}, W {self.w:g}, F&B {self.fb:g}"
+
+    def profile(self, ranks: int) -> Profile:
+        stage = StageProfile(self.f, self.b - self.w, self.w, weight_bytes=1.0, t_fb=self.fb)
+        return Profile((stage,) * ranks, ranks)
+
+
+TIMES = (
+    Times(1.0, 2.0, 1.0, 3.0),
+    Times(1.0, 2.0, 1.0, 2.4),
+    Times(1.0, 1.8, 0.8, 2.2),
+    Times(18.522, 27.423, 9.337, 36.756),  # 1.5B of the Zero Bubble paper, F&B 80 %
+    Times(29.718, 49.371, 19.927, 63.271),  # 6.2B of it
+    Times(1.0, 2.5, 1.5, 2.8),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A row of the table and the family that it is; ``at_rank`` is one whose idle time it gives."""
+
+    family: str
+    bubble: Callable[[int, Times], float]
+    parameters: float
+    activations: Callable[[int], float]
+    at_rank: Callable[[int], int]
+    holds: Callable[[Times], bool]
+    condition: str
+
+
+METHODS = {
+    "1F1B": Method(
+        "1f1b",
+        lambda p, t: (p - 1) * (t.f + t.b),
+        1.0,
+        lambda p: p,
+        lambda p: 0,
+        lambda t: True,
+        "always",
+    ),
+    "ZB1P": Method(
+        "zb-h1",
+        lambda p, t: (p - 1) * (t.f + t.b - 2 * t.w),
+        1.0,
+        lambda p: p,
+        lambda p: 0,
+        lambda t: t.w <= t.f,
+        "where W <= F",
+    ),
+    "DualPipe": Method(
+        "dualpipe",
+        lambda p, t: (p / 2 - 1) * (t.fb + t.b - 3 * t.w),
+        2.0,
+        lambda p: p + 1,
+        lambda p: p // 2 - 1,
+        lambda t: t.w <= t.f and math.isclose(t.f, t.b - t.w),
+        "where F = B - W >= W",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One built schedule beside its formulas: bubble in ms, memory in parts."""
+
+    method: str
+    ranks: int
+    microbatches: int
+    times: Times
+    bubble: tuple[float, float]  # published, built
+    parameters: tuple[float, float]
+    activations: tuple[float, float]
+
+    @property
+    def holds(self) -> bool:
+        return METHODS[self.method].holds(self.times)
+
+    @property
+    def equal(self) -> bool:
+        pairs = (self.bubble, self.parameters, self.activations)
+        return all(math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-9) for a, b in pairs)
+
+    def row(self) -> dict[str, object]:
+        """For the record: the bubble as built over published where there is one."""
+        published, built = self.bubble
+        return {
+            "method": self.method,
+            "ranks": self.ranks,
+            "microbatches": self.microbatches,
+            "times": str(self.times),
+            "condition_holds": self.holds,
+            "equal": self.equal,
+            "bubble": {"published": round(published, 6), "built": round(built, 6)},
+            "parameters": self.parameters[1],
+            "activations": self.activations[1],
+        }
+
+
+def cells() -> list[Cell]:
+    """All methods at all sizes and times. Raises AssertionError where a schedule is not valid."""
+    return [cell(*which) for which in product(METHODS, RANKS, ROUNDS, TIMES)]
+
+
+def cell(name: str, ranks: int, rounds: int, times: Times) -> Cell:
+    method = METHODS[name]
+    schedule = build_family(method.family, times.profile(ranks), rounds * ranks)
+    wrong = verify_schedule(dump_schedule(schedule))
+    assert not wrong, wrong
+    assert schedule.timing is not None
+    return Cell(
+        name,
+        ranks,
+        rounds * ranks,
+        times,
+        (method.bubble(ranks, times), idle(schedule.timing, method.at_rank(ranks))),
+        (method.parameters, max(footprint(compile_schedule(schedule)).weights)),
+        (float(method.activations(ranks)), held(schedule)),
+    )
+
+
+def held(schedule: Schedule) -> float:
+    assert schedule.timing is not None
+    return max(schedule.timing.peak_memory)
+
+
+def idle(timing: Timing, rank: int) -> float:
+    """What of the makespan a rank computes nothing in."""
+    busy, until = 0.0, -math.inf
+    for start, end in zip(timing.start[rank].tolist(), timing.end[rank].tolist(), strict=True):
+        busy += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return timing.makespan - busy
