@@ -1,12 +1,105 @@
-"""What ``optimize --placement auto`` says of the placements that it has tried."""
+"""``optimize --placement auto``: the searches of all placements, and what is said of them in the end."""
 
 from __future__ import annotations
 
+import argparse
 from typing import Any
 
-from pipeloom.solver.placements import Chosen, Tried, cost_of
+from pipeloom.ir.problem import Problem
+from pipeloom.ir.schedule import Schedule
+from pipeloom.solver.cache import Question, ScheduleCache
+from pipeloom.solver.placements import Chosen, Search, Tried, cost_of
+from pipeloom.solver.solve import Solving
 
 from .output import table
+from .progress import Interrupt, ProgressLine
+
+
+class Searches:
+    """Makes the search of each placement, or takes its answer from the cache.
+
+    With a limit on work that answer is the one of the placement by itself. Within seconds it is not,
+    as placements share them; so it is kept by another name.
+    """
+
+    def __init__(
+        self, args: argparse.Namespace, cache: ScheduleCache | None, interrupt: Interrupt
+    ) -> None:
+        self._args, self._cache, self._interrupt = args, cache, interrupt
+        self._made: list[_Searching] = []
+
+    def __call__(self, problem: Problem, name: str) -> Search:
+        known = self._cache and self._cache.find(self._question(problem))
+        if known:
+            return _Known(known)
+        self._made.append(_Searching(self._args, problem, name, self._interrupt))
+        return self._made[-1]
+
+    def keep(self) -> None:
+        """Puts what was found into the cache, once all is done."""
+        if self._cache is None or self._interrupt.pressed:
+            return
+        for each in self._made:
+            # with limited work one that was left before its end is no answer
+            if each.found is not None and (self._args.work_limit is None or each.ran or each.done):
+                self._cache.keep(self._question(each.problem), each.found)
+
+    def _question(self, problem: Problem) -> Question:
+        args = self._args
+        solver = args.solver if args.work_limit is not None else f"{args.solver} in a race"
+        return Question(problem, solver, args.seed, args.time_limit, args.work_limit)
+
+
+class _Searching:
+    """The optimizer at one placement, its progress under the placement's name."""
+
+    def __init__(
+        self, args: argparse.Namespace, problem: Problem, name: str, interrupt: Interrupt
+    ) -> None:
+        self.problem, self.ran = problem, False
+        self.found: Schedule | None = None
+        self._interrupt = interrupt
+        self._progress = ProgressLine(quiet=args.quiet, label=f"{name}: ", limit="work is done")
+        self._solving = Solving.of(
+            problem,
+            solver=args.solver,
+            work_limit=args.work_limit,
+            seed=args.seed,
+            progress=self._progress,
+            should_stop=interrupt,
+        )
+
+    @property
+    def done(self) -> bool:
+        return self._solving.done
+
+    def begin(self, seconds: float) -> Schedule:
+        return self._take(self._solving.begin(seconds))
+
+    def run(self, seconds: float) -> Schedule:
+        self.ran = True
+        return self._take(self._solving.run(seconds))
+
+    def _take(self, schedule: Schedule) -> Schedule:
+        self.found = schedule
+        if self.done:
+            self._progress.end(schedule, self._interrupt.pressed)
+        self._progress.close()
+        return schedule
+
+
+class _Known:
+    """What the cache has of a placement."""
+
+    done = True
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+
+    def begin(self, _: float) -> Schedule:
+        return self._schedule
+
+    run = begin
 
 
 def as_json(chosen: Chosen) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Ctrl-C keeps the best schedule so far and writes it.
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -159,14 +160,17 @@ def _choose_placement(args: argparse.Namespace) -> int:
             f"got {profile.num_stages}"
         )
     with interruptible() as interrupt:
+        searches = auto_placement.Searches(args, _cache(args), interrupt)
         chosen = best_placement(
             profile,
             args.microbatches,
-            _searching(args, interrupt),
+            searches,
+            seconds=args.time_limit if args.work_limit is None else math.inf,
             memory_limit=args.memory_limit,
             objective=Objective(args.objective),
             should_stop=interrupt,
         )
+        searches.keep()
     answer, words = {"choice": auto_placement.as_json(chosen)}, auto_placement.text(chosen)
     if chosen.best is None:
         if args.json:

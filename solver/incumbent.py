@@ -117,8 +117,14 @@ class Incumbent:
         self.interrupted()
         return self._told_to_stop or self.seconds_left <= 0.0 or self.work >= self._mark
 
+    def resume(self, seconds: float) -> None:
+        """Goes on for so many more seconds; limited work goes on as it is."""
+        if not self.limited:
+            self._time_limit = self.seconds + seconds
+            self.stopped[0] = self._told_to_stop
+
     def stop(self) -> None:
-        """Ends the solve for all threads."""
+        """Ends the solve for all threads, until it is resumed."""
         self.stopped[0] = True
         for view in self._views:
             view.stopped[0] = True

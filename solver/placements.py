@@ -1,11 +1,12 @@
-"""Which placement is best: those that fit a profile are bounded, and searched while they can still win."""
+"""Which placement is best: those that fit a profile are bounded, and race while they can still win."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from time import monotonic
+from typing import Protocol, TypeAlias
 
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.problem import Objective, Placement, Problem
@@ -14,9 +15,23 @@ from pipeloom.ir.schedule import Schedule
 
 from .bounds import lower_bound
 
-Search: TypeAlias = Callable[[Problem, str, float], Schedule]
-"""The optimizer, given a problem, the name of its placement, and its share of the time."""
 
+class Search(Protocol):
+    """The optimizer at one problem, left and taken up again: see :class:`.solve.Solving`."""
+
+    @property
+    def done(self) -> bool: ...
+
+    def begin(self, seconds: float) -> Schedule: ...
+
+    def run(self, seconds: float) -> Schedule: ...
+
+
+Searcher: TypeAlias = Callable[[Problem, str], Search]
+"""The optimizer, given a problem and the name of its placement."""
+
+EXPLORING = 1 / 2
+"""Of the time, what is for finding out which placement is worth the rest."""
 CUTS = (1, 2, 3, 4)
 """Stages a rank into which a profile of one stage a rank is cut."""
 CLOSED = 1e-6
@@ -59,38 +74,123 @@ class Chosen:
 def best_placement(
     profile: Profile,
     microbatches: int,
-    search: Search,
+    searcher: Searcher,
     *,
+    seconds: float = math.inf,
     memory_limit: float | None = None,
     objective: Objective = Objective.PERIOD,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Chosen:
-    """Searches the placements of ``profile``, those with the least bound first.
+    """The best schedule of all placements of ``profile``.
 
     Activations keep the memory limit, and what the weights, gradients and optimizer state of a
     rank's stages leave of ``device_memory``. A placement whose bound is no lower than the best cost found is left out.
+
+    Without a limit of ``seconds`` each search runs to its own end, so that none by itself finds less.
+    Within one, all placements get their first schedules; those with the better half of the costs go
+    on, again and again, until one is left, which has the rest of the time.
     """
-    tried, open_ = [], []
+    race = _Race(seconds, should_stop)
     for placed, placement in placements(profile):
         limit = room(placed, placement, placed.limit_from(memory_limit))
         problem = Problem(placed, microbatches, placement, limit, objective)
         try:
-            open_.append((lower_bound(problem).value, placement.name, problem))
+            race.enter(_Runner(placement.name, lower_bound(problem).value, problem))
         except InfeasibleError as error:
-            tried.append(Tried(placement.name, None, why_not=str(error)))
-    open_.sort(key=lambda entry: entry[0])
-    best: Schedule | None = None
-    for bound, name, problem in open_:
-        cost = math.inf if best is None else cost_of(best)
-        if (best is not None and should_stop()) or cost * (1 - CLOSED) <= bound:
-            tried.append(Tried(name, bound))
-            continue
-        found = search(problem, name, 1 / len(open_))
-        known = found.report.lower_bound if found.report else None
-        tried.append(Tried(name, max(bound, known or 0.0), found))
-        best = found if cost_of(found) < cost else best
-    tried.sort(key=lambda each: (each.cost, each.bound or math.inf))
-    return Chosen(best, tuple(tried))
+            race.out.append(Tried(placement.name, None, why_not=str(error)))
+    race.run(searcher)
+    return Chosen(race.best, race.tried())
+
+
+@dataclass(slots=True, eq=False)
+class _Runner:
+    """A placement in the race: the bound known so far, its search and the best schedule."""
+
+    name: str
+    bound: float
+    problem: Problem
+    search: Search | None = None
+    schedule: Schedule | None = None
+
+    @property
+    def cost(self) -> float:
+        return math.inf if self.schedule is None else cost_of(self.schedule)
+
+    def take(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        known = schedule.report.lower_bound if schedule.report else None
+        self.bound = max(self.bound, known or 0.0)
+
+    def tried(self) -> Tried:
+        return Tried(self.name, self.bound, self.schedule)
+
+
+class _Race:
+    """Placements that share ``seconds``; the first of them is searched whatever happens."""
+
+    def __init__(self, seconds: float, should_stop: Callable[[], bool]) -> None:
+        self._ends, self._should_stop = monotonic() + seconds, should_stop
+        self._runners: list[_Runner] = []
+        self.out: list[Tried] = []
+
+    def enter(self, runner: _Runner) -> None:
+        self._runners.append(runner)
+
+    @property
+    def best(self) -> Schedule | None:
+        return min(self._runners, key=lambda r: r.cost).schedule if self._runners else None
+
+    @property
+    def cost(self) -> float:
+        return min((runner.cost for runner in self._runners), default=math.inf)
+
+    @property
+    def left(self) -> float:
+        return max(0.0, self._ends - monotonic())
+
+    @property
+    def over(self) -> bool:
+        return self.cost < math.inf and (self._should_stop() or self.left <= 0.0)
+
+    def tried(self) -> tuple[Tried, ...]:
+        every = [*(runner.tried() for runner in self._runners), *self.out]
+        return tuple(sorted(every, key=lambda each: (each.cost, each.bound or math.inf)))
+
+    def run(self, searcher: Searcher) -> None:
+        """Those with the least bound begin; then rounds of fewer and fewer; then one after the other."""
+        for runner in sorted(self._runners, key=lambda r: r.bound):
+            if not self.over and self._may_win(runner):
+                runner.search = searcher(runner.problem, runner.name)
+                runner.take(runner.search.begin(self.left))
+        if self.left < math.inf:
+            self._halve()
+        for runner in self._going_on():
+            if self._may_win(runner):
+                self._advance(runner, self.left)
+
+    def _halve(self) -> None:
+        racing = self._going_on()
+        rounds = max(1, math.ceil(math.log2(max(1, len(racing)))))
+        each = EXPLORING * self.left / rounds
+        while len(racing) > 1:
+            for runner in racing:
+                self._advance(runner, min(self.left, each / len(racing)))
+            still = self._going_on()
+            racing = [runner for runner in still if runner in racing][: (len(racing) + 1) // 2]
+
+    def _advance(self, runner: _Runner, seconds: float) -> None:
+        if not self.over:
+            assert runner.search is not None
+            runner.take(runner.search.run(seconds))
+
+    def _going_on(self) -> list[_Runner]:
+        """Those that have begun and may still win, the cheapest first."""
+        begun = [r for r in self._runners if r.search is not None and self._may_win(r)]
+        return sorted(begun, key=lambda runner: runner.cost)
+
+    def _may_win(self, runner: _Runner) -> bool:
+        done = runner.search is not None and runner.search.done
+        return not done and runner.bound < self.cost * (1 - CLOSED)
 
 
 def placements(profile: Profile) -> Iterator[tuple[Profile, Placement]]:

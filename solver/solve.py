@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from itertools import count
 from typing import Protocol
 
@@ -28,7 +28,7 @@ from .lanes import lanes, worth_trying
 from .local_search import Annealer, Dispatcher, ListScheduler, Tried, Tuner, building
 from .relaxation import relaxation
 from .setting import Setting
-from .side_by_side import Pieces, in_turn, side_by_side
+from .side_by_side import Lane, Pieces, side_by_side
 from .unroll import Unroller, fewer_microbatches
 from .warm_start import warm_starts
 from .weight_passing import Memory, WeightSearch
@@ -81,16 +81,71 @@ def optimize(
     placement or a solver that is not known.
     """
     _check(problem, solver)
-    work = float("inf") if work_limit is None else work_limit * 1e6
-    bound = next(lower_bounds(problem))
-    best = Incumbent(problem, bound, time_limit, progress, should_stop, work_limit=work)
+    best = _incumbent(problem, time_limit, work_limit, progress, should_stop)
     if problem.placement.passing is Passing.WEIGHTS:
         search = WeightSearch(best, memory, by_step)
         return pass_weights(best, search, solver, seed)
-    best.offer(one_at_a_time(problem), "one-at-a-time")
-    with suppress(KeyboardInterrupt):  # the best so far is what the user asked for
-        _PORTFOLIOS.get(solver, partial(exactly, solver=solver))(best, seed)
-    return best.schedule(solver, seed)
+    return Solving(best, solver, seed).run(time_limit)
+
+
+def _incumbent(
+    problem: Problem,
+    time_limit: float,
+    work_limit: float | None,
+    progress: Listener | None,
+    should_stop: Callable[[], bool] | None,
+) -> Incumbent:
+    work = float("inf") if work_limit is None else work_limit * 1e6
+    bound = next(lower_bounds(problem))
+    return Incumbent(problem, bound, time_limit, progress, should_stop, work_limit=work)
+
+
+class Solving:
+    """A solve in which activations travel that may be left and taken up again, as :func:`optimize` does it.
+
+    ``done`` where nothing is left to do. Raises what :func:`optimize` does.
+    """
+
+    def __init__(self, best: Incumbent, solver: str = "auto", seed: int = 0) -> None:
+        self.done = False
+        self._best, self._solver, self._seed = best, solver, seed
+        best.offer(one_at_a_time(best.problem), "one-at-a-time")
+        self._pieces = _PORTFOLIOS.get(solver, partial(exactly, solver=solver))(best, seed)
+
+    @classmethod
+    def of(
+        cls,
+        problem: Problem,
+        *,
+        solver: str = "auto",
+        work_limit: float | None = None,
+        seed: int = 0,
+        progress: Listener | None = None,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> Solving:
+        """One that has not begun."""
+        _check(problem, solver)
+        return cls(_incumbent(problem, 0.0, work_limit, progress, should_stop), solver, seed)
+
+    def begin(self, seconds: float) -> Schedule:
+        """The first schedules, which may take so long at most; the best of them."""
+        return self._go(seconds, 1)
+
+    def run(self, seconds: float) -> Schedule:
+        """Goes on for so many seconds, or as far as there is work; the best so far."""
+        return self._go(seconds, None)
+
+    def _go(self, seconds: float, pieces: int | None) -> Schedule:
+        self._best.resume(seconds)
+        try:
+            for _ in range(pieces) if pieces is not None else count():
+                next(self._pieces)
+                if self._best.over():
+                    break
+        except (StopIteration, KeyboardInterrupt):  # the best so far is what the user asked for
+            self.done = True
+        self.done = self.done or self._best.closed
+        return self._best.schedule(self._solver, self._seed)
 
 
 def _check(problem: Problem, solver: str) -> None:
@@ -131,30 +186,46 @@ def one_at_a_time(problem: Problem) -> Rows:
     return tuple(np.split(ops.ravel()[np.argsort(ranks, kind="stable")], counts.cumsum()[:-1]))
 
 
-def automatically(best: Incumbent, seed: int) -> None:
+def automatically(best: Incumbent, seed: int) -> Pieces:
     """The first schedules, then a search and the proofs side by side."""
     search = start(best, seed)
-    if not best.over():
-        further = [partial(search_further, seed=(seed, n)) for n in range(2, cores(best))]
-        side_by_side(best, [search.pieces, partial(prove, seed=seed), *further])
+    yield
+    parts: list[Lane] = [search.pieces, partial(prove, seed=seed)]
+    parts += [partial(search_further, seed=(seed, n)) for n in range(2, cores(best))]
+    resumed = [_resumed(part) for part in parts]
+    while True:
+        side_by_side(best, resumed)
+        if not best.exhausted:  # all lanes have come to their end
+            return
+        yield
 
 
-def heuristically(best: Incumbent, seed: int) -> None:
+def _resumed(lane: Lane) -> Lane:
+    """``lane``, which goes on where it was when the same incumbent asks again."""
+    resumed: Lane = cache(lane)
+    return resumed
+
+
+def heuristically(best: Incumbent, seed: int) -> Pieces:
     """Constructs, looks for a better bound, then improves."""
     search = start(best, seed)
-    in_turn(search.construct(best), best)
-    in_turn(tighten(best), best)
-    in_turn(search.improve(best), best)
+    yield
+    yield from search.construct(best)
+    yield from tighten(best)
+    yield from search.improve(best)
 
 
-def exactly(best: Incumbent, seed: int, solver: str) -> None:
+def exactly(best: Incumbent, seed: int, solver: str) -> Pieces:
     """Constructs, looks for a better bound, then leaves all to an exact solver."""
-    in_turn(start(best, seed).construct(best), best)
-    in_turn(tighten(best), best)
-    solve_exactly(best, solver, seed)
+    search = start(best, seed)
+    yield
+    yield from search.construct(best)
+    yield from tighten(best)
+    while not solve_exactly(best, solver, seed):
+        yield
 
 
-_PORTFOLIOS: Mapping[str, Callable[[Incumbent, int], None]] = {
+_PORTFOLIOS: Mapping[str, Callable[[Incumbent, int], Pieces]] = {
     "auto": automatically,
     "heuristic": heuristically,
 }

@@ -13,7 +13,7 @@ from pipeloom.ir.schedule import Schedule, Status
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.exact import BACKENDS
 from pipeloom.solver.incumbent import Progress
-from pipeloom.solver.solve import optimize
+from pipeloom.solver.solve import Solving, optimize
 from tests.oracle import exhaustive_optimum
 
 ZB_6_2B = StageProfile(29.718, 29.444, 19.927, m_b=303104.0, m_w=131072.0)
@@ -163,3 +163,20 @@ def test_times_next_to_nothing_are_no_error() -> None:
     schedule = optimize(Problem.linear(profile, 3), time_limit=5.0)
     assert schedule.report is not None
     assert schedule.report.status is Status.OPTIMAL
+
+
+@pytest.mark.parametrize("solver", ["auto", "heuristic"])
+def test_a_solve_goes_on_where_it_was_left(solver: str) -> None:
+    stages = tuple(StageProfile(9.3 + 0.7 * s, 11.1 - 0.3 * s, 8.2, 1.0, 0.5) for s in range(8))
+    problem = Problem(Profile(stages, 4, 0.5), 20, Placement.v(4), (6.0,) * 4)
+    solving = Solving.of(problem, solver=solver)
+    costs = [_cost(solving.begin(60.0))]
+    while costs[-1] == costs[0] and len(costs) < 100:
+        costs.append(_cost(solving.run(0.3)))
+    assert costs[-1] < costs[0]
+    assert _cost(solving.run(0.1)) <= costs[-1]
+
+
+def _cost(schedule: Schedule) -> float:
+    assert schedule.timing is not None
+    return schedule.timing.cost(schedule.problem.objective)
