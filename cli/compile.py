@@ -21,11 +21,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="stages that share parameters, whose gradients are summed; may be given again",
     )
+    parser.add_argument(
+        "--post-validation",
+        action="store_true",
+        help="ranks step before the norm of all gradients is known (clipping, loss scaling), and again "
+        "where it then says otherwise, instead of waiting for each other",
+    )
     add_output(parser, "program")
     example(
         parser,
         "pipeloom compile schedule.json -o program.json",
         "pipeloom compile schedule.json --tied 0,3 -o program.json",
+        "pipeloom compile schedule.json --post-validation -o program.json",
     )
 
 
@@ -36,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     check_output(args)
     schedule = load_schedule(args.schedule)
     try:
-        program = compile_schedule(schedule, tied=args.tied)
+        program = compile_schedule(schedule, tied=args.tied, post_validation=args.post_validation)
     except InputError as error:
         raise InputError(*(f"{named(args.schedule)}: {line}" for line in error.errors)) from None
     lengths = [len(instructions) for instructions in program.instructions]

@@ -7,7 +7,7 @@ from importlib.util import find_spec
 
 from pipeloom.ir.errors import InputError
 
-DTYPES = ("float32", "float64", "bfloat16")
+DTYPES = ("float32", "float64", "bfloat16", "float16")
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:

@@ -58,6 +58,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=amount,
         help="scales gradients whose norm over the whole model is above X",
     )
+    parser.add_argument(
+        "--loss-scale",
+        metavar="X",
+        type=amount,
+        help="multiplies losses by X and divides gradients by it; halved, and the step skipped, where "
+        "they have NaN or Inf, doubled after 2000 steps without",
+    )
+    parser.add_argument(
+        "--no-post-validation",
+        action="store_true",
+        help="all ranks wait for the norm before they step, although the program was compiled with "
+        "--post-validation",
+    )
     parser.add_argument("--timeout", metavar="S", type=seconds, help="gives up after so long")
     parser.add_argument("-q", "--quiet", action="store_true", help="no line a step")
     example(
@@ -66,6 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "pipeloom run program.json --model examples.gpt:small --steps 4 --pace",
         "pipeloom run program.json --model examples.gpt:small --param-dtype bfloat16 "
         "--reduce-dtype float32 --clip-grad-norm 1",
+        "pipeloom run program.json --model examples.gpt:small --param-dtype float16 --loss-scale 65536",
         "torchrun --nproc-per-node 4 -m pipeloom run program.json --model examples.gpt:small",
     )
 
@@ -85,6 +99,8 @@ def run(args: argparse.Namespace) -> int:
         param_dtype=args.param_dtype,
         reduce_dtype=args.reduce_dtype,
         clip_grad_norm=args.clip_grad_norm,
+        loss_scale=args.loss_scale,
+        post_validation=not args.no_post_validation,
         seed=args.seed,
         device=args.device,
         progress=not args.quiet,

@@ -20,6 +20,7 @@ from .passes.free import free_received
 from .passes.place import PlaceMessages
 from .passes.prove import prove
 from .passes.reduce import Groups, ReduceGradients, tied_groups
+from .passes.relay import relay_norms
 from .passes.step import step_stages
 
 Pass: TypeAlias = Callable[[Program], Program]
@@ -37,15 +38,21 @@ def passes(tied: Groups = (), slack: int = 1) -> tuple[Pass, ...]:
     )
 
 
-def compile_schedule(schedule: Schedule, *, tied: Sequence[Sequence[int]] = ()) -> Program:
+def compile_schedule(
+    schedule: Schedule, *, tied: Sequence[Sequence[int]] = (), post_validation: bool = False
+) -> Program:
     """The program that runs ``schedule``, proven free of deadlock; it keeps the planned times.
 
     ``tied``: groups of stages that share parameters, whose gradients are summed before the step.
+    ``post_validation``: ranks step before the norm of all gradients is known, and again where it
+    then says otherwise (:mod:`.passes.relay`).
     Raises InvalidScheduleError where the schedule is incomplete or can never run, InputError
-    where a tied group names stages that do not exist.
+    where a tied group names stages that do not exist, or weights travel and norms are relayed.
     """
     program = compute(schedule)
     for lower in passes(tied_groups(tied, schedule.problem.stages)):
         program = lower(program)
+    if post_validation:
+        program = relay_norms(program)
     prove(program)
     return program

@@ -29,12 +29,14 @@ class Line(NamedTuple):
     rank: int
     at: int
     text: str
-    verb: str  # recv, send, wait recv, wait send, free, compute, reduce or step
+    verb: str  # recv, send, wait recv, wait send, free, compute, reduce, step, sums or verdict
     tensor: Named = Named("", 0, 0)
     peer: int = 0
     buffer: int = 0
     op: str = ""
     stages: tuple[int, ...] = ()
+    source: int | None = None  # of a relay, as is target
+    target: int | None = None
 
     def __str__(self) -> str:
         return f"rank {self.rank} instruction {self.at} ({self.text})"
@@ -112,6 +114,7 @@ def _lists(reader: Reader, key: str, ranks: int) -> list[list[Any]]:
 
 
 _NAMED = r"(?P<kind>x|dy|w|dw)(?P<stage>[0-9]{1,9})\.(?P<index>[0-9]{1,9})"
+_ENDS = "(?: from (?P<source>[0-9]{1,9}))?(?: to (?P<target>[0-9]{1,9}))?"
 _FORMS = {
     "recv": rf"recv {_NAMED} from (?P<peer>[0-9]{{1,9}}) into (?P<buffer>[0-9]{{1,9}})",
     "send": rf"send {_NAMED} to (?P<peer>[0-9]{{1,9}})",
@@ -121,6 +124,8 @@ _FORMS = {
     "compute": r"(?P<op>[0-9]{1,9}(?:F|BW|B|W)[0-9]{1,9})",
     "reduce": r"reduce (?P<stages>[0-9]{1,9}(?: [0-9]{1,9})*)",
     "step": r"step (?P<stages>[0-9]{1,9})",
+    "sums": rf"relay sums{_ENDS}",
+    "verdict": rf"relay verdict{_ENDS}",
 }
 
 
@@ -144,6 +149,7 @@ def _line(reader: Reader, rank: int, at: int, text: object) -> Line:
                 int(parts.get("buffer", 0)),
                 parts.get("op", ""),
                 tuple(map(int, parts.get("stages", "").split())),
+                *(int(parts[end]) if parts.get(end) else None for end in ("source", "target")),
             )
     reader.wrong(
         f"instructions[{rank}][{at}]", text, "an instruction, such as 'recv x1.0 from 0 into 3'"

@@ -9,7 +9,9 @@
     wait send x2.0            block until it has left (its receive must have been posted)
     free x1.0                 its buffer may be used again
     reduce 0 7                sum the gradients of the parameters that these stages share
+    relay sums from 0 to 2    add this rank's part of the norm to rank 0's sum, and pass it on
     step 1                    the optimizer's step of a stage that this rank owns
+    relay verdict from 2 to 0 in the next iteration: what the sum of all says of that step
 
 Messages between two ranks in one direction form a channel: they are received in the order in
 which they are sent.
@@ -120,7 +122,30 @@ class Step:
         return f"step {self.stage}"
 
 
-Instruction: TypeAlias = Compute | Receive | Send | WaitReceive | WaitSend | Free | Reduce | Step
+class RelayKind(Enum):
+    """What goes from rank to rank: the ``SUMS`` of a norm, and back the ``VERDICT`` of all."""
+
+    SUMS = "sums"
+    VERDICT = "verdict"
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """Waits for what comes from ``source`` (None: it starts here), then passes it on (None: ends)."""
+
+    kind: RelayKind
+    source: int | None
+    target: int | None
+
+    def __str__(self) -> str:
+        ends = (("from", self.source), ("to", self.target))
+        words = (f" {word} {rank}" for word, rank in ends if rank is not None)
+        return f"relay {self.kind.value}{''.join(words)}"
+
+
+Instruction: TypeAlias = (
+    Compute | Receive | Send | WaitReceive | WaitSend | Free | Reduce | Step | Relay
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +179,10 @@ def _tensor(match: re.Match[str]) -> Tensor:
     return Tensor(TensorKind(match["kind"]), int(match["stage"]), int(match["index"]))
 
 
+def _rank(text: str | None) -> int | None:
+    return None if text is None else int(text)
+
+
 # one line an instruction: its text and how to read it back
 _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Instruction]], ...] = tuple(
     (re.compile(pattern), make)
@@ -171,6 +200,10 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Instruction]], ..
             lambda m: Reduce(tuple(map(int, m["stages"].split()))),
         ),
         (r"step (?P<stage>\d+)", lambda m: Step(int(m["stage"]))),
+        (
+            r"relay (?P<kind>sums|verdict)(?: from (?P<source>\d+))?(?: to (?P<target>\d+))?",
+            lambda m: Relay(RelayKind(m["kind"]), _rank(m["source"]), _rank(m["target"])),
+        ),
         (r"\d+(?:F|BW|B|W)\d+", lambda m: Compute(Op.parse(m[0]))),
     )
 )

@@ -107,3 +107,15 @@ def delay_matrix(profile: Profile, kind: TravelKind, stage: int) -> FloatArray:
     if profile.links is None:
         return profile.delays(None)
     return profile.link_delays(size(profile, kind, stage))
+
+
+def stepping(homes: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """The ranks that step a stage, in the order in which their parts of a norm are added up.
+
+    By the first stage that they step (``homes`` are :func:`holders`), which also begins first.
+    """
+    first: dict[int, int] = {}
+    for stage, ranks in enumerate(homes):
+        for rank in ranks:
+            first.setdefault(rank, stage)
+    return tuple(sorted(first, key=lambda rank: (first[rank], rank)))

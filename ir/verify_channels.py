@@ -73,6 +73,7 @@ class _World:
     )
     place: dict[tuple[str, int, Named], tuple[Message, int]] = field(default_factory=dict)
     arrived: Counter[tuple[tuple[int, ...], int]] = field(default_factory=Counter)
+    relayed: set[tuple[str, int]] = field(default_factory=set)
 
     def advance(self, rank: int) -> bool:
         """Runs ``rank`` until it blocks; whether it ran anything."""
@@ -83,6 +84,7 @@ class _World:
                 self._post(line)
             elif self.blocker(line):
                 break
+            self.relayed.add((line.verb, rank))
             self.at[rank] += 1
         return self.at[rank] > begin
 
@@ -95,6 +97,9 @@ class _World:
         """What ``line`` waits for; None where it can go on."""
         if line.verb == "reduce":
             return self._reduction(line)
+        if line.verb in ("sums", "verdict"):
+            passed_on = line.source is None or (line.verb, line.source) in self.relayed
+            return None if passed_on else f"rank {line.source} has not come to its own"
         if line.verb not in ("wait send", "wait recv"):
             return None
         mine, other = ("send", "recv") if line.verb == "wait send" else ("recv", "send")

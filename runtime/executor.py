@@ -27,6 +27,7 @@ from .carriers import Carrier, pass_gradient, pass_output
 from .clock import Call, Clock, make_clock
 from .compute import Cell, StageRunner
 from .errors import ExecutionError
+from .head import Head, stale
 from .memory import Memory, Turns
 from .transport import Handle, Transport
 
@@ -56,7 +57,9 @@ class Executor:
 
     ``runners`` and ``cells`` are those of the (stage, microbatch) pairs of this rank;
     ``carriers`` knows the tensors of each kind; ``reduce`` and ``step`` make the calls for the
-    instructions of that name. ``pace`` stretches each op to its time in the program's profile.
+    instructions of that name; ``judge`` and ``validate`` are those of the relays of sums and verdict,
+    ``rewind`` comes before ops are run again (:class:`~pipeloom.runtime.head.Head`). ``pace``
+    stretches each op to its time in the program's profile.
     """
 
     def __init__(
@@ -71,6 +74,9 @@ class Executor:
         device: torch.device,
         reduce: Callable[[tuple[int, ...]], Call],
         step: Callable[[int], Call],
+        judge: Call,
+        validate: Callable[[], bool],
+        rewind: Call,
         pace: bool = False,
     ) -> None:
         self.program = program
@@ -78,7 +84,8 @@ class Executor:
         self._transport = transport
         self._memory = memory
         self._cells, self._runners, self._carriers = cells, runners, carriers
-        self._reduce, self._step = reduce, step
+        self._reduce, self._step, self._judge = reduce, step, judge
+        self._validate, self._rewind = validate, rewind
         self._row = program.instructions[transport.rank]
         self._buffers = [
             torch.empty(spec.shape, dtype=spec.dtype, device=device)
@@ -92,9 +99,14 @@ class Executor:
         self._marks = 0
         self._messages: dict[tuple[type, ir.Tensor], Message] = {}
         self._received: dict[ir.Tensor, Tensor] = {}
+        self._posts: dict[ir.Tensor, tuple[Call, Message]] = {}
+        self._head: Head | None = None
         prepared = [self._prepare(instruction) for instruction in self._row]
         self._calls = [call for calls in prepared for call in calls]
         self._positions = [at for at, calls in enumerate(prepared) for _ in calls]
+        if self._head is not None:
+            self._head.calls = self._calls[: self._calls.index(self._head)]
+            self._head.stale = [self._posts[t] for t in stale(program, transport.rank)]
 
     def run(self) -> None:
         """One step. Raises ExecutionError naming the instruction that failed."""
@@ -115,6 +127,7 @@ class Executor:
         place = self._carriers[tensor.kind].fitting(tensor, self._buffers[receive.buffer])
         self._received[tensor] = place
         post = partial(message.recv, self._transport, place, receive.source)
+        self._posts[tensor] = post, message
         turns = self._turns(tensor, place)
         return [post] if turns is None else [turns[0], post]
 
@@ -147,6 +160,15 @@ class Executor:
 
     def _stepping(self, step: ir.Step) -> Sequence[Call]:
         return [self._step(step.stage)]
+
+    def _relaying(self, relay: ir.Relay) -> Sequence[Call]:
+        if relay.kind is ir.RelayKind.SUMS:
+            return [self._judge]
+        held = [self._turns(tensor, place) for tensor, place in self._received.items()]
+        releases = [turns[1] for turns in held if turns is not None]
+        messages = list(self._messages.values())
+        self._head = Head(self._validate, self._rewind, messages, releases)
+        return [self._head]
 
     def _compute(self, compute: ir.Compute) -> Sequence[Call]:
         op = compute.op
@@ -205,6 +227,7 @@ _MAKERS: dict[type, Callable[[Executor, Any], Sequence[Call]]] = {
     ir.Free: Executor._freeing,
     ir.Reduce: Executor._reducing,
     ir.Step: Executor._stepping,
+    ir.Relay: Executor._relaying,
 }
 
 

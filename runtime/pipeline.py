@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import dropwhile
+from itertools import dropwhile, pairwise
 from typing import Any, TypeAlias
 
 import torch
@@ -17,26 +17,30 @@ from pipeloom.ir.files import dump_program
 from pipeloom.ir.ops import OpKind
 from pipeloom.ir.program import Program
 from pipeloom.ir.schedule import Schedule
-from pipeloom.ir.travel import holders
+from pipeloom.ir.travel import holders, stepping
 from pipeloom.ir.verify_program import verify_program
 
 from .agreement import check_agreement
 from .batches import Batch, merge, split
 from .carriers import Activations, Carrier
-from .clipping import Clipping
+from .clock import Call
 from .compute import Cell, Loss, StageRunner
 from .deferral import WeightQueue
 from .errors import ShapeError
 from .executor import Executor
+from .loss_scale import LossScale
 from .memory import Ledger, NoLedger, device_peak
 from .model import ModelSource, checked_stages
 from .precision import check_floating
+from .rewind import Rewind
 from .shapes import Spec, exchange_shapes
 from .stages import ResidentStages, Stage, StageStore, device_of
 from .tied import Group, SharedParameters, ranks_of, stages_of
 from .tracing import TracedOp, measured_schedule, traced_ops
 from .transport import Routes, connect
 from .travelling import TravellingStages
+from .update import Update
+from .verdict import Gathered, Relayed, Sums
 
 MakeOptimizer: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -69,7 +73,12 @@ class Pipeline:
         reduce_dtype: the dtype of gradients that travel, or are summed over ranks; by default that
             of ``param_dtype``. Each rank's sums have the parameters' own.
         clip_grad_norm: the most that the norm of all gradients may be before the optimizers step, as
-            for ``torch.nn.utils.clip_grad_norm_``; None: any. All ranks wait for each other then.
+            for ``torch.nn.utils.clip_grad_norm_``; None: any. A step with NaN or Inf in it is skipped.
+        loss_scale: what losses are multiplied by before, and gradients divided by after the backward
+            passes; steps with NaN or Inf are skipped, too, and the scale adapts.
+        post_validation: with either of these two all ranks wait for each other before they step,
+            unless the program relays norms (``compile_schedule(..., post_validation=True)``): then
+            they step ahead, and again where that was wrong. False: they wait all the same.
         group: the process group whose ranks are the program's; by default all processes. Where
             pipelines run side by side, all processes make theirs at the same time.
         device: where received tensors live; by default where the parameters do.
@@ -96,6 +105,8 @@ class Pipeline:
         param_dtype: torch.dtype | None = None,
         reduce_dtype: torch.dtype | None = None,
         clip_grad_norm: float | None = None,
+        loss_scale: LossScale | None = None,
+        post_validation: bool = True,
         group: dist.ProcessGroup | None = None,
         device: torch.device | str | None = None,
         timeout: float = 300.0,
@@ -141,17 +152,23 @@ class Pipeline:
         if pace and self.device.type != "cpu":
             raise InputError(f"pace: expected a CPU, got {self.device}: its ops do not wait")
         self._pace = pace
+        judges = clip_grad_norm is not None or loss_scale is not None
+        relays = judges and post_validation and _relays(program)
         self._transport = connect(
-            self._routes(tied, timeout, clip_grad_norm is not None), self.device, group
+            self._routes(tied, timeout, judges and not relays), self.device, group
         )
         self._shared = SharedParameters(
             tied, self._holders, self.store, self._transport, reduce_dtype or param_dtype
         )
         self._memory = Ledger() if memory else NoLedger()
         self.optimizers = {} if optimizer is None else _optimizers(self.modules, optimizer)
-        self._clipping = (
-            None if clip_grad_norm is None else self._clipped(clip_grad_norm, optimizer)
-        )
+        self._seed = torch.tensor(1.0 / self.microbatches, dtype=torch.float64, device=self.device)
+        if judges:
+            _check_judged(program, clip_grad_norm, optimizer)
+        sums = self._sums(timeout, group, relays) if judges else None
+        self._update = self._updating(clip_grad_norm, loss_scale, sums, relays)
+        self._batch: tuple[Sequence[Batch], Batch | None] = ((), None)
+        self._rewind: Rewind | None = None
         self._executor: Executor | None = None
         self._cells = self._make_cells()
         self._runners: dict[int, StageRunner] = {}
@@ -168,6 +185,8 @@ class Pipeline:
         param_dtype: torch.dtype | None = None,
         reduce_dtype: torch.dtype | None = None,
         clip_grad_norm: float | None = None,
+        loss_scale: LossScale | None = None,
+        post_validation: bool = True,
         group: dist.ProcessGroup | None = None,
         device: torch.device | str | None = None,
         timeout: float = 300.0,
@@ -186,6 +205,8 @@ class Pipeline:
             param_dtype=param_dtype,
             reduce_dtype=reduce_dtype,
             clip_grad_norm=clip_grad_norm,
+            loss_scale=loss_scale,
+            post_validation=post_validation,
             group=group,
             device=device,
             timeout=timeout,
@@ -214,11 +235,18 @@ class Pipeline:
         executor = self._fill(inputs, target) or self._prepare()
         for runner in self._runners.values():
             runner.keep_outputs = return_outputs
-        for optimizer in self.optimizers.values():
-            optimizer.zero_grad()
+        if self._update.pending:
+            self._batch = inputs, target
+            self._rewind = Rewind(self.modules.values(), self.device)
+        else:
+            self._clear_gradients()
         self.store.begin()
         self._memory.start(map(self.store.module, self.store.stages))
-        executor.run()
+        try:
+            executor.run()
+        except Exception:
+            self._update.pending = False  # there is no verdict to wait for any more
+            raise
         return self._collect(losses)
 
     def barrier(self) -> None:
@@ -226,10 +254,22 @@ class Pipeline:
         self._transport.barrier()
 
     def close(self) -> None:
-        """Gives the connections between the ranks back; all ranks call it."""
+        """Finishes, and gives the connections between the ranks back; all ranks call it."""
+        self.finish()
+        self._update.close()
         self._transport.close()
 
     def finish(self) -> None:
+        """Returns once the last step is final and all that was queued on the device is done.
+
+        With post-validation all ranks call it, after the same step; it comes by itself before a
+        ``state_dict`` of a stage or an optimizer is made, which all ranks then do.
+        """
+        if self._update.pending:
+            self._update.validate()
+        self.synchronize()
+
+    def synchronize(self) -> None:
         """Returns once all that was queued on the device is done; at once on a CPU."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
@@ -259,9 +299,18 @@ class Pipeline:
 
     @property
     def grad_norm(self) -> float | None:
-        """The norm of all gradients of the last step before they were clipped; None without."""
-        norm = None if self._clipping is None else self._clipping.norm
-        return None if norm is None else norm.item()
+        """The norm of all gradients of the last step before they were clipped.
+
+        None where nothing needs it. With post-validation that of the last step whose verdict has
+        come: the one before the last, until :meth:`finish`.
+        """
+        verdict = self._update.verdict
+        return None if verdict is None else verdict.norm
+
+    @property
+    def loss_scale(self) -> LossScale | None:
+        """The loss scale of the next step; None without."""
+        return self._update.loss_scale
 
     @property
     def peak_memory(self) -> int:
@@ -273,7 +322,7 @@ class Pipeline:
         """Bytes that torch's allocator had in use at most, on a CUDA device."""
         return device_peak(self.device)
 
-    def _routes(self, tied: Sequence[Group], timeout: float, clips: bool) -> Routes:
+    def _routes(self, tied: Sequence[Group], timeout: float, gathers: bool) -> Routes:
         channels = {
             (rank, i.target)
             for rank, row in enumerate(self.program.instructions)
@@ -281,7 +330,7 @@ class Pipeline:
             if isinstance(i, ir.Send)
         }
         groups = {ranks_of(stages_of(group), self._holders) for group in tied} | {*self._holders}
-        if clips:
+        if gathers:
             groups.add(ranks_of(range(self.num_stages), self._holders))
         return Routes.of(channels, {group for group in groups if len(group) > 1}, timeout)
 
@@ -355,6 +404,9 @@ class Pipeline:
             device=self.device,
             reduce=self._shared.reduction,
             step=self._stepping,
+            judge=self._update.judge,
+            validate=self._validate,
+            rewind=self._again,
             pace=self._pace,
         )
         return self._executor
@@ -367,7 +419,7 @@ class Pipeline:
             memory=self._memory,
             spec=specs[stage] if stage < len(specs) else None,
             loss=self._loss if self._cast is None else self._loss_in_full,
-            seed=torch.tensor(1.0 / self.microbatches, dtype=torch.float64, device=self.device),
+            seed=self._seed,
         )
 
     def _computed_with(self, x: Tensor) -> Tensor:
@@ -379,32 +431,81 @@ class Pipeline:
         assert isinstance(self.store, TravellingStages)
         return self._loss(output.to(self.store.precision.master), target)
 
-    def _clipped(self, most: float, optimizer: MakeOptimizer | None) -> Clipping:
-        if not most > 0:
-            raise InputError(f"clip_grad_norm: expected more than 0, got {most}")
-        if optimizer is None:
-            raise InputError(
-                "clip_grad_norm: expected an optimizer, which steps after it, got None"
-            )
-        _check_steps_last(self.program)
-        trained = {id(p): p for m in self.modules.values() for p in m.parameters()}
-        counted = {id(p): p for s in self.modules for p in self._shared.counted(s)}
-        ranks = ranks_of(range(self.num_stages), self._holders)
-        return Clipping(
-            most,
-            [*trained.values()],
-            [*counted.values()],
-            ranks=ranks,
-            transport=self._transport,
-            device=self.device,
+    def _sums(self, timeout: float, group: dist.ProcessGroup | None, relays: bool) -> Sums:
+        order = stepping(self._holders)
+        if not relays:
+            return Gathered(self._transport, order, self.device)
+        pairs = list(pairwise(order))
+        channels = {*pairs, *((after, before) for before, after in pairs)}
+        return Relayed(
+            connect(Routes.of(channels, (), timeout), self.device, group), order, self.device
         )
 
-    def _stepping(self, stage: int) -> Callable[[], None]:
-        """The call of a ``step``; of a rank's first one, after clipping."""
+    def _updating(
+        self, most: float | None, loss_scale: LossScale | None, sums: Sums | None, relays: bool
+    ) -> Update:
+        trained = {id(p): p for m in self.modules.values() for p in m.parameters()}
+        counted = {id(p): p for s in self.modules for p in self._shared.counted(s)}
+        if loss_scale is not None:
+            self._rescale(loss_scale.scale)
+        if relays:
+            self._finish_before_state_dicts()
+        return Update(
+            self.store,
+            self.optimizers,
+            sums=sums,
+            most=float("inf") if most is None else most,
+            loss_scale=loss_scale,
+            trained=[*trained.values()],
+            counted=[*counted.values()],
+            rescale=self._rescale,
+            ahead=relays,
+        )
+
+    def _rescale(self, scale: float) -> None:
+        self._seed.fill_(scale / self.microbatches)
+
+    def _finish_before_state_dicts(self) -> None:
+        for module in self.modules.values():
+            module.register_state_dict_pre_hook(lambda *_: self.finish())  # type: ignore[no-untyped-call]
+        for optimizer in self.optimizers.values():
+            optimizer.register_state_dict_pre_hook(lambda _: self.finish())
+
+    def _stepping(self, stage: int) -> Call:
+        """The call of a ``step``; where no sums are relayed a rank's first one judges before."""
         row = self.program.instructions[self.rank]
         first = next(i.stage for i in row if isinstance(i, ir.Step))
-        clip = self._clipping if stage == first else None
-        return partial(_finish, self.store, stage, self.optimizers.get(stage), clip)
+        step = partial(self._update.step, stage)
+        if stage != first or _relays(self.program):
+            return step
+
+        def judge_and_step() -> None:
+            self._update.judge()
+            step()
+
+        return judge_and_step
+
+    def _clear_gradients(self) -> None:
+        for optimizer in self.optimizers.values():
+            optimizer.zero_grad()
+
+    def _validate(self) -> bool:
+        """The verdict on the step before, if it is still to come; its gradients are then done with."""
+        if not self._update.pending:
+            return False
+        again = self._update.validate()
+        self._clear_gradients()
+        return again
+
+    def _again(self) -> None:
+        """Before the ops since the step's begin are run again."""
+        assert self._rewind is not None
+        self._rewind.back()
+        for cell in self._cells.values():
+            cell.clear()
+        inputs, target = self._batch
+        self._fill(inputs, target)
+        self.store.begin()
 
     def _collect(self, losses: list[Tensor] | None) -> Tensor | None:
         last = [cell for (s, _), cell in self._cells.items() if s == self.num_stages - 1]
@@ -435,13 +536,23 @@ def _rank(program: Program, group: dist.ProcessGroup | None) -> int:
     return dist.get_rank(group) if dist.is_initialized() else 0
 
 
-def _check_steps_last(program: Program) -> None:
+def _relays(program: Program) -> bool:
+    return any(isinstance(i, ir.Relay) for row in program.instructions for i in row)
+
+
+def _check_judged(program: Program, most: float | None, optimizer: MakeOptimizer | None) -> None:
+    """Raises InputError where nothing can be judged, or too late."""
+    name = "loss_scale" if most is None else "clip_grad_norm"
+    if most is not None and not most > 0:
+        raise InputError(f"clip_grad_norm: expected more than 0, got {most}")
+    if optimizer is None:
+        raise InputError(f"{name}: expected an optimizer, which steps after it, got None")
     for rank, row in enumerate(program.instructions):
         after = dropwhile(lambda i: not isinstance(i, ir.Step), row)
         early = [i for i in after if not isinstance(i, ir.Step | ir.WaitSend | ir.Free)]
         if early:
             raise InputError(
-                f"clip_grad_norm: expected a program that steps once all else is done, got '{early[0]}' "
+                f"{name}: expected a program that steps once all else is done, got '{early[0]}' "
                 f"after a step on rank {rank}"
             )
 
@@ -471,16 +582,3 @@ def _optimizers(
         if own:
             optimizers[stage] = make(own)
     return optimizers
-
-
-def _finish(
-    store: StageStore,
-    stage: int,
-    optimizer: torch.optim.Optimizer | None,
-    clip: Clipping | None,
-) -> None:
-    if clip is not None:
-        clip()
-    store.settle(stage)
-    if optimizer is not None:
-        optimizer.step()

@@ -19,18 +19,25 @@ from pipeloom.ir.writing import write_json
 
 from .lateness import why_late
 from .launch import launch
+from .loss_scale import LossScale
 from .model import ModelSource, checked_batch, checked_stages, load_source
 from .pipeline import MakeOptimizer, Pipeline
 from .stages import Stage, made
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
     """How to run: ``steps`` optimizer steps in ``dtype`` (a key of DTYPES; None leaves the model's).
 
-    ``param_dtype``, ``reduce_dtype`` (keys of DTYPES) and ``clip_grad_norm`` are :class:`Pipeline`'s.
+    ``param_dtype``, ``reduce_dtype`` (keys of DTYPES), ``clip_grad_norm`` and ``post_validation`` are
+    :class:`Pipeline`'s; ``loss_scale`` is the first one, which adapts.
     ``seed`` is set in each process before the model is made; ``progress`` writes a line a step to
     standard error; ``timeout`` bounds the run and ``message_timeout`` a message, in seconds.
     ``pace`` lets each op take at least its planned time, as :class:`Pipeline` explains.
@@ -41,6 +48,8 @@ class RunSettings:
     param_dtype: str | None = None
     reduce_dtype: str | None = None
     clip_grad_norm: float | None = None
+    loss_scale: float | None = None
+    post_validation: bool = True
     seed: int = 0
     device: str = "cpu"
     progress: bool = False
@@ -122,6 +131,7 @@ def train(program: Program, source: ModelSource | str, settings: RunSettings) ->
     model = load_source(source) if isinstance(source, str) else source
     pipeline = make_pipeline(program, model, settings)
     history = [train_step(pipeline, model, step, settings) for step in range(settings.steps)]
+    pipeline.finish()
     rows = pipeline.gather((history, pipeline.device_peak))
     runs = [run for run, _ in rows]
     seconds = [max(run[step].seconds for run in runs) for step in range(settings.steps)]
@@ -150,7 +160,7 @@ def make_pipeline(
 ) -> Pipeline:
     """The pipeline of ``model`` in the settings' dtype and on their device.
 
-    It takes over the modules and optimizers of ``like``, which has the same stages on each rank.
+    It takes over the modules, optimizers and loss scale of ``like``, which has the same stages on each rank.
     """
     device = torch.device(settings.device)
     if device.type == "cuda":
@@ -175,11 +185,17 @@ def make_pipeline(
         param_dtype=param_dtype,
         reduce_dtype=reduce_dtype,
         clip_grad_norm=settings.clip_grad_norm,
+        loss_scale=_loss_scale(settings) if like is None else like.loss_scale,
+        post_validation=settings.post_validation,
         device=device,
         timeout=settings.message_timeout,
         memory=settings.memory,
         pace=settings.pace,
     )
+
+
+def _loss_scale(settings: RunSettings) -> LossScale | None:
+    return None if settings.loss_scale is None else LossScale(settings.loss_scale)
 
 
 def _taken_over(pipeline: Pipeline) -> MakeOptimizer:
@@ -218,7 +234,7 @@ def train_step(
     pipeline.barrier()
     start = time.perf_counter()
     pipeline.step(inputs, target=targets, losses=losses, return_outputs=False)
-    pipeline.finish()
+    pipeline.synchronize()
     seconds = time.perf_counter() - start
     values = [loss.item() for loss in losses]
     if settings.progress:

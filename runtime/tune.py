@@ -137,6 +137,7 @@ class _Tuning:
             train_step(pipeline, self._model, first + i, self._settings)
             for i in range(min(count, self._left))
         ]
+        pipeline.finish()
         rows = pipeline.gather([(run.losses, run.seconds) for run in runs])
         for step in range(len(runs)):
             self._losses.append(mean_loss([row[step][0] for row in rows]))

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .ir.simulate import simulate as simulate
     from .ir.verify import verify_schedule as verify_schedule
     from .ir.verify_program import verify_program as verify_program
+    from .runtime.loss_scale import LossScale as LossScale
     from .runtime.model import ModelSource as ModelSource
     from .runtime.pipeline import Pipeline as Pipeline
     from .solver.families import build_family as build_family
@@ -55,6 +56,7 @@ _HOMES = {
     "ir.simulate": ("simulate",),
     "ir.verify": ("verify_schedule",),
     "ir.verify_program": ("verify_program",),
+    "runtime.loss_scale": ("LossScale",),
     "runtime.model": ("ModelSource",),
     "runtime.pipeline": ("Pipeline",),
     "solver.families": ("build_family",),

@@ -178,3 +178,54 @@ def test_neighbours_on_one_rank_need_no_message() -> None:
             """
         ),
     ]
+
+
+def test_1f1b_that_steps_ahead_of_the_norm() -> None:
+    """The verdict stands after the first forwards; what comes after the sender's is received later."""
+    program = compile_schedule(
+        schedule((0, 1), "0F0 0F1 0BW0 0BW1", "1F0 1BW0 1F1 1BW1"), post_validation=True
+    )
+    assert text(program) == [
+        lines(
+            """
+            0F0
+            send x1.0 to 1
+            0F1
+            send x1.1 to 1
+            relay verdict from 1
+            recv dy0.0 from 1 into 0
+            recv dy0.1 from 1 into 1
+            wait send x1.0
+            wait recv dy0.0
+            0BW0
+            free dy0.0
+            wait send x1.1
+            wait recv dy0.1
+            0BW1
+            free dy0.1
+            relay sums to 1
+            step 0
+            """
+        ),
+        lines(
+            """
+            relay verdict to 0
+            recv x1.0 from 0 into 0
+            recv x1.1 from 0 into 1
+            wait recv x1.0
+            1F0
+            1BW0
+            send dy0.0 to 0
+            free x1.0
+            wait recv x1.1
+            1F1
+            wait send dy0.0
+            1BW1
+            send dy0.1 to 0
+            free x1.1
+            relay sums from 0
+            step 1
+            wait send dy0.1
+            """
+        ),
+    ]

@@ -29,7 +29,9 @@ def programs(draw: st.DrawFn) -> dict[str, Any]:
     assume(fits(name, ranks))
     schedule = build_family(name, profile, draw(st.integers(1, 7)))
     tied = [[0, schedule.problem.stages - 1]] if ranks > 1 and draw(st.booleans()) else []
-    return json.loads(json.dumps(dump_program(compile_schedule(schedule, tied=tied))))  # type: ignore[no-any-return]
+    relayed = draw(st.booleans()) and not schedule.transfers
+    program = compile_schedule(schedule, tied=tied, post_validation=relayed)
+    return json.loads(json.dumps(dump_program(program)))  # type: ignore[no-any-return]
 
 
 @given(programs())

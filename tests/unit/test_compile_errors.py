@@ -10,6 +10,7 @@ from pipeloom.ir.ops import parse_order
 from pipeloom.ir.problem import Problem
 from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.ir.schedule import Schedule
+from pipeloom.solver.families import build_family
 
 GOOD = ("0F0 0F1 0BW0 0BW1", "1F0 1B0 1W0 1F1 1BW1")
 
@@ -48,3 +49,17 @@ def test_a_tied_group_that_is_none(group: list[int]) -> None:
 def test_equal_groups_are_reduced_once() -> None:
     program = compile_schedule(schedule(*GOOD), tied=[[1, 0], [0, 1]])
     assert [str(item) for item in program.instructions[0]].count("reduce 0 1") == 1
+
+
+def test_no_rank_steps_ahead_where_weights_travel() -> None:
+    profile = Profile((StageProfile(1.0, 1.0, 1.0, weight_bytes=1.0),) * 2, 2, t_comm=0.1)
+    plan = build_family("weipipe-interleave", profile, 2)
+    with pytest.raises(InputError, match=r"^post_validation: expected a schedule in which activ"):
+        compile_schedule(plan, post_validation=True)
+
+
+def test_one_rank_has_nobody_to_wait_for() -> None:
+    problem = Problem.linear(Profile((StageProfile(1.0, 1.0, 1.0),), 1), 1)
+    plan = Schedule.of(problem, [parse_order("0F0 0BW0")], "by hand")
+    row = compile_schedule(plan, post_validation=True).instructions[0]
+    assert list(map(str, row)) == ["0F0", "0BW0", "step 0"]

@@ -11,6 +11,8 @@ from pipeloom.ir.program import (
     Instruction,
     Receive,
     Reduce,
+    Relay,
+    RelayKind,
     Send,
     Step,
     Tensor,
@@ -35,6 +37,9 @@ X, DW = Tensor(TensorKind.X, 1, 0), Tensor(TensorKind.GRADIENT, 2, 15)
         ("free x1.0", Free(X)),
         ("reduce 0 7", Reduce((0, 7))),
         ("step 1", Step(1)),
+        ("relay sums to 1", Relay(RelayKind.SUMS, None, 1)),
+        ("relay sums from 1", Relay(RelayKind.SUMS, 1, None)),
+        ("relay verdict from 12 to 0", Relay(RelayKind.VERDICT, 12, 0)),
     ],
 )
 def test_each_form_reads_back(text: str, instruction: Instruction) -> None:
@@ -44,7 +49,19 @@ def test_each_form_reads_back(text: str, instruction: Instruction) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "recv x1.0 from 0", "send x1 to 0", "free z1.0", "step", "reduce", "1G0", "step 1 "],
+    [
+        "",
+        "recv x1.0 from 0",
+        "send x1 to 0",
+        "free z1.0",
+        "step",
+        "reduce",
+        "1G0",
+        "step 1 ",
+        "relay",
+        "relay sums to",
+        "relay sum to 1",
+    ],
 )
 def test_what_is_no_instruction_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not an instruction"):

@@ -359,6 +359,10 @@ USAGE: dict[str, tuple[list[str], str]] = {
         ["run", "P", "--model", "m:m", "--clip-grad-norm", "0"],
         "argument --clip-grad-norm: expected a number > 0, got '0'",
     ),
+    "a scale of nothing": (
+        ["run", "P", "--model", "m:m", "--loss-scale", "-1"],
+        "argument --loss-scale: expected a number > 0, got '-1'",
+    ),
     "an unknown placement": (
         ["optimize", "P", "-m", "2", "--placement", "wave:33"],
         "argument --placement: expected linear, interleaved:K, v, wave:K, auto or a file of JSON (a name "

@@ -81,6 +81,33 @@ def test_mixed_precision_and_clipping(
     assert mixed[1] != clipped[1]
 
 
+def test_steps_ahead_of_the_norm_and_a_loss_scale(
+    pipeloom: Command, schedule: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    ahead = tmp_path / "ahead.json"
+    assert pipeloom("compile", schedule, "--post-validation", "-o", ahead).code == 0
+    words = [
+        "run",
+        ahead,
+        "--model",
+        MODEL,
+        "--dtype",
+        "float32",
+        "--steps",
+        3,
+        "--quiet",
+        "--json",
+    ]
+    words += ["--clip-grad-norm", "1e-3", "--loss-scale", "1024"]
+    first, second = (
+        pipeloom(*words, *more).json["losses"] for more in ([], ["--no-post-validation"])
+    )
+    assert first == second
+    assert len(set(first)) == 3
+
+
 @pytest.mark.parametrize(
     ("model", "line"),
     [

@@ -1,0 +1,133 @@
+"""One rank's optimizer steps: by the norm of all ranks' gradients, or ahead of it.
+
+::
+
+    plain     W ... | all sums gathered | clip, step                    | 0F0 0F1 ...
+    relayed   W ... | sums of the ranks so far | step | 0F0 0F1 verdict | 0B0 ...
+                                                                 └ wrong: undo, clip, step; 0F0 0F1
+
+A rank that steps ahead does so only with gradients as they are: where the sum so far is above what
+is allowed, or NaN, it waits for the verdict, as the factor depends on all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import nn
+
+from .loss_scale import LossScale
+from .rollback import Undoable
+from .stages import StageStore
+from .verdict import Sums, Verdict, squares
+
+
+class Update:
+    """The steps of the stages that this rank owns, all judged together.
+
+    ``most``: what the norm of all gradients may be; ``trained``: the parameters that this rank
+    steps; ``counted``: those whose gradients it adds to the norm, so that each of the model's is
+    counted on one rank. ``sums`` is None where nothing is judged. ``rescale`` is told of each new
+    loss scale. ``ahead``: steps are not to wait for the sum of all.
+    """
+
+    def __init__(
+        self,
+        store: StageStore,
+        optimizers: Mapping[int, torch.optim.Optimizer],
+        *,
+        sums: Sums | None = None,
+        most: float = float("inf"),
+        loss_scale: LossScale | None = None,
+        trained: Sequence[nn.Parameter] = (),
+        counted: Sequence[nn.Parameter] = (),
+        rescale: Callable[[float], object] = lambda scale: None,
+        ahead: bool = False,
+    ) -> None:
+        self._store, self._optimizers, self._sums, self._most = store, optimizers, sums, most
+        self._trained, self._counted = trained, counted
+        self._rescale = rescale
+        self._ahead = ahead
+        self._undoable = {
+            stage: Undoable(optimizer)
+            for stage, optimizer in optimizers.items()
+            if ahead and sums is not None and not sums.last
+        }
+        self._steps = True
+        self._scale_before = self.loss_scale = loss_scale
+        self.verdict: Verdict | None = None
+        self.pending = False  # whether the verdict on the last step is still to come
+
+    def judge(self) -> None:
+        """Once all gradients are there, before the first step: what is known of their norm."""
+        if self._sums is None:
+            return
+        if self.loss_scale is not None:
+            self._multiply(1.0 / self.loss_scale.scale)
+        found = self._sums.add(squares(self._counted))
+        if not self._ahead:
+            found = self._sums.total()
+        known = Verdict(found**0.5, self._most)
+        self._scale_before = self.loss_scale
+        self._scaled(known)
+        self.pending = self._ahead
+        if self._sums.last or not self._ahead:
+            self.verdict = known
+            self._clip(known)
+            self._steps = known.finite
+        else:
+            self._steps = known.plain
+
+    def step(self, stage: int) -> None:
+        """Nothing computes with the stage any more; its optimizer steps if that is right so far."""
+        self._store.settle(stage)
+        undoable = self._undoable.get(stage)
+        if undoable is not None and not self._steps:
+            undoable.hold()
+        elif stage in self._optimizers and self._steps:
+            (undoable or self._optimizers[stage]).step()
+
+    def validate(self) -> bool:
+        """The verdict on the last step; where it was wrong, it is taken back and done again.
+
+        Whether what was computed since must be: some rank's step may have been wrong.
+        """
+        assert self._sums is not None
+        self.pending = False
+        self.verdict = Verdict(self._sums.total() ** 0.5, self._most)
+        if self.verdict.plain:
+            return False
+        self._scaled(self.verdict)
+        if not self._sums.last:
+            self._step_again(self.verdict)
+        return True
+
+    def close(self) -> None:
+        """All ranks call it."""
+        if self._sums is not None:
+            self._sums.close()
+
+    def _step_again(self, verdict: Verdict) -> None:
+        for stage in self._store.stages:
+            self._store.settle(stage)
+        for undoable in self._undoable.values():
+            undoable.undo()
+        self._clip(verdict)
+        for undoable in self._undoable.values():
+            undoable.redo(steps=verdict.finite)
+
+    def _clip(self, verdict: Verdict) -> None:
+        if verdict.finite and not verdict.plain:
+            self._multiply(verdict.factor)
+
+    @torch.no_grad()
+    def _multiply(self, factor: float) -> None:
+        for parameter in self._trained:
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
+
+    def _scaled(self, verdict: Verdict) -> None:
+        if self._scale_before is not None:
+            self.loss_scale = self._scale_before.after(verdict.finite)
+            self._rescale(self.loss_scale.scale)
