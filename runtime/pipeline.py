@@ -120,6 +120,8 @@ class Pipeline:
             "param_dtype": param_dtype,
             "reduce_dtype": reduce_dtype,
             "clip_grad_norm": clip_grad_norm,
+            "loss_scale": loss_scale,
+            "post_validation": post_validation,
         }
         check_agreement(program, alike, group)
         if verify:
