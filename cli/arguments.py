@@ -11,7 +11,8 @@ from .placements import placement_choice
 # more microbatches than anyone runs; arrays of that size would exhaust memory
 MOST_MICROBATCHES = 100_000
 # the exporters' names: importing them here would make every --help wait for NumPy
-FORMATS = ("torch-csv",)
+FORMATS = ("torch-csv", "torchtitan", "torchtitan-toml", "megatron-layout")
+READ_BACK = ("torch-csv",)
 UNITS = {
     **{"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12},
     **{"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40},
@@ -183,6 +184,13 @@ def _described_value(key: str, word: str, counted: bool) -> float:
         raise argparse.ArgumentTypeError(
             f"{key}: expected a {kind} from {least:g} to {most:g}, got {word!r}"
         )
+    return value
+
+
+def at_least_one(text: str) -> int:
+    value = _integer(text)
+    if value is None or not 1 <= value < 2**31:
+        raise argparse.ArgumentTypeError(f"expected a whole number >= 1, got {text!r}")
     return value
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 
-from .arguments import FORMATS, add_output, example
+from .arguments import READ_BACK, add_output, example
 from .output import check_output, finish_schedule
 from .problems import named, read_profile
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", help="file to read, - for standard input")
-    parser.add_argument("--from", dest="source", choices=FORMATS, required=True, help="the format")
+    parser.add_argument(
+        "--from", dest="source", choices=READ_BACK, required=True, help="the format"
+    )
     parser.add_argument(
         "--profile", metavar="PROFILE", required=True, help="times and sizes of its stages"
     )
@@ -28,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
 
     check_output(args)
     read = EXPORTERS[args.source].read
-    assert read is not None  # FORMATS names only formats that can be read back
+    assert read is not None  # READ_BACK names only formats that can be read back
     profile = read_profile(args.profile)
     schedule = read(read_text(args.file, expected=args.source), profile, named(args.file))
     finish_schedule(args, schedule)

@@ -25,8 +25,10 @@ from .arguments import (
 )
 from .explanation import Explanation, explanation
 from .output import check_output, finish_schedule, print_json
+from .partition import add_partition, by_layers
+from .partition import choose as choose_cut
 from .placements import AUTO
-from .problems import load, make_problem, named
+from .problems import announce_unless_quiet, load, make_problem, named
 from .progress import Interrupt, ProgressLine, interruptible
 
 if TYPE_CHECKING:
@@ -46,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_memory_limit(parser)
     add_passing(parser, "auto")
     add_solver(parser, time_limit=60.0)
+    add_partition(parser)
     parser.add_argument(
         "--explain",
         action="store_true",
@@ -65,6 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "pipeloom optimize profile.json -m 24 --placement interleaved:2 -o schedule.json",
         "pipeloom optimize profile.json -m 24 --passing weights -o schedule.json",
         "pipeloom optimize profile.json -m 24 --passing auto -o schedule.json",
+        "pipeloom optimize layers.json -m 24 --placement auto --max-layers 8 -o schedule.json",
         "pipeloom optimize profile.json -m 8 --time-limit 10 --json",
         "pipeloom optimize profile.json -m 24 --memory-limit 12 --explain -o schedule.json",
     )
@@ -72,6 +76,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     check_output(args)
+    if by_layers(args):
+        return _cut(args)
     if args.passing == "auto":
         return _choose(args)
     if args.placement.name == AUTO:
@@ -178,6 +184,23 @@ def _choose_placement(args: argparse.Namespace) -> int:
         print(f"pipeloom: no placement fits:\n{words}", file=sys.stderr)
         return 1
     _finish(args, chosen.best, interrupt.pressed, answer, [words])
+    return 0
+
+
+def _cut(args: argparse.Namespace) -> int:
+    """The best cut of the profile's layers, with its stages; 1 where none fits."""
+    announce_unless_quiet(args)
+    with interruptible() as interrupt:
+        answer = choose_cut(args, _searching(args, interrupt), interrupt)
+    if interrupt.pressed:
+        _say("interrupted: this is the best schedule so far")
+    found = {"partition": answer.as_json()}
+    if answer.schedule is None:
+        if args.json:
+            print_json({"status": "infeasible", **found})
+        print(f"pipeloom: no cut fits:\n{answer.text()}", file=sys.stderr)
+        return 1
+    _finish(args, answer.schedule, interrupt.pressed, found, [answer.text()])
     return 0
 
 

@@ -74,9 +74,8 @@ def placement_choice(text: str) -> PlacementChoice:
 
 def _from_file(path: str, profile: Profile, where: str) -> tuple[Profile, Placement]:
     from pipeloom.ir.problem import Passing, Placement
-    from pipeloom.ir.reading import parse_json, read_text
 
-    owners = _owners(parse_json(read_text(path), path), path, profile.ranks)
+    owners = owners_in(path, profile.ranks)
     chunks, rest = divmod(len(owners), profile.ranks)
     if profile.num_stages == profile.ranks and rest == 0:
         profile = profile.split(chunks)
@@ -86,6 +85,13 @@ def _from_file(path: str, profile: Profile, where: str) -> tuple[Profile, Placem
             f"got {len(owners)}"
         )
     return profile, Placement(Passing.ACTIVATIONS, tuple(owners))
+
+
+def owners_in(path: str, ranks: int) -> list[int]:
+    """The rank of each stage, from a file. Raises InputError."""
+    from pipeloom.ir.reading import parse_json, read_text
+
+    return _owners(parse_json(read_text(path), path), path, ranks)
 
 
 def _owners(document: Any, path: str, ranks: int) -> list[int]:

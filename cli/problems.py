@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InputError
 
@@ -21,13 +21,27 @@ MOST_PAIRS = 20_000_000
 
 def load(args: argparse.Namespace) -> Profile:
     """The profile that ``args`` name, checked against their number of microbatches."""
-    return checked(args, read_profile(args.profile))
+    return checked(args, profile_of(document(args), named(args.profile)))
+
+
+def announce_unless_quiet(args: argparse.Namespace) -> None:
+    if not getattr(args, "quiet", False):
+        announce_compiling()
+
+
+def document(args: argparse.Namespace) -> dict[str, Any]:
+    """What is in the profile that ``args`` name: read once, as it may be standard input."""
+    from pipeloom.ir.reading import read_json
+
+    if getattr(args, "document", None) is None:
+        args.document = read_json(args.profile)
+    found: dict[str, Any] = args.document
+    return found
 
 
 def checked(args: argparse.Namespace, profile: Profile) -> Profile:
     """``profile``, checked against the number of microbatches that ``args`` name."""
-    if not getattr(args, "quiet", False):
-        announce_compiling()
+    announce_unless_quiet(args)
     most = MOST_PAIRS // profile.num_stages
     if args.microbatches > most:
         raise InputError(
@@ -39,14 +53,25 @@ def checked(args: argparse.Namespace, profile: Profile) -> Profile:
 
 def read_profile(path: str) -> Profile:
     """The profile in a file; keys of it that look misspelt are named on standard error."""
-    from pipeloom.ir.files import doubtful_keys, parse_profile
     from pipeloom.ir.reading import read_json
 
-    document = read_json(path)
-    profile = parse_profile(document, named(path))
-    for line in doubtful_keys(document, named(path)):
-        print(f"pipeloom: {line}", file=sys.stderr)
+    return profile_of(read_json(path), named(path))
+
+
+def profile_of(document: dict[str, Any], where: str) -> Profile:
+    """The profile in a JSON object; keys of it that look misspelt are named on standard error."""
+    from pipeloom.ir.files import parse_profile
+
+    profile = parse_profile(document, where)
+    tell_doubtful_keys(document, where)
     return profile
+
+
+def tell_doubtful_keys(document: dict[str, Any], where: str) -> None:
+    from pipeloom.ir.files import doubtful_keys
+
+    for line in doubtful_keys(document, where):
+        print(f"pipeloom: {line}", file=sys.stderr)
 
 
 def make_problem(args: argparse.Namespace, profile: Profile, memory_limit: float | None) -> Problem:

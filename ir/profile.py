@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from .layers import Layer
 from .links import Link, Links, Sharing
 from .ops import FloatArray
 
@@ -24,6 +25,7 @@ class StageProfile:
     ``m_b``: memory held from the start of F to the end of B; ``m_w``: what of it stays until W ends.
     ``t_fb``: of its F and its BW run at once, as one op (:mod:`.pairs`); None: as long as one after
     the other. ``activation_bytes``: what this stage sends to the next one. Unknown sizes are None.
+    ``layers``: those that it was cut from, where they are known.
     """
 
     t_f: float
@@ -36,6 +38,7 @@ class StageProfile:
     grad_bytes: float | None = None
     optimizer_bytes: float | None = None
     t_fb: float | None = None
+    layers: tuple[Layer, ...] = ()
 
     @property
     def saving(self) -> float:
@@ -129,4 +132,5 @@ def _part(stage: StageProfile, share: float) -> StageProfile:
         grad_bytes=scale(stage.grad_bytes),
         optimizer_bytes=scale(stage.optimizer_bytes),
         t_fb=scale(stage.t_fb),
+        layers=(),
     )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from typing import Any
 
 from .errors import InputError
+from .layer_names import NAME_KEYS, dump_layer, read_names
 from .links import Groups, Link, Links, Sharing
 from .profile import Profile, StageProfile
 from .reading import Reader, is_amount, is_count, is_matrix, read_json, show
@@ -19,12 +20,14 @@ MOST_RANKS, MOST_STAGES = 4096, 65_536
 SLOWEST = 1e-9  # gigabytes a second
 MOST_AMOUNT = 1e80  # what millions of ops and delays sum up to is still a number for a schedule
 _SIZES = ("activation_bytes", "weight_bytes", "grad_bytes", "optimizer_bytes")
-_STAGE_KEYS = (*_TIMES, "t_fb", "m_b", "m_w", *_SIZES)
+COST_KEYS = (*_TIMES, "t_fb", "m_b", "m_w", *_SIZES)
+_STAGE_KEYS = (*COST_KEYS, "layers")
+LAYER_KEYS = (*COST_KEYS, *NAME_KEYS, "repeat", "with_next")
 _LINK_KEYS = ("latency", "gigabytes_per_second")
 _LINKS_KEYS = (*_LINK_KEYS, "pairs", "shared")
 _KEYS = (
     "format", "version", "name", "stages", "num_stages", "ranks", "t_comm", "links",
-    "memory_limit", "device_memory",
+    "memory_limit", "device_memory", "layers",
 )  # fmt: skip
 
 
@@ -58,8 +61,10 @@ def doubtful_keys(data: dict[str, Any], where: str) -> list[str]:
 def _objects(data: dict[str, Any], where: str) -> Iterator[Reader]:
     """The objects that a profile which can be read is made of."""
     yield Reader(data, where, [], _KEYS)
-    for s, entry in enumerate(data["stages"]):
+    for s, entry in enumerate(data.get("stages") or []):
         yield Reader(entry, f"{where}: stages[{s}]", [], _STAGE_KEYS)
+    for i, entry in enumerate((data.get("layers") or []) if "stages" not in data else []):
+        yield Reader(entry, f"{where}: layers[{i}]", [], LAYER_KEYS)
     links = data.get("links")
     if links is not None:
         yield Reader(links, f"{where}: links", [], _LINKS_KEYS)
@@ -70,12 +75,23 @@ def _objects(data: dict[str, Any], where: str) -> Iterator[Reader]:
 def read_profile(reader: Reader) -> Profile:
     reader.known = _KEYS
     reader.format(PROFILE)
+    return _read(reader, _stages)
+
+
+def read_cluster(reader: Reader) -> Profile:
+    """All that a profile says but its stages, of which it has none then."""
+    reader.known = _KEYS
+    reader.format(PROFILE)
+    return _read(reader, lambda _, __: ())
+
+
+def _read(reader: Reader, stages: Callable[[Reader, int], tuple[StageProfile, ...]]) -> Profile:
     faults = len(reader.errors)
     ranks = reader.count("ranks", least=1, most=MOST_RANKS)
     # where their number is wrong, what counts on it is not to blame
     known = ranks if len(reader.errors) == faults else None
     return Profile(
-        stages=_stages(reader, ranks),
+        stages=stages(reader, ranks),
         ranks=ranks,
         t_comm=_t_comm(reader, known),
         links=_links(reader, known) if reader.has("links") else None,
@@ -86,9 +102,14 @@ def read_profile(reader: Reader) -> Profile:
 
 
 def _stages(reader: Reader, ranks: int) -> tuple[StageProfile, ...]:
+    if "stages" not in reader.data and reader.has("layers"):
+        reader.fail(
+            f"{reader.where}: stages: missing; expected a list (it has layers, which optimize alone cuts)"
+        )
+        return ()
     entries = reader.items("stages")
     stages = tuple(
-        _stage(Reader(entry, f"{reader.where}: stages[{s}]", reader.errors, _STAGE_KEYS))
+        read_stage(Reader(entry, f"{reader.where}: stages[{s}]", reader.errors, _STAGE_KEYS))
         for s, entry in enumerate(entries)
     )
     if not stages and isinstance(reader.data.get("stages"), list):
@@ -105,14 +126,14 @@ def _stages(reader: Reader, ranks: int) -> tuple[StageProfile, ...]:
     return stages * number if len(stages) == 1 else stages
 
 
-def _stage(reader: Reader) -> StageProfile:
+def read_stage(reader: Reader) -> StageProfile:
     t_f, t_b, t_w = (_amount(reader, key) for key in _TIMES)
     m_b, m_w = _amount(reader, "m_b", 1.0), _amount(reader, "m_w")
     if m_w > m_b:
         reader.wrong("m_w", m_w, f"at most m_b ({m_b:g})")
-    sizes = (_amount(reader, key) if reader.has(key) else None for key in _SIZES)
-    t_fb = _amount(reader, "t_fb") if reader.has("t_fb") else None
-    return replace(StageProfile(t_f, t_b, t_w, m_b, m_w, *sizes), t_fb=t_fb)
+    sizes = {key: _amount(reader, key) if reader.has(key) else None for key in (*_SIZES, "t_fb")}
+    layers = read_names(reader) if reader.has("layers") else ()
+    return StageProfile(t_f, t_b, t_w, m_b, m_w, **sizes, layers=layers)
 
 
 def _amount(reader: Reader, key: str, default: float = 0.0) -> float:
@@ -217,7 +238,7 @@ def per_rank(reader: Reader, key: str, ranks: int | None) -> tuple[float, ...] |
 def dump_profile(profile: Profile) -> dict[str, Any]:
     """The profile as a JSON object; parsing it gives an equal profile."""
     document: dict[str, Any] = {"format": PROFILE, "version": 1, "name": profile.name}
-    document["stages"] = [_known(asdict(stage)) for stage in profile.stages]
+    document["stages"] = [_dump_stage(stage) for stage in profile.stages]
     if profile.num_stages == 1:  # else it would be read as one that all ranks share
         document["num_stages"] = 1
     document["ranks"] = profile.ranks
@@ -243,8 +264,10 @@ def _dump_shared(shared: Sharing | Groups) -> Any:
     return [[list(pair) for pair in group] for group in shared]
 
 
-def _known(values: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if value is not None}
+def _dump_stage(stage: StageProfile) -> dict[str, Any]:
+    values = {key: getattr(stage, key) for key in COST_KEYS}
+    known = {key: value for key, value in values.items() if value is not None}
+    return known | ({"layers": list(map(dump_layer, stage.layers))} if stage.layers else {})
 
 
 def finite(limits: tuple[float, ...]) -> list[float | None]:

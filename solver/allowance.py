@@ -27,7 +27,12 @@ class Allowance:
         self.ops = ops
         self._stopped = stopped
         self.used = 0.0
+        self._seconds = seconds
         self._deadline = monotonic() + seconds
+
+    def again(self) -> Allowance:
+        """As much once more, from now on."""
+        return Allowance(self._seconds, self.ops, self._stopped)
 
     @property
     def seconds_left(self) -> float:

@@ -19,9 +19,10 @@ from itertools import combinations, groupby
 from typing import TypeAlias
 
 from pipeloom.ir.errors import InputError
+from pipeloom.ir.layered import joined
 from pipeloom.ir.ops import Op, OpKind
 from pipeloom.ir.problem import Passing, Placement, Problem
-from pipeloom.ir.profile import Link, Links, Profile, StageProfile
+from pipeloom.ir.profile import Link, Links, Profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,16 +123,9 @@ Plan: TypeAlias = Callable[[Problem], Sequence[Iterable[Op]]]
 
 def merged(problem: Problem, of: Groups) -> Problem:
     """Each rank's stages as one: a schedule of it is one of ``problem``, as :func:`expanded` says."""
-    stages = tuple(_sum([problem.profile.stages[s] for s in group]) for group in of)
+    stages = tuple(joined([problem.profile.stages[s] for s in group]) for group in of)
     profile = replace(problem.profile, stages=stages)
     return replace(problem, profile=profile, placement=Placement.linear(problem.ranks))
-
-
-def _sum(stages: Sequence[StageProfile]) -> StageProfile:
-    total = {
-        key: sum(getattr(s, key) for s in stages) for key in ("t_f", "t_b", "t_w", "m_b", "m_w")
-    }
-    return StageProfile(**total, activation_bytes=stages[-1].activation_bytes)
 
 
 def expanded(row: Iterable[Op], group: tuple[int, ...]) -> list[Op]:

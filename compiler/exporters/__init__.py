@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pipeloom.ir.profile import Profile
 from pipeloom.ir.schedule import Schedule
 
-from . import torch_csv
+from . import megatron_layout, torch_csv, torchtitan
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,5 +31,20 @@ EXPORTERS: dict[str, Exporter] = {
         ".csv",
         torch_csv.write,
         torch_csv.read,
+    ),
+    "torchtitan": Exporter(
+        "the modules of each stage: torchtitan's module_fqns_per_model_part",
+        ".json",
+        torchtitan.write,
+    ),
+    "torchtitan-toml": Exporter(
+        "the same with its key, for a TOML file",
+        ".toml",
+        torchtitan.write_toml,
+    ),
+    "megatron-layout": Exporter(
+        "the layers of each stage: Megatron's --pipeline-model-parallel-layout",
+        ".txt",
+        megatron_layout.write,
     ),
 }

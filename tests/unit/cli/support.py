@@ -44,3 +44,25 @@ def profile_document(**changes: Any) -> dict[str, Any]:
         "t_comm": 0.0,
     } | changes
     return {key: value for key, value in document.items() if value is not None}
+
+
+def layers_document(**changes: Any) -> dict[str, Any]:
+    """Two ranks; an embedding, six blocks, and a head that is not cut from the loss behind it."""
+    cost = {"t_f": 1.0, "t_b": 2.0, "t_w": 1.0, "m_b": 1.0, "m_w": 0.5, "activation_bytes": 8.0}
+    light = cost | {"t_f": 0.5, "t_b": 0.0, "t_w": 0.5, "m_b": 0.25, "m_w": 0.25}
+    heavy = cost | {"t_f": 2.0, "t_w": 2.0, "weight_bytes": 20.0, "with_next": True}
+    loss = {"t_f": 0.5, "t_b": 0.5, "t_w": 0.0, "m_b": 1.0, "m_w": 0.0}
+    document = {
+        "format": "pipeloom.profile",
+        "version": 1,
+        "name": "layered",
+        "layers": [
+            {"name": "emb", "kind": "embedding", **light, "weight_bytes": 20.0},
+            {"name": "layers.{}", "repeat": 6, **cost, "weight_bytes": 10.0},
+            {"name": "norm", "kind": "head", "modules": ["norm", "out"], **heavy},
+            {"name": "loss", "kind": "loss", "modules": [], **loss},
+        ],
+        "ranks": 2,
+        "t_comm": 0.0,
+    } | changes
+    return {key: value for key, value in document.items() if value is not None}

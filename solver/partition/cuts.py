@@ -1,0 +1,168 @@
+"""Cuts of layers into stages: which are allowed, the even one, the balanced one, and neighbours.
+
+A cut is the first layer of each stage, ``(0, 3, 7)`` for three stages. What is best of all cuts by a
+sum or a maximum over stages is found stage by stage, from the last one on (:func:`best_path`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import TypeAlias
+
+import numpy as np
+
+from pipeloom.ir.layered import LayeredProfile
+from pipeloom.ir.layers import LayerKind
+from pipeloom.ir.ops import FloatArray
+
+Cut: TypeAlias = tuple[int, ...]
+"""The first layer of each stage."""
+Price: TypeAlias = Callable[[int], FloatArray]
+"""Of stage k, what each run of layers costs as that stage: (L + 1, L + 1) by first layer and end."""
+
+TIE = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How many layers a stage may have; ``most``: any number where None."""
+
+    least: int = 1
+    most: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cutter:
+    """The cuts of ``profile`` into ``stages`` stages that keep ``rules`` and divide no tied layers."""
+
+    profile: LayeredProfile
+    stages: int
+    rules: Rules = Rules()
+
+    @property
+    def number(self) -> int:
+        """Of layers."""
+        return len(self.profile.layers)
+
+    def penalty(self) -> FloatArray:
+        """0 for a run of layers that may be a stage, else infinite, by first layer and end."""
+        at = np.arange(self.number + 1)
+        length = at[None, :] - at[:, None]
+        most = self.number if self.rules.most is None else self.rules.most
+        ends = np.array([True, *(not tied for tied in self.profile.tied)])
+        allowed = (length >= self.rules.least) & (length <= most) & ends[:, None] & ends[None, :]
+        return np.where(allowed, 0.0, np.inf)
+
+    def allowed(self, cut: Cut) -> bool:
+        """Whether ``cut`` is one of these."""
+        lengths = [b - a for a, b in pairwise((*cut, self.number))]
+        most = self.number if self.rules.most is None else self.rules.most
+        return all(self.rules.least <= n <= most for n in lengths) and not any(
+            self.profile.tied[start - 1] for start in cut[1:]
+        )
+
+    def sums(self, key: str) -> FloatArray:
+        """Of ``key``, up to each layer, shape (L + 1,); unknown counts as 0."""
+        values = [getattr(layer, key) or 0.0 for layer in self.profile.layers]
+        return np.array([0.0, *accumulate(values)])
+
+    def runs(self, key: str) -> FloatArray:
+        """Of ``key``, of each run of layers, by first layer and end; what is no run counts as 0."""
+        sums = self.sums(key)
+        return np.maximum(0.0, sums[None, :] - sums[:, None])
+
+    def even(self) -> Cut | None:
+        """As many blocks a stage, the first ones one more; what comes before and after at the ends.
+
+        Where a rule forbids that, the allowed cut that is the fewest layers away.
+        """
+        target = self._even()
+        penalty, at = self.penalty(), np.arange(self.number + 1)
+
+        def price(stage: int) -> FloatArray:
+            return np.asarray(penalty + np.abs(at - target[stage])[:, None])
+
+        return best_path(price, self.stages, self.number, np.add)
+
+    def _even(self) -> Cut:
+        blocks = [
+            i for i, layer in enumerate(self.profile.layers) if layer.layers[0].kind is LayerKind.BLOCK
+        ]  # fmt: skip
+        if len(blocks) < self.stages:
+            blocks = list(range(self.number))
+        each, more = divmod(len(blocks), self.stages)
+        counts = [each + (stage < more) for stage in range(self.stages)]
+        starts = [0, *accumulate(counts)][:-1]
+        return (0, *(blocks[min(start, len(blocks) - 1)] for start in starts[1:]))
+
+    def balanced(self, penalty: FloatArray | None = None) -> Cut | None:
+        """The least time of the longest stage; of those cuts the one with the most equal stages.
+
+        ``penalty``: also infinite for runs that do not fit in memory; None where no cut is left.
+        """
+        penalty = self.penalty() if penalty is None else penalty
+        times = self.runs("t_f") + self.runs("t_b") + self.runs("t_w") + penalty
+        longest = best_value(lambda _: times, self.stages, self.number, np.maximum)
+        if not np.isfinite(longest):
+            return None
+        with np.errstate(invalid="ignore"):
+            squares = np.where(times <= longest * (1 + TIE), times**2, np.inf)
+        return best_path(lambda _: squares, self.stages, self.number, np.add)
+
+    def neighbours(self, cut: Cut) -> Iterator[Cut]:
+        """One layer moved over a boundary, or over several that follow each other."""
+        for first in range(1, self.stages):
+            for last in range(first, self.stages):
+                for by in (-1, 1):
+                    moved = (
+                        *cut[:first],
+                        *(s + by for s in cut[first : last + 1]),
+                        *cut[last + 1 :],
+                    )
+                    if self.allowed(moved):
+                        yield moved
+                    elif last == first and (jump := self._over_tied(cut, first, by)):
+                        yield jump
+
+    def _over_tied(self, cut: Cut, stage: int, by: int) -> Cut | None:
+        """The boundary of ``stage`` moved past layers that are not cut apart."""
+        start = cut[stage] + by
+        while 0 < start < self.number and self.profile.tied[start - 1]:
+            start += by
+        moved = (*cut[:stage], start, *cut[stage + 1 :])
+        return moved if start < self.number and self.allowed(moved) else None
+
+
+def best_value(
+    price: Price, stages: int, layers: int, combine: Callable[[FloatArray, FloatArray], FloatArray]
+) -> float:
+    """The least sum, or maximum, of what the stages of a cut cost; infinite where there is none."""
+    return float(_ahead(price, stages, layers, combine)[0][0])
+
+
+def best_path(
+    price: Price, stages: int, layers: int, combine: Callable[[FloatArray, FloatArray], FloatArray]
+) -> Cut | None:
+    """A cut of that cost; of equal ones the one with the shortest first stages."""
+    ahead = _ahead(price, stages, layers, combine)
+    if not np.isfinite(ahead[0][0]):
+        return None
+    starts = [0]
+    for stage in range(stages - 1):
+        costs = combine(price(stage)[starts[-1]], ahead[stage + 1])
+        starts.append(int(np.argmin(costs)))
+    return tuple(starts)
+
+
+def _ahead(
+    price: Price, stages: int, layers: int, combine: Callable[[FloatArray, FloatArray], FloatArray]
+) -> list[FloatArray]:
+    """What the stages from each one on cost at least where it starts at each layer, (L + 1,) each."""
+    end = np.full(layers + 1, np.inf)
+    end[layers] = 0.0
+    found = [end]
+    for stage in range(stages - 1, -1, -1):
+        found.append(combine(price(stage), found[-1][None, :]).min(axis=1))
+    return found[::-1]

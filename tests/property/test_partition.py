@@ -1,0 +1,180 @@
+"""Cuts and their bounds against all cuts one by one, and the joint search against all schedules of all cuts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import combinations, pairwise
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from pipeloom.ir.errors import InfeasibleError
+from pipeloom.ir.layered import LayeredProfile
+from pipeloom.ir.problem import Objective, Placement, Problem
+from pipeloom.ir.schedule import Schedule
+from pipeloom.solver.bounds import lower_bound
+from pipeloom.solver.partition.cuts import Cut, Cutter, Rules
+from pipeloom.solver.partition.every import EveryCut
+from pipeloom.solver.partition.search import Way, best_partition
+from pipeloom.solver.partition.sketch import sketched
+from pipeloom.solver.placements import cost_of, room
+from pipeloom.solver.solve import optimize
+from tests.layered_profiles import layered, placement
+from tests.oracle import exhaustive_optimum
+
+PLACEMENTS = ("linear", "v", "interleaved")
+
+
+def every_cut(profile: LayeredProfile, stages: int, rules: Rules) -> list[Cut]:
+    """By the definition."""
+    number = len(profile.layers)
+    found = []
+    for inner in combinations(range(1, number), stages - 1):
+        lengths = [b - a for a, b in pairwise((0, *inner, number))]
+        most = rules.most or number
+        if all(rules.least <= n <= most for n in lengths) and not any(
+            profile.tied[start - 1] for start in inner
+        ):
+            found.append((0, *inner))
+    return found
+
+
+def problem_of(
+    profile: LayeredProfile, where: Placement, cut: Cut, microbatches: int, objective: Objective
+) -> Problem:
+    stages = profile.cut(cut)
+    limit = room(stages, where, stages.limit_from(None))
+    return Problem(stages, microbatches, where, limit, objective)
+
+
+RULES = st.sampled_from([Rules(), Rules(1, 3), Rules(2), Rules(2, 3)])
+
+
+@settings(max_examples=100, deadline=None)
+@given(layered(3, 8), RULES, st.integers(1, 2))
+def test_even_balanced_and_neighbours_are_among_all_cuts(
+    profile: LayeredProfile, rules: Rules, each: int
+) -> None:
+    cutter = Cutter(profile, each * profile.ranks, rules)
+    cuts = every_cut(profile, cutter.stages, rules)
+    assert all(map(cutter.allowed, cuts))
+    even, balanced = cutter.even(), cutter.balanced()
+    assert (even is None) == (balanced is None) == (not cuts)
+    if even is None or balanced is None:
+        return
+    assert even in cuts
+
+    def longest(cut: Cut) -> float:
+        return max(stage.t_f + stage.t_b + stage.t_w for stage in profile.cut(cut).stages)
+
+    assert balanced in cuts
+    assert longest(balanced) == pytest.approx(min(map(longest, cuts)))
+    assert set(cutter.neighbours(even)) <= set(cuts) - {even}
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    layered(3, 7), RULES, st.sampled_from(PLACEMENTS), st.integers(1, 6), st.sampled_from(Objective)
+)
+def test_the_bound_on_all_cuts_is_no_more_than_that_of_each(
+    profile: LayeredProfile, rules: Rules, name: str, microbatches: int, objective: Objective
+) -> None:
+    where = placement(name, profile.ranks)
+    cutter = Cutter(profile, len(where.owners), rules)
+    every = EveryCut(cutter, where, microbatches, profile.cluster.limit_from(None), objective)
+    bound, costs = every.bound(), {}
+    for cut in every_cut(profile, cutter.stages, rules):
+        problem = problem_of(profile, where, cut, microbatches, objective)
+        try:
+            own = lower_bound(problem).value
+        except InfeasibleError:
+            continue
+        costs[cut] = sketched(problem, own, 0)
+        assert bound <= costs[cut] * (1 + 1e-9)
+        assert every.of(cut)[0] <= costs[cut] * (1 + 1e-9)
+        if name == "linear":  # they say what the bounds of the cut say, or less
+            assert every.of(cut)[0] <= own * (1 + 1e-9)
+    if not costs:
+        return
+    middle = sorted(costs.values())[len(costs) // 2] * (1 - 1e-9)
+    listed = every.below(middle, 10_000)
+    assert listed is not None
+    assert {cut for cut, cost in costs.items() if cost < middle} <= set(listed)
+
+
+def searched(problem: Problem, name: str, share: float) -> Schedule:
+    return optimize(problem, solver="cp-sat", work_limit=30.0 * share)
+
+
+@settings(max_examples=25, deadline=None)
+@given(layered(2, 5), st.integers(1, 2), st.sampled_from(PLACEMENTS), st.sampled_from(Objective))
+def test_no_schedule_of_any_cut_is_better_than_the_joint_search(
+    profile: LayeredProfile, microbatches: int, name: str, objective: Objective
+) -> None:
+    where = placement(name, profile.ranks)
+    assume(len(where.owners) * microbatches <= 8)
+    cuts = every_cut(profile, len(where.owners), Rules())
+    problems = [problem_of(profile, where, cut, microbatches, objective) for cut in cuts]
+    optima = [cost for cost in map(exhaustive_optimum, problems) if math.isfinite(cost)]
+    found = best_partition(profile, microbatches, [where], searched, objective=objective)
+    if not optima:
+        assert found.best is None
+        assert where.name in found.why_not
+        return
+    assert found.best is not None
+    assert found.best.cost == pytest.approx(min(optima))
+    assert found.bound <= min(optima) * (1 + 1e-9)
+    assert found.best.cut in cuts
+    for way in (Way.EVEN, Way.BALANCED):
+        other = best_partition(
+            profile, microbatches, [where], searched, way=way, objective=objective
+        )
+        if other.best is not None:
+            assert found.best.cost <= other.best.cost * (1 + 1e-9)
+            assert other.bound <= min(optima) * (1 + 1e-9)
+
+
+def test_two_searches_with_one_seed_are_one() -> None:
+    profile = layered_example()
+
+    def search(problem: Problem, name: str, share: float) -> Schedule:
+        return optimize(problem, solver="heuristic", work_limit=0.4 * share)
+
+    first, second = (
+        best_partition(profile, 4, [Placement.v(2), Placement.linear(2)], search) for _ in range(2)
+    )
+    assert first.best is not None
+    assert second.best is not None
+    assert first.best.cut == second.best.cut
+    assert first.best.problem == second.best.problem
+    assert first.best.schedule is not None
+    assert second.best.schedule is not None
+    for a, b in zip(first.best.schedule.order, second.best.schedule.order, strict=True):
+        assert a.tolist() == b.tolist()
+    assert first.bound == second.bound
+
+
+def test_told_to_stop_it_has_a_schedule() -> None:
+    calls = []
+
+    def search(problem: Problem, name: str, share: float) -> Schedule:
+        calls.append(share)
+        return optimize(problem, solver="heuristic", work_limit=1.0)
+
+    found = best_partition(
+        layered_example(), 4, [Placement.linear(2)], search, should_stop=lambda: True
+    )
+    assert found.best is not None
+    assert found.best.schedule is not None
+    assert cost_of(found.best.schedule) >= found.bound
+    assert len(calls) == 1
+    assert calls[0] <= 1e-3
+
+
+def layered_example() -> LayeredProfile:
+    from pipeloom.ir.profile import Profile
+    from tests.layered_profiles import model
+
+    return replace(model(6, Profile((), 2, 0.1, memory_limit=(6.0, 6.0))))
