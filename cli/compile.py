@@ -27,6 +27,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="ranks step before the norm of all gradients is known (clipping, loss scaling), and again "
         "where it then says otherwise, instead of waiting for each other",
     )
+    parser.add_argument(
+        "--data-parallel",
+        action="store_true",
+        help="for several replicas of the pipeline: each stage's gradient is averaged over them, from "
+        "its last weight gradient on",
+    )
     add_output(parser, "program")
     example(
         parser,
@@ -43,7 +49,12 @@ def run(args: argparse.Namespace) -> int:
     check_output(args)
     schedule = load_schedule(args.schedule)
     try:
-        program = compile_schedule(schedule, tied=args.tied, post_validation=args.post_validation)
+        program = compile_schedule(
+            schedule,
+            tied=args.tied,
+            data_parallel=args.data_parallel,
+            post_validation=args.post_validation,
+        )
     except InputError as error:
         raise InputError(*(f"{named(args.schedule)}: {line}" for line in error.errors)) from None
     lengths = [len(instructions) for instructions in program.instructions]

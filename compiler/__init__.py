@@ -13,6 +13,7 @@ from typing import TypeAlias
 from pipeloom.ir.program import Program
 from pipeloom.ir.schedule import Schedule
 
+from .passes.average import average_gradients
 from .passes.buffers import share_buffers
 from .passes.compute import compute
 from .passes.drain import drain_sends
@@ -26,11 +27,12 @@ from .passes.step import step_stages
 Pass: TypeAlias = Callable[[Program], Program]
 
 
-def passes(tied: Groups = (), slack: int = 1) -> tuple[Pass, ...]:
+def passes(tied: Groups = (), slack: int = 1, data_parallel: bool = False) -> tuple[Pass, ...]:
     """What makes a whole program of bare computes, in order."""
     return (
         PlaceMessages(slack),
         ReduceGradients(tied),
+        *((average_gradients,) if data_parallel else ()),
         step_stages,
         drain_sends,
         free_received,
@@ -39,18 +41,24 @@ def passes(tied: Groups = (), slack: int = 1) -> tuple[Pass, ...]:
 
 
 def compile_schedule(
-    schedule: Schedule, *, tied: Sequence[Sequence[int]] = (), post_validation: bool = False
+    schedule: Schedule,
+    *,
+    tied: Sequence[Sequence[int]] = (),
+    data_parallel: bool = False,
+    post_validation: bool = False,
 ) -> Program:
     """The program that runs ``schedule``, proven free of deadlock; it keeps the planned times.
 
     ``tied``: groups of stages that share parameters, whose gradients are summed before the step.
+    ``data_parallel``: several replicas of the pipeline run side by side, and average gradients.
     ``post_validation``: ranks step before the norm of all gradients is known, and again where it
     then says otherwise (:mod:`.passes.relay`).
     Raises InvalidScheduleError where the schedule is incomplete or can never run, InputError
     where a tied group names stages that do not exist, or weights travel and norms are relayed.
     """
+    groups = tied_groups(tied, schedule.problem.stages)
     program = compute(schedule)
-    for lower in passes(tied_groups(tied, schedule.problem.stages)):
+    for lower in passes(groups, data_parallel=data_parallel):
         program = lower(program)
     if post_validation:
         program = relay_norms(program)

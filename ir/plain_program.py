@@ -29,7 +29,9 @@ class Line(NamedTuple):
     rank: int
     at: int
     text: str
-    verb: str  # recv, send, wait recv, wait send, free, compute, reduce, step, sums or verdict
+    verb: (
+        str  # recv, send, wait recv, wait send, free, compute, reduce, average, step, sums, verdict
+    )
     tensor: Named = Named("", 0, 0)
     peer: int = 0
     buffer: int = 0
@@ -123,6 +125,7 @@ _FORMS = {
     "free": rf"free {_NAMED}",
     "compute": r"(?P<op>[0-9]{1,9}(?:F|BW|B|W)[0-9]{1,9})",
     "reduce": r"reduce (?P<stages>[0-9]{1,9}(?: [0-9]{1,9})*)",
+    "average": r"average (?P<stages>[0-9]{1,9})",
     "step": r"step (?P<stages>[0-9]{1,9})",
     "sums": rf"relay sums{_ENDS}",
     "verdict": rf"relay verdict{_ENDS}",

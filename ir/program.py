@@ -10,6 +10,8 @@
     free x1.0                 its buffer may be used again
     reduce 0 7                sum the gradients of the parameters that these stages share
     relay sums from 0 to 2    add this rank's part of the norm to rank 0's sum, and pass it on
+    average 1                 begin to average the stage's gradient over the pipeline's replicas; does
+                              not block: its step waits
     step 1                    the optimizer's step of a stage that this rank owns
     relay verdict from 2 to 0 in the next iteration: what the sum of all says of that step
 
@@ -115,6 +117,14 @@ class Reduce:
 
 
 @dataclass(frozen=True, slots=True)
+class Average:
+    stage: int
+
+    def __str__(self) -> str:
+        return f"average {self.stage}"
+
+
+@dataclass(frozen=True, slots=True)
 class Step:
     stage: int
 
@@ -144,7 +154,7 @@ class Relay:
 
 
 Instruction: TypeAlias = (
-    Compute | Receive | Send | WaitReceive | WaitSend | Free | Reduce | Step | Relay
+    Compute | Receive | Send | WaitReceive | WaitSend | Free | Reduce | Average | Step | Relay
 )
 
 
@@ -199,6 +209,7 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Instruction]], ..
             r"reduce (?P<stages>\d+(?: \d+)*)",
             lambda m: Reduce(tuple(map(int, m["stages"].split()))),
         ),
+        (r"average (?P<stage>\d+)", lambda m: Average(int(m["stage"]))),
         (r"step (?P<stage>\d+)", lambda m: Step(int(m["stage"]))),
         (
             r"relay (?P<kind>sums|verdict)(?: from (?P<source>\d+))?(?: to (?P<target>\d+))?",

@@ -50,7 +50,7 @@ class _Replay:
     arrived: set[Named] = field(default_factory=set)  # receives waited for
     sent: set[Named] = field(default_factory=set)  # sends posted
     left: set[Named] = field(default_factory=set)  # sends waited for
-    closed: dict[int, Line] = field(default_factory=dict)  # stages reduced or stepped
+    closed: dict[int, Line] = field(default_factory=dict)  # stages reduced, averaged or stepped
 
     def violations(self) -> Iterator[str]:
         checks = {
@@ -61,6 +61,7 @@ class _Replay:
             "free": self._free,
             "compute": self._compute,
             "reduce": self._close,
+            "average": self._close,
             "step": self._close,
         }
         relays = ("sums", "verdict")  # see verify_relays
@@ -194,13 +195,13 @@ class _Replay:
         return "not waited for" if tensor not in self.arrived else "freed or overwritten"
 
     def _close(self, line: Line) -> Iterator[str]:
-        """After ``reduce`` and ``step`` nothing adds to a stage's gradient any more."""
+        """From ``reduce`` on, then ``average``, then ``step`` nothing adds to a stage's gradient."""
         mine = [s for s in line.stages if self.rank in self.facts.owners.get(s, ())]
         if not mine:
             yield "no stage of it is owned by this rank"
         for stage in mine:
             earlier = self.closed.get(stage)
-            if earlier and earlier.verb == "step":
+            if earlier and _FOLLOWING[earlier.verb] > _FOLLOWING[line.verb]:
                 yield f"comes after {earlier.text}"
             if line.verb == "step":
                 yield from self._still_leaving(stage)
@@ -252,6 +253,9 @@ class _Replay:
                 yield f"{adds[-1]}: its gradient never leaves for rank {owners[0]}, which steps stage {stage}"
 
 
+_FOLLOWING = {"reduce": 0, "average": 1, "step": 2}
+
+
 def _adds_to(text: str, stage: int) -> bool:
     kind, s, _ = _op(text)
     return kind in ("W", "BW") and s == stage
@@ -272,14 +276,16 @@ def _makers(tensor: Named) -> tuple[_Op, ...]:
 
 def _updates(facts: ProgramFacts) -> Iterator[str]:
     """Each stage is stepped once by its owner, or by all that have a replica of it and sum its
-    gradients; each reduction is joined once by all it concerns."""
+    gradients, and averaged by each or by none; each reduction is joined once by all it concerns."""
     lines = [line for row in facts.lines for line in row]
-    steps = Counter((line.stages[0], line.rank) for line in lines if line.verb == "step")
-    for stage, ranks in sorted(facts.owners.items()):
-        for rank in ranks:
-            if steps[stage, rank] != 1:
-                times = steps[stage, rank]
-                yield f"step {stage} runs {times} times, expected once, on rank {rank}"
+    verbs = [v for v in ("average", "step") if v == "step" or any(n.verb == v for n in lines)]
+    for verb in verbs:
+        runs = Counter((line.stages[0], line.rank) for line in lines if line.verb == verb)
+        for stage, ranks in sorted(facts.owners.items()):
+            for rank in ranks:
+                if runs[stage, rank] != 1:
+                    times = runs[stage, rank]
+                    yield f"{verb} {stage} runs {times} times, expected once, on rank {rank}"
     joined = Counter((line.stages, line.rank) for line in lines if line.verb == "reduce")
     replicated = {(stage,) for stage, ranks in facts.owners.items() if len(ranks) > 1}
     for group in sorted({stages for stages, _ in joined} | replicated):

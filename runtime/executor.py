@@ -56,7 +56,7 @@ class Executor:
     """Runs one rank of a program.
 
     ``runners`` and ``cells`` are those of the (stage, microbatch) pairs of this rank;
-    ``carriers`` knows the tensors of each kind; ``reduce`` and ``step`` make the calls for the
+    ``carriers`` knows the tensors of each kind; ``reduce``, ``average`` and ``step`` make the calls for the
     instructions of that name; ``judge`` and ``validate`` are those of the relays of sums and verdict,
     ``rewind`` comes before ops are run again (:class:`~pipeloom.runtime.head.Head`). ``pace``
     stretches each op to its time in the program's profile.
@@ -73,6 +73,7 @@ class Executor:
         memory: Memory,
         device: torch.device,
         reduce: Callable[[tuple[int, ...]], Call],
+        average: Callable[[int], Call],
         step: Callable[[int], Call],
         judge: Call,
         validate: Callable[[], bool],
@@ -84,8 +85,8 @@ class Executor:
         self._transport = transport
         self._memory = memory
         self._cells, self._runners, self._carriers = cells, runners, carriers
-        self._reduce, self._step, self._judge = reduce, step, judge
-        self._validate, self._rewind = validate, rewind
+        self._reduce, self._average, self._step = reduce, average, step
+        self._judge, self._validate, self._rewind = judge, validate, rewind
         self._row = program.instructions[transport.rank]
         self._buffers = [
             torch.empty(spec.shape, dtype=spec.dtype, device=device)
@@ -158,6 +159,9 @@ class Executor:
     def _reducing(self, reduce: ir.Reduce) -> Sequence[Call]:
         return [self._reduce(reduce.stages)]
 
+    def _averaging(self, average: ir.Average) -> Sequence[Call]:
+        return [self._average(average.stage)]
+
     def _stepping(self, step: ir.Step) -> Sequence[Call]:
         return [self._step(step.stage)]
 
@@ -226,6 +230,7 @@ _MAKERS: dict[type, Callable[[Executor, Any], Sequence[Call]]] = {
     ir.WaitSend: Executor._wait_send,
     ir.Free: Executor._freeing,
     ir.Reduce: Executor._reducing,
+    ir.Average: Executor._averaging,
     ir.Step: Executor._stepping,
     ir.Relay: Executor._relaying,
 }

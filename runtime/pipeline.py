@@ -21,6 +21,7 @@ from pipeloom.ir.travel import holders, stepping
 from pipeloom.ir.verify_program import verify_program
 
 from .agreement import check_agreement
+from .averaging import Averaging
 from .batches import Batch, merge, split
 from .carriers import Activations, Carrier
 from .clock import Call
@@ -81,6 +82,9 @@ class Pipeline:
             they step ahead, and again where that was wrong. False: they wait all the same.
         group: the process group whose ranks are the program's; by default all processes. Where
             pipelines run side by side, all processes make theirs at the same time.
+        data_group: the process group of those that have this rank in the replicas of the pipeline
+            (``mesh["dp"].get_group()`` where ``group`` is ``mesh["pp"].get_group()``), over which a
+            program compiled with ``data_parallel`` averages gradients. All start as the first.
         device: where received tensors live; by default where the parameters do.
         timeout: seconds that a message or a reduction may take.
         memory: count live activation bytes (see :class:`~pipeloom.runtime.memory.Ledger`).
@@ -108,6 +112,7 @@ class Pipeline:
         loss_scale: LossScale | None = None,
         post_validation: bool = True,
         group: dist.ProcessGroup | None = None,
+        data_group: dist.ProcessGroup | None = None,
         device: torch.device | str | None = None,
         timeout: float = 300.0,
         memory: bool = True,
@@ -162,6 +167,7 @@ class Pipeline:
         self._shared = SharedParameters(
             tied, self._holders, self.store, self._transport, reduce_dtype or param_dtype
         )
+        self._averaging = self._averaged(data_group, reduce_dtype or param_dtype)
         self._memory = Ledger() if memory else NoLedger()
         self.optimizers = {} if optimizer is None else _optimizers(self.modules, optimizer)
         self._seed = torch.tensor(1.0 / self.microbatches, dtype=torch.float64, device=self.device)
@@ -190,6 +196,7 @@ class Pipeline:
         loss_scale: LossScale | None = None,
         post_validation: bool = True,
         group: dist.ProcessGroup | None = None,
+        data_group: dist.ProcessGroup | None = None,
         device: torch.device | str | None = None,
         timeout: float = 300.0,
         memory: bool = True,
@@ -210,6 +217,7 @@ class Pipeline:
             loss_scale=loss_scale,
             post_validation=post_validation,
             group=group,
+            data_group=data_group,
             device=device,
             timeout=timeout,
             memory=memory,
@@ -405,8 +413,9 @@ class Pipeline:
             memory=self._memory,
             device=self.device,
             reduce=self._shared.reduction,
+            average=self._beginning,
             step=self._stepping,
-            judge=self._update.judge,
+            judge=self._judge,
             validate=self._validate,
             rewind=self._again,
             pace=self._pace,
@@ -482,7 +491,7 @@ class Pipeline:
             return step
 
         def judge_and_step() -> None:
-            self._update.judge()
+            self._judge()
             step()
 
         return judge_and_step
@@ -508,6 +517,34 @@ class Pipeline:
         inputs, target = self._batch
         self._fill(inputs, target)
         self.store.begin()
+
+    def _judge(self) -> None:
+        """What all gradients come to, once they are averaged over the replicas."""
+        if self._averaging is not None:
+            self._averaging.finish()
+        self._update.judge()
+
+    def _averaged(
+        self, group: dist.ProcessGroup | None, dtype: torch.dtype | None
+    ) -> Averaging | None:
+        row = self.program.instructions[self.rank]
+        stages = [i.stage for i in row if isinstance(i, ir.Average)]
+        if group is None:
+            if stages:
+                raise InputError(
+                    "data_group: expected a process group: the program averages, got None"
+                )
+            return None
+        if self.modules and not stages:
+            raise InputError(
+                "program: expected one compiled with data_parallel, as data_group is given"
+            )
+        return Averaging({s: self.modules[s] for s in stages}, group, dtype)
+
+    def _beginning(self, stage: int) -> Callable[[], None]:
+        """The call of an ``average``."""
+        assert self._averaging is not None
+        return partial(self._averaging.begin, stage)
 
     def _collect(self, losses: list[Tensor] | None) -> Tensor | None:
         last = [cell for (s, _), cell in self._cells.items() if s == self.num_stages - 1]

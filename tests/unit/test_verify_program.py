@@ -172,6 +172,14 @@ def test_a_valid_program_has_no_violations() -> None:
         ([(0, "    step 0", "reduce 0 1\nstep 0")], "reduce 0 1 runs 0 times on rank 1"),
         ([(0, "    step 0", "step 0\nreduce 0 1"), (1, "    step 1", "reduce 0 1\nstep 1")],
          "(reduce 0 1): comes after step 0"),
+        # averages over replicas
+        ([(0, "    step 0", "average 0\nstep 0")], "average 1 runs 0 times, expected once, on rank 1"),
+        ([(0, "    step 0", "step 0\naverage 0"), (1, "    step 1", "average 1\nstep 1")],
+         "(average 0): comes after step 0"),
+        ([(0, "    step 0", "average 0\nreduce 0 1\nstep 0"), (1, "    step 1", "reduce 0 1\naverage 1\nstep 1")],
+         "(reduce 0 1): comes after average 0"),
+        ([(0, "0W1\n", "average 0\n0W1\n"), (1, "    step 1", "average 1\nstep 1")],
+         "(average 0): comes before 0W1"),
     ],
 )  # fmt: skip
 def test_each_breach_is_named(edits: list[tuple[int, str, str]], expected: str) -> None:
@@ -187,6 +195,11 @@ def test_a_buffer_is_for_one_kind_and_stage() -> None:
 
 def test_reductions_joined_by_all_are_valid() -> None:
     edits = [(r, f"    step {r}", f"reduce 0 1\nstep {r}") for r in (0, 1)]
+    assert verify_program(two_stages(*edits)) == []
+
+
+def test_averages_between_reductions_and_steps_are_valid() -> None:
+    edits = [(r, f"    step {r}", f"reduce 0 1\naverage {r}\nstep {r}") for r in (0, 1)]
     assert verify_program(two_stages(*edits)) == []
 
 
