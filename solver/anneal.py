@@ -1,6 +1,7 @@
 """The kernel of the local search: simulated annealing on the orders of all ranks.
 
-A move takes one op of one rank and puts it a few places earlier or later. Half of the moves are made
+A move takes one op of one rank, or some that follow each other, and puts it a few places earlier or
+later. Half of the moves are made
 where the cost is decided: on the longest path to the end of the rank that spans most, ops leave what a
 rank runs there without a pause, to before its first op or behind its last, as neighbourhoods for job
 shops do (Nowicki and Smutnicki, 1996). Ops of the same kind and
@@ -29,6 +30,8 @@ from pipeloom.ir.simulate import run_kernel
 
 EDGES = 0.5
 """How many of the moves are made on the longest path."""
+LONGEST, MORE = 4, 0.3
+"""How many ops that follow each other a move takes at most, and how often it takes one more."""
 _F, _B, _W, _BW = int(OpKind.F), int(OpKind.B), int(OpKind.W), int(OpKind.BW)
 
 
@@ -201,7 +204,7 @@ def anneal_kernel(  # noqa: PLR0917
     peak, position = np.empty(ranks), np.empty(ranks, dtype=np.int64)
     f_end, b_end = np.empty(owner.shape), np.empty(owner.shape)
     done = np.zeros(owner.shape, dtype=np.int8)
-    saved = np.empty(reach + 1, dtype=np.int64)
+    saved = np.empty(reach + LONGEST, dtype=np.int64)
     cooling = (cold / hot) ** (1.0 / max(moves, 1))
     temperature = hot
     current = np.inf
@@ -227,13 +230,20 @@ def anneal_kernel(  # noqa: PLR0917
                 source = first + int(random(state) * length)
                 distance = 1 + int(reach * random(state) ** 3)
                 target = source + distance if random(state) < 0.5 else source - distance
-            if target < first or target >= first + length:
+            together = 1
+            while together < LONGEST and random(state) < MORE:
+                together += 1
+            low, high = min(source, target), max(source + together - 1, target)
+            if low < first or high >= first + length:
                 continue
             if order[source] & CLASS_MASK == order[target] & CLASS_MASK:
                 continue
-            low, high = min(source, target), max(source, target)
             saved[: high - low + 1] = order[low : high + 1]
-            _shift(order, source, target)
+            for k in range(together):
+                if target > source:
+                    _shift(order, source, high)
+                else:
+                    _shift(order, source + k, target + k)
             if not _keeps_rules(order, first, low, high, m_b, m_w, limit[rank], done):
                 order[low : high + 1] = saved[: high - low + 1]
                 continue
@@ -241,16 +251,19 @@ def anneal_kernel(  # noqa: PLR0917
             order, offsets, durations, owner, into_f, into_b, m_b, m_w,
             start, end, peak, f_end, b_end, position,
         )  # fmt: skip
-        cost, value, longest = np.inf, np.inf, 0
+        cost, value, longest, latest = np.inf, np.inf, 0, 0
         if runs:
             span, total, last, opens = 0.0, 0.0, 0.0, np.inf
             for r in range(ranks):
                 if offsets[r + 1] > offsets[r]:
                     begins, ends = start[offsets[r]], end[offsets[r + 1] - 1]
                     total += ends - begins
-                    last, opens = max(last, ends), min(opens, begins)
+                    opens = min(opens, begins)
+                    if ends > last:
+                        last, latest = ends, r
                     if ends - begins > span:
                         span, longest = ends - begins, r
+            longest = latest if makespan else longest
             cost = last - opens if makespan else span
             # what ranks span beyond the longest tells apart the many orders of equal cost
             value = cost + 0.1 * total / ranks

@@ -230,6 +230,11 @@ class ListScheduler:
             self._pool = sorted([*self._pool, (cost, setting)], key=lambda kept: kept[0])[:FRESH]
         self._near = bool(self._pool) and self._pool[0][0] <= best.cost * NEAR
 
+    def first(self, best: Incumbent) -> None:
+        """Offers what the best of some settings at random makes."""
+        if np.isfinite(self._cost(self._draw(best))):
+            best.offer(_rows(self._order, self._offsets), "search")
+
     def _pooled(self) -> DispatchSetting:
         return self._pool[int(self._rng.integers(len(self._pool)))][1].copy()
 

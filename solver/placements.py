@@ -30,7 +30,7 @@ class Search(Protocol):
 Searcher: TypeAlias = Callable[[Problem, str], Search]
 """The optimizer, given a problem and the name of its placement."""
 
-EXPLORING = 1 / 2
+EXPLORING = 0.4
 """Of the time, what is for finding out which placement is worth the rest."""
 CUTS = (1, 2, 3, 4)
 """Stages a rank into which a profile of one stage a rank is cut."""
@@ -87,8 +87,8 @@ def best_placement(
     rank's stages leave of ``device_memory``. A placement whose bound is no lower than the best cost found is left out.
 
     Without a limit of ``seconds`` each search runs to its own end, so that none by itself finds less.
-    Within one, all placements get their first schedules; those with the better half of the costs go
-    on, again and again, until one is left, which has the rest of the time.
+    Within one, all placements get their first schedules; the more promising half goes on, again and
+    again, until one is left, which has the rest of the time.
     """
     race = _Race(seconds, should_stop)
     for placed, placement in placements(profile):
@@ -111,12 +111,21 @@ class _Runner:
     problem: Problem
     search: Search | None = None
     schedule: Schedule | None = None
+    fell: float = 1.0
 
     @property
     def cost(self) -> float:
         return math.inf if self.schedule is None else cost_of(self.schedule)
 
+    @property
+    def promise(self) -> float:
+        """Where the cost would be if it went on falling: of what is above the bound, half is hoped for at most."""
+        return self.bound + (self.cost - self.bound) * max(self.fell, 0.5)
+
     def take(self, schedule: Schedule) -> None:
+        """Notes as well to what share the cost fell, of what was above the bound."""
+        above = self.cost - self.bound
+        self.fell = (cost_of(schedule) - self.bound) / above if 0.0 < above < math.inf else 1.0
         self.schedule = schedule
         known = schedule.report.lower_bound if schedule.report else None
         self.bound = max(self.bound, known or 0.0)
@@ -164,7 +173,7 @@ class _Race:
                 runner.take(runner.search.begin(self.left))
         if self.left < math.inf:
             self._halve()
-        for runner in self._going_on():
+        for runner in sorted(self._going_on(), key=lambda r: r.cost):
             if self._may_win(runner):
                 self._advance(runner, self.left)
 
@@ -184,9 +193,9 @@ class _Race:
             runner.take(runner.search.run(seconds))
 
     def _going_on(self) -> list[_Runner]:
-        """Those that have begun and may still win, the cheapest first."""
+        """Those that have begun and may still win, the most promising first."""
         begun = [r for r in self._runners if r.search is not None and self._may_win(r)]
-        return sorted(begun, key=lambda runner: runner.cost)
+        return sorted(begun, key=lambda runner: runner.promise)
 
     def _may_win(self, runner: _Runner) -> bool:
         done = runner.search is not None and runner.search.done

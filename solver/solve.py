@@ -246,6 +246,8 @@ def start(best: Incumbent, seed: int) -> Search:
     if chain is None:
         bound(best)
         build_families(best)
+        if not best.over():
+            ListScheduler(best.problem, np.random.default_rng(seed)).first(best)
         return Search(best, None, seed)
     for order in warm_starts(best.problem, chain):
         best.offer(order, "warm-start")
