@@ -29,23 +29,26 @@ from ..frontier.unequal import (
     slow_link,
     times,
 )
+from ..table8.optimized import SHARES as SWEEP
+from ..table8.rows import Row, load_rows
 
 SHARES = (0.5, 0.75, 1.0, 1.5, 2.0)
-"""Memory limits, as multiples of P x M_B of the largest stage."""
+"""Memory limits, as multiples of P x M_B: of what P microbatches hold on a rank, were all stages as the largest."""
 TOLERANCE = 5e-4
 """By how much auto may be above the best single placement where both are cut off by the clock."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """``profile`` has one stage a rank, which placements of several cut."""
+    """``profile`` has one stage a rank, which placements of several cut, or several."""
 
     name: str
     profile: Profile
     microbatches: int
+    shares: tuple[float, ...] = SHARES
 
     def limit(self, share: float) -> float:
-        return share * self.profile.ranks * max(stage.m_b for stage in self.profile.stages)
+        return share * self.profile.num_stages * max(stage.m_b for stage in self.profile.stages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +71,18 @@ def _case(name: str, kind: Kind, ranks: int, seed: int) -> Case:
     return Case(name, Profile(stages, ranks, t_comm), 3 * ranks)
 
 
+def _table8(row: Row) -> Case:
+    """The row of table 8 whose sweep is recorded there: two chunks a rank."""
+    profile = Profile((row.chunk,) * 2 * row.ranks, row.ranks, row.t_comm)
+    return Case(row.model, profile, row.microbatches, SWEEP)
+
+
 CASES = (
     Case("equal", Profile((StageProfile(T_F, T_B, T_W, M_B, M_W),) * 8, 8, T_COMM), 24),
     _case("times +-20 %", times, 5, 1),
     _case("heavy ends", heavy_ends, 4, 2),
     _case("slow link", slow_link, 6, 3),
+    _table8(load_rows()[0]),
 )
 
 
@@ -123,12 +133,12 @@ def above(cell: dict[str, Any], budget: Budget) -> bool:
 
 
 def table(cells: list[dict[str, Any]]) -> list[str]:
-    """A Markdown table: costs relative to the bound on all placements."""
+    """A Markdown table: costs over the bound on all placements, "-" where one does not fit."""
     names = list(dict.fromkeys(name for cell in cells for name in cell["alone"]))
     lines = [f"| stages | P | M | memory / P M_B | {' | '.join(names)} | auto | its choice |"]
     lines.append("| --- " * (6 + len(names)) + "|")
     for cell in cells:
-        costs = [_ratio(cell["alone"][name], cell["bound"]) for name in names]
+        costs = [_ratio(cell["alone"].get(name), cell["bound"]) for name in names]
         lines.append(
             f"| {cell['case']} | {cell['ranks']} | {cell['microbatches']} | {cell['share']:g} "
             f"| {' | '.join(costs)} | {_ratio(cell['auto'], cell['bound'])} | {cell['choice']} |"
