@@ -238,6 +238,8 @@ _MAKERS: dict[type, Callable[[Executor, Any], Sequence[Call]]] = {
 
 def _peer(row: Sequence[ir.Instruction], instruction: ir.Instruction) -> int | None:
     """The rank at the other end of a message, also where only its wait is known."""
+    if isinstance(instruction, ir.Relay):
+        return instruction.source
     if not isinstance(instruction, ir.Send | ir.WaitSend | ir.Receive | ir.WaitReceive):
         return None
     sends = isinstance(instruction, ir.Send | ir.WaitSend)

@@ -27,7 +27,7 @@ from .carriers import Activations, Carrier
 from .clock import Call
 from .compute import Cell, Loss, StageRunner
 from .deferral import WeightQueue
-from .errors import ShapeError
+from .errors import ExecutionError, ShapeError
 from .executor import Executor
 from .loss_scale import LossScale
 from .memory import Ledger, NoLedger, device_peak
@@ -276,7 +276,13 @@ class Pipeline:
         ``state_dict`` of a stage or an optimizer is made, which all ranks then do.
         """
         if self._update.pending:
-            self._update.validate()
+            try:
+                self._update.validate()
+            except Exception as error:
+                raise ExecutionError(
+                    f"rank {self.rank}: finish, which all ranks call after the same step, waits for the "
+                    f"verdict on it: {type(error).__name__}: {error}"
+                ) from error
         self.synchronize()
 
     def synchronize(self) -> None:

@@ -18,6 +18,7 @@ from pipeloom.ir.program import (
     Program,
     Receive,
     Reduce,
+    Relay,
     Send,
     Step,
     Tensor,
@@ -71,6 +72,9 @@ class Machine:
                 for r, row in enumerate(self.program.instructions)
                 if item in row
             )
+        if isinstance(item, Relay) and item.source is not None:
+            done = self.program.instructions[item.source][: self.at[item.source]]
+            return any(isinstance(i, Relay) and i.kind is item.kind for i in done)
         return True
 
     def do(self, rank: int, item: Instruction) -> None:

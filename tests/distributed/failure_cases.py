@@ -266,3 +266,31 @@ def alone(microbatches: int = 4) -> Program:
     text = "0F{0} 1F{0} 1B{0} 0B{0} 1W{0} 0W{0}"
     order = " ".join(text.format(j) for j in range(microbatches))
     return compile_schedule(timed(Schedule.of(problem, [parse_order(order)], "custom")))
+
+
+def gives_no_verdict() -> None:
+    """Rank 1 hangs in its first step, when rank 0 is at its next forwards."""
+    running = stepping_ahead()
+    if dist.get_rank() == 1:
+        running.optimizers[1].register_step_pre_hook(lambda *_: time.sleep(60))
+    for _ in range(2):
+        step(running)
+
+
+def asks_for_a_state_alone() -> None:
+    running = stepping_ahead()
+    step(running)
+    if dist.get_rank() == 0:
+        running.modules[0].state_dict()
+    time.sleep(60)
+
+
+def stepping_ahead() -> Pipeline:
+    return Pipeline(
+        compile_schedule(schedule("1f1b", 2, 4), post_validation=True),
+        [nn.Linear(4, 4), nn.Linear(4, 4)],
+        loss=squared,
+        optimizer=partial(torch.optim.SGD, lr=0.1),
+        clip_grad_norm=1.0,
+        timeout=2.0,
+    )

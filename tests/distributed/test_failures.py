@@ -70,6 +70,17 @@ from tests.distributed.failure_cases import program, squared
             r"^rank 1: .*'wait recv x1\.1', peer rank 0: TimeoutError: Timed out waiting 2000ms",
         ),
         (
+            failure_cases.gives_no_verdict,
+            0,
+            r"^rank 0: .*'relay verdict from 1', peer rank 1: TimeoutError: Timed out waiting 2000ms",
+        ),
+        (
+            failure_cases.asks_for_a_state_alone,
+            0,
+            r"^rank 0: finish, which all ranks call after the same step, waits for the verdict on it: "
+            r"TimeoutError: Timed out waiting 2000ms",
+        ),
+        (
             failure_cases.drops_its_connections,
             1,
             r"^rank 1: .*, peer rank 0: (ConnectionError: connection closed|BrokenPipeError)",

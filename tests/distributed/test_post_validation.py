@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import cache
+from pathlib import Path
 
 import pytest
 import torch
@@ -16,7 +17,15 @@ from pipeloom.ir.program import Program
 from pipeloom.runtime.launch import launch
 from pipeloom.runtime.model import ModelSource
 from pipeloom.solver.families import build_family
-from tests.distributed.validation_cases import Case, Event, Job, NoisyTransformer, Run, compare
+from tests.distributed.validation_cases import (
+    Case,
+    Event,
+    Job,
+    NoisyTransformer,
+    Run,
+    compare,
+    run_ahead,
+)
 
 RANKS, MICROBATCHES, STEPS = 4, 4, 12
 LARGE = 1e5
@@ -58,7 +67,7 @@ def job(case: Case, source: ModelSource, steps: int, microbatches: int, *, tied:
 
 def runs(jobs: Sequence[Job]) -> dict[Case, list[tuple[Run, Run]]]:
     """Of each case, rank by rank: ahead of the norm, and after it."""
-    found = launch(compare, RANKS, (jobs,), timeout=1500, message_timeout=60)
+    found = launch(compare, RANKS, (jobs,), timeout=3600, message_timeout=60)
     return {job.case: [found[rank][i] for rank in range(RANKS)] for i, job in enumerate(jobs)}
 
 
@@ -113,10 +122,18 @@ def test_what_is_not_finite_changes_nothing_and_lowers_the_scale(case: Case) -> 
         assert math.log2(grown).is_integer()
 
 
+def test_the_first_rank_goes_on_before_the_last_one_has_a_norm(tmp_path: Path) -> None:
+    plan = program("zb-h1", MICROBATCHES, ahead=True, tied=False)
+    finished = launch(run_ahead, RANKS, (plan, str(tmp_path / "mark")), timeout=120)
+    assert all(finished.values())
+
+
 @pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_the_demo_model_for_a_hundred_steps() -> None:
-    chosen = demo(GPT(), 100, 8)
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("source", [small(), GPT(context=32, microbatch=1)], ids=["small", "whole"])
+def test_the_demo_model_for_a_hundred_steps(source: GPT) -> None:
+    """The whole one has the demo's ten million parameters, on shorter sequences."""
+    chosen = demo(source, 100, 4)
     rows = runs([chosen])[chosen.case]
     check_equal(rows)
     assert all(ahead.undone for ahead, _ in rows[:-1])
