@@ -67,10 +67,11 @@ def _head(row: list[Line]) -> list[Line]:
 def _sums_before_steps(row: list[Line]) -> Iterator[str]:
     at = {
         verb: [line.at for line in row if line.verb == verb]
-        for verb in ("sums", "step", "compute", "reduce")
+        for verb in ("sums", "step", "compute", "reduce", "average")
     }
+    gradients = at["compute"] + at["reduce"] + at["average"]
     for line in row:
         if line.verb == "sums" and min(at["step"], default=line.at) < line.at:
             yield f"{line}: comes after a step"
-        if line.verb == "sums" and max(at["compute"] + at["reduce"], default=-1) > line.at:
+        if line.verb == "sums" and max(gradients, default=-1) > line.at:
             yield f"{line}: comes before all gradients are there"
