@@ -16,6 +16,7 @@ from .errors import ShapeError
 from .memory import Memory
 from .shapes import Spec
 
+SMALL = 1 << 16  # bytes
 Loss = Callable[[Tensor, Tensor], Tensor]
 Using = Callable[[OpKind], AbstractContextManager[object]]
 
@@ -40,7 +41,7 @@ class Cell:
 
     def clear(self) -> None:
         self.inputs: tuple[Tensor, ...] = ()
-        self.edge: GradientEdge | None = None
+        self.edge: GradientEdge | Tensor | None = None
         self.dy: Tensor | None = None
         self.dx: Tensor | None = None
         self.output: Tensor | None = None
@@ -127,7 +128,8 @@ class StageRunner:
                 f"stage {self.stage}: its output is {Spec.of(output)}, was {spec} in the first "
                 "step; all microbatches must have one shape"
             )
-        cell.edge = gradient_edge(output)
+        # what is small stays until B: cheaper than to hold its graph without it
+        cell.edge = output if output.nbytes <= SMALL else gradient_edge(output)
         cell.output = output.detach()
         if self.stage > 0 and output.data_ptr() == cell.inputs[0].data_ptr():
             cell.output = cell.output.clone()  # its buffer is freed before this message has left
@@ -139,7 +141,7 @@ class StageRunner:
         seed = self._seeds.get(loss.dtype)
         if seed is None:
             seed = self._seeds[loss.dtype] = self._seed.to(loss.dtype)
-        cell.edge, cell.dy = gradient_edge(loss), seed
+        cell.edge, cell.dy = loss, seed
         cell.loss, cell.target = loss.detach(), None
         if self.keep_outputs:
             cell.output = output.detach()

@@ -106,7 +106,7 @@ class Deferral(TorchFunctionMode):
         )
 
 
-def run_backward(root: GradientEdge, gradient: Tensor) -> None:
+def run_backward(root: GradientEdge | Tensor, gradient: Tensor) -> None:
     """The backward pass from ``root``, with the torch function modes that are active.
 
     What ``torch.autograd.backward`` runs in the end, without its checks (the engine makes its own).

@@ -29,27 +29,7 @@ from .compute import Cell, StageRunner
 from .errors import ExecutionError
 from .head import Head, stale
 from .memory import Memory, Turns
-from .transport import Handle, Transport
-
-
-class Message:
-    """One message's place between its post and its wait."""
-
-    __slots__ = ("_handle",)
-
-    def __init__(self) -> None:
-        self._handle: Handle | None = None
-
-    def send(self, transport: Transport, take: Callable[[], Tensor], peer: int) -> None:
-        self._handle = transport.send(take(), peer)
-
-    def recv(self, transport: Transport, buffer: Tensor, peer: int) -> None:
-        self._handle = transport.recv(buffer, peer)
-
-    def wait(self) -> None:
-        assert self._handle is not None
-        self._handle.wait()
-        self._handle = None
+from .transport import Message, Transport
 
 
 class Executor:
@@ -98,21 +78,23 @@ class Executor:
         self.ops: list[Op] = [i.op for i in self._row if isinstance(i, ir.Compute)]
         self.clock: Clock = make_clock(2 * len(self.ops), device)
         self._marks = 0
-        self._messages: dict[tuple[type, ir.Tensor], Message] = {}
+        self._messages = transport.messages()
+        self._under_way: dict[tuple[type, ir.Tensor], Message] = {}
         self._received: dict[ir.Tensor, Tensor] = {}
-        self._posts: dict[ir.Tensor, tuple[Call, Message]] = {}
+        self._receives: dict[ir.Tensor, Message] = {}
         self._head: Head | None = None
         prepared = [self._prepare(instruction) for instruction in self._row]
         self._calls = [call for calls in prepared for call in calls]
         self._positions = [at for at, calls in enumerate(prepared) for _ in calls]
         if self._head is not None:
             self._head.calls = self._calls[: self._calls.index(self._head)]
-            self._head.stale = [self._posts[t] for t in stale(program, transport.rank)]
+            self._head.stale = [self._receives[t] for t in stale(program, transport.rank)]
 
     def run(self) -> None:
         """One step. Raises ExecutionError naming the instruction that failed."""
         index = 0
         self.clock.start()
+        self._messages.begin()
         try:
             for index, call in enumerate(self._calls):  # noqa: B007
                 call()
@@ -124,37 +106,34 @@ class Executor:
 
     def _receive(self, receive: ir.Receive) -> Sequence[Call]:
         tensor = receive.tensor
-        message = self._messages[ir.WaitReceive, tensor] = Message()
         place = self._carriers[tensor.kind].fitting(tensor, self._buffers[receive.buffer])
         self._received[tensor] = place
-        post = partial(message.recv, self._transport, place, receive.source)
-        self._posts[tensor] = post, message
-        turns = self._turns(tensor, place)
-        return [post] if turns is None else [turns[0], post]
+        message = self._messages.receiving(place, receive.source)
+        self._under_way[ir.WaitReceive, tensor] = self._receives[tensor] = message
+        return _present(self._turns(tensor, place)[0], message.post)
 
     def _send(self, send: ir.Send) -> Sequence[Call]:
-        message = self._messages[ir.WaitSend, send.tensor] = Message()
         take = self._carriers[send.tensor.kind].taking(send.tensor)
-        return [partial(message.send, self._transport, take, send.target)]
+        message = self._messages.sending(take, send.target)
+        self._under_way[ir.WaitSend, send.tensor] = message
+        return _present(message.post)
 
     def _wait_receive(self, wait: ir.WaitReceive) -> Sequence[Call]:
         tensor = wait.tensor
         give = self._carriers[tensor.kind].giving(tensor, self._received[tensor])
-        return [self._messages.pop((ir.WaitReceive, tensor)).wait, give]
+        return [self._under_way.pop((ir.WaitReceive, tensor)).wait, give]
 
     def _wait_send(self, wait: ir.WaitSend) -> Sequence[Call]:
-        return [self._messages.pop((ir.WaitSend, wait.tensor)).wait]
+        return [self._under_way.pop((ir.WaitSend, wait.tensor)).wait]
 
     def _freeing(self, free: ir.Free) -> Sequence[Call]:
         place = self._received.pop(free.tensor)
-        give_back = partial(self._transport.release, place)
-        turns = self._turns(free.tensor, place)
-        return [give_back] if turns is None else [turns[1], give_back]
+        return _present(self._turns(free.tensor, place)[1], self._transport.releasing(place))
 
-    def _turns(self, tensor: ir.Tensor, place: Tensor) -> Turns | None:
+    def _turns(self, tensor: ir.Tensor, place: Tensor) -> Turns | tuple[None, None]:
         """Of activation memory: weights and their gradients are none."""
         counts = tensor.kind in (ir.TensorKind.X, ir.TensorKind.DY)
-        return self._memory.turns(place) if counts else None
+        return (self._memory.turns(place) if counts else None) or (None, None)
 
     def _reducing(self, reduce: ir.Reduce) -> Sequence[Call]:
         return [self._reduce(reduce.stages)]
@@ -169,9 +148,11 @@ class Executor:
         if relay.kind is ir.RelayKind.SUMS:
             return [self._judge]
         held = [self._turns(tensor, place) for tensor, place in self._received.items()]
-        releases = [turns[1] for turns in held if turns is not None]
-        messages = list(self._messages.values())
-        self._head = Head(self._validate, self._rewind, messages, releases)
+        releases = _present(*(release for _, release in held))
+        posted = list(self._under_way.values())
+        self._head = Head(
+            self._validate, self._rewind, posted, releases, begin=self._messages.begin
+        )
         return [self._head]
 
     def _compute(self, compute: ir.Compute) -> Sequence[Call]:
@@ -213,6 +194,10 @@ class Executor:
         place = f"op {done} of {len(self.ops)}"
         computes = isinstance(self._row[position], ir.Compute)
         return place if computes else f"before {place}, {self.ops[done]}"
+
+
+def _present(*calls: Call | None) -> list[Call]:
+    return [call for call in calls if call is not None]
 
 
 def _stretched(run: Call, seconds: float) -> None:

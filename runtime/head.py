@@ -16,47 +16,47 @@ first time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from pipeloom.ir import program as ir
 
 from .clock import Call
-
-
-class Posted(Protocol):
-    def wait(self) -> None: ...
+from .transport import Message
 
 
 class Head:
     """The call of a ``relay verdict``: ``validate`` says whether to ``rewind`` and run again.
 
     ``posted``: messages of the head that are not waited for within it; ``releases``: of the
-    buffers that the ledger counts by then. ``calls`` and ``stale`` (each receive to be forgotten, with its post) are
-    known once the whole row is prepared.
+    buffers that the ledger counts by then; ``begin``: tells the messages that the step begins.
+    ``calls`` and ``stale`` (the receives to be forgotten) are known once the whole row is prepared.
     """
 
     def __init__(
         self,
         validate: Callable[[], bool],
         rewind: Call,
-        posted: Sequence[Posted],
+        posted: Sequence[Message],
         releases: Sequence[Call],
+        *,
+        begin: Call,
     ) -> None:
         self._validate, self._rewind = validate, rewind
-        self._posted, self._releases = posted, releases
+        self._posted, self._releases, self._begin = posted, releases, begin
         self.calls: Sequence[Call] = ()
-        self.stale: Sequence[tuple[Call, Posted]] = ()
+        self.stale: Sequence[Message] = ()
 
     def __call__(self) -> None:
         if not self._validate():
             return
-        for post, _ in self.stale:
-            post()
-        for message in (*self._posted, *(message for _, message in self.stale)):
+        for message in self.stale:
+            if message.post is not None:
+                message.post()
+        for message in (*self._posted, *self.stale):
             message.wait()
         for release in self._releases:
             release()
         self._rewind()
+        self._begin()
         for call in self.calls:
             call()
 

@@ -75,6 +75,7 @@ def _ping_pong(
     peer = second if transport.rank == first else first
     ping = torch.zeros(max(1, size), dtype=torch.uint8, device=device)
     pong = torch.zeros_like(ping)
+    release = transport.releasing(pong)
     times = []
     for _ in range(WARMUP + repeats):
         _finish(device)
@@ -87,7 +88,8 @@ def _ping_pong(
         else:
             answer.wait()
             transport.send(ping, peer).wait()
-        transport.release(pong)
+        if release is not None:
+            release()
         _finish(device)
         times.append((time.perf_counter() - begin) * 1e3 / 2)
     return times[WARMUP:]

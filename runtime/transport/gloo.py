@@ -18,7 +18,7 @@ from torch import Tensor
 
 from . import Handle, Routes
 from .group import GroupTransport
-from .short import SHORT, links
+from .short import Packets, fits, links
 
 TAGS = 1 << 30
 
@@ -45,22 +45,25 @@ class GlooTransport(GroupTransport):
         self._received: dict[int, int] = defaultdict(lambda: 1)
         self._links = links(self.rank, routes.channels, self.timeout, self.gather)
 
+    def messages(self) -> Packets:
+        return Packets(self._links, self)
+
     def send(self, tensor: Tensor, peer: int) -> Handle:
-        if peer in self._links and 0 < tensor.nbytes <= SHORT:
+        if peer in self._links and fits(tensor):
             return self._links[peer].send(tensor)
         tag = self._sent[peer]
         self._sent[peer] = tag % TAGS + 1
         return GlooHandle(self.group.send([tensor], peer, tag), tensor, self.timeout)
 
     def recv(self, buffer: Tensor, peer: int) -> Handle:
-        if peer in self._links and 0 < buffer.nbytes <= SHORT:
+        if peer in self._links and fits(buffer):
             return self._links[peer].recv(buffer)
         tag = self._received[peer]
         self._received[peer] = tag % TAGS + 1
         return GlooHandle(self.group.recv([buffer], peer, tag), buffer, self.timeout)
 
-    def release(self, buffer: Tensor) -> None:
-        pass
+    def releasing(self, buffer: Tensor) -> None:
+        return None
 
     def close(self) -> None:
         for link in self._links.values():

@@ -6,6 +6,8 @@ from typing import Any, NoReturn
 
 from torch import Tensor
 
+from .message import PostedMessages
+
 
 class LocalTransport:
     """The transport of a program with one rank, without ``torch.distributed``."""
@@ -19,8 +21,11 @@ class LocalTransport:
     def recv(self, buffer: Tensor, peer: int) -> NoReturn:
         raise ValueError(f"one process has no rank {peer} to receive from")
 
-    def release(self, buffer: Tensor) -> None:
-        pass
+    def messages(self) -> PostedMessages:
+        return PostedMessages(self)
+
+    def releasing(self, buffer: Tensor) -> None:
+        return None
 
     def all_reduce(self, tensor: Tensor, ranks: tuple[int, ...]) -> None:
         pass

@@ -14,8 +14,9 @@ nothing but earlier messages of its own channel, and both directions flow at onc
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -24,6 +25,7 @@ from torch import Tensor
 from ..cuda import make_event, make_stream
 from . import Handle, Routes
 from .group import GroupTransport
+from .message import PostedMessages
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,12 @@ class NcclTransport(GroupTransport):
         with torch.cuda.stream(channel.stream):
             return NcclHandle(channel.group.recv([buffer], channel.peer, 0), buffer)
 
-    def release(self, buffer: Tensor) -> None:
-        event = self._free.setdefault(buffer.data_ptr(), make_event(timed=False))
+    def messages(self) -> PostedMessages:
+        return PostedMessages(self)
+
+    def releasing(self, buffer: Tensor) -> Callable[[], None]:
+        return partial(self._release, buffer.data_ptr(), make_event(timed=False))
+
+    def _release(self, pointer: int, event: torch.cuda.Event) -> None:
         event.record(torch.cuda.current_stream(self.device))
+        self._free[pointer] = event

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -26,6 +26,9 @@ from queue import SimpleQueue
 from typing import Any
 
 from torch import Tensor
+
+from . import Handle, Message
+from .message import PostedMessages, Posts
 
 SHORT = 1 << 16  # bytes; above it Gloo's threads pay, for they move a message while an op runs
 ROOM = 64 * SHORT  # bytes that a socket is asked to hold for its peer
@@ -109,19 +112,22 @@ class Link:
         return posted
 
     def read(self) -> None:
-        """Waits for the next packet. Raises TimeoutError, ConnectionError."""
+        """Waits for the packet of the next receive that was posted."""
         posted = self._posted[0]
-        into = _bytes(posted.buffer)
+        self.fill(_bytes(posted.buffer))
+        posted.came = True
+        self._posted.popleft()
+
+    def fill(self, memory: Any) -> None:
+        """Waits for the next packet. Raises TimeoutError, ConnectionError."""
         try:
-            size = self._connection.recv_into(into, 0, socket.MSG_TRUNC)
+            size = self._connection.recv_into(memory, 0, socket.MSG_TRUNC)
         except BlockingIOError:
             raise TimeoutError(self._timed_out("recv")) from None
         if size == 0:
             raise ConnectionError(f"connection closed by peer, rank {self._peer}")
-        if size != len(into):
-            raise ConnectionError(f"a message of {size} bytes came, expected {len(into)}")
-        posted.came = True
-        self._posted.popleft()
+        if size != len(memory):
+            raise ConnectionError(f"a message of {size} bytes came, expected {len(memory)}")
 
     def close(self) -> None:
         self._kept.put(None)
@@ -150,6 +156,90 @@ class Link:
 
     def _timed_out(self, what: str) -> str:
         return f"Timed out waiting {self._milliseconds:.0f}ms for {what} operation to complete"
+
+
+class _Arrivals:
+    """A step's packets from one peer: where each goes, and how many have come."""
+
+    __slots__ = ("came", "link", "memory")
+
+    def __init__(self, link: Link) -> None:
+        self.link, self.came = link, 0
+        self.memory: list[Any] = []
+
+    def read(self) -> None:
+        self.link.fill(self.memory[self.came])
+        self.came += 1
+
+
+class _Arrival:
+    """The packet of every step that fills one buffer; those before it are read first.
+
+    Its post is its place in that order.
+    """
+
+    __slots__ = ("_arrivals", "_buffer", "_number")
+    post = None
+
+    def __init__(self, arrivals: _Arrivals, buffer: Tensor) -> None:
+        self._arrivals, self._buffer = arrivals, buffer
+        self._number = len(arrivals.memory)
+        arrivals.memory.append(_bytes(buffer))
+
+    def wait(self) -> None:
+        arrivals = self._arrivals
+        while arrivals.came <= self._number:
+            arrivals.read()
+
+
+class _Departure:
+    """What one instruction sends in every step: a packet, unless it is too large for one."""
+
+    __slots__ = ("_handle", "_link", "_peer", "_posts", "_take")
+
+    def __init__(self, link: Link, posts: Posts, take: Callable[[], Tensor], peer: int) -> None:
+        self._link, self._posts, self._take, self._peer = link, posts, take, peer
+        self._handle: Handle = _SENT
+
+    def post(self) -> None:
+        tensor = self._take()
+        if fits(tensor):
+            self._handle = self._link.send(tensor)
+        else:
+            self._handle = self._posts.send(tensor, self._peer)
+
+    def wait(self) -> None:
+        if self._handle is not _SENT:
+            self._handle.wait()
+            self._handle = _SENT
+
+
+class Packets:
+    """A step's messages: packets where the peer has a link and they fit."""
+
+    def __init__(self, links: Mapping[int, Link], posts: Posts) -> None:
+        self._posts, self._links, self._others = posts, links, PostedMessages(posts)
+        self._arrivals = {peer: _Arrivals(link) for peer, link in links.items()}
+
+    def begin(self) -> None:
+        for arrivals in self._arrivals.values():
+            arrivals.came = 0
+
+    def sending(self, take: Callable[[], Tensor], peer: int) -> Message:
+        link = self._links.get(peer)
+        if link is None:
+            return self._others.sending(take, peer)
+        return _Departure(link, self._posts, take, peer)
+
+    def receiving(self, buffer: Tensor, peer: int) -> Message:
+        if peer in self._links and fits(buffer):
+            return _Arrival(self._arrivals[peer], buffer)
+        return self._others.receiving(buffer, peer)
+
+
+def fits(tensor: Tensor) -> bool:
+    """Whether it is sent as a packet; both ends tell by the size."""
+    return 0 < tensor.nbytes <= SHORT
 
 
 def links(
