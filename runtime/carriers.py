@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from pipeloom.ir import program as ir
 
 from .compute import Cell
-from .shapes import Spec
+from .edges import Edge, Parcel, Spec
 
 
 class Carrier(Protocol):
@@ -35,61 +36,79 @@ class Carrier(Protocol):
 
 
 class Activations:
-    """Stages' outputs (``x``, named by the stage that takes them) and their gradients (``dy``)."""
+    """Stages' outputs (``x``, named by the stage that takes them) and their gradients (``dy``).
 
-    def __init__(self, cells: Mapping[tuple[int, int], Cell], specs: list[Spec]) -> None:
+    ``edges[s][j]``: what stage s hands on of microbatch j. A buffer is bytes, enough for the
+    longest of its microbatches.
+    """
+
+    def __init__(
+        self,
+        cells: Mapping[tuple[int, int], Cell],
+        edges: Sequence[Sequence[Edge]],
+        device: torch.device,
+    ) -> None:
         self._cells = cells
-        self._specs = specs
+        self._edges = edges
+        self._device = device
 
     def spec(self, kind: ir.TensorKind, stage: int) -> Spec:
-        return self._specs[stage - 1 if kind is ir.TensorKind.X else stage]
+        count = len(self._edges[0])
+        parcels = (self._parcel(ir.Tensor(kind, stage, j)) for j in range(count))
+        return Spec((max(parcel.nbytes for parcel in parcels),), torch.uint8)
 
     def fitting(self, tensor: ir.Tensor, buffer: Tensor) -> Tensor:
-        return buffer
+        return self._parcel(tensor).place(buffer)
 
     def taking(self, tensor: ir.Tensor) -> Callable[[], Tensor]:
+        parcel = self._parcel(tensor)
         if tensor.kind is ir.TensorKind.X:
-            return partial(_take_output, self._cells[tensor.stage - 1, tensor.index])
-        return partial(_take_gradient, self._cells[tensor.stage + 1, tensor.index])
+            source = self._cells[tensor.stage - 1, tensor.index]
+            return partial(_take_output, source, parcel, self._device)
+        source = self._cells[tensor.stage + 1, tensor.index]
+        return partial(_take_gradient, source, parcel, self._device)
 
     def giving(self, tensor: ir.Tensor, buffer: Tensor) -> Callable[[], None]:
         cell = self._cells[tensor.stage, tensor.index]
+        parts = self._parcel(tensor).tensors(buffer)
+        if tensor.kind is ir.TensorKind.DY:
+            return partial(give_gradient, cell, parts)
+        wanted = self._edges[tensor.stage - 1][tensor.index].wanted
+        return partial(give_input, cell, [*zip(parts, wanted, strict=True)])
+
+    def _parcel(self, tensor: ir.Tensor) -> Parcel:
         if tensor.kind is ir.TensorKind.X:
-            return partial(give_input, cell, buffer)
-        return partial(give_gradient, cell, buffer)
+            return self._edges[tensor.stage - 1][tensor.index].forward
+        return self._edges[tensor.stage][tensor.index].backward
 
 
-def _take_output(cell: Cell) -> Tensor:
-    output = cell.output
-    assert output is not None
-    cell.output = None
-    return output.contiguous()
+def _take_output(cell: Cell, parcel: Parcel, device: torch.device) -> Tensor:
+    output, cell.output = cell.output, ()
+    return parcel.message(output, device)
 
 
-def _take_gradient(cell: Cell) -> Tensor:
-    dx = cell.dx
-    assert dx is not None
-    cell.dx = None
-    return dx.contiguous()
+def _take_gradient(cell: Cell, parcel: Parcel, device: torch.device) -> Tensor:
+    dx, cell.dx = cell.dx, ()
+    return parcel.message(dx, device)
 
 
-def give_input(cell: Cell, x: Tensor) -> None:
-    # a leaf of its own for each message: the buffer is used again and again
-    cell.inputs = (x.detach().requires_grad_(),)
+def give_input(cell: Cell, parts: Sequence[tuple[Tensor, bool]]) -> None:
+    # leaves of their own for each message: the buffer is used again and again
+    cell.inputs = tuple([x.detach().requires_grad_(wants) for x, wants in parts])
 
 
-def give_gradient(cell: Cell, dy: Tensor) -> None:
+def give_gradient(cell: Cell, dy: tuple[Tensor, ...]) -> None:
     cell.dy = dy
 
 
 def pass_output(source: Cell, target: Cell) -> None:
     """Hands F's output to the next stage on the same rank."""
-    output = source.output
-    assert output is not None
-    source.output = None
-    target.inputs = (output.requires_grad_(),)
+    assert source.edge is not None
+    pairs = zip(source.output, source.edge.wanted, strict=True)
+    target.inputs = tuple([x.requires_grad_(wants) for x, wants in pairs])
+    source.output = ()
 
 
 def pass_gradient(source: Cell, target: Cell) -> None:
     """Hands B's result to the previous stage on the same rank."""
-    target.dy, source.dx = source.dx, None
+    target.dy, source.dx = source.dx, ()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,13 +12,15 @@ from torch.autograd.graph import GradientEdge
 
 from pipeloom.ir.ops import OpKind
 
+from .batches import mapped
 from .deferral import Deferral, WeightQueue, gradient_edge, run_backward
+from .edges import Edge
 from .errors import ShapeError
 from .memory import Memory
-from .shapes import Spec
+from .skips import Skips
 
 SMALL = 1 << 16  # bytes
-Loss = Callable[[Tensor, Tensor], Tensor]
+Loss = Callable[[Any, Any], Tensor]
 Using = Callable[[OpKind], AbstractContextManager[object]]
 
 
@@ -29,24 +32,31 @@ def _unchanged(kind: OpKind) -> AbstractContextManager[object]:
 class Cell:
     """What one rank has of one microbatch on one stage, from before F to after W.
 
-    ``inputs``: F's arguments; ``edge``: where B starts; ``dy``: the gradient that B starts with;
-    ``output`` and ``dx``: what F and B hand on; ``queue``: None where BW is fused.
+    ``inputs`` and ``options``: F's positional and keyword arguments; ``edge``: what it hands on,
+    None of the last stage; ``roots``: where B starts; ``dy``: the gradients that B starts with;
+    ``output`` and ``dx``: what F and B hand on; ``result``: the last stage's output; ``queue``:
+    None where BW is fused.
     """
 
-    __slots__ = ("dx", "dy", "edge", "inputs", "loss", "output", "queue", "target")
+    __slots__ = (
+        "dx", "dy", "edge", "inputs", "loss", "options", "output", "queue", "result", "roots", "target"
+    )  # fmt: skip
 
-    def __init__(self, queue: WeightQueue | None) -> None:
+    def __init__(self, queue: WeightQueue | None, edge: Edge | None = None) -> None:
         self.queue = queue
+        self.edge = edge
         self.clear()
 
     def clear(self) -> None:
         self.inputs: tuple[Tensor, ...] = ()
-        self.edge: GradientEdge | Tensor | None = None
-        self.dy: Tensor | None = None
-        self.dx: Tensor | None = None
-        self.output: Tensor | None = None
+        self.options: Mapping[str, Any] = {}
+        self.roots: tuple[GradientEdge | Tensor, ...] = ()
+        self.dy: tuple[Tensor, ...] = ()
+        self.dx: tuple[Tensor, ...] = ()
+        self.output: tuple[Tensor, ...] = ()
+        self.result: Any = None
         self.loss: Tensor | None = None
-        self.target: Tensor | None = None
+        self.target: Any = None
         if self.queue is not None:
             self.queue.clear()
 
@@ -57,9 +67,9 @@ Run = Callable[[Cell], None]
 class StageRunner:
     """Runs one stage; the same object for all microbatches.
 
-    ``using``: the context for an op of each kind. ``spec``: what the stage sends on; None for the
-    last one, which computes ``loss`` instead and starts its backward with ``seed`` (1 / M, so that
-    gradients are those of the mean loss).
+    ``using``: the context for an op of each kind; ``skips``: those that start at the stage, end
+    there or come by. The ``last`` stage computes ``loss`` and starts its backward with ``seed``
+    (1 / M, so that gradients are those of the mean loss).
     """
 
     def __init__(
@@ -69,17 +79,19 @@ class StageRunner:
         *,
         using: Using = _unchanged,
         memory: Memory,
-        spec: Spec | None,
+        last: bool,
         loss: Loss | None,
         seed: Tensor,
+        skips: Skips | None = None,
     ) -> None:
         self.stage = stage
         self.module = module
         self._deferral = Deferral(module.parameters())
-        self._spec = spec
+        self._last = last
         self._loss = loss
         self._seed = seed
-        self._seeds: dict[torch.dtype, Tensor] = {}
+        self._seeds: dict[tuple[torch.dtype, int], Tensor] = {}
+        self._skips = skips
         self.keep_outputs = True
         forward = _within(memory.watching(), self._forward)
         self.forward = _within(using(OpKind.F), forward)
@@ -93,58 +105,85 @@ class StageRunner:
         return self.weight if kind is OpKind.W else self.backward
 
     def _forward(self, cell: Cell) -> None:
-        queue = cell.queue
+        inputs, queue = cell.inputs, cell.queue
+        if self._skips is not None:
+            inputs = self._skips.arguments(self.stage, inputs)
         if queue is None:
-            output = self.module(*cell.inputs)
+            output = self.module(*inputs, **cell.options)
         else:
             self._deferral.queue = queue
             with self._deferral:  # left before more is done: every access to a tensor passes it
-                output = self.module(*cell.inputs)
-        if self._spec is None:
+                output = self.module(*inputs, **cell.options)
+        if self._last:
             self._finish(cell, output)
         else:
-            self._hand_on(cell, output, self._spec)
+            self._hand_on(cell, output)
 
     def _backward(self, cell: Cell) -> None:
-        edge, dy, queue = cell.edge, cell.dy, cell.queue
-        assert edge is not None
-        assert dy is not None
+        roots, dy, queue = cell.roots, cell.dy, cell.queue
         if queue is None:
-            run_backward(edge, dy)
+            run_backward(roots, dy)
         else:
             self._deferral.queue = queue
             with self._deferral:
-                run_backward(edge, dy)
-        x = cell.inputs[0]
+                run_backward(roots, dy)
         if self.stage > 0:
-            dx = x.grad
-            cell.dx = torch.zeros_like(x) if dx is None else dx
-            x.grad = None
-        cell.inputs, cell.edge, cell.dy = (), None, None
+            cell.dx = tuple([_gradient(x, cell.dy) for x in cell.inputs if x.requires_grad])
+        cell.inputs, cell.roots, cell.dy = (), (), ()
 
-    def _hand_on(self, cell: Cell, output: Tensor, spec: Spec) -> None:
-        if output.shape != spec.shape or output.dtype is not spec.dtype:
+    def _hand_on(self, cell: Cell, output: Any) -> None:
+        edge = cell.edge
+        assert edge is not None
+        outputs = as_tuple(output)
+        if self._skips is not None:
+            outputs = self._skips.outputs(self.stage, outputs, cell.inputs)
+        if not edge.fits(outputs):
             raise ShapeError(
-                f"stage {self.stage}: its output is {Spec.of(output)}, was {spec} in the first "
-                "step; all microbatches must have one shape"
+                f"stage {self.stage}: its output is {Edge.of(outputs)}, was {edge} when it was tried "
+                "on inputs of these shapes"
             )
         # what is small stays until B: cheaper than to hold its graph without it
-        cell.edge = output if output.nbytes <= SMALL else gradient_edge(output)
-        cell.output = output.detach()
-        if self.stage > 0 and output.data_ptr() == cell.inputs[0].data_ptr():
-            cell.output = cell.output.clone()  # its buffer is freed before this message has left
+        cell.roots = tuple(
+            [x if x.nbytes <= SMALL else gradient_edge(x) for x in outputs if x.requires_grad]
+        )
+        received = cell.inputs if self.stage > 0 else ()
+        cell.output = tuple([_apart(x.detach(), received) for x in outputs])
 
-    def _finish(self, cell: Cell, output: Tensor) -> None:
+    def _finish(self, cell: Cell, output: Any) -> None:
         assert self._loss is not None
-        assert cell.target is not None
         loss = self._loss(output, cell.target)
-        seed = self._seeds.get(loss.dtype)
+        key = loss.dtype, self._seed._version  # a loss scale that adapts is written into it
+        seed = self._seeds.get(key)
         if seed is None:
-            seed = self._seeds[loss.dtype] = self._seed.to(loss.dtype)
-        cell.edge, cell.dy = loss, seed
+            self._seeds = {key: (seed := self._seed.to(loss.dtype, copy=True))}
+        cell.roots, cell.dy = (loss,), (seed,)
         cell.loss, cell.target = loss.detach(), None
         if self.keep_outputs:
-            cell.output = output.detach()
+            cell.result = mapped(Tensor.detach, output)
+
+
+def as_tuple(output: Any) -> tuple[Tensor, ...]:
+    """A stage's output as the next one's arguments. Raises ShapeError where it is no tensor."""
+    if isinstance(output, Tensor):
+        return (output,)
+    if isinstance(output, tuple | list) and all(isinstance(x, Tensor) for x in output):
+        return tuple(output)
+    raise ShapeError(f"expected a tensor or a tuple of tensors, got {type(output).__name__}")
+
+
+def _apart(tensor: Tensor, received: Sequence[Tensor]) -> Tensor:
+    """A copy of what shares memory with a received tensor, whose buffer is freed before it has left."""
+    storage = tensor.untyped_storage()._cdata
+    for other in received:
+        if other.untyped_storage()._cdata == storage:
+            return tensor.clone()
+    return tensor
+
+
+def _gradient(x: Tensor, dy: Sequence[Tensor]) -> Tensor:
+    """What B leaves in an input: zeros where the stage does not use it."""
+    dx, x.grad = x.grad, None
+    return torch.zeros_like(x) if dx is None else _apart(dx, dy)
 
 
 def _weight(cell: Cell) -> None:

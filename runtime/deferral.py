@@ -106,15 +106,17 @@ class Deferral(TorchFunctionMode):
         )
 
 
-def run_backward(root: GradientEdge | Tensor, gradient: Tensor) -> None:
-    """The backward pass from ``root``, with the torch function modes that are active.
+def run_backward(roots: tuple[GradientEdge | Tensor, ...], gradients: tuple[Tensor, ...]) -> None:
+    """The backward pass from ``roots``, with the torch function modes that are active.
 
     What ``torch.autograd.backward`` runs in the end, without its checks (the engine makes its own).
     Called on a tensor that is a torch function, inside which the mode is off.
     """
+    if not roots:
+        return
     # a CPU's backward runs in this thread: no context needs to be carried to another one
-    run = _run_here if gradient.is_cpu else _engine_run_backward
-    run((root,), (gradient,), False, False, (), allow_unreachable=True, accumulate_grad=True)
+    run = _run_here if gradients[0].is_cpu else _engine_run_backward
+    run(roots, gradients, False, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
 def gradient_edge(output: Tensor) -> GradientEdge:

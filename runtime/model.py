@@ -45,6 +45,12 @@ class ModelSource(Protocol):
         ...
 
 
+def skips_of(source: ModelSource, count: int) -> Sequence[tuple[int, int]]:
+    """What an optional method ``skips(count)`` returns: pairs of stages, as :class:`Pipeline` takes."""
+    skips: Callable[[int], Sequence[tuple[int, int]]] | None = getattr(source, "skips", None)
+    return () if skips is None else skips(count)
+
+
 METHODS = ("stages", "tied", "loss", "batch", "optimizer")
 
 

@@ -21,20 +21,22 @@ from pipeloom.ir.travel import holders, stepping
 from pipeloom.ir.verify_program import verify_program
 
 from .agreement import check_agreement
+from .arguments import Arguments
 from .averaging import Averaging
-from .batches import Batch, merge, split
+from .batches import Batch, mapped, merge, split
 from .carriers import Activations, Carrier
 from .clock import Call
 from .compute import Cell, Loss, StageRunner
 from .deferral import WeightQueue
-from .errors import ExecutionError, ShapeError
+from .errors import ExecutionError
 from .executor import Executor
 from .loss_scale import LossScale
 from .memory import Ledger, NoLedger, device_peak
-from .model import ModelSource, checked_stages
+from .model import ModelSource, checked_stages, skips_of
 from .precision import check_floating
 from .rewind import Rewind
-from .shapes import Spec, exchange_shapes
+from .shapes import Edges, Shapes
+from .skips import Skips
 from .stages import ResidentStages, Stage, StageStore, device_of
 from .tied import Group, SharedParameters, ranks_of, stages_of
 from .tracing import TracedOp, measured_schedule, traced_ops
@@ -59,7 +61,8 @@ class Pipeline:
         program: what ``compile_schedule`` made or ``ir.files.load_program`` read.
         stages: the modules of the stages that this rank runs, by stage; or a sequence of all
             stages, or of this rank's. A callable makes its module where it is needed. A stage
-            takes one tensor and gives one (the first one takes what ``step`` is given). Where
+            takes what the one before it gives, a tensor or a tuple of them, as its arguments (the
+            first one takes what ``step`` is given). Where
             weights travel (``docs/weight-passing.md``) a rank needs all stages that it runs, owns
             or passes on.
         loss: ``loss(output, target)``, the mean over one microbatch; gradients are those of the
@@ -68,6 +71,10 @@ class Pipeline:
             options bound does. Gradients are then cleared when a step begins. Without it, they add
             up and the caller steps.
         tied: groups of (stage, parameter name) that are one parameter.
+        skips: pairs of stages (i, j): of each, i returns one tensor more, in their order, which is
+            the last argument of j; see :mod:`pipeloom.runtime.skips`.
+        varying_shapes: let shapes be others in each step; all ranks then begin a step by telling
+            each other. Microbatches of one step may differ in any case.
         param_dtype: the dtype that parameters and floating inputs are cast to for computing, and in
             which weights travel; the modules keep theirs outside of ``step``, and so do the
             optimizers and the loss (mixed precision). By default the parameters' own.
@@ -106,6 +113,8 @@ class Pipeline:
         loss: Loss | None = None,
         optimizer: MakeOptimizer | None = None,
         tied: Sequence[Group] = (),
+        skips: Sequence[tuple[int, int]] = (),
+        varying_shapes: bool = False,
         param_dtype: torch.dtype | None = None,
         reduce_dtype: torch.dtype | None = None,
         clip_grad_norm: float | None = None,
@@ -122,6 +131,8 @@ class Pipeline:
         check_floating(param_dtype=param_dtype, reduce_dtype=reduce_dtype)
         alike = {
             "tied": [[tuple(pair) for pair in shared] for shared in tied],
+            "skips": [tuple(pair) for pair in skips],
+            "varying_shapes": varying_shapes,
             "param_dtype": param_dtype,
             "reduce_dtype": reduce_dtype,
             "clip_grad_norm": clip_grad_norm,
@@ -175,13 +186,25 @@ class Pipeline:
             _check_judged(program, clip_grad_norm, optimizer)
         sums = self._sums(timeout, group, relays) if judges else None
         self._update = self._updating(clip_grad_norm, loss_scale, sums, relays)
-        self._batch: tuple[Sequence[Batch], Batch | None] = ((), None)
+        self._batch: Call | None = None
         self._rewind: Rewind | None = None
         self._executor: Executor | None = None
         self._cells = self._make_cells()
-        self._runners: dict[int, StageRunner] = {}
-        self._first = [cell for (s, _), cell in self._cells.items() if s == 0]
-        self._input_specs: list[Spec] | None = None
+        self._arguments = Arguments(
+            self._cells, self.microbatches, param_dtype, varying=varying_shapes
+        )
+        self._skips = Skips(skips, self.num_stages)
+        self._runners = {s: self._runner(s) for s in self.store.stages if self._runs(s)}
+        placement = program.schedule.problem.placement
+        self._shapes = Shapes(
+            self.store,
+            placement.matrix(self.num_stages, self.microbatches),
+            self._skips,
+            self._transport,
+            self.device,
+        )
+        self._varying = varying_shapes
+        self._edges: Edges = []
 
     @classmethod
     def from_source(
@@ -190,6 +213,7 @@ class Pipeline:
         source: ModelSource,
         *,
         train: bool = True,
+        varying_shapes: bool = False,
         param_dtype: torch.dtype | None = None,
         reduce_dtype: torch.dtype | None = None,
         clip_grad_norm: float | None = None,
@@ -211,6 +235,8 @@ class Pipeline:
             loss=source.loss,
             optimizer=source.optimizer if train else None,
             tied=source.tied(count),
+            skips=skips_of(source, count),
+            varying_shapes=varying_shapes,
             param_dtype=param_dtype,
             reduce_dtype=reduce_dtype,
             clip_grad_norm=clip_grad_norm,
@@ -231,22 +257,26 @@ class Pipeline:
         target: Batch | None = None,
         losses: list[Tensor] | None = None,
         return_outputs: bool = True,
-    ) -> Tensor | None:
+        **options: Any,
+    ) -> Any:
         """One training step: all microbatches forward and backward, the reduction, the optimizer.
 
         ``inputs``: the first stage's arguments, needed on the ranks that run it; ``target``: the
-        loss's, needed on those of the last one. Each is a whole batch, cut along dimension 0, or
-        a sequence of M microbatches. On the last stage's rank the output of the whole batch is
-        returned (unless ``return_outputs`` is off, which saves keeping it) and ``losses`` becomes
-        the list of the microbatches' losses; elsewhere None, and an empty list.
+        loss's, needed on those of the last one; ``options``: keyword arguments for all stages of
+        this rank. Each is a whole batch, cut along dimension 0, or a list of M microbatches, which
+        may differ in shape; options that are neither are given to each microbatch. On the last
+        stage's rank the output of the whole batch is returned (as a list of the microbatches' where
+        they do not fit together), unless ``return_outputs`` is off, which saves keeping it, and
+        ``losses`` becomes the list of the microbatches' losses; elsewhere None, and an empty list.
 
         Raises ShapeError where shapes do not fit, ExecutionError where an instruction fails.
         """
-        executor = self._fill(inputs, target) or self._prepare()
+        self._fill(inputs, options, target)
+        executor = self._prepared()
         for runner in self._runners.values():
             runner.keep_outputs = return_outputs
         if self._update.pending:
-            self._batch = inputs, target
+            self._batch = partial(self._fill, inputs, options, target)
             self._rewind = Rewind(self.modules.values(), self.device)
         else:
             self._clear_gradients()
@@ -360,11 +390,14 @@ class Pipeline:
             pair: Cell(WeightQueue(self._memory) if pair in split_pairs else None) for pair in pairs
         }
 
-    def _fill(self, inputs: Sequence[Batch], target: Batch | None) -> Executor | None:
+    def _fill(
+        self, inputs: Sequence[Batch], options: Mapping[str, Any], target: Batch | None
+    ) -> None:
         """Puts the step's batch into the cells."""
         last = self.num_stages - 1
-        if self._runs(0):
-            self._fill_inputs(inputs)
+        if self._runs(0) and not (inputs or options):
+            raise InputError(f"step: rank {self.rank} runs the first stage: its inputs are missing")
+        self._arguments.put(inputs if self._runs(0) else (), options)
         if self._runs(last):
             if self._loss is None or target is None:
                 missing = "loss" if self._loss is None else "target"
@@ -375,42 +408,31 @@ class Pipeline:
             for (s, j), cell in self._cells.items():
                 if s == last:
                     cell.target = targets[j]
-        return self._executor
-
-    def _fill_inputs(self, inputs: Sequence[Batch]) -> None:
-        if not inputs:
-            raise InputError(f"step: rank {self.rank} runs the first stage: its inputs are missing")
-        parts = [
-            [self._computed_with(x) for x in split(batch, self.microbatches, f"input {i}")]
-            for i, batch in enumerate(inputs)
-        ]
-        specs = [Spec.of(part[0]) for part in parts]
-        if self._input_specs not in (None, specs):
-            was, now = (", ".join(map(str, s)) for s in (self._input_specs or [], specs))
-            raise ShapeError(f"step: inputs are {now}, were {was} in the first step")
-        self._input_specs = specs
-        for (s, j), cell in self._cells.items():
-            if s == 0:
-                cell.inputs = tuple(part[j] for part in parts)
 
     def _runs(self, stage: int) -> bool:
         return self.rank in self._users[stage]
 
-    def _prepare(self) -> Executor:
-        """Shapes, buffers and calls: once, in the first step."""
-        owners = self.program.schedule.problem.placement.matrix(self.num_stages, self.microbatches)
-        first = self._cells.get((0, 0))
-        inputs = None if first is None else first.inputs
-        specs = exchange_shapes(
-            self.store, owners[:, 0].tolist(), inputs, self._transport, self.device
-        )
-        self._runners = {s: self._runner(s, specs) for s in self.store.stages if self._runs(s)}
+    def _prepared(self) -> Executor:
+        """Shapes, buffers and calls: in the first step, and where the shapes are others."""
+        if self._executor is not None and not self._varying:
+            return self._executor
+        edges = self._shapes.edges(self._cells)
+        if self._executor is not None and edges == self._edges:
+            return self._executor
+        self._edges = edges
+        for (s, j), cell in self._cells.items():
+            cell.edge = edges[s][j] if s < len(edges) else None
+        self._transport.renew()
+        self._executor = self._prepare(edges)
+        return self._executor
+
+    def _prepare(self, edges: Edges) -> Executor:
         carriers: dict[ir.TensorKind, Carrier] = dict.fromkeys(
-            ir.TensorKind, Activations(self._cells, specs)
+            ir.TensorKind, Activations(self._cells, edges, self.device)
         )
         if isinstance(self.store, TravellingStages):
             carriers[ir.TensorKind.WEIGHT] = carriers[ir.TensorKind.GRADIENT] = self.store
-        self._executor = Executor(
+        return Executor(
             self.program,
             self._transport,
             cells=self._cells,
@@ -426,27 +448,27 @@ class Pipeline:
             rewind=self._again,
             pace=self._pace,
         )
-        return self._executor
 
-    def _runner(self, stage: int, specs: Sequence[Spec]) -> StageRunner:
+    def _runner(self, stage: int) -> StageRunner:
         return StageRunner(
             stage,
             self.store.module(stage),
             using=partial(self.store.using, stage),
             memory=self._memory,
-            spec=specs[stage] if stage < len(specs) else None,
+            last=stage == self.num_stages - 1,
             loss=self._loss if self._cast is None else self._loss_in_full,
             seed=self._seed,
+            skips=self._skips if self._skips.passes(stage) else None,
         )
 
-    def _computed_with(self, x: Tensor) -> Tensor:
-        return x.to(self._cast) if self._cast is not None and x.is_floating_point() else x
-
-    def _loss_in_full(self, output: Tensor, target: Tensor) -> Tensor:
+    def _loss_in_full(self, output: Any, target: Any) -> Tensor:
         """The loss of an output in the modules' own dtype."""
         assert self._loss is not None
         assert isinstance(self.store, TravellingStages)
-        return self._loss(output.to(self.store.precision.master), target)
+        master = self.store.precision.master
+        return self._loss(
+            mapped(lambda x: x.to(master) if x.is_floating_point() else x, output), target
+        )
 
     def _sums(self, timeout: float, group: dist.ProcessGroup | None, relays: bool) -> Sums:
         order = stepping(self._holders)
@@ -517,11 +539,11 @@ class Pipeline:
     def _again(self) -> None:
         """Before the ops since the step's begin are run again."""
         assert self._rewind is not None
+        assert self._batch is not None
         self._rewind.back()
         for cell in self._cells.values():
             cell.clear()
-        inputs, target = self._batch
-        self._fill(inputs, target)
+        self._batch()
         self.store.begin()
 
     def _judge(self) -> None:
@@ -552,13 +574,13 @@ class Pipeline:
         assert self._averaging is not None
         return partial(self._averaging.begin, stage)
 
-    def _collect(self, losses: list[Tensor] | None) -> Tensor | None:
+    def _collect(self, losses: list[Tensor] | None) -> Any:
         last = [cell for (s, _), cell in self._cells.items() if s == self.num_stages - 1]
         if losses is not None:
             losses[:] = [cell.loss for cell in last if cell.loss is not None]
-        outputs = [cell.output for cell in last if cell.output is not None]
+        outputs = [cell.result for cell in last if cell.result is not None]
         for cell in last:
-            cell.loss = cell.output = None
+            cell.loss = cell.result = None
         return merge(outputs) if outputs else None
 
     def _ran(self) -> Executor:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,9 +15,11 @@ from pipeloom.ir.ops import OpKind
 from .clock import make_clock
 from .compute import Cell, StageRunner
 from .deferral import WeightQueue
+from .edges import Edge, Spec
 from .memory import Held, Ledger
-from .model import ModelSource, checked_batch, checked_stages
-from .shapes import Spec, exchange_shapes
+from .model import ModelSource, checked_batch, checked_stages, skips_of
+from .shapes import Shapes
+from .skips import Skips
 from .stages import ResidentStages, made
 from .transport import Transport
 
@@ -68,7 +71,8 @@ class StageProbe:
         self._received: dict[Cell, list[Held]] = {cell: [] for cell in self._cells}
         self._inputs, self._targets = self._batch(0)
         store = ResidentStages(self._modules)
-        self._specs = exchange_shapes(store, owners, self._inputs[:1], transport, device)
+        self._skips = Skips(skips_of(source, len(owners)), len(owners))
+        self._edges = self._exchanged(store, owners)
         self._runners = {s: self._runner(s, module) for s, module in self._modules.items()}
         self._clock = make_clock(2 * len(KINDS) * in_flight * len(self.stages), device)
         self._ran: list[tuple[int, OpKind]] = []
@@ -110,10 +114,9 @@ class StageProbe:
 
     def _sent(self, stage: int) -> int | None:
         """The last stage sends nothing: it counts what it receives, as if it were cut further."""
-        if not self._specs:
+        if not self._edges:
             return None
-        spec = self._specs[min(stage, len(self._specs) - 1)]
-        return torch.empty(spec.shape, dtype=spec.dtype, device="meta").nbytes
+        return self._edges[min(stage, len(self._edges) - 1)].forward.nbytes
 
     def _optimizer_state(self, parameters: Sequence[nn.Parameter]) -> int:
         """What one step of the optimizer leaves behind."""
@@ -129,12 +132,22 @@ class StageProbe:
             stage,
             module,
             memory=self._memory,
-            spec=self._specs[stage] if stage < len(self._specs) else None,
+            last=stage == len(self._edges),
             loss=self._source.loss,
             seed=torch.tensor(1.0 / len(self._cells), dtype=torch.float64, device=self._device),
+            skips=self._skips if self._skips.passes(stage) else None,
         )
         runner.keep_outputs = False
         return runner
+
+    def _exchanged(self, store: ResidentStages, owners: Sequence[int]) -> list[Edge]:
+        """What each stage but the last hands on, of the first microbatch."""
+        first = Cell(None)
+        first.inputs = (self._inputs[0],)
+        cells = {(stage, 0): first if stage == 0 else Cell(None) for stage in self.stages}
+        placed = np.array(owners, dtype=np.int64)[:, np.newaxis]
+        shapes = Shapes(store, placed, self._skips, self._transport, self._device)
+        return [edges[0] for edges in shapes.edges(cells)]
 
     def _batch(self, step: int) -> tuple[list[Tensor], list[Tensor]]:
         inputs, targets = checked_batch(self._source, step, len(self._cells))
@@ -161,19 +174,22 @@ class StageProbe:
     def _forward(self, stage: int, microbatch: int) -> None:
         cell = self._cells[microbatch]
         cell.target = self._targets[microbatch]
-        cell.inputs = (
-            (self._receive(cell, self._specs[stage - 1]).requires_grad_(),)
-            if stage > 0
-            else (self._inputs[microbatch],)
-        )
+        cell.edge = self._edges[stage] if stage < len(self._edges) else None
+        cell.inputs = (self._inputs[microbatch],)
+        if stage > 0:
+            before = self._edges[stage - 1]
+            received = [self._receive(cell, spec) for spec in before.specs]
+            pairs = zip(received, before.wanted, strict=True)
+            cell.inputs = tuple(x.requires_grad_(wants) for x, wants in pairs)
         self._timed(stage, OpKind.F, self._runners[stage].forward, cell)
-        cell.output = None
+        cell.output = ()
 
     def _backward(self, stage: int, cell: Cell) -> None:
-        if stage < len(self._specs):
-            cell.dy = self._receive(cell, self._specs[stage])
+        if cell.edge is not None:
+            pairs = zip(cell.edge.specs, cell.edge.wanted, strict=True)
+            cell.dy = tuple(self._receive(cell, spec) for spec, wants in pairs if wants)
         self._timed(stage, OpKind.B, self._runners[stage].backward, cell)
-        cell.dx = None
+        cell.dx = ()
 
     def _weight(self, stage: int, cell: Cell) -> None:
         self._timed(stage, OpKind.W, self._runners[stage].weight, cell)
@@ -183,7 +199,8 @@ class StageProbe:
         self._received[cell].clear()
 
     def _receive(self, cell: Cell, spec: Spec) -> Tensor:
-        message = torch.randn(spec.shape, dtype=spec.dtype, device=self._device)
+        make = torch.randn if spec.dtype.is_floating_point else torch.zeros
+        message = make(spec.shape, dtype=spec.dtype, device=self._device)
         self._received[cell].append(self._memory.hold(message))
         return message
 

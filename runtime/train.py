@@ -20,7 +20,7 @@ from pipeloom.ir.writing import write_json
 from .lateness import why_late
 from .launch import launch
 from .loss_scale import LossScale
-from .model import ModelSource, checked_batch, checked_stages, load_source
+from .model import ModelSource, checked_batch, checked_stages, load_source, skips_of
 from .pipeline import MakeOptimizer, Pipeline
 from .stages import Stage, made
 
@@ -182,6 +182,7 @@ def make_pipeline(
         loss=model.loss,
         optimizer=model.optimizer if like is None else _taken_over(like),
         tied=model.tied(count),
+        skips=skips_of(model, count),
         param_dtype=param_dtype,
         reduce_dtype=reduce_dtype,
         clip_grad_norm=settings.clip_grad_norm,

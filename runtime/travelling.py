@@ -30,9 +30,9 @@ from pipeloom.ir.schedule import Schedule, TravelKind
 from pipeloom.ir.travel import owned, previous
 
 from .collecting import Collector
+from .edges import Spec
 from .flat import WHERE, FlatWeights, Layout, common_dtype
 from .precision import Precision
-from .shapes import Spec
 
 
 class TravellingStages:

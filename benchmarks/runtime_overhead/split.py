@@ -15,8 +15,8 @@ from torch.utils.checkpoint import checkpoint
 
 from pipeloom.runtime.compute import Cell, StageRunner
 from pipeloom.runtime.deferral import WeightQueue
+from pipeloom.runtime.edges import Edge, Spec
 from pipeloom.runtime.memory import NoLedger
-from pipeloom.runtime.shapes import Spec
 
 from .priority import before_others
 
@@ -69,21 +69,21 @@ class Split(Protocol):
 
 class Ours:
     def __init__(self, module: nn.Module, width: int) -> None:
-        memory, spec = NoLedger(), Spec((ROWS, width), torch.float32)
+        memory, edge = NoLedger(), Edge.one(Spec((ROWS, width), torch.float32))
         seed = torch.ones(())
-        self._runner = StageRunner(1, module, memory=memory, spec=spec, loss=None, seed=seed)
-        self._cells = {False: Cell(None), True: Cell(WeightQueue(memory))}
+        self._runner = StageRunner(1, module, memory=memory, last=False, loss=None, seed=seed)
+        self._cells = {False: Cell(None, edge), True: Cell(WeightQueue(memory), edge)}
         self._x, self._dy = torch.randn(2, ROWS, width)
 
     def forward(self, split: bool) -> None:
         cell = self._cells[split]
         cell.inputs = (self._x.detach().requires_grad_(),)
         self._runner.forward(cell)
-        cell.output, cell.dy = None, self._dy
+        cell.output, cell.dy = (), (self._dy,)
 
     def backward(self, split: bool) -> None:
         self._runner.backward(self._cells[split])
-        self._cells[split].dx = None  # sent
+        self._cells[split].dx = ()  # sent
 
     def weight(self) -> None:
         self._runner.weight(self._cells[True])

@@ -75,6 +75,10 @@ class Transport(Protocol):
         into again; None where that needs no call."""
         ...
 
+    def renew(self) -> None:
+        """The buffers received into so far are used no more."""
+        ...
+
     def all_reduce(self, tensor: Tensor, ranks: tuple[int, ...]) -> None:
         """Sums ``tensor`` in place over ``ranks``, one of the groups named at construction."""
         ...

@@ -53,6 +53,9 @@ class GroupTransport:
             dist.destroy_process_group(group)
         self._made.clear()
 
+    def renew(self) -> None:
+        pass
+
     def _wanted(self, routes: Routes) -> list[tuple[str, tuple[int, ...]]]:
         """Name and global ranks of each communicator."""
         own = [(MAIN, tuple(range(self.size)))]

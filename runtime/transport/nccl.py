@@ -104,3 +104,6 @@ class NcclTransport(GroupTransport):
     def _release(self, pointer: int, event: torch.cuda.Event) -> None:
         event.record(torch.cuda.current_stream(self.device))
         self._free[pointer] = event
+
+    def renew(self) -> None:
+        self._free.clear()

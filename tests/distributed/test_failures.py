@@ -147,7 +147,10 @@ def test_an_unlike_program_ends_all_ranks() -> None:
 
 def test_a_batch_of_another_shape_is_refused() -> None:
     answers = launch(failure_cases.changes_the_batch, 2, timeout=120)
-    assert answers[0] == "step: inputs are float32[4, 4], were float32[2, 4] in the first step"
+    assert answers[0] == (
+        "step: stage 0 is given float32[4, 4] for microbatch 0, was given float32[2, 4] in the first "
+        "step: varying_shapes=True lets it"
+    )
 
 
 def test_swapped_receives_are_refused() -> None:

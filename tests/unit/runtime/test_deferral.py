@@ -140,7 +140,8 @@ def run_split(model: nn.Module, xs: list[Tensor]) -> tuple[Ledger, list[WeightQu
     for queue in queues:
         mode.queue = queue
         with mode:
-            run_backward(outputs.pop(0), torch.ones((), dtype=next(model.parameters()).dtype))
+            one = torch.ones((), dtype=next(model.parameters()).dtype)
+            run_backward((outputs.pop(0),), (one,))
     for queue in queues:
         queue.run()
     return ledger, queues

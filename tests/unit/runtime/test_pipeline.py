@@ -196,22 +196,10 @@ def test_batches_that_cannot_be_cut() -> None:
         (torch.ones(7, 4), r"float32\[7, 4\] cannot be cut into 3 equal microbatches"),
         (torch.tensor(1.0), r"float32\[\] cannot be cut"),
         ([torch.ones(2)] * 2, "expected 3 microbatches, got 2"),
-        ([torch.ones(2), torch.ones(2), torch.ones(3)], r"microbatch 2 is float32\[3\]"),
+        ([torch.ones(2), torch.ones(2), torch.ones(3).int()], r"microbatch 2 is int32\[3\]"),
     ):
         with pytest.raises(ShapeError, match=message):
             split(wrong, 3, "target")
-
-
-def test_a_stage_must_give_one_floating_tensor() -> None:
-    class Two(nn.Module):
-        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-            return x, x
-
-    x, y = batch()
-    with pytest.raises(
-        ShapeError, match="stage 0: expected one tensor of a floating dtype, got tuple"
-    ):
-        Pipeline(program(FUSED), [Two(), nn.Linear(4, 2)], loss=loss).step(x, target=y)
 
 
 def test_the_shape_exchange_leaves_buffers_and_random_numbers_alone() -> None:

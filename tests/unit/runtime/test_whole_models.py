@@ -202,7 +202,7 @@ def test_what_waits_for_w_is_about_what_f_left(name: str, checkpointed: bool) ->
         edge = get_gradient_edge(model(batches()[0]).sum())
     before = ledger.live
     with mode:
-        run_backward(edge, torch.ones(()))
+        run_backward((edge,), (torch.ones(()),))
     del edge
     assert ledger.live > 0
     assert checkpointed or ledger.live <= 1.05 * before
