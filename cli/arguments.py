@@ -86,6 +86,23 @@ def add_passing(parser: argparse.ArgumentParser, *more: str) -> None:
     )
 
 
+def add_levers(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--recompute",
+        choices=["auto", "all", "none"],
+        default="auto",
+        help="activations computed again before their backward, of stages with t_r and m_r in the "
+        "profile: where it pays (auto, the default), all of them, or none",
+    )
+    parser.add_argument(
+        "--offload",
+        choices=["auto", "none"],
+        default="auto",
+        help="activations moved to the host and back, of stages with m_o in a profile with a "
+        "host_link: where it pays (auto, the default), or none",
+    )
+
+
 def add_solver(
     parser: argparse.ArgumentParser, time_limit: float, what: str = "each solve"
 ) -> None:

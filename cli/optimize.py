@@ -16,6 +16,7 @@ from pipeloom.ir.errors import InputError
 
 from .arguments import (
     add_instance,
+    add_levers,
     add_memory_limit,
     add_output,
     add_passing,
@@ -47,6 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_instance(parser)
     add_memory_limit(parser)
     add_passing(parser, "auto")
+    add_levers(parser)
     add_solver(parser, time_limit=60.0)
     add_partition(parser)
     parser.add_argument(
@@ -69,6 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "pipeloom optimize profile.json -m 24 --passing weights -o schedule.json",
         "pipeloom optimize profile.json -m 24 --passing auto -o schedule.json",
         "pipeloom optimize layers.json -m 24 --placement auto --max-layers 8 -o schedule.json",
+        "pipeloom optimize profile.json -m 24 --memory-limit 4 --recompute auto -o schedule.json",
         "pipeloom optimize profile.json -m 8 --time-limit 10 --json",
         "pipeloom optimize profile.json -m 24 --memory-limit 12 --explain -o schedule.json",
     )
@@ -255,7 +258,7 @@ def solve(args: argparse.Namespace, problem: Problem, label: str = "") -> tuple[
 
 def _cache(args: argparse.Namespace) -> ScheduleCache | None:
     folder = getattr(args, "cache", None) or os.environ.get(CACHE)
-    if not folder:
+    if not folder or _recomputes_all(args):  # which is no part of the question
         return None
     from pipeloom.solver.cache import ScheduleCache
 
@@ -282,11 +285,16 @@ def _search(args: argparse.Namespace, problem: Problem, label: str) -> tuple[Sch
                 progress=progress,
                 should_stop=interrupt,
                 memory=_held,
+                recompute_all=_recomputes_all(args),
             )
             progress.end(schedule, interrupt.pressed)
         finally:
             progress.close()
     return schedule, interrupt.pressed
+
+
+def _recomputes_all(args: argparse.Namespace) -> bool:
+    return getattr(args, "recompute", "auto") == "all"
 
 
 def _held(schedule: Schedule) -> Sequence[float]:

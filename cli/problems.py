@@ -20,8 +20,11 @@ MOST_PAIRS = 20_000_000
 
 
 def load(args: argparse.Namespace) -> Profile:
-    """The profile that ``args`` name, checked against their number of microbatches."""
-    return checked(args, profile_of(document(args), named(args.profile)))
+    """The profile that ``args`` name, checked against their number of microbatches.
+
+    Without what it says of recomputing or offloading where ``args`` want none of that.
+    """
+    return _with_levers(args, checked(args, profile_of(document(args), named(args.profile))))
 
 
 def announce_unless_quiet(args: argparse.Namespace) -> None:
@@ -37,6 +40,21 @@ def document(args: argparse.Namespace) -> dict[str, Any]:
         args.document = read_json(args.profile)
     found: dict[str, Any] = args.document
     return found
+
+
+def _with_levers(args: argparse.Namespace, profile: Profile) -> Profile:
+    from pipeloom.solver.levers import without_offloading, without_recomputing
+
+    recompute = getattr(args, "recompute", "auto")
+    if recompute == "all" and all(stage.t_r is None for stage in profile.stages):
+        raise InputError(
+            f"{named(args.profile)}: stages: t_r: missing; expected it with m_r for --recompute all"
+        )
+    if recompute == "none":
+        profile = without_recomputing(profile)
+    if getattr(args, "offload", "auto") == "none":
+        profile = without_offloading(profile)
+    return profile
 
 
 def checked(args: argparse.Namespace, profile: Profile) -> Profile:

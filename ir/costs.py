@@ -15,10 +15,11 @@ from .profile import Profile
 class Costs:
     """What the simulator reads, with S stages, M microbatches and P ranks.
 
-    ``durations``: (4, S), by :class:`OpKind`. ``owner``: (S, M), the rank of each pair.
+    ``durations``: (7, S), by :class:`OpKind`; infinite for what a stage cannot. ``owner``: (S, M), the rank of each pair.
     ``into_f[s, j]``: delay from the end of F(s-1, j) to F(s, j), 0 at stage 0.
     ``into_b[s, j]``: delay from the end of B(s+1, j) to B(s, j), 0 at the last stage.
-    ``m_b``, ``m_w``: (S,). ``limit``: (P,), infinite where there is none.
+    ``m_b``, ``m_w``: (S,). ``kept``: (3, S), what is held between F and B of a microbatch
+    that stays, is recomputed or offloaded: M_B where the stage cannot. ``limit``: (P,), infinite where there is none.
     """
 
     durations: FloatArray
@@ -27,13 +28,15 @@ class Costs:
     into_b: FloatArray
     m_b: FloatArray
     m_w: FloatArray
+    kept: FloatArray
     limit: FloatArray
 
     @classmethod
     def of(cls, problem: Problem) -> Costs:
         stages = problem.profile.stages
         t_f, t_b, t_w = (
-            np.array([getattr(s, key) for s in stages]) for key in ("t_f", "t_b", "t_w")
+            np.array([getattr(s, key) for s in stages], dtype=np.float64)
+            for key in ("t_f", "t_b", "t_w")
         )
         owner = problem.placement.matrix(len(stages), problem.microbatches)
         into_f, into_b = np.zeros(owner.shape), np.zeros(owner.shape)
@@ -43,12 +46,13 @@ class Costs:
             into_f[s] = matrix[owner[s - 1], owner[s]]
             into_b[s - 1] = matrix[owner[s], owner[s - 1]]
         return cls(
-            durations=np.stack([t_f, t_b, t_w, t_b + t_w]).astype(np.float64),
+            durations=np.stack([t_f, t_b, t_w, t_b + t_w, *_lever_times(problem.profile)]),
             owner=owner,
             into_f=into_f,
             into_b=into_b,
             m_b=np.array([s.m_b for s in stages], dtype=np.float64),
             m_w=np.array([s.m_w for s in stages], dtype=np.float64),
+            kept=_kept(problem.profile),
             limit=np.array(problem.memory_limit, dtype=np.float64),
         )
 
@@ -56,6 +60,25 @@ class Costs:
         """How long each of these packed ops takes."""
         result: FloatArray = self.durations[packed & KIND_MASK, packed >> STAGE_SHIFT & STAGE_MASK]
         return result
+
+
+def _lever_times(profile: Profile) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Of R, O and L, by stage."""
+    again = [np.inf if stage.t_r is None else stage.t_r for stage in profile.stages]
+    if profile.host_link is None:
+        move = np.full(len(again), np.inf)
+    else:
+        times = map(profile.offload_time, range(profile.num_stages))
+        move = np.array([np.inf if time is None else time for time in times])
+    return np.array(again), move, move
+
+
+def _kept(profile: Profile) -> FloatArray:
+    stages = profile.stages
+    whole = [s.m_b for s in stages]
+    again = [s.m_b if s.t_r is None or s.m_r is None else s.m_r for s in stages]
+    out = [s.m_b if profile.host_link is None or s.m_o is None else s.m_o for s in stages]
+    return np.array([whole, again, out], dtype=np.float64)
 
 
 def _delays(profile: Profile) -> dict[float | None, FloatArray]:

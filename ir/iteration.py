@@ -58,7 +58,7 @@ class Iteration:
         sums = all_reduces(schedule)
         nodes = ranks + len(flat) + len(pairs) + ranks + len(sums)
         edges = [
-            chain(offsets),
+            chain(offsets, flat),
             near,
             *_by_message(far, messages),
             travel(schedule, offsets.tolist(), travelling),

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from .plain_network import Network, read_network
 from .reading import Reader, is_amount, is_count
 
-KINDS = ("F", "B", "W", "BW")
+KINDS = ("F", "B", "W", "BW", "R", "O", "L")
 PASSINGS = ("activations", "weights", "mixed")
 TENSORS = ("weight", "gradient")
 _REPORT = (
@@ -49,7 +49,7 @@ class Run(NamedTuple):
 class StageFacts:
     """One stage's times in ms, its memory, and the bytes of its output and its weights.
 
-    Unknown bytes are 0.
+    Unknown bytes are 0; ``t_r``, ``m_r``, ``t_o`` and ``m_o`` are None where the stage cannot.
     """
 
     t_f: float
@@ -60,9 +60,17 @@ class StageFacts:
     activation_bytes: float
     weight_bytes: float
     t_fb: float | None = None
+    t_r: float | None = None
+    m_r: float | None = None
+    t_o: float | None = None
+    m_o: float | None = None
 
     def duration(self, kind: str) -> float:
-        return {"F": self.t_f, "B": self.t_b, "W": self.t_w, "BW": self.t_b + self.t_w}[kind]
+        times = {
+            **{"F": self.t_f, "B": self.t_b, "W": self.t_w, "BW": self.t_b + self.t_w},
+            **{"R": self.t_r, "O": self.t_o, "L": self.t_o},
+        }
+        return times[kind] or 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,13 +142,14 @@ def _stages(profile: Reader, stages: int) -> list[StageFacts]:
         profile.wrong(
             "stages", f"{len(entries)} entries for {number} stages", f"{stages}, as in the schedule"
         )
+    host = profile.child("host_link") if profile.has("host_link") else None
     return [
-        _stage(Reader(entry, f"{profile.where}: stages[{s}]", profile.errors))
+        _stage(Reader(entry, f"{profile.where}: stages[{s}]", profile.errors), host)
         for s, entry in enumerate(entries)
     ]
 
 
-def _stage(reader: Reader) -> StageFacts:
+def _stage(reader: Reader, host: Reader | None) -> StageFacts:
     t_f, t_b, t_w = (reader.number(key) for key in ("t_f", "t_b", "t_w"))
     m_b, m_w = reader.number("m_b"), reader.number("m_w")
     if m_w > m_b:
@@ -149,8 +158,19 @@ def _stage(reader: Reader) -> StageFacts:
         reader.optional_number,
         ("activation_bytes", "weight_bytes", "grad_bytes", "optimizer_bytes"),
     )
-    t_fb = reader.optional_number("t_fb")
-    return StageFacts(t_f, t_b, t_w, m_b, m_w, activation or 0.0, weight or 0.0, t_fb)
+    t_fb, t_r, m_r = (reader.optional_number(key) for key in ("t_fb", "t_r", "m_r"))
+    m_o = reader.optional_number("m_o") if host is not None else None
+    t_o = None if host is None or m_o is None else _copying(reader, host, m_b - m_o)
+    more = t_fb, t_r, m_r, t_o, m_o
+    return StageFacts(t_f, t_b, t_w, m_b, m_w, activation or 0.0, weight or 0.0, *more)
+
+
+def _copying(reader: Reader, host: Reader, difference: float) -> float:
+    """Milliseconds that a stage's activations take over the link to the host."""
+    given = reader.optional_number("offload_bytes")
+    moved = difference if given is None else given
+    latency = host.optional_number("latency") or 0.0
+    return latency + moved / 1e6 / (host.number("gigabytes_per_second") or 1.0)
 
 
 def _limit(reader: Reader, ranks: int) -> list[float]:
@@ -175,7 +195,7 @@ def _row(reader: Reader, rank: int, entries: object) -> list[Run]:
 
 
 def _run(reader: Reader, rank: int, at: int) -> Run:
-    kind = reader.get("op", "F, B, W or BW", lambda v: v in KINDS, "F")
+    kind = reader.get("op", "F, B, W, BW, R, O or L", lambda v: v in KINDS, "F")
     stage, microbatch = reader.count("stage"), reader.count("microbatch")
     return Run(rank, at, kind, stage, microbatch, reader.number("start"), reader.number("end"))
 

@@ -123,7 +123,7 @@ _FORMS = {
     "wait recv": rf"wait recv {_NAMED}",
     "wait send": rf"wait send {_NAMED}",
     "free": rf"free {_NAMED}",
-    "compute": r"(?P<op>[0-9]{1,9}(?:F|BW|B|W)[0-9]{1,9})",
+    "compute": r"(?P<op>[0-9]{1,9}(?:F|BW|B|W|R|O|L)[0-9]{1,9})",
     "reduce": r"reduce (?P<stages>[0-9]{1,9}(?: [0-9]{1,9})*)",
     "average": r"average (?P<stages>[0-9]{1,9})",
     "step": r"step (?P<stages>[0-9]{1,9})",

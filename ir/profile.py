@@ -26,6 +26,10 @@ class StageProfile:
     ``t_fb``: of its F and its BW run at once, as one op (:mod:`.pairs`); None: as long as one after
     the other. ``activation_bytes``: what this stage sends to the next one. Unknown sizes are None.
     ``layers``: those that it was cut from, where they are known.
+
+    ``t_r``, ``m_r``: of a microbatch that is to be recomputed, how long that takes and what is held
+    until then. ``m_o``: what stays on the device of one that is offloaded; ``offload_bytes``: what
+    moves, each way (None: M_B less ``m_o``). None where the stage cannot.
     """
 
     t_f: float
@@ -39,6 +43,10 @@ class StageProfile:
     optimizer_bytes: float | None = None
     t_fb: float | None = None
     layers: tuple[Layer, ...] = ()
+    t_r: float | None = None
+    m_r: float | None = None
+    m_o: float | None = None
+    offload_bytes: float | None = None
 
     @property
     def saving(self) -> float:
@@ -51,7 +59,8 @@ class Profile:
     """What the planner knows of a model on a cluster; see ``docs/formats.md``.
 
     ``t_comm`` is one delay between any two different ranks or a full matrix (row: sender).
-    ``memory_limit`` bounds activations, one number a rank; None is unlimited.
+    ``memory_limit`` bounds activations, one number a rank; None is unlimited. ``host_link`` is each
+    rank's own, as fast in both directions at once.
     """
 
     stages: tuple[StageProfile, ...]
@@ -61,10 +70,19 @@ class Profile:
     memory_limit: tuple[float, ...] | None = None
     device_memory: tuple[float, ...] | None = None
     name: str = ""
+    host_link: Link | None = None
 
     @property
     def num_stages(self) -> int:
         return len(self.stages)
+
+    def offload_time(self, stage: int) -> float | None:
+        """How long the stage's activations take out to the host, or back; None where they stay."""
+        of = self.stages[stage]
+        if self.host_link is None or of.m_o is None:
+            return None
+        moved = of.m_b - of.m_o if of.offload_bytes is None else of.offload_bytes
+        return self.host_link.delay(moved)
 
     def delays(self, size: float | None) -> FloatArray:
         """Delay from rank to rank (row: sender), shape (P, P), diagonal 0.
@@ -87,7 +105,8 @@ class Profile:
         return self.links.delays(size, self.ranks)
 
     def split(self, chunks: int) -> Profile:
-        """Each stage cut evenly into ``chunks`` consecutive ones; what travels stays as large.
+        """Each stage cut evenly into ``chunks`` consecutive ones; what travels stays as large, and
+        with it what is kept for recomputing or beside the host.
 
         Raises ValueError for fewer than one chunk.
         """
@@ -121,6 +140,9 @@ def _part(stage: StageProfile, share: float) -> StageProfile:
     def scale(value: float | None) -> float | None:
         return None if value is None else value * share
 
+    def kept(value: float | None) -> float | None:
+        return None if value is None else min(value, stage.m_b * share)
+
     return replace(
         stage,
         t_f=stage.t_f * share,
@@ -133,4 +155,8 @@ def _part(stage: StageProfile, share: float) -> StageProfile:
         optimizer_bytes=scale(stage.optimizer_bytes),
         t_fb=scale(stage.t_fb),
         layers=(),
+        t_r=scale(stage.t_r),
+        m_r=kept(stage.m_r),
+        m_o=kept(stage.m_o),
+        offload_bytes=scale(stage.offload_bytes),
     )

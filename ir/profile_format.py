@@ -21,13 +21,14 @@ SLOWEST = 1e-9  # gigabytes a second
 MOST_AMOUNT = 1e80  # what millions of ops and delays sum up to is still a number for a schedule
 _SIZES = ("activation_bytes", "weight_bytes", "grad_bytes", "optimizer_bytes")
 COST_KEYS = (*_TIMES, "t_fb", "m_b", "m_w", *_SIZES)
-_STAGE_KEYS = (*COST_KEYS, "layers")
+_LEVERS = ("t_r", "m_r", "m_o", "offload_bytes")
+_STAGE_KEYS = (*COST_KEYS, *_LEVERS, "layers")
 LAYER_KEYS = (*COST_KEYS, *NAME_KEYS, "repeat", "with_next")
 _LINK_KEYS = ("latency", "gigabytes_per_second")
 _LINKS_KEYS = (*_LINK_KEYS, "pairs", "shared")
 _KEYS = (
     "format", "version", "name", "stages", "num_stages", "ranks", "t_comm", "links",
-    "memory_limit", "device_memory", "layers",
+    "memory_limit", "device_memory", "host_link", "layers",
 )  # fmt: skip
 
 
@@ -65,6 +66,8 @@ def _objects(data: dict[str, Any], where: str) -> Iterator[Reader]:
         yield Reader(entry, f"{where}: stages[{s}]", [], _STAGE_KEYS)
     for i, entry in enumerate((data.get("layers") or []) if "stages" not in data else []):
         yield Reader(entry, f"{where}: layers[{i}]", [], LAYER_KEYS)
+    if data.get("host_link") is not None:
+        yield Reader(data["host_link"], f"{where}: host_link", [], _LINK_KEYS)
     links = data.get("links")
     if links is not None:
         yield Reader(links, f"{where}: links", [], _LINKS_KEYS)
@@ -98,6 +101,9 @@ def _read(reader: Reader, stages: Callable[[Reader, int], tuple[StageProfile, ..
         memory_limit=per_rank(reader, "memory_limit", known),
         device_memory=per_rank(reader, "device_memory", known),
         name=reader.text("name") if reader.has("name") else "",
+        host_link=(
+            _link(reader.child("host_link", _LINK_KEYS), 0.0) if reader.has("host_link") else None
+        ),
     )
 
 
@@ -131,7 +137,15 @@ def read_stage(reader: Reader) -> StageProfile:
     m_b, m_w = _amount(reader, "m_b", 1.0), _amount(reader, "m_w")
     if m_w > m_b:
         reader.wrong("m_w", m_w, f"at most m_b ({m_b:g})")
-    sizes = {key: _amount(reader, key) if reader.has(key) else None for key in (*_SIZES, "t_fb")}
+    if reader.has("t_r") != reader.has("m_r"):
+        given, absent = ("t_r", "m_r") if reader.has("t_r") else ("m_r", "t_r")
+        reader.fail(f"{reader.where}: {absent}: missing; expected it beside {given}")
+    keys = (*_SIZES, "t_fb", *_LEVERS)
+    sizes = {key: _amount(reader, key) if reader.has(key) else None for key in keys}
+    for key in ("m_r", "m_o"):
+        kept = sizes[key]
+        if kept is not None and kept > m_b:
+            reader.wrong(key, kept, f"at most m_b ({m_b:g})")
     layers = read_names(reader) if reader.has("layers") else ()
     return StageProfile(t_f, t_b, t_w, m_b, m_w, **sizes, layers=layers)
 
@@ -251,6 +265,8 @@ def dump_profile(profile: Profile) -> dict[str, Any]:
         }
         if profile.links.shared is not Sharing.PAIRS:
             document["links"]["shared"] = _dump_shared(profile.links.shared)
+    if profile.host_link is not None:
+        document["host_link"] = asdict(profile.host_link)
     for key in ("memory_limit", "device_memory"):
         limit = getattr(profile, key)
         if limit is not None:
@@ -265,7 +281,7 @@ def _dump_shared(shared: Sharing | Groups) -> Any:
 
 
 def _dump_stage(stage: StageProfile) -> dict[str, Any]:
-    values = {key: getattr(stage, key) for key in COST_KEYS}
+    values = {key: getattr(stage, key) for key in (*COST_KEYS, *_LEVERS)}
     known = {key: value for key, value in values.items() if value is not None}
     return known | ({"layers": list(map(dump_layer, stage.layers))} if stage.layers else {})
 

@@ -215,7 +215,7 @@ _FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Instruction]], ..
             r"relay (?P<kind>sums|verdict)(?: from (?P<source>\d+))?(?: to (?P<target>\d+))?",
             lambda m: Relay(RelayKind(m["kind"]), _rank(m["source"]), _rank(m["target"])),
         ),
-        (r"\d+(?:F|BW|B|W)\d+", lambda m: Compute(Op.parse(m[0]))),
+        (r"\d+(?:F|BW|B|W|R|O|L)\d+", lambda m: Compute(Op.parse(m[0]))),
     )
 )
 

@@ -63,13 +63,15 @@ class Timing:
     """When each op runs: ``start[r][i]`` and ``end[r][i]`` are those of rank r's i-th op.
 
     ``peak_memory`` is the largest sum of M_B and M_W held, one number a rank;
-    ``transfers`` is (number of transfers, 2), start and end of each.
+    ``transfers`` is (number of transfers, 2), start and end of each. ``beside``: where each
+    rank's order has O's and L's, which do not occupy it; empty where there are none.
     """
 
     start: tuple[FloatArray, ...]
     end: tuple[FloatArray, ...]
     peak_memory: tuple[float, ...]
     transfers: FloatArray
+    beside: tuple[Sequence[int], ...] = ()
 
     @property
     def spans(self) -> tuple[float, ...]:
@@ -90,8 +92,10 @@ class Timing:
 
     @property
     def work(self) -> float:
-        """The summed duration of all ops, those that run at once counted once."""
-        return float(sum(map(_busy, self.start, self.end)))
+        """The summed duration of all ops that occupy a rank, those that run at once counted once."""
+        beside = self.beside or ((),) * len(self.start)
+        rows = zip(self.start, self.end, beside, strict=True)
+        return float(sum(_busy(np.delete(a, at), np.delete(b, at)) for a, b, at in rows))
 
     def cost(self, objective: Objective) -> float:
         return self.period if objective is Objective.PERIOD else self.makespan

@@ -54,6 +54,7 @@ def parse_schedule(data: dict[str, Any], where: str) -> Schedule:
         tuple(np.array([end for _, _, end in row]) for row in rows),
         peak_memory,
         np.array(travel_times).reshape(-1, 2),
+        beside=tuple([i for i, (op, _, _) in enumerate(row) if op.kind.copies] for row in rows),
     )
     order = tuple(pack(op for op, _, _ in row) for row in rows)
     return Schedule(problem, order, transfers, report, timing, pairs)
@@ -87,7 +88,7 @@ def _list(reader: Reader, key: str, value: Any) -> list[Any]:
 
 
 def _row(reader: Reader) -> tuple[Op, float, float]:
-    kind = reader.get("op", "F, B, W or BW", lambda v: v in list(OpKind.__members__), "F")
+    kind = reader.get("op", "F, B, W, BW, R, O or L", lambda v: v in OpKind.__members__, "F")
     op = Op(OpKind[kind], reader.count("stage"), reader.count("microbatch"))
     start, end = reader.number("start"), reader.number("end")
     if end < start:

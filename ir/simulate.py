@@ -16,6 +16,7 @@ import numpy as np
 
 from .costs import Costs
 from .errors import InvalidScheduleError
+from .levers import pulled
 from .ops import (
     KIND_MASK,
     MICROBATCH_SHIFT,
@@ -29,9 +30,10 @@ from .ops import (
 from .problem import Objective, Problem
 from .profile import Profile, StageProfile
 from .schedule import Schedule, Timing
+from .simulate_levers import simulate_with_levers, stuck
 from .simulate_transfers import simulate_transfers
 
-_F, _B, _W = int(OpKind.F), int(OpKind.B), int(OpKind.W)
+_F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
 
 
 @numba.njit(cache=True, nogil=True)
@@ -197,24 +199,13 @@ def simulate(schedule: Schedule) -> Timing:
     """
     if schedule.transfers or any(schedule.pairs):
         return simulate_transfers(schedule)
+    if pulled(schedule.order):
+        return simulate_with_levers(schedule)
     offsets = offsets_of(schedule.order)
     flat = np.concatenate(schedule.order).astype(np.int64)
     simulator = Simulator(schedule.problem, offsets)
     if not simulator.run(flat):
-        raise InvalidScheduleError(
-            [
-                f"rank {rank} can never start {Op.unpack(int(flat[at]))} (its op {at - first}): its input never comes"
-                for rank, (at, first, stop) in enumerate(
-                    zip(
-                        simulator.position.tolist(),
-                        offsets[:-1].tolist(),
-                        offsets[1:].tolist(),
-                        strict=True,
-                    )
-                )
-                if at < stop
-            ]
-        )
+        raise InvalidScheduleError(stuck(flat, offsets, simulator.position))
     rows = [slice(*ends) for ends in pairwise(offsets.tolist())]
     return Timing(
         tuple(simulator.start[row] for row in rows),

@@ -14,8 +14,10 @@ import numpy as np
 
 from .costs import Costs
 from .errors import InvalidScheduleError
+from .levers import pulled
 from .ops import KIND_MASK, STAGE_MASK, STAGE_SHIFT, FloatArray, IntArray, Op
 from .schedule import Schedule, Timing, Transfer
+from .simulate_levers import simulate_with_levers
 from .waits import by_origin, edges_of, waits
 from .wires import in_turn
 
@@ -58,6 +60,8 @@ def simulate_transfers(schedule: Schedule) -> Timing:
     Raises InvalidScheduleError, naming what can never start and where, where a transfer is out
     of range, an input is missing, or ops and transfers wait for each other.
     """
+    if pulled(schedule.order):
+        raise InvalidScheduleError(["R, O and L: expected none beside transfers or pairs"])
     offsets, durations, edges = waits(schedule)
     links = [(t.source, t.target) for t in schedule.transfers]
     ops, turns = schedule.num_ops, in_turn(schedule.problem.profile, links)
@@ -107,6 +111,8 @@ def _named(schedule: Schedule, transfer: Transfer, behind: int | None) -> str:
 def peaks(schedule: Schedule) -> tuple[float, ...]:
     """The most that each rank holds of M_B and M_W, shape (P,): its order alone decides it."""
     costs = Costs.of(schedule.problem)
+    if pulled(schedule.order):
+        return simulate_with_levers(schedule).peak_memory
     change = np.stack([costs.m_b, costs.m_w - costs.m_b, -costs.m_w, -costs.m_b])
     return tuple(
         float(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -34,6 +35,7 @@ def verify_schedule(document: dict[str, Any]) -> list[str]:
     return [
         *_completeness(facts),
         *_placement(facts),
+        *_levers(facts, first),
         *_sequence(facts, first),
         *_paired(facts),
         *_timing(facts, first, arrivals(document)),
@@ -61,6 +63,25 @@ def _completeness(facts: Facts) -> Iterator[str]:
         if kind == "BW" and (counts["B", s, j] or counts["W", s, j]):
             yield f"{s}BW{j} runs beside a separate {s}B{j} or {s}W{j}: {_where(facts, 'BW', s, j)}"
     yield from islice(_missing(facts, counts), _MOST)
+
+
+def _levers(facts: Facts, first: _First) -> Iterator[str]:
+    """What is given up between F and B is recomputed, or offloaded and loaded again, and can be."""
+    for kind, s, j in first:
+        stage = facts.stage(s)
+        if kind == "R" and (stage.t_r is None or stage.m_r is None):
+            yield f"{s}R{j} runs, but the profile has no t_r and m_r for stage {s}"
+        if kind == "O" and stage.t_o is None:
+            yield f"{s}O{j} runs, but the profile has no host_link, or no m_o for stage {s}"
+        if kind == "R" and ("O", s, j) in first:
+            yield f"{s}R{j} runs beside {s}O{j}: what is recomputed cannot be offloaded"
+        other = {"O": "L", "L": "O"}.get(kind)
+        if other and (other, s, j) not in first:
+            yield f"{s}{kind}{j} runs without {s}{other}{j}"
+        if kind in ("R", "O", "L") and facts.passing != "activations":
+            yield f"{s}{kind}{j} runs, but passing is {facts.passing}"
+        if kind in ("R", "O", "L") and any(facts.pairs):
+            yield f"{s}{kind}{j} runs beside pairs"
 
 
 def _missing(facts: Facts, counts: Counter[tuple[str, int, int]]) -> Iterator[str]:
@@ -95,12 +116,15 @@ def _placement(facts: Facts) -> Iterator[str]:
 
 
 def _sequence(facts: Facts, first: _First) -> Iterator[str]:
-    """On its rank, F comes before B and B before W of one (stage, microbatch)."""
+    """On its rank, F comes before B and B before W of one (stage, microbatch); R, or O and L, between
+    F and B."""
+    backward = ("F", "R", "L")
+    causes = {"B": backward, "BW": backward, "W": ("B",), "R": ("F",), "O": ("F",), "L": ("O",)}
     for run in facts.runs:
-        before = {"B": "F", "BW": "F", "W": "B"}.get(run.kind)
-        earlier = first.get((before, run.stage, run.microbatch)) if before else None
-        if earlier and earlier.rank == run.rank and earlier.at >= run.at:
-            yield f"rank {run.rank} runs {run} (op {run.at}) before {earlier} (op {earlier.at})"
+        for before in causes.get(run.kind, ()):
+            earlier = first.get((before, run.stage, run.microbatch))
+            if earlier and earlier.rank == run.rank and earlier.at >= run.at:
+                yield f"rank {run.rank} runs {run} (op {run.at}) before {earlier} (op {earlier.at})"
 
 
 def _paired(facts: Facts) -> Iterator[str]:
@@ -148,10 +172,10 @@ def _timing(facts: Facts, first: _First, waits: _Arrivals) -> Iterator[str]:
         return math.isclose(a, b, rel_tol=_RELATIVE, abs_tol=slack)
 
     for row in facts.order:
-        free, previous = 0.0, "the step's start"
+        lanes = _Lanes()
         for run in row:
             other = _partner(facts, run)
-            causes = [(free, previous)]
+            causes = lanes.causes(run)
             for one in (run,) if other is None else (run, other):
                 came = waits.get((one.rank, one.at), 0.0)
                 causes += [*_inputs(facts, first, one), (came, "a weight or gradient has come")]
@@ -169,7 +193,30 @@ def _timing(facts: Facts, first: _First, waits: _Arrivals) -> Iterator[str]:
                     f"expected {end:.9g}: its start and its duration"
                 )
             if other is None or other.at < run.at:
-                free, previous = run.end, f"{run} of the same rank ends"
+                lanes.take(run)
+
+
+@dataclass(slots=True)
+class _Lanes:
+    """When one rank is free, and when its lanes out to the host and back are: (time, what happens then)."""
+
+    rank: tuple[float, str] = (0.0, "the step's start")
+    copies: dict[str, tuple[float, str]] = field(default_factory=dict)
+
+    def causes(self, run: Run) -> list[tuple[float, str]]:
+        lane = self.copies.get(run.kind, (0.0, "the step's start"))
+        if run.kind == "O":
+            return [lane]
+        return [self.rank, lane] if run.kind == "L" else [self.rank]
+
+    def take(self, run: Run) -> None:
+        ends = run.end, f"{run} of the same rank ends"
+        if run.kind in ("O", "L"):
+            self.copies[run.kind] = ends
+        if run.kind == "O":
+            self.rank = max(self.rank, ends)
+        elif run.kind != "L":
+            self.rank = ends
 
 
 def _inputs(facts: Facts, first: _First, run: Run) -> Iterator[tuple[float, str]]:
@@ -177,9 +224,12 @@ def _inputs(facts: Facts, first: _First, run: Run) -> Iterator[tuple[float, str]
     s, j = run.stage, run.microbatch
     needs = {
         "F": [("F", s - 1)],
-        "B": [("F", s), ("B", s + 1)],
-        "BW": [("F", s), ("B", s + 1)],
+        "B": [("F", s), ("L", s), ("B", s + 1)],
+        "BW": [("F", s), ("L", s), ("B", s + 1)],
         "W": [("B", s)],
+        "R": [("F", s)],
+        "O": [("F", s)],
+        "L": [("O", s)],
     }[run.kind]
     for kind, stage in needs:
         made = first.get((kind, stage, j))
@@ -203,7 +253,7 @@ def _memory(facts: Facts) -> Iterator[str]:
     for rank, row in enumerate(facts.order):
         limit = facts.limit[rank]
         for run, held in _held(facts, row):
-            if run.kind == "F" and held > limit + _MEMORY * max(limit, held):
+            if run.kind in ("F", "R", "L") and held > limit + _MEMORY * max(limit, held):
                 yield (
                     f"rank {rank} holds {held:.9g} from {run.start:.9g}, when {run} (op {run.at}) "
                     f"starts, more than its memory limit {limit:.9g}"
@@ -212,12 +262,17 @@ def _memory(facts: Facts) -> Iterator[str]:
 
 
 def _held(facts: Facts, row: list[Run]) -> Iterator[tuple[Run, float]]:
-    """Each op with what its rank holds from it on: from an F's start, or another op's end."""
+    """Each op with what its rank holds from it on: from the start of an F, R or L, or another's end."""
     held = 0.0
+    again = {(run.stage, run.microbatch) for run in row if run.kind == "R"}
     for run in row:
         stage = facts.stage(run.stage)
+        m_r, m_o = stage.m_r or 0.0, stage.m_o or 0.0
         held += {
-            "F": stage.m_b,
+            "F": m_r if (run.stage, run.microbatch) in again else stage.m_b,
+            "R": stage.m_b - m_r,
+            "O": m_o - stage.m_b,
+            "L": stage.m_b - m_o,
             "B": stage.m_w - stage.m_b,
             "W": -stage.m_w,
             "BW": -stage.m_b,
@@ -231,7 +286,11 @@ def _report(facts: Facts) -> Iterator[str]:
     begin = min((run.start for run in facts.runs), default=0.0)
     makespan = max((run.end for run in facts.runs), default=0.0) - begin
     seconds = {(rank, at + 1) for rank, places in enumerate(facts.pairs) for at in places}
-    work = math.fsum(run.end - run.start for run in facts.runs if (run.rank, run.at) not in seconds)
+    work = math.fsum(
+        run.end - run.start
+        for run in facts.runs
+        if run.kind not in ("O", "L") and (run.rank, run.at) not in seconds
+    )
     peaks = [
         max([held for _, held in _held(facts, row)] + [0.0], default=0.0) for row in facts.order
     ]

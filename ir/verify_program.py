@@ -165,8 +165,8 @@ class _Replay:
     def _inputs(self, op: _Op) -> Iterator[str]:
         kind, s, j = op
         last = self.facts.schedule.stages - 1
-        tensors = [Named("x", s, j)] if s > 0 else []
-        if kind != "F" and s < last:
+        tensors = [Named("x", s, j)] if s > 0 and kind not in ("O", "L") else []
+        if kind in ("B", "W", "BW") and s < last:
             tensors.append(Named("dy", s, j))
         for tensor in tensors:
             if tensor in self.facts.messages:
@@ -174,10 +174,10 @@ class _Replay:
                     yield f"its input {tensor} is not there: {self._why(tensor)}"
             elif not self.done & set(_makers(tensor)):
                 yield f"its input {tensor} has not been made on this rank"
-        before = {"B": "F", "BW": "F", "W": "B"}.get(kind)
+        before = {"F": None, "W": "B", "L": "O"}.get(kind, "F")
         if before and (before, s, j) not in self.done:
             yield f"runs before {s}{before}{j}"
-        if kind != "W" and not self._has_weights(s):
+        if kind not in ("W", "O", "L") and not self._has_weights(s):
             yield f"the weights of stage {s} are not there"
 
     def _has_weights(self, stage: int) -> bool:

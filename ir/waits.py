@@ -5,7 +5,8 @@ Nodes are numbered: the ops from 0, rank after rank; the transfers as listed fro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -46,7 +47,7 @@ def waits(schedule: Schedule) -> tuple[IntArray, FloatArray, list[Edges]]:
         travel_delays(schedule.problem, schedule.transfers),
     ]
     edges = [
-        chain(offsets),
+        chain(offsets, flat),
         *inputs(schedule, flat, costs),
         travel(schedule, offsets.tolist(), len(flat)),
     ]
@@ -75,10 +76,31 @@ def check_ranges(schedule: Schedule) -> None:
         raise InvalidScheduleError(errors)
 
 
-def chain(offsets: IntArray) -> Edges:
-    """Each op after the one before it on its rank."""
+def chain(offsets: IntArray, flat: IntArray) -> Edges:
+    """Each op after the one before it on its rank; O's and L's as :mod:`.levers` says."""
+    if bool(((flat & KIND_MASK) >= OpKind.O).any()):
+        ops = [Op.unpack(op) for op in flat.tolist()]
+        bounds = pairwise(offsets.tolist())
+        return edges_of([pair for first, stop in bounds for pair in _lanes(ops, first, stop)])
     later = np.setdiff1d(np.arange(1, offsets[-1]), offsets)
     return later - 1, later, np.zeros(len(later))
+
+
+def _lanes(ops: Sequence[Op], first: int, stop: int) -> Iterator[tuple[int, int]]:
+    """The edges between one rank's ops, numbered from ``first``, with two lanes beside them."""
+    last: dict[OpKind, int] = {}  # of each lane, the rank's own by its F's
+    copied: dict[tuple[OpKind, int, int], int] = {}
+    for node in range(first, stop):
+        op = ops[node]
+        s, j, kind = op.stage, op.microbatch, op.kind
+        lane = kind if kind.copies else OpKind.F
+        before = {lane} if kind is OpKind.O else {lane, OpKind.F, OpKind.O}
+        yield from ((last[other], node) for other in sorted(before & last.keys()))
+        causes = {OpKind.O: OpKind.F, OpKind.B: OpKind.L, OpKind.BW: OpKind.L}
+        cause = (causes.get(kind, kind), s, j)
+        if cause in copied and kind in causes:
+            yield copied[cause], node
+        last[lane] = copied[kind, s, j] = node
 
 
 def inputs(schedule: Schedule, flat: IntArray, costs: Costs) -> list[Edges]:
@@ -90,7 +112,7 @@ def inputs(schedule: Schedule, flat: IntArray, costs: Costs) -> list[Edges]:
         flat >> MICROBATCH_SHIFT,
     )
     makes = np.where(kind == OpKind.BW, OpKind.B, kind)
-    node = np.full((3, stages, microbatches), -1)
+    node = np.full((len(OpKind), stages, microbatches), -1)
     node[makes, stage, microbatch] = np.arange(len(flat))
 
     def edges(ops: IntArray, made: OpKind, shift: int, delays: FloatArray | None) -> Edges:

@@ -55,7 +55,16 @@ def times(schedule: Schedule) -> Timing:
 
 
 def bars(schedule: Schedule, rank: int) -> Iterator[Bar]:
-    """The ops of ``rank`` in its order, each with its time and its stage's shade."""
+    """The ops that occupy ``rank`` in its order, each with its time and its stage's shade."""
+    return (bar for bar in _every(schedule, rank) if not bar.op.kind.copies)
+
+
+def copies(schedule: Schedule, rank: int) -> Iterator[Bar]:
+    """What moves to and from the host beside the ops of ``rank``."""
+    return (bar for bar in _every(schedule, rank) if bar.op.kind.copies)
+
+
+def _every(schedule: Schedule, rank: int) -> Iterator[Bar]:
     timing = times(schedule)
     ops = schedule.ops(rank)
     stages = sorted({op.stage for op in ops})
@@ -76,15 +85,23 @@ def memory_steps(schedule: Schedule, rank: int) -> list[tuple[float, float]]:
     """(time, memory held from then on) whenever what ``rank`` holds changes."""
     stages = schedule.problem.profile.stages
     changes: list[tuple[float, float]] = []
-    for bar in bars(schedule, rank):
+    shown = list(_every(schedule, rank))
+    again = {(bar.op.stage, bar.op.microbatch) for bar in shown if bar.op.kind is OpKind.R}
+    for bar in shown:
         stage = stages[bar.op.stage]
+        m_r, m_o = stage.m_r or 0.0, stage.m_o or 0.0
+        first = m_r if (bar.op.stage, bar.op.microbatch) in again else stage.m_b
         at, change = {
-            OpKind.F: (bar.start, stage.m_b),
+            OpKind.F: (bar.start, first),
+            OpKind.R: (bar.start, stage.m_b - m_r),
+            OpKind.O: (bar.end, m_o - stage.m_b),
+            OpKind.L: (bar.start, stage.m_b - m_o),
             OpKind.B: (bar.end, stage.m_w - stage.m_b),
             OpKind.W: (bar.end, -stage.m_w),
             OpKind.BW: (bar.end, -stage.m_b),
         }[bar.op.kind]
         changes.append((at, change))
+    changes.sort(key=lambda change: change[0])  # copies overlap with ops; the sort is stable
     held = np.cumsum([change for _, change in changes])
     return [(at, max(0.0, value)) for (at, _), value in zip(changes, held.tolist(), strict=True)]
 

@@ -21,9 +21,10 @@ from html import escape
 import numpy as np
 
 from pipeloom.ir.amounts import amount
+from pipeloom.ir.ops import OpKind
 from pipeloom.ir.schedule import Schedule, TravelKind
 
-from .bars import Bar, bars, kinds, peak_memory, timed, times
+from .bars import Bar, bars, copies, kinds, peak_memory, timed, times
 from .colours import NAMES, as_hex, colour, is_light
 from .elements import FAINT, INK, MUTED, document, element, label, number, ticks
 from .words import duration, heading, shape, summary
@@ -206,6 +207,7 @@ def _row(schedule: Schedule, rank: int, grid: Grid, y: float) -> list[str]:
         lines.append(_bubble(shown, grid, y, height))
     lines += _bars(shown, grid, y, height)
     lines += _transfers(schedule, rank, grid, y + height + 0.5)
+    lines += _copies(schedule, rank, grid, y + height + 0.5)
     return lines + _memory(schedule, rank, grid, y, height)
 
 
@@ -246,6 +248,22 @@ def _tooltip(bar: Bar) -> str:
         f"rank {bar.rank}, {bar.start:.6g} to {bar.end:.6g} ms ({duration(bar.end - bar.start)})"
     )
     return f"<title>{escape(words)}</title>"
+
+
+def _copies(schedule: Schedule, rank: int, grid: Grid, y: float) -> list[str]:
+    """What goes to the host, and below it what comes back, as thin lines under the rank's row."""
+    return [
+        element(
+            "rect",
+            _tooltip(bar),
+            x=grid.x(bar.start),
+            y=y + (1.8 if bar.op.kind is OpKind.L else 0.0),
+            width=max(0.8, grid.x(bar.end) - grid.x(bar.start)),
+            height=1.5,
+            fill=as_hex(colour(bar.op.kind, bar.shade)),
+        )
+        for bar in copies(schedule, rank)
+    ]
 
 
 def _transfers(schedule: Schedule, rank: int, grid: Grid, y: float) -> list[str]:

@@ -18,9 +18,9 @@ from .bars import Bar, bars, kinds, timed, times
 from .colours import NAMES, colour, is_light
 from .words import duration, heading, shape, summary
 
-_FILL = {OpKind.F: "─", OpKind.B: "═", OpKind.W: "┄", OpKind.BW: "━"}
+_FILL = {OpKind.F: "─", OpKind.B: "═", OpKind.W: "┄", OpKind.BW: "━", OpKind.R: "╌"}
 # where one column is all that an op has
-_LETTER = {OpKind.F: "F", OpKind.B: "B", OpKind.W: "W", OpKind.BW: "D"}
+_LETTER = {OpKind.F: "F", OpKind.B: "B", OpKind.W: "W", OpKind.BW: "D", OpKind.R: "R"}
 _IDLE = "·"
 
 
@@ -98,6 +98,8 @@ def _axis(end: float, width: int) -> str:
 def _legend(schedule: Schedule, colours: bool) -> str:
     parts = []
     for kind in kinds(schedule):
+        if kind.copies:  # beside the ops: there is no row for them here
+            continue
         sample = f"{kind.name}{_FILL[kind] * 2}"
         bar = next(
             b for r in range(schedule.problem.ranks) for b in bars(schedule, r) if b.op.kind is kind

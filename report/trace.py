@@ -6,7 +6,7 @@ from typing import Any
 
 from pipeloom.ir.schedule import Schedule
 
-from .bars import bars, memory_steps, timed, times
+from .bars import Bar, bars, copies, memory_steps, timed, times
 from .colours import NAMES
 from .words import heading
 
@@ -19,6 +19,10 @@ def trace_events(schedule: Schedule) -> dict[str, Any]:
         events.append(_name("thread_name", rank, f"rank {rank}"))
         events += _ops(schedule, rank)
         events += _counters(schedule, rank)
+        beside = _copies(schedule, rank)
+        if beside:
+            events.append(_name("thread_name", _lane(schedule, rank), f"rank {rank}, host"))
+            events += beside
     events += _transfers(schedule)
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
@@ -29,22 +33,32 @@ def _name(kind: str, thread: int, name: str) -> dict[str, Any]:
 
 def _ops(schedule: Schedule, rank: int) -> list[dict[str, Any]]:
     return [
-        {
-            "ph": "X",
-            "name": str(bar.op),
-            "cat": NAMES[bar.op.kind],
-            "pid": 0,
-            "tid": rank,
-            "ts": bar.start * 1e3,
-            "dur": (bar.end - bar.start) * 1e3,
-            "args": {
-                "op": bar.op.kind.name,
-                "stage": bar.op.stage,
-                "microbatch": bar.op.microbatch,
-            },
-        }
+        _common(bar, rank) | {"ph": "X", "ts": bar.start * 1e3, "dur": (bar.end - bar.start) * 1e3}
         for bar in bars(schedule, rank)
     ]
+
+
+def _common(bar: Bar, thread: int) -> dict[str, Any]:
+    op = bar.op
+    about = {"op": op.kind.name, "stage": op.stage, "microbatch": op.microbatch}
+    return {"name": str(op), "cat": NAMES[op.kind], "pid": 0, "tid": thread, "args": about}
+
+
+def _lane(schedule: Schedule, rank: int) -> int:
+    """The thread for what moves to and from the host."""
+    return schedule.problem.ranks + rank
+
+
+def _copies(schedule: Schedule, rank: int) -> list[dict[str, Any]]:
+    """As asynchronous events: what goes out and what comes back may overlap."""
+    events: list[dict[str, Any]] = []
+    for bar in copies(schedule, rank):
+        common = _common(bar, _lane(schedule, rank)) | {"id": f"host {bar.op}"}
+        events += [
+            common | {"ph": "b", "ts": bar.start * 1e3},
+            common | {"ph": "e", "ts": bar.end * 1e3},
+        ]
+    return events
 
 
 def _counters(schedule: Schedule, rank: int) -> list[dict[str, Any]]:

@@ -16,7 +16,9 @@ from .batches import mapped
 from .deferral import Deferral, WeightQueue, gradient_edge, run_backward
 from .edges import Edge
 from .errors import ShapeError
-from .memory import Memory
+from .memory import Held, Memory
+from .offload import Parcel
+from .random_state import RandomState
 from .skips import Skips
 
 SMALL = 1 << 16  # bytes
@@ -35,16 +37,27 @@ class Cell:
     ``inputs`` and ``options``: F's positional and keyword arguments; ``edge``: what it hands on,
     None of the last stage; ``roots``: where B starts; ``dy``: the gradients that B starts with;
     ``output`` and ``dx``: what F and B hand on; ``result``: the last stage's output; ``queue``:
-    None where BW is fused.
+    None where BW is fused; ``recomputed``: F runs again, with the random numbers from ``state`` on,
+    and its input is ``held`` until then; ``parcel``: what is offloaded, or None.
     """
 
     __slots__ = (
-        "dx", "dy", "edge", "inputs", "loss", "options", "output", "queue", "result", "roots", "target"
+        "dx", "dy", "edge", "held", "inputs", "loss", "options", "output", "parcel", "queue",
+        "recomputed", "result", "roots", "state", "target",
     )  # fmt: skip
 
-    def __init__(self, queue: WeightQueue | None, edge: Edge | None = None) -> None:
+    def __init__(
+        self,
+        queue: WeightQueue | None,
+        edge: Edge | None = None,
+        *,
+        recomputed: bool = False,
+        parcel: Parcel | None = None,
+    ) -> None:
         self.queue = queue
         self.edge = edge
+        self.recomputed = recomputed
+        self.parcel = parcel
         self.clear()
 
     def clear(self) -> None:
@@ -57,6 +70,10 @@ class Cell:
         self.result: Any = None
         self.loss: Tensor | None = None
         self.target: Any = None
+        self.state: RandomState | None = None
+        self.held: Held = ()
+        if self.parcel is not None:
+            self.parcel.clear()
         if self.queue is not None:
             self.queue.clear()
 
@@ -69,7 +86,7 @@ class StageRunner:
 
     ``using``: the context for an op of each kind; ``skips``: those that start at the stage, end
     there or come by. The ``last`` stage computes ``loss`` and starts its backward with ``seed``
-    (1 / M, so that gradients are those of the mean loss).
+    (1 / M, so that gradients are those of the mean loss). ``bare`` is F of which nothing is counted.
     """
 
     def __init__(
@@ -86,6 +103,7 @@ class StageRunner:
     ) -> None:
         self.stage = stage
         self.module = module
+        self.memory = memory
         self._deferral = Deferral(module.parameters())
         self._last = last
         self._loss = loss
@@ -93,6 +111,7 @@ class StageRunner:
         self._seeds: dict[tuple[torch.dtype, int], Tensor] = {}
         self._skips = skips
         self.keep_outputs = True
+        self.bare = _within(using(OpKind.F), self._forward)
         forward = _within(memory.watching(), self._forward)
         self.forward = _within(using(OpKind.F), forward)
         self.backward = _within(using(OpKind.B), self._backward)

@@ -28,6 +28,7 @@ from .clock import Call, Clock, make_clock
 from .compute import Cell, StageRunner
 from .errors import ExecutionError
 from .head import Head, stale
+from .levers import calls
 from .memory import Memory, Turns
 from .transport import Message, Transport
 
@@ -158,22 +159,22 @@ class Executor:
     def _compute(self, compute: ir.Compute) -> Sequence[Call]:
         op = compute.op
         cell, runner = self._cells[op.stage, op.microbatch], self._runners[op.stage]
-        run: Call = partial(runner.calls(op.kind), cell)
-        if self._least is not None:
+        run: Call = partial(calls(runner, op.kind, cell), cell)
+        if self._least is not None and not op.kind.copies:
             run = partial(_stretched, run, float(self._least[op.kind, op.stage]))
-        calls = [self.clock.timed(run, self._marks)]
+        timed = [self.clock.timed(run, self._marks)]
         self._marks += 2
         hand_over = self._hand_over(op, cell)
-        return calls if hand_over is None else [*calls, hand_over]
+        return timed if hand_over is None else [*timed, hand_over]
 
     def _hand_over(self, op: Op, cell: Cell) -> Call | None:
         """Passes the result on where its next stage runs on this rank, too."""
         if op.kind is OpKind.F:
             target, hand_over = (op.stage + 1, op.microbatch), pass_output
-        elif op.kind is OpKind.W:
-            return None
-        else:
+        elif op.kind in (OpKind.B, OpKind.BW):
             target, hand_over = (op.stage - 1, op.microbatch), pass_gradient
+        else:
+            return None
         return partial(hand_over, cell, self._cells[target]) if target in self._cells else None
 
     def _describe(self, position: int, error: Exception) -> str:

@@ -33,6 +33,7 @@ from .executor import Executor
 from .loss_scale import LossScale
 from .memory import Ledger, NoLedger, device_peak
 from .model import ModelSource, checked_stages, skips_of
+from .offload import Host, Parcel
 from .precision import check_floating
 from .rewind import Rewind
 from .shapes import Edges, Shapes
@@ -383,11 +384,19 @@ class Pipeline:
     def _make_cells(self) -> dict[tuple[int, int], Cell]:
         """One for each (stage, microbatch) of this rank; those with a W get a queue."""
         row = self.program.instructions[self.rank]
-        ops = [i.op for i in row if isinstance(i, ir.Compute)]
-        split_pairs = {(op.stage, op.microbatch) for op in ops if op.kind is OpKind.W}
-        pairs = sorted({(op.stage, op.microbatch) for op in ops})
+        pairs: dict[tuple[int, int], set[OpKind]] = {}
+        for item in row:
+            if isinstance(item, ir.Compute):
+                op = item.op
+                pairs.setdefault((op.stage, op.microbatch), set()).add(op.kind)
+        host = Host(self.device)
         return {
-            pair: Cell(WeightQueue(self._memory) if pair in split_pairs else None) for pair in pairs
+            pair: Cell(
+                WeightQueue(self._memory) if OpKind.W in kinds else None,
+                recomputed=OpKind.R in kinds,
+                parcel=Parcel(host, self._memory) if OpKind.O in kinds else None,
+            )
+            for pair, kinds in sorted(pairs.items())
         }
 
     def _fill(

@@ -32,7 +32,7 @@ EDGES = 0.5
 """How many of the moves are made on the longest path."""
 LONGEST, MORE = 4, 0.3
 """How many ops that follow each other a move takes at most, and how often it takes one more."""
-_F, _B, _W, _BW = int(OpKind.F), int(OpKind.B), int(OpKind.W), int(OpKind.BW)
+_F, _B, _W, _BW = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.BW))
 
 
 @numba.njit(cache=True, nogil=True)
@@ -47,7 +47,7 @@ def random(state: npt.NDArray[np.uint64]) -> float:
 
 
 @numba.njit(cache=True, nogil=True)
-def _shift(order: IntArray, source: int, target: int) -> None:
+def shift(order: IntArray, source: int, target: int) -> None:
     """Moves the op at ``source`` to ``target``; ops of its class keep their microbatches' sequence."""
     step = 1 if target > source else -1
     carried = order[source]
@@ -241,9 +241,9 @@ def anneal_kernel(  # noqa: PLR0917
             saved[: high - low + 1] = order[low : high + 1]
             for k in range(together):
                 if target > source:
-                    _shift(order, source, high)
+                    shift(order, source, high)
                 else:
-                    _shift(order, source + k, target + k)
+                    shift(order, source + k, target + k)
             if not _keeps_rules(order, first, low, high, m_b, m_w, limit[rank], done):
                 order[low : high + 1] = saved[: high - low + 1]
                 continue

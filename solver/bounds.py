@@ -26,6 +26,7 @@ from .arrivals import arrivals
 from .chain import Chain
 from .crossings import crossings
 from .feasibility import check_feasible
+from .levers import relaxed
 from .parts import different_parts
 from .placed import Placed, last_forward, placed_head_tail, placed_through, placed_throughput
 from .ramps import ramp, rate, span_that_holds
@@ -49,9 +50,11 @@ def lower_bound(problem: Problem) -> Bound:
 def lower_bounds(problem: Problem) -> Iterator[Bound]:
     """All bounds that apply, one by one, as the tables list them: those that take longest last.
 
-    The first is there at once. Raises InfeasibleError where no schedule is valid.
+    The first is there at once. Raises InfeasibleError where no schedule is valid. Where activations may be
+    recomputed or offloaded, they are those of the problem that :func:`.levers.relaxed` gives.
     """
     check_feasible(problem)
+    problem = relaxed(problem)
     for name, general, words in GENERAL:
         yield Bound(general(problem), name, words)
     if problem.placement.passing is not Passing.ACTIVATIONS:

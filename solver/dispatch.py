@@ -26,7 +26,7 @@ from .anneal import random
 from .chain import ROUNDING
 from .greedy import normal
 
-_F, _B, _W = int(OpKind.F), int(OpKind.B), int(OpKind.W)
+_F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
 ANY = 1 << 40
 """No cap."""
 STRICT = 1000.0

@@ -11,19 +11,24 @@ from pipeloom.ir.ops import FloatArray
 from pipeloom.ir.problem import Problem
 
 from .chain import ROUNDING
+from .levers import least_kept
 
 
 def needs(problem: Problem) -> FloatArray:
     """The least limit that each rank can run with, shape (P,).
 
-    Of one microbatch, a rank holds M_B of every stage it runs at once, as the B's go through the
-    stages in the reverse order of the F's. That much is also enough: microbatches one at a time.
+    While B runs on a stage, a rank holds M_B of it, and of the same microbatch's stages before it the
+    least that they can be left with (M_B, without levers), as their B's are yet to come. That much is also
+    enough: microbatches one at a time.
     """
-    costs = Costs.of(problem)
-    held = np.zeros((problem.ranks, problem.microbatches))
-    columns = np.broadcast_to(np.arange(problem.microbatches), costs.owner.shape)
-    np.add.at(held, (costs.owner, columns), costs.m_b[:, None])
-    return np.asarray(held.max(axis=1))
+    costs, kept = Costs.of(problem), least_kept(problem)
+    columns = np.arange(problem.microbatches)
+    below, most = np.zeros((2, problem.ranks, problem.microbatches))
+    for owner, m_b, least in zip(costs.owner, costs.m_b, kept, strict=True):
+        here = owner, columns
+        most[here] = np.maximum(most[here], below[here] + m_b)
+        below[here] += least
+    return np.asarray(most.max(axis=1))
 
 
 def smallest_limit(problem: Problem) -> tuple[float, int]:

@@ -24,7 +24,7 @@ from pipeloom.ir.ops import MICROBATCH_SHIFT, STAGE_SHIFT, FloatArray, IntArray,
 from .anneal import random
 from .chain import Chain
 
-_F, _B, _W = int(OpKind.F), int(OpKind.B), int(OpKind.W)
+_F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
 FILLS = (0.0, 0.5, 1.0)
 PATIENCE = (0.0, 0.3, 1.0)
 SAMPLES = 300

@@ -29,7 +29,7 @@ from pipeloom.ir.ops import MICROBATCH_SHIFT, STAGE_SHIFT, FloatArray, IntArray,
 
 from .chain import Chain
 
-_F, _B, _W = int(OpKind.F), int(OpKind.B), int(OpKind.W)
+_F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
 TIE = 1e-9
 """A W fits into a gap where rounding alone tells their lengths apart."""
 SCALE = 0.3

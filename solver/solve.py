@@ -25,6 +25,8 @@ from .families.base import Family
 from .families.zb_v import ZBV
 from .incumbent import Incumbent, Listener
 from .lanes import lanes, worth_trying
+from .lever_search import pull
+from .levers import has_levers, recomputing
 from .local_search import Annealer, Dispatcher, ListScheduler, Tried, Tuner, building
 from .relaxation import relaxation
 from .setting import Setting
@@ -64,6 +66,7 @@ def optimize(
     should_stop: Callable[[], bool] | None = None,
     memory: Memory | None = None,
     by_step: bool = False,
+    recompute_all: bool = False,
 ) -> Schedule:
     """The best schedule found within ``time_limit`` seconds, and how good it is known to be.
 
@@ -76,16 +79,18 @@ def optimize(
     improvement and about once a second. ``memory`` says what a schedule holds in all; where weights
     travel it is held against ``device_memory``. ``by_step``: there, schedules are compared by their step
     where iterations follow each other (:func:`pipeloom.ir.replay.step_time`), not by the objective, which the
-    report is about all the same. Raises InfeasibleError where no schedule keeps the memory
+    report is about all the same. Where the profile says how, activations are recomputed or offloaded
+    where that pays; ``recompute_all``: whatever may be recomputed is. Raises InfeasibleError where no schedule keeps the memory
     limit, or where weights travel none was found that fits on the devices, InputError for a
     placement or a solver that is not known.
     """
     _check(problem, solver)
+    problem = recomputing(problem) if recompute_all else problem
     best = _incumbent(problem, time_limit, work_limit, progress, should_stop)
     if problem.placement.passing is Passing.WEIGHTS:
         search = WeightSearch(best, memory, by_step)
         return pass_weights(best, search, solver, seed)
-    return Solving(best, solver, seed).run(time_limit)
+    return Solving(best, solver, seed, recompute_all).run(time_limit)
 
 
 def _incumbent(
@@ -106,9 +111,16 @@ class Solving:
     ``done`` where nothing is left to do. Raises what :func:`optimize` does.
     """
 
-    def __init__(self, best: Incumbent, solver: str = "auto", seed: int = 0) -> None:
+    def __init__(
+        self, best: Incumbent, solver: str = "auto", seed: int = 0, recompute_all: bool = False
+    ) -> None:
         self.done = False
         self._best, self._solver, self._seed = best, solver, seed
+        if has_levers(best.problem):
+            self._pieces = pull(
+                best, partial(_within, best, solver, seed), seed, every=recompute_all
+            )
+            return
         best.offer(one_at_a_time(best.problem), "one-at-a-time")
         self._pieces = _PORTFOLIOS.get(solver, partial(exactly, solver=solver))(best, seed)
 
@@ -146,6 +158,20 @@ class Solving:
             self.done = True
         self.done = self.done or self._best.closed
         return self._best.schedule(self._solver, self._seed)
+
+
+def _within(  # noqa: PLR0917
+    best: Incumbent, solver: str, seed: int, problem: Problem, seconds: float, work: float | None
+) -> Schedule:
+    """A problem that is part of another one, for as long as that one is not over."""
+    return optimize(
+        problem,
+        solver=solver,
+        time_limit=seconds,
+        work_limit=work,
+        seed=seed,
+        should_stop=best.interrupted,
+    )
 
 
 def _check(problem: Problem, solver: str) -> None:

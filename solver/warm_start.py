@@ -23,7 +23,7 @@ from pipeloom.ir.problem import Problem
 
 from .chain import Chain
 
-_F, _B, _W = int(OpKind.F), int(OpKind.B), int(OpKind.W)
+_F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
 
 
 def warm_starts(problem: Problem, chain: Chain) -> Iterator[tuple[IntArray, ...]]:

@@ -16,6 +16,7 @@ import re
 from dataclasses import replace
 
 from pipeloom.ir.errors import InputError
+from pipeloom.ir.levers import pulled
 from pipeloom.ir.ops import Op, OpKind
 from pipeloom.ir.problem import Passing, Placement, Problem
 from pipeloom.ir.profile import Profile, StageProfile
@@ -37,6 +38,8 @@ def write(schedule: Schedule) -> str:
         raise InputError(
             f"schedule: passing: torch-csv keeps each stage on one rank; got {passing.value}"
         )
+    if pulled(schedule.order):
+        raise InputError("schedule: order: torch-csv has no letter for R, O and L; got some")
     for rank, ops in enumerate(schedule.order):
         if not len(ops):
             raise InputError(

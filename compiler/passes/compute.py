@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from pipeloom.ir.errors import InvalidScheduleError
+from pipeloom.ir.levers import choice_of, pulled
 from pipeloom.ir.ops import (
     KIND_MASK,
     MICROBATCH_SHIFT,
@@ -34,7 +35,8 @@ def compute(schedule: Schedule) -> Program:
 
 
 def check_complete(schedule: Schedule) -> None:
-    """Every (stage, microbatch) has F once and either BW or both B and W once, on its rank."""
+    """Every (stage, microbatch) has F once and either BW or both B and W once, on its rank, and at most
+    one R, or one O and one L."""
     problem = schedule.problem
     violations = []
     counts = np.zeros((len(OpKind), problem.stages, problem.microbatches), dtype=np.int64)
@@ -57,13 +59,15 @@ def check_complete(schedule: Schedule) -> None:
     violations += _miscounted(counts, problem)
     if violations:
         raise InvalidScheduleError(violations)
+    if pulled(schedule.order):
+        choice_of(problem, schedule.order)
 
 
 def _miscounted(counts: IntArray, problem: Problem) -> list[str]:
-    f, b, w, bw = counts
+    f, b, w, bw = counts[:4]
     wrong = (f != 1) | (b != w) | (b + bw != 1)
     return [
         f"stage {s}, microbatch {j}: expected one F and either one BW or one B and one W, got "
-        + ", ".join(f"{counts[kind, s, j]} {kind.name}" for kind in OpKind)
+        + ", ".join(f"{counts[kind, s, j]} {kind.name}" for kind in OpKind if kind <= OpKind.BW)
         for s, j in np.argwhere(wrong).tolist()
     ]

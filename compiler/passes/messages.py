@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeloom.ir.costs import Costs
+from pipeloom.ir.levers import passed
 from pipeloom.ir.ops import Op, OpKind
 from pipeloom.ir.program import Tensor, TensorKind
 from pipeloom.ir.schedule import Schedule, Timing, TravelKind
@@ -94,6 +95,7 @@ def _activations(schedule: Schedule, timing: Timing, slack: int) -> Iterator[Mes
     place = {
         op: (rank, i) for rank in range(problem.ranks) for i, op in enumerate(schedule.ops(rank))
     }
+    past = [passed(schedule, rank) for rank in range(problem.ranks)]
     for op, (source, i) in place.items():
         made = makes(op, problem.stages)
         if made is None:
@@ -105,7 +107,7 @@ def _activations(schedule: Schedule, timing: Timing, slack: int) -> Iterator[Mes
         into = costs.into_f if made.kind is TensorKind.X else costs.into_b
         leaves = float(timing.end[source][i])
         arrives = leaves + float(into[made.stage, made.index])
-        last = int(np.searchsorted(timing.end[target], leaves))
+        last = int(np.searchsorted(past[target], leaves))
         room = max(0, last - slack)
         yield Message(made, source, target, i + 1, before, room, leaves, arrives)
 
@@ -114,10 +116,10 @@ def makes(op: Op, stages: int) -> Tensor | None:
     """What another op needs of ``op``: its output, or the gradient of its input."""
     if op.kind is OpKind.F:
         made = Tensor(TensorKind.X, op.stage + 1, op.microbatch)
-    elif op.kind is OpKind.W:
-        return None
-    else:
+    elif op.kind in (OpKind.B, OpKind.BW):
         made = Tensor(TensorKind.DY, op.stage - 1, op.microbatch)
+    else:
+        return None
     return made if 0 <= made.stage < stages else None
 
 

@@ -15,6 +15,8 @@ from itertools import takewhile
 
 import numpy as np
 
+from pipeloom.ir.levers import passed
+from pipeloom.ir.ops import FloatArray
 from pipeloom.ir.program import (
     Buffer,
     Instruction,
@@ -109,13 +111,14 @@ def _sends(
     """The send of each message, in the order of departures, and the wait for it."""
     found = []
     latest: dict[tuple[int, int], int] = defaultdict(int)
+    past = [passed(schedule, rank) for rank in range(len(schedule.order))]
     for x in sorted(range(len(travelling)), key=plan.leaves.__getitem__):
         m, leaves, arrives = travelling[x], plan.leaves[x], plan.arrives[x]
         channel = m.source, m.target
         latest[channel] = max(latest[channel], _posted(schedule, m, leaves, plan, slack))
         found += [
             _Entry(latest[channel], leaves, Send(m.tensor, m.target), m),
-            _Entry(_gone(schedule, m, arrives, plan), arrives, WaitSend(m.tensor), m),
+            _Entry(_gone(past[m.source], m, arrives, plan), arrives, WaitSend(m.tensor), m),
         ]
     return found
 
@@ -130,17 +133,15 @@ def _posted(schedule: Schedule, message: Message, leaves: int, plan: Agenda, sla
     return min(boundary, max(message.after, ended - slack))
 
 
-def _gone(schedule: Schedule, message: Message, arrives: int, plan: Agenda) -> int:
-    """The boundary at which the source makes sure that the message has left."""
-    count = len(schedule.order[message.source])
+def _gone(past: FloatArray, message: Message, arrives: int, plan: Agenda) -> int:
+    """The boundary at which the source, by ``past`` beyond each op, makes sure that the message has left."""
+    count = len(past)
     if message.own and message.blocks is None:
         return count  # takes no buffer that could be given back
     boundary = plan.boundary(message.source, arrives)
     if not message.activation:
         return boundary
-    timing = schedule.timing
-    assert timing is not None
-    ended = int(np.searchsorted(timing.end[message.source], message.arrives)) + 1
+    ended = int(np.searchsorted(past, message.arrives)) + 1
     return min(max(boundary, ended), count)
 
 

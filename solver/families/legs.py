@@ -34,7 +34,7 @@ class MeanStage:
         owner = costs.owner[:, 0]
         crosses = owner[1:] != owner[:-1]
         delays = [*costs.into_f[1:, 0][crosses], *costs.into_b[:-1, 0][crosses]]
-        t_f, t_b, t_w, _ = (_mean(row.tolist()) for row in costs.durations)
+        t_f, t_b, t_w = (_mean(row.tolist()) for row in costs.durations[:3])
         m_b, m_w = _mean(costs.m_b.tolist()), _mean(costs.m_w.tolist())
         return cls(t_f, t_b, t_w, _mean(delays), m_w / m_b if m_b > 0 else 1.0)
 

@@ -190,7 +190,11 @@ def schedule_document() -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("path", "value", "expected"),
     [
-        (("order", 0, 0, "op"), "X", 's: order[0][0]: op: expected F, B, W or BW, got "X"'),
+        (
+            ("order", 0, 0, "op"),
+            "X",
+            's: order[0][0]: op: expected F, B, W, BW, R, O or L, got "X"',
+        ),
         (("order", 0, 0, "stage"), 9, "s: order[0]: 9F0 is outside 2 stages and 2 microbatches"),
         (("order", 0), None, "s: order[0]: expected a list of ops, got null"),
         (("order",), [[]], 's: order: expected 2 lists, one a rank, got "1 lists"'),

@@ -11,7 +11,7 @@ from pipeloom.ir.ops import IntArray, format_order, pack, parse_order, unpack
 from pipeloom.ir.problem import Problem
 from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.ir.simulate import Simulator
-from pipeloom.solver.anneal import _critical_blocks, _keeps_rules, _note, _shift, random
+from pipeloom.solver.anneal import _critical_blocks, _keeps_rules, _note, random, shift
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.incumbent import Incumbent
 from pipeloom.solver.local_search import Annealer, split_backwards
@@ -30,17 +30,17 @@ def order(text: str) -> IntArray:
         (3, 4, "0F0 0F1 0B0 0F2 0W0"),
     ],
 )
-def test_shift_moves_one_op(source: int, target: int, expected: str) -> None:
+def testshift_moves_one_op(source: int, target: int, expected: str) -> None:
     ops = order("0F0 0F1 0B0 0W0 0F2")
-    _shift(ops, source, target)
+    shift(ops, source, target)
     assert format_order(unpack(ops)) == expected
 
 
 def test_ops_of_one_kind_keep_their_sequence() -> None:
     ops = order("0F0 0F1 0B0 0F2 0W0")
-    _shift(ops, 0, 4)
+    shift(ops, 0, 4)
     assert format_order(unpack(ops)) == "0F0 0B0 0F1 0W0 0F2"
-    _shift(ops, 4, 0)
+    shift(ops, 4, 0)
     assert format_order(unpack(ops)) == "0F0 0F1 0B0 0F2 0W0"
 
 

@@ -234,7 +234,11 @@ def test_optimal_where_bound_and_cost_are_equal() -> None:
         (("order",), [], 'schedule: order: expected 2 lists, one a rank, got "0 lists"'),
         (("order", 0), {}, "schedule: order[0]: expected a list of ops, got {}"),
         (("order", 0, 0), 7, "schedule: order[0][0]: expected an object, got 7"),
-        (("order", 0, 0, "op"), "G", 'schedule: order[0][0]: op: expected F, B, W or BW, got "G"'),
+        (
+            ("order", 0, 0, "op"),
+            "G",
+            'schedule: order[0][0]: op: expected F, B, W, BW, R, O or L, got "G"',
+        ),
         (("order", 0, 0, "stage"), 0.0, "schedule: order[0][0]: stage: expected a whole number"),
         (("order", 0, 0, "start"), -1, "schedule: order[0][0]: start: expected a finite number"),
         (("order", 0, 0, "end"), float("nan"), "schedule: order[0][0]: end: expected a finite"),

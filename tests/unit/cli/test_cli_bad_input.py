@@ -459,7 +459,7 @@ SCHEDULES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "an unknown op": (
         {"order": [[{"op": "X", "stage": 0, "microbatch": 0, "start": 0, "end": 1}], []]},
-        'order[0][0]: op: expected F, B, W or BW, got "X"',
+        'order[0][0]: op: expected F, B, W, BW, R, O or L, got "X"',
     ),
     "an op without its stage": (
         {"order": [[{"op": "F", "microbatch": 0, "start": 0, "end": 1}], []]},

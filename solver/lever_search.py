@@ -1,0 +1,106 @@
+"""The portfolio where activations may be recomputed or offloaded: schedules without, with whole stages, then any.
+
+::
+
+    bounds      of the problem with as little memory as any lever leaves (levers.relaxed)
+    first       one microbatch at a time
+    plain       the optimizer without levers, where the memory limit allows any schedule
+    reductions  the optimizer on stages that are recomputed or offloaded whole (lever_reduction)
+    annealing   of the best order and of what becomes of each microbatch, until the time is up
+
+The bounds hold for schedules with any levers or none, so what meets them is optimal among all.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Protocol
+
+import numpy as np
+
+from pipeloom.ir.costs import Costs
+from pipeloom.ir.errors import InfeasibleError
+from pipeloom.ir.levers import OFFLOADED, RECOMPUTED, STAYS
+from pipeloom.ir.ops import IntArray, Op, OpKind, pack
+from pipeloom.ir.problem import Problem
+from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.simulate import simulate
+
+from .bounds import lower_bounds
+from .chain import ROUNDING
+from .incumbent import Incumbent
+from .lever_anneal import LeverAnnealer
+from .lever_reduction import reductions
+from .levers import plain, recomputable
+from .side_by_side import Pieces
+
+PLAIN, REDUCED = 0.25, 0.35
+"""Shares of what is left: for schedules without levers; then for all reductions together."""
+
+
+class Solve(Protocol):
+    """The optimizer for a problem without levers, in so many seconds or millions of ops."""
+
+    def __call__(self, problem: Problem, seconds: float, work: float | None) -> Schedule: ...
+
+
+def pull(best: Incumbent, solve: Solve, seed: int, *, every: bool) -> Pieces:
+    """Improves ``best``, whose problem has levers; ``every``: what may be recomputed always is."""
+    problem = best.problem
+    _offer(best, one_at_a_time(problem, every), "one-at-a-time")
+    for found in lower_bounds(problem):
+        best.raise_bound(found)
+    yield
+    if not every:
+        with suppress(InfeasibleError):
+            _offer(best, _solved(best, solve, plain(problem), PLAIN).order, "search")
+        yield
+    whole = list(reductions(problem, every)) if problem.limited or every else []
+    for number, reduction in enumerate(whole):
+        reduced = reduction.reduced
+        if reduced is not None:
+            with suppress(InfeasibleError):
+                share = REDUCED / (len(whole) - REDUCED * number)
+                _offer(
+                    best, reduction.expanded(_solved(best, solve, reduced, share).order), "search"
+                )
+            yield
+    annealer = LeverAnnealer(problem, np.random.default_rng(seed), every)
+    while True:
+        annealer.round(best)
+        yield
+
+
+def _solved(best: Incumbent, solve: Solve, problem: Problem, share: float) -> Schedule:
+    allowance = best.allowance(share)
+    work = allowance.ops / 1e6 if best.limited else None
+    found = solve(problem, allowance.seconds_left, work)
+    if best.limited:
+        best.spend(allowance.ops)
+    return found
+
+
+def _offer(best: Incumbent, rows: tuple[IntArray, ...], source: str) -> None:
+    """Takes an order where it keeps the memory limit and is better."""
+    problem = best.problem
+    timing = simulate(Schedule(problem, rows))
+    if (np.array(timing.peak_memory) <= np.array(problem.memory_limit) * (1 + ROUNDING)).all():
+        best.offer(rows, source, timing.cost(problem.objective))
+
+
+def one_at_a_time(problem: Problem, every: bool) -> tuple[IntArray, ...]:
+    """Each microbatch alone, there and back; of what waits on its rank as little held as can be."""
+    kept = Costs.of(problem).kept
+    levers = kept.argmin(axis=0)
+    if every:
+        levers = np.where(recomputable(problem), RECOMPUTED, levers)
+    owners = problem.placement.owners
+    rows: list[list[Op]] = [[] for _ in range(problem.ranks)]
+    for j in range(problem.microbatches):
+        for s, rank in enumerate(owners):
+            kinds = {OFFLOADED: (OpKind.F, OpKind.O)}.get(int(levers[s]), (OpKind.F,))
+            rows[rank] += [Op(kind, s, j) for kind in kinds]
+        for s in reversed(range(problem.stages)):
+            first = {STAYS: (), RECOMPUTED: (OpKind.R,), OFFLOADED: (OpKind.L,)}[int(levers[s])]
+            rows[owners[s]] += [Op(kind, s, j) for kind in (*first, OpKind.B, OpKind.W)]
+    return tuple(map(pack, rows))

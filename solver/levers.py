@@ -1,0 +1,88 @@
+"""What a profile's levers leave of a problem: without them, with as little memory as any leaves, at least.
+
+Levers are recomputing and offloading (:mod:`pipeloom.ir.levers`); they are there where a profile has
+their times, and activations alone travel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeloom.ir.costs import Costs
+from pipeloom.ir.ops import FloatArray, OpKind
+from pipeloom.ir.problem import Passing, Problem
+from pipeloom.ir.profile import Profile
+
+Mask = npt.NDArray[np.bool_]
+
+
+def recomputable(problem: Problem) -> Mask:
+    """The stages that may be recomputed, shape (S,)."""
+    return _possible(problem, OpKind.R)
+
+
+def offloadable(problem: Problem) -> Mask:
+    """The stages that may be offloaded, shape (S,)."""
+    return _possible(problem, OpKind.O)
+
+
+def _possible(problem: Problem, kind: OpKind) -> Mask:
+    if problem.placement.passing is not Passing.ACTIVATIONS:
+        return np.zeros(problem.stages, dtype=np.bool_)
+    return np.asarray(np.isfinite(Costs.of(problem).durations[kind]))
+
+
+def has_levers(problem: Problem) -> bool:
+    return bool((recomputable(problem) | offloadable(problem)).any())
+
+
+def without_recomputing(profile: Profile) -> Profile:
+    stages = tuple(replace(stage, t_r=None, m_r=None) for stage in profile.stages)
+    return replace(profile, stages=stages)
+
+
+def without_offloading(profile: Profile) -> Profile:
+    stages = tuple(replace(stage, m_o=None, offload_bytes=None) for stage in profile.stages)
+    return replace(profile, stages=stages, host_link=None)
+
+
+def recomputing(problem: Problem) -> Problem:
+    """The same where what may be recomputed may not be offloaded."""
+    stages = tuple(
+        stage if stage.t_r is None else replace(stage, m_o=None, offload_bytes=None)
+        for stage in problem.profile.stages
+    )
+    return replace(problem, profile=replace(problem.profile, stages=stages))
+
+
+def plain(problem: Problem) -> Problem:
+    """The same without levers."""
+    profile = without_offloading(without_recomputing(problem.profile))
+    return replace(problem, profile=profile)
+
+
+def least_kept(problem: Problem) -> FloatArray:
+    """The least that a microbatch may hold of each stage while it waits for its B, shape (S,)."""
+    costs = Costs.of(problem)
+    if problem.placement.passing is not Passing.ACTIVATIONS:
+        return costs.m_b
+    return np.asarray(costs.kept.min(axis=0))
+
+
+def relaxed(problem: Problem) -> Problem:
+    """A problem without levers that no schedule of ``problem`` costs less than the best one of.
+
+    M_B is :func:`least_kept`, and M_W no more than that. Take any schedule of ``problem`` and leave out its
+    R's, O's and L's, all other ops at their times: ranks are free where ops ran, inputs come as they did,
+    and every microbatch holds no more than before, as it held at least that much from F to B whatever
+    became of it. So it is a schedule of the relaxed problem with the same cost.
+    """
+    bare = plain(problem)
+    stages = tuple(
+        replace(stage, m_b=m_b, m_w=min(stage.m_w, m_b))
+        for stage, m_b in zip(bare.profile.stages, least_kept(problem).tolist(), strict=True)
+    )
+    return replace(bare, profile=replace(bare.profile, stages=stages))

@@ -1,0 +1,24 @@
+"""At limits that no schedule keeps without levers: gradients are one process's, memory is within them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.distributed.gradient_cases import BOUNDS
+from tests.distributed.launched import launched
+from tests.distributed.lever_cases import Case, cases, run_cases
+
+ALL = [case for ranks in (2, 4) for case in cases(ranks)]
+outcomes = launched(cases, run_cases)
+
+
+@pytest.mark.parametrize("case", ALL, ids=str)
+def test_what_is_recomputed_or_offloaded_trains_alike_within_its_limit(case: Case) -> None:
+    rows = outcomes(case.ranks)[case]
+    assert all(row.violations == () for row in rows)
+    assert all(row.limit < row.infeasible_without for row in rows)
+    assert all(row.pulled > 0 for row in rows)
+    assert max(row.difference for row in rows) <= BOUNDS[case.dtype]
+    assert all(0 < row.peak <= row.limit for row in rows), [(row.peak, row.limit) for row in rows]
+    last = next(row for row in rows if row.losses)
+    assert last.losses == pytest.approx(last.expected_losses, rel=BOUNDS[case.dtype])
