@@ -20,7 +20,7 @@ from pipeloom.ir.schedule import Schedule
 from pipeloom.ir.verify import verify_schedule
 from pipeloom.runtime.compute import Cell, StageRunner
 from pipeloom.runtime.deferral import WeightQueue
-from pipeloom.runtime.edges import Edge
+from pipeloom.runtime.edges import Edge, Spec
 from pipeloom.runtime.memory import Ledger
 from pipeloom.runtime.pipeline import Pipeline
 from pipeloom.solver.levers import without_offloading, without_recomputing
@@ -130,7 +130,7 @@ def sizes(dtype: torch.dtype) -> tuple[float, float, float]:
     x, dy = x.clone(), dy.clone()
     seed = torch.ones((), dtype=dtype)
     runner = StageRunner(1, module, memory=memory, last=False, loss=None, seed=seed)
-    cell = Cell(WeightQueue(memory), Edge.of((x,)))
+    cell = Cell(WeightQueue(memory), Edge.one(Spec.of(x)))
     memory.start([module])
     memory.hold(x)
     memory.hold(dy)
