@@ -6,6 +6,7 @@ No process outlives its parent.
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import pickle
@@ -89,6 +90,8 @@ def _call(
     dist.init_process_group(backend, timeout=timedelta(seconds=message_timeout))
     result = function(*args)
     dist.destroy_process_group()  # not after an error: it would wait for the others
+    # ends Gloo's threads: one that lets go of a tensor while the interpreter ends aborts the process
+    gc.collect()
     return result
 
 

@@ -137,6 +137,7 @@ def train(program: Program, source: ModelSource | str, settings: RunSettings) ->
     seconds = [max(run[step].seconds for run in runs) for step in range(settings.steps)]
     median = sorted(range(settings.steps), key=seconds.__getitem__)[settings.steps // 2]
     measured = pipeline.gather_trace(history[median].marks)
+    pipeline.close()
     return RunResult(
         losses=tuple(
             mean_loss([run[step].losses for run in runs]) for step in range(settings.steps)

@@ -52,6 +52,8 @@ class GroupTransport:
         for group in self._made.values():
             dist.destroy_process_group(group)
         self._made.clear()
+        self._groups.clear()
+        del self.group  # a backend's threads end with the last reference to it
 
     def renew(self) -> None:
         pass
