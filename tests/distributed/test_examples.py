@@ -1,18 +1,26 @@
-"""The small examples train as one process does: the model source, and the script for torchrun."""
+"""The small examples train as one process does: model sources, and scripts for torchrun."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
+from examples import train_torchtitan
+from examples.huggingface import Llama
 from examples.mlp import MLP
 from examples.train_torchrun import STEPS
 from pipeloom import compile_schedule, dump_program, write_json
+from pipeloom.compiler.exporters import EXPORTERS
+from pipeloom.runtime.launch import launch
 from pipeloom.runtime.train import RunSettings, run_program
 from tests.distributed.gradient_cases import schedule
 from tests.models import reference
@@ -59,3 +67,45 @@ def test_torchrun_trains_as_in_one_process(
     )
     found = re.findall(r"step \d: loss ([\d.]+)", done.stdout + done.stderr)
     assert [float(loss) for loss in found] == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_schedule_as_csv_and_names_of_modules_train_as_in_one_process(tmp_path: Path) -> None:
+    csv, parts = tmp_path / "schedule.csv", tmp_path / "parts.json"
+    plan = schedule("interleaved-1f1b:2", RANKS, MICROBATCHES)
+    csv.write_text(EXPORTERS["torch-csv"].write(plan))
+    names = ["tok_embeddings", "layers.0", "layers.1", "layers.2", "layers.3", "norm", "output"]
+    parts.write_text(json.dumps([names[:2], names[2:4], names[4:5], names[5:]]))
+    ran = launch(train_torchtitan.train, RANKS, (str(csv), str(parts)), timeout=120)
+    model = train_torchtitan.whole()
+    expected = one_process(model, train_torchtitan.batch, train_torchtitan.loss)
+    assert ran[0] == []
+    assert ran[1] == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_hugging_face_model_trains_as_in_one_process(program: str) -> None:
+    pytest.importorskip("transformers")
+    result = run_program(program, "examples.huggingface:Llama", RunSettings(steps=STEPS))
+    source = Llama()
+    model = source.model()
+
+    def batch(step: int, microbatches: int) -> tuple[torch.Tensor, torch.Tensor]:
+        inputs, targets = source.batch(step, microbatches)
+        return torch.cat(list(inputs)), torch.cat(list(targets))
+
+    expected = one_process(model, batch, lambda out, y: source.loss(out.logits, y))
+    assert result is not None
+    assert result.losses == pytest.approx(expected, rel=1e-4)
+
+
+def one_process(model: nn.Module, batch: Any, loss: Any) -> list[float]:
+    """Whole batches of the whole model: the mean over microbatches of one size."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    history = []
+    for step in range(STEPS):
+        inputs, target = batch(step, MICROBATCHES)
+        optimizer.zero_grad()
+        value = loss(model(inputs), target)
+        value.backward()
+        optimizer.step()
+        history.append(value.item())
+    return history
