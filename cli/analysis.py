@@ -18,7 +18,7 @@ from pipeloom.ir.profile import Profile
 from pipeloom.ir.replay import replay, step_time
 from pipeloom.ir.schedule import Schedule, Timing
 from pipeloom.ir.traffic import activation_traffic, over_wires, traffic
-from pipeloom.solver.families import FAMILIES, build_family
+from pipeloom.solver.families import ASYNCHRONOUS, FAMILIES, build_family
 from pipeloom.solver.families.islands import Islands
 from pipeloom.solver.formulas import Formula, Instance, formula_of
 
@@ -204,6 +204,7 @@ def _names(ranks: int) -> list[str]:
     return [
         full
         for name, family in FAMILIES.items()
+        if name not in ASYNCHRONOUS
         for full in (
             [f"{name}:{size}" for size in sizes] if isinstance(family, Islands) else [name]
         )

@@ -126,7 +126,12 @@ _PLACED = {"activations": _stages_stay, "weights": _microbatches_stay}
 
 
 def transfer_note(schedule: Schedule) -> str | None:
-    """What the delays of travelling weights leave out; None where weights stay or all is known."""
+    """What the delays of travelling weights leave out, or how far gradients lag; None where neither is so."""
+    from pipeloom.ir.staleness import staleness
+
+    lag = max(staleness(schedule))
+    if lag:
+        return f"asynchronous: gradients lag by up to {lag} update{'s' * (lag > 1)}"
     profile = schedule.problem.profile
     if not schedule.transfers:
         return None

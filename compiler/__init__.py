@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from pipeloom.ir.program import Program
 from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.staleness import refuse_where_stale
 
 from .passes.average import average_gradients
 from .passes.buffers import share_buffers
@@ -54,8 +55,12 @@ def compile_schedule(
     ``post_validation``: ranks step before the norm of all gradients is known, and again where it
     then says otherwise (:mod:`.passes.relay`).
     Raises InvalidScheduleError where the schedule is incomplete or can never run, InputError
-    where a tied group names stages that do not exist, or weights travel and norms are relayed.
+    where a tied group names stages that do not exist, or weights travel and norms are relayed, or
+    updates come after each microbatch and something waits for all gradients.
     """
+    refuse_where_stale(
+        schedule, tied=tied, data_parallel=data_parallel, post_validation=post_validation
+    )
     groups = tied_groups(tied, schedule.problem.stages)
     program = compute(schedule)
     for lower in passes(groups, data_parallel=data_parallel):

@@ -9,6 +9,7 @@ from .ops import OpKind
 from .profile import StageProfile
 from .program import Compute, Program, Send, Tensor, TensorKind, WaitReceive, WaitSend
 from .schedule import Schedule, TravelKind
+from .staleness import versions
 from .travel import owned, previous, size
 
 
@@ -17,7 +18,7 @@ class Footprint:
     """In the profile's unit of memory, one number a rank; unknown sizes count as 0.
 
     ``activations``: the most that M_B and M_W sum up to. ``weights``, ``gradients``, ``optimizer``:
-    of the stages that the rank owns. ``passing``: what travelling weights and gradients need beside
+    of the stages that the rank owns, weights in all versions that it keeps. ``passing``: what travelling weights and gradients need beside
     them: receive buffers, the weights of one stage more while it computes, and that stage's gradient or
     all sums that are kept for D's yet to come or to leave, whichever is more.
     """
@@ -45,9 +46,10 @@ def footprint(program: Program) -> Footprint:
     def summed(size_of: Callable[[int], float]) -> tuple[float, ...]:
         return tuple(sum(map(size_of, stages)) for stages in homes)
 
+    kept = versions(schedule)
     return Footprint(
         timing.peak_memory,
-        summed(lambda s: size(profile, TravelKind.WEIGHT, s)),
+        summed(lambda s: kept[s] * size(profile, TravelKind.WEIGHT, s)),
         summed(lambda s: size(profile, TravelKind.GRADIENT, s)),
         summed(lambda s: _optimizer(profile.stages[s])),
         tuple(_passing(program, rank, set(mine), earlier) for rank, mine in enumerate(homes)),

@@ -18,6 +18,7 @@ from .reading import Reader, is_amount, is_count
 KINDS = ("F", "B", "W", "BW", "R", "O", "L")
 PASSINGS = ("activations", "weights", "mixed")
 TENSORS = ("weight", "gradient")
+UPDATES = ("iteration", "microbatch")
 _REPORT = (
     "objective",
     "period",
@@ -87,6 +88,7 @@ class Facts:
     order: list[list[Run]]
     report: dict[str, Any]
     pairs: list[list[int]]
+    updates: str
 
     def stage(self, stage: int) -> StageFacts:
         return self.stage_facts[stage if len(self.stage_facts) > 1 else 0]
@@ -125,6 +127,7 @@ def read_facts(document: object, where: str) -> Facts:
         order,
         _report(reader),
         _pairs(reader, order),
+        _updates(reader),
     )
     _check_range(facts, reader)
     _check_transfers(reader)
@@ -231,6 +234,13 @@ def _pairs(reader: Reader, order: list[list[Run]]) -> list[list[int]]:
     if not sound:
         reader.wrong("pairs", lists, f"{len(order)} lists, one a rank, of places in its order")
     return lists if sound else [[] for _ in order]
+
+
+def _updates(reader: Reader) -> str:
+    """When stages are stepped."""
+    if not reader.has("updates"):
+        return UPDATES[0]
+    return reader.get("updates", " or ".join(UPDATES), lambda v: v in UPDATES, UPDATES[0])
 
 
 def _check_transfers(reader: Reader) -> None:

@@ -19,6 +19,13 @@ class Status(Enum):
     FEASIBLE = "feasible"
 
 
+class Updates(Enum):
+    """When the optimizer steps a stage: once an iteration, or after each microbatch's gradient."""
+
+    ITERATION = "iteration"
+    MICROBATCH = "microbatch"
+
+
 class TravelKind(Enum):
     """What a transfer of a weight-passing schedule carries."""
 
@@ -131,7 +138,8 @@ class Schedule:
     """An order of packed ops for each rank; ``timing`` is None until simulated or recorded.
 
     ``pairs``: of each rank, where in its order an F begins that runs at once with the BW after it
-    (:mod:`.pairs`); empty where no rank has any.
+    (:mod:`.pairs`); empty where no rank has any. ``updates``: :mod:`.staleness` says what comes of
+    those after each microbatch.
     """
 
     problem: Problem
@@ -140,6 +148,7 @@ class Schedule:
     report: Report | None = None
     timing: Timing | None = None
     pairs: tuple[tuple[int, ...], ...] = ()
+    updates: Updates = Updates.ITERATION
 
     @classmethod
     def of(cls, problem: Problem, order: Sequence[Iterable[Op]], family: str) -> Schedule:

@@ -13,7 +13,7 @@ from .problem import Objective, Passing, Placement, Problem
 from .profile import Profile
 from .profile_format import dump_profile, finite, per_rank, read_profile
 from .reading import Reader, is_amount, is_count, read_json
-from .schedule import Report, Schedule, Status, Timing, Transfer, TravelKind
+from .schedule import Report, Schedule, Status, Timing, Transfer, TravelKind, Updates
 
 SCHEDULE = "pipeloom.schedule"
 # stages times microbatches; more would exhaust memory
@@ -43,6 +43,7 @@ def parse_schedule(data: dict[str, Any], where: str) -> Schedule:
     objective, report, peak_memory = _report(reader)
     transfers, travel_times = _transfers(reader)
     pairs = _pairs(reader, rows)
+    updates = _choice(reader, "updates", Updates) if reader.has("updates") else Updates.ITERATION
     reader.finish()
     placement = _placement(reader, passing, rows, profile, microbatches)
     reader.finish()
@@ -57,7 +58,7 @@ def parse_schedule(data: dict[str, Any], where: str) -> Schedule:
         beside=tuple([i for i, (op, _, _) in enumerate(row) if op.kind.copies] for row in rows),
     )
     order = tuple(pack(op for op, _, _ in row) for row in rows)
-    return Schedule(problem, order, transfers, report, timing, pairs)
+    return Schedule(problem, order, transfers, report, timing, pairs, updates)
 
 
 _Row = list[tuple[Op, float, float]]
@@ -242,6 +243,8 @@ def dump_schedule(schedule: Schedule) -> dict[str, Any]:
         ]
     if any(schedule.pairs):
         document["pairs"] = list(map(list, schedule.pairs))
+    if schedule.updates is not Updates.ITERATION:
+        document["updates"] = schedule.updates.value
     return document
 
 

@@ -51,6 +51,7 @@ class _Replay:
     sent: set[Named] = field(default_factory=set)  # sends posted
     left: set[Named] = field(default_factory=set)  # sends waited for
     closed: dict[int, Line] = field(default_factory=dict)  # stages reduced, averaged or stepped
+    unstepped: dict[int, str] = field(default_factory=dict)  # stages with a gradient not yet added
 
     def violations(self) -> Iterator[str]:
         checks = {
@@ -158,9 +159,24 @@ class _Replay:
         self.computed += 1
         op = _op(line.op)
         yield from self._inputs(op)
-        if op[0] in ("W", "BW") and op[1] in self.closed:
+        if self._each:
+            yield from self._in_between(op)
+        elif op[0] in ("W", "BW") and op[1] in self.closed:
             yield f"runs after {self.closed[op[1]].text}"
         self.done |= {("B", *op[1:]), ("W", *op[1:])} if op[0] == "BW" else {op}
+
+    @property
+    def _each(self) -> bool:
+        """Whether each microbatch's gradient is followed by a step of its own."""
+        return self.facts.schedule.updates == "microbatch"
+
+    def _in_between(self, op: _Op) -> Iterator[str]:
+        """Nothing of a stage runs between a microbatch's gradient and the step with it."""
+        kind, stage, microbatch = op
+        if stage in self.unstepped:
+            yield f"runs before the step with {self.unstepped.pop(stage)}"
+        if kind in ("W", "BW"):
+            self.unstepped[stage] = f"{stage}{kind}{microbatch}"
 
     def _inputs(self, op: _Op) -> Iterator[str]:
         kind, s, j = op
@@ -196,6 +212,10 @@ class _Replay:
 
     def _close(self, line: Line) -> Iterator[str]:
         """From ``reduce`` on, then ``average``, then ``step`` nothing adds to a stage's gradient."""
+        if self._each:
+            if line.verb != "step" or self.unstepped.pop(line.stages[0], None) is None:
+                yield "no gradient is there to step with"
+            return
         mine = [s for s in line.stages if self.rank in self.facts.owners.get(s, ())]
         if not mine:
             yield "no stage of it is owned by this rank"
@@ -278,14 +298,17 @@ def _updates(facts: ProgramFacts) -> Iterator[str]:
     """Each stage is stepped once by its owner, or by all that have a replica of it and sum its
     gradients, and averaged by each or by none; each reduction is joined once by all it concerns."""
     lines = [line for row in facts.lines for line in row]
+    each = facts.schedule.updates == "microbatch"
+    expected = facts.schedule.microbatches if each else 1
     verbs = [v for v in ("average", "step") if v == "step" or any(n.verb == v for n in lines)]
     for verb in verbs:
         runs = Counter((line.stages[0], line.rank) for line in lines if line.verb == verb)
         for stage, ranks in sorted(facts.owners.items()):
             for rank in ranks:
-                if runs[stage, rank] != 1:
-                    times = runs[stage, rank]
-                    yield f"{verb} {stage} runs {times} times, expected once, on rank {rank}"
+                times = runs[stage, rank]
+                if times != expected:
+                    wanted = "once" if expected == 1 else f"{expected} times"
+                    yield f"{verb} {stage} runs {times} times, expected {wanted}, on rank {rank}"
     joined = Counter((line.stages, line.rank) for line in lines if line.verb == "reduce")
     replicated = {(stage,) for stage, ranks in facts.owners.items() if len(ranks) > 1}
     for group in sorted({stages for stages, _ in joined} | replicated):

@@ -32,6 +32,10 @@ class Memory(Protocol):
 
     def release(self, held: Held) -> None: ...
 
+    def exclude(self, module: nn.Module) -> None:
+        """The module's parameters have moved: they are no activations where they are, either."""
+        ...
+
     def turns(self, buffer: Tensor) -> Turns | None:
         """Calls that hold and release a buffer used again and again; None: it is not counted."""
         ...
@@ -57,10 +61,11 @@ class Ledger:
 
     def start(self, modules: Iterable[nn.Module]) -> None:
         """Begins a new peak; the parameters and buffers of ``modules`` are not activations."""
-        tensors = [t for m in modules for t in (*m.parameters(), *m.buffers())]
-        # by storage object: the memory of weights that travel comes and goes
-        self._excluded = frozenset(t.untyped_storage()._cdata for t in tensors)
+        self._excluded = frozenset[int]().union(*map(_storages, modules))
         self.peak = self.live
+
+    def exclude(self, module: nn.Module) -> None:
+        self._excluded |= _storages(module)
 
     def hold(self, *tensors: Tensor) -> Held:
         """A storage counts until as many releases as holds have come."""
@@ -118,6 +123,12 @@ class _Saved:
             ledger._remove(self.pointer, self.size)
 
 
+def _storages(module: nn.Module) -> frozenset[int]:
+    """By storage object: the memory of weights that travel comes and goes."""
+    tensors = (*module.parameters(), *module.buffers())
+    return frozenset(t.untyped_storage()._cdata for t in tensors)
+
+
 def _place(tensor: Tensor) -> tuple[int, int]:
     storage = tensor.untyped_storage()
     return storage.data_ptr(), storage.nbytes()
@@ -134,6 +145,9 @@ class NoLedger:
     peak = 0
 
     def start(self, modules: Iterable[nn.Module]) -> None:
+        pass
+
+    def exclude(self, module: nn.Module) -> None:
         pass
 
     def hold(self, *tensors: Tensor) -> Held:

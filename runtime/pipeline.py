@@ -16,7 +16,8 @@ from pipeloom.ir.errors import InputError, InvalidScheduleError
 from pipeloom.ir.files import dump_program
 from pipeloom.ir.ops import OpKind
 from pipeloom.ir.program import Program
-from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.schedule import Schedule, Updates
+from pipeloom.ir.staleness import refuse_where_stale
 from pipeloom.ir.travel import holders, stepping
 from pipeloom.ir.verify_program import verify_program
 
@@ -39,6 +40,7 @@ from .rewind import Rewind
 from .shapes import Edges, Shapes
 from .skips import Skips
 from .stages import ResidentStages, Stage, StageStore, device_of
+from .stashing import Stash, StashingRunner
 from .tied import Group, SharedParameters, ranks_of, stages_of
 from .tracing import TracedOp, measured_schedule, traced_ops
 from .transport import Routes, connect
@@ -141,6 +143,13 @@ class Pipeline:
             "post_validation": post_validation,
         }
         check_agreement(program, alike, group)
+        refuse_where_stale(
+            program.schedule,
+            tied=tied,
+            param_dtype=param_dtype,
+            clip_grad_norm=clip_grad_norm,
+            loss_scale=loss_scale,
+        )
         if verify:
             _verify(program)
         self.program = program
@@ -181,8 +190,12 @@ class Pipeline:
         )
         self._averaging = self._averaged(data_group, reduce_dtype or param_dtype)
         self._memory = Ledger() if memory else NoLedger()
+        self._stashes: dict[int, Stash] = {}  # of stages stepped after each microbatch
+        if program.schedule.updates is Updates.MICROBATCH:
+            self._stashes = {s: Stash(m, self._memory) for s, m in self.modules.items()}
         self.optimizers = {} if optimizer is None else _optimizers(self.modules, optimizer)
-        self._seed = torch.tensor(1.0 / self.microbatches, dtype=torch.float64, device=self.device)
+        mean_of = 1 if self._stashes else self.microbatches
+        self._seed = torch.tensor(1.0 / mean_of, dtype=torch.float64, device=self.device)
         if judges:
             _check_judged(program, clip_grad_norm, optimizer)
         sums = self._sums(timeout, group, relays) if judges else None
@@ -459,9 +472,10 @@ class Pipeline:
         )
 
     def _runner(self, stage: int) -> StageRunner:
-        return StageRunner(
+        stash = self._stashes.get(stage)
+        return (StageRunner if stash is None else StashingRunner)(
             stage,
-            self.store.module(stage),
+            self.store.module(stage) if stash is None else stash,
             using=partial(self.store.using, stage),
             memory=self._memory,
             last=stage == self.num_stages - 1,
@@ -521,6 +535,8 @@ class Pipeline:
 
     def _stepping(self, stage: int) -> Call:
         """The call of a ``step``; where no sums are relayed a rank's first one judges before."""
+        if stage in self._stashes:
+            return partial(self._stashes[stage].step, self.optimizers.get(stage))
         row = self.program.instructions[self.rank]
         first = next(i.stage for i in row if isinstance(i, ir.Step))
         step = partial(self._update.step, stage)

@@ -19,7 +19,7 @@ from pipeloom.ir.profile import Profile
 from pipeloom.ir.schedule import Report, Schedule
 from pipeloom.ir.simulate import timed
 
-from .families import FAMILIES, Family
+from .families import FAMILIES, Family, synchronous
 from .families.base import alternate
 from .families.fsdp import FSDP
 from .parts import Plan, planned
@@ -190,7 +190,7 @@ class Sharded:
 
 def _families(problem: Problem) -> Iterator[Schedule]:
     """Of every family in which activations travel and that takes the profile's stages as they are."""
-    for family in FAMILIES.values():
+    for family in synchronous():
         with suppress(InputError):
             posed = family.problem(problem.profile, problem.microbatches, None, problem.objective)
             same = posed.profile.num_stages == problem.stages

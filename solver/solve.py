@@ -20,7 +20,7 @@ from .bounds import Bound, lower_bounds
 from .chain import ROUNDING, Chain
 from .construct import Constructor, Rows, settings
 from .exact import BACKENDS
-from .families import FAMILIES
+from .families import synchronous
 from .families.base import Family
 from .families.zb_v import ZBV
 from .incumbent import Incumbent, Listener
@@ -449,7 +449,7 @@ def solve_exactly(best: Incumbent, solver: str, seed: int) -> bool:
 
 def build_families(best: Incumbent) -> None:
     """Builds every family that has this placement and keeps the memory limit."""
-    for family in (*FAMILIES.values(), *fitting(best.problem)):
+    for family in (*synchronous(), *fitting(best.problem)):
         if best.over():
             return
         if family.supports(best.problem) is None:

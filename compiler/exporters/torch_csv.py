@@ -20,7 +20,7 @@ from pipeloom.ir.levers import pulled
 from pipeloom.ir.ops import Op, OpKind
 from pipeloom.ir.problem import Passing, Placement, Problem
 from pipeloom.ir.profile import Profile, StageProfile
-from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.schedule import Schedule, Updates
 from pipeloom.ir.simulate import simulate, timed
 
 from ..passes.compute import check_complete
@@ -32,7 +32,14 @@ _EXPECTED = "expected e.g. 2F0, 2I0, 2W0 or 2B0, or an empty cell"
 
 
 def write(schedule: Schedule) -> str:
-    """``schedule`` as CSV. Raises InputError where a stage is on several ranks or a rank has none."""
+    """``schedule`` as CSV, the F of a pair before its BW.
+
+    Raises InputError where a stage is on several ranks or stepped several times, or a rank has none.
+    """
+    if schedule.updates is not Updates.ITERATION:
+        raise InputError(
+            f"schedule: updates: torch-csv steps once an iteration; got {schedule.updates.value}"
+        )
     passing = schedule.problem.placement.passing
     if passing is not Passing.ACTIVATIONS:
         raise InputError(
@@ -55,7 +62,7 @@ def write(schedule: Schedule) -> str:
 def _in_unit_times(schedule: Schedule) -> Schedule:
     stages = (StageProfile(1.0, 1.0, 1.0),) * schedule.problem.stages
     profile = replace(schedule.problem.profile, stages=stages, t_comm=0.0)
-    return replace(schedule, problem=replace(schedule.problem, profile=profile))
+    return replace(schedule, problem=replace(schedule.problem, profile=profile), pairs=())
 
 
 def _cells(ops: list[Op], columns: list[int]) -> list[str]:

@@ -20,6 +20,7 @@ from .interleaved_1f1b import Interleaved1F1B
 from .interleaved_1f1b_grouped import GroupedInterleaved1F1B
 from .looped_bfs import LoopedBFS
 from .one_f_one_b import OneFOneB
+from .pipedream import PipeDream
 from .v_half import VHalf
 from .v_min import VMin
 from .wave import Wave
@@ -48,6 +49,7 @@ FAMILIES: dict[str, Family] = {
     "dualpipe": DualPipe(),
     "dualpipev": DualPipeV(),
     "chimera": Chimera(),
+    "pipedream": PipeDream(),
     "weipipe-naive": WeiPipeNaive(),
     "weipipe-interleave": WeiPipeInterleave(),
     "wzb1": WZB1(),
@@ -56,6 +58,15 @@ FAMILIES: dict[str, Family] = {
     "weights-inside": WeightsInside(),
     "activations-inside": ActivationsInside(),
 }
+
+
+# whose optimizer steps within an iteration: nothing that the others can be exchanged for
+ASYNCHRONOUS = ("pipedream",)
+
+
+def synchronous() -> list[Family]:
+    """All families that compute the gradients of a whole iteration."""
+    return [family for name, family in FAMILIES.items() if name not in ASYNCHRONOUS]
 
 
 def find_family(name: str) -> Family:
@@ -99,4 +110,4 @@ def build_family(
     return family.build(family.problem(profile, microbatches, memory_limit, objective))
 
 
-__all__ = ["FAMILIES", "Family", "build_family", "find_family"]
+__all__ = ["ASYNCHRONOUS", "FAMILIES", "Family", "build_family", "find_family", "synchronous"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeloom.solver.families import FAMILIES
+from pipeloom.solver.families import ASYNCHRONOUS, FAMILIES
 from tests.distributed.gradient_cases import BOUNDS, Case, V, cases, run_cases
 from tests.distributed.launched import launched
 from tests.families import REPLICATED, TRAVELLING
@@ -25,9 +25,11 @@ def test_gradients_are_one_processs(case: Case) -> None:
     assert last.losses == pytest.approx(last.expected_losses, rel=BOUNDS[case.dtype])
 
 
-def test_every_family_is_tried_here_or_where_weights_travel_or_stages_are_replicated() -> None:
+def test_every_synchronous_family_is_tried_here_or_where_weights_travel_or_stages_are_replicated() -> (
+    None
+):
     tried = {case.family for case in ALL if case.ranks == 4} - {V}
-    assert tried | {*TRAVELLING, *REPLICATED} == set(FAMILIES)
+    assert tried | {*TRAVELLING, *REPLICATED, *ASYNCHRONOUS} == set(FAMILIES)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from pipeloom.compiler import compile_schedule
+from pipeloom.compiler.exporters import torch_csv
 from pipeloom.ir.errors import InputError, InvalidScheduleError
 from pipeloom.ir.footprint import footprint
 from pipeloom.ir.ops import Op, OpKind, format_order
@@ -169,3 +170,11 @@ def test_both_inputs_of_a_pair_are_waited_for_before_it() -> None:
     for at in schedule.pairs[1]:
         between = row[computes[at] + 1 : computes[at + 1]]
         assert not any(isinstance(item, WaitReceive) for item in between)
+
+
+def test_an_export_has_the_f_of_a_pair_before_its_bw() -> None:
+    schedule = build_family("dualpipev", profile(4), 8)
+    assert any(schedule.pairs)
+    text = torch_csv.write(schedule)
+    read = torch_csv.read(text, schedule.problem.profile)
+    assert [row.tolist() for row in read.order] == [row.tolist() for row in schedule.order]

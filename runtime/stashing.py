@@ -1,0 +1,86 @@
+"""Weight stashing: a microbatch's backward uses the weights of its forward, though updates came between.
+
+::
+
+    F0 F1 F2  b0 step  F3  b1 step  b2 step  b3 step     on a stage that lags by two updates
+    v0 v0 v0  v0       v1  v0       v0       v1           the version that each op uses
+
+A forward runs on tensors of its own that share the parameters' memory. A step that finds them still in
+use moves the parameters to a copy first, so a version is kept as long as a microbatch needs it, and none
+is copied that nobody needs. See :mod:`pipeloom.ir.staleness` for how many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from .compute import Cell, StageRunner
+from .memory import Memory
+
+Version: TypeAlias = Mapping[str, Tensor]
+
+
+class Stash(nn.Module):
+    """One stage's module, which runs on the newest version of its weights."""
+
+    def __init__(self, module: nn.Module, memory: Memory) -> None:
+        super().__init__()
+        self.module = module
+        self._memory = memory
+        self._newest: Version | None = None  # None: made when it is needed
+        self._under_way: dict[Cell, Version] = {}
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return functional_call(self.module, dict(self._current()), inputs)
+
+    def keep(self, cell: Cell) -> None:
+        """The microbatch in ``cell`` needs the newest version until :meth:`give_back`."""
+        self._under_way[cell] = self._current()
+
+    @torch.no_grad()
+    def give_back(self, cell: Cell) -> None:
+        """Adds the gradient that the microbatch's backward left to the parameters'."""
+        version = self._under_way.pop(cell)
+        for name, parameter in self.module.named_parameters():
+            gradient, version[name].grad = version[name].grad, None
+            if gradient is not None:
+                parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+
+    def step(self, optimizer: torch.optim.Optimizer | None) -> None:
+        """Updates the parameters, and clears their gradients; without an optimizer nothing changes."""
+        if optimizer is None:
+            return
+        if any(version is self._newest for version in self._under_way.values()):
+            for parameter in self.module.parameters():
+                parameter.data = parameter.data.clone()
+            self._memory.exclude(self.module)
+        optimizer.step()
+        optimizer.zero_grad()
+        self._newest = None
+
+    def _current(self) -> Version:
+        if self._newest is None:
+            self._newest = {  # with a version counter of its own: the optimizer raises the parameters'
+                name: parameter.data.requires_grad_(parameter.requires_grad)
+                for name, parameter in self.module.named_parameters()
+            }
+        return self._newest
+
+
+class StashingRunner(StageRunner):
+    """Runs a stage whose optimizer steps after each microbatch; ``module`` is its stash."""
+
+    module: Stash
+
+    def _forward(self, cell: Cell) -> None:
+        self.module.keep(cell)
+        super()._forward(cell)
+
+    def _backward(self, cell: Cell) -> None:
+        super()._backward(cell)
+        self.module.give_back(cell)
