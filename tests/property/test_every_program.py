@@ -13,7 +13,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.ir.program_format import dump_program
 from pipeloom.ir.verify_program import verify_program
-from pipeloom.solver.families import FAMILIES, build_family
+from pipeloom.solver.families import ASYNCHRONOUS, FAMILIES, build_family
 from tests.families import fits
 
 TIMES = st.one_of(st.just(0.0), st.floats(0.01, 5.0))
@@ -28,8 +28,11 @@ def programs(draw: st.DrawFn) -> dict[str, Any]:
     name = draw(NAMES)
     assume(fits(name, ranks))
     schedule = build_family(name, profile, draw(st.integers(1, 7)))
-    tied = [[0, schedule.problem.stages - 1]] if ranks > 1 and draw(st.booleans()) else []
-    relayed = draw(st.booleans()) and not schedule.transfers
+    together = name not in ASYNCHRONOUS  # all gradients of an iteration are there at one time
+    tied = (
+        [[0, schedule.problem.stages - 1]] if together and ranks > 1 and draw(st.booleans()) else []
+    )
+    relayed = together and draw(st.booleans()) and not schedule.transfers
     program = compile_schedule(schedule, tied=tied, post_validation=relayed)
     return json.loads(json.dumps(dump_program(program)))  # type: ignore[no-any-return]
 

@@ -13,12 +13,14 @@ from pipeloom.cli.analysis import SIZES, crossovers, schemes
 from pipeloom.ir.problem import Objective
 from pipeloom.ir.profile import Link, Links, Profile, StageProfile
 from pipeloom.ir.traffic import activation_traffic
-from pipeloom.solver.families import FAMILIES, build_family
+from pipeloom.solver.families import ASYNCHRONOUS, FAMILIES, build_family
 from tests.unit.cli.support import Command, profile_document
 
 HIDDEN, LAYERS, RANKS, TOKENS = 256, 16, 4, 2048
 HYBRIDS = {"weights-inside", "activations-inside"}
-WHOLE = [name for name in FAMILIES if name not in HYBRIDS]  # two ranks have no islands
+WHOLE = [
+    name for name in FAMILIES if name not in (*HYBRIDS, *ASYNCHRONOUS)
+]  # two ranks have no islands
 WEIGHTS = 2.0 * 12 * HIDDEN**2 * LAYERS / RANKS  # bytes of a stage, two a parameter
 STAGE = StageProfile(
     1.0,

@@ -295,6 +295,7 @@ def test_weights_that_travel_for_free_are_marked(
     notes = {name: result["note"] for name, result in results.items()}
     # of two ranks weights-inside makes islands of one, inside which nothing travels
     assert {notes.pop(name) for name in TRAVELLING if name != "weights-inside"} == {note}
+    assert notes.pop("pipedream") == "asynchronous: gradients lag by up to 1 update"
     assert set(notes.values()) == {None}
     row = pipeloom(*words).out.splitlines()[-1]
     assert row.endswith(f"built; {note}" if note else "built")
