@@ -35,8 +35,8 @@ class Stash(nn.Module):
         self._newest: Version | None = None  # None: made when it is needed
         self._under_way: dict[Cell, Version] = {}
 
-    def forward(self, *inputs: Tensor) -> Any:
-        return functional_call(self.module, dict(self._current()), inputs)
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        return functional_call(self.module, dict(self._current()), inputs, options)
 
     def keep(self, cell: Cell) -> None:
         """The microbatch in ``cell`` needs the newest version until :meth:`give_back`."""
