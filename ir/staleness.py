@@ -52,7 +52,7 @@ def _uses(schedule: Schedule, stage: int) -> Iterator[tuple[int, int, int]]:
     for op in _ops(schedule, stage):
         if op.kind is OpKind.F:
             used[op.microbatch] = now
-        elif op.kind is not OpKind.B:
+        elif op.kind in (OpKind.W, OpKind.BW):
             version = used.pop(op.microbatch)
             yield version, now, len({*used.values(), now + 1})
             now += 1

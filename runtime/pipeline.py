@@ -143,15 +143,14 @@ class Pipeline:
             "post_validation": post_validation,
         }
         check_agreement(program, alike, group)
-        refuse_where_stale(
-            program.schedule,
+        _check(
+            program,
+            verify,
             tied=tied,
             param_dtype=param_dtype,
             clip_grad_norm=clip_grad_norm,
             loss_scale=loss_scale,
         )
-        if verify:
-            _verify(program)
         self.program = program
         self.microbatches = program.schedule.problem.microbatches
         self.num_stages = program.schedule.problem.stages
@@ -190,12 +189,9 @@ class Pipeline:
         )
         self._averaging = self._averaged(data_group, reduce_dtype or param_dtype)
         self._memory = Ledger() if memory else NoLedger()
-        self._stashes: dict[int, Stash] = {}  # of stages stepped after each microbatch
-        if program.schedule.updates is Updates.MICROBATCH:
-            self._stashes = {s: Stash(m, self._memory) for s, m in self.modules.items()}
+        self._stashes = self._make_stashes()
         self.optimizers = {} if optimizer is None else _optimizers(self.modules, optimizer)
-        mean_of = 1 if self._stashes else self.microbatches
-        self._seed = torch.tensor(1.0 / mean_of, dtype=torch.float64, device=self.device)
+        self._seed = torch.tensor(self._share(), dtype=torch.float64, device=self.device)
         if judges:
             _check_judged(program, clip_grad_norm, optimizer)
         sums = self._sums(timeout, group, relays) if judges else None
@@ -393,6 +389,16 @@ class Pipeline:
         if gathers:
             groups.add(ranks_of(range(self.num_stages), self._holders))
         return Routes.of(channels, {group for group in groups if len(group) > 1}, timeout)
+
+    def _make_stashes(self) -> dict[int, Stash]:
+        """Of stages stepped after each microbatch."""
+        if self.program.schedule.updates is Updates.ITERATION:
+            return {}
+        return {s: Stash(module, self._memory) for s, module in self.modules.items()}
+
+    def _share(self) -> float:
+        """What a microbatch's loss counts in the gradients of a step."""
+        return 1.0 if self._stashes else 1.0 / self.microbatches
 
     def _make_cells(self) -> dict[tuple[int, int], Cell]:
         """One for each (stage, microbatch) of this rank; those with a W get a queue."""
@@ -614,7 +620,10 @@ class Pipeline:
         return self._executor
 
 
-def _verify(program: Program) -> None:
+def _check(program: Program, verify: bool, **options: object) -> None:
+    refuse_where_stale(program.schedule, **options)
+    if not verify:
+        return
     violations = verify_program(dump_program(program))
     if violations:
         raise InvalidScheduleError(violations)
