@@ -20,7 +20,7 @@ def profile(tmp_path: Path) -> str:
 
 def written(folder: Path, document: dict[str, Any], **keys: float) -> str:
     for stage in document["stages"]:
-        stage |= keys
+        stage.update(keys)
     path = folder / "levers.json"
     path.write_text(json.dumps(document))
     return str(path)
