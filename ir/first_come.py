@@ -21,12 +21,13 @@ def first_come(  # noqa: PLR0917
     held_first: IntArray,  # (N + 1,) where each node's wires begin in ``held``
     held: IntArray,  # wires, numbered from 0
     free: FloatArray,  # (number of wires,) zeros in, when each is free out
+    share: FloatArray,  # as long as ``held``: of its duration, for how much a node keeps each wire
     start: FloatArray,  # (rounds * N,) zeros in, start times out
 ) -> IntArray:
     """Times all nodes, ``rounds`` times over; those that could be timed, in the order they start.
 
     A node is ready once all that leads to it has ended; it starts once it is ready and its wires
-    are free, and keeps them to its end. Nodes take their wires in the order in which they become
+    are free, and keeps each for its share of the time. Nodes take their wires in the order in which they become
     ready, the lower number first where they do so together: within 1e-9 of a round's work, or it
     would be rounding errors that decide between symmetrical messages.
     """
@@ -44,7 +45,7 @@ def first_come(  # noqa: PLR0917
             begin = max(begin, free[held[i]])
         end = begin + duration[kind]
         for i in range(held_first[kind], held_first[kind + 1]):
-            free[held[i]] = end
+            free[held[i]] = begin + share[i] * duration[kind]
         start[node] = begin
         order[done] = node
         done += 1

@@ -23,13 +23,14 @@ from .schedule import Schedule
 from .simulate import offsets_of
 from .travel import travel_delays
 from .waits import by_origin, chain, check_ranges, edges_of, inputs, travel
-from .wires import occupied
+from .wires import kept, occupied
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Iteration:
     """The graph; ``within`` and ``across`` count the edges into each node that come from the same
     iteration and from the one before. ``ops`` and ``transfers`` are the places of those nodes.
+    ``shares``: for how much of its duration a node keeps each of its ``wires``, node after node.
     """
 
     ranks: int
@@ -42,6 +43,7 @@ class Iteration:
     across: IntArray
     duration: FloatArray
     wires: list[tuple[str, ...]]
+    shares: FloatArray
 
     @classmethod
     def of(cls, schedule: Schedule) -> Iteration:
@@ -57,11 +59,16 @@ class Iteration:
         travelling = len(flat) + len(pairs) - len(transfers)
         sums = all_reduces(schedule)
         nodes = ranks + len(flat) + len(pairs) + ranks + len(sums)
-        edges = [
-            chain(offsets, flat),
-            near,
+        sets_out = [
             *_by_message(far, messages),
             travel(schedule, offsets.tolist(), travelling),
+            *_setting_out(messages, pairs, ranks),
+        ]
+        edges = [
+            *sets_out,
+            _sent(sets_out, messages, pairs, len(flat) + len(pairs)),
+            chain(offsets, flat),
+            near,
             *_between_gates(offsets, messages, pairs),
             _to_next_gates(ranks, [one.ranks for one in sums], nodes),
         ]
@@ -90,6 +97,9 @@ class Iteration:
                 ]
             ),
             wires=wires + [one.wires for one in sums],
+            shares=np.concatenate(
+                [*kept(problem.profile, pairs), *(np.ones(len(one.wires)) for one in sums), []]
+            ),
         )
 
     def play(self, iterations: int) -> tuple[FloatArray, FloatArray] | None:
@@ -109,6 +119,7 @@ class Iteration:
             missing,
             self.duration,
             *numbered(self.wires),
+            self.shares,
             start,
         )
         if len(order) < len(missing):
@@ -146,18 +157,31 @@ def _by_message(far: Edges, messages: IntArray) -> list[Edges]:
 
 
 def _between_gates(offsets: IntArray, messages: IntArray, pairs: Sequence[Pair]) -> list[Edges]:
-    """Gates before a rank's first op and before what it sends or receives; its end after them."""
+    """Gates before a rank's first op; its end after its last op and after what it receives."""
     ranks = len(offsets) - 1
     gates, ends = np.arange(-ranks, 0), offsets[-1] + len(messages) + np.arange(ranks)
     used = np.flatnonzero(np.diff(offsets))
-    source, target = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    target = np.array(pairs, dtype=np.int64).reshape(-1, 2)[:, 1]
     return [
         _free(gates, ends),
         _free(gates[used], offsets[:-1][used]),
         _free(offsets[1:][used] - 1, ends[used]),
-        *(_free(gates[touched], messages) for touched in (source, target)),
-        *(_free(messages, ends[touched]) for touched in (source, target)),
+        _free(messages, ends[target]),
     ]
+
+
+def _setting_out(messages: IntArray, pairs: Sequence[Pair], ranks: int) -> list[Edges]:
+    """What travels does so once both its ranks have begun."""
+    ends = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    return [_free(touched - ranks, messages) for touched in ends]
+
+
+def _sent(edges: Sequence[Edges], messages: IntArray, pairs: Sequence[Pair], ends: int) -> Edges:
+    """A rank's end after all that its messages wait for, wires aside; ``ends``: the first rank's."""
+    origin, to, _ = (np.concatenate(parts) for parts in zip(*edges, strict=True))
+    travels = np.isin(to, messages)
+    source = np.array(pairs, dtype=np.int64).reshape(-1, 2)[:, 0]
+    return _free(origin[travels], ends + source[np.searchsorted(messages, to[travels])])
 
 
 def _to_next_gates(ranks: int, sums: Sequence[Sequence[int]], nodes: int) -> Edges:

@@ -90,6 +90,19 @@ class Links:
         pair = source, target
         return own, *(f"group {k}" for k, group in enumerate(self.shared) if pair in group)
 
+    def shares(self, source: int, target: int, ranks: int) -> tuple[float, ...]:
+        """For how much of its time a message from ``source`` to ``target`` keeps each of its wires.
+
+        One that passes a slow hop of a ring comes at that hop's pace, and the faster ones
+        carry others beside it.
+        """
+        wires = self.wires(source, target, ranks)
+        if self.shared is not Sharing.RING:
+            return (1.0,) * len(wires)
+        _, rate = self.matrices(ranks)
+        whole = rate[source, target]
+        return tuple(min(1.0, float(whole / rate[hop])) for hop in _hops(source, target, ranks))
+
 
 def _hops(source: int, target: int, ranks: int) -> Iterator[Pair]:
     """The neighbours that a message passes, the shorter way round the ring."""

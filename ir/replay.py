@@ -10,13 +10,15 @@ Rules, beside the contract's for ops and the schedule's for transfers (``after``
 
 - An activation or its gradient that changes ranks is a message; it sets out when its op ends and
   takes what the cost model says (:class:`.costs.Costs`).
-- A message occupies all its wires from its start to its end. It starts once it is ready and all
-  messages that were ready earlier and share a wire with it have ended. Of two that are ready at one
-  moment (but for rounding) the earlier iteration's goes first, then activations before transfers,
-  then as listed.
-- A rank begins its next iteration once its ops are done and all that it sent or was to receive in
-  this one has arrived: the weights that it owns are stepped then, and every receive is posted anew.
-  Nothing leaves or enters a rank before it has begun that iteration. The step itself takes no time.
+- A message occupies all its wires from its start on: its slowest wire to its end, a faster hop of a
+  ring for as much less of that time as it is faster (:meth:`.links.Links.shares`). It starts once it
+  is ready and its wires are free of all messages that were ready earlier. Of two that are ready at
+  one moment (but for rounding) the earlier iteration's goes first, then activations before
+  transfers, then as listed.
+- A rank begins its next iteration once its ops are done, all that it was to receive in this one has
+  arrived and all that it sends is ready, wires aside: whoever carries messages has its copy then. The
+  weights that it owns are stepped then, and every receive is posted anew. Nothing leaves or enters a
+  rank before it has begun that iteration. The step itself takes no time.
 
 - The gradients of a replicated stage (:func:`.travel.holders`) are summed before that, once all
   its ranks are as far (:mod:`.all_reduce`); a rank does so stage by stage.

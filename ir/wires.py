@@ -18,6 +18,15 @@ def occupied(profile: Profile, messages: Sequence[Pair]) -> list[tuple[str, ...]
     return [wires(source, target) for source, target in messages]
 
 
+def kept(profile: Profile, messages: Sequence[Pair]) -> list[tuple[float, ...]]:
+    """For how much of its time a message of each keeps each wire that it occupies."""
+    links, ranks = profile.links, profile.ranks
+    if links is None:
+        return [()] * len(messages)
+    shares = cache(lambda source, target: links.shares(source, target, ranks))
+    return [shares(source, target) for source, target in messages]
+
+
 def in_turn(profile: Profile, messages: Sequence[Pair]) -> list[tuple[int, int]]:
     """Each two messages, as indices, that come one right after the other over some wire."""
     result: list[tuple[int, int]] = []

@@ -35,7 +35,9 @@ class Playing:
         self.ends: dict[Thing, float] = {}
         self.now = 0.0
         things = [thing._replace(iteration=i) for i in range(iterations) for thing in self.once]
-        self.needs = {thing: self.needs_of(thing) for thing in things}
+        self.needs: dict[Thing, list[Thing]] = {}
+        for thing in things:
+            self.needs[thing] = self.needs_of(thing)
         while len(self.ends) < len(things):
             self.step()
 
@@ -109,19 +111,12 @@ class Playing:
     def needs_of(self, thing: Thing) -> list[Thing]:
         i = thing.iteration
         touched = set(self.ends_of(thing))
-        result = [
-            other._replace(iteration=i - 1)
-            for other in self.once
-            if i > 0 and touched & set(self.ends_of(other))
-        ]
+        result = self.needs_of_end(touched, i - 1, self.once) if i > 0 else []
         if thing.sort == "0 op":
             return result + self.needs_of_op(thing)
         if thing.sort == "3 sum":
-            return result + [
-                other._replace(iteration=i)
-                for other in self.once
-                if other < thing._replace(iteration=0) and touched & set(self.ends_of(other))
-            ]
+            earlier = [other for other in self.once if other < thing._replace(iteration=0)]
+            return result + self.needs_of_end(touched, i, earlier)
         if thing.sort == "1 message":
             made = self.maker(thing)
             assert made is not None
@@ -132,6 +127,23 @@ class Playing:
         result += [Thing(i, "0 op", (t.target, k)) for k in range(t.room)]
         same = [k for k in range(number) if self.schedule.transfers[k].item == t.item]
         return result + [Thing(i, "2 transfer", (k,)) for k in same]
+
+    def needs_of_end(self, ranks: set[int], iteration: int, things: list[Thing]) -> list[Thing]:
+        """What ``ranks`` are done with an iteration after: what one sends need only be ready to go."""
+        result = []
+        for thing in (other._replace(iteration=iteration) for other in things):
+            ends = self.ends_of(thing)
+            arrives = thing.sort in ("1 message", "2 transfer")
+            if ranks & set(ends[1:] if arrives else ends):
+                result.append(thing)
+            elif arrives and ends[0] in ranks:
+                result += self.needs[thing]
+        return list(dict.fromkeys(result))
+
+    def ended(self, rank: int, iteration: int) -> float:
+        """When the rank is done with that iteration and all before it."""
+        needs = [n for i in range(iteration + 1) for n in self.needs_of_end({rank}, i, self.once)]
+        return max([0.0, *(self.ends[need] for need in needs)])
 
     def needs_of_op(self, thing: Thing) -> list[Thing]:
         i, (rank, position) = thing.iteration, thing.number

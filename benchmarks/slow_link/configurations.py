@@ -72,4 +72,5 @@ CONFIGURATIONS = (
     Configuration("deep-ends", gpt(8, 128, 256, 4), 4, _alike(50.0), Ring(slow=3)),
     Configuration("deeper-ends", gpt(12, 96, 256, 4), 4, _alike(60.0), Ring(slow=3)),
     Configuration("islands-ends", gpt(8, 160, 256, 2), 4, _alike(60.0), Ring(slow=3)),
+    Configuration("middle-wide", gpt(4, 192, 256, 2), 4, _alike(60.0)),
 )

@@ -103,19 +103,7 @@ def assert_played(schedule: Schedule, iterations: int) -> None:
             plain.starts[Thing(i, "2 transfer", (k,))] for k in range(len(timing.transfers))
         ]
         assert timing.transfers[:, 0].tolist() == expected
-        ended = [
-            max(
-                [
-                    0.0,
-                    *(
-                        end
-                        for thing, end in plain.ends.items()
-                        if thing.iteration <= i and rank in plain.ends_of(thing)
-                    ),
-                ]
-            )
-            for rank in plain.ranks
-        ]
+        ended = [plain.ended(rank, i) for rank in plain.ranks]
         assert found.begin[i + 1].tolist() == ended
 
 

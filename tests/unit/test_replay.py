@@ -78,9 +78,9 @@ def one_stage(*more: Transfer, **profile: object) -> Schedule:
 def test_weights_set_out_again_once_all_gradients_are_home() -> None:
     #          0   1     3        6     10
     # rank 0   F0  BW0                       | F0
-    # rank 1   [w      ]F1 BW1  [ D    ]     | [w      ] F1
+    # rank 1   [w      ]F1 BW1  [ D    ]     | [w      ] F1     done itself when D sets out, at 6
     both = replay(one_stage(), 2)
-    assert both.begin.tolist() == [[0.0, 0.0], [10.0, 10.0], [20.0, 20.0]]
+    assert both.begin.tolist() == [[0.0, 0.0], [10.0, 6.0], [20.0, 16.0]]
     assert both.timings[1].start[0].tolist() == [10.0, 11.0]
     assert both.timings[1].start[1].tolist() == [13.0, 14.0]
     assert both.timings[1].transfers.tolist() == [[10.0, 13.0], [16.0, 20.0]]
@@ -97,13 +97,13 @@ def test_nothing_enters_or_leaves_a_rank_that_has_not_begun() -> None:
     assert late_target.begin[1].tolist() == [7.0, 9.0]
     assert late_target.timings[1].start[0][0] == 7.0
     assert late_target.timings[1].transfers[0].tolist() == [9.0, 12.0]
-    # rank 0 has three and waits for D after the last: it is done at 9, rank 1 at 7
+    # rank 0 has three and waits for D after the last: it is done at 9, rank 1 at 6
     rows = ["0F0 0BW0 0F2 0BW2 0F3 0BW3", "0F1 0BW1"]
     late_source = replay(
         schedule(rows, Passing.WEIGHTS, (0, 1, 0, 0), there, replace(home, before=6), stages=quick),
         2,
     )
-    assert late_source.begin[1].tolist() == [9.0, 7.0]
+    assert late_source.begin[1].tolist() == [9.0, 6.0]
     assert late_source.timings[1].transfers[0].tolist() == [9.0, 12.0]
 
 
@@ -132,6 +132,19 @@ def test_first_come_first_served_whatever_the_list() -> None:
     assert timing.transfers[:, 0].tolist() == [0.0, 6.0, 6.0, 3.0]
     listed = simulate(one_stage(late, early)).transfers[:, 0]
     assert listed.tolist() == [0.0, 6.0, 3.0, 6.0]
+
+
+def test_a_fast_wire_is_free_beside_a_message_that_a_slow_one_holds_up() -> None:
+    """Weights from rank 0 to 2 take 12 ms over the slow wire from 1 to 2, a quarter over that to 1."""
+    far = Transfer(W, 0, 0, 0, 2, after=0, before=1)
+    near = Transfer(W, 0, 1, 0, 1, after=0, before=1)
+    links = Links(Link(0.0, 1.0), ((1, 2, Link(0.0, 0.25)),), Sharing.RING)
+    rows = ["0F0 0BW0", "0F1 0BW1", "0F2 0BW2", ""]
+    ring = schedule(rows, Passing.WEIGHTS, (0, 1, 2), far, near, links=links)
+    (timing,) = replay(ring).timings
+    assert timing.transfers.tolist() == [[0.0, 12.0], [3.0, 6.0]]
+    listed = simulate(ring).transfers
+    assert listed.tolist() == [[0.0, 12.0], [12.0, 15.0]]
 
 
 def test_a_rank_without_work_has_no_pace() -> None:
