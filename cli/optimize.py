@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pipeloom.ir.profile import Profile
     from pipeloom.ir.schedule import Schedule
     from pipeloom.solver.cache import ScheduleCache
+    from pipeloom.solver.construct import Rows
 
 CACHE = "PIPELOOM_CACHE"
 EXPLAIN_SECONDS = 2.0
@@ -194,7 +195,7 @@ def _cut(args: argparse.Namespace) -> int:
     """The best cut of the profile's layers, with its stages; 1 where none fits."""
     announce_unless_quiet(args)
     with interruptible() as interrupt:
-        answer = choose_cut(args, _searching(args, interrupt), interrupt)
+        answer = choose_cut(args, _beginning(args, interrupt), interrupt)
     if interrupt.pressed:
         _say("interrupted: this is the best schedule so far")
     found = {"partition": answer.as_json()}
@@ -214,6 +215,19 @@ def _searching(
 
     def search(problem: Problem, name: str, share: float) -> Schedule:
         schedule, stopped = solve(_limited(args, share), problem, f"{name}: ")
+        interrupt.pressed |= stopped
+        return schedule
+
+    return search
+
+
+def _beginning(
+    args: argparse.Namespace, interrupt: Interrupt
+) -> Callable[[Problem, str, float, Rows | None], Schedule]:
+    """The same for a problem that is begun with a known order; nothing is kept in a cache."""
+
+    def search(problem: Problem, name: str, share: float, start: Rows | None) -> Schedule:
+        schedule, stopped = _search(_limited(args, share), problem, f"{name}: ", start)
         interrupt.pressed |= stopped
         return schedule
 
@@ -269,7 +283,9 @@ def _say(line: str) -> None:
     print(f"pipeloom: {line}", file=sys.stderr)
 
 
-def _search(args: argparse.Namespace, problem: Problem, label: str) -> tuple[Schedule, bool]:
+def _search(
+    args: argparse.Namespace, problem: Problem, label: str, start: Rows | None = None
+) -> tuple[Schedule, bool]:
     from pipeloom.solver.solve import optimize
 
     limit = "time is up" if args.work_limit is None else "work is done"
@@ -286,6 +302,7 @@ def _search(args: argparse.Namespace, problem: Problem, label: str) -> tuple[Sch
                 should_stop=interrupt,
                 memory=_held,
                 recompute_all=_recomputes_all(args),
+                start=start,
             )
             progress.end(schedule, interrupt.pressed)
         finally:

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pipeloom.ir.layered import LayeredProfile
-    from pipeloom.ir.problem import Placement, Problem
+    from pipeloom.ir.problem import Placement
     from pipeloom.ir.profile import StageProfile
     from pipeloom.ir.schedule import Schedule
-    from pipeloom.solver.partition.search import Option, Partitioned
+    from pipeloom.solver.partition.finals import Search
+    from pipeloom.solver.partition.options import Option
+    from pipeloom.solver.partition.search import Partitioned
 
 WAYS = ("joint", "balanced", "even")
 
@@ -112,7 +114,7 @@ class Answer:
 
 def choose(
     args: argparse.Namespace,
-    search: Callable[[Problem, str, float], Schedule],
+    search: Search,
     should_stop: Callable[[], bool],
 ) -> Answer:
     """The best cut, placement and schedule of the layers that ``args`` name.
@@ -123,7 +125,8 @@ def choose(
     from pipeloom.ir.problem import Objective
     from pipeloom.solver.allowance import Allowance
     from pipeloom.solver.partition.cuts import Rules
-    from pipeloom.solver.partition.search import LOOKING, Way, best_partition
+    from pipeloom.solver.partition.desk import Way
+    from pipeloom.solver.partition.search import best_partition
 
     if args.passing != "activations":
         raise InputError(f"--partition: is for --passing activations, got {args.passing!r}")
@@ -135,9 +138,9 @@ def choose(
     tell_doubtful_keys(document(args), where)
     way = args.partition or WAYS[0]
     if args.work_limit is None:
-        looking = Allowance(seconds=LOOKING * args.time_limit)
+        allowance = Allowance(seconds=args.time_limit)
     else:
-        looking = Allowance(ops=LOOKING * args.work_limit * 1e6)
+        allowance = Allowance(ops=args.work_limit * 1e6)
     found = best_partition(
         profile,
         args.microbatches,
@@ -147,7 +150,7 @@ def choose(
         rules=Rules(least, most),
         memory_limit=args.memory_limit,
         objective=Objective(args.objective),
-        looking=looking,
+        allowance=allowance,
         seed=args.seed,
         should_stop=should_stop,
     )

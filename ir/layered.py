@@ -9,7 +9,9 @@ from itertools import chain, pairwise
 from .profile import Profile, StageProfile
 
 _SUMMED = ("t_f", "t_b", "t_w", "m_b", "m_w")
-_SUMMED_WHERE_KNOWN = ("weight_bytes", "grad_bytes", "optimizer_bytes")
+_SUMMED_WHERE_KNOWN = (
+    "weight_bytes", "grad_bytes", "optimizer_bytes", "t_r", "m_r", "m_o",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ def joined(stages: Sequence[StageProfile]) -> StageProfile:
         parts = [getattr(stage, key) for stage in stages]
         total[key] = None if None in parts else sum(parts)
     total["t_fb"] = _at_once(stages)
+    total["offload_bytes"] = _offloaded(stages)
     layers = tuple(chain.from_iterable(stage.layers for stage in stages))
     return replace(stages[-1], **total, layers=layers)
 
@@ -50,3 +53,12 @@ def _at_once(stages: Sequence[StageProfile]) -> float | None:
     if all(stage.t_fb is None for stage in stages):
         return None
     return sum(stage.t_f + stage.t_b + stage.t_w - stage.saving for stage in stages)
+
+
+def _offloaded(stages: Sequence[StageProfile]) -> float | None:
+    """What moves where all of them are offloaded; None where that is M_B less ``m_o`` of each, or one cannot."""
+    if all(s.offload_bytes is None for s in stages) or any(s.m_o is None for s in stages):
+        return None
+    return sum(
+        s.m_b - (s.m_o or 0.0) if s.offload_bytes is None else s.offload_bytes for s in stages
+    )

@@ -30,9 +30,14 @@ class Allowance:
         self._seconds = seconds
         self._deadline = monotonic() + seconds
 
-    def again(self) -> Allowance:
-        """As much once more, from now on."""
-        return Allowance(self._seconds, self.ops, self._stopped)
+    @property
+    def share_left(self) -> float:
+        """Of the seconds; 1 where they do not count."""
+        return self.seconds_left / self._seconds if self._seconds < float("inf") else 1.0
+
+    def again(self, share: float = 1.0) -> Allowance:
+        """As much once more from now on, or a share of it."""
+        return Allowance(share * self._seconds, share * self.ops, self._stopped)
 
     @property
     def seconds_left(self) -> float:

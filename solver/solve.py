@@ -15,6 +15,7 @@ from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.ops import MICROBATCH_SHIFT, STAGE_SHIFT, OpKind
 from pipeloom.ir.problem import Passing, Problem
 from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.simulate import simulate
 
 from .bounds import Bound, lower_bounds
 from .chain import ROUNDING, Chain
@@ -67,6 +68,7 @@ def optimize(
     memory: Memory | None = None,
     by_step: bool = False,
     recompute_all: bool = False,
+    start: Rows | None = None,
 ) -> Schedule:
     """The best schedule found within ``time_limit`` seconds, and how good it is known to be.
 
@@ -80,7 +82,8 @@ def optimize(
     travel it is held against ``device_memory``. ``by_step``: there, schedules are compared by their step
     where iterations follow each other (:func:`pipeloom.ir.replay.step_time`), not by the objective, which the
     report is about all the same. Where the profile says how, activations are recomputed or offloaded
-    where that pays; ``recompute_all``: whatever may be recomputed is. Raises InfeasibleError where no schedule keeps the memory
+    where that pays; ``recompute_all``: whatever may be recomputed is. ``start``: an order to begin with, of the same
+    stages on the same ranks, left out where memory does not hold it. Raises InfeasibleError where no schedule keeps the memory
     limit, or where weights travel none was found that fits on the devices, InputError for a
     placement or a solver that is not known.
     """
@@ -90,7 +93,15 @@ def optimize(
     if problem.placement.passing is Passing.WEIGHTS:
         search = WeightSearch(best, memory, by_step)
         return pass_weights(best, search, solver, seed)
+    if start is not None and held(problem, start):
+        best.offer(start, "search")
     return Solving(best, solver, seed, recompute_all).run(time_limit)
+
+
+def held(problem: Problem, order: Rows) -> bool:
+    """Whether memory holds what an order keeps in it."""
+    peak = np.array(simulate(Schedule(problem, order)).peak_memory)
+    return bool((peak <= np.array(problem.memory_limit) * (1 + ROUNDING)).all())
 
 
 def _incumbent(

@@ -191,6 +191,10 @@ class EveryCut:
 
     def _room(self, rank: int) -> FloatArray:
         """What each run of layers has for activations on ``rank``."""
+        if any(
+            layer.t_r is not None or layer.m_o is not None for layer in self.cutter.profile.layers
+        ):
+            return np.full((self.cutter.number + 1,) * 2, np.inf)  # M_B need not be held
         limit, device = self.limit[rank], self.cutter.profile.cluster.device_memory
         if device is None:
             return np.full((self.cutter.number + 1,) * 2, limit)

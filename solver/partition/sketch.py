@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 
 from pipeloom.ir.problem import Objective, Problem
 
-from ..bounds import lower_bounds
 from ..chain import Chain
-from ..construct import Constructor, settings
+from ..construct import Constructor, Rows, settings
 from ..dispatch import Stages, dispatch, dispatch_settings
 from ..local_search import CHOSEN_OP, building
 
@@ -20,13 +21,16 @@ BUILT = 400
 """Orders that the constructors of one stage a rank build."""
 
 
-def bound_of(problem: Problem) -> float:
-    """No schedule of the problem costs less. Raises InfeasibleError where there is none."""
-    return max(bound.value for bound in lower_bounds(problem))
+@dataclass(frozen=True, slots=True, eq=False)
+class Sketch:
+    """The cost of an order, infinite where none was found."""
+
+    cost: float = math.inf
+    rows: Rows | None = None
 
 
-def sketched(problem: Problem, bound: float, seed: int) -> float:
-    """What a schedule built without any search costs; infinite where none was found."""
+def sketched(problem: Problem, bound: float, seed: int) -> Sketch:
+    """The best of some schedules that are built without any search."""
     chain = Chain.of(problem)
     return _constructed(problem, chain, bound) if chain else _dispatched(problem, seed)
 
@@ -39,21 +43,22 @@ def effort(problem: Problem) -> float:
     return DRAWN * CHOSEN_OP * size * max(1, problem.stages // problem.ranks)
 
 
-def _constructed(problem: Problem, chain: Chain, bound: float) -> float:
-    constructor, best = Constructor(problem, chain), np.inf
+def _constructed(problem: Problem, chain: Chain, bound: float) -> Sketch:
+    constructor, best = Constructor(problem, chain), Sketch()
     family = list(settings(chain, bound, chain.lags(problem.objective)))
     every = max(1, len(family) // BUILT)
     for setting in family[::every]:
         rows = constructor.build(setting)
-        if rows is not None:
-            best = min(best, constructor.cost(rows))
-            if best <= bound * (1 + 1e-6):
+        cost = np.inf if rows is None else constructor.cost(rows)
+        if cost < best.cost:
+            best = Sketch(cost, rows)
+            if cost <= bound * (1 + 1e-6):
                 break
     return best
 
 
-def _dispatched(problem: Problem, seed: int) -> float:
-    stages = Stages.of(problem)
+def _dispatched(problem: Problem, seed: int) -> Sketch:
+    stages, best = Stages.of(problem), Sketch()
     size = 3 * problem.stages * problem.microbatches
     order, spans = np.empty(size, dtype=np.int64), np.empty(problem.ranks)
     ends = np.empty((2, problem.stages, problem.microbatches))
@@ -61,4 +66,9 @@ def _dispatched(problem: Problem, seed: int) -> float:
         dispatch_settings(stages, problem.microbatches, np.random.default_rng(seed)), DRAWN
     )
     makespan = problem.objective is Objective.MAKESPAN
-    return min(dispatch(stages, each, makespan, order, ends, spans) for each in drawn)
+    for setting in drawn:
+        cost = dispatch(stages, setting, makespan, order, ends, spans)
+        if cost < best.cost:
+            rows = np.split(order.copy(), 3 * problem.microbatches * stages.offsets[1:-1])
+            best = Sketch(cost, tuple(rows))
+    return best

@@ -15,9 +15,11 @@ from pipeloom.ir.layered import LayeredProfile
 from pipeloom.ir.problem import Objective, Placement, Problem
 from pipeloom.ir.schedule import Schedule
 from pipeloom.solver.bounds import lower_bound
+from pipeloom.solver.construct import Rows
 from pipeloom.solver.partition.cuts import Cut, Cutter, Rules
+from pipeloom.solver.partition.desk import Way
 from pipeloom.solver.partition.every import EveryCut
-from pipeloom.solver.partition.search import Way, best_partition
+from pipeloom.solver.partition.search import best_partition
 from pipeloom.solver.partition.sketch import sketched
 from pipeloom.solver.placements import cost_of, room
 from pipeloom.solver.solve import optimize
@@ -91,7 +93,7 @@ def test_the_bound_on_all_cuts_is_no_more_than_that_of_each(
             own = lower_bound(problem).value
         except InfeasibleError:
             continue
-        costs[cut] = sketched(problem, own, 0)
+        costs[cut] = sketched(problem, own, 0).cost
         assert bound <= costs[cut] * (1 + 1e-9)
         assert every.of(cut)[0] <= costs[cut] * (1 + 1e-9)
         if name == "linear":  # they say what the bounds of the cut say, or less
@@ -104,8 +106,8 @@ def test_the_bound_on_all_cuts_is_no_more_than_that_of_each(
     assert {cut for cut, cost in costs.items() if cost < middle} <= set(listed)
 
 
-def searched(problem: Problem, name: str, share: float) -> Schedule:
-    return optimize(problem, solver="cp-sat", work_limit=30.0 * share)
+def searched(problem: Problem, name: str, share: float, start: Rows | None) -> Schedule:
+    return optimize(problem, solver="cp-sat", work_limit=30.0 * share, start=start)
 
 
 @settings(max_examples=25, deadline=None)
@@ -139,8 +141,8 @@ def test_no_schedule_of_any_cut_is_better_than_the_joint_search(
 def test_two_searches_with_one_seed_are_one() -> None:
     profile = layered_example()
 
-    def search(problem: Problem, name: str, share: float) -> Schedule:
-        return optimize(problem, solver="heuristic", work_limit=0.4 * share)
+    def search(problem: Problem, name: str, share: float, start: Rows | None) -> Schedule:
+        return optimize(problem, solver="heuristic", work_limit=1e-3 * share, start=start)
 
     first, second = (
         best_partition(profile, 4, [Placement.v(2), Placement.linear(2)], search) for _ in range(2)
@@ -159,9 +161,9 @@ def test_two_searches_with_one_seed_are_one() -> None:
 def test_told_to_stop_it_has_a_schedule() -> None:
     calls = []
 
-    def search(problem: Problem, name: str, share: float) -> Schedule:
+    def search(problem: Problem, name: str, share: float, start: Rows | None) -> Schedule:
         calls.append(share)
-        return optimize(problem, solver="heuristic", work_limit=1.0)
+        return optimize(problem, solver="heuristic", work_limit=1e-3)
 
     found = best_partition(
         layered_example(), 4, [Placement.linear(2)], search, should_stop=lambda: True

@@ -1,0 +1,90 @@
+"""Each instance cut in three ways, with as much time for each."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from time import monotonic
+from typing import Any
+
+from pipeloom.ir.files import dump_schedule
+from pipeloom.ir.problem import Problem
+from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.verify import verify_schedule
+from pipeloom.solver.allowance import Allowance
+from pipeloom.solver.construct import Rows
+from pipeloom.solver.partition.desk import Way
+from pipeloom.solver.partition.search import best_partition
+from pipeloom.solver.solve import optimize
+
+from .instances import Instance, instance
+
+SAME = 1e-6
+"""Costs that differ by less, relative, are equal."""
+
+
+def searched(seed: int, seconds: float) -> dict[str, Any]:
+    """What the ways come to on one instance, ``seconds`` for each."""
+    given = instance(seed)
+    ways = {way.value: _way(given, way, seconds) for way in Way}
+    return {
+        "seed": seed,
+        "ranks": given.profile.ranks,
+        "blocks": given.blocks,
+        "microbatches": given.microbatches,
+        "placement": given.placement.name,
+        "objective": given.objective.value,
+        "limit": given.limit,
+        "ways": ways,
+    }
+
+
+def _way(given: Instance, way: Way, seconds: float) -> dict[str, Any]:
+    began = monotonic()
+
+    def search(problem: Problem, name: str, share: float, start: Rows | None) -> Schedule:
+        return optimize(problem, time_limit=seconds * share, start=start)
+
+    found = best_partition(
+        given.profile,
+        given.microbatches,
+        [given.placement],
+        search,
+        way=way,
+        objective=given.objective,
+        allowance=Allowance(seconds=seconds),
+    )
+    took = round(monotonic() - began, 1)
+    if found.best is None:
+        return {"cost": None, "why_not": found.why_not[given.placement.name], "seconds": took}
+    assert found.best.schedule is not None
+    violations = verify_schedule(dump_schedule(found.best.schedule))
+    assert violations == [], violations
+    sizes = [b - a for a, b in pairwise((*found.best.cut, len(given.profile.layers)))]
+    return {
+        "cost": found.best.cost,
+        "layers": sizes,
+        "bound_of_the_cut": found.best.bound,
+        "bound_of_all_cuts": found.bound,
+        "seconds": took,
+    }
+
+
+def gain(cell: dict[str, Any], other: str) -> float | None:
+    """How much less the joint way costs than another one; None where either has no schedule."""
+    costs = [cell["ways"][way]["cost"] for way in ("joint", other)]
+    return None if None in costs else 1 - costs[0] / costs[1]
+
+
+def better(cell: dict[str, Any]) -> bool:
+    """Whether the joint way is strictly better than both others."""
+    gains = [gain(cell, other) for other in ("balanced", "even")]
+    fits = cell["ways"]["joint"]["cost"] is not None
+    return fits and all(each is None or each > SAME for each in gains)
+
+
+def gap(cell: dict[str, Any]) -> float | None:
+    """How far any cut could be better than the joint way's schedule, at most; None where it has none."""
+    joint = cell["ways"]["joint"]
+    if joint["cost"] is None:
+        return None
+    return max(0.0, 1 - joint["bound_of_all_cuts"] / joint["cost"])
