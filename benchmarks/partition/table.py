@@ -37,7 +37,12 @@ def _line(cell: dict[str, Any]) -> list[str]:
     others = [_more(cell, other) for other in OTHERS]
     mark = "**" if better(cell) else ""
     found = "does not fit" if cost is None else f"{mark}{cost:.4g}{mark}"
-    return [*(str(cell[key]) for key in keys), found, *others, "-" if left is None else f"{left:.1%}"]
+    return [
+        *(str(cell[key]) for key in keys),
+        found,
+        *others,
+        "-" if left is None else f"{left:.1%}",
+    ]
 
 
 def _more(cell: dict[str, Any], other: str) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.files import dump_profile, parse_profile
+from pipeloom.ir.layered import joined
 from pipeloom.ir.layered_format import parse_layers
 from pipeloom.ir.layers import Layer, LayerKind
 from tests.unit.cli.support import layers_document
@@ -85,3 +87,17 @@ def test_where_stages_are_needed_the_layers_are_pointed_at() -> None:
     assert str(caught.value) == (
         "p.json: stages: missing; expected a list (it has layers, which optimize alone cuts)"
     )
+
+
+def test_a_stage_can_what_all_of_its_layers_can() -> None:
+    can = {"t_r": 1.0, "m_r": 0.25, "m_o": 0.0}
+    layers = [{"name": name, **COST, **can} for name in "ab"] + [
+        {"name": "c", **COST, "t_r": 1.0, "m_r": 0.5}
+    ]
+    first, last = parse_layers(layers_document(layers=layers), "p.json").cut((0, 2)).stages
+    assert (first.t_r, first.m_r, first.m_o, first.offload_bytes) == (2.0, 0.5, 0.0, None)
+    assert (last.t_r, last.m_r, last.m_o) == (1.0, 0.5, None)
+    one = joined([replace(first, offload_bytes=3.0), first])
+    assert one.offload_bytes == 5.0  # the other's M_B
+    paired = joined([replace(first, t_fb=6.0), first])
+    assert paired.t_fb == 6.0 + first.t_f + first.t_b + first.t_w
