@@ -30,6 +30,9 @@ class Search(Protocol):
 Searcher: TypeAlias = Callable[[Problem, str], Search]
 """The optimizer, given a problem and the name of its placement."""
 
+HOPE = 4.0
+"""How much of its last step a search may still gain, in units of that step."""
+LEAST_SECONDS = 0.5
 EXPLORING = 0.4
 """Of the time, what is for finding out which placement is worth the rest."""
 CUTS = (1, 2, 3, 4)
@@ -88,7 +91,7 @@ def best_placement(
 
     Without a limit of ``seconds`` each search runs to its own end, so that none by itself finds less.
     Within one, all placements get their first schedules; the more promising half goes on, again and
-    again, until one is left, which has the rest of the time.
+    again, until one is left; the rest of the time is for what promises most by then.
     """
     race = _Race(seconds, should_stop)
     for placed, placement in placements(profile):
@@ -111,24 +114,19 @@ class _Runner:
     problem: Problem
     search: Search | None = None
     schedule: Schedule | None = None
-    fell: float = 1.0
+    promise: float = math.inf
 
     @property
     def cost(self) -> float:
         return math.inf if self.schedule is None else cost_of(self.schedule)
 
-    @property
-    def promise(self) -> float:
-        """Where the cost would be if it went on falling: of what is above the bound, half is hoped for at most."""
-        return self.bound + (self.cost - self.bound) * max(self.fell, 0.5)
-
     def take(self, schedule: Schedule) -> None:
-        """Notes as well to what share the cost fell, of what was above the bound."""
-        above = self.cost - self.bound
-        self.fell = (cost_of(schedule) - self.bound) / above if 0.0 < above < math.inf else 1.0
-        self.schedule = schedule
+        """Notes as well what may become of it: the cost if it falls :data:`HOPE` times as much again."""
+        before, self.schedule = self.cost, schedule
         known = schedule.report.lower_bound if schedule.report else None
         self.bound = max(self.bound, known or 0.0)
+        fell = before - self.cost if before < math.inf else 0.0
+        self.promise = max(self.bound, self.cost - HOPE * fell)
 
     def tried(self) -> Tried:
         return Tried(self.name, self.bound, self.schedule)
@@ -166,14 +164,15 @@ class _Race:
         return tuple(sorted(every, key=lambda each: (each.cost, each.bound or math.inf)))
 
     def run(self, searcher: Searcher) -> None:
-        """Those with the least bound begin; then rounds of fewer and fewer; then one after the other."""
+        """Those with the least bound begin; then rounds of fewer and fewer; then the most promising."""
         for runner in sorted(self._runners, key=lambda r: r.bound):
             if not self.over and self._may_win(runner):
                 runner.search = searcher(runner.problem, runner.name)
                 runner.take(runner.search.begin(self.left))
         if self.left < math.inf:
             self._halve()
-        for runner in sorted(self._going_on(), key=lambda r: r.cost):
+            self._finish()
+        for runner in self._going_on():
             if self._may_win(runner):
                 self._advance(runner, self.left)
 
@@ -186,6 +185,11 @@ class _Race:
                 self._advance(runner, min(self.left, each / len(racing)))
             still = self._going_on()
             racing = [runner for runner in still if runner in racing][: (len(racing) + 1) // 2]
+
+    def _finish(self) -> None:
+        """A third of what is left for the most promising, again and again: mostly the same one."""
+        while not self.over and (going_on := self._going_on()):
+            self._advance(going_on[0], min(self.left, max(self.left / 3, LEAST_SECONDS)))
 
     def _advance(self, runner: _Runner, seconds: float) -> None:
         if not self.over:
