@@ -6,7 +6,7 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -220,13 +220,15 @@ def has_a_broken_program() -> None:
     Pipeline((good, broken)[dist.get_rank()], [nn.Linear(4, 4)] * 2, loss=squared)
 
 
-def told(function: Callable[[], None]) -> str:
-    """What this rank says of the fault."""
-    try:
-        function()
-    except InputError as error:
-        return str(error)
-    return "nothing was raised"
+def told(functions: Sequence[Callable[[], None]]) -> list[str]:
+    """What this rank says of each fault."""
+    answers = []
+    for function in functions:
+        try:
+            function()
+        except InputError as error:
+            answers.append(str(error))
+    return answers
 
 
 def is_left_alone() -> None:

@@ -107,35 +107,30 @@ def test_one_message_names_rank_instruction_and_reason(
     assert not multiprocessing.active_children()
 
 
-@pytest.mark.parametrize(
-    ("function", "first"),
-    [
-        (
-            failure_cases.differs_in_its_program,
-            "'instruction 2 of rank 0: recv dy0.0 from 1 into 0' on rank 0, "
-            "'instruction 2 of rank 0: 0F1' on rank 1",
-        ),
-        (
-            failure_cases.differs_in_an_option,
-            "'param_dtype: None' on rank 0, 'param_dtype: torch.bfloat16' on rank 1",
-        ),
-        (
-            failure_cases.has_a_broken_program,
-            "'instruction 0 of rank 1: recv x1.0 from 0 into 0' on rank 0, "
-            "'instruction 0 of rank 1: recv x1.1 from 0 into 1' on rank 1",
-        ),
-    ],
-)
-def test_unlike_programs_are_found_before_the_first_step(
-    function: Callable[[], None], first: str
-) -> None:
-    answers = launch(failure_cases.told, 2, (function,), timeout=120)
+UNLIKE = {
+    failure_cases.differs_in_its_program: (
+        "'instruction 2 of rank 0: recv dy0.0 from 1 into 0' on rank 0, "
+        "'instruction 2 of rank 0: 0F1' on rank 1"
+    ),
+    failure_cases.differs_in_an_option: (
+        "'param_dtype: None' on rank 0, 'param_dtype: torch.bfloat16' on rank 1"
+    ),
+    failure_cases.has_a_broken_program: (
+        "'instruction 0 of rank 1: recv x1.0 from 0 into 0' on rank 0, "
+        "'instruction 0 of rank 1: recv x1.1 from 0 into 1' on rank 1"
+    ),
+}
+
+
+def test_unlike_programs_are_found_before_the_first_step() -> None:
+    answers = launch(failure_cases.told, 2, ([*UNLIKE],), timeout=120)
     assert answers[0] == answers[1]
     hashes = "[0-9a-f]{16} on rank 0, [0-9a-f]{16} on rank 1"
     wanted = f"program: expected one on all ranks, got {hashes} \\(hashes\\); they differ first in "
-    found = re.match(wanted, answers[0])
-    assert found is not None, answers[0]
-    assert answers[0][found.end() :] == first
+    for answer, first in zip(answers[0], UNLIKE.values(), strict=True):
+        found = re.match(wanted, answer)
+        assert found is not None, answer
+        assert answer[found.end() :] == first
 
 
 def test_an_unlike_program_ends_all_ranks() -> None:
