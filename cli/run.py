@@ -71,6 +71,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="all ranks wait for the norm before they step, although the program was compiled with "
         "--post-validation",
     )
+    parser.add_argument(
+        "--local",
+        action="store_true",
+        help="ranks are threads of this process, not processes: on one GPU, too",
+    )
     parser.add_argument("--timeout", metavar="S", type=seconds, help="gives up after so long")
     parser.add_argument("-q", "--quiet", action="store_true", help="no line a step")
     example(
@@ -105,6 +110,7 @@ def run(args: argparse.Namespace) -> int:
         device=args.device,
         progress=not args.quiet,
         pace=args.pace,
+        local=args.local,
         timeout=args.timeout,
     )
     result = run_program(program, args.model, settings, trace_path=args.trace)

@@ -5,31 +5,34 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from itertools import zip_longest
-from typing import Any
 
 import torch.distributed as dist
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.program import Program
 
+from .transport import gather_early
+
 SHOWN = 16  # digits of a hash in a message
 
 
 def check_agreement(
-    program: Program, options: Mapping[str, object], group: dist.ProcessGroup | None
+    program: Program,
+    options: Mapping[str, object],
+    group: dist.ProcessGroup | None,
+    seconds: float = 300.0,
 ) -> None:
     """Raises InputError, the same on all ranks of ``group``, where program or options differ.
 
     Compared are hashes of what decides who does what: instructions, buffers, placement, transfers.
-    Profiles, planned times and reports may differ. Every rank of the group calls it.
+    Profiles, planned times and reports may differ. Every rank of the group calls it,
+    within ``seconds`` where they are virtual.
     """
-    if not dist.is_initialized():
-        return
     lines = [*(f"{name}: {value}" for name, value in options.items()), *described(program)]
     digest = sha256("\n".join(lines).encode()).hexdigest()
-    digests: list[str] = _gather(digest, group)
+    digests: list[str] = gather_early(digest, group, seconds)
     if len(set(digests)) > 1:
-        raise InputError(_difference(digests, _gather(lines, group)))
+        raise InputError(_difference(digests, gather_early(lines, group, seconds)))
 
 
 def described(program: Program) -> Iterator[str]:
@@ -46,12 +49,6 @@ def described(program: Program) -> Iterator[str]:
         yield f"ranks of stage {stage}: {ranks}"
     for x, transfer in enumerate(program.schedule.transfers):
         yield f"transfer {x}: {transfer}"
-
-
-def _gather(value: Any, group: dist.ProcessGroup | None) -> list[Any]:
-    values: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(values, value, group=group)
-    return values
 
 
 def _difference(digests: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

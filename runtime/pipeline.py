@@ -43,7 +43,7 @@ from .stages import ResidentStages, Stage, StageStore, device_of
 from .stashing import Stash, StashingRunner
 from .tied import Group, SharedParameters, ranks_of, stages_of
 from .tracing import TracedOp, measured_schedule, traced_ops
-from .transport import Routes, connect
+from .transport import Routes, connect, whereabouts
 from .travelling import TravellingStages
 from .update import Update
 from .verdict import Gathered, Relayed, Sums
@@ -631,10 +631,10 @@ def _check(program: Program, verify: bool, **options: object) -> None:
 
 def _rank(program: Program, group: dist.ProcessGroup | None) -> int:
     ranks = program.schedule.problem.ranks
-    size = dist.get_world_size(group) if dist.is_initialized() else 1
+    rank, size = whereabouts(group)
     if size != ranks:
         raise InputError(f"program: made for {ranks} ranks, run by {size}")
-    return dist.get_rank(group) if dist.is_initialized() else 0
+    return rank
 
 
 def _relays(program: Program) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from threading import RLock
 from typing import Protocol, TypeAlias
 
 import torch
@@ -103,9 +104,14 @@ def _table(
     )
 
 
+# virtual ranks are threads that share torch's random numbers, which stages are often seeded by
+_MAKING = RLock()
+
+
 def made(stage: Stage, index: int) -> nn.Module:
     """The stage's module. Raises InputError where it is none."""
-    module = stage if isinstance(stage, nn.Module) else stage()
+    with _MAKING:
+        module = stage if isinstance(stage, nn.Module) else stage()
     if not isinstance(module, nn.Module):
         raise InputError(
             f"stages[{index}]: expected a torch.nn.Module, got {type(module).__name__}"

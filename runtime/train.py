@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from .loss_scale import LossScale
 from .model import ModelSource, checked_batch, checked_stages, load_source, skips_of
 from .pipeline import MakeOptimizer, Pipeline
 from .stages import Stage, made
+from .virtual import launch_local
 
 DTYPES = {
     "float32": torch.float32,
@@ -40,7 +42,8 @@ class RunSettings:
     :class:`Pipeline`'s; ``loss_scale`` is the first one, which adapts.
     ``seed`` is set in each process before the model is made; ``progress`` writes a line a step to
     standard error; ``timeout`` bounds the run and ``message_timeout`` a message, in seconds.
-    ``pace`` lets each op take at least its planned time, as :class:`Pipeline` explains.
+    ``pace`` lets each op take at least its planned time, as :class:`Pipeline` explains. ``local``:
+    ranks are threads of this process (:mod:`.virtual`), on one GPU where ``device`` is ``cuda``.
     """
 
     steps: int = 1
@@ -55,6 +58,7 @@ class RunSettings:
     progress: bool = False
     memory: bool = True
     pace: bool = False
+    local: bool = False
     timeout: float | None = None
     message_timeout: float = 300.0
 
@@ -111,18 +115,28 @@ def run_program(
     loaded = load_program(program) if isinstance(program, str) else program
     if isinstance(source, str):
         load_source(source)  # a wrong name fails here, once and early
-    results = launch(
-        train,
-        loaded.schedule.problem.ranks,
-        (loaded, source, settings),
-        backend=settings.backend,
-        timeout=settings.timeout,
-        message_timeout=settings.message_timeout,
-    )
+    ranks = loaded.schedule.problem.ranks
+    results = on_ranks(train, ranks, (loaded, source, settings), settings)
     result: RunResult | None = results.get(0)
     if result is not None and trace_path is not None:
         write_json(dump_schedule(result.measured), trace_path)
     return result
+
+
+def on_ranks(
+    function: Callable[..., Any], ranks: int, args: Sequence[Any], settings: RunSettings
+) -> dict[int, Any]:
+    """``function(*args)`` on ranks of the settings' kind; each one's result."""
+    if settings.local:
+        return launch_local(function, ranks, args, device=settings.device, timeout=settings.timeout)
+    return launch(
+        function,
+        ranks,
+        args,
+        backend=settings.backend,
+        timeout=settings.timeout,
+        message_timeout=settings.message_timeout,
+    )
 
 
 def train(program: Program, source: ModelSource | str, settings: RunSettings) -> RunResult:

@@ -20,10 +20,9 @@ from pipeloom.ir.problem import Passing
 from pipeloom.ir.program import Program
 from pipeloom.ir.schedule import Schedule
 
-from .launch import launch
 from .model import ModelSource, load_source
 from .pipeline import Pipeline
-from .train import RunSettings, make_pipeline, mean_loss, train_step
+from .train import RunSettings, make_pipeline, mean_loss, on_ranks, train_step
 
 # the traces of the last steps, to a program that may be better (None: the one that ran is as good)
 Replan: TypeAlias = Callable[[Sequence[Schedule]], Program | None]
@@ -73,14 +72,8 @@ def tune_program(
         )
     if isinstance(source, str):
         load_source(source)
-    results = launch(
-        tune,
-        program.schedule.problem.ranks,
-        (program, source, settings, every, replan),
-        backend=settings.backend,
-        timeout=settings.timeout,
-        message_timeout=settings.message_timeout,
-    )
+    ranks = program.schedule.problem.ranks
+    results = on_ranks(tune, ranks, (program, source, settings, every, replan), settings)
     result: TuneResult | None = results.get(0)
     return result
 

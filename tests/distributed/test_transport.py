@@ -1,23 +1,42 @@
-"""Messages of all sizes arrive whole and in order; what goes wrong is said."""
+"""Messages of all sizes arrive whole and in order on every transport; what goes wrong is said."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from pipeloom.runtime.errors import LaunchError
 from pipeloom.runtime.launch import launch
+from pipeloom.runtime.virtual import launch_local
 from tests.distributed import transport_cases
 from tests.distributed.transport_cases import SIZES
 
+Launched = Callable[..., dict[int, Any]]
+# how each CPU transport gets its ranks: processes for gloo, threads for local
+LAUNCHES: dict[str, Launched] = {"gloo": launch, "local": launch_local}
 
-def test_sizes_on_both_sides_of_short_arrive_in_any_order_of_waits() -> None:
-    assert launch(transport_cases.mixed_sizes, 2, timeout=120) == {
+
+@pytest.fixture(params=LAUNCHES)
+def launched(request: pytest.FixtureRequest) -> Launched:
+    return LAUNCHES[request.param]
+
+
+def test_sizes_on_both_sides_of_short_arrive_in_any_order_of_waits(launched: Launched) -> None:
+    assert launched(transport_cases.mixed_sizes, 2, timeout=120) == {
         rank: [True] * len(SIZES) for rank in (0, 1)
     }
 
 
-def test_more_than_the_socket_holds_arrives_in_order() -> None:
-    assert launch(transport_cases.more_than_fits, 2, timeout=120) == {0: True, 1: True}
+def test_more_than_the_socket_holds_arrives_in_order(launched: Launched) -> None:
+    assert launched(transport_cases.more_than_fits, 2, timeout=120) == {0: True, 1: True}
+
+
+def test_collectives_meet_in_order(launched: Launched) -> None:
+    names = [f"rank {rank}" for rank in range(3)]
+    ends, middle = ([3.0, 2.0], names, "rank 2"), ([1.0, 1.0], names, "rank 2")
+    assert launched(transport_cases.collectives, 3, timeout=120) == {0: ends, 1: middle, 2: ends}
 
 
 def test_a_short_send_needs_no_receive() -> None:
@@ -29,13 +48,13 @@ def test_a_peer_that_ends_is_named() -> None:
         launch(transport_cases.ends_halfway, 2, timeout=60)
 
 
-def test_a_late_message_ends_the_wait() -> None:
+def test_a_late_message_ends_the_wait(launched: Launched) -> None:
     with pytest.raises(
         LaunchError, match=r"^rank 0: TimeoutError: Timed out waiting 500ms for recv"
     ):
-        launch(transport_cases.is_kept_waiting, 2, timeout=60)
+        launched(transport_cases.is_kept_waiting, 2, timeout=60)
 
 
-def test_a_message_of_another_size_is_refused() -> None:
+def test_a_message_of_another_size_is_refused(launched: Launched) -> None:
     with pytest.raises(LaunchError, match="a message of 8 bytes came, expected 9"):
-        launch(transport_cases.is_sent_another_size, 2, timeout=60)
+        launched(transport_cases.is_sent_another_size, 2, timeout=60)

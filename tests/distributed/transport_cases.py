@@ -56,6 +56,20 @@ def more_than_fits() -> bool:
     return all(torch.equal(b, message(n, len(b))) for n, b in enumerate(buffers))
 
 
+def collectives() -> tuple[list[float], list[str], str]:
+    """Ranks 0 and 2 sum among themselves; all gather, and get what rank 2 has."""
+    between = connect(Routes.of((), {(0, 2)}, 60.0), torch.device("cpu"))
+    tensor = torch.tensor([float(between.rank), 1.0])
+    if between.rank != 1:
+        between.all_reduce(tensor, (0, 2))
+        between.all_reduce(tensor[:1], (0, 2))
+        tensor[0] -= 1.0
+    mine = f"rank {between.rank}"
+    result = tensor.tolist(), between.gather(mine), between.share(mine, 2)
+    between.close()
+    return result
+
+
 def sent_before_it_is_wanted() -> None:
     """A short send is complete before its receive is posted."""
     between = transport()

@@ -1,0 +1,97 @@
+"""Virtual ranks: pipelines on threads of one process."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+
+from pipeloom.compiler import compile_schedule
+from pipeloom.runtime.errors import LaunchError
+from pipeloom.runtime.pipeline import Pipeline
+from pipeloom.runtime.train import RunSettings, run_program
+from pipeloom.runtime.transport import Routes, connect
+from pipeloom.runtime.virtual import launch_local
+from tests.distributed.gradient_cases import BOUNDS, Case, run_cases, schedule
+from tests.models import TinyTransformer
+
+RANKS = 3
+CASES = [
+    Case("1f1b", RANKS, 5, torch.float32),
+    Case("zb-h1", RANKS, 4, torch.float64),
+    Case("zb-v", RANKS, 4, torch.float64, steps=2),
+    Case("interleaved-1f1b", RANKS, 3, torch.float64),
+    Case("weipipe-interleave", RANKS, 5, torch.float64, steps=2),
+]
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> None:
+    torch.set_num_threads(1)
+
+
+def test_gradients_equal_one_processs() -> None:
+    for outcomes in launch_local(run_cases, RANKS, (CASES,), timeout=200).values():
+        for case, outcome in zip(CASES, outcomes, strict=True):
+            assert outcome.difference <= BOUNDS[case.dtype], case
+            for loss in outcome.losses:
+                near = min(abs(loss - expected) for expected in outcome.expected_losses)
+                assert near <= BOUNDS[case.dtype] * loss, case
+
+
+def test_a_slowed_link_carries_one_message_at_a_time() -> None:
+    took = launch_local(_three_messages, 2, link_time=lambda s, t, size: 20.0 * (size == 1000))
+    assert took[1][0] >= 0.06
+    assert took[1][1] == [0.0, 1.0, 2.0]
+
+
+def _three_messages() -> tuple[float, list[float]]:
+    between = connect(Routes.of({(0, 1)}, (), 30.0), torch.device("cpu"))
+    between.barrier()
+    begin = time.perf_counter()
+    tensors = [torch.full((250,), float(i)) for i in range(3)]
+    if between.rank == 0:
+        handles = [between.send(t, 1) for t in tensors]
+    else:
+        tensors = [torch.empty(250) for _ in range(3)]
+        handles = [between.recv(t, 0) for t in tensors]
+    for handle in handles:
+        handle.wait()
+    return time.perf_counter() - begin, [t[-1].item() for t in tensors]
+
+
+def test_the_first_failure_ends_the_others_waits() -> None:
+    with pytest.raises(LaunchError, match=r"^rank 1: .*ZeroDivisionError") as failed:
+        launch_local(_one_throws, RANKS, timeout=60)
+    assert failed.value.rank == 1
+
+
+def _one_throws() -> None:
+    program = compile_schedule(schedule("1f1b", RANKS, 4), tied=[(0, RANKS - 1)])
+    pipeline = Pipeline.from_source(program, TinyTransformer())
+    inputs, targets = TinyTransformer().batch(0, 4)
+    pipeline.step(inputs, target=targets)
+    if pipeline.rank == 1:
+        raise ZeroDivisionError
+    pipeline.step(inputs, target=targets)
+
+
+def test_a_run_on_threads_follows_one_on_processes() -> None:
+    program = compile_schedule(schedule("zb-h1", 2, 3), tied=[(0, 1)])
+    results = [
+        run_program(program, "tests.models:TinyTransformer", RunSettings(steps=2, local=local))
+        for local in (False, True)
+    ]
+    losses = [result.losses for result in results if result is not None]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-12)
+
+
+def test_a_rank_that_never_ends_is_named() -> None:
+    with pytest.raises(LaunchError, match="no answer in time from rank 1"):
+        launch_local(_one_sleeps, 2, timeout=0.5)
+
+
+def _one_sleeps() -> None:
+    if connect(Routes.of((), (), 30.0), torch.device("cpu")).rank == 1:
+        time.sleep(10)
