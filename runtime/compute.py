@@ -192,9 +192,9 @@ def as_tuple(output: Any) -> tuple[Tensor, ...]:
 
 def _apart(tensor: Tensor, received: Sequence[Tensor]) -> Tensor:
     """A copy of what shares memory with a received tensor, whose buffer is freed before it has left."""
-    storage = tensor.untyped_storage()._cdata
+    start = tensor.data_ptr()
     for other in received:
-        if other.untyped_storage()._cdata == storage:
+        if 0 <= start - other.data_ptr() < other.nbytes:
             return tensor.clone()
     return tensor
 

@@ -88,7 +88,7 @@ class Deferral(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         read = RULES.get(func)
-        if read is not None and torch.is_grad_enabled():
+        if read is not None and torch.is_grad_enabled() and not _transformed():
             reading = read(*args, **(kwargs or {}))
             if reading is not None and self._defers(reading[0]):
                 return _apply(*reading, self.queue)
@@ -132,6 +132,7 @@ def gradient_edge(output: Tensor) -> GradientEdge:
     return GradientEdge(node, output.output_nr, _held_by(output).grad_fn)
 
 
+_transformed = torch._C._are_functorch_transforms_active
 _run_here = Variable._execution_engine.run_backward
 _held_by = torch._C._functions.DelayedError("holds a graph, has no backward", 1)
 
@@ -185,4 +186,5 @@ def _cast(weight: Tensor, dtype: torch.dtype) -> Tensor:
     return weight if weight.dtype is dtype else weight.to(dtype)
 
 
-_run = cast("Callable[..., Tensor]", _Deferred.apply)
+# without what `Function.apply` does for functorch: its transforms are left to autograd
+_run = cast("Callable[..., Tensor]", super(torch.autograd.Function, _Deferred).apply)

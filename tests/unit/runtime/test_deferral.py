@@ -241,6 +241,26 @@ def test_a_compiled_stage_is_split_too() -> None:
         assert (grad - expected[name]).abs().max() <= 1e-6 * expected[name].abs().max(), name
 
 
+def test_what_runs_within_a_function_transform_is_left_to_autograd() -> None:
+    torch.manual_seed(0)
+    model, x = ByRow(), floats()
+    model(x).pow(2).mean().backward()
+    expected = gradients(model, [x])
+    run_split(model, [x])
+    for name, grad in gradients(model, [x]).items():
+        assert torch.equal(grad, expected[name]), name
+
+
+class ByRow(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows: Tensor = torch.func.vmap(self.inner)(x)
+        return rows
+
+
 def test_a_product_of_ones_own_is_deferred_once_it_has_a_rule() -> None:
     model = nn.Sequential(Own(), nn.Linear(6, 6))
     x = floats()
