@@ -21,7 +21,7 @@ from .offload import Parcel
 from .random_state import RandomState
 from .skips import Skips
 
-SMALL = 1 << 16  # bytes
+SMALL = 1 << 16  # bytes of an output that is kept until its B, uncounted
 Loss = Callable[[Any, Any], Tensor]
 Using = Callable[[OpKind], AbstractContextManager[object]]
 

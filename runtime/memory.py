@@ -2,7 +2,8 @@
 
 It counts each storage once, however many tensors share it: what autograd saves (parameters and
 buffers of the stages excluded), the inputs of weight gradients that wait for their W, and received
-messages from the moment their receive is posted until they are freed.
+messages from the moment their receive is posted until they are freed. Not counted: outputs of up to
+64 KiB, which a stage keeps until their B.
 """
 
 from __future__ import annotations

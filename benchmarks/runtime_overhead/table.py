@@ -28,6 +28,7 @@ def summary(cases: Sequence[Case], spans: Mapping[int, list[dict[str, list[Span]
                 "microbatches": case.microbatches,
                 "stage_ms": case.milliseconds,
                 "ops_a_rank": case.ops_a_rank,
+                "steps": len(ranks[0]["ours"]),
                 "ideal_ms": case.ideal,
                 **{f"{name}_ms": _median([rank[name] for rank in ranks]) for name in ranks[0]},
             }
