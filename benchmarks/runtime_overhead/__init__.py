@@ -23,7 +23,12 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.runtime_overhead", description=__doc__
     )
-    parser.add_argument("--steps", type=int, default=20, help="steps, of which the median counts; of the 20 ms stages half as many")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=20,
+        help="steps, of which the median counts; of the 20 ms stages half as many",
+    )
     parser.add_argument("--rounds", type=int, default=30, help="pairs of BW and B + W")
     options = parser.parse_args(arguments)
     cases = [Case(f, m, ms) for ms in (5.0, 20.0, 0.0) for f in FAMILIES for m in (16, 32)]
