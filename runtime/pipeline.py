@@ -45,7 +45,7 @@ from .tied import Group, SharedParameters, ranks_of, stages_of
 from .tracing import TracedOp, measured_schedule, traced_ops
 from .transport import Routes, connect, whereabouts
 from .travelling import TravellingStages
-from .update import Update
+from .update import Finishing, Update
 from .verdict import Gathered, Relayed, Sums
 
 MakeOptimizer: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -534,10 +534,11 @@ class Pipeline:
         self._seed.fill_(scale / self.microbatches)
 
     def _finish_before_state_dicts(self) -> None:
+        hook = Finishing(self.finish)
         for module in self.modules.values():
-            module.register_state_dict_pre_hook(lambda *_: self.finish())  # type: ignore[no-untyped-call]
+            module.register_state_dict_pre_hook(hook)  # type: ignore[no-untyped-call]
         for optimizer in self.optimizers.values():
-            optimizer.register_state_dict_pre_hook(lambda _: self.finish())
+            optimizer.register_state_dict_pre_hook(hook)
 
     def _stepping(self, stage: int) -> Call:
         """The call of a ``step``; where no sums are relayed a rank's first one judges before."""

@@ -131,3 +131,17 @@ class Update:
         if self._scale_before is not None:
             self.loss_scale = self._scale_before.after(verdict.finite)
             self._rescale(self.loss_scale.scale)
+
+
+class Finishing:
+    """A hook of a module or an optimizer that calls ``finish``; in a copy, pickled or not, nothing."""
+
+    def __init__(self, finish: Callable[[], None] | None) -> None:
+        self._finish = finish
+
+    def __call__(self, *_: object) -> None:
+        if self._finish is not None:
+            self._finish()
+
+    def __reduce__(self) -> tuple[type[Finishing], tuple[None]]:
+        return Finishing, (None,)

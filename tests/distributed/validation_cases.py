@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import pickle
 import time
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -189,6 +191,11 @@ def run_ahead(program: Program, path: str) -> bool:
             pipeline.store.module(0).register_forward_hook(lambda *_: Path(path).touch())
         inputs, targets = source.batch(step, program.schedule.problem.microbatches)
         pipeline.step(inputs, target=targets)
+        if step == 0:
+            copies = pickle.loads(pickle.dumps(pipeline.modules)), deepcopy(pipeline.modules)
+            for module in (module for modules in copies for module in modules.values()):
+                module.state_dict()  # of a copy, which waits for nothing
+        assert pipeline._update.pending
     pipeline.close()
     return not pipeline._update.pending
 
