@@ -574,6 +574,7 @@ class Pipeline:
         assert self._batch is not None
         self._rewind.back()
         for cell in self._cells.values():
+            self._memory.release(cell.held)
             cell.clear()
         self._batch()
         self.store.begin()
