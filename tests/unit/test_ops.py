@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 from pipeloom.ir.ops import Op, OpKind, format_order, pack, parse_order, unpack
 
 OPS = st.builds(
-    Op, st.sampled_from(OpKind), st.integers(0, 2**20 - 1), st.integers(0, 2**40)
+    Op, st.sampled_from(OpKind), st.integers(0, 2**20 - 1), st.integers(0, 2**40 - 1)
 )  # fmt: skip
 
 
 def test_an_op_prints_as_stage_kind_microbatch() -> None:
-    assert [str(Op(kind, 2, 10)) for kind in OpKind] == ["2F10", "2B10", "2W10", "2BW10"]
+    texts = ["2F10", "2B10", "2W10", "2BW10", "2R10", "2O10", "2L10"]
+    assert [str(Op(kind, 2, 10)) for kind in OpKind] == texts
 
 
 @given(OPS)
@@ -30,8 +31,9 @@ def test_packed_reads_back(ops: list[Op]) -> None:
 
 def test_the_packed_form_is_bits_of_kind_stage_and_microbatch() -> None:
     assert Op(OpKind.BW, 0, 0).packed == 3
-    assert Op(OpKind.F, 1, 0).packed == 4
-    assert Op(OpKind.F, 0, 1).packed == 2**22
+    assert Op(OpKind.L, 0, 0).packed == 6
+    assert Op(OpKind.F, 1, 0).packed == 8
+    assert Op(OpKind.F, 0, 1).packed == 2**23
 
 
 def test_an_order_is_ops_with_spaces() -> None:
