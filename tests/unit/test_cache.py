@@ -25,7 +25,7 @@ QUESTION = Question(Problem.linear(PROFILE, 3, 2.0), "auto", 0, 5.0)
 
 @pytest.fixture(scope="module")
 def schedule() -> Schedule:
-    return optimize(QUESTION.problem, time_limit=1.0)
+    return optimize(QUESTION.problem, time_limit=60.0)
 
 
 class Folder:
