@@ -325,3 +325,21 @@ def enlarged(profile: Profile, size: float) -> Profile:
         for s in profile.stages
     )
     return replace(profile, stages=stages, t_comm=None)
+
+
+def laden(profile: Profile, load: float) -> Profile:
+    """Messages ``load`` times as large, activations, weights and gradients; ops take as long."""
+
+    def grown(size: float | None) -> float | None:
+        return None if size is None else size * load
+
+    stages = tuple(
+        replace(
+            s,
+            activation_bytes=grown(s.activation_bytes),
+            weight_bytes=grown(s.weight_bytes),
+            grad_bytes=grown(s.grad_bytes),
+        )
+        for s in profile.stages
+    )
+    return replace(profile, stages=stages)

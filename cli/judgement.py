@@ -15,9 +15,11 @@ from pipeloom.ir.replay import step_time
 from pipeloom.ir.schedule import Schedule, Timing
 from pipeloom.ir.traffic import activation_traffic, over_wires, traffic
 
-from .analysis import enlarged
+from .analysis import enlarged, laden
 
 ROUNDING = 1e-9
+LEVEL = 2e-3  # of a step: nearer than any profile is to the truth
+STRAIN = 1.1
 
 
 def step_of(schedule: Schedule) -> float:
@@ -116,14 +118,29 @@ class Judged:
 
     def step_at(self, size: float) -> float:
         """The step time with microbatches ``size`` times as large: weights are not."""
-        problem = self.schedule.problem
-        scaled = replace(problem, profile=enlarged(problem.profile, size))
-        return step_of(replace(self.schedule, problem=scaled, timing=None))
+        return self._step_with(enlarged(self.profile, size))
+
+    @cached_property
+    def strained(self) -> float:
+        """The step time where all messages take a tenth longer: how much slack its transfers have."""
+        return self._step_with(laden(self.profile, STRAIN))
+
+    def _step_with(self, profile: Profile) -> float:
+        problem = replace(self.schedule.problem, profile=profile)
+        return step_of(replace(self.schedule, problem=problem, timing=None))
 
 
 def fastest(candidates: Sequence[Judged]) -> Judged | None:
-    """The one with the shortest step of those that fit; None where none does."""
+    """The one with the shortest step of those that fit; None where none does.
+
+    No profile is exact: of steps that are ``LEVEL`` it is the one that is shortest under strain.
+    """
+    first: Judged | None = None
+    level: list[Judged] = []
     for judged in sorted(candidates, key=lambda one: one.step):
+        if first is not None and judged.step > first.step * (1 + LEVEL):
+            break
         if judged.too_much() is None:
-            return judged
-    return None
+            first = first or judged
+            level.append(judged)
+    return min(level, key=lambda one: one.strained) if len(level) > 1 else first

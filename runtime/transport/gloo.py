@@ -9,8 +9,11 @@ take another way (:mod:`.short`); both ends tell by the size, so that each way k
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
+from queue import SimpleQueue
+from threading import Event, Thread
 
 import torch
 import torch.distributed as dist
@@ -18,7 +21,7 @@ from torch import Tensor
 
 from . import Handle, Routes
 from .group import GroupTransport
-from .short import Packets, fits, links
+from .short import SHORT, Packets, fits, links
 
 TAGS = 1 << 30
 
@@ -33,6 +36,36 @@ class GlooHandle:
         self.wait = partial(work.wait, timeout)
 
 
+class PostedSend:
+    """A send that its transport's thread posts; keeps its tensor alive."""
+
+    __slots__ = ("_error", "_posted", "_tensor", "_timeout", "_work")
+
+    def __init__(self, tensor: Tensor, timeout: timedelta) -> None:
+        self._tensor, self._timeout = tensor, timeout
+        self._posted = Event()
+        self._work: dist.Work | None = None
+        self._error: Exception | None = None
+
+    def post(self, group: dist.ProcessGroup, peer: int, tag: int) -> None:
+        try:
+            self._work = group.send([self._tensor], peer, tag)
+        except Exception as error:  # the rank that waits for it raises it
+            self._error = error
+        self._posted.set()
+
+    def wait(self) -> None:
+        self._posted.wait(self._timeout.total_seconds())
+        if self._error is not None:
+            raise self._error
+        if self._work is None:
+            milliseconds = self._timeout.total_seconds() * 1e3
+            raise TimeoutError(
+                f"Timed out waiting {milliseconds:.0f}ms for send operation to begin"
+            )
+        self._work.wait(self._timeout)
+
+
 class GlooTransport(GroupTransport):
     """One process group whose tags are the messages' numbers, one sequence a channel."""
 
@@ -44,6 +77,9 @@ class GlooTransport(GroupTransport):
         self._sent: dict[int, int] = defaultdict(lambda: 1)
         self._received: dict[int, int] = defaultdict(lambda: 1)
         self._links = links(self.rank, routes.channels, self.timeout, self.gather)
+        # posting a long send copies as much of it as the kernel takes: not in the thread that computes
+        self._posts: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._thread: Thread | None = None
 
     def messages(self) -> Packets:
         return Packets(self._links, self)
@@ -53,7 +89,14 @@ class GlooTransport(GroupTransport):
             return self._links[peer].send(tensor)
         tag = self._sent[peer]
         self._sent[peer] = tag % TAGS + 1
-        return GlooHandle(self.group.send([tensor], peer, tag), tensor, self.timeout)
+        if tensor.nbytes <= SHORT:
+            return GlooHandle(self.group.send([tensor], peer, tag), tensor, self.timeout)
+        handle = PostedSend(tensor, self.timeout)
+        if self._thread is None:
+            self._thread = Thread(target=_run_all, args=(self._posts,), daemon=True)
+            self._thread.start()
+        self._posts.put(partial(handle.post, self.group, peer, tag))
+        return handle
 
     def recv(self, buffer: Tensor, peer: int) -> Handle:
         if peer in self._links and fits(buffer):
@@ -66,6 +109,14 @@ class GlooTransport(GroupTransport):
         return None
 
     def close(self) -> None:
+        if self._thread is not None:
+            self._posts.put(None)
+            self._thread.join()
         for link in self._links.values():
             link.close()
         super().close()
+
+
+def _run_all(calls: SimpleQueue[Callable[[], None] | None]) -> None:
+    while (call := calls.get()) is not None:
+        call()

@@ -12,10 +12,10 @@ import pytest
 
 from pipeloom.cli import reasons
 from pipeloom.cli.auto import Choice, choose
-from pipeloom.cli.judgement import Judged, step_of
+from pipeloom.cli.judgement import LEVEL, Judged, fastest, step_of
 from pipeloom.ir.files import dump_profile, dump_schedule, parse_schedule
 from pipeloom.ir.problem import Problem
-from pipeloom.ir.profile import Link, Links, Profile, StageProfile
+from pipeloom.ir.profile import Link, Links, Profile, Sharing, StageProfile
 from pipeloom.ir.relays import passing_between_ops
 from pipeloom.ir.replay import step_time
 from pipeloom.ir.schedule import Schedule
@@ -229,3 +229,17 @@ def test_islands_are_explained_too(pipeloom: Command, tmp_path: Path) -> None:
     explained = done.json["explanation"]
     assert explained["bound"]["value"] == done.json["lower_bound"]
     assert all(change["cost"] is None for change in explained["changes"])
+
+
+def test_of_level_steps_the_one_with_more_slack_is_taken() -> None:
+    """A weight that comes just in time comes late on a link that is a little slower than measured."""
+    slow, fast = Link(0.06, 0.025), Link(0.06, 0.128)
+    stage = StageProfile(60.0, 60.0, 60.0, weight_bytes=1.24e6, grad_bytes=1.24e6)
+    links = Links(fast, ((1, 2, slow),), Sharing.RING)
+    profile = Profile((stage,) * 4, 4, links=links)
+    tight, ahead = (Judged.of("fsdp", build_family(f"fsdp:{k}", profile, 4)) for k in (1, 2))
+    assert abs(tight.step - ahead.step) <= LEVEL * ahead.step
+    assert tight.strained > ahead.strained
+    assert fastest([tight, ahead]) is fastest([ahead, tight]) is ahead
+    late = replace(ahead, step=tight.step * 1.01)
+    assert fastest([tight, late]) is tight
