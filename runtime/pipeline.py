@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import dropwhile, pairwise
-from typing import Any, TypeAlias
+from itertools import pairwise
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from pipeloom.ir import program as ir
-from pipeloom.ir.errors import InputError, InvalidScheduleError
-from pipeloom.ir.files import dump_program
+from pipeloom.ir.errors import InputError
 from pipeloom.ir.ops import OpKind
 from pipeloom.ir.program import Program
 from pipeloom.ir.schedule import Schedule, Updates
-from pipeloom.ir.staleness import refuse_where_stale
 from pipeloom.ir.travel import holders, stepping
-from pipeloom.ir.verify_program import verify_program
 
 from .agreement import check_agreement
 from .arguments import Arguments
 from .averaging import Averaging
 from .batches import Batch, mapped, merge, split
 from .carriers import Activations, Carrier
+from .checks import check_judged, check_program, check_replicas
 from .clock import Call
 from .compute import Cell, Loss, StageRunner
 from .deferral import WeightQueue
@@ -35,20 +33,20 @@ from .loss_scale import LossScale
 from .memory import Ledger, NoLedger, device_peak
 from .model import ModelSource, checked_stages, skips_of
 from .offload import Host, Parcel
+from .optimizers import MakeOptimizer, make_optimizers
 from .precision import check_floating
 from .rewind import Rewind
+from .roles import averaged, has_relays, passed_on, rank_in, users_of
 from .shapes import Edges, Shapes
 from .skips import Skips
 from .stages import ResidentStages, Stage, StageStore, device_of
 from .stashing import Stash, StashingRunner
 from .tied import Group, SharedParameters, ranks_of, stages_of
 from .tracing import TracedOp, measured_schedule, traced_ops
-from .transport import Routes, connect, whereabouts
+from .transport import Routes, connect
 from .travelling import TravellingStages
 from .update import Finishing, Update
 from .verdict import Gathered, Relayed, Sums
-
-MakeOptimizer: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
 
 class Pipeline:
@@ -143,7 +141,7 @@ class Pipeline:
             "post_validation": post_validation,
         }
         check_agreement(program, alike, group)
-        _check(
+        check_program(
             program,
             verify,
             tied=tied,
@@ -154,13 +152,13 @@ class Pipeline:
         self.program = program
         self.microbatches = program.schedule.problem.microbatches
         self.num_stages = program.schedule.problem.stages
-        self.rank = _rank(program, group)
+        self.rank = rank_in(program, group)
         self._loss = loss
-        self._users = _users(program)
+        self._users = users_of(program)
         self._holders = holders(program.schedule)
         mine = [s for s, ranks in enumerate(self._holders) if self.rank in ranks]
-        passed_on = _passed_on(program.schedule, self.rank)
-        here = [s for s in range(self.num_stages) if s in mine or s in passed_on or self._runs(s)]
+        passing = passed_on(program.schedule, self.rank)
+        here = [s for s in range(self.num_stages) if s in mine or s in passing or self._runs(s)]
         resident = ResidentStages.of(stages, here, self.num_stages)
         found = device_of([resident.module(s) for s in here])
         self.device = found if device is None else torch.device(device)
@@ -180,20 +178,29 @@ class Pipeline:
             raise InputError(f"pace: expected a CPU, got {self.device}: its ops do not wait")
         self._pace = pace
         judges = clip_grad_norm is not None or loss_scale is not None
-        relays = judges and post_validation and _relays(program)
+        relays = judges and post_validation and has_relays(program)
         self._transport = connect(
             self._routes(tied, timeout, judges and not relays), self.device, group
         )
         self._shared = SharedParameters(
             tied, self._holders, self.store, self._transport, reduce_dtype or param_dtype
         )
-        self._averaging = self._averaged(data_group, reduce_dtype or param_dtype)
+        check_replicas(program, self.rank, data_group)
+        self._averaging = (
+            None
+            if data_group is None
+            else Averaging(
+                {s: self.modules[s] for s in averaged(program, self.rank)},
+                data_group,
+                reduce_dtype or param_dtype,
+            )
+        )
         self._memory = Ledger() if memory else NoLedger()
         self._stashes = self._make_stashes()
-        self.optimizers = {} if optimizer is None else _optimizers(self.modules, optimizer)
+        self.optimizers = {} if optimizer is None else make_optimizers(self.modules, optimizer)
         self._seed = torch.tensor(self._share(), dtype=torch.float64, device=self.device)
         if judges:
-            _check_judged(program, clip_grad_norm, optimizer)
+            check_judged(program, clip_grad_norm, optimizer)
         sums = self._sums(timeout, group, relays) if judges else None
         self._update = self._updating(clip_grad_norm, loss_scale, sums, relays)
         self._batch: Call | None = None
@@ -547,7 +554,7 @@ class Pipeline:
         row = self.program.instructions[self.rank]
         first = next(i.stage for i in row if isinstance(i, ir.Step))
         step = partial(self._update.step, stage)
-        if stage != first or _relays(self.program):
+        if stage != first or has_relays(self.program):
             return step
 
         def judge_and_step() -> None:
@@ -585,23 +592,6 @@ class Pipeline:
             self._averaging.finish()
         self._update.judge()
 
-    def _averaged(
-        self, group: dist.ProcessGroup | None, dtype: torch.dtype | None
-    ) -> Averaging | None:
-        row = self.program.instructions[self.rank]
-        stages = [i.stage for i in row if isinstance(i, ir.Average)]
-        if group is None:
-            if stages:
-                raise InputError(
-                    "data_group: expected a process group: the program averages, got None"
-                )
-            return None
-        if self.modules and not stages:
-            raise InputError(
-                "program: expected one compiled with data_parallel, as data_group is given"
-            )
-        return Averaging({s: self.modules[s] for s in stages}, group, dtype)
-
     def _beginning(self, stage: int) -> Callable[[], None]:
         """The call of an ``average``."""
         assert self._averaging is not None
@@ -620,68 +610,3 @@ class Pipeline:
         if self._executor is None:
             raise InputError("trace: no step has run yet")
         return self._executor
-
-
-def _check(program: Program, verify: bool, **options: object) -> None:
-    refuse_where_stale(program.schedule, **options)
-    if not verify:
-        return
-    violations = verify_program(dump_program(program))
-    if violations:
-        raise InvalidScheduleError(violations)
-
-
-def _rank(program: Program, group: dist.ProcessGroup | None) -> int:
-    ranks = program.schedule.problem.ranks
-    rank, size = whereabouts(group)
-    if size != ranks:
-        raise InputError(f"program: made for {ranks} ranks, run by {size}")
-    return rank
-
-
-def _relays(program: Program) -> bool:
-    return any(isinstance(i, ir.Relay) for row in program.instructions for i in row)
-
-
-def _check_judged(program: Program, most: float | None, optimizer: MakeOptimizer | None) -> None:
-    """Raises InputError where nothing can be judged, or too late."""
-    name = "loss_scale" if most is None else "clip_grad_norm"
-    if most is not None and not most > 0:
-        raise InputError(f"clip_grad_norm: expected more than 0, got {most}")
-    if optimizer is None:
-        raise InputError(f"{name}: expected an optimizer, which steps after it, got None")
-    for rank, row in enumerate(program.instructions):
-        after = dropwhile(lambda i: not isinstance(i, ir.Step), row)
-        early = [i for i in after if not isinstance(i, ir.Step | ir.WaitSend | ir.Free)]
-        if early:
-            raise InputError(
-                f"{name}: expected a program that steps once all else is done, got '{early[0]}' "
-                f"after a step on rank {rank}"
-            )
-
-
-def _users(program: Program) -> list[list[int]]:
-    """The ranks that run each stage."""
-    users: list[list[int]] = [[] for _ in range(program.schedule.problem.stages)]
-    for rank, row in enumerate(program.instructions):
-        for stage in sorted({i.op.stage for i in row if isinstance(i, ir.Compute)}):
-            users[stage].append(rank)
-    return users
-
-
-def _passed_on(schedule: Schedule, rank: int) -> set[int]:
-    """The stages whose weights or gradients come by ``rank``, whether or not it runs them."""
-    return {t.stage for t in schedule.transfers if rank in (t.source, t.target)}
-
-
-def _optimizers(
-    modules: Mapping[int, nn.Module], make: MakeOptimizer
-) -> dict[int, torch.optim.Optimizer]:
-    """One a stage that has something to train; a parameter of several stages is the first one's."""
-    optimizers, seen = {}, set[int]()
-    for stage, module in modules.items():
-        own = [p for p in module.parameters() if p.requires_grad and id(p) not in seen]
-        seen.update(map(id, own))
-        if own:
-            optimizers[stage] = make(own)
-    return optimizers

@@ -22,7 +22,8 @@ from .lateness import why_late
 from .launch import launch
 from .loss_scale import LossScale
 from .model import ModelSource, checked_batch, checked_stages, load_source, skips_of
-from .pipeline import MakeOptimizer, Pipeline
+from .optimizers import MakeOptimizer
+from .pipeline import Pipeline
 from .stages import Stage, made
 from .virtual import launch_local
 

@@ -1,0 +1,24 @@
+"""The optimizers of a rank's stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias
+
+import torch
+from torch import nn
+
+MakeOptimizer: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+
+
+def make_optimizers(
+    modules: Mapping[int, nn.Module], make: MakeOptimizer
+) -> dict[int, torch.optim.Optimizer]:
+    """One a stage that has something to train; a parameter of several stages is the first one's."""
+    optimizers, seen = {}, set[int]()
+    for stage, module in modules.items():
+        own = [p for p in module.parameters() if p.requires_grad and id(p) not in seen]
+        seen.update(map(id, own))
+        if own:
+            optimizers[stage] = make(own)
+    return optimizers
