@@ -14,6 +14,7 @@ from pipeloom.ir.program import Average, Step
 from pipeloom.ir.verify_program import verify_program
 from pipeloom.runtime.launch import launch
 from pipeloom.runtime.pipeline import Pipeline
+from pipeloom.solver.families import ASYNCHRONOUS
 from tests.distributed.gradient_cases import schedule
 from tests.families import families_of
 from tests.models import TinyTransformer, reference
@@ -38,8 +39,8 @@ def test_averages_begin_before_the_other_stages_end() -> None:
         assert kinds.index(Average) < max(last.values())
 
 
-@pytest.mark.parametrize("family", families_of(3))
-def test_each_family_can_be_replicated(family: str) -> None:
+@pytest.mark.parametrize("family", [f for f in families_of(3) if f not in ASYNCHRONOUS])
+def test_each_synchronous_family_can_be_replicated(family: str) -> None:
     program = compile_schedule(schedule(family, 3, 4), tied=[(0, 1)], data_parallel=True)
     assert verify_program(dump_program(program)) == []
 

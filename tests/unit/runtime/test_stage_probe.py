@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.ops import OpKind
 from pipeloom.runtime.stage_probe import StageProbe
-from pipeloom.runtime.transport.local import LocalTransport
+from pipeloom.runtime.transport import Routes, connect
 
 ROWS, NARROW, WIDE = 3, 8, 16
 
@@ -45,7 +45,7 @@ def probe(dtype: torch.dtype | None = None) -> StageProbe:
     return StageProbe(
         Stack(),
         [0, 0, 0],
-        LocalTransport(),
+        connect(Routes(), torch.device("cpu")),
         in_flight=2,
         dtype=dtype,
         device=torch.device("cpu"),
@@ -93,7 +93,12 @@ def test_a_frozen_parameter_has_no_gradient_and_no_state() -> None:
             return module
 
     sizes = StageProbe(
-        Frozen(), [0], LocalTransport(), in_flight=1, dtype=None, device=torch.device("cpu")
+        Frozen(),
+        [0],
+        connect(Routes(), torch.device("cpu")),
+        in_flight=1,
+        dtype=None,
+        device=torch.device("cpu"),
     ).sizes(0)
     assert sizes.weight - sizes.grad == NARROW * WIDE * 4
     assert sizes.optimizer == sizes.grad
@@ -119,7 +124,7 @@ def test_modules_do_as_stages_and_a_whole_batch_does_not() -> None:
     make = partial(
         StageProbe,
         owners=[0, 0, 0],
-        transport=LocalTransport(),
+        transport=connect(Routes(), torch.device("cpu")),
         in_flight=2,
         dtype=None,
         device=torch.device("cpu"),
