@@ -107,7 +107,7 @@ class Ledger:
         if storage._cdata in self._excluded or size == 0:
             return tensor
         self._add(pointer, size)
-        return _Saved(self, tensor, pointer, size)
+        return _Saved(self, apart(tensor), pointer, size)
 
 
 class _Saved:
@@ -133,6 +133,11 @@ def _storages(module: nn.Module) -> frozenset[int]:
 def _place(tensor: Tensor) -> tuple[int, int]:
     storage = tensor.untyped_storage()
     return storage.data_ptr(), storage.nbytes()
+
+
+def apart(tensor: Tensor) -> Tensor:
+    """A saved tensor without its graph: an op that saves its own output would hold itself for ever."""
+    return tensor if tensor.is_leaf else tensor.detach()
 
 
 def _unpack(saved: Tensor | _Saved) -> Tensor:

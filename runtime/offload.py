@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
 from .cuda import make_event, make_stream
-from .memory import Memory
+from .memory import Memory, apart
 
 Copies: TypeAlias = Sequence[tuple[Tensor, Tensor]]  # target, source; bytes
 Wait: TypeAlias = Callable[[], None]
@@ -165,7 +165,7 @@ class _Saved:
         self._memory = memory
         self.key = tensor.untyped_storage().data_ptr()
         self.shape = tensor.storage_offset(), tensor.size(), tensor.stride(), tensor.dtype
-        self.tensor: Tensor | None = tensor
+        self.tensor: Tensor | None = apart(tensor)
         self._held = memory.hold(tensor)
 
     @property

@@ -12,8 +12,12 @@ import torch
 
 from examples.gpt import GPT, small
 from pipeloom.compiler import compile_schedule
+from pipeloom.ir.links import Link
+from pipeloom.ir.ops import Op, OpKind
 from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.ir.program import Program
+from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.simulate import timed
 from pipeloom.runtime.launch import launch
 from pipeloom.runtime.model import ModelSource
 from pipeloom.solver.families import build_family
@@ -47,15 +51,39 @@ CASES = [
     Case("interleaved-1f1b:2", "adam", loss_scale=SCALE, events=EVENTS),
     Case("chimera", "plain sgd", events=EVENTS),
     Case("gpipe", "adamw", clip=None, loss_scale=SCALE, events=EVENTS),
+    Case("1f1b R", "adamw", events=EVENTS),
+    Case("1f1b O", "plain sgd", events=EVENTS),
     Case("zb-h2", "adamw", loss_scale=SCALE, param_dtype=torch.bfloat16, events=EVENTS),
 ]
 
 
 def program(plan: str, microbatches: int, *, ahead: bool, tied: bool) -> Program:
-    stages = (StageProfile(2.0, 2.0, 1.5),) * RANKS
-    schedule = build_family(plan, Profile(stages, RANKS, t_comm=0.1), microbatches)
+    stages = (StageProfile(2.0, 2.0, 1.5, t_r=2.0, m_r=0.1, m_o=0.1),) * RANKS
+    profile = Profile(stages, RANKS, t_comm=0.1, host_link=Link(0.0, 0.05))
+    family, _, lever = plan.partition(" ")
+    schedule = given_up(build_family(family, profile, microbatches), lever)
     groups = [[0, schedule.problem.stages - 1]] if tied else []
     return compile_schedule(schedule, tied=groups, post_validation=ahead)
+
+
+def given_up(schedule: Schedule, lever: str) -> Schedule:
+    """With all activations recomputed (R) right before B, or offloaded (O) in between."""
+    if not lever:
+        return schedule
+    before, after = {"R": (["R"], []), "O": (["L"], ["O"])}[lever]
+    rows = [
+        [
+            Op(OpKind[kind], op.stage, op.microbatch)
+            for op in schedule.ops(rank)
+            for kind in (
+                *(before if op.kind in (OpKind.B, OpKind.BW) else ()),
+                op.kind.name,
+                *(after if op.kind is OpKind.F else ()),
+            )
+        ]
+        for rank in range(RANKS)
+    ]
+    return timed(Schedule.of(schedule.problem, rows, "custom"))
 
 
 def job(case: Case, source: ModelSource, steps: int, microbatches: int, *, tied: bool) -> Job:
@@ -98,6 +126,7 @@ def check_equal(rows: Sequence[tuple[Run, Run]]) -> None:
         assert repr(ahead.norm) == repr(waiting.norm)
         assert ahead.loss_scale == waiting.loss_scale
         assert waiting.undone == 0
+        assert ahead.held == waiting.held == 0
 
 
 @pytest.mark.parametrize("case", [*CASES, DEMO.case], ids=str)

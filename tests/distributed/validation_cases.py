@@ -29,7 +29,8 @@ Event = tuple[int, float]  # a rank, and what a gradient of it is multiplied by
 
 @dataclass(frozen=True)
 class Case:
-    """``plan``: a family; ``events``: by step, what happens to a gradient."""
+    """``plan``: a family, and what becomes of its microbatches (R, O or nothing); ``events``: by
+    step, what happens to a gradient."""
 
     plan: str
     optimizer: str = "adamw"
@@ -45,13 +46,15 @@ class Case:
 
 @dataclass(frozen=True)
 class Run:
-    """On one rank: a hash of each tensor at the end, losses bit by bit, and each step's norm."""
+    """On one rank: a hash of each tensor at the end, losses bit by bit, the last norm, and the
+    activation bytes still held."""
 
     hashes: dict[str, str]
     losses: list[list[float]]
     norm: float | None
     loss_scale: LossScale | None
     undone: int
+    held: int
 
 
 class Odd(torch.optim.Optimizer):
@@ -161,7 +164,8 @@ def run(job: Job, program: Program) -> Run:
             for plan in plans:
                 plan.step()
         hashes = _hashes(pipeline)
-    result = Run(hashes, history, pipeline.grad_norm, pipeline.loss_scale, undone[0])
+    norm, scale_now, held = pipeline.grad_norm, pipeline.loss_scale, pipeline._memory.live
+    result = Run(hashes, history, norm, scale_now, undone[0], held)
     pipeline.close()
     return result
 

@@ -51,6 +51,16 @@ def test_a_received_buffer_counts_from_its_receive_to_its_free() -> None:
     assert ledger.live == 0
 
 
+def test_a_graph_dropped_before_its_b_goes_though_ops_saved_their_own_outputs() -> None:
+    ledger, model = Ledger(), nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Softmax(-1))
+    ledger.start([model])
+    with ledger.watching():
+        y = model(inputs())
+    assert ledger.live == 3 * BYTES
+    del y
+    assert ledger.live == 0
+
+
 def test_what_waits_for_w_stays_after_b() -> None:
     """Two linear layers with a tanh: F saves x and tanh's output; after B each has its dy, too."""
     ledger, x = Ledger(), inputs()
