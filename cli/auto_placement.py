@@ -12,6 +12,7 @@ from pipeloom.solver.placements import Chosen, Search, Tried, cost_of
 from pipeloom.solver.solve import Solving
 
 from .output import table
+from .problems import recomputes_all
 from .progress import Interrupt, ProgressLine
 
 
@@ -67,6 +68,7 @@ class _Searching:
             seed=args.seed,
             progress=self._progress,
             should_stop=interrupt,
+            recompute_all=recomputes_all(args),
         )
 
     @property

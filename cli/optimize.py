@@ -29,7 +29,7 @@ from .output import check_output, finish_schedule, print_json
 from .partition import add_partition, by_layers
 from .partition import choose as choose_cut
 from .placements import AUTO
-from .problems import announce_unless_quiet, load, make_problem, named
+from .problems import announce_unless_quiet, load, make_problem, named, recomputes_all
 from .progress import Interrupt, ProgressLine, interruptible
 
 if TYPE_CHECKING:
@@ -272,7 +272,7 @@ def solve(args: argparse.Namespace, problem: Problem, label: str = "") -> tuple[
 
 def _cache(args: argparse.Namespace) -> ScheduleCache | None:
     folder = getattr(args, "cache", None) or os.environ.get(CACHE)
-    if not folder or _recomputes_all(args):  # which is no part of the question
+    if not folder or recomputes_all(args):  # which is no part of the question
         return None
     from pipeloom.solver.cache import ScheduleCache
 
@@ -301,17 +301,13 @@ def _search(
                 progress=progress,
                 should_stop=interrupt,
                 memory=_held,
-                recompute_all=_recomputes_all(args),
+                recompute_all=recomputes_all(args),
                 start=start,
             )
             progress.end(schedule, interrupt.pressed)
         finally:
             progress.close()
     return schedule, interrupt.pressed
-
-
-def _recomputes_all(args: argparse.Namespace) -> bool:
-    return getattr(args, "recompute", "auto") == "all"
 
 
 def _held(schedule: Schedule) -> Sequence[float]:

@@ -12,7 +12,7 @@ from pipeloom.ir.errors import InputError
 
 from .arguments import at_least_one
 from .placements import AUTO, owners_in
-from .problems import document, named, tell_doubtful_keys
+from .problems import document, named, tell_doubtful_keys, with_levers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,7 +134,7 @@ def choose(
     if most is not None and most < least:
         raise InputError(f"--max-layers: expected at least --min-layers ({least}), got {most}")
     where = named(args.profile)
-    profile = parse_layers(document(args), where)
+    profile = _with_levers(args, parse_layers(document(args), where))
     tell_doubtful_keys(document(args), where)
     way = args.partition or WAYS[0]
     if args.work_limit is None:
@@ -158,6 +158,13 @@ def choose(
         (reason,) = found.why_not.values()
         raise InputError(f"{where}: layers: {args.placement.name}: {reason}")
     return Answer(found, way)
+
+
+def _with_levers(args: argparse.Namespace, profile: LayeredProfile) -> LayeredProfile:
+    from dataclasses import replace
+
+    cluster = with_levers(args, replace(profile.cluster, stages=profile.layers), "layers")
+    return replace(profile, layers=cluster.stages, cluster=replace(cluster, stages=()))
 
 
 def _placements(args: argparse.Namespace, profile: LayeredProfile) -> Sequence[Placement]:

@@ -24,7 +24,7 @@ def load(args: argparse.Namespace) -> Profile:
 
     Without what it says of recomputing or offloading where ``args`` want none of that.
     """
-    return _with_levers(args, checked(args, profile_of(document(args), named(args.profile))))
+    return with_levers(args, checked(args, profile_of(document(args), named(args.profile))))
 
 
 def announce_unless_quiet(args: argparse.Namespace) -> None:
@@ -42,15 +42,22 @@ def document(args: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
-def _with_levers(args: argparse.Namespace, profile: Profile) -> Profile:
+def recomputes_all(args: argparse.Namespace) -> bool:
+    return getattr(args, "recompute", "auto") == "all"
+
+
+def with_levers(args: argparse.Namespace, profile: Profile, key: str = "stages") -> Profile:
+    """``profile`` with the levers that ``args`` want; ``key``: what its file calls its stages.
+
+    Raises InputError where all is to be recomputed and nothing can be.
+    """
     from pipeloom.solver.levers import without_offloading, without_recomputing
 
-    recompute = getattr(args, "recompute", "auto")
-    if recompute == "all" and all(stage.t_r is None for stage in profile.stages):
+    if recomputes_all(args) and all(stage.t_r is None for stage in profile.stages):
         raise InputError(
-            f"{named(args.profile)}: stages: t_r: missing; expected it with m_r for --recompute all"
+            f"{named(args.profile)}: {key}: t_r: missing; expected it with m_r for --recompute all"
         )
-    if recompute == "none":
+    if getattr(args, "recompute", "auto") == "none":
         profile = without_recomputing(profile)
     if getattr(args, "offload", "auto") == "none":
         profile = without_offloading(profile)

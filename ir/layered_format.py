@@ -53,7 +53,7 @@ def _entry(reader: Reader) -> tuple[list[StageProfile], bool]:
     cost = read_stage(reader)
     if repeat == 1:
         return [replace(cost, layers=(layer,))], together
-    names = {"name": [layer.name], "modules": layer.modules}
+    names = {"name": [layer.name] if layer.name else [], "modules": layer.modules}
     for key, values in names.items():
         if any("{}" not in value for value in values):
             reader.wrong(key, values[0], "{} in it, for the number of each repeated layer")

@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from pipeloom.ir.errors import InfeasibleError, InputError
+from pipeloom.ir.levers import RECOMPUTED, choice_of
 from pipeloom.ir.ops import MICROBATCH_SHIFT, STAGE_SHIFT, OpKind
 from pipeloom.ir.problem import Passing, Problem
 from pipeloom.ir.schedule import Schedule
@@ -27,7 +28,7 @@ from .families.zb_v import ZBV
 from .incumbent import Incumbent, Listener
 from .lanes import lanes, worth_trying
 from .lever_search import pull
-from .levers import has_levers, recomputing
+from .levers import has_levers, recomputable, recomputing
 from .local_search import Annealer, Dispatcher, ListScheduler, Tried, Tuner, building
 from .relaxation import relaxation
 from .setting import Setting
@@ -93,7 +94,7 @@ def optimize(
     if problem.placement.passing is Passing.WEIGHTS:
         search = WeightSearch(best, memory, by_step)
         return pass_weights(best, search, solver, seed)
-    if start is not None and held(problem, start):
+    if start is not None and held(problem, start) and not (recompute_all and _stay(problem, start)):
         best.offer(start, "search")
     return Solving(best, solver, seed, recompute_all).run(time_limit)
 
@@ -102,6 +103,11 @@ def held(problem: Problem, order: Rows) -> bool:
     """Whether memory holds what an order keeps in it."""
     peak = np.array(simulate(Schedule(problem, order)).peak_memory)
     return bool((peak <= np.array(problem.memory_limit) * (1 + ROUNDING)).all())
+
+
+def _stay(problem: Problem, order: Rows) -> bool:
+    """Whether any activations that may be recomputed are not."""
+    return bool((choice_of(problem, order) != RECOMPUTED)[recomputable(problem)].any())
 
 
 def _incumbent(
@@ -145,10 +151,13 @@ class Solving:
         seed: int = 0,
         progress: Listener | None = None,
         should_stop: Callable[[], bool] | None = None,
+        recompute_all: bool = False,
     ) -> Solving:
         """One that has not begun."""
         _check(problem, solver)
-        return cls(_incumbent(problem, 0.0, work_limit, progress, should_stop), solver, seed)
+        problem = recomputing(problem) if recompute_all else problem
+        best = _incumbent(problem, 0.0, work_limit, progress, should_stop)
+        return cls(best, solver, seed, recompute_all)
 
     def begin(self, seconds: float) -> Schedule:
         """The first schedules, which may take so long at most; the best of them."""

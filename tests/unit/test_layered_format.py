@@ -51,6 +51,7 @@ def lines(**changes: Any) -> list[str]:
     ("entry", "line"),
     [
         ({"name": ""}, 'layers[0]: name: expected a name, got ""'),
+        ({"name": 1, "repeat": 2}, "layers[0]: name: expected a name, got 1"),
         ({"kind": "head?"}, 'kind: expected embedding, block, mtp, head, loss, got "head?"'),
         ({"modules": "norm"}, 'modules: expected a list, got "norm"'),
         ({"modules": [1]}, "modules: expected a list of names, got [1]"),

@@ -79,3 +79,58 @@ def test_a_profile_that_says_half_is_refused(
     done = pipeloom(*ask(written(tmp_path, profile_document(), **keys)))
     assert done.code == 2
     assert line in done.err
+
+
+def kinds_in(path: Path) -> set[str]:
+    rows = json.loads(path.read_text())["order"]
+    return {op["op"] for row in rows for op in row} - {"F", "B", "W", "BW"}
+
+
+def test_every_placement_is_recomputed_where_that_is_asked_for(
+    pipeloom: Command, profile: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "schedule.json"
+    asked = ["optimize", profile, "-m", "2", "--placement", "auto", "--work-limit", "0.05", "-q"]
+    assert pipeloom(*asked, "--recompute", "all", "-o", str(path)).code == 0
+    assert kinds_in(path) == {"R"}
+
+
+LAYERS = {"t_f": 1.0, "t_b": 1.0, "t_w": 1.0, "m_b": 1.0, "m_w": 0.5}
+BY_LAYERS = ["-m", "3", "--placement", "v", "--memory-limit", "1.5", "--work-limit", "0.3", "-q"]
+
+
+@pytest.mark.parametrize(
+    ("given", "kinds"),
+    [
+        (["--recompute", "none"], {"O", "L"}),
+        (["--offload", "none"], {"R"}),
+        (["--recompute", "all"], {"R"}),
+    ],
+)
+def test_layers_have_only_the_levers_that_are_wanted(
+    pipeloom: Command, tmp_path: Path, given: list[str], kinds: set[str]
+) -> None:
+    layers = by_layers(tmp_path, LAYERS | LEVERS)
+    path = tmp_path / "schedule.json"
+    assert pipeloom("optimize", layers, *BY_LAYERS, *given, "-o", str(path)).code == 0
+    assert kinds_in(path) == kinds
+
+
+def test_layers_without_levers_do_not_fit_or_are_refused(pipeloom: Command, tmp_path: Path) -> None:
+    layers = by_layers(tmp_path, LAYERS | LEVERS)
+    done = pipeloom("optimize", layers, *BY_LAYERS, "--recompute", "none", "--offload", "none")
+    assert (done.code, "no cut fits" in done.err) == (1, True)
+    done = pipeloom("optimize", by_layers(tmp_path, LAYERS), *BY_LAYERS, "--recompute", "all")
+    assert done.code == 2
+    assert "layers: t_r: missing; expected it with m_r for --recompute all" in done.err
+
+
+def by_layers(folder: Path, cost: dict[str, float]) -> str:
+    """Four layers, of which a rank's two on a V hold 2 between F and B, 1.25 with levers."""
+    layer = {"name": "layers.{}", "repeat": 4, **cost}
+    path = folder / "layers.json"
+    document = profile_document(
+        stages=None, layers=[layer], host_link={"gigabytes_per_second": 1.0}
+    )
+    path.write_text(json.dumps(document))
+    return str(path)
