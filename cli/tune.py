@@ -80,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
     )
     tied = load_source(args.model).tied(program.schedule.problem.stages)
     ties = tuple(tuple(stage for stage, _ in group) for group in tied)
-    planner = Planner(program.schedule, ties, args.time_limit, args.seed)
+    planner = Planner(program, ties, args.time_limit, args.seed)
     result = tune_program(program, args.model, settings, args.every, planner)
     if result is not None:  # under torchrun rank 0 alone speaks
         answer = {
@@ -95,26 +95,31 @@ def run(args: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """A program for what was measured, where its plan is shorter than that of the one that ran."""
+    """A program for what was measured, where its plan is shorter than that of the one that ran.
 
-    first: Schedule
+    It is compiled as ``first`` was: with post-validation where that has it.
+    """
+
+    first: Program
     tied: Sequence[Sequence[int]]
     time_limit: float
     seed: int
 
     def __call__(self, traces: Sequence[Schedule]) -> Program | None:
         from pipeloom.compiler import compile_schedule
+        from pipeloom.ir.program import Relay
         from pipeloom.ir.simulate import simulate
         from pipeloom.runtime.reprofile import reprofile
         from pipeloom.solver.solve import optimize
 
-        problem = replace(self.first.problem, profile=reprofile(traces))
+        problem = replace(self.first.schedule.problem, profile=reprofile(traces))
         now = replace(traces[0], problem=problem, timing=None)
         found = optimize(problem, time_limit=self.time_limit, seed=self.seed)
         cost = (found.timing or simulate(found)).cost(problem.objective)
         if cost > (1.0 - WORTH) * simulate(now).cost(problem.objective):
             return None
-        return compile_schedule(found, tied=self.tied)
+        relays = any(isinstance(i, Relay) for row in self.first.instructions for i in row)
+        return compile_schedule(found, tied=self.tied, post_validation=relays)
 
 
 def _words(result: TuneResult) -> str:

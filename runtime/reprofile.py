@@ -15,11 +15,12 @@ Times = dict[tuple[OpKind, int], float]
 
 
 def reprofile(traces: Sequence[Schedule]) -> Profile:
-    """The traces' profile with each stage's T_F, T_B and T_W as the medians of what was measured.
+    """The traces' profile with each stage's T_F, T_B, T_W and T_R as the medians of what was measured.
 
     ``traces``: timed schedules of one problem, in milliseconds, as ``Pipeline.gather_trace`` gives
     them. Where a stage ran fused BWs alone, T_B and T_W have the share of it that they had in the
-    old profile (half each where that was 0). Sizes, limits and links stay as they are.
+    old profile (half each where that was 0). Where none was recomputed, T_R is to T_F as it was, and so is
+    T_FB to all three. Sizes, limits and links stay as they are.
     """
     profile, took = traces[0].problem.profile, _medians(traces)
     stages = tuple(_stage(old, s, took) for s, old in enumerate(profile.stages))
@@ -42,4 +43,19 @@ def _stage(old: StageProfile, stage: int, took: Times) -> StageProfile:
         both, known = took[OpKind.BW, stage], old.t_b + old.t_w
         t_b = both * (old.t_b / known if known > 0 else 0.5)
         t_w = both - t_b
-    return replace(old, t_f=took[OpKind.F, stage], t_b=t_b, t_w=t_w)
+    t_f = took[OpKind.F, stage]
+    return replace(
+        old,
+        t_f=t_f,
+        t_b=t_b,
+        t_w=t_w,
+        t_r=took.get((OpKind.R, stage), _scaled(old.t_r, old.t_f, t_f)),
+        t_fb=_scaled(old.t_fb, old.t_f + old.t_b + old.t_w, t_f + t_b + t_w),
+    )
+
+
+def _scaled(time: float | None, old: float, new: float) -> float | None:
+    """``time`` as ``old`` has become ``new``; ``new`` itself where there was none to compare with."""
+    if time is None:
+        return None
+    return time * new / old if old > 0 else new

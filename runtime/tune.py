@@ -18,7 +18,7 @@ import torch
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.problem import Passing
 from pipeloom.ir.program import Program
-from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.schedule import Schedule, Updates
 
 from .model import ModelSource, load_source
 from .pipeline import Pipeline
@@ -62,13 +62,17 @@ def tune_program(
     ``every`` counts the first step under a program, which prepares buffers and is not compared:
     at least 2. Processes are started as by ``run_program``; ``replan`` is called on rank 0, while
     the others wait. None on all ranks but 0 under torchrun. Raises InputError for programs whose
-    weights travel.
+    weights travel, or that step after each microbatch: another program would train otherwise.
     """
     if every < 2:
         raise InputError(f"every: expected at least 2 steps, got {every}")
     if program.schedule.problem.placement.passing is not Passing.ACTIVATIONS:
         raise InputError(
             "tune: expected a program whose activations travel, got travelling weights"
+        )
+    if program.schedule.updates is not Updates.ITERATION:
+        raise InputError(
+            "tune: expected a program that steps once an iteration, got one that steps after each microbatch"
         )
     if isinstance(source, str):
         load_source(source)

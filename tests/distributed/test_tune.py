@@ -70,5 +70,8 @@ def test_what_cannot_be_tuned_is_refused() -> None:
     weights = compile_schedule(schedule("weipipe-interleave", RANKS, MICROBATCHES))
     with pytest.raises(InputError, match="expected a program whose activations travel"):
         tune_program(weights, SOURCE, RunSettings(steps=4), 2, other_family)
+    stale = compile_schedule(schedule("pipedream", RANKS, MICROBATCHES))
+    with pytest.raises(InputError, match="expected a program that steps once an iteration"):
+        tune_program(stale, SOURCE, RunSettings(steps=4), 2, other_family)
     with pytest.raises(InputError, match="every: expected at least 2 steps, got 1"):
         tune_program(program("1f1b"), SOURCE, RunSettings(steps=4), 1, other_family)

@@ -8,9 +8,13 @@ import numpy as np
 import pytest
 
 from pipeloom.cli.tune import Planner
+from pipeloom.compiler import compile_schedule
+from pipeloom.ir.ops import parse_order
+from pipeloom.ir.problem import Problem
 from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.ir.program import Relay
 from pipeloom.ir.schedule import Schedule
-from pipeloom.ir.simulate import simulate
+from pipeloom.ir.simulate import simulate, timed
 from pipeloom.runtime.reprofile import reprofile
 from pipeloom.solver.families import build_family
 
@@ -48,10 +52,24 @@ def test_a_fused_backward_is_shared_as_before() -> None:
         assert found.t_b / found.t_w == pytest.approx(old.t_b / old.t_w)
 
 
+@pytest.mark.parametrize(("order", "t_r"), [("0F0 0R0 0B0 0W0", 5.0), ("0F0 0B0 0W0", 3.0)])
+def test_recomputing_takes_what_it_took_or_follows_the_forwards(order: str, t_r: float) -> None:
+    old, true = (
+        Profile((StageProfile(t_f, 2.0, 2.0, t_r=r, m_r=0.5, t_fb=5.0),), 1)
+        for t_f, r in ((2.0, 2.0), (3.0, 5.0))
+    )
+    ran = timed(Schedule.of(Problem.linear(true, 1), [parse_order(order)], "custom"))
+    found = reprofile([replace(ran, problem=Problem.linear(old, 1))]).stages[0]
+    assert found.t_r == pytest.approx(t_r)
+    assert found.t_fb == pytest.approx(5.0 * 7 / 6)
+
+
 def test_a_program_is_changed_for_a_shorter_plan_alone() -> None:
-    planner = Planner(build_family("gpipe", OLD, 6), (), time_limit=30.0, seed=0)
+    first = compile_schedule(build_family("gpipe", OLD, 6), post_validation=True)
+    planner = Planner(first, (), time_limit=30.0, seed=0)
     better = planner([trace("gpipe")])
     assert better is not None
+    assert any(isinstance(i, Relay) for row in better.instructions for i in row)
     profile = better.schedule.problem.profile
     assert profile.stages[0].t_f == pytest.approx(TRUE.stages[0].t_f)
     ran = better.schedule
