@@ -26,7 +26,7 @@ Version: TypeAlias = Mapping[str, Tensor]
 
 
 class Stash(nn.Module):
-    """One stage's module, which runs on the newest version of its weights."""
+    """One stage's module, which runs on the version of its weights that the microbatch at hand has."""
 
     def __init__(self, module: nn.Module, memory: Memory) -> None:
         super().__init__()
@@ -34,18 +34,21 @@ class Stash(nn.Module):
         self._memory = memory
         self._newest: Version | None = None  # None: made when it is needed
         self._under_way: dict[Cell, Version] = {}
+        self._at_hand: Version = {}
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
-        return functional_call(self.module, dict(self._current()), inputs, options)
+        return functional_call(self.module, dict(self._at_hand), inputs, options)
 
-    def keep(self, cell: Cell) -> None:
-        """The microbatch in ``cell`` needs the newest version until :meth:`give_back`."""
-        self._under_way[cell] = self._current()
+    def take(self, cell: Cell) -> None:
+        """The microbatch in ``cell`` has the newest version until :meth:`give_back`, also where it is recomputed."""
+        if cell not in self._under_way:
+            self._under_way[cell] = self._current()
+        self._at_hand = self._under_way[cell]
 
     @torch.no_grad()
     def give_back(self, cell: Cell) -> None:
         """Adds the gradient that the microbatch's backward left to the parameters'."""
-        version = self._under_way.pop(cell)
+        version, self._at_hand = self._under_way.pop(cell), {}
         for name, parameter in self.module.named_parameters():
             gradient, version[name].grad = version[name].grad, None
             if gradient is not None:
@@ -78,7 +81,7 @@ class StashingRunner(StageRunner):
     module: Stash
 
     def _forward(self, cell: Cell) -> None:
-        self.module.keep(cell)
+        self.module.take(cell)
         super()._forward(cell)
 
     def _backward(self, cell: Cell) -> None:

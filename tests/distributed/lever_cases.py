@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import torch
@@ -14,9 +14,11 @@ from pipeloom.compiler import compile_schedule
 from pipeloom.ir.files import dump_schedule
 from pipeloom.ir.levers import choice_of
 from pipeloom.ir.links import Link
+from pipeloom.ir.ops import Op, OpKind
 from pipeloom.ir.problem import Placement, Problem
 from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.simulate import timed
 from pipeloom.ir.verify import verify_schedule
 from pipeloom.runtime.compute import Cell, StageRunner
 from pipeloom.runtime.deferral import WeightQueue
@@ -149,6 +151,26 @@ def planned(lever: str, ranks: int, dtype: torch.dtype) -> Schedule:
     limit = stage.m_b + 2 * (stage.m_r or stage.m_o or 0.0)
     problem = Problem(made_of, MICROBATCHES, Placement.v(ranks), (limit,) * ranks)
     return optimize(problem, work_limit=1.0, seed=1)
+
+
+def given_up(schedule: Schedule, lever: str) -> Schedule:
+    """With all activations recomputed (R) right before B, or offloaded (O) in between; "": as it is."""
+    if not lever:
+        return schedule
+    first, last = {"R": ([OpKind.R], []), "O": ([OpKind.L], [OpKind.O])}[lever]
+    rows = [
+        [
+            Op(kind, op.stage, op.microbatch)
+            for op in schedule.ops(rank)
+            for kind in (
+                *(first if op.kind in (OpKind.B, OpKind.BW) else ()),
+                op.kind,
+                *(last if op.kind is OpKind.F else ()),
+            )
+        ]
+        for rank in range(schedule.problem.ranks)
+    ]
+    return timed(replace(Schedule.of(schedule.problem, rows, "custom"), updates=schedule.updates))
 
 
 def run_cases(chosen: list[Case]) -> list[Outcome]:

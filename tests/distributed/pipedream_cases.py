@@ -15,10 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from pipeloom.compiler import compile_schedule
+from pipeloom.ir.links import Link
 from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.runtime.pipeline import Pipeline
 from pipeloom.runtime.stages import made
 from pipeloom.solver.families import build_family
+from tests.distributed.lever_cases import given_up
 from tests.models import TinyTransformer
 
 ITERATIONS = 2
@@ -37,9 +39,11 @@ class Case:
     ranks: int
     microbatches: int
     dtype: torch.dtype
+    lever: str = ""
 
     def __str__(self) -> str:
-        return f"{self.ranks}x{self.microbatches}-{str(self.dtype).removeprefix('torch.')}"
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"{self.ranks}x{self.microbatches}-{dtype}" + f"-{self.lever}" * bool(self.lever)
 
 
 @dataclass(frozen=True)
@@ -52,11 +56,16 @@ class Outcome:
 
 
 def cases(ranks: int) -> list[Case]:
-    """Enough microbatches for several versions to be under way, and fewer than ranks."""
+    """Enough microbatches for several versions to be under way, and fewer than ranks.
+
+    On three ranks also with all of them recomputed (R), or offloaded (O), before their gradients.
+    """
     counts = (2 * ranks + 1, ranks - 1)
-    return [
+    found = [
         Case(ranks, count, dtype) for count, dtype in zip(counts, reversed(BOUNDS), strict=True)
     ]
+    levers = [Case(ranks, counts[0], torch.float64, lever) for lever in "RO"]
+    return found + levers * (ranks == 3)
 
 
 def run_cases(chosen: list[Case]) -> list[Outcome]:
@@ -66,10 +75,9 @@ def run_cases(chosen: list[Case]) -> list[Outcome]:
 
 def run_case(case: Case) -> Outcome:
     source = Untied(case.dtype)
-    stage = StageProfile(1.0, 1.0, 1.0)
-    schedule = build_family(
-        "pipedream", Profile((stage,) * case.ranks, case.ranks), case.microbatches
-    )
+    stage = StageProfile(1.0, 1.0, 1.0, t_r=1.0, m_r=0.1, m_o=0.1)
+    profile = Profile((stage,) * case.ranks, case.ranks, host_link=Link(0.0, 0.05))
+    schedule = given_up(build_family("pipedream", profile, case.microbatches), case.lever)
     pipeline = Pipeline.from_source(compile_schedule(schedule), source)
     losses: list[Tensor] = []
     seen = []

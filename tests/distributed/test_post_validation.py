@@ -13,14 +13,12 @@ import torch
 from examples.gpt import GPT, small
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.links import Link
-from pipeloom.ir.ops import Op, OpKind
 from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.ir.program import Program
-from pipeloom.ir.schedule import Schedule
-from pipeloom.ir.simulate import timed
 from pipeloom.runtime.launch import launch
 from pipeloom.runtime.model import ModelSource
 from pipeloom.solver.families import build_family
+from tests.distributed.lever_cases import given_up
 from tests.distributed.validation_cases import (
     Case,
     Event,
@@ -64,26 +62,6 @@ def program(plan: str, microbatches: int, *, ahead: bool, tied: bool) -> Program
     schedule = given_up(build_family(family, profile, microbatches), lever)
     groups = [[0, schedule.problem.stages - 1]] if tied else []
     return compile_schedule(schedule, tied=groups, post_validation=ahead)
-
-
-def given_up(schedule: Schedule, lever: str) -> Schedule:
-    """With all activations recomputed (R) right before B, or offloaded (O) in between."""
-    if not lever:
-        return schedule
-    before, after = {"R": (["R"], []), "O": (["L"], ["O"])}[lever]
-    rows = [
-        [
-            Op(OpKind[kind], op.stage, op.microbatch)
-            for op in schedule.ops(rank)
-            for kind in (
-                *(before if op.kind in (OpKind.B, OpKind.BW) else ()),
-                op.kind.name,
-                *(after if op.kind is OpKind.F else ()),
-            )
-        ]
-        for rank in range(RANKS)
-    ]
-    return timed(Schedule.of(schedule.problem, rows, "custom"))
 
 
 def job(case: Case, source: ModelSource, steps: int, microbatches: int, *, tied: bool) -> Job:
