@@ -37,6 +37,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--alone", action="store_true", help="one process, a stage after the other, and no links"
     )
+    parser.add_argument(
+        "--recompute",
+        action="store_true",
+        help="measure as well how long a forward takes again, and what is held until then (t_r, m_r)",
+    )
     parser.add_argument("--name", default="", help="the profile's name")
     parser.add_argument(
         "--memory-limit", metavar="X", type=limit, help="bytes of activations a rank, to go with it"
@@ -71,6 +76,7 @@ def run(args: argparse.Namespace) -> int:
         together=not args.alone,
         name=args.name or args.model,
         timeout=args.timeout,
+        recompute=args.recompute,
     )
     if os.environ.get("RANK", "0") != "0":  # under torchrun rank 0 alone speaks
         return 0
@@ -84,15 +90,14 @@ def run(args: argparse.Namespace) -> int:
 def _words(measurement: Measurement) -> str:
     """A row a stage, each time with the spread of its middle half."""
     from pipeloom.ir.amounts import amount
-    from pipeloom.ir.ops import OpKind
     from pipeloom.report.words import duration
 
     rows = [
         [
             f"stage {s}",
             *(
-                f"{duration(figures[kind].median)} +-{figures[kind].spread / 2:.0%}"
-                for kind in (OpKind.F, OpKind.B, OpKind.W)
+                f"{duration(figure.median)} +-{figure.spread / 2:.0%}"
+                for figure in figures.values()
             ),
             amount(stage.m_b),
             amount(stage.m_w),
@@ -102,4 +107,5 @@ def _words(measurement: Measurement) -> str:
         )
     ]
     delay = "" if measurement.delay is None else f"\nt_comm {duration(measurement.delay.median)}"
-    return table(["", "T_F", "T_B", "T_W", "M_B", "M_W"], rows) + delay
+    times = [f"T_{kind.name}" for kind in measurement.times[0]]
+    return table(["", *times, "M_B", "M_W"], rows) + delay

@@ -21,7 +21,7 @@ from pipeloom.ir.profile import Profile, StageProfile
 from .launch import launch
 from .link_probe import LinkSamples, links_of, probe_links, ring_routes
 from .model import ModelSource
-from .stage_probe import KINDS, Sizes, StageProbe
+from .stage_probe import Sizes, StageProbe
 from .transport import connect
 
 MESSAGES = 20  # round trips of each size on each link
@@ -87,6 +87,7 @@ class Settings:
     dtype: torch.dtype | None
     device: str
     timeout: float
+    recompute: bool
 
 
 def measure_profile(
@@ -102,12 +103,13 @@ def measure_profile(
     together: bool = True,
     name: str = "",
     timeout: float = 300.0,
+    recompute: bool = False,
 ) -> Measurement:
     """The profile of ``source`` cut into ``stages`` on ``ranks``, stage s on rank s mod P.
 
     Starts one process a rank (or joins torchrun's, where it returns the same on every rank), so
     the source must pickle. With ``together`` off, one process measures one stage after the other,
-    and no links: what the stages take where nothing else runs.
+    and no links: what the stages take where nothing else runs. ``recompute``: T_R and M_R as well.
 
     Raises InputError for impossible settings, LaunchError where a rank fails.
     """
@@ -120,7 +122,10 @@ def measure_profile(
     ):
         if value < least:
             raise InputError(f"{key}: expected a whole number >= {least}, got {value}")
-    settings = Settings(stages, ranks, repeats, warmup, in_flight or ranks, dtype, device, timeout)
+    in_flight = in_flight or ranks
+    settings = Settings(
+        stages, ranks, repeats, warmup, in_flight, dtype, device, timeout, recompute
+    )
     backend = "nccl" if torch.device(device).type == "cuda" else "gloo"
     results = launch(_measure_rank, ranks if together else 1, (source, settings), backend=backend)
     stage_parts, links = next(iter(results.values()))
@@ -149,11 +154,12 @@ def _measure_rank(
         in_flight=settings.in_flight,
         dtype=settings.dtype,
         device=device,
+        recompute=settings.recompute,
     )
     probe.times(settings.warmup)
     samples = probe.times(settings.repeats)
     parts = [
-        _StagePart(s, {kind: Figure.of(samples[s, kind]) for kind in KINDS}, probe.sizes(s))
+        _StagePart(s, {kind: Figure.of(samples[s, kind]) for kind in probe.kinds}, probe.sizes(s))
         for s in probe.stages
     ]
     gathered = transport.gather(parts)
@@ -198,7 +204,7 @@ def _measurement(
 
 
 def _stage(part: _StagePart) -> StageProfile:
-    sizes = part.sizes
+    sizes, again = part.sizes, part.times.get(OpKind.R)
     return StageProfile(
         t_f=part.times[OpKind.F].median,
         t_b=part.times[OpKind.B].median,
@@ -209,4 +215,6 @@ def _stage(part: _StagePart) -> StageProfile:
         weight_bytes=float(sizes.weight),
         grad_bytes=float(sizes.grad),
         optimizer_bytes=float(sizes.optimizer),
+        t_r=None if again is None else again.median,
+        m_r=None if again is None else float(min(sizes.m_r, sizes.m_b)),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,6 +16,7 @@ from .clock import make_clock
 from .compute import Cell, StageRunner
 from .deferral import WeightQueue
 from .edges import Edge, Spec
+from .levers import calls
 from .memory import Held, Ledger
 from .model import ModelSource, checked_batch, checked_stages, skips_of
 from .shapes import Shapes
@@ -32,7 +33,8 @@ class Sizes:
     """Bytes of one stage.
 
     ``m_b``: the most that one microbatch holds between F's start and B's end; ``m_w``: what it
-    holds from then until W; ``activation``: what the stage sends on (None: there is one stage).
+    holds from then until W; ``activation``: what the stage sends on (None: there is one stage);
+    ``m_r``: what one that is recomputed holds until R.
     """
 
     m_b: int
@@ -41,6 +43,7 @@ class Sizes:
     weight: int
     grad: int
     optimizer: int
+    m_r: int
 
 
 class StageProbe:
@@ -48,7 +51,7 @@ class StageProbe:
 
     In a round, ``in_flight`` microbatches are run forward, then backward and weights of each:
     caches and allocator are used as in a pipeline, and each round gives that many samples of F,
-    B and W.
+    B and W. With ``recompute`` they are run once more, recomputed, for as many of R.
     """
 
     def __init__(
@@ -60,7 +63,9 @@ class StageProbe:
         in_flight: int,
         dtype: torch.dtype | None,
         device: torch.device,
+        recompute: bool = False,
     ) -> None:
+        self.kinds = (*KINDS, OpKind.R) if recompute else KINDS
         self._source, self._transport = source, transport
         self._dtype, self._device = dtype, device
         self.stages = [s for s, owner in enumerate(owners) if owner == transport.rank]
@@ -74,13 +79,13 @@ class StageProbe:
         self._skips = Skips(skips_of(source, len(owners)), len(owners))
         self._edges = self._exchanged(store, owners)
         self._runners = {s: self._runner(s, module) for s, module in self._modules.items()}
-        self._clock = make_clock(2 * len(KINDS) * in_flight * len(self.stages), device)
+        self._clock = make_clock(2 * len(self.kinds) * in_flight * len(self.stages), device)
         self._ran: list[tuple[int, OpKind]] = []
 
     def times(self, rounds: int) -> dict[tuple[int, OpKind], list[float]]:
         """Milliseconds by stage and kind, from ``rounds`` rounds that all ranks begin together."""
         samples: dict[tuple[int, OpKind], list[float]] = {
-            (s, kind): [] for s in self.stages for kind in KINDS
+            (s, kind): [] for s in self.stages for kind in self.kinds
         }
         for step in range(rounds):
             self._inputs, self._targets = self._batch(step)
@@ -88,6 +93,8 @@ class StageProbe:
             self._begin()
             for stage in self.stages:
                 self._round(stage)
+                if OpKind.R in self.kinds:
+                    self._recomputed(stage)
             marks = self._clock.seconds()
             for i, op in enumerate(self._ran):
                 samples[op].append((marks[2 * i + 1] - marks[2 * i]) * MILLISECONDS)
@@ -101,6 +108,7 @@ class StageProbe:
         self._backward(stage, cell)
         m_b, m_w = self._memory.peak - before, self._memory.live - before
         self._weight(stage, cell)
+        m_r = self._kept(stage, cell)
         parameters = list(self._modules[stage].parameters())
         trained = [p for p in parameters if p.requires_grad]
         return Sizes(
@@ -110,7 +118,21 @@ class StageProbe:
             weight=sum(p.nbytes for p in parameters),
             grad=sum(p.nbytes for p in trained),
             optimizer=self._optimizer_state(trained),
+            m_r=m_r,
         )
+
+    def _kept(self, stage: int, cell: Cell) -> int:
+        """Bytes held right before R, the gradient that the microbatch receives for its B among them."""
+        before = self._memory.live
+        cell.recomputed = True
+        self._prepared(stage, 0)
+        self._untimed(stage, OpKind.F, cell)
+        self._receive_gradient(stage, cell)
+        kept = self._memory.live - before
+        for kind in (OpKind.R, OpKind.B, OpKind.W):
+            self._untimed(stage, kind, cell)
+        self._let_go(cell)
+        return kept
 
     def _sent(self, stage: int) -> int | None:
         """The last stage sends nothing: it counts what it receives, as if it were cut further."""
@@ -171,7 +193,27 @@ class StageProbe:
             self._backward(stage, cell)
             self._weight(stage, cell)
 
+    def _recomputed(self, stage: int) -> None:
+        """F's that keep their input alone, then R, B and W of each; R alone is timed."""
+        for j, cell in enumerate(self._cells):
+            cell.recomputed = True
+            self._prepared(stage, j)
+            self._untimed(stage, OpKind.F, cell)
+        for cell in self._cells:
+            self._receive_gradient(stage, cell)
+            self._timed(stage, OpKind.R, cell)
+            for kind in (OpKind.B, OpKind.W):
+                self._untimed(stage, kind, cell)
+            self._let_go(cell)
+
     def _forward(self, stage: int, microbatch: int) -> None:
+        cell = self._cells[microbatch]
+        self._prepared(stage, microbatch)
+        self._timed(stage, OpKind.F, cell)
+        cell.output = ()
+
+    def _prepared(self, stage: int, microbatch: int) -> None:
+        """What F needs."""
         cell = self._cells[microbatch]
         cell.target = self._targets[microbatch]
         cell.edge = self._edges[stage] if stage < len(self._edges) else None
@@ -181,19 +223,24 @@ class StageProbe:
             received = [self._receive(cell, spec) for spec in before.specs]
             pairs = zip(received, before.wanted, strict=True)
             cell.inputs = tuple(x.requires_grad_(wants) for x, wants in pairs)
-        self._timed(stage, OpKind.F, self._runners[stage].forward, cell)
-        cell.output = ()
 
     def _backward(self, stage: int, cell: Cell) -> None:
+        self._receive_gradient(stage, cell)
+        self._timed(stage, OpKind.B, cell)
+        cell.dx = ()
+
+    def _receive_gradient(self, stage: int, cell: Cell) -> None:
         if cell.edge is not None:
             pairs = zip(cell.edge.specs, cell.edge.wanted, strict=True)
             cell.dy = tuple(self._receive(cell, spec) for spec, wants in pairs if wants)
-        self._timed(stage, OpKind.B, self._runners[stage].backward, cell)
-        cell.dx = ()
 
     def _weight(self, stage: int, cell: Cell) -> None:
-        self._timed(stage, OpKind.W, self._runners[stage].weight, cell)
-        # a program frees what a microbatch received after its W
+        self._timed(stage, OpKind.W, cell)
+        self._let_go(cell)
+
+    def _let_go(self, cell: Cell) -> None:
+        """A program frees what a microbatch received after its W."""
+        cell.recomputed, cell.output, cell.dx = False, (), ()
         for held in self._received[cell]:
             self._memory.release(held)
         self._received[cell].clear()
@@ -204,6 +251,10 @@ class StageProbe:
         self._received[cell].append(self._memory.hold(message))
         return message
 
-    def _timed(self, stage: int, kind: OpKind, run: Callable[[Cell], None], cell: Cell) -> None:
+    def _timed(self, stage: int, kind: OpKind, cell: Cell) -> None:
+        run = calls(self._runners[stage], kind, cell)
         self._clock.timed(partial(run, cell), 2 * len(self._ran))()
         self._ran.append((stage, kind))
+
+    def _untimed(self, stage: int, kind: OpKind, cell: Cell) -> None:
+        calls(self._runners[stage], kind, cell)(cell)

@@ -41,7 +41,7 @@ class Stack:
         return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
 
 
-def probe(dtype: torch.dtype | None = None) -> StageProbe:
+def probe(dtype: torch.dtype | None = None, *, recompute: bool = False) -> StageProbe:
     return StageProbe(
         Stack(),
         [0, 0, 0],
@@ -49,6 +49,7 @@ def probe(dtype: torch.dtype | None = None) -> StageProbe:
         in_flight=2,
         dtype=dtype,
         device=torch.device("cpu"),
+        recompute=recompute,
     )
 
 
@@ -110,6 +111,21 @@ def test_each_round_times_every_op_of_every_stage() -> None:
     assert set(samples) == {(s, kind) for s in range(3) for kind in (OpKind.F, OpKind.B, OpKind.W)}
     assert all(len(times) == 2 * 3 for times in samples.values())
     assert all(time > 0 for times in samples.values() for time in times)
+
+
+def test_what_is_recomputed_holds_its_messages_alone() -> None:
+    """x and dy of the middle stage; the first receives no x, the last no dy."""
+    found = [probe().sizes(s).m_r for s in range(3)]
+    assert found == [(8 * n) * ROWS * 4 for n in (1, 2, 1)]
+
+
+def test_rounds_that_are_recomputed_time_r_and_leave_nothing() -> None:
+    tested = probe(recompute=True)
+    before = tested.sizes(1)
+    samples = tested.times(3)
+    assert {kind for _, kind in samples} == {OpKind.F, OpKind.B, OpKind.W, OpKind.R}
+    assert all(len(times) == 2 * 3 and min(times) > 0 for times in samples.values())
+    assert tested.sizes(1) == before
 
 
 def test_modules_do_as_stages_and_a_whole_batch_does_not() -> None:
