@@ -6,10 +6,12 @@ from functools import partial
 
 import torch
 
+from pipeloom.ir.errors import InputError
 from pipeloom.ir.ops import OpKind
 
 from .compute import Cell, Run, StageRunner
 from .random_state import RandomState, tensors
+from .transport.local import here
 
 
 def calls(runner: StageRunner, kind: OpKind, cell: Cell) -> Run:
@@ -31,6 +33,11 @@ def _forward_alone(runner: StageRunner, cell: Cell) -> None:
     target = cell.target
     with torch.no_grad():
         runner.bare(cell)
+    if here() is not None and cell.state.drawn():
+        raise InputError(
+            f"stage {runner.stage}: expected no dropout or other random numbers where a forward is recomputed on a "
+            "virtual rank: all threads draw from one generator, so the same ones cannot be drawn again"
+        )
     cell.target = target
 
 

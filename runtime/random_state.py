@@ -18,6 +18,12 @@ class RandomState:
         self._cpu = torch.get_rng_state()
         self._cuda = [torch.cuda.get_rng_state(device) for device in self._devices]
 
+    def drawn(self) -> bool:
+        """Whether any number has been drawn since."""
+        cuda = map(torch.cuda.get_rng_state, self._devices)
+        same = map(torch.equal, [self._cpu, *self._cuda], [torch.get_rng_state(), *cuda])
+        return not all(same)
+
     @contextmanager
     def again(self) -> Iterator[None]:
         """Within: the same numbers once more; after it all goes on as if none had been drawn."""

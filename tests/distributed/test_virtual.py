@@ -6,14 +6,18 @@ import time
 
 import pytest
 import torch
+from torch import nn
 
 from pipeloom.compiler import compile_schedule
+from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.runtime.errors import LaunchError
 from pipeloom.runtime.pipeline import Pipeline
 from pipeloom.runtime.train import RunSettings, run_program
 from pipeloom.runtime.transport import Routes, connect
 from pipeloom.runtime.virtual import launch_local
+from pipeloom.solver.families import build_family
 from tests.distributed.gradient_cases import BOUNDS, Case, run_cases, schedule
+from tests.distributed.lever_cases import given_up
 from tests.models import TinyTransformer
 
 RANKS = 3
@@ -59,6 +63,19 @@ def _three_messages() -> tuple[float, list[float]]:
     for handle in handles:
         handle.wait()
     return time.perf_counter() - begin, [t[-1].item() for t in tensors]
+
+
+def test_what_draws_random_numbers_is_not_recomputed() -> None:
+    with pytest.raises(LaunchError, match="'0F0': InputError: stage 0: expected no dropout"):
+        launch_local(_recomputes_dropout, 2, timeout=60)
+
+
+def _recomputes_dropout() -> None:
+    stages = (StageProfile(1.0, 1.0, 1.0, t_r=1.0, m_r=0.1),) * 2
+    plan = given_up(build_family("1f1b", Profile(stages, 2), 2), "R")
+    modules = [nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5)), nn.Linear(4, 4)]
+    pipeline = Pipeline(compile_schedule(plan), modules, loss=nn.functional.mse_loss)
+    pipeline.step(torch.randn(4, 4), target=torch.randn(4, 4))
 
 
 def test_the_first_failure_ends_the_others_waits() -> None:
