@@ -69,8 +69,9 @@ def _footer(results: list[dict[str, Any]]) -> str:
         r["schedule"] for r in results if r.get("scope", best["scope"]) != best["scope"]
     )
     line = f"{OPTIMIZER}, its bound and gap: of all schedules with {best['scope']}"
+    pairs = ", or with pairs" if best["scope"].endswith("without pairs") else ""
     return line + (
-        f"\nof another placement or passing, which may cost less: {others}" if others else ""
+        f"\nof another placement or passing{pairs}, which may cost less: {others}" if others else ""
     )
 
 
@@ -141,7 +142,7 @@ def measure(name: str, schedule: Schedule) -> dict[str, Any]:
         "status": report.status.value if report and known is not None else "built",
         "lower_bound": report.lower_bound if report else None,
         "gap": known,
-        "scope": scope(schedule.problem),
+        "scope": scope(schedule.problem, paired=any(schedule.pairs)),
         "note": transfer_note(schedule),
     }
 

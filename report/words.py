@@ -45,8 +45,18 @@ def plural(count: int, word: str) -> str:
     return word + ("es" if word.endswith("h") else "s")
 
 
-def scope(problem: Problem) -> str:
-    """Which schedules a bound and ``optimal`` are about: ``one stage a rank, activations travelling``."""
+def scope(problem: Problem, *, paired: bool = False) -> str:
+    """Which schedules a bound and ``optimal`` are about: ``one stage a rank, activations travelling``.
+
+    ``paired``: which kind of schedule one with pairs is of. Where pairs save time bounds do not hold for it.
+    """
+    words = _placed_and_passed(problem)
+    if all(stage.saving <= 0 for stage in problem.profile.stages):
+        return words
+    return f"{words}, {'with' if paired else 'without'} pairs"
+
+
+def _placed_and_passed(problem: Problem) -> str:
     placement, ranks = problem.placement, problem.ranks
     travels = {
         Passing.ACTIVATIONS: "activations travelling",
