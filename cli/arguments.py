@@ -263,7 +263,11 @@ def _limit(words: str) -> float | None:
     match = re.fullmatch(r"([0-9.]+(?:[eE][+-]?[0-9]+)?)([a-zA-Z]*)", words)
     if match is None:
         return None
-    unit = match[2] if match[2].endswith("iB") else match[2].removesuffix("B")
+    unit = match[2]
+    if not unit.endswith("iB"):
+        unit = unit.removesuffix("B")
+        if unit.endswith("B"):  # GiBB
+            return None
     size, value = UNITS.get("k" if unit == "K" else unit), _number(match[1])
     if size is None or value is None or not math.isfinite(size * value):
         return None

@@ -129,7 +129,10 @@ def choose(
     from pipeloom.solver.partition.search import best_partition
 
     if args.passing != "activations":
-        raise InputError(f"--partition: is for --passing activations, got {args.passing!r}")
+        raise InputError(
+            f"--passing: expected activations for a profile by layers, got {args.passing!r}: cut it "
+            "first, by `optimize` without --passing"
+        )
     least, most = args.min_layers or 1, args.max_layers
     if most is not None and most < least:
         raise InputError(f"--max-layers: expected at least --min-layers ({least}), got {most}")

@@ -187,12 +187,12 @@ class _Clock:
             last = self.last(last.node)
         return last and _Waited(last.node, last.delay + way)
 
-    def made_elsewhere(self, node: int, rank_of: Sequence[int]) -> list[_Waited]:
-        """What ``node`` waits for that is no op of its own rank."""
+    def made_elsewhere(self, node: int, lane_of: Sequence[tuple[int, bool]]) -> list[_Waited]:
+        """What ``node`` waits for that does not come from its own lane."""
         return [
             w
             for w in self._waits[node]
-            if w.node >= len(rank_of) or rank_of[w.node] != rank_of[node]
+            if w.node >= len(lane_of) or lane_of[w.node] != lane_of[node]
         ]
 
     def _unknown(self, node: int) -> bool:
@@ -207,6 +207,9 @@ class _Comparison:
         ranks = range(planned.problem.ranks)
         self._ops = [op for rank in ranks for op in planned.ops(rank)]
         self._rank = [rank for rank in ranks for _ in planned.ops(rank)]
+        # copies to the host and back run beside their rank, which waits for them as for messages
+        copies = [op.kind.copies for op in self._ops]
+        self._lane = [*zip(self._rank, copies, strict=True)]
         starts, ends = _flat(planned)
         self._planned = [end - start for start, end in zip(starts, ends, strict=True)]
         self._start, self._end = _flat(measured)
@@ -229,17 +232,17 @@ class _Comparison:
         causes = Causes(slower=usual - planned, uneven=took - usual)
         if before is None:
             causes += Causes(start=gap)
-        elif self._rank[before.node] == rank and before.delay == 0:
+        elif self._lane[before.node] == self._lane[node] and before.delay == 0:
             causes += Causes(host=gap)
         else:
             causes += Causes(receive=gap - before.delay)
         return OpLoss(rank, op, planned, took, gap, causes)
 
     def rank(self, rank: int) -> RankLoss:
-        nodes = [node for node, owner in enumerate(self._rank) if owner == rank]
+        nodes = [node for node, lane in enumerate(self._lane) if lane == (rank, False)]
         waiting = receive = host = before = 0.0
         for node in nodes:
-            others = self._clock.made_elsewhere(node, self._rank)
+            others = self._clock.made_elsewhere(node, self._lane)
             made = max((self._clock.done(w.node) for w in others), default=0.0)
             came = max(map(self._clock.came, others), default=0.0)
             gap = max(0.0, self._start[node] - before)

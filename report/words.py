@@ -6,6 +6,7 @@ import math
 from contextlib import suppress
 
 from pipeloom.ir.amounts import amount
+from pipeloom.ir.ops import OpKind
 from pipeloom.ir.problem import Objective, Passing, Placement, Problem
 from pipeloom.ir.schedule import Schedule, Status
 
@@ -145,6 +146,7 @@ def facts(schedule: Schedule) -> str:
         ("period", duration(timing.period)),
         ("makespan", duration(timing.makespan)),
         ("peak memory", f"{memory(schedule).removeprefix('peak memory ')} (rank {fullest})"),
+        *levers(schedule),
     ]
     if report is not None and report.lower_bound is not None:
         because = f" ({report.bound_name})" if report.bound_name else ""
@@ -166,6 +168,18 @@ def facts(schedule: Schedule) -> str:
     width = max(len(name) for name, _ in lines) + 2
     head = f"{heading(schedule)}, {shape(schedule)}"
     return "\n".join([head, *(f"  {name:<{width}}{figure}" for name, figure in lines)])
+
+
+def levers(schedule: Schedule) -> list[tuple[str, str]]:
+    """How often activations are recomputed or offloaded, where they are."""
+    ops = [op for rank in range(schedule.problem.ranks) for op in schedule.ops(rank)]
+    forwards = sum(op.kind is OpKind.F for op in ops)
+    parts = [
+        f"{number} {what}"
+        for kind, what in ((OpKind.R, "recomputed"), (OpKind.O, "offloaded"))
+        if (number := sum(op.kind is kind for op in ops))
+    ]
+    return [("activations", f"{', '.join(parts)} of {forwards}")] if parts else []
 
 
 def gap(schedule: Schedule) -> float | None:

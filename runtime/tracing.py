@@ -44,6 +44,7 @@ def measured_schedule(planned: Schedule, rows: Sequence[Row]) -> Schedule:
         tuple(pairs[:, 1] for pairs in times),
         tuple(float(peak) for _, _, peak in rows),
         np.empty((0, 2)),
+        beside=tuple([i for i, op in enumerate(ops) if op.kind.copies] for ops, _, _ in rows),
     )
     order = tuple(pack(ops) for ops, _, _ in rows)
     report = planned.report and replace(

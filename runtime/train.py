@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.files import dump_schedule, load_program
-from pipeloom.ir.program import Program
+from pipeloom.ir.program import Average, Program
 from pipeloom.ir.schedule import Schedule
 from pipeloom.ir.writing import write_json
 
@@ -74,6 +74,8 @@ class RunSettings:
             raise InputError(f"device: expected cpu or cuda, got {self.device}")
         if self.pace and self.device != "cpu":
             raise InputError(f"pace: expected device cpu, got {self.device}: its ops do not wait")
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise InputError("device: expected cpu, got cuda: torch finds no CUDA device here")
 
     @property
     def backend(self) -> str:
@@ -114,6 +116,7 @@ def run_program(
     Raises LaunchError where a rank fails, InputError where something given is wrong.
     """
     loaded = load_program(program) if isinstance(program, str) else program
+    check_alone(loaded)
     if isinstance(source, str):
         load_source(source)  # a wrong name fails here, once and early
     ranks = loaded.schedule.problem.ranks
@@ -122,6 +125,15 @@ def run_program(
     if result is not None and trace_path is not None:
         write_json(dump_schedule(result.measured), trace_path)
     return result
+
+
+def check_alone(program: Program) -> None:
+    """Raises InputError for a program that is one of several replicas: a run has one pipeline."""
+    if any(isinstance(i, Average) for row in program.instructions for i in row):
+        raise InputError(
+            "program: expected one of a single pipeline, got one compiled with --data-parallel: its "
+            "replicas are started by a script of your own, which gives each Pipeline its data_group"
+        )
 
 
 def on_ranks(

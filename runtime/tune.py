@@ -22,7 +22,7 @@ from pipeloom.ir.schedule import Schedule, Updates
 
 from .model import ModelSource, load_source
 from .pipeline import Pipeline
-from .train import RunSettings, make_pipeline, mean_loss, on_ranks, train_step
+from .train import RunSettings, check_alone, make_pipeline, mean_loss, on_ranks, train_step
 
 # the traces of the last steps, to a program that may be better (None: the one that ran is as good)
 Replan: TypeAlias = Callable[[Sequence[Schedule]], Program | None]
@@ -74,6 +74,7 @@ def tune_program(
         raise InputError(
             "tune: expected a program that steps once an iteration, got one that steps after each microbatch"
         )
+    check_alone(program)
     if isinstance(source, str):
         load_source(source)
     ranks = program.schedule.problem.ranks

@@ -314,6 +314,10 @@ USAGE: dict[str, tuple[list[str], str]] = {
         ["optimize", "P", "-m", "2", "--memory-limit", "-1"],
         "argument --memory-limit: expected a finite number >= 0, such as 8, 20e9, 20G or 16GiB, or none, got '-1'",
     ),
+    "a limit with a unit too many": (
+        ["optimize", "P", "-m", "2", "--memory-limit", "20GiBB"],
+        "expected a finite number >= 0, such as 8, 20e9, 20G or 16GiB, or none, got '20GiBB'",
+    ),
     "a NaN limit": (
         ["optimize", "P", "-m", "2", "--memory-limit", "nan"],
         "expected a finite number >= 0, such as 8, 20e9, 20G or 16GiB, or none, got 'nan'",

@@ -148,3 +148,14 @@ def test_without_torch_one_line_says_how_to_get_it(
         done = pipeloom(*words, "--model", MODEL)
         assert (done.code, done.out) == (2, "")
         assert done.err == NEEDS_TORCH
+
+
+def test_one_of_several_replicas_is_not_run_alone(
+    pipeloom: Command, schedule: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "replica.json"
+    assert pipeloom("compile", schedule, "--data-parallel", "-o", path).code == 0
+    for command in (["run"], ["tune", "-o", tmp_path / "tuned.json"]):
+        done = pipeloom(*command, path, "--model", MODEL)
+        assert (done.code, done.err.count("\n")) == (2, 1)
+        assert "compiled with --data-parallel" in done.err
