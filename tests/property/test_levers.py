@@ -20,6 +20,7 @@ from pipeloom.ir.schedule import Schedule
 from pipeloom.ir.simulate import simulate, timed
 from pipeloom.ir.verify import verify_schedule
 from pipeloom.ir.verify_program import verify_program
+from pipeloom.report.attribution import attribute
 from tests.random_schedules import random_order
 
 TIMES = st.sampled_from([0.0, 0.1, 1.0, 1.7, 3.0])
@@ -84,6 +85,21 @@ def test_the_verifier_and_the_replay_agree_with_the_simulator(schedule: Schedule
     played = replay(schedule).timings[0]
     for rank in range(schedule.problem.ranks):
         assert played.start[rank].tolist() == pytest.approx(schedule.timing.start[rank].tolist())
+
+
+@settings(deadline=None)
+@given(lever_schedules())
+def test_a_run_as_planned_lost_nothing(schedule: Schedule) -> None:
+    """Copies are no compute of their rank, and what waits for them waits for an input."""
+    schedule = timed(schedule)
+    found = attribute(schedule, schedule)
+    assert found.measured == found.planned
+    assert found.causes.total - found.slack == pytest.approx(0.0, abs=1e-6)
+    assert schedule.timing is not None
+    assert sum(row.compute for row in found.ranks) == pytest.approx(schedule.timing.work, abs=1e-6)
+    for row in found.ranks:
+        parts = row.compute + row.waiting + row.receive + row.host
+        assert parts == pytest.approx(found.measured, abs=1e-6)
 
 
 @settings(deadline=None)

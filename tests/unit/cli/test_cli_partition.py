@@ -112,7 +112,10 @@ def test_stages_are_used_where_there_are_both(pipeloom: Command, layers: Write) 
             ["--placement", "interleaved:6"],
             "layers: interleaved:6: 8 layers that may be cut apart are fewer than its 12 stages",
         ),
-        (["--passing", "weights"], "--passing: expected activations for a profile by layers, got 'weights'"),
+        (
+            ["--passing", "weights"],
+            "--passing: expected activations for a profile by layers, got 'weights'",
+        ),
     ],
 )
 def test_wrong_usage_is_one_line(
