@@ -89,7 +89,12 @@ def _list(reader: Reader, key: str, value: Any) -> list[Any]:
 
 
 def _row(reader: Reader) -> tuple[Op, float, float]:
-    kind = reader.get("op", "F, B, W, BW, R, O or L", lambda v: v in OpKind.__members__, "F")
+    kind = reader.get(
+        "op",
+        "F, B, W, BW, R, O or L",
+        lambda v: isinstance(v, str) and v in OpKind.__members__,
+        "F",
+    )
     op = Op(OpKind[kind], reader.count("stage"), reader.count("microbatch"))
     start, end = reader.number("start"), reader.number("end")
     if end < start:
