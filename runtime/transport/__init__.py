@@ -120,6 +120,11 @@ class Routes:
         return cls(frozenset(channels), frozenset(groups), timedelta(seconds=seconds))
 
 
+def timed_out(what: str, seconds: float) -> TimeoutError:
+    """What a wait for ``what`` raises after so long, in torch's words."""
+    return TimeoutError(f"Timed out waiting {seconds * 1e3:.0f}ms for {what}")
+
+
 def whereabouts(group: dist.ProcessGroup | None = None) -> tuple[int, int]:
     """This rank in ``group`` (by default: of all), and the number of ranks; 0 of 1 alone."""
     from .local import here
@@ -140,11 +145,10 @@ def gather_early(value: Any, group: dist.ProcessGroup | None, seconds: float) ->
     if place is not None:
         members = tuple(range(place.hub.size))
         return place.hub.exchange("early", place.rank, members, value, seconds)
-    values: list[Any] = [None] * whereabouts(group)[1]
-    if dist.is_initialized():
-        dist.all_gather_object(values, value, group=group)
-    else:
-        values[0] = value
+    if not dist.is_initialized():
+        return [value]
+    values: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(values, value, group=group)
     return values
 
 

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from . import Handle, Routes
+from . import Handle, Routes, timed_out
 from .group import GroupTransport
 from .short import SHORT, Packets, fits, links
 
@@ -59,10 +59,7 @@ class PostedSend:
         if self._error is not None:
             raise self._error
         if self._work is None:
-            milliseconds = self._timeout.total_seconds() * 1e3
-            raise TimeoutError(
-                f"Timed out waiting {milliseconds:.0f}ms for send operation to begin"
-            )
+            raise timed_out("send operation to begin", self._timeout.total_seconds())
         self._work.wait(self._timeout)
 
 

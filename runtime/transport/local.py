@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from ..cuda import make_event, make_stream
-from . import Routes
+from . import Routes, timed_out
 from .message import PostedMessages
 
 # sending rank, receiving rank, bytes: the milliseconds for which the message has the link to itself
@@ -44,9 +44,7 @@ class LocalHandle:
 
     def wait(self) -> None:
         if not self._done.wait(self._patience):
-            raise TimeoutError(
-                f"Timed out waiting {self._patience * 1e3:.0f}ms for {self._what} operation to complete"
-            )
+            raise timed_out(f"{self._what} operation to complete", self._patience)
         if self._error:
             raise ConnectionError(self._error)
         if self._event is not None:
@@ -170,10 +168,7 @@ class Hub:
         except threading.BrokenBarrierError:
             if self._error:
                 raise ConnectionError(self._error) from None
-            milliseconds = patience * 1e3
-            raise TimeoutError(
-                f"Timed out waiting {milliseconds:.0f}ms for ranks {list(members)}"
-            ) from None
+            raise timed_out(f"ranks {list(members)}", patience) from None
         return values
 
     def fail(self, error: str) -> None:

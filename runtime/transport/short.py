@@ -27,7 +27,7 @@ from typing import Any
 
 from torch import Tensor
 
-from . import Handle, Message
+from . import Handle, Message, timed_out
 from .message import PostedMessages, Posts
 
 SHORT = 1 << 16  # bytes; above it Gloo's threads pay, for they move a message while an op runs
@@ -86,7 +86,7 @@ class Link:
 
     def __init__(self, connection: socket.socket, peer: int, timeout: timedelta) -> None:
         self._connection, self._peer = connection, peer
-        self._milliseconds = timeout.total_seconds() * 1e3
+        self._patience = timeout.total_seconds()
         limit = struct.pack("ll", int(timeout.total_seconds()), timeout.microseconds)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
@@ -123,7 +123,7 @@ class Link:
         try:
             size = self._connection.recv_into(memory, 0, socket.MSG_TRUNC)
         except BlockingIOError:
-            raise TimeoutError(self._timed_out("recv")) from None
+            raise self._timed_out("recv") from None
         if size == 0:
             raise ConnectionError(f"connection closed by peer, rank {self._peer}")
         if size != len(memory):
@@ -148,14 +148,14 @@ class Link:
             try:
                 self._connection.send(_bytes(kept.tensor))
             except BlockingIOError:
-                kept.end(self._timed_out("send"))
+                kept.end(str(self._timed_out("send")))
             except OSError as error:
                 kept.end(str(error))
             else:
                 kept.end()
 
-    def _timed_out(self, what: str) -> str:
-        return f"Timed out waiting {self._milliseconds:.0f}ms for {what} operation to complete"
+    def _timed_out(self, what: str) -> TimeoutError:
+        return timed_out(f"{what} operation to complete", self._patience)
 
 
 class _Arrivals:
