@@ -13,6 +13,8 @@ from typing import Any, NoReturn
 from pipeloom import __version__
 from pipeloom.ir.errors import InfeasibleError, InputError, InvalidScheduleError, PipeloomError
 
+from .output import infeasible
+
 # command: its module in this folder, and what it does in one line
 COMMANDS: dict[str, tuple[str, str]] = {
     "profile": ("profile", "measure a model's stages and links into a profile"),
@@ -122,12 +124,7 @@ def _fail(error: PipeloomError, *, as_json: bool) -> int:
         print(error.details, file=sys.stderr)  # type: ignore[attr-defined]
     answer: dict[str, Any] = {"error": str(error).splitlines()}
     if isinstance(error, InfeasibleError):
-        answer = {
-            "status": "infeasible",
-            "message": str(error),
-            error.smallest_key: error.smallest,
-            "rank": error.rank,
-        }
+        answer = infeasible(error)
     elif isinstance(error, InvalidScheduleError):
         answer = {"status": "invalid", "violations": list(error.violations)}
     if as_json:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import InfeasibleError, InputError
 
 from .arguments import (
     add_instance,
@@ -25,8 +25,8 @@ from .arguments import (
     example,
 )
 from .explanation import Explanation, explanation
-from .output import check_output, finish_schedule, print_json
-from .partition import add_partition, by_layers
+from .output import check_output, finish_schedule, infeasible, print_json
+from .partition import Answer, add_partition, by_layers
 from .partition import choose as choose_cut
 from .placements import AUTO
 from .problems import announce_unless_quiet, load, make_problem, named, recomputes_all
@@ -193,19 +193,28 @@ def _choose_placement(args: argparse.Namespace) -> int:
 
 def _cut(args: argparse.Namespace) -> int:
     """The best cut of the profile's layers, with its stages; 1 where none fits."""
+    answer, stopped = solve_cut(args)
+    if stopped:
+        _say("interrupted: this is the best schedule so far")
+    facts = {"partition": answer.facts}
+    try:
+        schedule = answer.checked()
+    except InfeasibleError as error:
+        if args.json:
+            print_json(infeasible(error) | facts)
+        print(f"pipeloom: no cut fits:\n{error}", file=sys.stderr)
+        return 1
+    _finish(args, schedule, stopped, facts, [answer.text()])
+    return 0
+
+
+def solve_cut(args: argparse.Namespace, label: str = "") -> tuple[Answer, bool]:
+    """The best cut of the profile's layers, placement and schedule; whether Ctrl-C was pressed."""
     announce_unless_quiet(args)
     with interruptible() as interrupt:
-        answer = choose_cut(args, _beginning(args, interrupt), interrupt)
-    if interrupt.pressed:
-        _say("interrupted: this is the best schedule so far")
-    found = {"partition": answer.as_json()}
-    if answer.schedule is None:
-        if args.json:
-            print_json({"status": "infeasible", **found})
-        print(f"pipeloom: no cut fits:\n{answer.text()}", file=sys.stderr)
-        return 1
-    _finish(args, answer.schedule, interrupt.pressed, found, [answer.text()])
-    return 0
+        search = _beginning(args, interrupt, label)
+        answer = choose_cut(args, search, interrupt, _cache(args), lambda line: _say(label + line))
+    return answer, interrupt.pressed
 
 
 def _searching(
@@ -222,12 +231,12 @@ def _searching(
 
 
 def _beginning(
-    args: argparse.Namespace, interrupt: Interrupt
+    args: argparse.Namespace, interrupt: Interrupt, label: str
 ) -> Callable[[Problem, str, float, Rows | None], Schedule]:
-    """The same for a problem that is begun with a known order; nothing is kept in a cache."""
+    """The same for a problem that is begun with a known order; it is not kept in a cache by itself."""
 
     def search(problem: Problem, name: str, share: float, start: Rows | None) -> Schedule:
-        schedule, stopped = _search(_limited(args, share), problem, f"{name}: ", start)
+        schedule, stopped = _search(_limited(args, share), problem, f"{label}{name}: ", start)
         interrupt.pressed |= stopped
         return schedule
 

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import InfeasibleError, InputError
 
 if TYPE_CHECKING:
     from pipeloom.ir.schedule import Schedule
@@ -25,6 +25,16 @@ def check_output(args: argparse.Namespace) -> None:
 
 def print_json(answer: dict[str, Any]) -> None:
     print(json.dumps(answer, allow_nan=False))
+
+
+def infeasible(error: InfeasibleError) -> dict[str, Any]:
+    """What ``--json`` has where nothing is feasible."""
+    return {
+        "status": "infeasible",
+        "message": str(error),
+        error.smallest_key: error.smallest,
+        "rank": error.rank,
+    }
 
 
 def finish(

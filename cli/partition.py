@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import InfeasibleError, InputError
 
 from .arguments import at_least_one
 from .placements import AUTO, owners_in
-from .problems import document, named, tell_doubtful_keys, with_levers
+from .problems import check_microbatches, document, named, tell_doubtful_keys, with_levers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,9 +23,12 @@ if TYPE_CHECKING:
     from pipeloom.ir.problem import Placement
     from pipeloom.ir.profile import StageProfile
     from pipeloom.ir.schedule import Schedule
+    from pipeloom.solver.cache import ScheduleCache
     from pipeloom.solver.partition.finals import Search
     from pipeloom.solver.partition.options import Option
+    from pipeloom.solver.partition.question import CutQuestion
     from pipeloom.solver.partition.search import Partitioned
+    from pipeloom.solver.partition.smallest import Smallest
 
 WAYS = ("joint", "balanced", "even")
 
@@ -65,68 +70,105 @@ def by_layers(args: argparse.Namespace) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What was found, and what is said of it."""
+    """The best schedule with its cut, and ``facts``: ``partition`` of the command's answer.
 
-    found: Partitioned
-    way: str
+    ``smallest``: what memory would have to be, where no cut fits. Where there is neither, the layers
+    cannot be cut for any of the placements.
+    """
 
-    @property
-    def schedule(self) -> Schedule | None:
-        return None if self.found.best is None else self.found.best.schedule
-
-    def as_json(self) -> dict[str, Any]:
-        """``partition`` of the command's answer."""
-        found = self.found
-        best = found.best
-        return {
-            "way": self.way,
-            "placement": None if best is None else best.problem.placement.name,
-            "parts": [] if best is None else _parts(best),
-            "lower_bound": None if best is None else found.bound,
-            "gap": self.gap,
-            "cuts_seen": found.seen,
-            "cuts_searched": [_entry(option) for option in found.searched],
-            "not_possible": found.why_not,
-        }
+    schedule: Schedule | None
+    facts: dict[str, Any]
+    smallest: Smallest | None = None
 
     @property
-    def gap(self) -> float | None:
-        best = self.found.best
-        if best is None:
-            return None
-        return max(0.0, (best.cost - self.found.bound) / best.cost) if best.cost > 0 else 0.0
+    def bound(self) -> float:
+        """No schedule of any cut costs less, with any of the placements; 0 where nothing fits."""
+        return self.facts["lower_bound"] or 0.0
 
     def text(self) -> str:
-        """The stages, and how far any cut could be better."""
-        if self.found.best is None:
-            return "\n".join(f"{name}: {why}" for name, why in self.found.why_not.items())
+        """The stages, the placements where there are several, and how far any cut could be better."""
+        if self.schedule is None:
+            return "\n".join(f"{name}: {why}" for name, why in self.facts["not_possible"].items())
         from pipeloom.report.words import percent
 
-        others = len({option.problem.placement.name for option in self.found.searched}) > 1
-        which = "of all cuts with all these placements" if others else "of all cuts"
-        lines = [
-            _table(self.found.best),
-            f"{which}: at most {percent(self.gap or 0.0)} from the best "
-            f"({self.found.seen} looked at, {len(self.found.searched)} searched)",
-        ]
-        return "\n".join([*lines, *(f"{name}: {why}" for name, why in self.found.why_not.items())])
+        from .auto_placement import entries
+
+        tried, searched = self.facts["placements"], len(self.facts["cuts_searched"])
+        which = "of all cuts with all these placements" if len(tried) > 1 else "of all cuts"
+        return "\n".join(
+            [
+                _table(self.schedule),
+                *(["", entries(tried)] if len(tried) > 1 else []),
+                f"{which}: at most {percent(self.facts['gap'])} from the best "
+                f"({self.facts['cuts_seen']} looked at, {searched} searched)",
+            ]
+        )
+
+    def checked(self) -> Schedule:
+        """The schedule. Raises InfeasibleError where no cut fits."""
+        if self.schedule is not None:
+            return self.schedule
+        if self.smallest is None:
+            raise InputError(*self.text().splitlines())
+        least = self.smallest
+        raise InfeasibleError(
+            self.text(), smallest=least.limit, rank=least.rank, device=least.device
+        )
 
 
 def choose(
     args: argparse.Namespace,
     search: Search,
     should_stop: Callable[[], bool],
+    cache: ScheduleCache | None,
+    tell: Callable[[str], None],
 ) -> Answer:
     """The best cut, placement and schedule of the layers that ``args`` name.
 
+    Where ``cache`` has an answer it is taken, as ``tell`` is told, else kept there, unless it was stopped.
     Raises InputError where the profile is wrong, or where the one placement asked for has no cut.
     """
+    from pipeloom.solver.allowance import Allowance
+    from pipeloom.solver.partition.search import best_partition
+
+    begin, question = monotonic(), _question(args)
+    known = None if cache is None else cache.find_more(question)
+    if cache is not None and known is not None:
+        tell(f"taken from the cache: {cache.path(question)}")
+        return Answer(*known)
+    seconds = args.time_limit if args.work_limit is None else math.inf
+    found = best_partition(
+        question.profile,
+        args.microbatches,
+        question.placements,
+        search,
+        way=question.way,
+        rules=question.rules,
+        memory_limit=args.memory_limit,
+        objective=question.objective,
+        allowance=Allowance(
+            seconds, math.inf if args.work_limit is None else args.work_limit * 1e6
+        ),
+        seed=args.seed,
+        should_stop=should_stop,
+    )
+    if found.best is None and found.smallest is None and args.placement.name != AUTO:
+        (reason,) = found.why_not.values()
+        raise InputError(f"{named(args.profile)}: layers: {args.placement.name}: {reason}")
+    schedule = _timed(found, monotonic() - begin)
+    answer = Answer(schedule, _facts(found, question.way.value), found.smallest)
+    if cache is not None and schedule is not None and not should_stop():
+        cache.keep(question, schedule, answer.facts)
+    return answer
+
+
+def _question(args: argparse.Namespace) -> CutQuestion:
+    """What ``args`` ask. Raises InputError where they, or the profile, are wrong."""
     from pipeloom.ir.layered_format import parse_layers
     from pipeloom.ir.problem import Objective
-    from pipeloom.solver.allowance import Allowance
     from pipeloom.solver.partition.cuts import Rules
     from pipeloom.solver.partition.desk import Way
-    from pipeloom.solver.partition.search import best_partition
+    from pipeloom.solver.partition.question import CutQuestion
 
     if args.passing != "activations":
         raise InputError(
@@ -139,41 +181,58 @@ def choose(
     where = named(args.profile)
     profile = _with_levers(args, parse_layers(document(args), where))
     tell_doubtful_keys(document(args), where)
-    way = args.partition or WAYS[0]
-    if args.work_limit is None:
-        allowance = Allowance(seconds=args.time_limit)
-    else:
-        allowance = Allowance(ops=args.work_limit * 1e6)
-    found = best_partition(
+    placements = tuple(_placements(args, profile))
+    check_microbatches(args, max(len(placement.owners) for placement in placements))
+    return CutQuestion(
         profile,
         args.microbatches,
-        _placements(args, profile),
-        search,
-        way=Way(way),
-        rules=Rules(least, most),
-        memory_limit=args.memory_limit,
-        objective=Objective(args.objective),
-        allowance=allowance,
-        seed=args.seed,
-        should_stop=should_stop,
+        placements,
+        profile.cluster.limit_from(args.memory_limit),
+        Objective(args.objective),
+        Way(args.partition or WAYS[0]),
+        Rules(least, most),
+        args.solver,
+        args.seed,
+        args.time_limit,
+        args.work_limit,
     )
-    if found.best is None and found.no_cut and args.placement.name != AUTO:
-        (reason,) = found.why_not.values()
-        raise InputError(f"{where}: layers: {args.placement.name}: {reason}")
-    return Answer(found, way)
+
+
+def _timed(found: Partitioned, seconds: float) -> Schedule | None:
+    """The best schedule, solved in all the time that it took, looking at cuts included."""
+    best = None if found.best is None else found.best.schedule
+    if best is None or best.report is None:
+        return best
+    return replace(best, report=replace(best.report, solve_seconds=seconds))
+
+
+def _facts(found: Partitioned, way: str) -> dict[str, Any]:
+    from .auto_placement import entry
+
+    best = found.best
+    gap = None if best is None else 0.0
+    if best is not None and best.cost > 0:
+        gap = max(0.0, (best.cost - found.bound) / best.cost)
+    return {
+        "way": way,
+        "placement": None if best is None else best.problem.placement.name,
+        "parts": [] if best is None else _parts(best),
+        "lower_bound": None if best is None else found.bound,
+        "gap": gap,
+        "cuts_seen": found.seen,
+        "cuts_searched": [_entry(option) for option in found.searched],
+        "placements": [entry(tried) for tried in found.tried],
+        "not_possible": found.why_not,
+    }
 
 
 def _with_levers(args: argparse.Namespace, profile: LayeredProfile) -> LayeredProfile:
-    from dataclasses import replace
-
     cluster = with_levers(args, replace(profile.cluster, stages=profile.layers), "layers")
     return replace(profile, layers=cluster.stages, cluster=replace(cluster, stages=()))
 
 
 def _placements(args: argparse.Namespace, profile: LayeredProfile) -> Sequence[Placement]:
     """The one that is asked for, or all of those that ``--placement auto`` tries."""
-    from dataclasses import replace
-
     from pipeloom.ir.problem import Passing, Placement
     from pipeloom.ir.profile import StageProfile
     from pipeloom.solver.placements import placements
@@ -212,7 +271,7 @@ def _entry(option: Option) -> dict[str, Any]:
     }
 
 
-def _table(option: Option) -> str:
+def _table(schedule: Schedule) -> str:
     from pipeloom.ir.amounts import amount
     from pipeloom.report.words import duration
 
@@ -228,7 +287,7 @@ def _table(option: Option) -> str:
             _names(stage),
         ]
         for number, (rank, stage) in enumerate(
-            zip(option.problem.placement.owners, option.problem.profile.stages, strict=True)
+            zip(schedule.problem.placement.owners, schedule.problem.profile.stages, strict=True)
         )
     ]
     return table(["stage", "rank", "a microbatch", "M_B", "weights", "layers"], rows)

@@ -67,13 +67,17 @@ def with_levers(args: argparse.Namespace, profile: Profile, key: str = "stages")
 def checked(args: argparse.Namespace, profile: Profile) -> Profile:
     """``profile``, checked against the number of microbatches that ``args`` name."""
     announce_unless_quiet(args)
-    most = MOST_PAIRS // profile.num_stages
+    check_microbatches(args, profile.num_stages)
+    return profile
+
+
+def check_microbatches(args: argparse.Namespace, stages: int) -> None:
+    """Raises InputError where so many stages have room for fewer microbatches than ``args`` name."""
+    most = MOST_PAIRS // stages
     if args.microbatches > most:
         raise InputError(
-            f"-m/--microbatches: expected at most {most} for {profile.num_stages} stages, "
-            f"got {args.microbatches}"
+            f"-m/--microbatches: expected at most {most} for {stages} stages, got {args.microbatches}"
         )
-    return profile
 
 
 def read_profile(path: str) -> Profile:

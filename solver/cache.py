@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pipeloom import __version__
 from pipeloom.ir.errors import InputError
@@ -31,6 +31,19 @@ SAME = 1 - 1e-6
 """Bounds that differ by less are equal."""
 
 
+class Asked(Protocol):
+    """A question that an answer is kept of."""
+
+    @property
+    def key(self) -> str:
+        """A hash: questions of the same key have the same answer."""
+        ...
+
+    def answered_by(self, schedule: Schedule) -> Problem | None:
+        """The problem that ``schedule`` solves; None where that is not what was asked."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """What was asked of ``optimize``."""
@@ -43,7 +56,6 @@ class Question:
 
     @property
     def key(self) -> str:
-        """A hash: questions of the same key have the same answer."""
         placement = self.problem.placement
         words = {
             "profile": dump_profile(self.problem.profile),
@@ -57,7 +69,11 @@ class Question:
             "work_limit": self.work_limit,
             "pipeloom": __version__,
         }
-        return _digest(words)
+        return digest(words)
+
+    def answered_by(self, schedule: Schedule) -> Problem | None:
+        same = replace(self, problem=schedule.problem).key == self.key
+        return self.problem if same else None
 
 
 class ScheduleCache:
@@ -73,11 +89,16 @@ class ScheduleCache:
                 f"cache: expected a folder or a place for one, got {folder!r} ({error.strerror})"
             ) from None
 
-    def path(self, question: Question) -> Path:
+    def path(self, question: Asked) -> Path:
         return self._folder / f"{question.key}.json"
 
-    def find(self, question: Question) -> Schedule | None:
+    def find(self, question: Asked) -> Schedule | None:
         """The answer, if it is there and holds."""
+        found = self.find_more(question)
+        return None if found is None else found[0]
+
+    def find_more(self, question: Asked) -> tuple[Schedule, dict[str, Any]] | None:
+        """The same with what else was kept of it."""
         path = self.path(question)
         if not path.exists():
             return None
@@ -88,34 +109,39 @@ class ScheduleCache:
             self._note(f"cache: {path} is ignored: {reason}")
             return None
 
-    def keep(self, question: Question, schedule: Schedule) -> None:
-        """Writes an answer; where it cannot be written a note says so."""
-        document = dump_schedule(schedule)
-        entry = {"format": FORMAT, "version": 1, "digest": _digest(document), "schedule": document}
+    def keep(self, question: Asked, schedule: Schedule, more: dict[str, Any] | None = None) -> None:
+        """Writes an answer, and what ``more`` is to be known of it; where it cannot be written a note says so."""
+        content = {"schedule": dump_schedule(schedule), **({} if more is None else {"more": more})}
+        entry = {"format": FORMAT, "version": 1, "digest": digest(content), **content}
         try:
             write_json(entry, str(self.path(question)))
         except InputError as error:
             self._note(f"cache: {error}")
 
 
-def _checked(entry: dict[str, Any], question: Question) -> Schedule:
-    """The schedule of ``entry``. Raises InputError with the first thing that is wrong with it."""
-    document = entry.get("schedule")
-    if entry.get("format") != FORMAT or entry.get("version") != 1 or not isinstance(document, dict):
+def _checked(entry: dict[str, Any], question: Asked) -> tuple[Schedule, dict[str, Any]]:
+    """The schedule of ``entry`` and more. Raises InputError with the first thing that is wrong with it."""
+    content: dict[str, Any] = {key: entry[key] for key in ("schedule", "more") if key in entry}
+    if entry.get("format") != FORMAT or entry.get("version") != 1 or "schedule" not in content:
         raise InputError(f"expected a version 1 of {FORMAT}")
-    if entry.get("digest") != _digest(document):
+    if not all(isinstance(value, dict) for value in content.values()):
+        raise InputError("expected objects in it")
+    if entry.get("digest") != digest(content):
         raise InputError("its digest does not fit: it was damaged or changed")
+    document = content["schedule"]
     violations = verify_schedule(document)
     if violations:
         raise InputError(f"its schedule is not valid: {violations[0]}")
     schedule = parse_schedule(document, "schedule")
-    if replace(question, problem=schedule.problem).key != question.key:
+    problem = question.answered_by(schedule)
+    if problem is None:
         raise InputError("it answers another question")
     known = schedule.report.lower_bound if schedule.report else None
-    if known is None or known < lower_bound(question.problem).value * SAME:
+    if known is None or known < lower_bound(problem).value * SAME:
         raise InputError("its lower bound is weaker than the one at hand")
-    return replace(schedule, problem=question.problem)
+    return replace(schedule, problem=problem), content.get("more", {})
 
 
-def _digest(words: dict[str, Any]) -> str:
+def digest(words: dict[str, Any]) -> str:
+    """A hash of what can be written as JSON."""
     return sha256(json.dumps(words, sort_keys=True, allow_nan=False).encode()).hexdigest()

@@ -11,14 +11,17 @@ from enum import Enum
 
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.problem import Problem
+from pipeloom.ir.schedule import Schedule
 
 from ..allowance import Allowance
 from ..bounds import lower_bound as bound_of
+from ..chain import ROUNDING
 from ..placements import room
 from .cuts import Cut
 from .every import EveryCut
 from .options import CLOSED, Option
 from .sketch import effort, sketched
+from .smallest import Smallest, of_cut, smallest
 
 MOST_LEFT = 400
 """Cuts that are bounded one by one in the end."""
@@ -43,14 +46,15 @@ class Desk:
     options: dict[Cut, Option] = field(default_factory=dict)
     _refused: set[Cut] = field(default_factory=set)
     bound: float = 0.0
+    lacking: Smallest | None = None
     _balanced: Cut | None = None
     _queue: list[tuple[tuple[float, ...], Cut]] = field(default_factory=list)
     _queued: set[Cut] = field(default_factory=set)
     _near: Iterator[Cut] = field(default_factory=lambda: iter(()))
     _near_to: Option | None = None
 
-    def open(self, way: Way) -> str | None:
-        """Takes the first cuts; the reason where there is none, or none that fits."""
+    def open(self, way: Way) -> bool:
+        """Takes the first cuts; False, and :attr:`lacking` says why, where none fits and no other is to be tried."""
         cutter = self.every.cutter
         even, balanced = cutter.even(), cutter.balanced(self.every.fitting())
         self.bound, self._balanced = self.every.bound(), balanced
@@ -60,17 +64,25 @@ class Desk:
         for cut in first:
             if cut is not None:
                 self.look(cut, math.inf)
-        if self.options or (way is Way.JOINT and math.isfinite(self.bound)):
-            return None
-        return "no cut fits in memory" if math.isinf(self.bound) else self._lacking(first[0])
+        if self.options:
+            return True
+        self.lacking = self._lacking(first[0] if way is not Way.JOINT else None)
+        if way is Way.JOINT:
+            self.look(self.lacking.cut, math.inf)
+        return bool(self.options) or (way is Way.JOINT and not self.ruled_out)
 
-    def _lacking(self, cut: Cut | None) -> str:
-        try:
-            if cut is not None:
-                bound_of(self._problem(cut))
-        except InfeasibleError as error:
-            return str(error)
-        return "no cut fits in memory"
+    @property
+    def ruled_out(self) -> bool:
+        """Whether it is proven that no cut fits in memory."""
+        if math.isinf(self.bound):
+            return True
+        lacking, most = self.lacking, max(self.every.limit) * (1 + ROUNDING)
+        return lacking is not None and lacking.proven and (lacking.device or lacking.limit > most)
+
+    def _lacking(self, cut: Cut | None) -> Smallest:
+        """What ``cut``, or where there is none the cut that needs least, lacks."""
+        cutter, placement = self.every.cutter, self.every.placement
+        return smallest(cutter, placement) if cut is None else of_cut(cutter, placement, cut)
 
     @property
     def balanced(self) -> Option | None:
@@ -80,6 +92,12 @@ class Desk:
     @property
     def best(self) -> Option | None:
         return min(self.options.values(), key=lambda option: option.sketch, default=None)
+
+    @property
+    def found(self) -> Schedule | None:
+        """The best schedule of all these cuts."""
+        best = min(self.options.values(), key=lambda option: option.cost, default=None)
+        return None if best is None else best.schedule
 
     def look(self, cut: Cut, cost: float) -> float:
         """Bounds a cut and, where it may cost less than ``cost``, sketches a schedule; the work done."""

@@ -18,27 +18,34 @@ from pipeloom.ir.layered import LayeredProfile
 from pipeloom.ir.problem import Objective, Placement
 
 from ..allowance import Allowance
+from ..placements import Tried
 from .cuts import Cutter, Rules
 from .desk import Desk, Way
 from .every import EveryCut
 from .finals import CERTIFYING, LOOKING, Finals, Search
 from .options import CLOSED, Option
+from .smallest import Smallest
 
 
 @dataclass(frozen=True, slots=True)
 class Partitioned:
-    """``best``: None where nothing fits, as ``why_not`` says of each placement that has no cut.
+    """``best``: None where nothing fits; ``tried``: one a placement, the best first, and why nothing of it fits.
 
     No schedule of any cut with any of the placements costs less than ``bound``. ``searched``: the best
-    first; ``seen``: how many cuts were looked at. ``no_cut``: the layers cannot be cut for any of the placements.
+    first; ``seen``: how many cuts were looked at. ``smallest``: what memory would have to be, where no cut
+    fits; None too where the layers cannot be cut for any of the placements.
     """
 
     best: Option | None
     searched: tuple[Option, ...]
     bound: float
     seen: int
-    why_not: dict[str, str]
-    no_cut: bool = False
+    tried: tuple[Tried, ...]
+    smallest: Smallest | None = None
+
+    @property
+    def why_not(self) -> dict[str, str]:
+        return {each.name: each.why_not for each in self.tried if each.why_not is not None}
 
 
 def best_partition(
@@ -62,32 +69,41 @@ def best_partition(
     """
     allowance = allowance or Allowance()
     limit = profile.cluster.limit_from(memory_limit)
-    desks, why_not, cannot = [], {}, True
+    desks, closed, tried = list[Desk](), list[Desk](), list[Tried]()
     for placement in placements:
         cutter = Cutter(profile, len(placement.owners), rules or Rules())
-        every = EveryCut(cutter, placement, microbatches, limit, objective)
-        desk = Desk(every, seed)
-        if (reason := _no_cut(cutter)) is None:
-            cannot, reason = False, desk.open(way)
-        if reason is None:
-            desks.append(desk)
+        desk = Desk(EveryCut(cutter, placement, microbatches, limit, objective), seed)
+        if (reason := _no_cut(cutter)) is not None:
+            tried.append(Tried(placement.name, None, why_not=reason))
         else:
-            why_not[placement.name] = reason
+            (desks if desk.open(way) else closed).append(desk)
     if way is Way.JOINT:
         look(desks, allowance.again(LOOKING), should_stop)
+    seen = sum(desk.seen for desk in (*desks, *closed))
+    nothing = [*closed, *(desk for desk in desks if not desk.options)]
+    desks = [desk for desk in desks if desk.options]
     searched: list[Option] = []
-    if any(desk.options for desk in desks):
+    if desks:
         finals = Finals(desks, search, allowance, should_stop)
         searched = finals.joint() if way is Way.JOINT else finals.each()
-    for desk in desks:
-        if not desk.options:
-            why_not[desk.every.placement.name] = "no cut was found that fits in memory"
     best = min(searched, key=lambda option: option.cost, default=None)
     cost = math.inf if best is None else best.cost
-    bounds = [desk.certified(cost, allowance.again(CERTIFYING / len(desks))) for desk in desks]
-    seen = sum(desk.seen for desk in desks)
-    bound = min(bounds, default=math.inf)
-    return Partitioned(best, tuple(searched), bound, seen, why_not, no_cut=not desks and cannot)
+    for desk in desks:
+        bound = desk.certified(cost, allowance.again(CERTIFYING / len(desks)))
+        tried.append(Tried(desk.every.placement.name, max(bound, desk.bound), desk.found))
+    for desk in nothing:
+        known = None if desk.ruled_out else desk.bound
+        tried.append(Tried(desk.every.placement.name, known, why_not=str(desk.lacking)))
+    lacking = [desk.lacking for desk in nothing if desk.lacking is not None]
+    bound = min((each.bound for each in tried if each.bound is not None), default=math.inf)
+    return Partitioned(
+        best,
+        tuple(searched),
+        bound,
+        seen,
+        tuple(sorted(tried, key=lambda each: (each.cost, each.bound or math.inf))),
+        smallest=min(lacking, key=lambda each: (each.device, each.limit), default=None),
+    )
 
 
 def look(desks: Sequence[Desk], looking: Allowance, should_stop: Callable[[], bool]) -> None:

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from itertools import combinations, pairwise
 
+import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -16,11 +17,13 @@ from pipeloom.ir.problem import Objective, Placement, Problem
 from pipeloom.ir.schedule import Schedule
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.construct import Rows
+from pipeloom.solver.feasibility import needs
 from pipeloom.solver.partition.cuts import Cut, Cutter, Rules
 from pipeloom.solver.partition.desk import Way
 from pipeloom.solver.partition.every import EveryCut
 from pipeloom.solver.partition.search import best_partition
 from pipeloom.solver.partition.sketch import sketched
+from pipeloom.solver.partition.smallest import of_cut, smallest
 from pipeloom.solver.placements import cost_of, room
 from pipeloom.solver.solve import optimize
 from tests.layered_profiles import layered, placement
@@ -104,6 +107,34 @@ def test_the_bound_on_all_cuts_is_no_more_than_that_of_each(
     listed = every.below(middle, 10_000)
     assert listed is not None
     assert {cut for cut, cost in costs.items() if cost < middle} <= set(listed)
+
+
+@settings(max_examples=60, deadline=None)
+@given(layered(3, 7), RULES, st.sampled_from(PLACEMENTS))
+def test_the_smallest_limit_is_that_of_the_cut_that_needs_least(
+    profile: LayeredProfile, rules: Rules, name: str
+) -> None:
+    where = placement(name, profile.ranks)
+    cutter = Cutter(profile, len(where.owners), rules)
+    cuts = every_cut(profile, cutter.stages, rules)
+    assume(cuts)
+    found = smallest(cutter, where)
+    each = [of_cut(cutter, where, cut) for cut in cuts]
+    least = min(each, key=lambda other: (other.device, other.limit))
+    assert (found.device, found.limit) >= (least.device, least.limit * (1 - 1e-12))
+    if found.proven:
+        assert found.limit == pytest.approx(least.limit)
+    if name == "linear":
+        assert found.proven
+        assert found.device == least.device
+    assert found.cut in cuts
+    if found.device:  # enough for the cut, and a bit less is not
+        return
+    stages = profile.cut(found.cut)
+    for limit, feasible in ((found.limit, True), (found.limit * 0.999, False)):
+        given_limit = room(stages, where, (limit,) * profile.ranks)
+        problem = Problem(stages, 1, where, given_limit)
+        assert (needs(problem) <= np.array(given_limit) * (1 + 1e-9)).all() == feasible
 
 
 def searched(problem: Problem, name: str, share: float, start: Rows | None) -> Schedule:

@@ -16,7 +16,7 @@ from pipeloom.ir.files import dump_schedule
 from pipeloom.ir.problem import Objective, Placement, Problem
 from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.ir.schedule import Schedule
-from pipeloom.solver.cache import Question, ScheduleCache, _digest
+from pipeloom.solver.cache import Question, ScheduleCache, digest
 from pipeloom.solver.solve import optimize
 
 PROFILE = Profile((StageProfile(1.0, 1.1, 0.9, 1.0, 0.5), StageProfile(1.0, 1.0, 1.0)), 2, 0.1)
@@ -35,13 +35,13 @@ class Folder:
         self.notes: list[str] = []
         self.cache = ScheduleCache(str(path), self.notes.append)
 
-    def change(self, change: Callable[[dict[str, Any]], object], *, digest: bool = True) -> None:
+    def change(self, change: Callable[[dict[str, Any]], object], *, fitting: bool = True) -> None:
         """Edits the schedule of the entry; with the digest that fits it then."""
         path = self.cache.path(QUESTION)
         entry = json.loads(path.read_text())
         change(entry["schedule"])
-        if digest:
-            entry["digest"] = _digest(entry["schedule"])
+        if fitting:
+            entry["digest"] = digest({"schedule": entry["schedule"]})
         path.write_text(json.dumps(entry))
 
 
@@ -113,7 +113,7 @@ def test_half_an_entry_is_ignored(folder: Folder) -> None:
 
 
 def test_a_changed_entry_does_not_fit_its_digest(folder: Folder) -> None:
-    folder.change(lambda document: document["report"].update(solver="milp"), digest=False)
+    folder.change(lambda document: document["report"].update(solver="milp"), fitting=False)
     assert folder.cache.find(QUESTION) is None
     assert "digest" in folder.notes[0]
 

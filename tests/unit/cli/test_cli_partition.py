@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
@@ -15,6 +16,7 @@ from pipeloom.ir.verify import verify_schedule
 from tests.unit.cli.support import Command, layers_document, profile_document
 
 Write = Callable[..., Path]
+LAYER = {"t_f": 1.0, "t_b": 1.0, "t_w": 1.0, "m_b": 1.0, "m_w": 0.5}
 SHORT = ("--work-limit", 0.3, "--solver", "heuristic", "-q")
 
 
@@ -141,12 +143,68 @@ def test_other_commands_say_that_layers_are_to_be_cut(pipeloom: Command, layers:
     assert "stages: missing; expected a list (it has layers, which optimize alone cuts)" in done.err
 
 
-def test_nothing_fits(pipeloom: Command, layers: Write) -> None:
-    done = pipeloom("optimize", layers(memory_limit=0.1), "-m", 4, *SHORT)
-    assert done.code == 1
-    assert "no cut fits:\nlinear: no cut fits in memory" in done.err
-    done = pipeloom("optimize", layers(memory_limit=0.1), "-m", 4, *SHORT, "--json")
-    assert done.json["partition"]["not_possible"] == {"linear": "no cut fits in memory"}
+def test_the_smallest_limit_is_named_and_is_enough(pipeloom: Command, layers: Write) -> None:
+    words = ["optimize", layers(memory_limit=0.1), "-m", 4, *SHORT]
+    done = pipeloom(*words)
+    assert (done.code, done.out) == (1, "")
+    least = "no cut fits in the memory limit; the smallest feasible one is 4.25, for rank 0"
+    assert done.err == f"pipeloom: no cut fits:\nlinear: {least}\n"
+    answer = pipeloom(*words, "--json").json
+    assert answer["partition"]["not_possible"] == {"linear": least}
+    assert (answer["smallest_memory_limit"], answer["rank"]) == (4.25, 0)
+    assert pipeloom(*words, "--memory-limit", 4.25).code == 0
+    assert pipeloom(*words, "--memory-limit", 4.24).code == 1
+
+
+def test_a_device_that_is_too_small_for_every_cut_is_named(
+    pipeloom: Command, layers: Write
+) -> None:
+    # the embedding with three blocks: 50 of weights and 3.25; the other three with the head: 50 and 5
+    done = pipeloom("optimize", layers(device_memory=50.0), "-m", 4, *SHORT)
+    assert "no cut fits in device_memory; the smallest feasible one is 55, for rank 1" in done.err
+    assert pipeloom("optimize", layers(device_memory=55.0), "-m", 4, *SHORT).code == 0
+
+
+def test_auto_shows_the_placements(pipeloom: Command, layers: Write, tmp_path: Path) -> None:
+    target = tmp_path / "s.json"
+    words = ["optimize", layers(), "-m", 4, "--placement", "auto", *SHORT, "-o", target]
+    out = pipeloom(*words, "--work-limit", 1).out
+    header = next(line for line in out.splitlines() if line.startswith("placement "))
+    assert header.split() == ["placement", "found", "bound"]
+    for name in ("linear", "v", "interleaved:2"):
+        assert re.search(rf"^{name} ", out, flags=re.MULTILINE)
+    assert "of all cuts with all these placements: at most" in out
+
+
+def test_the_seconds_are_those_of_the_cuts_too(
+    pipeloom: Command, layers: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ticks = iter(range(0, 1000, 100))
+    monkeypatch.setattr("pipeloom.cli.partition.monotonic", lambda: next(ticks))
+    assert pipeloom("optimize", layers(), "-m", 2, *SHORT, "--json").json["solve_seconds"] == 100
+
+
+def test_microbatches_have_an_upper_limit(pipeloom: Command, layers: Write) -> None:
+    path = layers(ranks=300, layers=[LAYER | {"name": "{}", "repeat": 500}])
+    done = pipeloom("optimize", path, "-m", 90_000, *SHORT)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "-m/--microbatches: expected at most 66666 for 300 stages, got 90000" in done.err
+
+
+def test_an_answer_is_kept_in_a_cache(pipeloom: Command, layers: Write, tmp_path: Path) -> None:
+    words = ["optimize", layers(), "-m", 4, *SHORT, "--placement", "auto"]
+    words += ["--cache", tmp_path / "cache", "-o", tmp_path / "s.json"]
+    first, second = pipeloom(*words), pipeloom(*words)
+    assert first.err == ""
+    assert "taken from the cache" in second.err
+    assert second.out == first.out
+    for other in (["--seed", 1], ["--max-layers", 7], ["--partition", "even"]):
+        assert "taken from the cache" not in pipeloom(*words, *other).err
+    for entry in (tmp_path / "cache").glob("*.json"):
+        entry.write_text(entry.read_text().replace('"cuts_seen": ', '"cuts_seen": 1'))
+    damaged = pipeloom(*words)
+    assert "is ignored: its digest does not fit" in damaged.err
+    assert damaged.out.splitlines()[1:4] == first.out.splitlines()[1:4]
 
 
 def test_misspelt_keys_of_layers_are_named(pipeloom: Command, layers: Write) -> None:
