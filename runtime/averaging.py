@@ -8,6 +8,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.program import Program
+
+from .roles import averaged
+
 
 class Averaging:
     """The replicas' gradients, one message a stage, begun by ``average`` and waited for before ``step``.
@@ -63,6 +68,29 @@ class Averaging:
             value = tensor.detach().contiguous()
             dist.broadcast(value, group=self._group, group_src=0)
             tensor.copy_(value)
+
+
+def make_averaging(
+    program: Program,
+    rank: int,
+    modules: Mapping[int, nn.Module],
+    group: dist.ProcessGroup | None,
+    dtype: torch.dtype | None,
+) -> Averaging | None:
+    """What ``rank`` averages of ``modules`` over the replicas in ``group``; None: there are none.
+
+    Raises InputError where a program that averages has no replicas, or replicas none that does.
+    """
+    stages = averaged(program, rank)
+    if group is None and stages:
+        raise InputError("data_group: expected a process group: the program averages, got None")
+    if group is None:
+        return None
+    if not any(averaged(program, r) for r in range(len(program.instructions))):
+        raise InputError(
+            "program: expected one compiled with data_parallel, as data_group is given"
+        )
+    return Averaging({s: modules[s] for s in stages}, group, dtype)
 
 
 def _gradient(parameter: nn.Parameter) -> Tensor:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from itertools import dropwhile
 
-import torch.distributed as dist
-
 from pipeloom.ir import program as ir
 from pipeloom.ir.errors import InputError, InvalidScheduleError
 from pipeloom.ir.files import dump_program
@@ -14,7 +12,6 @@ from pipeloom.ir.staleness import refuse_where_stale
 from pipeloom.ir.verify_program import verify_program
 
 from .optimizers import MakeOptimizer
-from .roles import averaged
 
 
 def check_program(program: Program, verify: bool, **options: object) -> None:
@@ -42,16 +39,3 @@ def check_judged(program: Program, most: float | None, optimizer: MakeOptimizer 
                 f"{name}: expected a program that steps once all else is done, got '{early[0]}' "
                 f"after a step on rank {rank}"
             )
-
-
-def check_replicas(program: Program, rank: int, group: dist.ProcessGroup | None) -> None:
-    """Raises InputError where a program that averages has no replicas, or replicas none that does."""
-    stages = averaged(program, rank)
-    if group is None and stages:
-        raise InputError("data_group: expected a process group: the program averages, got None")
-    if group is not None and not any(
-        averaged(program, r) for r in range(len(program.instructions))
-    ):
-        raise InputError(
-            "program: expected one compiled with data_parallel, as data_group is given"
-        )

@@ -2,14 +2,55 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch.distributed as dist
 
 from pipeloom.ir import program as ir
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.program import Program
 from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.travel import holders
 
-from .transport import whereabouts
+from .tied import Group, ranks_of, stages_of
+from .transport import Routes, whereabouts
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What ``rank`` is to the stages of a program.
+
+    ``users``: the ranks that run each stage; ``holders``: those that have it for good; ``needed``:
+    the stages whose modules this rank needs, ascending, as it runs them, holds them or passes on
+    their weights.
+    """
+
+    rank: int
+    users: Sequence[Sequence[int]]
+    holders: Sequence[Sequence[int]]
+    needed: Sequence[int]
+
+    @classmethod
+    def of(cls, program: Program, rank: int) -> Role:
+        users, homes = users_of(program), holders(program.schedule)
+        passing = passed_on(program.schedule, rank)
+        needed = [
+            s
+            for s, (running, holding) in enumerate(zip(users, homes, strict=True))
+            if rank in running or rank in holding or s in passing
+        ]
+        return cls(rank, users, homes, needed)
+
+    @property
+    def held(self) -> list[int]:
+        """The stages that the rank has for good, ascending."""
+        return [s for s, ranks in enumerate(self.holders) if self.rank in ranks]
+
+    @property
+    def run(self) -> list[int]:
+        """The stages that the rank runs, ascending."""
+        return [s for s, ranks in enumerate(self.users) if self.rank in ranks]
 
 
 def rank_in(program: Program, group: dist.ProcessGroup | None) -> int:
@@ -43,3 +84,27 @@ def passed_on(schedule: Schedule, rank: int) -> set[int]:
 def averaged(program: Program, rank: int) -> list[int]:
     """The stages whose gradients ``rank`` averages over replicas, in the order in which it does."""
     return [i.stage for i in program.instructions[rank] if isinstance(i, ir.Average)]
+
+
+def routes_of(
+    program: Program,
+    held: Sequence[Sequence[int]],
+    tied: Sequence[Group],
+    timeout: float,
+    *,
+    gathers: bool,
+) -> Routes:
+    """The pairs of ranks that send, and the groups that sum what is ``tied`` or replicated.
+
+    ``held``: the ranks that have each stage for good; ``gathers``: all of them sum norms.
+    """
+    channels = {
+        (rank, i.target)
+        for rank, row in enumerate(program.instructions)
+        for i in row
+        if isinstance(i, ir.Send)
+    }
+    groups = {ranks_of(stages_of(group), held) for group in tied} | set(map(tuple, held))
+    if gathers:
+        groups.add(ranks_of(range(len(held)), held))
+    return Routes.of(channels, {group for group in groups if len(group) > 1}, timeout)

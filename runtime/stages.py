@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from threading import RLock
 from typing import Protocol, TypeAlias
@@ -55,21 +55,6 @@ class ResidentStages:
     def __init__(self, modules: Mapping[int, nn.Module]) -> None:
         self._modules = dict(sorted(modules.items()))
 
-    @classmethod
-    def of(
-        cls, stages: Mapping[int, Stage] | Sequence[Stage], owned: Sequence[int], count: int
-    ) -> ResidentStages:
-        """Those of the ``count`` stages that are ``owned``; a callable is called for its module.
-
-        A sequence holds all stages or just the owned ones, in order.
-        Raises InputError where an owned stage is missing or is not a module.
-        """
-        table = _table(stages, owned, count)
-        missing = [s for s in owned if s not in table]
-        if missing:
-            raise InputError(f"stages: this rank runs stages {list(owned)}, {missing} are missing")
-        return cls({s: made(table[s], s) for s in owned})
-
     @property
     def stages(self) -> Sequence[int]:
         return list(self._modules)
@@ -90,17 +75,32 @@ class ResidentStages:
         return nullcontext()
 
 
+def stage_modules(
+    stages: Mapping[int, Stage] | Sequence[Stage], needed: Sequence[int], count: int
+) -> dict[int, nn.Module]:
+    """Those of the ``count`` stages that are ``needed``; a callable is called for its module.
+
+    A sequence holds all stages or just the needed ones, in order.
+    Raises InputError where a needed stage is missing or is not a module.
+    """
+    table = _table(stages, needed, count)
+    missing = [s for s in needed if s not in table]
+    if missing:
+        raise InputError(f"stages: this rank runs stages {list(needed)}, {missing} are missing")
+    return {s: made(table[s], s) for s in needed}
+
+
 def _table(
-    stages: Mapping[int, Stage] | Sequence[Stage], owned: Sequence[int], count: int
+    stages: Mapping[int, Stage] | Sequence[Stage], needed: Sequence[int], count: int
 ) -> Mapping[int, Stage]:
     if isinstance(stages, Mapping):
         return stages
     if len(stages) == count:
         return dict(enumerate(stages))
-    if len(stages) == len(owned):
-        return dict(zip(owned, stages, strict=True))
+    if len(stages) == len(needed):
+        return dict(zip(needed, stages, strict=True))
     raise InputError(
-        f"stages: expected all {count} stages or the {len(owned)} of this rank, got {len(stages)}"
+        f"stages: expected all {count} stages or the {len(needed)} of this rank, got {len(stages)}"
     )
 
 
@@ -119,7 +119,7 @@ def made(stage: Stage, index: int) -> nn.Module:
     return module
 
 
-def device_of(modules: Sequence[nn.Module]) -> torch.device:
+def device_of(modules: Iterable[nn.Module]) -> torch.device:
     """Where the first parameter or buffer lives; the CPU where there is none."""
     tensors: list[Tensor] = [t for m in modules for t in (*m.parameters(), *m.buffers())]
     return tensors[0].device if tensors else torch.device("cpu")

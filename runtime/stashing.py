@@ -19,6 +19,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from pipeloom.ir.program import Program
+from pipeloom.ir.schedule import Updates
+
 from .compute import Cell, StageRunner
 from .memory import Memory
 
@@ -73,6 +76,15 @@ class Stash(nn.Module):
                 for name, parameter in self.module.named_parameters()
             }
         return self._newest
+
+
+def make_stashes(
+    program: Program, modules: Mapping[int, nn.Module], memory: Memory
+) -> dict[int, Stash]:
+    """One of each of ``modules`` where the program steps after each microbatch; otherwise none."""
+    if program.schedule.updates is Updates.ITERATION:
+        return {}
+    return {s: Stash(module, memory) for s, module in modules.items()}
 
 
 class StashingRunner(StageRunner):

@@ -33,6 +33,7 @@ from .collecting import Collector
 from .edges import Spec
 from .flat import WHERE, FlatWeights, Layout, common_dtype
 from .precision import Precision
+from .stages import ResidentStages, StageStore
 
 
 class TravellingStages:
@@ -121,6 +122,28 @@ class TravellingStages:
             return partial(stage.gradients.leave, came)
         weights = stage.weights.flat if came is None else came
         return lambda: weights
+
+
+def make_store(
+    modules: Mapping[int, nn.Module],
+    program: ir.Program,
+    rank: int,
+    device: torch.device,
+    *,
+    param_dtype: torch.dtype | None,
+    reduce_dtype: torch.dtype | None,
+) -> StageStore:
+    """Modules as they are where no weights travel and none are cast."""
+    if not program.schedule.transfers and param_dtype is None:
+        return ResidentStages(modules)
+    return TravellingStages(
+        modules,
+        program.schedule,
+        rank,
+        device,
+        param_dtype=param_dtype,
+        reduce_dtype=reduce_dtype,
+    )
 
 
 class _Stage:

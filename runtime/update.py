@@ -12,7 +12,7 @@ is allowed, or NaN, it waits for the verdict, as the factor depends on all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -145,3 +145,16 @@ class Finishing:
 
     def __reduce__(self) -> tuple[type[Finishing], tuple[None]]:
         return Finishing, (None,)
+
+
+def finish_before_state_dicts(
+    finish: Callable[[], None],
+    modules: Iterable[nn.Module],
+    optimizers: Iterable[torch.optim.Optimizer],
+) -> None:
+    """A ``state_dict`` of any of these calls ``finish`` first."""
+    hook = Finishing(finish)
+    for module in modules:
+        module.register_state_dict_pre_hook(hook)  # type: ignore[no-untyped-call]
+    for optimizer in optimizers:
+        optimizer.register_state_dict_pre_hook(hook)

@@ -9,12 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
-from .transport import Handle, Transport
+from pipeloom.ir.travel import stepping
+
+from .transport import Handle, Routes, Transport, connect
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,3 +148,22 @@ class Relayed:
         message = torch.empty(1, dtype=torch.float64, device=self._device)
         self._transport.recv(message, peer).wait()
         return float(message)
+
+
+def make_sums(
+    transport: Transport,
+    holders: Sequence[Sequence[int]],
+    device: torch.device,
+    group: dist.ProcessGroup | None,
+    seconds: float,
+    *,
+    relays: bool,
+) -> Sums:
+    """Over all ranks that have a stage for good; those that are relayed over connections of their own."""
+    order = stepping(holders)
+    if not relays:
+        return Gathered(transport, order, device)
+    pairs = list(pairwise(order))
+    channels = {*pairs, *((after, before) for before, after in pairs)}
+    own = connect(Routes.of(channels, (), seconds), device, group)
+    return Relayed(own, order, device)

@@ -188,8 +188,8 @@ def run_ahead(program: Program, path: str) -> bool:
         clip_grad_norm=CLIP,
     )
     if rank == program.schedule.problem.ranks - 1:
-        judge = pipeline._update.judge
-        pipeline._update.judge = lambda: (_wait_for(Path(path)), judge())[1]  # type: ignore
+        judge = pipeline._stepping.update.judge
+        pipeline._stepping.update.judge = lambda: (_wait_for(Path(path)), judge())[1]  # type: ignore
     for step in range(2):
         if step == 1 and rank == 0:
             pipeline.store.module(0).register_forward_hook(lambda *_: Path(path).touch())
@@ -199,9 +199,9 @@ def run_ahead(program: Program, path: str) -> bool:
             copies = pickle.loads(pickle.dumps(pipeline.modules)), deepcopy(pipeline.modules)
             for module in (module for modules in copies for module in modules.values()):
                 module.state_dict()  # of a copy, which waits for nothing
-        assert pipeline._update.pending
+        assert pipeline._stepping.update.pending
     pipeline.close()
-    return not pipeline._update.pending
+    return not pipeline._stepping.update.pending
 
 
 def _wait_for(path: Path) -> None:
