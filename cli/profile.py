@@ -42,6 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="measure as well how long a forward takes again, and what is held until then (t_r, m_r)",
     )
+    parser.add_argument(
+        "--local",
+        action="store_true",
+        help="ranks are threads of this process, as under run --local: on one GPU, too",
+    )
     parser.add_argument("--name", default="", help="the profile's name")
     parser.add_argument(
         "--memory-limit", metavar="X", type=limit, help="bytes of activations a rank, to go with it"
@@ -77,6 +82,7 @@ def run(args: argparse.Namespace) -> int:
         name=args.name or args.model,
         timeout=args.timeout,
         recompute=args.recompute,
+        local=args.local,
     )
     if os.environ.get("RANK", "0") != "0":  # under torchrun rank 0 alone speaks
         return 0

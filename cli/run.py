@@ -72,6 +72,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--post-validation",
     )
     parser.add_argument(
+        "--varying-shapes",
+        action="store_true",
+        help="microbatches may have other shapes in each step",
+    )
+    parser.add_argument(
         "--local",
         action="store_true",
         help="ranks are threads of this process, not processes: on one GPU, too",
@@ -106,6 +111,7 @@ def run(args: argparse.Namespace) -> int:
         clip_grad_norm=args.clip_grad_norm,
         loss_scale=args.loss_scale,
         post_validation=not args.no_post_validation,
+        varying_shapes=args.varying_shapes,
         seed=args.seed,
         device=args.device,
         progress=not args.quiet,

@@ -6,14 +6,23 @@ from typing import Any, cast
 
 import torch
 
+CYCLES = 1.5e6  # of a GPU's clock in a millisecond, about
 _EVENT, _STREAM = cast("Any", torch.cuda.Event), cast("Any", torch.cuda.Stream)
 
 
 def make_event(*, timed: bool) -> torch.cuda.Event:
-    event: torch.cuda.Event = _EVENT(enable_timing=timed)
+    """``timed``: it tells when it was reached, also as a part of a CUDA graph, at each replay."""
+    event: torch.cuda.Event = _EVENT(enable_timing=timed, external=timed)
     return event
 
 
-def make_stream(device: torch.device) -> torch.cuda.Stream:
-    stream: torch.cuda.Stream = _STREAM(device)
+def make_stream(device: torch.device, *, first: bool = False) -> torch.cuda.Stream:
+    """``first``: what waits on it starts before what waits on other streams."""
+    stream: torch.cuda.Stream = _STREAM(device, priority=-1 if first else 0)
     return stream
+
+
+def keep_busy(device: torch.device, milliseconds: float) -> None:
+    """Occupies a GPU's current stream for about so long, so that the host gets ahead of it."""
+    if device.type == "cuda":
+        cast("Any", torch.cuda)._sleep(int(milliseconds * CYCLES))

@@ -18,7 +18,7 @@ from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, _engine_run_backward, get_gradient_edge
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.autograd.variable import Variable
 from torch.overrides import TorchFunctionMode
 
@@ -114,9 +114,13 @@ def run_backward(roots: tuple[GradientEdge | Tensor, ...], gradients: tuple[Tens
     """
     if not roots:
         return
-    # a CPU's backward runs in this thread: no context needs to be carried to another one
-    run = _run_here if gradients[0].is_cpu else _engine_run_backward
-    run(roots, gradients, False, False, (), allow_unreachable=True, accumulate_grad=True)
+    if gradients[0].is_cpu:
+        _run_here(roots, gradients, False, False, (), allow_unreachable=True, accumulate_grad=True)
+        return
+    # in this thread too, not in torch's one for each device: virtual ranks would wait for each other
+    # there, and no context needs to be carried to another thread
+    with torch.autograd.set_multithreading_enabled(False):
+        _run_here(roots, gradients, False, False, (), allow_unreachable=True, accumulate_grad=True)
 
 
 def gradient_edge(output: Tensor) -> GradientEdge:

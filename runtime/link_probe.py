@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,10 +10,15 @@ import torch
 
 from pipeloom.ir.profile import Link, Links
 
+from .clock import make_clock
+from .cuda import keep_busy
 from .transport import Routes, Transport
 
 SMALL = 8  # bytes: what such a message takes is the latency
 WARMUP = 3
+AHEAD = (
+    5.0  # milliseconds by which hosts are ahead of a GPU, as in a pipeline: messages wait for none
+)
 # links whose delays differ by less count as the same: medians of short messages are noisy
 ALIKE = 3.0
 
@@ -76,10 +80,9 @@ def _ping_pong(
     ping = torch.zeros(max(1, size), dtype=torch.uint8, device=device)
     pong = torch.zeros_like(ping)
     release = transport.releasing(pong)
-    times = []
-    for _ in range(WARMUP + repeats):
-        _finish(device)
-        begin = time.perf_counter()
+    clock = make_clock(2, device)
+
+    def there_and_back() -> None:
         # posted ahead, as the executor's receives are
         answer = transport.recv(pong, peer)
         if transport.rank == first:
@@ -90,14 +93,15 @@ def _ping_pong(
             transport.send(ping, peer).wait()
         if release is not None:
             release()
-        _finish(device)
-        times.append((time.perf_counter() - begin) * 1e3 / 2)
+
+    timed, times = clock.timed(there_and_back, 0), []
+    for _ in range(WARMUP + repeats):
+        clock.start()
+        keep_busy(device, AHEAD)
+        timed()
+        begin, end = clock.seconds()
+        times.append((end - begin) * 1e3 / 2)
     return times[WARMUP:]
-
-
-def _finish(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def links_of(samples: Sequence[LinkSamples]) -> Links:

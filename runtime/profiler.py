@@ -22,7 +22,9 @@ from .launch import launch
 from .link_probe import LinkSamples, links_of, probe_links, ring_routes
 from .model import ModelSource
 from .stage_probe import Sizes, StageProbe
-from .transport import connect
+from .transport import connect, whereabouts
+from .transport.local import here
+from .virtual import launch_local
 
 MESSAGES = 20  # round trips of each size on each link
 
@@ -104,12 +106,14 @@ def measure_profile(
     name: str = "",
     timeout: float = 300.0,
     recompute: bool = False,
+    local: bool = False,
 ) -> Measurement:
     """The profile of ``source`` cut into ``stages`` on ``ranks``, stage s on rank s mod P.
 
     Starts one process a rank (or joins torchrun's, where it returns the same on every rank), so
     the source must pickle. With ``together`` off, one process measures one stage after the other,
     and no links: what the stages take where nothing else runs. ``recompute``: T_R and M_R as well.
+    ``local``: ranks are threads of this process (:mod:`.virtual`), all of them on one GPU, too.
 
     Raises InputError for impossible settings, LaunchError where a rank fails.
     """
@@ -126,8 +130,12 @@ def measure_profile(
     settings = Settings(
         stages, ranks, repeats, warmup, in_flight, dtype, device, timeout, recompute
     )
-    backend = "nccl" if torch.device(device).type == "cuda" else "gloo"
-    results = launch(_measure_rank, ranks if together else 1, (source, settings), backend=backend)
+    count, arguments = ranks if together else 1, (source, settings)
+    if local:
+        results = launch_local(_measure_rank, count, arguments, device=device)
+    else:
+        backend = "nccl" if torch.device(device).type == "cuda" else "gloo"
+        results = launch(_measure_rank, count, arguments, backend=backend)
     stage_parts, links = next(iter(results.values()))
     return _measurement(stage_parts, links, settings, together, name)
 
@@ -146,7 +154,7 @@ def _measure_rank(
 ) -> tuple[list[_StagePart], list[LinkSamples]]:
     """All ranks' results, on every rank."""
     device = _device(settings)
-    transport = connect(ring_routes(_processes(), settings.timeout), device)
+    transport = connect(ring_routes(whereabouts()[1], settings.timeout), device)
     probe = StageProbe(
         source,
         [s % transport.size for s in range(settings.stages)],
@@ -169,13 +177,13 @@ def _measure_rank(
     return all_parts, [link for found in transport.gather(links) for link in found]
 
 
-def _processes() -> int:
-    return torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-
-
 def _device(settings: Settings) -> torch.device:
     """This rank's device; on a CPU also its share of the cores, as at least one thread."""
     device = torch.device(settings.device)
+    if here() is not None:  # threads share what the process has
+        return (
+            torch.device("cuda", torch.cuda.current_device()) if device.type == "cuda" else device
+        )
     if device.type == "cuda":
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     if "OMP_NUM_THREADS" not in os.environ:

@@ -39,8 +39,8 @@ DTYPES = {
 class RunSettings:
     """How to run: ``steps`` optimizer steps in ``dtype`` (a key of DTYPES; None leaves the model's).
 
-    ``param_dtype``, ``reduce_dtype`` (keys of DTYPES), ``clip_grad_norm`` and ``post_validation`` are
-    :class:`Pipeline`'s; ``loss_scale`` is the first one, which adapts.
+    ``param_dtype``, ``reduce_dtype`` (keys of DTYPES), ``clip_grad_norm``, ``post_validation`` and
+    ``varying_shapes`` are :class:`Pipeline`'s; ``loss_scale`` is the first one, which adapts.
     ``seed`` is set in each process before the model is made; ``progress`` writes a line a step to
     standard error; ``timeout`` bounds the run and ``message_timeout`` a message, in seconds.
     ``pace`` lets each op take at least its planned time, as :class:`Pipeline` explains. ``local``:
@@ -54,6 +54,7 @@ class RunSettings:
     clip_grad_norm: float | None = None
     loss_scale: float | None = None
     post_validation: bool = True
+    varying_shapes: bool = False
     seed: int = 0
     device: str = "cpu"
     progress: bool = False
@@ -216,6 +217,7 @@ def make_pipeline(
         clip_grad_norm=settings.clip_grad_norm,
         loss_scale=_loss_scale(settings) if like is None else like.loss_scale,
         post_validation=settings.post_validation,
+        varying_shapes=settings.varying_shapes,
         device=device,
         timeout=settings.message_timeout,
         memory=settings.memory,

@@ -1,17 +1,21 @@
 """Virtual ranks in this process: a pipeline really executed where one machine, or one GPU, is at hand.
 
-Each rank is a thread. On a GPU it computes on a stream of its own and, where the device and torch
-have green contexts, on its own share of the multiprocessors, so that ranks do not take each
-other's; copies between ranks have streams of their own.
+Each rank is a thread. On a GPU it computes on a stream of its own and, where the driver has green
+contexts (:mod:`.green`), on its own share of the multiprocessors, so that ranks do not take each
+other's; copies between ranks have streams of their own. Its backward passes are issued by its own
+thread too (:func:`~pipeloom.runtime.deferral.run_backward`): torch's own has one thread a device for
+all of them.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,10 +25,12 @@ from pipeloom.ir.errors import PipeloomError
 
 from .cuda import make_stream
 from .errors import LaunchError
+from .green import NoPartitionsError, partitions
 from .transport.local import Hub, LinkTime, being
 
 GRACE = 1.0  # seconds that the others have to end by themselves after a failure
 POLL = 0.05  # seconds between looks for one
+QUEUES = "32"  # of the device: with its default of 8, streams of several ranks wait for each other
 
 
 @dataclass(slots=True)
@@ -45,13 +51,15 @@ def launch_local(
     device: torch.device | str = "cpu",
     link_time: LinkTime | None = None,
     timeout: float | None = None,
+    partition: bool = True,
 ) -> dict[int, Any]:
     """Calls ``function(*args)`` on each of ``ranks`` threads, and returns each one's result.
 
     Within, pipelines talk to each other over the ``local`` transport, without ``torch.distributed``.
     Arguments are shared, not copied. ``link_time(source, target, bytes)`` gives the milliseconds that
     a message takes, one at a time on each ordered pair of ranks; a CPU's links alone can be slowed.
-    ``timeout``, in seconds, bounds the whole.
+    ``timeout``, in seconds, bounds the whole. ``partition``: on a GPU, each rank has multiprocessors
+    of its own; where that cannot be a warning says why.
 
     Raises LaunchError for the first rank that fails, all others' waits end then too; a thread that
     computes on past the timeout cannot be ended, it ends with the process.
@@ -60,12 +68,12 @@ def launch_local(
     if link_time is not None and device.type != "cpu":
         raise ValueError(f"link_time: expected a CPU, got {device}")
     hub, outcomes = Hub(ranks, link_time), [_Outcome() for _ in range(ranks)]
-    shares = [*_shares(ranks, device)]
+    streams = _streams(ranks, device, partition)
 
     def run(rank: int) -> None:
         outcome = outcomes[rank]
         try:
-            with being(hub, rank), _computing(device, shares[rank]):
+            with being(hub, rank), _computing(streams[rank]):
                 outcome.result = function(*args)
         except BaseException as error:
             outcome.error, outcome.moment = error, time.monotonic()
@@ -116,31 +124,30 @@ def _launch_error(rank: int, outcome: _Outcome) -> LaunchError:
     )
 
 
-def _shares(ranks: int, device: torch.device) -> Iterator[int | None]:
-    """How many multiprocessors each rank has to itself; None where they cannot be divided."""
-    if device.type != "cuda" or not _green_contexts():
-        yield from [None] * ranks
-        return
-    count = torch.cuda.get_device_properties(device).multi_processor_count
-    yield from [max(1, count // ranks)] * ranks
-
-
-def _green_contexts() -> bool:
-    return getattr(getattr(torch.cuda, "green_contexts", None), "SUPPORTED", False)
+def _streams(
+    ranks: int, device: torch.device, partition: bool
+) -> Sequence[torch.cuda.Stream | None]:
+    """What each rank computes on; None on a CPU."""
+    if device.type != "cuda":
+        return [None] * ranks
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", QUEUES)  # read when CUDA is first used
+    index = torch.cuda.current_device() if device.index is None else device.index
+    torch.cuda.synchronize(index)  # the arguments are there, whatever stream they were made on
+    if partition:
+        try:
+            return partitions(index, ranks).streams
+        except NoPartitionsError as error:
+            warnings.warn(f"ranks share the GPU's multiprocessors: {error}", stacklevel=3)
+    return [make_stream(torch.device("cuda", index)) for _ in range(ranks)]
 
 
 @contextmanager
-def _computing(device: torch.device, share: int | None) -> Iterator[None]:
-    """Within: this thread computes on a stream, and if it can a share of the device, of its own."""
-    with ExitStack() as stack:
-        if device.type == "cuda":
-            torch.cuda.set_device(device)
-            if share is not None:
-                context: Any = torch.cuda.green_contexts.GreenContext.create(
-                    num_sms=share, device_id=torch.cuda.current_device()
-                )
-                context.set_context()
-                stack.callback(context.pop_context)
-            else:
-                stack.enter_context(torch.cuda.stream(make_stream(device)))
+def _computing(stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """Within: this thread computes on ``stream``; after it all of that is done."""
+    if stream is None:
         yield
+        return
+    torch.cuda.set_device(stream.device)
+    with torch.cuda.stream(stream):
+        yield
+        stream.synchronize()

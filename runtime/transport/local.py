@@ -14,9 +14,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from queue import SimpleQueue
 from typing import Any, TypeAlias
 
@@ -32,15 +33,17 @@ LinkTime: TypeAlias = Callable[[int, int, int], float]
 
 
 class LocalHandle:
-    """A posted message; keeps its tensor."""
+    """A posted message; keeps its tensor. ``ready``: from when on a GPU may read or write it."""
 
-    __slots__ = ("_done", "_error", "_event", "_patience", "_what", "posted", "tensor")
+    __slots__ = ("_done", "_error", "_event", "_patience", "_what", "ready", "tensor")
 
-    def __init__(self, tensor: Tensor, what: str, patience: float) -> None:
+    def __init__(
+        self, tensor: Tensor, what: str, patience: float, ready: torch.cuda.Event | None
+    ) -> None:
         self.tensor, self._what, self._patience = tensor, what, patience
         self._done, self._error = threading.Event(), ""
         self._event: torch.cuda.Event | None = None
-        self.posted = _recorded(tensor)
+        self.ready = ready
 
     def wait(self) -> None:
         if not self._done.wait(self._patience):
@@ -103,7 +106,7 @@ class _Channel:
             return
         event = None
         with torch.no_grad():
-            if sent.posted is None or received.posted is None:
+            if sent.ready is None or received.ready is None:
                 target.view(-1).copy_(source.view(-1))
             else:
                 event = self._copy_on_stream(sent, received)
@@ -113,10 +116,10 @@ class _Channel:
     def _copy_on_stream(self, sent: LocalHandle, received: LocalHandle) -> torch.cuda.Event:
         device = received.tensor.device
         if self.stream is None:
-            self.stream = make_stream(device)
+            self.stream = make_stream(device, first=True)
         for handle in (sent, received):
-            assert handle.posted is not None
-            self.stream.wait_event(handle.posted)
+            assert handle.ready is not None
+            self.stream.wait_event(handle.ready)
         with torch.cuda.stream(self.stream):
             received.tensor.view(-1).copy_(sent.tensor.view(-1), non_blocking=True)
         event = make_event(timed=False)
@@ -194,35 +197,43 @@ class LocalTransport:
         self._hub, self._session = hub, hub.session(rank)
         self._patience = routes.timeout.total_seconds()
         self._everyone = tuple(range(hub.size))
+        self._free: dict[int, torch.cuda.Event] = {}  # after a buffer's last read, by its place
 
     def send(self, tensor: Tensor, peer: int) -> LocalHandle:
         channel = self._channel(self.rank, peer)
-        handle = LocalHandle(tensor, "send", self._patience)
+        handle = LocalHandle(tensor, "send", self._patience, recorded(tensor))
         channel.post(channel.sends, handle)
         return handle
 
     def recv(self, buffer: Tensor, peer: int) -> LocalHandle:
         channel = self._channel(peer, self.rank)
-        handle = LocalHandle(buffer, "recv", self._patience)
+        # its first use comes after whatever the memory held before
+        ready = self._free.pop(buffer.data_ptr(), None) or recorded(buffer)
+        handle = LocalHandle(buffer, "recv", self._patience, ready)
         channel.post(channel.receives, handle)
         return handle
 
     def messages(self) -> PostedMessages:
         return PostedMessages(self)
 
-    def releasing(self, buffer: Tensor) -> None:
-        return None  # a receive's event is recorded when it is posted: after all reads so far
+    def releasing(self, buffer: Tensor) -> Callable[[], None] | None:
+        return partial(self._release, buffer) if buffer.device.type == "cuda" else None
+
+    def _release(self, buffer: Tensor) -> None:
+        event = recorded(buffer)
+        assert event is not None
+        self._free[buffer.data_ptr()] = event
 
     def renew(self) -> None:
-        pass
+        self._free.clear()
 
     def all_reduce(self, tensor: Tensor, ranks: tuple[int, ...]) -> None:
         """Every rank sums in the order of ranks: the same result on each."""
-        _settle(tensor)
-        values: list[Tensor] = self._exchange("sum", ranks, tensor)
-        total = torch.stack([value.detach() for value in values]).sum(0)
-        _settle(tensor)
-        self._exchange("summed", ranks, None)  # nobody changes its tensor before all have read it
+        values = self._exchange("sum", ranks, (tensor, recorded(tensor)))
+        follow(tensor.device, [ready for _, ready in values])
+        total = torch.stack([value.detach() for value, _ in values]).sum(0)
+        # nobody changes its tensor before all have read it
+        follow(tensor.device, self._exchange("summed", ranks, recorded(tensor)))
         with torch.no_grad():
             tensor.copy_(total)
 
@@ -277,7 +288,7 @@ def being(hub: Hub, rank: int) -> Iterator[None]:
         _HERE.place = None
 
 
-def _recorded(tensor: Tensor) -> torch.cuda.Event | None:
+def recorded(tensor: Tensor) -> torch.cuda.Event | None:
     """All that is queued so far on a GPU's current stream."""
     if tensor.device.type != "cuda":
         return None
@@ -286,9 +297,11 @@ def _recorded(tensor: Tensor) -> torch.cuda.Event | None:
     return event
 
 
-def _settle(tensor: Tensor) -> None:
-    if tensor.device.type == "cuda":
-        torch.cuda.current_stream(tensor.device).synchronize()
+def follow(device: torch.device, events: Iterable[torch.cuda.Event | None]) -> None:
+    """Makes the current stream wait for them; the host goes on."""
+    for event in events:
+        if event is not None:
+            torch.cuda.current_stream(device).wait_event(event)
 
 
 def _size(tensor: Tensor) -> str:

@@ -87,7 +87,7 @@ class NcclTransport(GroupTransport):
 
     def recv(self, buffer: Tensor, peer: int) -> Handle:
         channel = self._channels[peer, self.rank]
-        free = self._free.get(buffer.data_ptr())
+        free = self._free.pop(buffer.data_ptr(), None)
         if free is None:  # its first use: after whatever the memory held before
             channel.stream.wait_stream(torch.cuda.current_stream(self.device))
         else:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from examples.gpt import small
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.runtime.errors import LaunchError
 from pipeloom.runtime.pipeline import Pipeline
+from pipeloom.runtime.profiler import measure_profile
 from pipeloom.runtime.train import RunSettings, run_program
 from pipeloom.runtime.transport import Routes, connect
 from pipeloom.runtime.virtual import launch_local
@@ -112,3 +116,28 @@ def test_a_rank_that_never_ends_is_named() -> None:
 def _one_sleeps() -> None:
     if connect(Routes.of((), (), 30.0), torch.device("cpu")).rank == 1:
         time.sleep(10)
+
+
+@dataclass(frozen=True)
+class Growing(TinyTransformer):
+    """One row more in each step."""
+
+    def batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        return replace(TinyTransformer(), rows=1 + step).batch(step, microbatches)
+
+
+def test_a_run_whose_shapes_vary() -> None:
+    program = compile_schedule(schedule("1f1b", 2, 3), tied=[(0, 1)])
+    settings = RunSettings(steps=3, local=True, varying_shapes=True)
+    result = run_program(program, Growing(), settings)
+    assert result is not None
+    assert len(result.losses) == 3
+    with pytest.raises(LaunchError, match="varying_shapes=True lets it"):
+        run_program(program, Growing(), replace(settings, varying_shapes=False))
+
+
+def test_a_profile_measured_on_threads() -> None:
+    found = measure_profile(small(), stages=2, ranks=2, repeats=2, warmup=0, local=True)
+    assert found.profile.ranks == 2
+    assert found.profile.t_comm is not None
+    assert found.profile.stages[0].m_b >= found.profile.stages[0].m_w > 0
