@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -187,13 +187,20 @@ class Crossover:
 
 
 def schemes(
-    profile: Profile, microbatches: int, objective: Objective
+    profile: Profile,
+    microbatches: int,
+    objective: Objective,
+    profile_of: Callable[[str], Profile] | None = None,
 ) -> tuple[list[Scheme], dict[str, str]]:
-    """All families that can be built, hybrids with islands of every size, and why others cannot."""
+    """All families that can be built, hybrids with islands of every size, and why others cannot.
+
+    ``profile_of``: what each is built for, where that is not ``profile``.
+    """
     found, refused = [], {}
     for name in _names(profile.ranks):
         try:
-            found.append(Scheme(name, profile, microbatches, objective))
+            own = profile if profile_of is None else profile_of(name)
+            found.append(Scheme(name, own, microbatches, objective))
         except InputError as error:
             refused[name] = str(error).removeprefix(f"{name}: ")
     return found, refused

@@ -22,14 +22,16 @@ from .arguments import (
     example,
     transformer,
 )
+from .cuts import add_cut, load_profiles
 from .output import print_json, table
-from .problems import checked, load
+from .problems import checked
 
 if TYPE_CHECKING:
     from pipeloom.ir.profile import Profile
     from pipeloom.solver.transformer import Transformer
 
     from .analysis import Crossover, Scheme
+    from .cuts import Cuts, Profiles
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,6 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a calculated cluster instead of a profile's, islands of ranks with fast links (GB/s) in a "
         f"slower network: {', '.join(CLUSTER)}; also latency (ms)",
     )
+    add_cut(parser, files=False)
     example(
         parser,
         "pipeloom analyze profile.json -m 16 --tokens 4096",
@@ -74,9 +77,9 @@ def run(args: argparse.Namespace) -> int:
 
     from .analysis import crossovers, missing_sizes, schemes
 
-    profile, model = _model(args)
+    profile, profile_of, cuts, model = _model(args)
     tokens = args.tokens if model is None else model.tokens
-    found, refused = schemes(profile, args.microbatches, Objective(args.objective))
+    found, refused = schemes(profile, args.microbatches, Objective(args.objective), profile_of)
     missing = missing_sizes(profile)
     crossed = [] if missing else crossovers(found)
     if args.json:
@@ -86,6 +89,7 @@ def run(args: argparse.Namespace) -> int:
                 "microbatches": args.microbatches,
                 "objective": args.objective,
                 "tokens": tokens,
+                "partition": None if cuts is None else cuts.way,
                 "recomputed": None if model is None else model.recomputed_bytes,
                 "schemes": [_as_json(scheme) for scheme in found],
                 "refused": refused,
@@ -95,37 +99,40 @@ def run(args: argparse.Namespace) -> int:
         )
         return 0
     parts = [_figures(found, profile, model), _bubbles(found), _crossings(crossed, missing, tokens)]
+    if cuts is not None:
+        parts.append(f"layers cut for each scheme into as many stages as it runs: {cuts.way}")
     if refused:
         parts.append("\n".join(f"{name}: {reason}" for name, reason in refused.items()))
     print("\n\n".join(parts))
     return 0
 
 
-def _model(args: argparse.Namespace) -> tuple[Profile, Transformer | None]:
-    """The profile, and the model that it was calculated of, where it was."""
-    profile = _cluster(args)
+def _model(
+    args: argparse.Namespace,
+) -> tuple[Profile, Profiles, Cuts | None, Transformer | None]:
+    """The profile, that of each family, how it is cut by layers, and the model that it was calculated of."""
+    if (args.profile is None) == (args.cluster is None):
+        raise InputError("PROFILE, --cluster: expected one of them")
     if args.transformer is None:
-        return profile, None
+        if args.cluster is not None:
+            raise InputError("--cluster: needs --transformer, which says what its ranks run")
+        return *load_profiles(args), None
     from pipeloom.solver.transformer import Transformer
 
     if args.tokens is not None:
         raise InputError("--tokens: not together with --transformer, which says how many there are")
     options: dict[str, Any] = dict(args.transformer)
     model = Transformer(**options | {"recompute": options.get("recompute") == 1})
+    cluster = load_profiles(args)[0] if args.cluster is None else _cluster(args)
     try:
-        return model.on(profile), model
+        profile = model.on(cluster)
     except InputError as error:
         raise InputError(*(f"--transformer: {line}" for line in error.errors)) from None
+    return profile, lambda _: profile, None, model
 
 
 def _cluster(args: argparse.Namespace) -> Profile:
-    """The profile in the file, or that of a calculated cluster, which has no stages yet."""
-    if (args.profile is None) == (args.cluster is None):
-        raise InputError("PROFILE, --cluster: expected one of them")
-    if args.cluster is None:
-        return load(args)
-    if args.transformer is None:
-        raise InputError("--cluster: needs --transformer, which says what its ranks run")
+    """A calculated cluster, which has no stages yet."""
     from pipeloom.ir.links import Link
     from pipeloom.solver.cluster import islands
 

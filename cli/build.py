@@ -16,8 +16,9 @@ from .arguments import (
     example,
     stages,
 )
+from .cuts import add_cut, load_profiles
 from .output import check_output, finish_schedule, print_json, table
-from .problems import load, named, transfer_note
+from .problems import named, transfer_note
 
 
 class _List(argparse.Action):
@@ -45,12 +46,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="where weights travel: stages whose weights stay, a copy on every rank that runs them "
         "(embedding and head, say)",
     )
+    add_cut(parser)
     add_output(parser, "schedule")
     example(
         parser,
         "pipeloom build --list",
         "pipeloom build zb-h1 profile.json -m 24 -o schedule.json",
         "pipeloom build 1f1b profile.json -m 24 | pipeloom show -",
+        "pipeloom build zb-v layers.json -m 24 --partition even -o schedule.json",
         "pipeloom build weipipe-interleave profile.json -m 8 --replicate 0,3 -o schedule.json",
     )
 
@@ -64,7 +67,8 @@ def run(args: argparse.Namespace) -> int:
 
     find_family(args.family)
     check_output(args)
-    profile = load(args)
+    _, profile_of, _ = load_profiles(args)
+    profile = profile_of(args.family)
     try:
         schedule = build_family(
             args.family,

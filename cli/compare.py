@@ -9,13 +9,18 @@ from typing import TYPE_CHECKING, Any
 from pipeloom.ir.errors import InfeasibleError, InputError
 
 from .arguments import add_instance, add_memory_limit, add_passing, add_profile, add_solver, example
-from .optimize import solve
+from .cuts import load_profiles, of_all_cuts
+from .optimize import solve, solve_cut
 from .output import print_json, table
-from .problems import load, make_problem, transfer_note
+from .partition import add_partition
+from .placements import AUTO, ONE_PLACEMENT
+from .problems import make_problem, transfer_note
 
 if TYPE_CHECKING:
     from pipeloom.ir.profile import Profile
     from pipeloom.ir.schedule import Schedule
+
+    from .cuts import Cuts, Profiles
 
 HEADER = [
     "schedule",
@@ -38,19 +43,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-optimizer", action="store_true", help="families alone, which takes no time"
     )
     add_solver(parser, time_limit=20.0)
+    add_partition(parser)
     example(
         parser,
         "pipeloom compare profile.json -m 24 --memory-limit 16",
         "pipeloom compare profile.json -m 24 --passing weights",
+        "pipeloom compare layers.json -m 24 --max-layers 8",
         "pipeloom compare profile.json -m 24 --no-optimizer --json",
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    profile = load(args)
-    results = compare_families(args, profile, args.memory_limit)
+    profile, profile_of, cuts = load_profiles(args)
+    results = compare_families(args, profile_of, args.memory_limit)
     if not args.no_optimizer:
-        results.append(_optimized(args, profile))
+        results.append(_optimized(args, profile, cuts))
     if args.json:
         print_json({"profile": profile.name, "microbatches": args.microbatches, "results": results})
     else:
@@ -68,7 +75,8 @@ def _footer(results: list[dict[str, Any]]) -> str:
     others = ", ".join(
         r["schedule"] for r in results if r.get("scope", best["scope"]) != best["scope"]
     )
-    line = f"{OPTIMIZER}, its bound and gap: of all schedules with {best['scope']}"
+    cuts = "all cuts and " if best["all_cuts"] else ""
+    line = f"{OPTIMIZER}, its bound and gap: of {cuts}all schedules with {best['scope']}"
     pairs = ", or with pairs" if best["scope"].endswith("without pairs") else ""
     return line + (
         f"\nof another placement or passing{pairs}, which may cost less: {others}" if others else ""
@@ -76,9 +84,9 @@ def _footer(results: list[dict[str, Any]]) -> str:
 
 
 def compare_families(
-    args: argparse.Namespace, profile: Profile, memory_limit: float | None
+    args: argparse.Namespace, profile_of: Profiles, memory_limit: float | None
 ) -> list[dict[str, Any]]:
-    """What each family comes to, or why it cannot be built."""
+    """What each family comes to with its profile, or why it cannot be built."""
     from pipeloom.ir.problem import Objective
     from pipeloom.solver.families import FAMILIES, build_family
 
@@ -87,7 +95,7 @@ def compare_families(
         try:
             schedule = build_family(
                 name,
-                profile,
+                profile_of(name),
                 args.microbatches,
                 memory_limit=memory_limit,
                 objective=Objective(args.objective),
@@ -102,17 +110,32 @@ def compare_families(
     return results
 
 
-def _optimized(args: argparse.Namespace, profile: Profile) -> dict[str, Any]:
+def _optimized(args: argparse.Namespace, profile: Profile, cuts: Cuts | None) -> dict[str, Any]:
     try:
-        problem = make_problem(args, profile, args.memory_limit)
-        schedule, stopped = solve(args, problem)
+        if cuts is not None and args.passing == "activations":
+            schedule, stopped = solve_all_cuts(args)
+        else:
+            placed = profile if cuts is None else cuts.into(profile.ranks)
+            schedule, stopped = solve(args, make_problem(args, placed, args.memory_limit))
     except InfeasibleError as error:
         return _infeasible(OPTIMIZER, error)
     except InputError as error:
         return {"schedule": OPTIMIZER, "status": "unsupported", "reason": str(error)}
     if stopped:
         print(f"pipeloom: interrupted: {OPTIMIZER} is the best so far", file=sys.stderr)
-    return measure(OPTIMIZER, schedule) | {"interrupted": stopped}
+    of_cuts = cuts is not None and args.passing == "activations"
+    return measure(OPTIMIZER, schedule) | {"interrupted": stopped, "all_cuts": of_cuts}
+
+
+def solve_all_cuts(args: argparse.Namespace, label: str = "") -> tuple[Schedule, bool]:
+    """The best schedule of all cuts under their bound; whether Ctrl-C was pressed.
+
+    Raises InfeasibleError where none fits, InputError for several placements.
+    """
+    if args.placement.name == AUTO:
+        raise InputError(ONE_PLACEMENT)
+    answer, stopped = solve_cut(args, label)
+    return of_all_cuts(answer), stopped
 
 
 def _infeasible(name: str, error: InfeasibleError) -> dict[str, Any]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import re
 
 from .arguments import READ_BACK, add_output, example
+from .cuts import add_cut, load_cuts
 from .output import check_output, finish_schedule
-from .problems import named, read_profile
+from .problems import document, named, profile_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--profile", metavar="PROFILE", required=True, help="times and sizes of its stages"
     )
+    add_cut(parser)
     add_output(parser, "schedule")
     example(
         parser,
@@ -31,7 +34,14 @@ def run(args: argparse.Namespace) -> int:
     check_output(args)
     read = EXPORTERS[args.source].read
     assert read is not None  # READ_BACK names only formats that can be read back
-    profile = read_profile(args.profile)
-    schedule = read(read_text(args.file, expected=args.source), profile, named(args.file))
+    text = read_text(args.file, expected=args.source)
+    cuts = load_cuts(args)
+    profile = cuts.into(_stages(text)) if cuts else profile_of(document(args), named(args.profile))
+    schedule = read(text, profile, named(args.file))
     finish_schedule(args, schedule)
     return 0
+
+
+def _stages(text: str) -> int:
+    """How many the cells name."""
+    return 1 + max((int(number) for number in re.findall(r"\b([0-9]{1,6})[FIWB]", text)), default=0)

@@ -56,7 +56,7 @@ def by_layers(args: argparse.Namespace) -> bool:
         (
             key
             for key in ("partition", "min_layers", "max_layers")
-            if getattr(args, key) is not None
+            if getattr(args, key, None) is not None
         ),
         None,
     )
@@ -164,7 +164,6 @@ def choose(
 
 def _question(args: argparse.Namespace) -> CutQuestion:
     """What ``args`` ask. Raises InputError where they, or the profile, are wrong."""
-    from pipeloom.ir.layered_format import parse_layers
     from pipeloom.ir.problem import Objective
     from pipeloom.solver.partition.cuts import Rules
     from pipeloom.solver.partition.desk import Way
@@ -178,9 +177,7 @@ def _question(args: argparse.Namespace) -> CutQuestion:
     least, most = args.min_layers or 1, args.max_layers
     if most is not None and most < least:
         raise InputError(f"--max-layers: expected at least --min-layers ({least}), got {most}")
-    where = named(args.profile)
-    profile = _with_levers(args, parse_layers(document(args), where))
-    tell_doubtful_keys(document(args), where)
+    profile = layers_of(args)
     placements = tuple(_placements(args, profile))
     check_microbatches(args, max(len(placement.owners) for placement in placements))
     return CutQuestion(
@@ -226,7 +223,13 @@ def _facts(found: Partitioned, way: str) -> dict[str, Any]:
     }
 
 
-def _with_levers(args: argparse.Namespace, profile: LayeredProfile) -> LayeredProfile:
+def layers_of(args: argparse.Namespace) -> LayeredProfile:
+    """The profile by layers, with the levers that ``args`` want. Raises InputError where it is wrong."""
+    from pipeloom.ir.layered_format import parse_layers
+
+    where = named(args.profile)
+    profile = parse_layers(document(args), where)
+    tell_doubtful_keys(document(args), where)
     cluster = with_levers(args, replace(profile.cluster, stages=profile.layers), "layers")
     return replace(profile, layers=cluster.stages, cluster=replace(cluster, stages=()))
 

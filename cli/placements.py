@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 WORDS = "linear, interleaved:K, v, wave:K, auto or a file of JSON (a name with a dot or a slash)"
 AUTO = "auto"
 """``optimize`` chooses the placement."""
+ONE_PLACEMENT = "--placement: expected one placement here, got 'auto': optimize alone chooses"
 MOST_CHUNKS = 64
 """Stages a rank."""
 
@@ -33,9 +34,7 @@ class PlacementChoice:
         Raises InputError, naming the profile as ``where``, where the two do not go together.
         """
         if self.name == AUTO:
-            raise InputError(
-                "--placement: expected one placement here, got 'auto': optimize alone chooses"
-            )
+            raise InputError(ONE_PLACEMENT)
         if self.chunks is None:
             return _from_file(self.name, profile, where)
         return self._by_word(self.chunks, profile, where)

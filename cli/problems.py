@@ -80,13 +80,6 @@ def check_microbatches(args: argparse.Namespace, stages: int) -> None:
         )
 
 
-def read_profile(path: str) -> Profile:
-    """The profile in a file; keys of it that look misspelt are named on standard error."""
-    from pipeloom.ir.reading import read_json
-
-    return profile_of(read_json(path), named(path))
-
-
 def profile_of(document: dict[str, Any], where: str) -> Profile:
     """The profile in a JSON object; keys of it that look misspelt are named on standard error."""
     from pipeloom.ir.files import parse_profile

@@ -16,12 +16,15 @@ from typing import TYPE_CHECKING, Any
 from pipeloom.ir.errors import InfeasibleError, InputError
 
 from .arguments import Limit, add_instance, add_passing, add_profile, add_solver, example, limits
-from .compare import compare_families
+from .compare import compare_families, solve_all_cuts
+from .cuts import load_profiles
 from .optimize import solve
 from .output import print_json, table
-from .problems import load, make_problem
+from .partition import add_partition
+from .problems import make_problem
 
 if TYPE_CHECKING:
+    from pipeloom.ir.problem import Problem
     from pipeloom.ir.profile import Profile
     from pipeloom.ir.schedule import Schedule
 
@@ -44,6 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "bytes); none is one too",
     )
     add_solver(parser, time_limit=30.0, what="each limit")
+    add_partition(parser)
     parser.add_argument(
         "-o",
         "--output",
@@ -56,10 +60,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     folder = _folder(args.output)
-    profile = load(args)
-    results = _sweep(args, profile, folder)
-    families = compare_families(args, profile, float("inf"))
-    _write(args, profile, folder, results, families)
+    profile, profile_of, cuts = load_profiles(args)
+    results, best = _sweep(args, profile, folder, cuts is not None)
+    families = compare_families(args, profile_of, float("inf"))
+    _write(args, profile, folder, results, families, best=best)
     if args.json:
         print_json({"output": args.output, "results": results, "families": families})
     else:
@@ -82,8 +86,13 @@ def _folder(path: str) -> Path:
     return folder
 
 
-def _sweep(args: argparse.Namespace, profile: Profile, folder: Path) -> list[dict[str, Any]]:
-    """From small limits to large ones: a schedule that fits under one fits under the next."""
+def _sweep(
+    args: argparse.Namespace, profile: Profile, folder: Path, by_layers: bool
+) -> tuple[list[dict[str, Any]], Schedule | None]:
+    """From small limits to large ones: a schedule that fits under one fits under the next.
+
+    The last of them comes with the results.
+    """
     from pipeloom.ir.files import dump_schedule, write_json
 
     results: list[dict[str, Any]] = []
@@ -96,19 +105,26 @@ def _sweep(args: argparse.Namespace, profile: Profile, folder: Path) -> list[dic
     for i, limit in enumerate(args.memory_limits):
         label = f"limit {i + 1} of {number} ({limit.words}): "
         try:
-            schedule, stopped = solve(args, make_problem(args, profile, limit), label)
+            if by_layers:
+                schedule, stopped = solve_all_cuts(_at(args, limit), label)
+            else:
+                schedule, stopped = solve(args, make_problem(args, profile, limit), label)
         except InfeasibleError as error:
             results.append(_infeasible(limit, error))
             _tell(args, f"{label}infeasible")
             continue
-        best = _better(schedule, best)
+        best = _better(schedule, best, limit)
         file = folder / f"schedule-{limit.words}.json"
         write_json(dump_schedule(best), str(file))
         results.append(_result(limit, best, file.name))
         if stopped:
             print("pipeloom: interrupted: larger limits are left out", file=sys.stderr)
             break
-    return results
+    return results, best
+
+
+def _at(args: argparse.Namespace, limit: Limit) -> argparse.Namespace:
+    return argparse.Namespace(**vars(args) | {"memory_limit": limit})
 
 
 def _tell(args: argparse.Namespace, line: str) -> None:
@@ -116,7 +132,7 @@ def _tell(args: argparse.Namespace, line: str) -> None:
         print(line, file=sys.stderr)
 
 
-def _better(schedule: Schedule, before: Schedule | None) -> Schedule:
+def _better(schedule: Schedule, before: Schedule | None, limit: Limit) -> Schedule:
     """``schedule``, or the one found under a smaller limit where that costs less."""
     objective = schedule.problem.objective
     if before is None or schedule.timing is None or before.timing is None:
@@ -126,7 +142,17 @@ def _better(schedule: Schedule, before: Schedule | None) -> Schedule:
     if schedule.report is None or before.report is None:
         return schedule
     report = replace(schedule.report, family=before.report.family)
-    return replace(before, problem=schedule.problem, report=report)
+    return replace(before, problem=_under(limit, before.problem, schedule.problem), report=report)
+
+
+def _under(limit: Limit, problem: Problem, solved: Problem) -> Problem:
+    """``problem``, which another limit was for, with this one as ``solved`` has it, of another cut maybe."""
+    if problem.profile == solved.profile:
+        return solved
+    from pipeloom.solver.placements import room
+
+    given = problem.profile.limit_from(limit)
+    return replace(problem, memory_limit=room(problem.profile, problem.placement, given))
 
 
 def _infeasible(limit: Limit, error: InfeasibleError) -> dict[str, Any]:
@@ -168,6 +194,8 @@ def _write(
     folder: Path,
     results: list[dict[str, Any]],
     families: list[dict[str, Any]],
+    *,
+    best: Schedule | None,
 ) -> None:
     from pipeloom.ir.files import write_json, write_text
     from pipeloom.report import Frontier, FrontierPoint, frontier_svg
@@ -196,7 +224,7 @@ def _write(
         if "peak_memory" in f
     ]
     title = f"{profile.name or 'sweep'}, {profile.ranks} ranks, {args.microbatches} microbatches"
-    searched = scope(make_problem(args, profile, None))
+    searched = "" if best is None else scope(best.problem)
     elsewhere = {f["schedule"] for f in families if f.get("scope", searched) != searched}
     picture = frontier_svg(Frontier(title, args.objective, points, built, searched, elsewhere))
     write_text(picture, str(folder / "frontier.svg"))

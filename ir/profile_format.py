@@ -110,7 +110,7 @@ def _read(reader: Reader, stages: Callable[[Reader, int], tuple[StageProfile, ..
 def _stages(reader: Reader, ranks: int) -> tuple[StageProfile, ...]:
     if "stages" not in reader.data and reader.has("layers"):
         reader.fail(
-            f"{reader.where}: stages: missing; expected a list (it has layers, which optimize alone cuts)"
+            f"{reader.where}: stages: missing; expected a list (it has layers, which optimize and build cut)"
         )
         return ()
     entries = reader.items("stages")

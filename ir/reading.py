@@ -16,6 +16,13 @@ LARGEST = 1e100
 ALIKE = 0.75
 """Of keys without case and underscores: ``tf`` for t_f, ``memory_limits``; not t_b for t_f."""
 
+_MADE_BY = {
+    ("pipeloom.schedule", "pipeloom.profile"): ": optimize and build make one of a profile",
+    ("pipeloom.program", "pipeloom.schedule"): ": compile makes one of a schedule",
+    ("pipeloom.program", "pipeloom.profile"): ": optimize and then compile make one of a profile",
+}
+"""The command that leads from one format to another."""
+
 
 def read_json(path: str) -> dict[str, Any]:
     """The JSON object in ``path``, or on standard input for ``-``. Raises InputError."""
@@ -171,7 +178,10 @@ class Reader:
         """
         given = self.data.get("format", name)
         if given != name:
-            raise InputError(f"{self.where}: format: expected {show(name)}, got {show(given)}")
+            hint = _MADE_BY.get((name, given), "")
+            raise InputError(
+                f"{self.where}: format: expected {show(name)}, got {show(given)}{hint}"
+            )
         self.get("format", show(name), lambda v: v == name, name)
         self.get("version", str(version), lambda v: is_count(v) and v == version, version)
 

@@ -86,7 +86,7 @@ def test_where_stages_are_needed_the_layers_are_pointed_at() -> None:
     with pytest.raises(InputError) as caught:
         parse_profile(layers_document(), "p.json")
     assert str(caught.value) == (
-        "p.json: stages: missing; expected a list (it has layers, which optimize alone cuts)"
+        "p.json: stages: missing; expected a list (it has layers, which optimize and build cut)"
     )
 
 

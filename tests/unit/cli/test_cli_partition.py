@@ -137,12 +137,6 @@ def test_what_has_no_layers_is_not_cut(pipeloom: Command, profile: Path) -> None
     assert done.err.endswith("layers: missing; expected a list for --max-layers\n")
 
 
-def test_other_commands_say_that_layers_are_to_be_cut(pipeloom: Command, layers: Write) -> None:
-    done = pipeloom("build", "1f1b", layers(), "-m", 4)
-    assert done.code == 2
-    assert "stages: missing; expected a list (it has layers, which optimize alone cuts)" in done.err
-
-
 def test_the_smallest_limit_is_named_and_is_enough(pipeloom: Command, layers: Write) -> None:
     words = ["optimize", layers(memory_limit=0.1), "-m", 4, *SHORT]
     done = pipeloom(*words)
