@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -84,7 +84,7 @@ Run = Callable[[Cell], None]
 class StageRunner:
     """Runs one stage; the same object for all microbatches.
 
-    ``using``: the context for an op of each kind; ``skips``: those that start at the stage, end
+    ``parameters``: those that ops compute with, by default the module's. ``using``: the context for an op of each kind; ``skips``: those that start at the stage, end
     there or come by. The ``last`` stage computes ``loss`` and starts its backward with ``seed``
     (1 / M, so that gradients are those of the mean loss). ``bare`` is F of which nothing is counted.
     """
@@ -94,6 +94,7 @@ class StageRunner:
         stage: int,
         module: nn.Module,
         *,
+        parameters: Iterable[nn.Parameter] | None = None,
         using: Using = _unchanged,
         memory: Memory,
         last: bool,
@@ -104,7 +105,7 @@ class StageRunner:
         self.stage = stage
         self.module = module
         self.memory = memory
-        self._deferral = Deferral(module.parameters())
+        self._deferral = Deferral(module.parameters() if parameters is None else parameters)
         self._last = last
         self._loss = loss
         self._seed = seed

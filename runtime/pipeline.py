@@ -32,10 +32,10 @@ from .roles import Role, has_relays, rank_in, routes_of
 from .skips import Skips
 from .stages import Stage, device_of, stage_modules
 from .stepping import Stepping
+from .stores import make_store
 from .tied import Group
 from .tracing import TracedOp, measured_schedule, traced_ops
 from .transport import connect
-from .travelling import make_store
 from .update import finish_before_state_dicts
 from .worker import Worker
 
@@ -83,7 +83,8 @@ class Pipeline:
             pipelines run side by side, all processes make theirs at the same time.
         data_group: the process group of those that have this rank in the replicas of the pipeline
             (``mesh["dp"].get_group()`` where ``group`` is ``mesh["pp"].get_group()``), over which a
-            program compiled with ``data_parallel`` averages gradients. All start as the first.
+            program compiled with ``data_parallel`` averages gradients. All start as the first, but
+            for stages wrapped in ``fully_shard`` over it, of which each has its shards.
         device: where received tensors live; by default where the parameters do.
         timeout: seconds that a message or a reduction may take.
         memory: count live activation bytes (see :class:`~pipeloom.runtime.memory.Ledger`).
@@ -156,6 +157,8 @@ class Pipeline:
             self.device,
             param_dtype=param_dtype,
             reduce_dtype=reduce_dtype,
+            tied=tied,
+            data_group=data_group,
         )
         if loss is not None and param_dtype is not None:
             loss = loss_in_full(loss, self.store)
@@ -235,6 +238,7 @@ class Pipeline:
         Raises ShapeError where shapes do not fit, ExecutionError where an instruction fails.
         """
         self._feed.put(inputs, options, target)
+        self.store.gather()
         executor = self._preparation.executor()
         for runner in self._preparation.runners.values():
             runner.keep_outputs = return_outputs
@@ -333,4 +337,5 @@ class Pipeline:
         """The ops since the step's begin are run again."""
         self._feed.clear()
         self._feed.put(inputs, options, target)
+        self.store.gather()
         self.store.begin()

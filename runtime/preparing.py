@@ -101,6 +101,7 @@ class Preparation:
         return (StageRunner if stash is None else StashingRunner)(
             stage,
             worker.store.module(stage) if stash is None else stash,
+            parameters=worker.store.parameters(stage) if stash is None else None,
             using=partial(worker.store.using, stage),
             memory=worker.memory,
             last=stage == self._last,

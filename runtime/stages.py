@@ -29,6 +29,14 @@ class StageStore(Protocol):
 
     def module(self, stage: int) -> nn.Module: ...
 
+    def parameters(self, stage: int) -> Sequence[nn.Parameter]:
+        """Those that an op of the stage computes with."""
+        ...
+
+    def gather(self) -> None:
+        """Before each step, and before stages are tried: what is elsewhere comes; all ranks call it."""
+        ...
+
     def begin(self) -> None:
         """Before each step."""
         ...
@@ -61,6 +69,12 @@ class ResidentStages:
 
     def module(self, stage: int) -> nn.Module:
         return self._modules[stage]
+
+    def parameters(self, stage: int) -> Sequence[nn.Parameter]:
+        return list(self._modules[stage].parameters())
+
+    def gather(self) -> None:
+        pass
 
     def begin(self) -> None:
         pass

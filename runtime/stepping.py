@@ -23,10 +23,11 @@ from .loss_scale import LossScale
 from .optimizers import MakeOptimizer, make_optimizers
 from .rewind import Rewind
 from .roles import has_relays
+from .sharding import ShardedStages
 from .stashing import make_stashes
 from .tied import Group, SharedParameters
 from .update import Update
-from .verdict import make_sums
+from .verdict import make_sums, squares_of
 from .worker import Worker
 
 
@@ -60,7 +61,7 @@ class Stepping:
         self.modules = {s: store.module(s) for s in role.held}
         shared = SharedParameters(tied, role.holders, store, transport, summed_in)
         self.reduce = shared.reduction
-        self._averaging = make_averaging(program, role.rank, self.modules, data_group, summed_in)
+        self._averaging = make_averaging(program, role.rank, store, data_group, summed_in)
         self.stashes = make_stashes(program, self.modules, worker.memory)
         self.optimizers = {} if optimizer is None else make_optimizers(self.modules, optimizer)
         share = 1.0 if self.stashes else 1.0 / self._microbatches
@@ -79,6 +80,7 @@ class Stepping:
             loss_scale=loss_scale,
             trained=_once(p for m in self.modules.values() for p in m.parameters()),
             counted=_once(p for s in self.modules for p in shared.counted(s)),
+            squares=store.squares if isinstance(store, ShardedStages) else squares_of,
             rescale=self._rescale,
             ahead=relays,
         )

@@ -33,7 +33,6 @@ from .collecting import Collector
 from .edges import Spec
 from .flat import WHERE, FlatWeights, Layout, common_dtype
 from .precision import Precision
-from .stages import ResidentStages, StageStore
 
 
 class TravellingStages:
@@ -81,6 +80,12 @@ class TravellingStages:
     def module(self, stage: int) -> nn.Module:
         return self._modules[stage]
 
+    def parameters(self, stage: int) -> Sequence[nn.Parameter]:
+        return list(self._modules[stage].parameters())
+
+    def gather(self) -> None:
+        pass
+
     def begin(self) -> None:
         for stage in self._stages.values():
             stage.begin()
@@ -122,28 +127,6 @@ class TravellingStages:
             return partial(stage.gradients.leave, came)
         weights = stage.weights.flat if came is None else came
         return lambda: weights
-
-
-def make_store(
-    modules: Mapping[int, nn.Module],
-    program: ir.Program,
-    rank: int,
-    device: torch.device,
-    *,
-    param_dtype: torch.dtype | None,
-    reduce_dtype: torch.dtype | None,
-) -> StageStore:
-    """Modules as they are where no weights travel and none are cast."""
-    if not program.schedule.transfers and param_dtype is None:
-        return ResidentStages(modules)
-    return TravellingStages(
-        modules,
-        program.schedule,
-        rank,
-        device,
-        param_dtype=param_dtype,
-        reduce_dtype=reduce_dtype,
-    )
 
 
 class _Stage:

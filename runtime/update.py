@@ -20,7 +20,7 @@ from torch import nn
 from .loss_scale import LossScale
 from .rollback import Undoable
 from .stages import StageStore
-from .verdict import Sums, Verdict, squares
+from .verdict import Sums, Verdict, squares_of
 
 
 class Update:
@@ -42,11 +42,12 @@ class Update:
         loss_scale: LossScale | None = None,
         trained: Sequence[nn.Parameter] = (),
         counted: Sequence[nn.Parameter] = (),
+        squares: Callable[[Sequence[nn.Parameter]], float] = squares_of,
         rescale: Callable[[float], object] = lambda scale: None,
         ahead: bool = False,
     ) -> None:
         self._store, self._optimizers, self._sums, self._most = store, optimizers, sums, most
-        self._trained, self._counted = trained, counted
+        self._trained, self._counted, self._squares = trained, counted, squares
         self._rescale = rescale
         self._ahead = ahead
         self._undoable = {
@@ -65,7 +66,7 @@ class Update:
             return
         if self.loss_scale is not None:
             self._multiply(1.0 / self.loss_scale.scale)
-        found = self._sums.add(squares(self._counted))
+        found = self._sums.add(self._squares(self._counted))
         if not self._ahead:
             found = self._sums.total()
         known = Verdict(found**0.5, self._most)

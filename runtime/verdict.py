@@ -47,13 +47,17 @@ class Verdict:
 
 
 @torch.no_grad()
-def squares(parameters: Sequence[nn.Parameter]) -> float:
-    """The sum of the squares of the parameters' gradients; one wait for the device."""
-    found = [p.grad for p in parameters if p.grad is not None]
-    if not found:
+def squares(gradients: Sequence[Tensor]) -> float:
+    """The sum of the squares of all elements; one wait for the device."""
+    if not gradients:
         return 0.0
-    norms = [torch.linalg.vector_norm(g, dtype=_wide(g.dtype)).double() for g in found]
+    norms = [torch.linalg.vector_norm(g, dtype=_wide(g.dtype)).double() for g in gradients]
     return float(torch.stack(norms).square().sum())
+
+
+def squares_of(parameters: Sequence[nn.Parameter]) -> float:
+    """That of the parameters' gradients."""
+    return squares([p.grad for p in parameters if p.grad is not None])
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:

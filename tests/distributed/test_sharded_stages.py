@@ -1,0 +1,252 @@
+"""Stages wrapped in ``fully_shard``: replicas hold shards, and train as one process does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from pipeloom.compiler import compile_schedule
+from pipeloom.ir.errors import InputError
+from pipeloom.runtime.launch import launch
+from pipeloom.runtime.pipeline import Pipeline
+from pipeloom.runtime.stages import made
+from tests.distributed.gradient_cases import BOUNDS, schedule
+from tests.models import TinyTransformer, reference
+
+REPLICAS, RANKS, MICROBATCHES, STEPS = 2, 2, 3, 3
+CASES = [("1f1b", torch.float32), ("zb-v", torch.float64)]
+MORE = [("1f1b", torch.float64), ("zb-h1", torch.float32), ("zb-h1", torch.float64)]
+
+
+@dataclass(frozen=True)
+class Untied(TinyTransformer):
+    """Odd sizes, 17 rows of the head say, do not divide by two."""
+
+    def tied(self, count: int) -> list[list[tuple[int, str]]]:
+        return []
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        return super().loss(output.to(self.dtype), target)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one process and case: how far gradients, the norm and stepped parameters are from one
+    process's, relative to their largest value; bytes of parameters, gradients and optimizer state
+    between steps, over those of whole stages; bytes of whole parameters that are still there then.
+    """
+
+    gradients: float
+    norm: float
+    parameters: float
+    share: float
+    left: int
+
+
+Found: TypeAlias = tuple[list[Outcome], list[str], float]
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[int, Found]:
+    return launch(trained, REPLICAS * RANKS, timeout=200, message_timeout=60)
+
+
+@pytest.mark.parametrize(("family", "dtype"), CASES)
+def test_sharded_stages_train_as_one_process(
+    outcomes: dict[int, Found], family: str, dtype: torch.dtype
+) -> None:
+    for rows, _, _ in outcomes.values():
+        check(rows[CASES.index((family, dtype))], dtype)
+
+
+@pytest.mark.slow
+def test_more_of_them_do() -> None:
+    found = launch(cases, REPLICAS * RANKS, (MORE,), timeout=200, message_timeout=60)
+    for rows in found.values():
+        for outcome, (_, dtype) in zip(rows, MORE, strict=True):
+            check(outcome, dtype)
+
+
+def check(outcome: Outcome, dtype: torch.dtype) -> None:
+    """As one process, and each process keeps its shard alone."""
+    assert outcome.gradients <= BOUNDS[dtype]
+    assert outcome.norm <= BOUNDS[dtype]
+    assert outcome.parameters <= BOUNDS[dtype]
+    assert outcome.left == 0
+    assert 0.4 < outcome.share < 0.6
+
+
+def test_what_cannot_be_sharded_is_said(
+    outcomes: dict[int, Found],
+) -> None:
+    for _, (part, bare, cast), _ in outcomes.values():
+        assert "expected fully_shard on the stage itself" in part
+        assert "data_group: expected" in bare
+        assert "expected its mp_policy to say in what it computes" in cast
+
+
+def test_gradients_of_lower_precision_add_up_in_the_parameters_own(
+    outcomes: dict[int, Found],
+) -> None:
+    for _, _, difference in outcomes.values():
+        assert 0 < difference < 0.05
+
+
+def trained() -> Found:
+    mesh = _mesh()
+    found = [_trained(family, dtype, mesh) for family, dtype in CASES]
+    return found, _refused(mesh), _mixed(mesh)
+
+
+def cases(chosen: list[tuple[str, torch.dtype]]) -> list[Outcome]:
+    mesh = _mesh()
+    return [_trained(family, dtype, mesh) for family, dtype in chosen]
+
+
+def _mesh() -> DeviceMesh:
+    torch.set_num_threads(1)
+    return init_device_mesh("cpu", (REPLICAS, RANKS), mesh_dim_names=("dp", "pp"))
+
+
+def _trained(family: str, dtype: torch.dtype, mesh: DeviceMesh) -> Outcome:
+    source = Untied(dtype)
+    pipeline = _pipeline(family, source, mesh, clip_grad_norm=1e9)
+    stages = pipeline.num_stages
+    _step(pipeline, source, mesh, 0)
+    pipeline.finish()
+    _, expected = reference(source, stages, REPLICAS * MICROBATCHES)
+    gradients = _differences(pipeline, expected, gradients=True)
+    exact = sum(float(g.double().square().sum()) for g in expected.values()) ** 0.5
+    assert pipeline.grad_norm is not None
+    norm = abs(pipeline.grad_norm - exact) / exact
+    for step in range(1, STEPS):
+        _step(pipeline, source, mesh, step)
+    pipeline.finish()
+    _, after = reference(source, stages, REPLICAS * MICROBATCHES, steps=STEPS, train=True)
+    parameters = _differences(pipeline, after)
+    outcome = Outcome(gradients, norm, parameters, _share(pipeline), _left(pipeline))
+    pipeline.close()
+    return outcome
+
+
+def _pipeline(
+    family: str,
+    source: Untied,
+    mesh: DeviceMesh,
+    policy: MixedPrecisionPolicy | None = None,
+    **options: object,
+) -> Pipeline:
+    plan = schedule(family, RANKS, MICROBATCHES)
+    stages = plan.problem.stages
+    program = compile_schedule(plan, data_parallel=True, post_validation=family != "1f1b")
+    rank = mesh.get_local_rank("pp")
+    build = source.stages(stages)
+    modules = {
+        s: _sharded(made(build[s], s), mesh["dp"], policy)
+        for s in plan.problem.placement.stages_of(rank)
+    }
+    return Pipeline(
+        program,
+        modules,
+        loss=source.loss,
+        group=mesh["pp"].get_group(),
+        data_group=mesh["dp"].get_group(),
+        **{"optimizer": source.optimizer} | options,  # type: ignore[arg-type]
+    )
+
+
+def _sharded(
+    module: nn.Module, mesh: DeviceMesh, policy: MixedPrecisionPolicy | None = None
+) -> nn.Module:
+    """Each block by itself, and then the rest."""
+    shard = partial(fully_shard, mesh=mesh, mp_policy=policy or MixedPrecisionPolicy())
+    for block in getattr(module, "blocks", ()):
+        shard(block)
+    return shard(module)
+
+
+def _step(pipeline: Pipeline, source: Untied, mesh: DeviceMesh, step: int) -> None:
+    at = mesh.get_local_rank("dp") * MICROBATCHES
+    inputs, targets = source.batch(step, REPLICAS * MICROBATCHES)
+    pipeline.step(inputs[at : at + MICROBATCHES], target=targets[at : at + MICROBATCHES])
+
+
+def _differences(pipeline: Pipeline, expected: dict[str, Tensor], gradients: bool = False) -> float:
+    worst = 0.0
+    for s, module in pipeline.modules.items():
+        for name, parameter in module.named_parameters():
+            found = parameter.grad if gradients else parameter
+            assert isinstance(found, DTensor)
+            exact = expected[f"{s}.{name}"]
+            apart = (found.full_tensor() - exact).abs().max() / exact.abs().max()
+            worst = max(worst, apart.item())
+    return worst
+
+
+def _share(pipeline: Pipeline) -> float:
+    own = whole = 0
+    for s, module in pipeline.modules.items():
+        state = pipeline.optimizers[s].state
+        for parameter in module.parameters():
+            tensors = [parameter, parameter.grad, *state[parameter].values()]
+            for x in tensors:
+                if isinstance(x, DTensor):
+                    own += x.to_local().nbytes
+                    whole += x.nbytes
+    assert whole > 0
+    return own / whole
+
+
+def _left(pipeline: Pipeline) -> int:
+    return sum(
+        p.untyped_storage().size() for s in pipeline.modules for p in pipeline.store.parameters(s)
+    )
+
+
+def _refused(mesh: DeviceMesh) -> list[str]:
+    """What is said of a stage sharded in part, of no data group, and of two dtypes."""
+    source = Untied()
+    plan = schedule("1f1b", RANKS, MICROBATCHES)
+    rank = mesh.get_local_rank("pp")
+    modules = [made(source.stages(RANKS)[rank], rank) for _ in range(3)]
+    fully_shard(modules[0].blocks, mesh=mesh["dp"])  # type: ignore[arg-type]
+    for module in modules[1:]:
+        _sharded(module, mesh["dp"])
+    group, data_group = mesh["pp"].get_group(), mesh["dp"].get_group()
+    cases: list[tuple[bool, dict[str, object]]] = [
+        (True, {"data_group": data_group}),
+        (False, {}),
+        (True, {"data_group": data_group, "param_dtype": torch.float32}),
+    ]
+    said = []
+    for module, (averages, options) in zip(modules, cases, strict=True):
+        program = compile_schedule(plan, data_parallel=averages)
+        with pytest.raises(InputError) as error:
+            Pipeline(program, {rank: module}, loss=source.loss, group=group, **options)  # type: ignore[arg-type]
+        said.append(str(error.value))
+    dist.barrier()
+    return said
+
+
+def _mixed(mesh: DeviceMesh) -> float:
+    """Of gradients of products in bfloat16, which add up over two steps; -1 where they are not float32."""
+    source = Untied(torch.float32)
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+    pipeline = _pipeline("zb-h1", source, mesh, policy, optimizer=None)
+    for _ in range(2):
+        _step(pipeline, source, mesh, 0)
+    _, expected = reference(source, RANKS, REPLICAS * MICROBATCHES)
+    twice = {name: 2 * gradient for name, gradient in expected.items()}
+    apart = _differences(pipeline, twice, gradients=True)
+    whole = [p.grad_dtype for s in pipeline.modules for p in pipeline.store.parameters(s)]
+    pipeline.close()
+    return apart if set(whole) == {torch.float32} else -1.0
