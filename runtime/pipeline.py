@@ -181,8 +181,11 @@ class Pipeline:
             timeout=timeout,
         )
         self.modules, self.optimizers = self._stepping.modules, self._stepping.optimizers
-        if relays:
+        self._hooks = (
             finish_before_state_dicts(self.finish, self.modules.values(), self.optimizers.values())
+            if relays
+            else []
+        )
         cells = make_cells(program, self.rank, self._memory, self.device)
         arguments = Arguments(cells, self.microbatches, param_dtype, varying=varying_shapes)
         self._feed = Feed(worker, cells, arguments, needs_loss=loss is None)
@@ -259,6 +262,8 @@ class Pipeline:
     def close(self) -> None:
         """Finishes, and gives the connections between the ranks back; all ranks call it."""
         self.finish()
+        for hook in self._hooks:
+            hook.remove()
         self._stepping.update.close()
         self._transport.close()
 
@@ -320,6 +325,10 @@ class Pipeline:
     def loss_scale(self) -> LossScale | None:
         """The loss scale of the next step; None without."""
         return self._stepping.update.loss_scale
+
+    def take_loss_scale(self, other: Pipeline) -> None:
+        """That of ``other``, which ran the last steps; all ranks call it, after :meth:`finish`."""
+        self._stepping.update.rescaled(other.loss_scale)
 
     @property
     def peak_memory(self) -> int:

@@ -117,6 +117,7 @@ class _Tuning:
                 self._best.close()
                 self._best, traces, shortest = candidate, latest, median
             else:
+                self._best.take_loss_scale(candidate)
                 candidate.close()
             self._tried(candidate, median, kept)
         self._best.close()

@@ -13,9 +13,11 @@ is allowed, or NaN, it waits for the verdict, as the factor depends on all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 from .loss_scale import LossScale
 from .rollback import Undoable
@@ -104,6 +106,12 @@ class Update:
             self._step_again(self.verdict)
         return True
 
+    def rescaled(self, scale: LossScale | None) -> None:
+        """The loss scale of the next step, where no verdict is pending."""
+        self.loss_scale = scale
+        if scale is not None:
+            self._rescale(scale.scale)
+
     def close(self) -> None:
         """All ranks call it."""
         if self._sums is not None:
@@ -130,8 +138,7 @@ class Update:
 
     def _scaled(self, verdict: Verdict) -> None:
         if self._scale_before is not None:
-            self.loss_scale = self._scale_before.after(verdict.finite)
-            self._rescale(self.loss_scale.scale)
+            self.rescaled(self._scale_before.after(verdict.finite))
 
 
 class Finishing:
@@ -152,10 +159,8 @@ def finish_before_state_dicts(
     finish: Callable[[], None],
     modules: Iterable[nn.Module],
     optimizers: Iterable[torch.optim.Optimizer],
-) -> None:
-    """A ``state_dict`` of any of these calls ``finish`` first."""
+) -> list[RemovableHandle]:
+    """A ``state_dict`` of any of these calls ``finish`` first, until the hooks are removed."""
     hook = Finishing(finish)
-    for module in modules:
-        module.register_state_dict_pre_hook(hook)  # type: ignore[no-untyped-call]
-    for optimizer in optimizers:
-        optimizer.register_state_dict_pre_hook(hook)
+    asked: list[Any] = [*modules, *optimizers]
+    return [each.register_state_dict_pre_hook(hook) for each in asked]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,9 @@ from pipeloom.ir.files import dump_program
 from pipeloom.ir.program import Program
 from pipeloom.ir.schedule import Schedule
 from pipeloom.ir.writing import write_json
-from pipeloom.runtime.train import RunSettings
+from pipeloom.runtime.train import RunSettings, run_program
 from pipeloom.runtime.tune import tune_program
+from pipeloom.solver.families import build_family
 from tests.distributed.gradient_cases import schedule
 from tests.models import TinyTransformer, reference
 
@@ -50,6 +52,30 @@ def test_modules_and_optimizers_go_on_under_another_program(expected: list[float
     kept = [trial for trial in result.trials if trial.kept]
     assert kept[0] == result.trials[0]
     assert kept[-1].seconds == min(trial.seconds for trial in result.trials)
+
+
+def slower_one(traces: Sequence[Schedule]) -> Program:
+    """An op takes 20 times as long where programs are paced."""
+    problem = schedule("1f1b", RANKS, MICROBATCHES).problem
+    stages = tuple(
+        replace(s, t_f=20 * s.t_f, t_b=20 * s.t_b, t_w=20 * s.t_w) for s in problem.profile.stages
+    )
+    slow = build_family("1f1b", replace(problem.profile, stages=stages), MICROBATCHES)
+    return compile_schedule(slow, tied=[(0, 1)])
+
+
+def test_a_program_that_is_left_again_hands_back_the_loss_scale_that_it_found() -> None:
+    """Too large for float32 at first: each step that is skipped halves it, under either program."""
+    settings = RunSettings(
+        steps=6, dtype="float32", loss_scale=2.0**131, pace=True, local=True, timeout=120
+    )
+    straight = run_program(program("1f1b"), SOURCE, settings)
+    tuned = tune_program(program("1f1b"), SOURCE, settings, 2, slower_one)
+    assert straight is not None
+    assert tuned is not None
+    assert [trial.kept for trial in tuned.trials] == [True, False, False]
+    assert tuned.losses == pytest.approx(straight.losses, rel=1e-6)
+    assert len({round(loss, 6) for loss in straight.losses[:3]}) == 3, "the batches differ"
 
 
 def test_the_command_writes_a_schedule_of_what_it_measured(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 from examples.gpt import small
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.ir.program import Program
 from pipeloom.runtime.errors import LaunchError
 from pipeloom.runtime.pipeline import Pipeline
 from pipeloom.runtime.profiler import measure_profile
@@ -141,3 +144,25 @@ def test_a_profile_measured_on_threads() -> None:
     assert found.profile.ranks == 2
     assert found.profile.t_comm is not None
     assert found.profile.stages[0].m_b >= found.profile.stages[0].m_w > 0
+
+
+def test_a_closed_pipeline_is_kept_by_neither_its_modules_nor_its_optimizers() -> None:
+    """Their hooks that wait for a verdict before a state dict."""
+    plan = compile_schedule(schedule("1f1b", 2, 2), tied=[(0, 1)], post_validation=True)
+    for states in launch_local(_closed, 2, (plan,), timeout=60).values():
+        assert states == (True, False)
+
+
+def _closed(plan: Program) -> tuple[bool, bool]:
+    """Whether the pipeline is there before and after it is closed and let go."""
+    source = TinyTransformer()
+    pipeline = Pipeline.from_source(plan, source, clip_grad_norm=1.0)
+    inputs, targets = source.batch(0, 2)
+    pipeline.step(inputs, target=targets)
+    kept, there = (pipeline.modules, pipeline.optimizers), weakref.ref(pipeline)
+    pipeline.close()
+    before = there() is not None
+    del pipeline
+    gc.collect()
+    assert all(kept)
+    return before, there() is not None

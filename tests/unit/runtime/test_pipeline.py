@@ -21,7 +21,9 @@ from pipeloom.ir.schedule import Schedule
 from pipeloom.ir.simulate import timed
 from pipeloom.runtime.batches import split
 from pipeloom.runtime.errors import ShapeError
+from pipeloom.runtime.loss_scale import LossScale
 from pipeloom.runtime.pipeline import Pipeline
+from pipeloom.solver.families import build_family
 
 MICROBATCHES = 3
 
@@ -265,6 +267,26 @@ def test_gradients_are_clipped_before_any_stage_steps() -> None:
 def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Pipeline(program(FUSED), stages(), loss=loss, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"loss_scale": LossScale(8.0)},
+        {"clip_grad_norm": 1.0},
+        {"param_dtype": torch.bfloat16},
+        {"tied": [[(0, "weight"), (1, "weight")]]},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_what_needs_all_gradients_at_once_is_refused_where_each_microbatch_steps(
+    options: dict[str, Any],
+) -> None:
+    stage = StageProfile(1.0, 1.0, 1.0)
+    stale = compile_schedule(build_family("pipedream", Profile((stage,), 1), MICROBATCHES))
+    (name,) = options
+    with pytest.raises(InputError, match=f"^{name}: expected none where updates come after each"):
+        Pipeline(stale, stages()[:1], loss=loss, optimizer=torch.optim.Adam, **options)
 
 
 def test_a_program_that_goes_on_after_a_step_is_not_clipped() -> None:
