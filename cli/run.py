@@ -77,6 +77,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="microbatches may have other shapes in each step",
     )
     parser.add_argument(
+        "--cuda-graph",
+        action="store_true",
+        help="the fourth step is recorded as a CUDA graph, which later ones launch: with --device cuda, without "
+        "clipping and loss scaling",
+    )
+    parser.add_argument(
         "--local",
         action="store_true",
         help="ranks are threads of this process, not processes: on one GPU, too",
@@ -112,6 +118,7 @@ def run(args: argparse.Namespace) -> int:
         loss_scale=args.loss_scale,
         post_validation=not args.no_post_validation,
         varying_shapes=args.varying_shapes,
+        cuda_graph=args.cuda_graph,
         seed=args.seed,
         device=args.device,
         progress=not args.quiet,

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import dropwhile
+
+import torch
 
 from pipeloom.ir import program as ir
 from pipeloom.ir.errors import InputError, InvalidScheduleError
 from pipeloom.ir.files import dump_program
+from pipeloom.ir.ops import OpKind
 from pipeloom.ir.program import Program
+from pipeloom.ir.schedule import Updates
 from pipeloom.ir.staleness import refuse_where_stale
 from pipeloom.ir.verify_program import verify_program
 
@@ -38,4 +43,37 @@ def check_judged(program: Program, most: float | None, optimizer: MakeOptimizer 
             raise InputError(
                 f"{name}: expected a program that steps once all else is done, got '{early[0]}' "
                 f"after a step on rank {rank}"
+            )
+
+
+def check_graph(
+    program: Program,
+    device: torch.device,
+    optimizers: Mapping[int, torch.optim.Optimizer] | None,
+    *,
+    varying_shapes: bool,
+    judged: bool,
+) -> None:
+    """Raises InputError where a step cannot be one CUDA graph; ``judged``: by the norm of its gradients."""
+    ops = [i.op for row in program.instructions for i in row if isinstance(i, ir.Compute)]
+    wanted = {
+        f"a CUDA device, got {device}": device.type == "cuda",
+        "shapes that are the same in each step, got varying_shapes": not varying_shapes,
+        "neither clip_grad_norm nor loss_scale, whose norm the host waits for": not judged,
+        "an optimizer, which steps within the graph, got None": optimizers is not None,
+        "a program that steps once an iteration, got one that steps after each microbatch": (
+            program.schedule.updates is Updates.ITERATION
+        ),
+        "no recomputed forward, the state of whose random numbers the host reads, got an R": all(
+            op.kind is not OpKind.R for op in ops
+        ),
+    }
+    for what, there in wanted.items():
+        if not there:
+            raise InputError(f"cuda_graph: expected {what}")
+    for stage, optimizer in (optimizers or {}).items():
+        if any(group.get("capturable") is False for group in optimizer.param_groups):
+            raise InputError(
+                f"cuda_graph: expected optimizers with capturable=True, got {type(optimizer).__name__} "
+                f"of stage {stage} without"
             )

@@ -93,8 +93,12 @@ class Executor:
 
     def run(self) -> None:
         """One step. Raises ExecutionError naming the instruction that failed."""
-        index = 0
         self.clock.start()
+        self.issue()
+
+    def issue(self) -> None:
+        """All calls of a step, whose clock has been started; on a device a CUDA graph may record them."""
+        index = 0
         self._messages.begin()
         try:
             for index, call in enumerate(self._calls):  # noqa: B007

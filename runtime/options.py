@@ -19,6 +19,7 @@ class Options(TypedDict, total=False):
     clip_grad_norm: float | None
     loss_scale: LossScale | None
     post_validation: bool
+    cuda_graph: bool
     group: dist.ProcessGroup | None
     data_group: dist.ProcessGroup | None
     device: torch.device | str | None

@@ -17,10 +17,12 @@ from pipeloom.ir.schedule import Schedule
 from .agreement import check_agreement
 from .arguments import Arguments
 from .batches import Batch
-from .checks import check_program
+from .checks import check_graph, check_program
+from .clock import Call
 from .compute import Loss
 from .errors import ExecutionError
 from .feed import Feed, make_cells
+from .graph import GraphedSteps, make_recording
 from .loss_scale import LossScale
 from .memory import Ledger, NoLedger, device_peak
 from .model import ModelSource, checked_stages, skips_of
@@ -79,6 +81,8 @@ class Pipeline:
         post_validation: with either of these two all ranks wait for each other before they step,
             unless the program relays norms (``compile_schedule(..., post_validation=True)``): then
             they step ahead, and again where that was wrong. False: they wait all the same.
+        cuda_graph: after three steps record one as a CUDA graph and launch that from then on; see
+            :mod:`pipeloom.runtime.graph`. ``peak_memory`` is that of the recorded step.
         group: the process group whose ranks are the program's; by default all processes. Where
             pipelines run side by side, all processes make theirs at the same time.
         data_group: the process group of those that have this rank in the replicas of the pipeline
@@ -113,6 +117,7 @@ class Pipeline:
         clip_grad_norm: float | None = None,
         loss_scale: LossScale | None = None,
         post_validation: bool = True,
+        cuda_graph: bool = False,
         group: dist.ProcessGroup | None = None,
         data_group: dist.ProcessGroup | None = None,
         device: torch.device | str | None = None,
@@ -131,6 +136,7 @@ class Pipeline:
             "clip_grad_norm": clip_grad_norm,
             "loss_scale": loss_scale,
             "post_validation": post_validation,
+            "cuda_graph": cuda_graph,
         }
         check_agreement(program, alike, group)
         check_program(
@@ -181,6 +187,14 @@ class Pipeline:
             timeout=timeout,
         )
         self.modules, self.optimizers = self._stepping.modules, self._stepping.optimizers
+        if cuda_graph:
+            check_graph(
+                program,
+                self.device,
+                None if optimizer is None else self.optimizers,
+                varying_shapes=varying_shapes,
+                judged=judges,
+            )
         self._hooks = (
             finish_before_state_dicts(self.finish, self.modules.values(), self.optimizers.values())
             if relays
@@ -189,6 +203,10 @@ class Pipeline:
         cells = make_cells(program, self.rank, self._memory, self.device)
         arguments = Arguments(cells, self.microbatches, param_dtype, varying=varying_shapes)
         self._feed = Feed(worker, cells, arguments, needs_loss=loss is None)
+        self._graph: GraphedSteps | None = None
+        if cuda_graph:
+            recording = make_recording(self._transport, self.device)
+            self._graph = GraphedSteps(recording, self._transport, cells.values())
         self._preparation = Preparation(
             worker,
             cells=cells,
@@ -245,11 +263,13 @@ class Pipeline:
         executor = self._preparation.executor()
         for runner in self._preparation.runners.values():
             runner.keep_outputs = return_outputs
-        self._stepping.begin(partial(self._refill, inputs, options, target))
-        self.store.begin()
-        self._memory.start(map(self.store.module, self.store.stages))
+        refill = partial(self._refill, inputs, options, target)
         try:
-            executor.run()
+            if self._graph is None:
+                self._issue(executor.run, refill)
+            else:
+                issue = partial(self._issue, executor.issue, refill)
+                self._graph.run(issue, executor.clock, keep=return_outputs)
         except Exception:
             self._stepping.give_up()
             raise
@@ -339,6 +359,13 @@ class Pipeline:
     def device_peak(self) -> int | None:
         """Bytes that torch's allocator had in use at most, on a CUDA device."""
         return device_peak(self.device)
+
+    def _issue(self, run: Call, refill: Call) -> None:
+        """All that a step does with what the cells were given."""
+        self._stepping.begin(refill)
+        self.store.begin()
+        self._memory.start(map(self.store.module, self.store.stages))
+        run()
 
     def _refill(
         self, inputs: Sequence[Batch], options: Mapping[str, Any], target: Batch | None

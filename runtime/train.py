@@ -22,7 +22,7 @@ from .lateness import why_late
 from .launch import launch
 from .loss_scale import LossScale
 from .model import ModelSource, checked_batch, checked_stages, load_source, skips_of
-from .optimizers import MakeOptimizer
+from .optimizers import MakeOptimizer, capturable
 from .pipeline import Pipeline
 from .stages import Stage, made
 from .virtual import launch_local
@@ -39,8 +39,9 @@ DTYPES = {
 class RunSettings:
     """How to run: ``steps`` optimizer steps in ``dtype`` (a key of DTYPES; None leaves the model's).
 
-    ``param_dtype``, ``reduce_dtype`` (keys of DTYPES), ``clip_grad_norm``, ``post_validation`` and
-    ``varying_shapes`` are :class:`Pipeline`'s; ``loss_scale`` is the first one, which adapts.
+    ``param_dtype``, ``reduce_dtype`` (keys of DTYPES), ``clip_grad_norm``, ``post_validation``,
+    ``varying_shapes`` and ``cuda_graph`` are :class:`Pipeline`'s (optimizers are made capturable, where
+    they know that); ``loss_scale`` is the first one, which adapts.
     ``seed`` is set in each process before the model is made; ``progress`` writes a line a step to
     standard error; ``timeout`` bounds the run and ``message_timeout`` a message, in seconds.
     ``pace`` lets each op take at least its planned time, as :class:`Pipeline` explains. ``local``:
@@ -55,6 +56,7 @@ class RunSettings:
     loss_scale: float | None = None
     post_validation: bool = True
     varying_shapes: bool = False
+    cuda_graph: bool = False
     seed: int = 0
     device: str = "cpu"
     progress: bool = False
@@ -75,6 +77,8 @@ class RunSettings:
             raise InputError(f"device: expected cpu or cuda, got {self.device}")
         if self.pace and self.device != "cpu":
             raise InputError(f"pace: expected device cpu, got {self.device}: its ops do not wait")
+        if self.cuda_graph and self.device != "cuda":
+            raise InputError(f"cuda_graph: expected device cuda, got {self.device}")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise InputError("device: expected cpu, got cuda: torch finds no CUDA device here")
 
@@ -199,6 +203,7 @@ def make_pipeline(
         for name in (settings.dtype, settings.param_dtype, settings.reduce_dtype)
     )
     count = program.schedule.problem.stages
+    optimizer = model.optimizer if like is None else _taken_over(like)
     stages: Mapping[int, Stage] | Sequence[Stage]
     if like is None:
         made_here = enumerate(checked_stages(model, count))
@@ -209,7 +214,7 @@ def make_pipeline(
         program,
         stages,
         loss=model.loss,
-        optimizer=model.optimizer if like is None else _taken_over(like),
+        optimizer=capturable(optimizer) if settings.cuda_graph else optimizer,
         tied=model.tied(count),
         skips=skips_of(model, count),
         param_dtype=param_dtype,
@@ -218,6 +223,7 @@ def make_pipeline(
         loss_scale=_loss_scale(settings) if like is None else like.loss_scale,
         post_validation=settings.post_validation,
         varying_shapes=settings.varying_shapes,
+        cuda_graph=settings.cuda_graph,
         device=device,
         timeout=settings.message_timeout,
         memory=settings.memory,
