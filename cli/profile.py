@@ -10,7 +10,10 @@ from __future__ import annotations
 import argparse
 import math
 import os
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pipeloom.ir.errors import InputError
 
 from .arguments import add_output, count, example, limit, seconds, whole
 from .models import add_model, need_torch
@@ -22,8 +25,12 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
-    parser.add_argument(
-        "--stages", metavar="S", type=count, required=True, help="pieces of the model"
+    pieces = parser.add_mutually_exclusive_group(required=True)
+    pieces.add_argument("--stages", metavar="S", type=count, help="pieces of the model")
+    pieces.add_argument(
+        "--layers",
+        action="store_true",
+        help="each layer of a model that names them, for optimize to cut; needs --ranks",
     )
     parser.add_argument(
         "--ranks", metavar="P", type=count, help="processes, as many as stages by default"
@@ -43,6 +50,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="measure as well how long a forward takes again, and what is held until then (t_r, m_r)",
     )
     parser.add_argument(
+        "--pairs",
+        action="store_true",
+        help="measure as well an F and a BW at once, as the runtime runs them (t_fb)",
+    )
+    parser.add_argument(
+        "--offload",
+        action="store_true",
+        help="measure as well what goes to the host and the way there (m_o, offload_bytes, host_link)",
+    )
+    parser.add_argument(
         "--local",
         action="store_true",
         help="ranks are threads of this process, as under run --local: on one GPU, too",
@@ -58,14 +75,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     example(
         parser,
         "pipeloom profile --model examples.gpt:small --stages 4 -o profile.json",
-        "pipeloom profile --model examples.gpt:small --stages 8 --ranks 4 --repeats 20 -o p.json",
+        "pipeloom profile --model examples.gpt:small --stages 4 --ranks 2 --repeats 20 -o p.json",
+        "pipeloom profile --model examples.gpt:small --layers --ranks 2 -o layers.json",
     )
 
 
 def run(args: argparse.Namespace) -> int:
     need_torch()
     check_output(args)
-    from pipeloom.ir.files import dump_profile
+    if args.layers and args.ranks is None:
+        raise InputError("--ranks: missing; expected a number of processes with --layers")
     from pipeloom.runtime.model import load_source
     from pipeloom.runtime.profiler import measure_profile
     from pipeloom.runtime.train import DTYPES
@@ -74,6 +93,8 @@ def run(args: argparse.Namespace) -> int:
         load_source(args.model),
         stages=args.stages,
         ranks=args.ranks or args.stages,
+        pairs=args.pairs,
+        offload=args.offload,
         repeats=args.repeats,
         warmup=args.warmup,
         dtype=DTYPES[args.dtype] if args.dtype else None,
@@ -86,32 +107,62 @@ def run(args: argparse.Namespace) -> int:
     )
     if os.environ.get("RANK", "0") != "0":  # under torchrun rank 0 alone speaks
         return 0
-    document = dump_profile(measurement.profile)
+    document = _document(measurement, args.layers)
     if args.memory_limit is not None and math.isfinite(args.memory_limit):
         document["memory_limit"] = args.memory_limit
     finish(args, document, {"measured": measurement.record()}, _words(measurement))
     return 0
 
 
+def _document(measurement: Measurement, layers: bool) -> dict[str, Any]:
+    """The profile as JSON, by layers where each stage is one."""
+    from pipeloom.ir.files import dump_profile
+    from pipeloom.ir.layered import LayeredProfile
+    from pipeloom.ir.layered_format import dump_layers
+
+    profile = measurement.profile
+    if not layers:
+        return dump_profile(profile)
+    together = (False,) * profile.num_stages
+    return dump_layers(LayeredProfile(profile.stages, together, replace(profile, stages=())))
+
+
 def _words(measurement: Measurement) -> str:
-    """A row a stage, each time with the spread of its middle half."""
+    """A row a stage, each time with the spread of its middle half; then messages and copies."""
     from pipeloom.ir.amounts import amount
     from pipeloom.report.words import duration
 
+    profile = measurement.profile
+    columns = {
+        f"T_{kind.name}": [each[kind] for each in measurement.times]
+        for kind in measurement.times[0]
+    }
+    if measurement.pairs:
+        columns["T_FB"] = list(measurement.pairs)
+    sizes = {"M_B": "m_b", "M_W": "m_w", "M_R": "m_r", "M_O": "m_o", "moved": "offload_bytes"}
+    known = {
+        words: key for words, key in sizes.items() if getattr(profile.stages[0], key) is not None
+    }
     rows = [
         [
-            f"stage {s}",
+            stage.layers[0].name if stage.layers else f"stage {s}",
             *(
-                f"{duration(figure.median)} +-{figure.spread / 2:.0%}"
-                for figure in figures.values()
+                f"{duration(figures[s].median)} +-{figures[s].spread / 2:.0%}"
+                for figures in columns.values()
             ),
-            amount(stage.m_b),
-            amount(stage.m_w),
+            *(amount(getattr(stage, key)) for key in known.values()),
         ]
-        for s, (stage, figures) in enumerate(
-            zip(measurement.profile.stages, measurement.times, strict=True)
-        )
+        for s, stage in enumerate(profile.stages)
     ]
-    delay = "" if measurement.delay is None else f"\nt_comm {duration(measurement.delay.median)}"
-    times = [f"T_{kind.name}" for kind in measurement.times[0]]
-    return table(["", *times, "M_B", "M_W"], rows) + delay
+    lines = [table(["", *columns, *known], rows)]
+    if measurement.delay is not None:
+        lines.append(f"t_comm {duration(measurement.delay.median)}")
+    links = {
+        "links": None if profile.links is None else profile.links.default,
+        "host link": profile.host_link,
+    }
+    for name, link in links.items():
+        if link is not None:
+            rate = f"{link.gigabytes_per_second:.3g} GB/s"
+            lines.append(f"{name} {rate}, latency {duration(link.latency)}")
+    return "\n".join(lines)

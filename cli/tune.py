@@ -63,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
     need_torch()
     from pipeloom.ir.files import dump_schedule, parse_program
     from pipeloom.ir.reading import read_json
+    from pipeloom.runtime.by_layers import as_planned
     from pipeloom.runtime.model import load_source
     from pipeloom.runtime.train import RunSettings
     from pipeloom.runtime.tune import tune_program
@@ -78,7 +79,8 @@ def run(args: argparse.Namespace) -> int:
         pace=args.pace,
         timeout=args.timeout,
     )
-    tied = load_source(args.model).tied(program.schedule.problem.stages)
+    problem = program.schedule.problem
+    tied = as_planned(load_source(args.model), problem.profile).tied(problem.stages)
     ties = tuple(tuple(stage for stage, _ in group) for group in tied)
     planner = Planner(program, ties, args.time_limit, args.seed)
     result = tune_program(program, args.model, settings, args.every, planner)

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor, nn
 
-from pipeloom.ir.errors import InputError
+from pipeloom import InputError, Layer, LayerKind
 
 from . import data
 
@@ -65,30 +65,43 @@ class GPT:
         # the last stage also has the head, so the larger stages come first
         return tuple(even + (s < rest) for s in range(count))
 
+    def named_layers(self) -> Sequence[tuple[Layer, Callable[[], nn.Module]]]:
+        """What it may be cut between: embedding, blocks and head, whose time has the loss in it."""
+        blocks = [f"blocks.{i}" for i in range(self.layers)]
+        kinds = [LayerKind.EMBEDDING, *(LayerKind.BLOCK for _ in blocks), LayerKind.HEAD]
+        return [
+            (Layer(name, kind, (name,)), functools.partial(self._unit_at, place))
+            for place, (name, kind) in enumerate(
+                zip(["embedding", *blocks, "head"], kinds, strict=True)
+            )
+        ]
+
     def _stage(self, first: int, stop: int) -> nn.Module:
-        embeds, predicts = first == 0, stop == self.layers
-        units: list[nn.Module] = []
-        if embeds:
-            units.append(self._unit(0, lambda: Embedding(self.width, self.context)))
-        for i in range(first, stop):
-            units.append(self._unit(i + 1, lambda: Block(self.width, self.heads)))
-        if predicts:
-            # a tied head starts as the embedding does, wherever it lives
-            units.append(self._unit(self.layers + 1, lambda: Head(self.width)))
-            if self.tie_weights:
-                self._tie(units)
+        """The blocks from ``first`` to ``stop``, with the embedding before and the head after them."""
+        begin = 0 if first == 0 else first + 1
+        end = self.layers + 2 if stop == self.layers else stop + 1
+        units = [self._unit_at(place) for place in range(begin, end)]
+        embedding, head = units[0], units[-1]
+        if self.tie_weights and isinstance(embedding, Embedding) and isinstance(head, Head):
+            head.symbols.weight = embedding.symbols.weight
         return nn.Sequential(*units)
 
-    def _tie(self, units: list[nn.Module]) -> None:
-        """Gives the head, last of ``units``, the embedding's weights; one parameter where both are."""
-        head = units[-1]
-        source = units[0]
-        assert isinstance(head, Head)
-        if isinstance(source, Embedding):
-            head.symbols.weight = source.symbols.weight
-            return
-        embedding = self._unit(0, lambda: Embedding(self.width, self.context))
-        head.symbols.weight.data.copy_(embedding.symbols.weight.data)
+    def tied_layers(self) -> Sequence[Sequence[tuple[str, str]]]:
+        """The parameters that several layers share."""
+        shared = (("embedding", "symbols.weight"), ("head", "symbols.weight"))
+        return (shared,) if self.tie_weights else ()
+
+    def _unit_at(self, place: int) -> nn.Module:
+        """The embedding, a block or the head, by its place in the model."""
+        if place == 0:
+            return self._unit(0, lambda: Embedding(self.width, self.context))
+        if place <= self.layers:
+            return self._unit(place, lambda: Block(self.width, self.heads))
+        head = self._unit(place, lambda: Head(self.width))
+        if self.tie_weights:  # it starts as the embedding does, wherever it lives
+            embedding = self._unit(0, lambda: Embedding(self.width, self.context))
+            head.symbols.weight.data.copy_(embedding.symbols.weight.data)
+        return head
 
     def _unit(self, place: int, build: Callable[[], T]) -> T:
         with torch.random.fork_rng(devices=[]):

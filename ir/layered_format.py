@@ -9,7 +9,7 @@ from .errors import InputError
 from .layer_names import numbered, read_layer, repeated
 from .layered import LayeredProfile
 from .profile import StageProfile
-from .profile_format import LAYER_KEYS, read_cluster, read_stage
+from .profile_format import LAYER_KEYS, dump_profile, read_cluster, read_stage
 from .reading import Reader, read_json
 
 MOST_LAYERS = 512
@@ -41,6 +41,19 @@ def parse_layers(data: dict[str, Any], where: str) -> LayeredProfile:
     if errors:
         raise InputError(*errors)
     return LayeredProfile(tuple(layers), (*tied[:-1], False), cluster)
+
+
+def dump_layers(profile: LayeredProfile) -> dict[str, Any]:
+    """The profile as a JSON object, one entry a layer; parsing it gives an equal one."""
+    document = dump_profile(replace(profile.cluster, stages=profile.layers))
+    costs = document.pop("stages")
+    document.pop("num_stages", None)
+    entries = []
+    for cost, together in zip(costs, profile.tied, strict=True):
+        (name,) = cost.pop("layers")
+        entries.append(name | cost | ({"with_next": True} if together else {}))
+    head = {key: document.pop(key) for key in ("format", "version", "name")}
+    return head | {"layers": entries} | document
 
 
 def _entry(reader: Reader) -> tuple[list[StageProfile], bool]:

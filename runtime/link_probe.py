@@ -15,6 +15,7 @@ from .cuda import keep_busy
 from .transport import Routes, Transport
 
 SMALL = 8  # bytes: what such a message takes is the latency
+LARGE = 1 << 22  # bytes: what a shorter one takes beyond that is noise, and no bandwidth
 WARMUP = 3
 AHEAD = (
     5.0  # milliseconds by which hosts are ahead of a GPU, as in a pipeline: messages wait for none

@@ -123,6 +123,11 @@ class Parcel:
         for saved in self._saved:
             saved.give_up()
 
+    @property
+    def moved(self) -> int:
+        """Bytes that are out, or on their way."""
+        return sum(place.nbytes for place, _ in self._places.values())
+
     def load(self) -> None:
         """Begins the way back."""
         there: dict[int, Tensor] = {}

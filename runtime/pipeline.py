@@ -17,6 +17,7 @@ from pipeloom.ir.schedule import Schedule
 from .agreement import check_agreement
 from .arguments import Arguments
 from .batches import Batch
+from .by_layers import as_planned
 from .checks import check_graph, check_program
 from .clock import Call
 from .compute import Loss
@@ -228,6 +229,7 @@ class Pipeline:
     ) -> Pipeline:
         """The pipeline of ``source``, cut as the program is; without ``train`` no optimizer steps."""
         count = program.schedule.problem.stages
+        source = as_planned(source, program.schedule.problem.profile)
         return cls(
             program,
             checked_stages(source, count),

@@ -10,16 +10,19 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from pipeloom.ir.errors import InputError
+from pipeloom.ir.layers import Layer
 from pipeloom.ir.ops import OpKind
 from pipeloom.ir.profile import Profile, StageProfile
 
+from .by_layers import by_layers
+from .host_probe import probe_host
 from .launch import launch
-from .link_probe import LinkSamples, links_of, probe_links, ring_routes
+from .link_probe import LARGE, LinkSamples, link_of, links_of, probe_links, ring_routes
 from .model import ModelSource
 from .stage_probe import Sizes, StageProbe
 from .transport import connect, whereabouts
@@ -49,15 +52,16 @@ class Figure:
 class Measurement:
     """A profile and what stands behind its times.
 
-    ``times[s]``: milliseconds of F, B and W of stage s; ``delay``: one-way milliseconds of a
-    message as large as the largest activation (None: one process); ``together``: whether the
-    ranks were measured at the same time.
+    ``times[s]``: milliseconds of F, B and W of stage s, and of R where it was asked for; ``pairs[s]``: of an F
+    and a BW at once, where that was; ``delay``: one-way milliseconds of a message as large as the largest activation
+    (None: one process); ``together``: whether the ranks were measured at the same time.
     """
 
     profile: Profile
     times: tuple[Mapping[OpKind, Figure], ...]
     delay: Figure | None
     together: bool
+    pairs: tuple[Figure, ...] = ()
 
     def record(self) -> dict[str, object]:
         """The spreads as a JSON object, to keep beside the profile."""
@@ -66,7 +70,8 @@ class Measurement:
             "together": self.together,
             "stages": [
                 {f"t_{kind.name.lower()}": _shown(figure) for kind, figure in stage.items()}
-                for stage in self.times
+                | ({"t_fb": _shown(self.pairs[s])} if self.pairs else {})
+                for s, stage in enumerate(self.times)
             ],
             "t_comm": None if self.delay is None else _shown(self.delay),
         }
@@ -90,12 +95,14 @@ class Settings:
     device: str
     timeout: float
     recompute: bool
+    pairs: bool
+    offload: bool
 
 
 def measure_profile(
     source: ModelSource,
     *,
-    stages: int,
+    stages: int | None = None,
     ranks: int,
     repeats: int = 10,
     warmup: int = 2,
@@ -106,17 +113,26 @@ def measure_profile(
     name: str = "",
     timeout: float = 300.0,
     recompute: bool = False,
+    pairs: bool = False,
+    offload: bool = False,
     local: bool = False,
 ) -> Measurement:
     """The profile of ``source`` cut into ``stages`` on ``ranks``, stage s on rank s mod P.
 
+    Without ``stages`` each of the source's layers is one (:mod:`.by_layers`), which the profile's stages name.
+
     Starts one process a rank (or joins torchrun's, where it returns the same on every rank), so
     the source must pickle. With ``together`` off, one process measures one stage after the other,
-    and no links: what the stages take where nothing else runs. ``recompute``: T_R and M_R as well.
+    and no links: what the stages take where nothing else runs. ``recompute``: T_R and M_R as well;
+    ``pairs``: T_FB; ``offload``: M_O, what is moved, and the link to the host.
     ``local``: ranks are threads of this process (:mod:`.virtual`), all of them on one GPU, too.
 
     Raises InputError for impossible settings, LaunchError where a rank fails.
     """
+    layers: Sequence[Layer] = ()
+    if stages is None:
+        source, layers = by_layers(source)
+        stages = len(layers)
     for key, value, least in (
         ("stages", stages, 1),
         ("ranks", ranks, 1),
@@ -126,9 +142,9 @@ def measure_profile(
     ):
         if value < least:
             raise InputError(f"{key}: expected a whole number >= {least}, got {value}")
-    in_flight = in_flight or ranks
+    in_flight = max(in_flight or ranks, 2 if pairs else 1)
     settings = Settings(
-        stages, ranks, repeats, warmup, in_flight, dtype, device, timeout, recompute
+        stages, ranks, repeats, warmup, in_flight, dtype, device, timeout, recompute, pairs, offload
     )
     count, arguments = ranks if together else 1, (source, settings)
     if local:
@@ -136,8 +152,17 @@ def measure_profile(
     else:
         backend = "nccl" if torch.device(device).type == "cuda" else "gloo"
         results = launch(_measure_rank, count, arguments, backend=backend)
-    stage_parts, links = next(iter(results.values()))
-    return _measurement(stage_parts, links, settings, together, name)
+    found = _measurement(next(iter(results.values())), settings, together, name)
+    return found if not layers else _named(found, layers)
+
+
+def _named(found: Measurement, layers: Sequence[Layer]) -> Measurement:
+    """With the layer that each stage is."""
+    named = [
+        replace(stage, layers=(layer,))
+        for stage, layer in zip(found.profile.stages, layers, strict=True)
+    ]
+    return replace(found, profile=replace(found.profile, stages=tuple(named)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +171,21 @@ class _StagePart:
 
     stage: int
     times: Mapping[OpKind, Figure]
+    pair: Figure | None
     sizes: Sizes
 
 
-def _measure_rank(
-    source: ModelSource, settings: Settings
-) -> tuple[list[_StagePart], list[LinkSamples]]:
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What was measured on all ranks: of each stage; messages as large as an activation, and large ones; copies."""
+
+    stages: Sequence[_StagePart]
+    messages: Sequence[LinkSamples]
+    links: Sequence[LinkSamples]
+    host: Sequence[LinkSamples]
+
+
+def _measure_rank(source: ModelSource, settings: Settings) -> _Parts:
     """All ranks' results, on every rank."""
     device = _device(settings)
     transport = connect(ring_routes(whereabouts()[1], settings.timeout), device)
@@ -163,18 +197,36 @@ def _measure_rank(
         dtype=settings.dtype,
         device=device,
         recompute=settings.recompute,
+        offload=settings.offload,
     )
     probe.times(settings.warmup)
     samples = probe.times(settings.repeats)
+    pairs = probe.pair_times(settings.repeats) if settings.pairs else {}
     parts = [
-        _StagePart(s, {kind: Figure.of(samples[s, kind]) for kind in probe.kinds}, probe.sizes(s))
+        _StagePart(
+            s,
+            {kind: Figure.of(samples[s, kind]) for kind in probe.kinds},
+            Figure.of(pairs[s]) if pairs else None,
+            probe.sizes(s),
+        )
         for s in probe.stages
     ]
     gathered = transport.gather(parts)
     all_parts = sorted((p for part in gathered for p in part), key=lambda part: part.stage)
     largest = max(part.sizes.activation or 0 for part in all_parts)
-    links = probe_links(transport, largest, MESSAGES, device)
-    return all_parts, [link for found in transport.gather(links) for link in found]
+    host = [probe_host(device, MESSAGES, transport.rank)] if settings.offload else []
+
+    def messages(size: int) -> list[LinkSamples]:
+        links = probe_links(transport, size, MESSAGES, device)
+        return [link for found in transport.gather(links) for link in found]
+
+    sent = messages(largest)
+    return _Parts(
+        all_parts,
+        sent,
+        sent if largest >= LARGE else messages(LARGE),
+        [copies for found in transport.gather(host) for copies in found],
+    )
 
 
 def _device(settings: Settings) -> torch.device:
@@ -191,24 +243,22 @@ def _device(settings: Settings) -> torch.device:
     return device
 
 
-def _measurement(
-    parts: Sequence[_StagePart],
-    links: Sequence[LinkSamples],
-    settings: Settings,
-    together: bool,
-    name: str,
-) -> Measurement:
-    delay = Figure.of([t for link in links for t in link.large]) if links else None
-    found = links_of(links) if links else None
+def _measurement(parts: _Parts, settings: Settings, together: bool, name: str) -> Measurement:
+    sent = [time for link in parts.messages for time in link.large]
+    delay = Figure.of(sent) if sent else None
+    found = links_of(parts.links) if parts.links else None
     uniform = found is None or not found.pairs
     profile = Profile(
-        stages=tuple(map(_stage, parts)),
+        stages=tuple(map(_stage, parts.stages)),
         ranks=settings.ranks,
         t_comm=delay.median if delay is not None and uniform else None,
         links=found,
         name=name,
+        host_link=link_of(parts.host) if parts.host else None,
     )
-    return Measurement(profile, tuple(part.times for part in parts), delay, together)
+    times = tuple(part.times for part in parts.stages)
+    pairs = tuple(part.pair for part in parts.stages if part.pair is not None)
+    return Measurement(profile, times, delay, together, pairs)
 
 
 def _stage(part: _StagePart) -> StageProfile:
@@ -225,4 +275,7 @@ def _stage(part: _StagePart) -> StageProfile:
         optimizer_bytes=float(sizes.optimizer),
         t_r=None if again is None else again.median,
         m_r=None if again is None else float(min(sizes.m_r, sizes.m_b)),
+        t_fb=None if part.pair is None else part.pair.median,
+        m_o=None if sizes.m_o is None else float(min(sizes.m_o, sizes.m_b)),
+        offload_bytes=None if sizes.offload is None else float(sizes.offload),
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -13,12 +14,13 @@ from torch import Tensor, nn
 from pipeloom.ir.ops import OpKind
 
 from .clock import make_clock
-from .compute import Cell, StageRunner
+from .compute import Cell, Run, StageRunner
 from .deferral import WeightQueue
 from .edges import Edge, Spec
 from .levers import calls
 from .memory import Held, Ledger
 from .model import ModelSource, checked_batch, checked_stages, skips_of
+from .offload import Host, Parcel
 from .shapes import Shapes
 from .skips import Skips
 from .stages import ResidentStages, made
@@ -34,7 +36,8 @@ class Sizes:
 
     ``m_b``: the most that one microbatch holds between F's start and B's end; ``m_w``: what it
     holds from then until W; ``activation``: what the stage sends on (None: there is one stage);
-    ``m_r``: what one that is recomputed holds until R.
+    ``m_r``: what one that is recomputed holds until R; ``m_o``: what one that is offloaded holds while
+    ``offload`` bytes of it are out (None: not asked for).
     """
 
     m_b: int
@@ -44,6 +47,8 @@ class Sizes:
     grad: int
     optimizer: int
     m_r: int
+    m_o: int | None = None
+    offload: int | None = None
 
 
 class StageProbe:
@@ -51,7 +56,8 @@ class StageProbe:
 
     In a round, ``in_flight`` microbatches are run forward, then backward and weights of each:
     caches and allocator are used as in a pipeline, and each round gives that many samples of F,
-    B and W. With ``recompute`` they are run once more, recomputed, for as many of R.
+    B and W. With ``recompute`` they are run once more, recomputed, for as many of R; with ``offload`` what
+    goes to the host is counted.
     """
 
     def __init__(
@@ -64,7 +70,9 @@ class StageProbe:
         dtype: torch.dtype | None,
         device: torch.device,
         recompute: bool = False,
+        offload: bool = False,
     ) -> None:
+        self._offload = offload
         self.kinds = (*KINDS, OpKind.R) if recompute else KINDS
         self._source, self._transport = source, transport
         self._dtype, self._device = dtype, device
@@ -100,6 +108,45 @@ class StageProbe:
                 samples[op].append((marks[2 * i + 1] - marks[2 * i]) * MILLISECONDS)
         return samples
 
+    def pair_times(self, rounds: int) -> dict[int, list[float]]:
+        """Milliseconds by stage of an F and the BW of the microbatch before it, as the executor runs a pair.
+
+        It takes two microbatches in flight to have one.
+        """
+        samples: dict[int, list[float]] = {stage: [] for stage in self.stages}
+        queues = [cell.queue for cell in self._cells]
+        for cell in self._cells:
+            cell.queue = None  # B is BW then
+        for step in range(rounds):
+            self._inputs, self._targets = self._batch(step)
+            self._transport.barrier()
+            self._begin()
+            for stage in self.stages:
+                self._pairs(stage)
+            marks = self._clock.seconds()
+            for i, (stage, _) in enumerate(self._ran):
+                samples[stage].append((marks[2 * i + 1] - marks[2 * i]) * MILLISECONDS)
+        for cell, queue in zip(self._cells, queues, strict=True):
+            cell.queue = queue
+        return samples
+
+    def _pairs(self, stage: int) -> None:
+        runner = self._runners[stage]
+        self._prepared(stage, 0)
+        self._untimed(stage, OpKind.F, self._cells[0])
+        for j, (before, cell) in enumerate(pairwise(self._cells), start=1):
+            self._prepared(stage, j)
+            self._receive_gradient(stage, before)
+            forward, backward = calls(runner, OpKind.F, cell), calls(runner, OpKind.BW, before)
+            self._clock.timed(partial(_both, forward, cell, backward, before), 2 * len(self._ran))()
+            self._ran.append((stage, OpKind.F))
+            cell.output = ()
+            self._let_go(before)
+        last = self._cells[-1]
+        self._receive_gradient(stage, last)
+        self._untimed(stage, OpKind.BW, last)
+        self._let_go(last)
+
     def sizes(self, stage: int) -> Sizes:
         """What the ledger counts for one microbatch alone, its received messages included."""
         self._begin()
@@ -109,6 +156,7 @@ class StageProbe:
         m_b, m_w = self._memory.peak - before, self._memory.live - before
         self._weight(stage, cell)
         m_r = self._kept(stage, cell)
+        m_o, offloaded = self._out(stage, cell) if self._offload else (None, None)
         parameters = list(self._modules[stage].parameters())
         trained = [p for p in parameters if p.requires_grad]
         return Sizes(
@@ -119,7 +167,24 @@ class StageProbe:
             grad=sum(p.nbytes for p in trained),
             optimizer=self._optimizer_state(trained),
             m_r=m_r,
+            m_o=m_o,
+            offload=offloaded,
         )
+
+    def _out(self, stage: int, cell: Cell) -> tuple[int, int]:
+        """Bytes held between O and L, with the received gradient as in :meth:`_kept`, and those that are out."""
+        before = self._memory.live
+        cell.parcel = parcel = Parcel(Host(self._device), self._memory)
+        self._prepared(stage, 0)
+        self._untimed(stage, OpKind.F, cell)
+        self._untimed(stage, OpKind.O, cell)
+        self._receive_gradient(stage, cell)
+        held, moved = self._memory.live - before, parcel.moved
+        for kind in (OpKind.L, OpKind.B, OpKind.W):
+            self._untimed(stage, kind, cell)
+        cell.parcel = None
+        self._let_go(cell)
+        return held, moved
 
     def _kept(self, stage: int, cell: Cell) -> int:
         """Bytes held right before R, the gradient that the microbatch receives for its B among them."""
@@ -258,3 +323,8 @@ class StageProbe:
 
     def _untimed(self, stage: int, kind: OpKind, cell: Cell) -> None:
         calls(self._runners[stage], kind, cell)(cell)
+
+
+def _both(forward: Run, cell: Cell, backward: Run, before: Cell) -> None:
+    forward(cell)
+    backward(before)

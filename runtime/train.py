@@ -18,6 +18,7 @@ from pipeloom.ir.program import Average, Program
 from pipeloom.ir.schedule import Schedule
 from pipeloom.ir.writing import write_json
 
+from .by_layers import as_planned
 from .lateness import why_late
 from .launch import launch
 from .loss_scale import LossScale
@@ -203,6 +204,7 @@ def make_pipeline(
         for name in (settings.dtype, settings.param_dtype, settings.reduce_dtype)
     )
     count = program.schedule.problem.stages
+    model = as_planned(model, program.schedule.problem.profile)
     optimizer = model.optimizer if like is None else _taken_over(like)
     stages: Mapping[int, Stage] | Sequence[Stage]
     if like is None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from .ir.files import load_program as load_program
     from .ir.files import load_schedule as load_schedule
     from .ir.files import write_json as write_json
+    from .ir.layers import Layer as Layer
+    from .ir.layers import LayerKind as LayerKind
     from .ir.problem import Objective as Objective
     from .ir.problem import Placement as Placement
     from .ir.problem import Problem as Problem
@@ -50,6 +52,7 @@ _HOMES = {
         "load_schedule",
         "write_json",
     ),
+    "ir.layers": ("Layer", "LayerKind"),
     "ir.problem": ("Objective", "Placement", "Problem"),
     "ir.profile": ("Profile", "StageProfile"),
     "ir.schedule": ("Schedule",),

@@ -9,6 +9,7 @@ import pytest
 from examples.gpt import small
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.files import dump_profile, parse_profile
+from pipeloom.runtime.link_probe import LARGE
 from pipeloom.runtime.profiler import measure_profile
 
 
@@ -28,7 +29,9 @@ def test_ranks_measured_together(stages: int) -> None:
     assert found.delay is not None
     assert profile.t_comm is not None
     assert profile.links is not None
-    assert profile.links.default.delay(2 * 16 * 32 * 4) == pytest.approx(profile.t_comm)
+    assert profile.t_comm == found.delay.median
+    # of messages that are large enough to show it
+    assert profile.links.default.delay(LARGE) > profile.links.default.latency > 0
     assert parse_profile(dump_profile(profile), "profile.json") == profile
 
 

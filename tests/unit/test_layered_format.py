@@ -10,7 +10,7 @@ import pytest
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.files import dump_profile, parse_profile
 from pipeloom.ir.layered import joined
-from pipeloom.ir.layered_format import parse_layers
+from pipeloom.ir.layered_format import dump_layers, parse_layers
 from pipeloom.ir.layers import Layer, LayerKind
 from tests.unit.cli.support import layers_document
 
@@ -102,3 +102,8 @@ def test_a_stage_can_what_all_of_its_layers_can() -> None:
     assert one.offload_bytes == 5.0  # the other's M_B
     paired = joined([replace(first, t_fb=6.0), first])
     assert paired.t_fb == 6.0 + first.t_f + first.t_b + first.t_w
+
+
+def test_what_is_written_is_read_back() -> None:
+    profile = parse_layers(layers_document(memory_limit=3.0), "p.json")
+    assert parse_layers(dump_layers(profile), "p.json") == profile

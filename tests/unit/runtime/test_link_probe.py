@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from pipeloom.ir.profile import Link
-from pipeloom.runtime.link_probe import LinkSamples, links_of, ring
+from pipeloom.runtime.host_probe import probe_host
+from pipeloom.runtime.link_probe import LinkSamples, link_of, links_of, ring
 from pipeloom.runtime.profiler import Figure
 
 MEGABYTE = 1_000_000
@@ -48,3 +50,10 @@ def test_neighbours_are_those_on_a_ring(ranks: int, pairs: list[tuple[int, int]]
 def test_a_figure_is_the_median_and_the_spread_of_the_middle_half() -> None:
     assert Figure.of([5.0, 1.0, 2.0, 400.0, 4.0]) == Figure(4.0, (5.0 - 2.0) / 4.0, 5)
     assert Figure.of([3.0]) == Figure(3.0, 0.0, 1)
+
+
+def test_copies_to_the_host_make_a_link() -> None:
+    samples = probe_host(torch.device("cpu"), 3, rank=1)
+    assert (samples.ranks, samples.size) == ((1, 1), 1 << 23)
+    assert len(samples.small) == len(samples.large) == 3
+    assert link_of([samples]).gigabytes_per_second > 0

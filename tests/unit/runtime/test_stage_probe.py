@@ -41,7 +41,9 @@ class Stack:
         return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
 
 
-def probe(dtype: torch.dtype | None = None, *, recompute: bool = False) -> StageProbe:
+def probe(
+    dtype: torch.dtype | None = None, *, recompute: bool = False, offload: bool = False
+) -> StageProbe:
     return StageProbe(
         Stack(),
         [0, 0, 0],
@@ -50,6 +52,7 @@ def probe(dtype: torch.dtype | None = None, *, recompute: bool = False) -> Stage
         dtype=dtype,
         device=torch.device("cpu"),
         recompute=recompute,
+        offload=offload,
     )
 
 
@@ -125,6 +128,24 @@ def test_rounds_that_are_recomputed_time_r_and_leave_nothing() -> None:
     samples = tested.times(3)
     assert {kind for _, kind in samples} == {OpKind.F, OpKind.B, OpKind.W, OpKind.R}
     assert all(len(times) == 2 * 3 and min(times) > 0 for times in samples.values())
+    assert tested.sizes(1) == before
+
+
+def test_what_is_offloaded_leaves_the_messages() -> None:
+    """x and dy stay; wide and gelu1, which the GELUs read, and gelu2, which the second product does, go."""
+    found = [probe(offload=True).sizes(s) for s in range(3)]
+    assert [sizes.m_o for sizes in found] == [(8 * n) * ROWS * 4 for n in (1, 2, 1)]
+    assert found[1].offload == 3 * 16 * ROWS * 4
+    assert probe().sizes(1).m_o is None
+
+
+def test_pairs_are_timed_and_leave_nothing() -> None:
+    tested = probe()
+    before = tested.sizes(1)
+    samples = tested.pair_times(3)
+    # two in flight: in each round the first one's BW goes with the second one's F
+    assert {stage: len(times) for stage, times in samples.items()} == {0: 3, 1: 3, 2: 3}
+    assert min(min(times) for times in samples.values()) > 0
     assert tested.sizes(1) == before
 
 
