@@ -274,7 +274,7 @@ def _stage(part: _StagePart) -> StageProfile:
         grad_bytes=float(sizes.grad),
         optimizer_bytes=float(sizes.optimizer),
         t_r=None if again is None else again.median,
-        m_r=None if again is None else float(min(sizes.m_r, sizes.m_b)),
+        m_r=None if sizes.m_r is None else float(min(sizes.m_r, sizes.m_b)),
         t_fb=None if part.pair is None else part.pair.median,
         m_o=None if sizes.m_o is None else float(min(sizes.m_o, sizes.m_b)),
         offload_bytes=None if sizes.offload is None else float(sizes.offload),

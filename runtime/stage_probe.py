@@ -37,7 +37,7 @@ class Sizes:
     ``m_b``: the most that one microbatch holds between F's start and B's end; ``m_w``: what it
     holds from then until W; ``activation``: what the stage sends on (None: there is one stage);
     ``m_r``: what one that is recomputed holds until R; ``m_o``: what one that is offloaded holds while
-    ``offload`` bytes of it are out (None: not asked for).
+    ``offload`` bytes of it are out. None: not asked for.
     """
 
     m_b: int
@@ -46,7 +46,7 @@ class Sizes:
     weight: int
     grad: int
     optimizer: int
-    m_r: int
+    m_r: int | None = None
     m_o: int | None = None
     offload: int | None = None
 
@@ -76,6 +76,7 @@ class StageProbe:
         self.kinds = (*KINDS, OpKind.R) if recompute else KINDS
         self._source, self._transport = source, transport
         self._dtype, self._device = dtype, device
+        self._generator = torch.Generator(device)
         self.stages = [s for s, owner in enumerate(owners) if owner == transport.rank]
         build = checked_stages(source, len(owners))
         self._modules = {s: made(build[s], s).to(device=device, dtype=dtype) for s in self.stages}
@@ -155,7 +156,7 @@ class StageProbe:
         self._backward(stage, cell)
         m_b, m_w = self._memory.peak - before, self._memory.live - before
         self._weight(stage, cell)
-        m_r = self._kept(stage, cell)
+        m_r = self._kept(stage, cell) if OpKind.R in self.kinds else None
         m_o, offloaded = self._out(stage, cell) if self._offload else (None, None)
         parameters = list(self._modules[stage].parameters())
         trained = [p for p in parameters if p.requires_grad]
@@ -311,8 +312,9 @@ class StageProbe:
         self._received[cell].clear()
 
     def _receive(self, cell: Cell, spec: Spec) -> Tensor:
-        make = torch.randn if spec.dtype.is_floating_point else torch.zeros
-        message = make(spec.shape, dtype=spec.dtype, device=self._device)
+        message = torch.zeros(spec.shape, dtype=spec.dtype, device=self._device)
+        if spec.dtype.is_floating_point:  # not by the generator of all, which models may draw from
+            message.normal_(generator=self._generator)
         self._received[cell].append(self._memory.hold(message))
         return message
 

@@ -118,7 +118,7 @@ def test_each_round_times_every_op_of_every_stage() -> None:
 
 def test_what_is_recomputed_holds_its_messages_alone() -> None:
     """x and dy of the middle stage; the first receives no x, the last no dy."""
-    found = [probe().sizes(s).m_r for s in range(3)]
+    found = [probe(recompute=True).sizes(s).m_r for s in range(3)]
     assert found == [(8 * n) * ROWS * 4 for n in (1, 2, 1)]
 
 
