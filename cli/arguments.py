@@ -36,6 +36,10 @@ class Limit(float):
     words: str
 
 
+class Default(float):
+    """A limit that nobody typed."""
+
+
 def example(parser: argparse.ArgumentParser, *lines: str) -> None:
     """Closes the help with examples."""
     parser.epilog = "example:\n" + "\n".join(f"  {line}" for line in lines)
@@ -104,9 +108,9 @@ def add_levers(parser: argparse.ArgumentParser) -> None:
 
 
 def add_solver(
-    parser: argparse.ArgumentParser, time_limit: float, what: str = "each solve"
+    parser: argparse.ArgumentParser, time_limit: float, what: str = "each solve", auto: str = ""
 ) -> None:
-    """What the optimizer is told, the instance aside."""
+    """What the optimizer is told, the instance aside; ``auto``: what a time limit means to --placement auto."""
     parser.add_argument(
         "--placement",
         metavar="P",
@@ -114,7 +118,7 @@ def add_solver(
         default="linear",
         help="where stages live: linear (stage s on rank s, the default), interleaved:K (stage s on "
         "rank s mod P, K stages a rank), v (down the ranks and back up), wave:K (so K times), a "
-        "JSON file that lists the rank of each stage, or auto (optimize only: the best of the first four); a profile of one stage a rank is cut",
+        "JSON file that lists the rank of each stage, or auto (optimize only: the best of the first four, or with two copies of the weights); a profile of one stage a rank is cut",
     )
     parser.add_argument(
         "--solver",
@@ -127,8 +131,8 @@ def add_solver(
         "--time-limit",
         metavar="S",
         type=seconds,
-        default=time_limit,
-        help=f"seconds for {what}, {time_limit:g} by default; it ends sooner once optimal",
+        default=Default(time_limit),
+        help=f"seconds for {what}, {time_limit:g} by default; it ends sooner once optimal{auto}",
     )
     limits.add_argument(
         "--work-limit",

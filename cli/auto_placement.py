@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any
 
 from pipeloom.ir.problem import Problem
 from pipeloom.ir.schedule import Schedule
 from pipeloom.solver.cache import Question, ScheduleCache
-from pipeloom.solver.placements import Chosen, Search, Tried, cost_of
+from pipeloom.solver.placements import Chosen, Tried
+from pipeloom.solver.race import Search, cost_of
 from pipeloom.solver.solve import Solving
+from pipeloom.solver.two_copies import Built
 
+from .arguments import Default
 from .output import table
 from .problems import recomputes_all
 from .progress import Interrupt, ProgressLine
@@ -19,8 +23,8 @@ from .progress import Interrupt, ProgressLine
 class Searches:
     """Makes the search of each placement, or takes its answer from the cache.
 
-    With a limit on work that answer is the one of the placement by itself. Within seconds it is not,
-    as placements share them; so it is kept by another name.
+    With a limit on work that answer is the one of the placement by itself. Within seconds it is not:
+    placements share them, or the best has more of them; so it is kept by another name.
     """
 
     def __init__(
@@ -32,7 +36,7 @@ class Searches:
     def __call__(self, problem: Problem, name: str) -> Search:
         known = self._cache and self._cache.find(self._question(problem))
         if known:
-            return _Known(known)
+            return Built(known)
         self._made.append(_Searching(self._args, problem, name, self._interrupt))
         return self._made[-1]
 
@@ -41,13 +45,18 @@ class Searches:
         if self._cache is None or self._interrupt.pressed:
             return
         for each in self._made:
-            # with limited work one that was left before its end is no answer
-            if each.found is not None and (self._args.work_limit is None or each.ran or each.done):
+            # where each goes to its own end, one that was left before it is no answer
+            left = not (each.ran or each.done) and "seconds" not in time(self._args)
+            if each.found is not None and not left:
                 self._cache.keep(self._question(each.problem), each.found)
 
     def _question(self, problem: Problem) -> Question:
         args = self._args
-        solver = args.solver if args.work_limit is not None else f"{args.solver} in a race"
+        solver = args.solver
+        if args.work_limit is None:
+            solver += (
+                " for each placement" if isinstance(args.time_limit, Default) else " in a race"
+            )
         return Question(problem, solver, args.seed, args.time_limit, args.work_limit)
 
 
@@ -82,6 +91,13 @@ class _Searching:
         self.ran = True
         return self._take(self._solving.run(seconds))
 
+    def explore(self, seconds: float) -> Schedule:
+        self.found = self._solving.explore(seconds)
+        return self.found
+
+    def look(self) -> None:
+        self._solving.look()
+
     def _take(self, schedule: Schedule) -> Schedule:
         self.found = schedule
         if self.done:
@@ -90,18 +106,24 @@ class _Searching:
         return schedule
 
 
-class _Known:
-    """What the cache has of a placement."""
+def time(args: argparse.Namespace) -> dict[str, float]:
+    """What ``args`` leave the placements: a time in all that was typed, else a time each, or work."""
+    if args.work_limit is not None:
+        return {}
+    return {"each" if isinstance(args.time_limit, Default) else "seconds": args.time_limit}
 
-    done = True
 
-    def __init__(self, schedule: Schedule) -> None:
-        self._schedule = schedule
-
-    def begin(self, _: float) -> Schedule:
-        return self._schedule
-
-    run = begin
+def announce(args: argparse.Namespace, placements: int) -> None:
+    """How long it may take, where nobody said how long it shall."""
+    limits = time(args)
+    if args.quiet or not placements or "each" not in limits:
+        return
+    most = (placements + 1) * limits["each"]
+    print(
+        f"pipeloom: {placements} placements fit: {limits['each']:g} s for each that may win and for the best again, "
+        f"{most:g} s at most (--time-limit S: S seconds in all)",
+        file=sys.stderr,
+    )
 
 
 def as_json(chosen: Chosen) -> dict[str, Any]:
@@ -117,6 +139,7 @@ def entry(tried: Tried) -> dict[str, Any]:
         "placement": tried.name,
         "cost": None if tried.schedule is None else tried.cost,
         "lower_bound": tried.bound,
+        "assumed": tried.note or None,
         "reason": tried.why_not
         or (None if tried.schedule else "not searched: cannot be shorter, or no time"),
     }
@@ -130,7 +153,12 @@ def entries(tried: list[dict[str, Any]]) -> str:
         return "-" if value is None else duration(value)
 
     rows = [
-        [each["placement"], shown(each["cost"]), shown(each["lower_bound"]), each["reason"] or ""]
+        [
+            each["placement"],
+            shown(each["cost"]),
+            shown(each["lower_bound"]),
+            "; ".join(part for part in (each["reason"], each.get("assumed")) if part),
+        ]
         for each in tried
     ]
     return table(["placement", "found", "bound", ""], rows)

@@ -6,10 +6,10 @@ Ctrl-C keeps the best schedule so far and writes it.
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InfeasibleError, InputError
@@ -50,7 +50,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_memory_limit(parser)
     add_passing(parser, "auto")
     add_levers(parser)
-    add_solver(parser, time_limit=60.0)
+    add_solver(
+        parser,
+        time_limit=60.0,
+        auto="; --placement auto: in all if given, else as long for each placement and for the best again",
+    )
     add_partition(parser)
     parser.add_argument(
         "--explain",
@@ -158,6 +162,7 @@ def _choose_placement(args: argparse.Namespace) -> int:
     """The best of all placements, with the table; 1 where none fits."""
     from pipeloom.ir.problem import Objective
     from pipeloom.solver.placements import best_placement
+    from pipeloom.solver.solve import cores
 
     from . import auto_placement
 
@@ -175,10 +180,13 @@ def _choose_placement(args: argparse.Namespace) -> int:
             profile,
             args.microbatches,
             searches,
-            seconds=args.time_limit if args.work_limit is None else math.inf,
+            **auto_placement.time(args),
             memory_limit=args.memory_limit,
             objective=Objective(args.objective),
+            both_ways=not recomputes_all(args),
+            abreast=cores(),
             should_stop=interrupt,
+            begins=partial(auto_placement.announce, args),
         )
         searches.keep()
     answer, words = {"choice": auto_placement.as_json(chosen)}, auto_placement.text(chosen)

@@ -93,6 +93,16 @@ class Placement:
         owners = tuple(r + j % islands * island for r in rank for j in range(microbatches))
         return cls(Passing.MIXED, owners, f"activations-inside:{island}")
 
+    @classmethod
+    def bidirectional(cls, ranks: int, microbatches: int) -> Placement:
+        """Stage s of an even microbatch on rank s, of an odd one on rank P-1-s, each with a copy of its weights."""
+        owners = tuple(
+            ranks - 1 - stage if j % 2 else stage
+            for stage in range(ranks)
+            for j in range(microbatches)
+        )
+        return cls(Passing.MIXED, owners, "bidirectional")
+
     def matrix(self, stages: int, microbatches: int) -> IntArray:
         """The rank of each (stage, microbatch), shape (S, M)."""
         owners = np.array(self.owners, dtype=np.int64)

@@ -65,7 +65,7 @@ def _placed_and_passed(problem: Problem) -> str:
         Passing.MIXED: "activations and weights travelling",
     }[placement.passing]
     if placement.passing is Passing.MIXED:
-        return _islands(problem) or f"the same placement, {travels}"
+        return _both_ways(problem) or _islands(problem) or f"the same placement, {travels}"
     if placement.passing is not Passing.ACTIVATIONS:
         return travels
     chunks = problem.stages // ranks
@@ -77,6 +77,15 @@ def _placed_and_passed(problem: Problem) -> str:
         shape = "in a V" if chunks == 2 else f"in {chunks // 2} waves"
         return f"{chunks} stages a rank {shape}, {travels}"
     return f"the same placement, {travels}"
+
+
+def _both_ways(problem: Problem) -> str | None:
+    if (
+        problem.placement.owners
+        != Placement.bidirectional(problem.ranks, problem.microbatches).owners
+    ):
+        return None
+    return "one stage a rank each way, two copies of the weights, activations travelling"
 
 
 def _islands(problem: Problem) -> str | None:

@@ -70,6 +70,7 @@ class Incumbent:
         self.order: tuple[IntArray, ...] | None = None
         self.transfers: tuple[Transfer, ...] = ()
         self.source: str | None = None
+        self.one_lane = False
         self.stopped: npt.NDArray[np.bool_] = np.zeros(1, dtype=np.bool_)
         self._began = self._told = monotonic()
         self.limited = work_limit < float("inf")

@@ -24,6 +24,7 @@ from .greedy import GreedySetting, tune_kernel
 from .incumbent import Incumbent
 from .rounds import RoundsSetting
 from .setting import Setting
+from .side_by_side import Pieces
 
 POOL = 8
 """How many settings are tuned side by side."""
@@ -229,6 +230,15 @@ class ListScheduler:
         if np.isfinite(cost):
             self._pool = sorted([*self._pool, (cost, setting)], key=lambda kept: kept[0])[:FRESH]
         self._near = bool(self._pool) and self._pool[0][0] <= best.cost * NEAR
+
+    def pieces(self, best: Incumbent) -> Pieces:
+        """The rounds that fill the pool, and one from its best, which shows what may become of it.
+
+        Before orders are annealed: where no family fits the placement, what it makes is far better than they are.
+        """
+        while self.able and self._rounds <= FRESH:
+            self.round(best)
+            yield
 
     def first(self, best: Incumbent) -> None:
         """Offers what the best of some settings at random makes."""

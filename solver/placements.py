@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from time import monotonic
-from typing import Protocol, TypeAlias
+from dataclasses import dataclass, replace
 
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.problem import Objective, Placement, Problem
@@ -14,30 +12,11 @@ from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.ir.schedule import Schedule
 
 from .bounds import lower_bound
+from .race import Race, Runner, Searcher, cost_of
+from .two_copies import BIDIRECTIONAL, Built, assumed, in_pairs, paired_work, why_one_way
 
-
-class Search(Protocol):
-    """The optimizer at one problem, left and taken up again: see :class:`.solve.Solving`."""
-
-    @property
-    def done(self) -> bool: ...
-
-    def begin(self, seconds: float) -> Schedule: ...
-
-    def run(self, seconds: float) -> Schedule: ...
-
-
-Searcher: TypeAlias = Callable[[Problem, str], Search]
-"""The optimizer, given a problem and the name of its placement."""
-
-HOPE = 4.0
-"""How much of its last step a search may still gain, in units of that step."""
-LEAST_SECONDS = 0.5
-EXPLORING = 0.4
-"""Of the time, what is for finding out which placement is worth the rest."""
 CUTS = (1, 2, 3, 4)
 """Stages a rank into which a profile of one stage a rank is cut."""
-CLOSED = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +24,14 @@ class Tried:
     """A placement: the bound on all of its schedules, and the best schedule found.
 
     ``bound`` is None where none fits, as ``why_not`` says; ``schedule`` is None where it was not searched, since no schedule
-    of it beats one that was there, or for lack of time.
+    of it beats one that was there, or for lack of time. ``note``: what is assumed.
     """
 
     name: str
     bound: float | None
     schedule: Schedule | None = None
     why_not: str | None = None
+    note: str = ""
 
     @property
     def cost(self) -> float:
@@ -80,130 +60,77 @@ def best_placement(
     searcher: Searcher,
     *,
     seconds: float = math.inf,
+    each: float | None = None,
     memory_limit: float | None = None,
     objective: Objective = Objective.PERIOD,
+    both_ways: bool = True,
+    abreast: int = 2,
     should_stop: Callable[[], bool] = lambda: False,
+    begins: Callable[[int], None] = lambda number: None,
 ) -> Chosen:
-    """The best schedule of all placements of ``profile``.
+    """The best schedule of all placements of ``profile``, with two copies of its weights (``both_ways``) among them.
 
     Activations keep the memory limit, and what the weights, gradients and optimizer state of a
     rank's stages leave of ``device_memory``. A placement whose bound is no lower than the best cost found is left out.
 
-    Without a limit of ``seconds`` each search runs to its own end, so that none by itself finds less.
-    Within one, all placements get their first schedules; the more promising half goes on, again and
-    again, until one is left; the rest of the time is for what promises most by then.
+    Without a limit each search runs to its own end, so that none by itself finds less. With ``each``, so many seconds
+    are for every placement that may still win, and as many again for what promises most by then. Within ``seconds``
+    in all, the placements get their first schedules and explore, ``abreast`` at a time; the more promising half goes on;
+    the rest of the time is for what promises most. ``begins`` is told how many there are.
     """
-    race = _Race(seconds, should_stop)
+    race = Race(should_stop, abreast)
+    field = _Field(microbatches, memory_limit, objective)
     for placed, placement in placements(profile):
-        limit = room(placed, placement, placed.limit_from(memory_limit))
-        problem = Problem(placed, microbatches, placement, limit, objective)
-        try:
-            race.enter(_Runner(placement.name, lower_bound(problem).value, problem))
-        except InfeasibleError as error:
-            race.out.append(Tried(placement.name, None, why_not=str(error)))
-    race.run(searcher)
-    return Chosen(race.best, race.tried())
+        field.enter(placed, placement)
+    if both_ways:
+        field.enter_both_ways(profile)
+    race.runners = field.runners
+    begins(len(race.runners))
+    if seconds < math.inf:
+        race.share(searcher, seconds)
+    else:
+        race.each(searcher, math.inf if each is None else each)
+    tried = [Tried(r.name, r.bound, r.schedule, note=r.note) for r in race.runners]
+    order = sorted([*tried, *field.out], key=lambda each: (each.cost, each.bound or math.inf))
+    return Chosen(race.best, tuple(order))
 
 
-@dataclass(slots=True, eq=False)
-class _Runner:
-    """A placement in the race: the bound known so far, its search and the best schedule."""
+class _Field:
+    """Who may take part in the race: ``runners``; and who does not fit: ``out``."""
 
-    name: str
-    bound: float
-    problem: Problem
-    search: Search | None = None
-    schedule: Schedule | None = None
-    promise: float = math.inf
-
-    @property
-    def cost(self) -> float:
-        return math.inf if self.schedule is None else cost_of(self.schedule)
-
-    def take(self, schedule: Schedule) -> None:
-        """Notes as well what may become of it: the cost if it falls :data:`HOPE` times as much again."""
-        before, self.schedule = self.cost, schedule
-        known = schedule.report.lower_bound if schedule.report else None
-        self.bound = max(self.bound, known or 0.0)
-        fell = before - self.cost if before < math.inf else 0.0
-        self.promise = max(self.bound, self.cost - HOPE * fell)
-
-    def tried(self) -> Tried:
-        return Tried(self.name, self.bound, self.schedule)
-
-
-class _Race:
-    """Placements that share ``seconds``; the first of them is searched whatever happens."""
-
-    def __init__(self, seconds: float, should_stop: Callable[[], bool]) -> None:
-        self._ends, self._should_stop = monotonic() + seconds, should_stop
-        self._runners: list[_Runner] = []
+    def __init__(self, microbatches: int, memory_limit: float | None, objective: Objective) -> None:
+        self._given = microbatches, memory_limit, objective
+        self.runners: list[Runner] = []
         self.out: list[Tried] = []
 
-    def enter(self, runner: _Runner) -> None:
-        self._runners.append(runner)
+    def enter(self, profile: Profile, placement: Placement) -> None:
+        microbatches, memory_limit, objective = self._given
+        limit = room(profile, placement, profile.limit_from(memory_limit))
+        problem = Problem(profile, microbatches, placement, limit, objective)
+        name, note = placement.name, assumed(problem)
+        try:
+            self.runners.append(Runner(name, lower_bound(problem).value, problem, note))
+        except InfeasibleError as error:
+            self.out.append(Tried(name, None, why_not=str(error), note=note))
 
-    @property
-    def best(self) -> Schedule | None:
-        return min(self._runners, key=lambda r: r.cost).schedule if self._runners else None
-
-    @property
-    def cost(self) -> float:
-        return min((runner.cost for runner in self._runners), default=math.inf)
-
-    @property
-    def left(self) -> float:
-        return max(0.0, self._ends - monotonic())
-
-    @property
-    def over(self) -> bool:
-        return self.cost < math.inf and (self._should_stop() or self.left <= 0.0)
-
-    def tried(self) -> tuple[Tried, ...]:
-        every = [*(runner.tried() for runner in self._runners), *self.out]
-        return tuple(sorted(every, key=lambda each: (each.cost, each.bound or math.inf)))
-
-    def run(self, searcher: Searcher) -> None:
-        """Those with the least bound begin; then rounds of fewer and fewer; then the most promising."""
-        for runner in sorted(self._runners, key=lambda r: r.bound):
-            if not self.over and self._may_win(runner):
-                runner.search = searcher(runner.problem, runner.name)
-                runner.take(runner.search.begin(self.left))
-        if self.left < math.inf:
-            self._halve()
-            self._finish()
-        for runner in self._going_on():
-            if self._may_win(runner):
-                self._advance(runner, self.left)
-
-    def _halve(self) -> None:
-        racing = self._going_on()
-        rounds = max(1, math.ceil(math.log2(max(1, len(racing)))))
-        each = EXPLORING * self.left / rounds
-        while len(racing) > 1:
-            for runner in racing:
-                self._advance(runner, min(self.left, each / len(racing)))
-            still = self._going_on()
-            racing = [runner for runner in still if runner in racing][: (len(racing) + 1) // 2]
-
-    def _finish(self) -> None:
-        """A third of what is left for the most promising, again and again: mostly the same one."""
-        while not self.over and (going_on := self._going_on()):
-            self._advance(going_on[0], min(self.left, max(self.left / 3, LEAST_SECONDS)))
-
-    def _advance(self, runner: _Runner, seconds: float) -> None:
-        if not self.over:
-            assert runner.search is not None
-            runner.take(runner.search.run(seconds))
-
-    def _going_on(self) -> list[_Runner]:
-        """Those that have begun and may still win, the most promising first."""
-        begun = [r for r in self._runners if r.search is not None and self._may_win(r)]
-        return sorted(begun, key=lambda runner: runner.promise)
-
-    def _may_win(self, runner: _Runner) -> bool:
-        done = runner.search is not None and runner.search.done
-        return not done and runner.bound < self.cost * (1 - CLOSED)
+    def enter_both_ways(self, profile: Profile) -> None:
+        """Two copies of the weights, and the families that run an F and a BW at once as they are."""
+        reason = why_one_way(profile, self._given[0])
+        if reason is None:
+            self.enter(profile, Placement.bidirectional(profile.ranks, self._given[0]))
+        else:
+            self.out.append(Tried(BIDIRECTIONAL, None, why_not=reason))
+        for family, posed in in_pairs(profile, *self._given):
+            limit = room(posed.profile, posed.placement, posed.memory_limit)
+            problem, note = replace(posed, memory_limit=limit), assumed(posed, paired=True)
+            try:
+                schedule = family.build(problem)
+            except InfeasibleError as error:
+                self.out.append(Tried(family.name, None, why_not=str(error), note=note))
+                continue
+            runner = Runner(family.name, paired_work(problem), problem, note, Built(schedule))
+            runner.take(schedule)
+            self.runners.append(runner)
 
 
 def placements(profile: Profile) -> Iterator[tuple[Profile, Placement]]:
@@ -228,9 +155,15 @@ def room(profile: Profile, placement: Placement, limit: tuple[float, ...]) -> tu
     if profile.device_memory is None:
         return limit
     return tuple(
-        max(0.0, min(given, device - sum(kept(profile.stages[s]) for s in placement.stages_of(rank))))
+        max(0.0, min(given, device - sum(kept(profile.stages[s]) for s in _on(profile, placement, rank))))
         for rank, (given, device) in enumerate(zip(limit, profile.device_memory, strict=True))
     )  # fmt: skip
+
+
+def _on(profile: Profile, placement: Placement, rank: int) -> set[int]:
+    """The stages whose weights ``rank`` has: all that it runs, of any microbatch."""
+    each = len(placement.owners) // profile.num_stages
+    return {at // each for at, owner in enumerate(placement.owners) if owner == rank}
 
 
 def kept(stage: StageProfile) -> float:
@@ -238,9 +171,3 @@ def kept(stage: StageProfile) -> float:
     return sum(
         size or 0.0 for size in (stage.weight_bytes, stage.grad_bytes, stage.optimizer_bytes)
     )
-
-
-def cost_of(schedule: Schedule) -> float:
-    """Of a timed schedule, by its problem's objective."""
-    assert schedule.timing is not None
-    return schedule.timing.cost(schedule.problem.objective)

@@ -24,6 +24,8 @@ from .construct import Constructor, Rows, settings
 from .exact import BACKENDS
 from .families import synchronous
 from .families.base import Family
+from .families.bidirectional import is_bidirectional
+from .families.chimera import Chimera
 from .families.zb_v import ZBV
 from .incumbent import Incumbent, Listener
 from .lanes import lanes, worth_trying
@@ -167,6 +169,18 @@ class Solving:
         """Goes on for so many seconds, or as far as there is work; the best so far."""
         return self._go(seconds, None)
 
+    def explore(self, seconds: float) -> Schedule:
+        """As :meth:`run` on one core, in any thread; :meth:`look` is for the one that made this."""
+        self._best.one_lane = True
+        try:
+            return self._go(seconds, 1)
+        finally:
+            self._best.one_lane = False
+
+    def look(self) -> None:
+        """Tells the listener what is new, asks whether to stop."""
+        self._best.interrupted()
+
     def _go(self, seconds: float, pieces: int | None) -> Schedule:
         self._best.resume(seconds)
         try:
@@ -201,7 +215,7 @@ def _check(problem: Problem, solver: str) -> None:
         known += BACKENDS
     if solver not in known:
         raise InputError(f"solver: expected {' or '.join(known)}, got {solver!r}")
-    if passing is Passing.MIXED:
+    if passing is Passing.MIXED and not is_bidirectional(problem):
         raise InputError(
             "passing: mixed: optimize plans schedules in which activations alone travel, or weights alone"
         )
@@ -237,11 +251,13 @@ def automatically(best: Incumbent, seed: int) -> Pieces:
     search = start(best, seed)
     yield
     parts: list[Lane] = [search.pieces, partial(prove, seed=seed)]
-    parts += [partial(search_further, seed=(seed, n)) for n in range(2, cores(best))]
+    parts += [
+        partial(search_further, seed=(seed, n)) for n in range(2, 2 if best.limited else cores())
+    ]
     resumed = [_resumed(part) for part in parts]
     while True:
-        side_by_side(best, resumed)
-        if not best.exhausted:  # all lanes have come to their end
+        side_by_side(best, resumed[:1] if best.one_lane else resumed)
+        if not best.exhausted and not best.one_lane:  # all lanes have come to their end
             return
         yield
 
@@ -277,10 +293,8 @@ _PORTFOLIOS: Mapping[str, Callable[[Incumbent, int], Pieces]] = {
 }
 
 
-def cores(best: Incumbent) -> int:
-    """How many lanes run side by side: one a core, two at least; two where work is limited."""
-    if best.limited:
-        return 2
+def cores() -> int:
+    """How many lanes run side by side: one a core, two at least."""
     available = getattr(os, "sched_getaffinity", None)
     number = len(available(0)) if available else os.cpu_count() or 1
     return max(2, min(number, MOST_LANES))
@@ -292,7 +306,7 @@ def start(best: Incumbent, seed: int) -> Search:
     if chain is None:
         bound(best)
         build_families(best)
-        if not best.over():
+        if listable(best.problem) and not best.over():
             ListScheduler(best.problem, np.random.default_rng(seed)).first(best)
         return Search(best, None, seed)
     for order in warm_starts(best.problem, chain):
@@ -342,8 +356,10 @@ class Search:
         if self._constructor is not None:
             built = self._constructor, self._tried, self._rng
             rounds += [Tuner(*built), Dispatcher(*built, best.problem.objective)]
-        else:
-            rounds.append(ListScheduler(best.problem, self._rng))
+        elif listable(best.problem):
+            scheduler = ListScheduler(best.problem, self._rng)
+            yield from scheduler.pieces(best)
+            rounds.append(scheduler)
         yield from improve(best, [*rounds, *unrollers(best, self._rng)])
 
 
@@ -351,9 +367,14 @@ def search_further(best: Incumbent, seed: tuple[int, int]) -> Pieces:
     """Local search on the orders, and on those of fewer microbatches, by random numbers of its own."""
     rng = np.random.default_rng(seed)
     rounds: list[Round] = [*unrollers(best, rng), Annealer(best.problem, rng)]
-    if Chain.of(best.problem) is None:
+    if Chain.of(best.problem) is None and listable(best.problem):
         rounds.append(ListScheduler(best.problem, rng))
     yield from improve(best, rounds)
+
+
+def listable(problem: Problem) -> bool:
+    """Whether the list scheduler knows the placement: each stage on one rank."""
+    return problem.placement.passing is Passing.ACTIVATIONS
 
 
 def unrollers(best: Incumbent, rng: np.random.Generator) -> list[Round]:
@@ -369,7 +390,8 @@ def prove(best: Incumbent, seed: int) -> Pieces:
     """Better bounds; an exact solver where the problem is small; then local search as well."""
     yield from tighten(best)
     yield from interleave(best, seed)
-    if 3 * best.problem.stages * best.problem.microbatches <= EXACT_OPS:
+    few = 3 * best.problem.stages * best.problem.microbatches <= EXACT_OPS
+    if few and listable(best.problem):
         while not solve_exactly(best, "cp-sat", seed):
             yield
     yield from search_further(best, (seed, 1))
@@ -479,9 +501,11 @@ def build_families(best: Incumbent) -> None:
 
 
 def fitting(problem: Problem) -> Iterator[Family]:
-    """ZB-V with as many chunks as fit, where that is another number than its own."""
+    """ZB-V with as many chunks as fit, where that is another number than its own; Chimera with fewer microbatches."""
     largest = max(stage.m_b for stage in problem.profile.stages)
     if largest > 0 and problem.limited:
         chunks = int(min(problem.memory_limit) * (1 + ROUNDING) / largest)
         if chunks >= ZBV.least and chunks != 2 * problem.ranks:
             yield ZBV(min(chunks, 2 * problem.microbatches))
+        if 2 <= chunks <= problem.ranks:
+            yield Chimera(most=chunks // 2)

@@ -22,7 +22,7 @@ class Bidirectional:
         memory_limit: float | None,
         objective: Objective,
     ) -> Problem:
-        placement = Placement(Passing.MIXED, _owners(profile.ranks, microbatches), "bidirectional")
+        placement = Placement.bidirectional(profile.ranks, microbatches)
         limit = profile.limit_from(memory_limit)
         problem = Problem(profile, microbatches, placement, limit, objective)
         require(self.name, self.supports(problem))
@@ -34,15 +34,15 @@ class Bidirectional:
             return f"needs an even number of ranks, not {ranks}"
         if problem.stages != ranks:
             return f"needs one stage a rank, not {problem.stages} stages on {ranks} rank(s)"
-        if placement.passing is not Passing.MIXED or placement.owners != _owners(
-            ranks, problem.microbatches
-        ):
+        if not is_bidirectional(problem):
             return f"needs odd microbatches the other way, not the placement {placement.name}"
         return None
 
 
-def _owners(ranks: int, microbatches: int) -> tuple[int, ...]:
-    """Stage by stage, the rank of each microbatch."""
-    return tuple(
-        ranks - 1 - stage if j % 2 else stage for stage in range(ranks) for j in range(microbatches)
+def is_bidirectional(problem: Problem) -> bool:
+    """Whether the stages of odd microbatches are where those of even ones are, from the other end."""
+    here, placed = problem.placement, Placement.bidirectional
+    return (
+        here.passing is Passing.MIXED
+        and here.owners == placed(problem.ranks, problem.microbatches).owners
     )

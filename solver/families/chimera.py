@@ -35,16 +35,18 @@ _LENGTH = {OpKind.F: 1, OpKind.BW: 2}  # for which the two directions are merged
 class Chimera(Bidirectional):
     name: str = "chimera"
     summary: str = "two 1F1B pipelines against each other, each stage on two ranks"
+    most: int | None = None
+    """How many microbatches of each direction a rank holds at most; None: as many as 1F1B."""
 
     def build(self, problem: Problem) -> Schedule:
         require(self.name, self.supports(problem))
-        return finished(problem, _merged(problem.ranks, problem.microbatches), self.name)
+        return finished(problem, _merged(problem.ranks, problem.microbatches, self.most), self.name)
 
 
-def _merged(ranks: int, microbatches: int) -> list[list[Op]]:
+def _merged(ranks: int, microbatches: int, most: int | None) -> list[list[Op]]:
     """Each rank's two rows of 1F1B as one, what can start first first; backwards win a tie."""
     queues = [
-        (rank, list(reversed(list(_direction(stage, ranks, microbatches, odd)))))
+        (rank, list(reversed(list(_direction(stage, ranks, microbatches, odd, most)))))
         for rank in range(ranks)
         for odd, stage in enumerate((rank, ranks - 1 - rank))
     ]
@@ -68,10 +70,12 @@ def _merged(ranks: int, microbatches: int) -> list[list[Op]]:
     return order
 
 
-def _direction(stage: int, ranks: int, microbatches: int, odd: int) -> Iterator[Op]:
+def _direction(
+    stage: int, ranks: int, microbatches: int, odd: int, most: int | None
+) -> Iterator[Op]:
     """1F1B of one direction on ``stage``: of the even microbatches, or the odd ones."""
-    count = (microbatches + 1 - odd) // 2
-    for op in alternate(stage, count, ahead=ranks - stage, backward=OpKind.BW):
+    count, ahead = (microbatches + 1 - odd) // 2, min(ranks - stage, most or ranks)
+    for op in alternate(stage, count, ahead=ahead, backward=OpKind.BW):
         yield Op(op.kind, op.stage, 2 * op.microbatch + odd)
 
 

@@ -14,7 +14,7 @@ from pipeloom.ir.simulate import timed
 
 from ..chain import ROUNDING
 from ..construct import Rows
-from ..placements import cost_of
+from ..race import cost_of
 from .cuts import Cut
 from .sketch import Sketch
 

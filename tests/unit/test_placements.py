@@ -8,12 +8,17 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 
+from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.problem import Placement, Problem
 from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.schedule_format import dump_schedule
+from pipeloom.ir.verify import verify_schedule
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.families import build_family
-from pipeloom.solver.placements import best_placement, cost_of, placements, room
+from pipeloom.solver.families.chimera import Chimera
+from pipeloom.solver.placements import Chosen, Tried, best_placement, placements, room
+from pipeloom.solver.race import cost_of
 from pipeloom.solver.solve import Solving, optimize
 
 STAGE = StageProfile(2.0, 2.0, 1.0, 1.0, 0.5, weight_bytes=2.0, grad_bytes=1.0)
@@ -87,6 +92,12 @@ class Improving:
     def begin(self, _: float) -> Schedule:
         return self.run(1.0)
 
+    def explore(self, seconds: float) -> Schedule:
+        return self.run(seconds)
+
+    def look(self) -> None:
+        self._clock.looks += 1
+
     def run(self, seconds: float) -> Schedule:
         self._clock.now += seconds
         self._clock.spent[self._name] = self._clock.spent.get(self._name, 0.0) + seconds
@@ -101,32 +112,135 @@ class Improving:
 class Clock:
     now: float = 0.0
     spent: dict[str, float] = field(default_factory=dict)
+    looks: int = 0
 
 
 RACE = {"v": (60.0, 0.0), "linear": (70.0, 0.2), "wave:2": (80.0, 0.0)}
 """First costs, and how fast they fall."""
 
 
+def raced(monkeypatch: pytest.MonkeyPatch, **limits: float) -> tuple[Chosen, Clock]:
+    """Six placements of two ranks, one at a time."""
+    clock = Clock()
+    monkeypatch.setattr("pipeloom.solver.race.monotonic", lambda: clock.now)
+
+    def searcher(problem: Problem, name: str) -> Improving:
+        return Improving(problem, name, clock)
+
+    chosen = best_placement(PROFILE, 2, searcher, both_ways=False, abreast=1, **limits)
+    assert [tried.name for tried in chosen.tried][:2] == ["v", "linear"]
+    return chosen, clock
+
+
 def test_within_seconds_all_begin_and_the_best_have_the_rest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Six begin, 1 s each; 36 of the other 90 s in three rounds of 12 s, for six, three and two."""
-    clock = Clock()
-    monkeypatch.setattr("pipeloom.solver.placements.monotonic", lambda: clock.now)
-    chosen = best_placement(
-        PROFILE, 2, lambda problem, name: Improving(problem, name, clock), seconds=96.0
-    )
-    assert [tried.name for tried in chosen.tried][:2] == ["v", "linear"]
-    assert clock.spent["v"] == pytest.approx(1 + 12 / 6 + 12 / 3 + 12 / 2 + 54)
-    assert clock.spent["linear"] == pytest.approx(1 + 12 / 6 + 12 / 3 + 12 / 2)
-    assert clock.spent["wave:2"] == pytest.approx(1 + 12 / 6 + 12 / 3)
-    assert clock.spent["interleaved:3"] == pytest.approx(1 + 12 / 6)
+    """Six begin, 1 s each; 45 of the other 90 s in three rounds of 15 s, for six, three and two."""
+    _, clock = raced(monkeypatch, seconds=96.0)
+    assert clock.spent["v"] == pytest.approx(1 + 15 / 6 + 15 / 3 + 15 / 2 + 45)
+    assert clock.spent["linear"] == pytest.approx(1 + 15 / 6 + 15 / 3 + 15 / 2)
+    assert clock.spent["wave:2"] == pytest.approx(1 + 15 / 6 + 15 / 3)
+    assert clock.spent["interleaved:3"] == pytest.approx(1 + 15 / 6)
     assert clock.now == pytest.approx(96.0)
+    assert clock.looks > 0
 
 
-@pytest.mark.parametrize("limit", [1.0, 3.0])
-def test_the_schedule_keeps_the_limit(limit: float) -> None:
-    chosen = best_placement(PROFILE, 3, search, memory_limit=limit)
+def test_where_time_is_short_all_explore_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2.4 s are left, half of them for six: .2 s each, too little to halve them."""
+    _, clock = raced(monkeypatch, seconds=8.4)
+    assert clock.spent["interleaved:3"] == pytest.approx(1 + 0.2)
+    assert clock.spent["linear"] == pytest.approx(1 + 0.2)
+    assert clock.spent["v"] == pytest.approx(1 + 0.2 + 1.2)
+
+
+def test_without_a_limit_in_all_each_has_what_it_would_have_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chosen, clock = raced(monkeypatch, each=10.0)
+    assert clock.spent.pop("v") == pytest.approx(20.0)
+    assert clock.spent == pytest.approx(dict.fromkeys(clock.spent, 10.0))
+    assert len(clock.spent) == 5
+    assert len(chosen.tried) == 6
+
+
+def test_the_schedule_keeps_the_limit() -> None:
+    chosen = best_placement(PROFILE, 3, search, memory_limit=1.0, both_ways=False)
     assert chosen.best is not None
     assert chosen.best.timing is not None
-    assert max(chosen.best.timing.peak_memory) <= limit * (1 + 1e-9)
+    assert max(chosen.best.timing.peak_memory) <= 1.0 + 1e-9
+
+
+TWO_WAYS = Profile((STAGE,) * 2, 2, 0.1, device_memory=(8.5, 8.5))
+
+
+def entry(chosen: Chosen, name: str) -> Tried:
+    (found,) = [tried for tried in chosen.tried if tried.name == name]
+    return found
+
+
+def test_two_copies_of_the_weights_leave_less_for_activations() -> None:
+    """Both ranks have both stages, 3 each: 2.5 of 8.5 are left."""
+    found = entry(best_placement(TWO_WAYS, 4, search), "bidirectional")
+    assert found.schedule is not None
+    assert found.schedule.problem.memory_limit == (2.5, 2.5)
+    assert max(found.schedule.timing.peak_memory) <= 2.5  # type: ignore[union-attr]
+    assert verify_schedule(dump_schedule(found.schedule)) == []
+    assert "two copies of the weights (unknown optimizer_bytes counted as 0)" in found.note
+    too_small = replace(TWO_WAYS, device_memory=(6.5, 6.5))
+    found = entry(best_placement(too_small, 4, search), "bidirectional")
+    assert "too small for rank" in (found.why_not or "")
+
+
+def test_local_search_improves_what_the_two_way_families_are() -> None:
+    profile = Profile((STAGE,) * 4, 4, 0.1)
+    problem = Problem(profile, 6, Placement.bidirectional(4, 6), (math.inf,) * 4)
+    found = optimize(problem, solver="heuristic", work_limit=2.0)
+    assert found.report is not None
+    assert found.report.lower_bound is not None
+    built = [cost_of(build_family(name, profile, 6)) for name in ("chimera", "dualpipe")]
+    assert found.report.lower_bound <= cost_of(found) < min(built)
+    assert verify_schedule(dump_schedule(found)) == []
+
+
+@pytest.mark.parametrize("limit", [2.0, 3.0, 4.0])
+def test_with_less_memory_chimera_holds_fewer_microbatches(limit: float) -> None:
+    """Its own shape needs 5 here: one microbatch after the other would be four times as long."""
+    profile = Profile((STAGE,) * 4, 4, 0.1)
+    problem = Problem(profile, 8, Placement.bidirectional(4, 8), (limit,) * 4)
+    assert Chimera().supports(problem) is None
+    with pytest.raises(InfeasibleError, match="chimera"):
+        Chimera().build(problem)
+    found = Solving.of(problem).begin(60.0)
+    assert found.report is not None
+    assert found.report.family == "chimera"
+    assert max(found.timing.peak_memory) <= limit  # type: ignore[union-attr]
+    assert verify_schedule(dump_schedule(found)) == []
+
+
+@pytest.mark.parametrize(
+    ("profile", "microbatches", "reason"),
+    [
+        (Profile((STAGE,) * 3, 3, 0.1), 4, "needs an even number of ranks, not 3"),
+        (PROFILE.split(2), 4, "needs one stage a rank, not 4 on 2 rank(s)"),
+        (PROFILE, 1, "needs two microbatches, one each way"),
+    ],
+)
+def test_why_microbatches_go_one_way(profile: Profile, microbatches: int, reason: str) -> None:
+    chosen = best_placement(profile, microbatches, search, should_stop=lambda: True)
+    assert entry(chosen, "bidirectional").why_not == reason
+
+
+def test_pairs_compete_where_they_save_time() -> None:
+    """A pair takes 3 ms, its ops 5 ms: no order without pairs comes near."""
+    profile = Profile((replace(STAGE, t_fb=3.0),) * 4, 4, 0.0)
+    chosen = best_placement(profile, 12, search)
+    assert chosen.best is not None
+    assert any(chosen.best.pairs)
+    assert verify_schedule(dump_schedule(chosen.best)) == []
+    for name in ("dualpipe", "dualpipev"):
+        found = entry(chosen, name)
+        assert found.bound == pytest.approx(12 * 3.0)
+        assert found.cost >= found.bound
+        assert "an F and a BW at once" in found.note
+    without = best_placement(profile, 12, search, both_ways=False)
+    assert cost_of(chosen.best) < cost_of(without.best)  # type: ignore[arg-type]
