@@ -9,8 +9,8 @@ from functools import cached_property
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.amounts import amount
 from pipeloom.ir.footprint import Footprint, footprint
+from pipeloom.ir.posting import posted_between_ops
 from pipeloom.ir.profile import Profile
-from pipeloom.ir.relays import passing_between_ops
 from pipeloom.ir.replay import step_time
 from pipeloom.ir.schedule import Schedule, Timing
 from pipeloom.ir.traffic import activation_traffic, over_wires, traffic
@@ -24,7 +24,7 @@ STRAIN = 1.1
 
 def step_of(schedule: Schedule) -> float:
     """Milliseconds of a step of the compiled program, which passes things on between ops."""
-    return step_time(passing_between_ops(schedule))
+    return step_time(posted_between_ops(schedule))
 
 
 @dataclass(frozen=True, slots=True)

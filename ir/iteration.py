@@ -1,8 +1,9 @@
 """One iteration of a schedule as a graph that can be played again and again: see :mod:`.replay`.
 
-Nodes: a gate for each rank, through which it begins the iteration; the ops, rank after rank; the
-activations and gradients that change ranks; the transfers as listed; of each rank, the moment when all
-its ops are done and all its messages have arrived; the all-reduces, which come after that.
+Nodes: a gate for each rank, through which it begins the iteration; the ops, rank after rank; where there
+are links, a notice for each message; the messages: activations and gradients that change ranks, then
+transfers as listed; of each rank, the moment when all its ops are done and all its messages have
+arrived; the all-reduces, which come after that.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 
 from .all_reduce import all_reduces
 from .costs import Costs
-from .first_come import first_come, numbered
+from .first_come import in_queues, numbered
 from .links import Pair
 from .ops import FloatArray, IntArray
 from .pairs import Edges, check_pairs, op_durations, together
@@ -55,55 +56,59 @@ class Iteration:
         flat = np.concatenate(schedule.order).astype(np.int64)
         near, far = _apart(inputs(schedule, flat, costs), offsets)
         pairs = _ends(far, offsets) + [(t.source, t.target) for t in transfers]
-        messages = len(flat) + np.arange(len(pairs))
-        travelling = len(flat) + len(pairs) - len(transfers)
+        back = [(target, source) for source, target in pairs] if problem.profile.links else []
         sums = all_reduces(schedule)
-        nodes = ranks + len(flat) + len(pairs) + ranks + len(sums)
+        at = _Places(ranks, len(flat), len(back), len(pairs), len(sums))
         sets_out = [
-            *_by_message(far, messages),
-            travel(schedule, offsets.tolist(), travelling),
-            *_setting_out(messages, pairs, ranks),
+            *_by_message(far, at.messages),
+            travel(schedule, offsets.tolist(), *at.last(len(transfers))),
+            *_setting_out(at, pairs),
         ]
         edges = [
             *sets_out,
-            _sent(sets_out, messages, pairs, len(flat) + len(pairs)),
+            _sent(sets_out, at, pairs),
             chain(offsets, flat),
             near,
-            *_between_gates(offsets, messages, pairs),
-            _to_next_gates(ranks, [one.ranks for one in sums], nodes),
+            *_between_gates(offsets, at, pairs),
+            _to_next_gates(at, [one.ranks for one in sums]),
         ]
         edges = [(origin + ranks, to + ranks, delay) for origin, to, delay in edges]
-        edges = together(schedule, edges, ranks, 2 * nodes)
-        first, to, delay, missing = by_origin(edges, 2 * nodes)
-        none: tuple[str, ...] = ()
-        wires = [none] * (ranks + len(flat)) + occupied(problem.profile, pairs) + [none] * ranks
+        edges = together(schedule, edges, ranks, 2 * at.nodes)
+        first, to, delay, missing = by_origin(edges, 2 * at.nodes)
+        ways, none = [*back, *pairs], [()]
         return cls(
             ranks,
             slice(ranks, ranks + len(flat)),
-            slice(ranks + travelling, ranks + travelling + len(transfers)),
+            slice(ranks + int(at.ends[0]) - len(transfers), ranks + int(at.ends[0])),
             first,
             to,
             delay,
-            within=missing[:nodes],
-            across=missing[nodes:],
+            within=missing[: at.nodes],
+            across=missing[at.nodes :],
             duration=np.concatenate(
                 [
                     np.zeros(ranks),
                     op_durations(schedule, flat, costs),
+                    np.zeros(len(back)),
                     far[2],
                     travel_delays(problem, transfers),
                     np.zeros(ranks),
                     [one.duration for one in sums],
                 ]
             ),
-            wires=wires + [one.wires for one in sums],
+            wires=[
+                *none * (ranks + len(flat)),
+                *occupied(problem.profile, ways),
+                *none * ranks,
+                *(one.wires for one in sums),
+            ],
             shares=np.concatenate(
-                [*kept(problem.profile, pairs), *(np.ones(len(one.wires)) for one in sums), []]
+                [*kept(problem.profile, ways), *(np.ones(len(one.wires)) for one in sums), []]
             ),
         )
 
-    def play(self, iterations: int) -> tuple[FloatArray, FloatArray] | None:
-        """When all nodes start, (iterations, N), and when each rank begins the one after, (P,).
+    def play(self, iterations: int) -> tuple[FloatArray, FloatArray, FloatArray] | None:
+        """When all nodes start and end, (iterations, N), and when each rank begins the one after, (P,).
 
         None where they wait for each other.
         """
@@ -111,8 +116,8 @@ class Iteration:
         missing = np.tile(self.within + self.across, iterations + 1)
         missing[:nodes] = self.within
         missing = missing[: iterations * nodes + self.ranks]
-        start = np.zeros(len(missing))
-        order = first_come(
+        start, end = np.zeros(len(missing)), np.zeros(len(missing))
+        done = in_queues(
             self.first,
             self.to,
             self.delay,
@@ -121,10 +126,35 @@ class Iteration:
             *numbered(self.wires),
             self.shares,
             start,
+            end,
         )
-        if len(order) < len(missing):
+        if done < len(missing):
             return None
-        return start[: iterations * nodes].reshape(iterations, nodes), start[iterations * nodes :]
+        each, played = (iterations, nodes), iterations * nodes
+        return start[:played].reshape(each), end[:played].reshape(each), start[played:]
+
+
+class _Places:
+    """Where the nodes of an iteration are, as arrays; gates come before the ops, from -P on.
+
+    ``notices`` are the messages themselves where no notices are nodes.
+    """
+
+    def __init__(self, ranks: int, ops: int, notices: int, messages: int, sums: int) -> None:
+        self.told = notices > 0
+        self.gates = np.arange(-ranks, 0)
+        self.messages = ops + notices + np.arange(messages)
+        self.notices = ops + np.arange(notices) if self.told else self.messages
+        self.ends = ops + notices + messages + np.arange(ranks)
+        self.sums = self.ends[-1] + 1 + np.arange(sums)
+        self.nodes = ranks + ops + notices + messages + ranks + sums
+
+    def last(self, count: int) -> tuple[int, int]:
+        """The first of the last ``count`` messages and of their notices."""
+        first = len(self.messages) - count
+        return int(self.ends[0]) - count, int(
+            self.ends[0] - count if not self.told else self.notices[0] + first
+        )
 
 
 def _apart(edges: Sequence[Edges], offsets: IntArray) -> tuple[Edges, Edges]:
@@ -156,39 +186,37 @@ def _by_message(far: Edges, messages: IntArray) -> list[Edges]:
     return [_free(origin, message), _free(message, to)]
 
 
-def _between_gates(offsets: IntArray, messages: IntArray, pairs: Sequence[Pair]) -> list[Edges]:
+def _between_gates(offsets: IntArray, at: _Places, pairs: Sequence[Pair]) -> list[Edges]:
     """Gates before a rank's first op; its end after its last op and after what it receives."""
-    ranks = len(offsets) - 1
-    gates, ends = np.arange(-ranks, 0), offsets[-1] + len(messages) + np.arange(ranks)
     used = np.flatnonzero(np.diff(offsets))
     target = np.array(pairs, dtype=np.int64).reshape(-1, 2)[:, 1]
     return [
-        _free(gates, ends),
-        _free(gates[used], offsets[:-1][used]),
-        _free(offsets[1:][used] - 1, ends[used]),
-        _free(messages, ends[target]),
+        _free(at.gates, at.ends),
+        _free(at.gates[used], offsets[:-1][used]),
+        _free(offsets[1:][used] - 1, at.ends[used]),
+        _free(at.messages, at.ends[target]),
     ]
 
 
-def _setting_out(messages: IntArray, pairs: Sequence[Pair], ranks: int) -> list[Edges]:
-    """What travels does so once both its ranks have begun."""
-    ends = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-    return [_free(touched - ranks, messages) for touched in ends]
+def _setting_out(at: _Places, pairs: Sequence[Pair]) -> list[Edges]:
+    """What travels does so once its source has begun, and its target, which gives notice of that."""
+    source, target = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    heard = [_free(at.notices, at.messages)] if at.told else []
+    return [_free(at.gates[source], at.messages), _free(at.gates[target], at.notices), *heard]
 
 
-def _sent(edges: Sequence[Edges], messages: IntArray, pairs: Sequence[Pair], ends: int) -> Edges:
-    """A rank's end after all that its messages wait for, wires aside; ``ends``: the first rank's."""
+def _sent(edges: Sequence[Edges], at: _Places, pairs: Sequence[Pair]) -> Edges:
+    """A rank's end after all that its messages wait for, wires aside."""
     origin, to, _ = (np.concatenate(parts) for parts in zip(*edges, strict=True))
-    travels = np.isin(to, messages)
+    travels = np.isin(to, at.messages)
     source = np.array(pairs, dtype=np.int64).reshape(-1, 2)[:, 0]
-    return _free(origin[travels], ends + source[np.searchsorted(messages, to[travels])])
+    return _free(origin[travels], at.ends[source[np.searchsorted(at.messages, to[travels])]])
 
 
-def _to_next_gates(ranks: int, sums: Sequence[Sequence[int]], nodes: int) -> Edges:
+def _to_next_gates(at: _Places, sums: Sequence[Sequence[int]]) -> Edges:
     """From each rank's end by its all-reduces, one after the other, to its next gate."""
     pairs: list[Pair] = []
-    first = nodes - ranks - len(sums)  # of all-reduces
-    for rank in range(ranks):
-        own = [first + k for k, members in enumerate(sums) if rank in members]
-        pairs += pairwise([first - ranks + rank, *own, nodes - ranks + rank])
+    for rank, end in enumerate(at.ends.tolist()):
+        own = [int(at.sums[k]) for k, members in enumerate(sums) if rank in members]
+        pairs += pairwise([end, *own, at.nodes + int(at.gates[rank])])
     return edges_of(pairs)

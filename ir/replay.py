@@ -10,11 +10,13 @@ Rules, beside the contract's for ops and the schedule's for transfers (``after``
 
 - An activation or its gradient that changes ranks is a message; it sets out when its op ends and
   takes what the cost model says (:class:`.costs.Costs`).
-- A message occupies all its wires from its start on: its slowest wire to its end, a faster hop of a
-  ring for as much less of that time as it is faster (:meth:`.links.Links.shares`). It starts once it
-  is ready and its wires are free of all messages that were ready earlier. Of two that are ready at
-  one moment (but for rounding) the earlier iteration's goes first, then activations before
-  transfers, then as listed.
+- Each wire has a queue, first come, first served. A message joins that of its first wire when it is ready, and that of
+  the next when it starts on the one before: frames pass one hop after the other. It keeps its
+  slowest wire for its whole time, a faster hop of a ring for as much less of it as that is faster
+  (:meth:`.links.Links.shares`), and has arrived when it has left them all. Of two that come at one moment (but for rounding) the earlier iteration's goes
+  first, then activations before transfers, then as listed.
+- A message also waits for its receiver's notice that there is room: once the receiver has begun and
+  ``room`` holds, it goes back over the wires the other way. It takes no time there, but its turn.
 - A rank begins its next iteration once its ops are done, all that it was to receive in this one has
   arrived and all that it sends is ready, wires aside: whoever carries messages has its copy then. The
   weights that it owns are stepped then, and every receive is posted anew. Nothing leaves or enters a
@@ -63,15 +65,17 @@ def replay(schedule: Schedule, iterations: int = 1) -> Replay:
     if iterations < 1:
         raise ValueError(f"cannot play {iterations} iterations")
     iteration = Iteration.of(schedule)
-    start, done = _played(schedule, iteration, iterations)
+    start, end, done = _played(schedule, iteration, iterations)
     peak_memory = peaks(schedule)
-    timings = tuple(_timing(schedule, iteration, times, peak_memory) for times in start)
+    timings = tuple(
+        _timing(schedule, iteration, times, peak_memory) for times in zip(start, end, strict=True)
+    )
     return Replay(timings, np.vstack([start[:, : iteration.ranks], done]))
 
 
 def _played(
     schedule: Schedule, iteration: Iteration, iterations: int
-) -> tuple[FloatArray, FloatArray]:
+) -> tuple[FloatArray, FloatArray, FloatArray]:
     played = iteration.play(iterations)
     if played is None:
         simulate(schedule)  # names what can never start
@@ -80,11 +84,15 @@ def _played(
 
 
 def _timing(
-    schedule: Schedule, iteration: Iteration, start: FloatArray, peak_memory: tuple[float, ...]
+    schedule: Schedule,
+    iteration: Iteration,
+    times: tuple[FloatArray, FloatArray],
+    peak_memory: tuple[float, ...],
 ) -> Timing:
-    end, bounds = start + iteration.duration, offsets_of(schedule.order)[1:-1]
-    travel = np.stack([start[iteration.transfers], end[iteration.transfers]], axis=1)
-    starts, ends = (tuple(np.split(times[iteration.ops], bounds)) for times in (start, end))
+    """``times``: when each node starts and ends."""
+    bounds = offsets_of(schedule.order)[1:-1]
+    travel = np.stack([row[iteration.transfers] for row in times], axis=1)
+    starts, ends = (tuple(np.split(row[iteration.ops], bounds)) for row in times)
     return Timing(starts, ends, peak_memory, travel)
 
 
@@ -101,7 +109,7 @@ def step_time(schedule: Schedule) -> float:
     iteration = Iteration.of(schedule)
     begin = np.zeros((1, 1))
     for iterations in _LENGTHS:
-        start, done = _played(schedule, iteration, iterations)
+        start, _, done = _played(schedule, iteration, iterations)
         begin = np.vstack([start[:, : iteration.ranks], done])
         begin = begin[:, done > 0.0]  # a rank with nothing to do has no pace
         steady = _steady(begin) if begin.size else 0.0

@@ -25,8 +25,7 @@ def in_sending_order(schedule: Schedule) -> Schedule:
     if schedule.problem.profile.links is None or not schedule.transfers:
         return schedule
     wired = wiring(schedule)
-    order = first_come(*wired, np.ones(len(wired.held)), np.zeros(len(wired.duration)))
-    return listed(schedule, order)
+    return listed(schedule, first_come(*wired, np.zeros(len(wired.duration))))
 
 
 class Wiring(NamedTuple):

@@ -136,11 +136,15 @@ def inputs(schedule: Schedule, flat: IntArray, costs: Costs) -> list[Edges]:
     return result
 
 
-def travel(schedule: Schedule, offsets: list[int], number: int) -> Edges:
+def travel(
+    schedule: Schedule, offsets: list[int], number: int, notices: int | None = None
+) -> Edges:
     """Each transfer after what it waits for, and each op after the transfers that it needs.
 
-    ``number``: of the first transfer.
+    ``number``: of the first transfer. ``notices``: of the first one's notice that there is room, where
+    notices are nodes too.
     """
+    notices = number if notices is None else notices
     transfers = schedule.transfers
     pairs: list[tuple[int, int]] = []
     for i, (t, earlier) in enumerate(zip(transfers, previous(transfers), strict=True)):
@@ -149,7 +153,7 @@ def travel(schedule: Schedule, offsets: list[int], number: int) -> Edges:
         if t.after > 0:
             pairs.append((offsets[t.source] + t.after - 1, number + i))
         if t.room > 0:
-            pairs.append((offsets[t.target] + t.room - 1, number + i))
+            pairs.append((offsets[t.target] + t.room - 1, notices + i))
         if offsets[t.target] + t.before < offsets[t.target + 1]:
             pairs.append((number + i, offsets[t.target] + t.before))
         if t.blocks is not None and offsets[t.source] + t.blocks < offsets[t.source + 1]:

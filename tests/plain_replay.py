@@ -1,7 +1,7 @@
 """Iterations played moment by moment, by plain loops that share nothing with :mod:`pipeloom.ir.replay`.
 
 Messages must take some time where there are wires: what is first at one moment is else a matter of
-taste.
+taste. All links are alike.
 """
 
 from __future__ import annotations
@@ -15,13 +15,21 @@ from tests.plain_wires import duration_of, lasts, needs_of, occupied_wires, over
 
 
 class Thing(NamedTuple):
-    """An op, an activation that changes ranks, a transfer or an all-reduce; in this order."""
+    """An op, the notice that there is room for a message, an activation that changes ranks, a transfer
+    or an all-reduce; in this order."""
 
     iteration: int
-    sort: str  # "0 op", "1 message", "2 transfer" or "3 sum"
-    number: tuple[
-        int, ...
-    ]  # op: rank, position; message: forward or not, its receiver's; transfer; stage
+    sort: str  # "0 op", "1 notice", "2 message", "3 transfer" or "4 sum"
+    number: tuple[int, ...]
+    # op: rank, position; message: forward or not, its receiver's; transfer; stage; a notice's
+    # is 2 (message) or 3 (transfer), then that one's
+
+
+class Leg(NamedTuple):
+    """A thing on one of its wires, the first one 0; an op is one leg, without a wire."""
+
+    thing: Thing
+    hop: int
 
 
 class Playing:
@@ -38,6 +46,11 @@ class Playing:
         self.needs: dict[Thing, list[Thing]] = {}
         for thing in things:
             self.needs[thing] = self.needs_of(thing)
+        self.ways = {thing: self.wires(thing) for thing in things}
+        self.queues: dict[object, list[Leg]] = {}
+        self.busy: dict[object, float] = {}
+        self.ready = [Leg(thing, 0) for thing in things]  # not yet in a queue
+        self.left: dict[Leg, float] = {}  # when each leg started
         while len(self.ends) < len(things):
             self.step()
 
@@ -47,8 +60,17 @@ class Playing:
         ops = [Thing(0, "0 op", (r, i)) for r in self.ranks for i in range(len(self.rows[r]))]
         messages = [message for op in ops if (message := self.message_to(op)) is not None]
         number = range(len(self.schedule.transfers))
-        sums = [Thing(0, "3 sum", (stage,)) for stage in self.holders]
-        return [*ops, *messages, *(Thing(0, "2 transfer", (i,)) for i in number), *sums]
+        sums = [Thing(0, "4 sum", (stage,)) for stage in self.holders]
+        messages += [Thing(0, "3 transfer", (i,)) for i in number]
+        notices = [self.notice_of(each) for each in messages] if self.profile.links else []
+        return [*ops, *notices, *messages, *sums]
+
+    def notice_of(self, message: Thing) -> Thing:
+        return Thing(message.iteration, "1 notice", (int(message.sort[0]), *message.number))
+
+    def message_of(self, notice: Thing) -> Thing:
+        sort = {2: "2 message", 3: "3 transfer"}[notice.number[0]]
+        return Thing(notice.iteration, sort, notice.number[1:])
 
     @cached_property
     def holders(self) -> dict[int, list[int]]:
@@ -87,7 +109,7 @@ class Playing:
         if made is None or made[0] == thing.number[0]:
             return None
         backward = int(self.op(thing).kind is not OpKind.F)
-        return Thing(thing.iteration, "1 message", (backward, *thing.number))
+        return Thing(thing.iteration, "2 message", (backward, *thing.number))
 
     def maker(self, thing: Thing) -> tuple[int, int] | None:
         """Who makes what comes from the stage beside: rank and position."""
@@ -97,43 +119,63 @@ class Playing:
 
     def ends_of(self, thing: Thing) -> tuple[int, ...]:
         """From which rank to which; of an all-reduce all that take part."""
-        if thing.sort == "3 sum":
+        if thing.sort == "4 sum":
             return tuple(self.holders[thing.number[0]])
-        if thing.sort == "2 transfer":
+        if thing.sort == "3 transfer":
             transfer = self.schedule.transfers[thing.number[0]]
             return transfer.source, transfer.target
         if thing.sort == "0 op":
             return thing.number[0], thing.number[0]
+        if thing.sort == "1 notice":
+            return self.ends_of(self.message_of(thing))[::-1]
         made = self.maker(thing)
         assert made is not None
         return made[0], thing.number[1]
 
     def needs_of(self, thing: Thing) -> list[Thing]:
-        i = thing.iteration
-        touched = set(self.ends_of(thing))
-        result = self.needs_of_end(touched, i - 1, self.once) if i > 0 else []
         if thing.sort == "0 op":
-            return result + self.needs_of_op(thing)
-        if thing.sort == "3 sum":
+            return self.begun({thing.number[0]}, thing.iteration) + self.needs_of_op(thing)
+        if thing.sort == "4 sum":
+            i, ranks = thing.iteration, set(self.ends_of(thing))
             earlier = [other for other in self.once if other < thing._replace(iteration=0)]
-            return result + self.needs_of_end(touched, i, earlier)
-        if thing.sort == "1 message":
-            made = self.maker(thing)
+            return self.begun(ranks, i) + self.needs_of_end(ranks, i, earlier)
+        if thing.sort == "1 notice":
+            return self.needs_of_room(self.message_of(thing))
+        noticed = [self.notice_of(thing)] if self.profile.links else self.needs_of_room(thing)
+        return self.needs_of_sending(thing) + noticed
+
+    def begun(self, ranks: set[int], iteration: int) -> list[Thing]:
+        """What they have done once they begin the iteration."""
+        return self.needs_of_end(ranks, iteration - 1, self.once) if iteration > 0 else []
+
+    def needs_of_room(self, message: Thing) -> list[Thing]:
+        i, target = message.iteration, self.ends_of(message)[1]
+        room = 0
+        if message.sort == "3 transfer":
+            room = self.schedule.transfers[message.number[0]].room
+        return self.begun({target}, i) + [Thing(i, "0 op", (target, k)) for k in range(room)]
+
+    def needs_of_sending(self, message: Thing) -> list[Thing]:
+        i, source = message.iteration, self.ends_of(message)[0]
+        result = self.begun({source}, i)
+        if message.sort == "2 message":
+            made = self.maker(message)
             assert made is not None
             return [*result, Thing(i, "0 op", made)]
-        (number,) = thing.number
+        (number,) = message.number
         t = self.schedule.transfers[number]
-        result += [Thing(i, "0 op", (t.source, k)) for k in range(t.after)]
-        result += [Thing(i, "0 op", (t.target, k)) for k in range(t.room)]
+        result += [Thing(i, "0 op", (source, k)) for k in range(t.after)]
         same = [k for k in range(number) if self.schedule.transfers[k].item == t.item]
-        return result + [Thing(i, "2 transfer", (k,)) for k in same]
+        return result + [Thing(i, "3 transfer", (k,)) for k in same]
 
     def needs_of_end(self, ranks: set[int], iteration: int, things: list[Thing]) -> list[Thing]:
         """What ``ranks`` are done with an iteration after: what one sends need only be ready to go."""
         result = []
         for thing in (other._replace(iteration=iteration) for other in things):
+            if thing.sort == "1 notice":
+                continue
             ends = self.ends_of(thing)
-            arrives = thing.sort in ("1 message", "2 transfer")
+            arrives = thing.sort in ("2 message", "3 transfer")
             if ranks & set(ends[1:] if arrives else ends):
                 result.append(thing)
             elif arrives and ends[0] in ranks:
@@ -156,15 +198,17 @@ class Playing:
             comes = t.target == rank and t.before <= position
             leaves = t.source == rank and t.blocks is not None and t.blocks <= position
             if comes or leaves:
-                result.append(Thing(i, "2 transfer", (k,)))
+                result.append(Thing(i, "3 transfer", (k,)))
         return result
 
     def duration(self, thing: Thing) -> float:
         if thing.sort == "0 op":
             return duration_of(self.profile, self.op(thing))
-        if thing.sort == "2 transfer":
+        if thing.sort == "1 notice":
+            return 0.0
+        if thing.sort == "3 transfer":
             return lasts(self.profile, self.schedule.transfers[thing.number[0]])
-        if thing.sort == "3 sum":
+        if thing.sort == "4 sum":
             return self.sum_duration(thing.number[0])
         if self.profile.t_comm is not None:
             assert not isinstance(self.profile.t_comm, tuple)
@@ -191,38 +235,54 @@ class Playing:
                 for hop in hops
                 if wire in occupied_wires(self.profile, *hop)
             )
-            for wire in self.wires(Thing(0, "3 sum", (stage,)))
+            for wire in self.wires(Thing(0, "4 sum", (stage,)))
         ]
         return steps * max(busy)
 
-    def wires(self, thing: Thing) -> set[object]:
-        if thing.sort == "3 sum":
-            return set().union(
-                *(occupied_wires(self.profile, *hop) for hop in self.circle(thing.number[0]))
-            )
+    def wires(self, thing: Thing) -> list[object]:
+        """One after the other; of an all-reduce those of its hops, each once."""
         if thing.sort == "0 op":
-            return set()
-        source, target = self.ends_of(thing)
-        return occupied_wires(self.profile, source, target)
+            return []
+        hops = self.circle(thing.number[0]) if thing.sort == "4 sum" else [self.ends_of(thing)]
+        ways = [wire for a, b in hops for wire in occupied_wires(self.profile, a, b)]
+        return list(dict.fromkeys(ways))
 
     def step(self) -> None:
-        """Starts the first thing that may, or lets time pass."""
-        waiting = []
-        for thing, needs in self.needs.items():
-            if thing not in self.starts and all(self.over(need) for need in needs):
-                ready = max([0.0, *(self.ends[need] for need in needs)])
-                waiting.append((ready, thing))
-        taken: set[object] = set()
-        for thing in self.starts:
-            taken |= set() if self.over(thing) else self.wires(thing)
-        for _, thing in sorted(waiting):
-            wires = self.wires(thing)
-            if not wires & taken:
-                self.starts[thing] = self.now
-                self.ends[thing] = self.now + self.duration(thing)
-                return
-            taken |= wires  # who was ready later does not overtake
-        self.now = min(end for end in self.ends.values() if end > self.now)
+        """The first leg that is ready joins its queue; or time passes."""
+        waiting = [(self.joins(leg), leg) for leg in self.ready if self.joins(leg) <= self.now]
+        if waiting:
+            _, leg = min(waiting)
+            self.ready.remove(leg)
+            way = self.ways[leg.thing]
+            if way:
+                self.queues.setdefault(way[leg.hop], []).append(leg)
+            else:
+                self.start(leg)
+        else:
+            times = [*self.ends.values(), *self.busy.values()]
+            self.now = min(time for time in times if time > self.now)
+        for wire, queue in self.queues.items():
+            while queue and self.busy.get(wire, 0.0) <= self.now:
+                self.busy[wire] = self.now + self.duration(queue[0].thing)
+                self.start(queue.pop(0))
+
+    def joins(self, leg: Leg) -> float:
+        """When a leg joins its queue: never, as far as is known, or when what it waits for is over."""
+        if leg.hop:
+            return self.left[Leg(leg.thing, leg.hop - 1)]
+        needs = self.needs[leg.thing]
+        if not all(self.over(need) for need in needs):
+            return float("inf")
+        return max([0.0, *(self.ends[need] for need in needs)])
+
+    def start(self, leg: Leg) -> None:
+        thing = leg.thing
+        self.left[leg] = self.now
+        self.starts.setdefault(thing, self.now)
+        if leg.hop + 1 < len(self.ways[thing]):
+            self.ready.append(Leg(thing, leg.hop + 1))
+        else:  # alike as the links are, the last one is the last to be left
+            self.ends[thing] = self.now + self.duration(thing)
 
     def over(self, thing: Thing) -> bool:
         return self.ends.get(thing, float("inf")) <= self.now

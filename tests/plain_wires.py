@@ -10,18 +10,18 @@ from pipeloom.ir.profile import Profile
 from pipeloom.ir.schedule import Schedule, Transfer, TravelKind
 
 
-def occupied_wires(profile: Profile, source: int, target: int) -> set[object]:
-    """The wires of a message, each by any name; none without links."""
+def occupied_wires(profile: Profile, source: int, target: int) -> list[object]:
+    """The wires of a message in the order in which it passes them, each by any name; none without links."""
     if profile.links is None:
-        return set()
+        return []
     shared = profile.links.shared
     if shared is Sharing.PORTS:
-        return {("out", source), ("in", target)}
+        return [("out", source), ("in", target)]
     if shared is Sharing.RING:
-        return set(_shortest_way(source, target, profile.ranks))
-    own: set[object] = {(source, target)}
+        return _shortest_way(source, target, profile.ranks)
+    own: list[object] = [(source, target)]
     if isinstance(shared, tuple):
-        own |= {number for number, group in enumerate(shared) if (source, target) in group}
+        own += [number for number, group in enumerate(shared) if (source, target) in group]
     return own
 
 
@@ -95,7 +95,7 @@ class _Listed:
         self.ends: list[list[float]] = [[] for _ in self.rows]
         self.made: dict[tuple[str, int, int], float] = {}
         self.times: dict[int, tuple[float, float]] = {}
-        self.wires = [occupied_wires(self.profile, t.source, t.target) for t in self.transfers]
+        self.wires = [set(occupied_wires(self.profile, t.source, t.target)) for t in self.transfers]
 
     def advance_transfers(self) -> bool:
         before = len(self.times)

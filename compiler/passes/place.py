@@ -17,6 +17,7 @@ import numpy as np
 
 from pipeloom.ir.levers import passed
 from pipeloom.ir.ops import FloatArray
+from pipeloom.ir.posting import SLACK
 from pipeloom.ir.program import (
     Buffer,
     Instruction,
@@ -69,7 +70,7 @@ class PlaceMessages:
     longer messages take), slack 1 nothing and some buffers more (``benchmarks/receives``).
     """
 
-    slack: int = 1
+    slack: int = SLACK
 
     def __call__(self, program: Program) -> Program:
         schedule = program.schedule

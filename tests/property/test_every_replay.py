@@ -100,7 +100,7 @@ def assert_played(schedule: Schedule, iterations: int) -> None:
             expected = [plain.starts[Thing(i, "0 op", (rank, k))] for k in range(len(row))]
             assert row.tolist() == expected
         expected = [
-            plain.starts[Thing(i, "2 transfer", (k,))] for k in range(len(timing.transfers))
+            plain.starts[Thing(i, "3 transfer", (k,))] for k in range(len(timing.transfers))
         ]
         assert timing.transfers[:, 0].tolist() == expected
         ended = [plain.ended(rank, i) for rank in plain.ranks]

@@ -17,9 +17,9 @@ from pipeloom.compiler.passes.compute import compute
 from pipeloom.ir.errors import InvalidScheduleError
 from pipeloom.ir.files import dump_schedule, parse_schedule
 from pipeloom.ir.links import Groups, Link, Links, Sharing
+from pipeloom.ir.posting import posted_between_ops
 from pipeloom.ir.problem import Objective, Passing
 from pipeloom.ir.profile import Profile, StageProfile
-from pipeloom.ir.relays import passing_between_ops
 from pipeloom.ir.schedule import Schedule, Transfer, TravelKind
 from pipeloom.ir.sending_order import in_sending_order
 from pipeloom.ir.simulate import simulate, timed
@@ -218,7 +218,7 @@ def test_sending_order_runs_whatever_the_list_was(schedule: Schedule, seed: int)
 @settings(max_examples=100, deadline=None)
 @given(schedules())
 def test_passing_on_between_ops_never_deadlocks_nor_hurries(schedule: Schedule) -> None:
-    between = simulate(passing_between_ops(schedule))
+    between = simulate(posted_between_ops(schedule))
     assert schedule.timing is not None
     planned = schedule.timing
     for later, earlier in zip(between.start, planned.start, strict=True):

@@ -163,7 +163,7 @@ def test_by_step_the_next_iteration_counts() -> None:
     problem = make(6, 12, links=links)
     by_period, by_step = (optimize(problem, work_limit=20.0, by_step=x) for x in (False, True))
     assert report(by_period)[0] < report(by_step)[0]
-    assert step_time(by_step) < 0.95 * step_time(by_period)
+    assert step_time(by_step) < 0.98 * step_time(by_period)
 
 
 def test_the_same_seed_gives_the_same_schedule() -> None:

@@ -14,9 +14,9 @@ from pipeloom.cli import reasons
 from pipeloom.cli.auto import Choice, choose
 from pipeloom.cli.judgement import LEVEL, Judged, fastest, step_of
 from pipeloom.ir.files import dump_profile, dump_schedule, parse_schedule
+from pipeloom.ir.posting import posted_between_ops
 from pipeloom.ir.problem import Problem
 from pipeloom.ir.profile import Link, Links, Profile, Sharing, StageProfile
-from pipeloom.ir.relays import passing_between_ops
 from pipeloom.ir.replay import step_time
 from pipeloom.ir.schedule import Schedule
 from pipeloom.ir.verify import verify_schedule
@@ -51,7 +51,7 @@ def test_the_fastest_that_fits_is_chosen_with_a_certificate_of_its_own() -> None
     assert choice.best.step == min(steps)
     assert steps == sorted(steps)
     schedule = choice.best.schedule
-    assert choice.best.step == step_time(passing_between_ops(schedule))
+    assert choice.best.step == step_time(posted_between_ops(schedule))
     assert verify_schedule(dump_schedule(schedule)) == []
     assert schedule.report is not None
     assert schedule.report.lower_bound is not None
