@@ -1,0 +1,216 @@
+"""The device, its division among ranks, gradients, B and W apart, and a step as a graph."""
+
+from __future__ import annotations
+
+import platform
+import statistics
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from examples.gpt import GPT, Block
+from pipeloom.compiler import compile_schedule
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.ir.program import Program
+from pipeloom.runtime.clock import make_clock
+from pipeloom.runtime.compute import Cell, StageRunner
+from pipeloom.runtime.cuda import keep_busy, make_event
+from pipeloom.runtime.deferral import WeightQueue
+from pipeloom.runtime.edges import Edge, Spec
+from pipeloom.runtime.green import partitions
+from pipeloom.runtime.memory import NoLedger
+from pipeloom.runtime.stages import made
+from pipeloom.runtime.train import RunSettings, make_pipeline, train_step
+from pipeloom.runtime.virtual import launch_local
+from pipeloom.solver.families import build_family
+
+from .running import run_steps
+from .sizes import Size
+from .telling import Tell, guarded
+
+PACKAGES = ("torch", "numpy", "numba", "ortools", "pulp")
+
+
+def environment(size: Size, device: str, tell: Tell) -> None:
+    tell("python", platform.python_version())
+    tell("packages", {name: _version(name) for name in PACKAGES})
+    if device != "cuda":
+        tell("device", "cpu")
+        return
+    properties = torch.cuda.get_device_properties(0)
+    tell("device", properties.name)
+    tell("multiprocessors", properties.multi_processor_count)
+    tell("memory", properties.total_memory)
+    tell("cuda", torch.version.cuda)
+    for ranks in size.ranks:
+        with guarded(tell, f"partitions {ranks}"):
+            tell(f"partitions {ranks}", _division(ranks))
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _division(ranks: int) -> dict[str, Any]:
+    """A product on the whole device, on one part, and on all at once: where parts are disjoint the last two are alike."""
+    parts = partitions(0, ranks)
+    a = torch.randn(4096, 4096, dtype=torch.bfloat16, device="cuda")
+    whole = torch.cuda.current_stream()
+    times = [_product(a, streams) for streams in ([whole], parts.streams[:1], parts.streams)]
+    return {
+        "multiprocessors": parts.multiprocessors,
+        "left": parts.left,
+        **dict(zip(("whole_ms", "one_ms", "all_ms"), times, strict=True)),
+    }
+
+
+def _product(a: Tensor, streams: Any) -> float:
+    """Milliseconds until the last stream has done ten products; the median of five."""
+    found: list[float] = []
+    for _ in range(6):
+        events = []
+        torch.cuda.synchronize()
+        for stream in streams:
+            begin, end = make_event(timed=True), make_event(timed=True)
+            with torch.cuda.stream(stream):
+                keep_busy(a.device, 3.0)
+                begin.record()
+                for _ in range(10):
+                    a @ a
+                end.record()
+            events.append((begin, end))
+        torch.cuda.synchronize()
+        found.append(max(begin.elapsed_time(end) for begin, end in events))
+    return statistics.median(found[1:])
+
+
+FAMILIES = ("1f1b", "zb-h1", "zb-v", "weipipe-interleave")
+
+
+def uniform(family: str, ranks: int, microbatches: int) -> Program:
+    chunks = 2 if family == "zb-v" else 1
+    stages = (StageProfile(1.0, 1.0, 1.0),) * (ranks * chunks)
+    return compile_schedule(build_family(family, Profile(stages, ranks), microbatches))
+
+
+def gradients(size: Size, device: str, tell: Tell) -> None:
+    """Each family's against one process's, in float64: the largest difference relative to the largest gradient."""
+    source = GPT(layers=4, width=64, heads=2, context=32, dtype=torch.float64)
+    for family in FAMILIES:
+        with guarded(tell, family):
+            program = uniform(family, 2, 4)
+            found = launch_local(_gradients, 2, (program, source, device), device=device)
+            expected = _expected(source, program.schedule.problem.stages, 4, device)
+            pairs = [(g, expected[name]) for row in found.values() for name, g in row.items()]
+            assert {name for row in found.values() for name in row} == {*expected}
+            tell(family, max(float((g - e).abs().max() / e.abs().max()) for g, e in pairs))
+
+
+def _gradients(program: Program, source: GPT, device: str) -> dict[str, Tensor]:
+    settings = RunSettings(dtype="float64", device=device, local=True)
+    pipeline = make_pipeline(program, source, settings)
+    train_step(pipeline, source, 0, settings)
+    pipeline.close()
+    return _named(pipeline.modules)
+
+
+def _expected(source: GPT, count: int, microbatches: int, device: str) -> dict[str, Tensor]:
+    modules = {s: made(stage, s).to(device) for s, stage in enumerate(source.stages(count))}
+    for inputs, target in zip(*source.batch(0, microbatches), strict=True):
+        out = inputs.to(device)
+        for module in modules.values():
+            out = module(out)
+        (source.loss(out, target.to(device)) / microbatches).backward()  # type: ignore[no-untyped-call]
+    return _named(modules)
+
+
+def _named(modules: dict[int, nn.Module]) -> dict[str, Tensor]:
+    return {
+        f"{stage}.{name}": parameter.grad
+        for stage, module in modules.items()
+        for name, parameter in module.named_parameters()
+        if parameter.grad is not None
+    }
+
+
+def split(size: Size, device: str, tell: Tell) -> None:
+    """(B + W) / BW of two blocks, medians of paired runs in bfloat16 with gradients accumulating."""
+    for width in size.widths:
+        with guarded(tell, str(width)):
+            tell(str(width), _split(width, size.rows, torch.device(device)))
+
+
+def _split(width: int, rows: int, device: torch.device, rounds: int = 12) -> dict[str, float]:
+    blocks = nn.Sequential(*(Block(width, max(1, width // 128)) for _ in range(2)))
+    blocks.to(device, torch.bfloat16)
+    memory, edge = NoLedger(), Edge.one(Spec((1, rows, width), torch.bfloat16))
+    seed = torch.ones((), device=device)
+    runner = StageRunner(1, blocks, memory=memory, last=False, loss=None, seed=seed)
+    fused, apart = Cell(None, edge), Cell(WeightQueue(memory), edge)
+    x, dy = torch.randn(2, 1, rows, width, device=device).to(torch.bfloat16)
+    clock = make_clock(6, device)
+    calls = [(fused, runner.backward), (apart, runner.backward), (apart, runner.weight)]
+    samples: list[list[float]] = []
+    for _ in range(rounds + 3):
+        clock.start()
+        keep_busy(device, 20.0)  # the host is ahead from here on
+        for i, (cell, run) in enumerate(calls):
+            if run is not runner.weight:
+                cell.inputs = (x.detach().requires_grad_(),)
+                runner.forward(cell)
+                cell.output, cell.dy = (), (dy,)
+            clock.timed(lambda run=run, cell=cell: run(cell), 2 * i)()  # type: ignore[misc]
+            cell.dx = ()
+        marks = clock.seconds()
+        samples.append([1e3 * (marks[2 * i + 1] - marks[2 * i]) for i in range(3)])
+    bw, b, w = (statistics.median(times) for times in zip(*samples[3:], strict=True))
+    ratio = statistics.median((b + w) / bw for bw, b, w in samples[3:])
+    return {"bw_ms": bw, "b_ms": b, "w_ms": w, "ratio": ratio}
+
+
+def graph(size: Size, ranks: int, device: str, tell: Tell) -> None:
+    """The same steps as ever and as one graph; without partitions too, where it cannot be with them."""
+    failed: list[str] = []
+    try:
+        RunSettings(device=device, cuda_graph=True)
+    except InputError as refused:
+        tell("refused", str(refused))
+        return
+
+    def note(key: str, value: Any) -> None:
+        failed.extend([key] if "failed" in value else [])
+        tell(key, value)
+
+    for family in ("1f1b", "zb-h1"):
+        program = uniform(family, ranks, size.ranks[ranks])
+        with guarded(note, family):
+            tell(family, _graphed(size, program, device, partition=True))
+        if family in failed:
+            with guarded(tell, f"{family}, plain streams"):
+                found = _graphed(size, program, device, partition=False)
+                tell(f"{family}, plain streams", found)
+
+
+def _graphed(size: Size, program: Program, device: str, *, partition: bool) -> dict[str, Any]:
+    """Times of both, and by how much losses differ."""
+    steps = {
+        name: run_steps(
+            program, size.model, 5, size.steps, device, cuda_graph=recorded, partition=partition
+        )
+        for name, recorded in (("eager", False), ("graph", True))
+    }
+    pairs = zip(*(found.losses for found in steps.values()), strict=True)
+    return {
+        **{f"{name}_ms": found.milliseconds for name, found in steps.items()},
+        **{
+            f"{name}_step_ms": 1e3 * statistics.median(found.seconds)
+            for name, found in steps.items()
+        },
+        "largest_difference_of_losses": max(abs(a - b) / abs(a) for a, b in pairs),
+    }

@@ -1,0 +1,45 @@
+"""One part in a process of its own: ``python -m benchmarks.one_gpu.part NAME --to FILE``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from functools import partial
+from pathlib import Path
+
+from . import checks
+from .pipelines import measure_ranks
+from .sizes import FULL, SMALL, Size
+from .telling import Tell, guarded, telling
+
+
+def run(name: str, size: Size, device: str, tell: Tell) -> None:
+    """``name``: environment, gradients, split, or ranks-P or graph-P. Errors are told, not raised."""
+    kind, _, ranks = name.partition("-")
+    parts = {
+        "environment": checks.environment,
+        "gradients": checks.gradients,
+        "split": checks.split,
+    }
+    of_ranks = {"ranks": measure_ranks, "graph": checks.graph}
+    with guarded(tell, "part"):
+        call = partial(of_ranks[kind], size, int(ranks)) if ranks else partial(parts[kind], size)
+        call(device, tell)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name")
+    parser.add_argument("--to", type=Path, required=True)
+    parser.add_argument("--device", choices=["cpu", "cuda"], required=True)
+    parser.add_argument("--small", action="store_true")
+    options = parser.parse_args()
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")  # before CUDA is first used
+    run(options.name, SMALL if options.small else FULL, options.device, telling(options.to))
+
+
+if __name__ == "__main__":
+    main()
+    sys.stdout.flush()
+    os._exit(0)  # a rank that hangs does not keep the process

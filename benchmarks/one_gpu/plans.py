@@ -1,0 +1,103 @@
+"""Profiles in the conditions of virtual ranks, and the schedules that are planned on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from pipeloom.ir.problem import Objective, Passing, Problem
+from pipeloom.ir.profile import Profile
+from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.simulate import simulate
+from pipeloom.runtime.profiler import Measurement, measure_profile
+from pipeloom.runtime.reprofile import reprofile
+from pipeloom.solver.families import build_family
+
+from .sizes import Size
+
+CHUNKS = {"zb-v": 2}  # stages a rank; of all others one
+
+
+def profile(size: Size, ranks: int, chunks: int, device: str) -> Measurement:
+    return measure_profile(
+        size.model,
+        stages=ranks * chunks,
+        ranks=ranks,
+        repeats=size.rounds,
+        warmup=1,
+        dtype=torch.bfloat16,
+        device=device,
+        local=True,
+        name=f"{ranks} virtual ranks, {chunks} stages each",
+    )
+
+
+def planned(size: Size, name: str, profile: Profile) -> Schedule:
+    """The schedule ``name`` on a profile; ``zb-1p`` and ``zb-2p`` are the optimizer's, within once and twice P x M_B."""
+    microbatches = size.ranks[profile.ranks]
+    if name not in WITHIN:
+        return build_family(name, profile, microbatches, objective=Objective.MAKESPAN)
+    limit = WITHIN[name] * profile.ranks * max(stage.m_b for stage in profile.stages)
+    problem = Problem.linear(profile, microbatches, limit, Objective.MAKESPAN)
+    optimize = optimizer()
+    if optimize is None:
+        return build_family(HANDMADE[name], profile, microbatches, objective=Objective.MAKESPAN)
+    return optimize(problem, time_limit=size.plan)
+
+
+def optimizer() -> Callable[..., Schedule] | None:
+    """None on a machine without ortools or pulp: published shapes take the place of its schedules."""
+    try:
+        from pipeloom.solver.solve import optimize
+    except ModuleNotFoundError as error:
+        if error.name in ("ortools", "pulp"):
+            return None
+        raise
+    return optimize
+
+
+WITHIN = {"zb-1p": 1, "zb-2p": 2}
+HANDMADE = {"zb-1p": "zb-h1", "zb-2p": "zb-h2"}
+NAMES = ("1f1b", "zb-1p", "zb-2p", "zb-v", "weipipe-interleave")
+GRAPHED = ("1f1b", "zb-2p")  # which are also run as a CUDA graph
+
+
+def milliseconds(schedule: Schedule) -> float:
+    return simulate(schedule).makespan
+
+
+def on_measured_times(schedule: Schedule, traces: Sequence[Schedule]) -> Schedule:
+    """The same order, planned on what its own ops took: what is left is no op's fault."""
+    problem = replace(schedule.problem, profile=reprofile(traces))
+    return replace(schedule, problem=problem, timing=None)
+
+
+def held_at_most(schedule: Schedule) -> float | None:
+    """Bytes of activations that all ranks hold together at most by the plan; None where weights travel."""
+    problem, timing = schedule.problem, simulate(schedule)
+    if problem.placement.passing is not Passing.ACTIVATIONS:
+        return None
+    changes: list[tuple[float, float]] = []
+    for rank in range(problem.ranks):
+        for op, begin, end in zip(
+            schedule.ops(rank), timing.start[rank], timing.end[rank], strict=True
+        ):
+            stage = problem.profile.stages[op.stage]
+            at, change = CHANGES[op.kind.name](stage.m_b, stage.m_w, float(begin), float(end))
+            changes.append((at, change))
+    live = most = 0.0
+    for _, change in sorted(changes):  # what is given back at a moment goes before what is taken
+        live += change
+        most = max(most, live)
+    return most
+
+
+Change = Callable[[float, float, float, float], tuple[float, float]]
+CHANGES: Mapping[str, Change] = {
+    "F": lambda m_b, m_w, begin, end: (begin, m_b),
+    "B": lambda m_b, m_w, begin, end: (end, m_w - m_b),
+    "W": lambda m_b, m_w, begin, end: (end, -m_w),
+    "BW": lambda m_b, m_w, begin, end: (end, -m_b),
+}

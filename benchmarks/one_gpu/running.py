@@ -1,0 +1,102 @@
+"""Steps of a program on virtual ranks, and what they took."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from pipeloom.ir.program import Program
+from pipeloom.ir.schedule import Schedule
+from pipeloom.runtime.train import RunSettings, make_pipeline, mean_loss, train_step
+from pipeloom.runtime.virtual import launch_local
+
+from .sizes import Source
+
+TIMEOUT = 150.0  # seconds of one run
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """``traces`` of the measured steps; ``seconds`` of each, the optimizers' included; ``losses`` of all.
+
+    ``peaks``: of each rank, bytes of activations by the ledger; ``allocated``: bytes that torch's allocator
+    had before a step and at most during one, None on a CPU.
+    """
+
+    traces: Sequence[Schedule]
+    seconds: Sequence[float]
+    losses: Sequence[float]
+    peaks: Sequence[int]
+    allocated: tuple[int, int] | None
+
+    @property
+    def median(self) -> Schedule:
+        """The trace of median makespan."""
+        return sorted(self.traces, key=makespan)[len(self.traces) // 2]
+
+    @property
+    def milliseconds(self) -> float:
+        return statistics.median(map(makespan, self.traces))
+
+
+def makespan(trace: Schedule) -> float:
+    assert trace.timing is not None
+    return trace.timing.makespan
+
+
+def run_steps(
+    program: Program,
+    source: Source,
+    warmup: int,
+    steps: int,
+    device: str,
+    *,
+    cuda_graph: bool = False,
+    partition: bool = True,
+) -> Steps:
+    """``steps`` measured ones after ``warmup``, in bfloat16. Raises LaunchError where a rank fails."""
+    settings = RunSettings(
+        steps=warmup + steps, dtype="bfloat16", device=device, cuda_graph=cuda_graph, local=True
+    )
+    ranks = program.schedule.problem.ranks
+    arguments = program, source, settings, warmup
+    results = launch_local(
+        _steps, ranks, arguments, device=device, timeout=TIMEOUT, partition=partition
+    )
+    gc.collect()
+    if device == "cuda":
+        torch.cuda.empty_cache()
+    found: Steps = results[0]
+    return found
+
+
+def _steps(program: Program, source: Source, settings: RunSettings, warmup: int) -> Steps:
+    """One rank's part."""
+    pipeline = make_pipeline(program, source, settings)
+    runs = [train_step(pipeline, source, step, settings) for step in range(warmup)]
+    before = _allocated(pipeline.device)
+    pipeline.barrier()
+    if before is not None and pipeline.rank == 0:
+        torch.cuda.reset_peak_memory_stats(pipeline.device)
+    runs += [train_step(pipeline, source, step, settings) for step in range(warmup, settings.steps)]
+    pipeline.barrier()
+    peak = pipeline.device_peak
+    traces = [pipeline.gather_trace(run.marks) for run in runs[warmup:]]
+    rows = pipeline.gather([(run.losses, run.seconds, run.peak) for run in runs])
+    pipeline.close()
+    steps = range(settings.steps)
+    return Steps(
+        traces,
+        [max(row[step][1] for row in rows) for step in steps][warmup:],
+        [mean_loss([row[step][0] for row in rows]) for step in steps],
+        [max(peak for _, _, peak in row) for row in rows],
+        None if before is None or peak is None else (before, peak),
+    )
+
+
+def _allocated(device: torch.device) -> int | None:
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else None

@@ -1,0 +1,59 @@
+"""What is measured: the model, how it is cut, and how often."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from examples.gpt import GPT
+
+
+@dataclass(frozen=True)
+class Source(GPT):
+    """The GPT of the examples, whose optimizer steps within a CUDA graph, too."""
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        own = [*parameters]
+        return torch.optim.AdamW(own, lr=1e-4, betas=(0.9, 0.95), capturable=own[0].is_cuda)
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """``ranks``: how many virtual ranks, with the microbatches of each; ``steps``: measured ones, after
+    ``warmup``; ``rounds``: of a profile; ``plan``: seconds of one plan; ``widths``, ``rows``: of the
+    blocks whose B and W are compared with BW."""
+
+    model: Source
+    ranks: dict[int, int]
+    warmup: int
+    steps: int
+    rounds: int
+    plan: float
+    widths: tuple[int, ...]
+    rows: int
+
+
+# an eighth of an H200 takes several milliseconds for an op of one block: more than p hosts in one process
+FULL = Size(
+    model=Source(layers=16, width=2048, heads=16, context=1024, microbatch=4),
+    ranks={2: 8, 4: 12, 8: 16},
+    warmup=3,
+    steps=5,
+    rounds=6,
+    plan=8.0,
+    widths=(1024, 2048, 4096),
+    rows=8192,
+)
+SMALL = Size(
+    model=Source(layers=4, width=32, heads=2, context=16),
+    ranks={2: 4},
+    warmup=1,
+    steps=2,
+    rounds=1,
+    plan=0.5,
+    widths=(32,),
+    rows=64,
+)
