@@ -27,10 +27,22 @@ NAMES: dict[OpKind, str] = {
     OpKind.L: "loaded back",
 }
 
+AT_ONCE = "a forward and both gradients at once"
+_PAIR: tuple[Colour, Colour] = ((0x1B, 0x7C, 0x94), (0x9F, 0xDA, 0xE6))
+
+
+def of_pair(shade: float) -> Colour:
+    """Of an F and a BW that run at once, where they are drawn as one; ``shade`` as below."""
+    return _between(_PAIR, shade)
+
 
 def colour(kind: OpKind, shade: float) -> Colour:
     """``shade`` from 0 (dark) to 1 (light)."""
-    dark, light = _ENDS[kind]
+    return _between(_ENDS[kind], shade)
+
+
+def _between(ends: tuple[Colour, Colour], shade: float) -> Colour:
+    dark, light = ends
     red, green, blue = (round(a + (b - a) * shade) for a, b in zip(dark, light, strict=True))
     return red, green, blue
 

@@ -32,6 +32,7 @@ from .words import duration, heading, shape, summary
 LEFT, RIGHT, MARGIN = 70.0, 150.0, 24.0
 HEAD, AXIS, GAP = 52.0, 30.0, 16.0
 MEMORY_BAR = 56.0
+LINE, COPY = 1.5, 4.0  # what is below a row: transfers, and copies to and from the host
 # how wide the plot may grow for readable bars, and for visible ones
 ROOMY_WIDTH, MOST_WIDTH = 1600.0, 4000.0
 
@@ -65,11 +66,15 @@ BUBBLE = element(
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Where time and ranks lie: ``end`` is the last time, ``row`` the height of a rank's row."""
+    """Where time and ranks lie: ``end`` is the last time, ``row`` the height of a rank's row.
+
+    ``lane``: of what is drawn in thin lines below it.
+    """
 
     width: float
     end: float
     row: float
+    lane: float
 
     @property
     def right(self) -> float:
@@ -79,7 +84,7 @@ class Grid:
         return LEFT + (self.right - LEFT) * (time / self.end if self.end > 0 else 0.0)
 
     def bar_height(self) -> float:
-        return self.row - (5.0 if self.row >= 20 else 2.0)
+        return self.row - 2 * (self.lane - LINE) - (5.0 if self.row >= 20 else 2.0)
 
 
 def timeline_svg(
@@ -95,8 +100,9 @@ def timeline_svg(
     grid = _grid([schedule for _, schedule in shown], width)
     first = shown[0][1]
     text = title or f"{heading(first, with_family=len(shown) == 1)}, {shape(first)}"
-    content = [BUBBLE, label(text, MARGIN, 32, class_="title"), *_legend(shown, 52)]
-    top = 84.0
+    legend, bottom = _legend(shown, 52, grid.width - MARGIN)
+    content = [BUBBLE, label(text, MARGIN, 32, class_="title"), *legend]
+    top = bottom + 32.0
     for name, schedule in shown:
         lines, height = _panel(name, schedule, grid, top)
         content += lines
@@ -119,21 +125,28 @@ def _grid(schedules: Sequence[Schedule], width: float) -> Grid:
         wanted += max(min(16.0 * end / short, ROOMY_WIDTH), min(6.0 * end / usual, MOST_WIDTH))
     ranks = max(schedule.problem.ranks for schedule in schedules)
     row = 30.0 if ranks <= 8 else 24.0 if ranks <= 16 else 16.0
-    return Grid(max(width, wanted), end, row)
+    copied = any(kind.copies for schedule in schedules for kind in kinds(schedule))
+    lane = COPY if copied else LINE
+    return Grid(max(width, wanted), end, row + 2 * (lane - LINE), lane)
 
 
-def _legend(shown: Sequence[tuple[str, Schedule]], y: float) -> list[str]:
-    """Steps right through the kinds that occur, then the bubble and what travels."""
+def _legend(
+    shown: Sequence[tuple[str, Schedule]], y: float, right: float
+) -> tuple[list[str], float]:
+    """Steps right through the kinds that occur, then the bubble and what travels; where its last line is."""
     lines, x = [], MARGIN
     several = any(bar.shade > 0 for _, s in shown for bar in bars(s, 0))
 
     def entry(fills: Sequence[str], words: str) -> None:
-        nonlocal x
+        nonlocal x, y
+        if x + 14 * len(fills) + 6 + 6.6 * len(words) > right:
+            x, y = MARGIN, y + 20
         for fill in fills:
             lines.append(element("rect", x=x, y=y, width=14, height=14, rx=2, fill=fill))
             x += 14
-        lines.append(label(words, x + 6, y + 11.5, class_="muted"))
-        x += 6 + 6.6 * len(words) + 20
+        x += 6 if fills else 0
+        lines.append(label(words, x, y + 11.5, class_="muted"))
+        x += 6.6 * len(words) + 20
 
     for kind in sorted({kind for _, schedule in shown for kind in kinds(schedule)}):
         shades = (0.0, 1.0) if several else (0.0,)
@@ -141,11 +154,11 @@ def _legend(shown: Sequence[tuple[str, Schedule]], y: float) -> list[str]:
     entry(["url(#bubble)"], "bubble")
     for travel in sorted({t.kind for _, s in shown for t in s.transfers}, key=list(_TRAVEL).index):
         entry([_TRAVEL[travel]], f"{travel.value} arriving")
+    if any(any(schedule.pairs) for _, schedule in shown):
+        entry([], "one above the other: at once")
     if several:
-        lines.append(
-            label("dark to light: a rank's first to last stage", x, y + 11.5, class_="muted")
-        )
-    return lines
+        entry([], "dark to light: a rank's first to last stage")
+    return lines, y
 
 
 def _panel(name: str, schedule: Schedule, grid: Grid, top: float) -> tuple[list[str], float]:
@@ -251,15 +264,15 @@ def _tooltip(bar: Bar) -> str:
 
 
 def _copies(schedule: Schedule, rank: int, grid: Grid, y: float) -> list[str]:
-    """What goes to the host, and below it what comes back, as thin lines under the rank's row."""
+    """What goes to the host, and below it what comes back, as thin bars under the rank's row."""
     return [
         element(
             "rect",
             _tooltip(bar),
             x=grid.x(bar.start),
-            y=y + (1.8 if bar.op.kind is OpKind.L else 0.0),
+            y=y + (grid.lane + 0.3 if bar.op.kind is OpKind.L else 0.0),
             width=max(0.8, grid.x(bar.end) - grid.x(bar.start)),
-            height=1.5,
+            height=grid.lane,
             fill=as_hex(colour(bar.op.kind, bar.shade)),
         )
         for bar in copies(schedule, rank)
@@ -284,7 +297,7 @@ def _transfers(schedule: Schedule, rank: int, grid: Grid, y: float) -> list[str]
                 x=left,
                 y=y + offset,
                 width=max(0.8, right - left),
-                height=1.5,
+                height=LINE,
                 fill=_TRAVEL[transfer.kind],
             )
         )

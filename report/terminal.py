@@ -1,27 +1,51 @@
 """The timeline in a terminal: a row a rank, as many columns of time as fit.
 
 Each column shows the op that runs at its middle. An op is its kind and microbatch, filled up with
-a character of its kind, so that the picture reads without colour::
+a character of its kind, so that the picture reads without colour. A pair of ops that run at once is one cell
+with both microbatches, and what moves to and from the host is in rows of its own::
 
-    rank 0 │F0─F1─F2─────····B0══W0┄F3─
+    rank 0 │F0─F1─F2─····B0══W0┄P3/1≡≡≡≡
+        out│   O0→→→
+
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from pipeloom.ir.ops import OpKind
 from pipeloom.ir.schedule import Schedule
 
-from .bars import Bar, bars, kinds, timed, times
-from .colours import NAMES, colour, is_light
+from .bars import Bar, bars, copies, kinds, timed, times
+from .colours import AT_ONCE, NAMES, Colour, colour, is_light, of_pair
 from .words import duration, heading, shape, summary
 
-_FILL = {OpKind.F: "─", OpKind.B: "═", OpKind.W: "┄", OpKind.BW: "━", OpKind.R: "╌"}
+_FILL = {
+    OpKind.F: "─", OpKind.B: "═", OpKind.W: "┄", OpKind.BW: "━", OpKind.R: "╌", OpKind.O: "→", OpKind.L: "←",
+}  # fmt: skip
 # where one column is all that an op has
-_LETTER = {OpKind.F: "F", OpKind.B: "B", OpKind.W: "W", OpKind.BW: "D", OpKind.R: "R"}
+_LETTER = {kind: kind.name for kind in OpKind} | {OpKind.BW: "D"}
 _IDLE = "·"
+_LANES = {OpKind.O: "out", OpKind.L: "back"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Mark:
+    """What is drawn from ``start`` to ``end``: the first of ``names`` that fits, and ``fill``."""
+
+    start: float
+    end: float
+    names: tuple[str, ...]
+    fill: str
+    rgb: Colour
+
+    def text(self, length: int) -> str:
+        """``F12──``, or ``F──`` where the number does not fit, or ``F``."""
+        name = next((name for name in self.names if len(name) <= length), self.names[-1])
+        return name + self.fill * (length - len(name))
 
 
 def timeline_text(
@@ -33,58 +57,89 @@ def timeline_text(
     head = max(len(f"rank {rank}") for rank in range(schedule.problem.ranks)) + 2
     width = max(10, columns - head - 1)
     lines = [f"{title or heading(schedule)}, {shape(schedule)}"]
+    lanes = _lanes(schedule)
     for rank in range(schedule.problem.ranks):
-        cells = _cells([_beside(bar) for bar in bars(schedule, rank)], end, width)
-        row = "".join(_painted(text, bar) if colours else text for text, bar in cells)
-        lines.append(f"{f'rank {rank}':<{head - 1}}│{row}│")
+        rows = [(f"rank {rank}", _cells(_marks(bars(schedule, rank)), end, width, _IDLE))]
+        for name, kinds_of_it in lanes.items():
+            own = [bar for bar in copies(schedule, rank) if bar.op.kind in kinds_of_it]
+            rows.append((name, _cells(_visible(own, end / width), end, width, " ")))
+        for name, cells in rows:
+            row = "".join(_painted(text, mark) if colours else text for text, mark in cells)
+            label = name.ljust(head - 1) if name.startswith("rank") else name.rjust(head - 1)
+            lines.append(f"{label}│{row}│")
     lines += [" " * head + _axis(end, width), _legend(schedule, colours), summary(schedule)]
     return "\n".join(lines) + "\n"
 
 
-def _beside(bar: Bar) -> Bar:
-    """What runs at once is shown side by side."""
-    middle = (bar.start + bar.end) / 2
-    if bar.half is None:
-        return bar
-    return replace(bar, start=middle) if bar.half else replace(bar, end=middle)
+def _lanes(schedule: Schedule) -> dict[str, tuple[OpKind, ...]]:
+    """The rows under each rank's own for copies: one where no two of them overlap, else one each way."""
+    found = [list(copies(schedule, rank)) for rank in range(schedule.problem.ranks)]
+    if not any(found):
+        return {}
+    rows = [sorted(row, key=lambda bar: bar.start) for row in found]
+    if any(after.start < before.end for row in rows for before, after in pairwise(row)):
+        return {name: (kind,) for kind, name in _LANES.items()}
+    return {"host": tuple(_LANES)}
 
 
-def _cells(shown: list[Bar], end: float, width: int) -> list[tuple[str, Bar | None]]:
-    """Runs of columns that belong to one bar (or to none), each with its text."""
-    starts = [bar.start for bar in shown]
-    owners: list[Bar | None] = []
+def _marks(shown: Iterable[Bar]) -> list[_Mark]:
+    """One a bar, and one a pair of those that run at once."""
+    marks: list[_Mark] = []
+    first: Bar | None = None
+    for bar in shown:
+        if bar.half == 0:
+            first = bar
+        elif bar.half is None or first is None:
+            marks.append(_mark(bar))
+        else:
+            number = first.op.microbatch
+            names = (f"P{number}/{bar.op.microbatch}", f"P{number}", "P")
+            marks.append(_Mark(first.start, bar.end, names, "≡", of_pair(bar.shade)))
+            first = None
+    return marks
+
+
+def _mark(bar: Bar) -> _Mark:
+    kind, fill = bar.op.kind, _FILL[bar.op.kind]
+    # two columns of BW would be a B and a W
+    short = f"BW{fill}" if kind is OpKind.BW else kind.name
+    names = (f"{kind.name}{bar.op.microbatch}", short, _LETTER[kind])
+    return _Mark(bar.start, bar.end, names, fill, colour(kind, bar.shade))
+
+
+def _visible(shown: Iterable[Bar], least: float) -> list[_Mark]:
+    """Copies may be short: each has a column at least."""
+    marks = map(_mark, sorted(shown, key=lambda bar: bar.start))
+    return [replace(mark, end=max(mark.end, mark.start + least)) for mark in marks]
+
+
+def _cells(shown: list[_Mark], end: float, width: int, idle: str) -> list[tuple[str, _Mark | None]]:
+    """Runs of columns that belong to one mark (or to none), each with its text."""
+    starts = [mark.start for mark in shown]
+    owners: list[_Mark | None] = []
     for column in range(width):
         middle = (column + 0.5) / width * end
         i = bisect_right(starts, middle) - 1
         owners.append(shown[i] if i >= 0 and middle < shown[i].end else None)
-    runs: list[tuple[Bar | None, int]] = []
-    for bar in owners:
-        if runs and runs[-1][0] is bar:
-            runs[-1] = (bar, runs[-1][1] + 1)
+    runs: list[tuple[_Mark | None, int]] = []
+    for mark in owners:
+        if runs and runs[-1][0] is mark:
+            runs[-1] = (mark, runs[-1][1] + 1)
         else:
-            runs.append((bar, 1))
+            runs.append((mark, 1))
     begin, finish = (shown[0].start, shown[-1].end) if shown else (end, 0.0)
     cells, at = [], 0
-    for bar, length in runs:
+    for mark, length in runs:
         inside = begin <= (at + 0.5) / width * end < finish
-        cells.append((_text(bar, length) if bar else (_IDLE if inside else " ") * length, bar))
+        cells.append((mark.text(length) if mark else (idle if inside else " ") * length, mark))
         at += length
     return cells
 
 
-def _text(bar: Bar, length: int) -> str:
-    """``F12──``, or ``F──`` where the number does not fit, or ``F``."""
-    kind, fill = bar.op.kind, _FILL[bar.op.kind]
-    name = f"{kind.name}{bar.op.microbatch}"
-    if len(name) > length:
-        name = kind.name if len(kind.name) < length else _LETTER[kind]
-    return name + fill * (length - len(name))
-
-
-def _painted(text: str, bar: Bar | None) -> str:
-    if bar is None:
+def _painted(text: str, mark: _Mark | None) -> str:
+    if mark is None:
         return f"\x1b[2m{text}\x1b[0m"
-    rgb = colour(bar.op.kind, bar.shade)
+    rgb = mark.rgb
     ink = "30" if is_light(rgb) else "97"
     return f"\x1b[{ink};48;2;{rgb[0]};{rgb[1]};{rgb[2]}m{text}\x1b[0m"
 
@@ -98,12 +153,16 @@ def _axis(end: float, width: int) -> str:
 def _legend(schedule: Schedule, colours: bool) -> str:
     parts = []
     for kind in kinds(schedule):
-        if kind.copies:  # beside the ops: there is no row for them here
-            continue
+        ranks = range(schedule.problem.ranks)
+        shown = (bar for rank in ranks for bar in (*bars(schedule, rank), *copies(schedule, rank)))
+        mark = _mark(next(bar for bar in shown if bar.op.kind is kind))
         sample = f"{kind.name}{_FILL[kind] * 2}"
-        bar = next(
-            b for r in range(schedule.problem.ranks) for b in bars(schedule, r) if b.op.kind is kind
-        )
         narrow = f" ({_LETTER[kind]} in one column)" if _LETTER[kind] != kind.name else ""
-        parts.append(f"{_painted(sample, bar) if colours else sample} {NAMES[kind]}{narrow}")
+        parts.append(f"{_painted(sample, mark) if colours else sample} {NAMES[kind]}{narrow}")
+    if any(schedule.pairs):
+        mark = _Mark(0.0, 0.0, ("P",), "≡", of_pair(0.0))
+        sample = mark.text(3)
+        parts.append(
+            f"{_painted(sample, mark) if colours else sample} {AT_ONCE}: Pi/j of Fi and BWj"
+        )
     return "   ".join([*parts, f"{_IDLE * 3} bubble"])

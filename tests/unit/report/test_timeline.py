@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import numpy as np
@@ -17,7 +18,7 @@ import pytest
 
 from pipeloom.ir.ops import parse_order
 from pipeloom.ir.problem import Problem
-from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.ir.profile import Link, Profile, StageProfile
 from pipeloom.ir.schedule import Schedule, Timing
 from pipeloom.report import summary, timeline_html, timeline_svg, timeline_text, trace_events
 
@@ -138,3 +139,81 @@ def test_trace_events_are_microseconds_and_count_memory() -> None:
         if e["ph"] == "C" and e["name"] == "memory of rank 0"
     ]
     assert held == [1.0, 2.0, 1.5, 1.0, 0.5, 0.0]
+
+
+def paired() -> Schedule:
+    """T_FB = 2 of T_F = T_B = T_W = 1::
+
+    0 | F0 F1&BW0 BW1
+    """
+    profile = Profile((StageProfile(1, 1, 1, 1.0, 0.5, t_fb=2),), ranks=1, name="pair")
+    order = parse_order("0F0 0F1 0BW0 0BW1")
+    return replace(Schedule.of(Problem.linear(profile, 2), [order], "by-hand"), pairs=((1,),))
+
+
+def offloaded() -> Schedule:
+    """A copy of half a unit each way, of which F1 waits for the first::
+
+    rank 0 | F0F0  F1F1B1B1W1W1B0B0W0W0
+      host |     O0    L0
+    """
+    stage = StageProfile(1, 1, 1, 1.0, 0.5, m_o=0.0, offload_bytes=5e5)
+    profile = Profile((stage,), ranks=1, name="out", host_link=Link(0.0, 1.0))
+    order = parse_order("0F0 0O0 0F1 0L0 0B1 0W1 0B0 0W0")
+    return Schedule.of(Problem.linear(profile, 2), [order], "by-hand")
+
+
+def rows_of(text: str) -> list[str]:
+    return [line for line in text.splitlines() if "│" in line]
+
+
+def test_a_pair_is_one_cell_with_both_microbatches() -> None:
+    text = timeline_text(paired(), columns=9 + 5 * 4)
+    assert rows_of(text) == ["rank 0 │F0──P1/0≡≡≡≡BW1━━━━━│"]
+    assert "P≡≡ a forward and both gradients at once: Pi/j of Fi and BWj" in text
+    assert rows_of(timeline_text(paired(), columns=9 + 10)) == ["rank 0 │F0P1/0BW1━│"]
+    assert "at once" not in timeline_text(small())
+    assert "one above the other: at once" in timeline_svg([("p", paired())])
+    painted = timeline_text(paired(), columns=60, colours=True)
+    assert re.sub(r"\x1b\[[0-9;]*m", "", painted) == timeline_text(paired(), columns=60)
+
+
+def test_copies_have_a_row_of_their_own() -> None:
+    text = timeline_text(offloaded(), columns=9 + 4 * 13)
+    assert rows_of(text) == [
+        "rank 0 │F0──────····F1──────B1══════W1┄┄┄┄┄┄B0══════W0┄┄┄┄┄┄│",
+        "   host│        O0→→        L0←←                            │",
+    ]
+    assert "O→→ out to the host   L←← loaded back" in text
+    # short as they are, they are there
+    narrow = rows_of(timeline_text(offloaded(), columns=9 + 12))[1]
+    assert (narrow.count("O"), narrow.count("L")) == (1, 1)
+
+
+def test_copies_are_bars_below_the_row() -> None:
+    root = ElementTree.fromstring(timeline_svg([("p", offloaded())]))
+    found = {
+        (rect.findtext(f"{SVG}title") or "").split(":")[0]: rect
+        for rect in root.iter(f"{SVG}rect")
+        if rect.find(f"{SVG}title") is not None
+    }
+    out, back, forward = (found[op] for op in ("0O0", "0L0", "0F0"))
+    below = float(forward.get("y", 0)) + float(forward.get("height", 0))
+    assert below < float(out.get("y", 0)) < float(back.get("y", 0))
+    assert float(out.get("width", 0)) == pytest.approx(float(forward.get("width", 0)) / 2, abs=0.2)
+
+
+def test_a_legend_that_is_too_long_goes_on_below() -> None:
+    panels = [("a", paired()), ("b", offloaded()), ("c", small())]
+    root = ElementTree.fromstring(timeline_svg(panels, width=600.0))
+    title = next(t for t in root.iter(f"{SVG}text") if t.get("class") == "name")
+    tops = {
+        float(t.get("y", 0))
+        for t in root.iter(f"{SVG}text")
+        if t.text
+        in {
+            "F forward",
+            "one above the other: at once",
+        }
+    }
+    assert max(tops) < float(title.get("y", 0))
