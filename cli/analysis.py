@@ -153,6 +153,11 @@ class Scheme:
         """Milliseconds from one iteration to the next, with everything on the wires."""
         return step_time(self.schedule)
 
+    @property
+    def averaging(self) -> float | None:
+        """What averaging over replicas adds to the cost; None where there are none."""
+        return self.timing.exposed(self.objective) if self.timing.averages else None
+
     def cost(self, size: float) -> float:
         """Of an iteration with microbatches ``size`` times as large, with everything on the wires.
 
@@ -168,7 +173,7 @@ class Scheme:
         schedule = replace(self.schedule, problem=scaled, timing=None)
         if self.objective is Objective.PERIOD:
             return step_time(schedule)
-        return replay(schedule).timings[0].makespan
+        return replay(schedule).timings[0].step(Objective.MAKESPAN)
 
 
 @dataclass(frozen=True)

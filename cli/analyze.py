@@ -151,6 +151,7 @@ def _as_json(scheme: Scheme) -> dict[str, Any]:
         "period": scheme.timing.period,
         "makespan": scheme.timing.makespan,
         "step": scheme.step,
+        "averaging": scheme.averaging,
         "bubble": asdict(scheme.bubble),
         "traffic": scheme.traffic.tolist(),
         "link_bytes": scheme.link_bytes,
@@ -166,11 +167,13 @@ def _as_json(scheme: Scheme) -> dict[str, Any]:
 def _figures(found: list[Scheme], profile: Profile, model: Transformer | None) -> str:
     from pipeloom.report.words import duration
 
+    replicas = profile.data_parallel is not None
     header = [
         "scheme",
         "period",
         "makespan",
         "step",
+        *(["averaging"] if replicas else []),
         "busiest link",
         "in use",
         "wire",
@@ -185,6 +188,7 @@ def _figures(found: list[Scheme], profile: Profile, model: Transformer | None) -
             duration(scheme.timing.period),
             duration(scheme.timing.makespan),
             duration(scheme.step),
+            *([duration(scheme.averaging or 0.0)] if replicas else []),
             amount(scheme.link_bytes),
             _share(scheme.link_use),
             scheme.wire or "-",

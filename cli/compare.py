@@ -18,7 +18,7 @@ from .problems import make_problem, transfer_note
 
 if TYPE_CHECKING:
     from pipeloom.ir.profile import Profile
-    from pipeloom.ir.schedule import Schedule
+    from pipeloom.ir.schedule import Schedule, Timing
 
     from .cuts import Cuts, Profiles
 
@@ -161,6 +161,7 @@ def measure(name: str, schedule: Schedule) -> dict[str, Any]:
         "bubble_rate_makespan": timing.bubble_rate(Objective.MAKESPAN),
         "period": timing.period,
         "makespan": timing.makespan,
+        **_averaging(schedule, timing),
         "peak_memory": max(timing.peak_memory),
         "status": report.status.value if report and known is not None else "built",
         "lower_bound": report.lower_bound if report else None,
@@ -168,6 +169,22 @@ def measure(name: str, schedule: Schedule) -> dict[str, Any]:
         "scope": scope(schedule.problem, paired=any(schedule.pairs)),
         "note": transfer_note(schedule),
     }
+
+
+def _averaged(result: dict[str, Any]) -> str | None:
+    from pipeloom.report.words import duration
+
+    if "averaging" not in result:
+        return None
+    return f"averaging adds {duration(result['averaging'])}: step {duration(result['step'])}"
+
+
+def _averaging(schedule: Schedule, timing: Timing) -> dict[str, float]:
+    """What averaging over replicas adds to the cost, and the sum; nothing where there are none."""
+    if not any(timing.averages):
+        return {}
+    objective = schedule.problem.objective
+    return {"averaging": timing.exposed(objective), "step": timing.step(objective)}
 
 
 def _row(result: dict[str, Any]) -> list[str]:
@@ -192,5 +209,5 @@ def _row(result: dict[str, Any]) -> list[str]:
         duration(result["period"]),
         duration(result["makespan"]),
         amount(result["peak_memory"]),
-        status + gap + (f"; {result['note']}" if result["note"] else ""),
+        status + gap + "".join(f"; {note}" for note in (result["note"], _averaged(result)) if note),
     ]

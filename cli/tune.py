@@ -117,8 +117,8 @@ class Planner:
         problem = replace(self.first.schedule.problem, profile=reprofile(traces))
         now = replace(traces[0], problem=problem, timing=None)
         found = optimize(problem, time_limit=self.time_limit, seed=self.seed)
-        cost = (found.timing or simulate(found)).cost(problem.objective)
-        if cost > (1.0 - WORTH) * simulate(now).cost(problem.objective):
+        cost = (found.timing or simulate(found)).step(problem.objective)
+        if cost > (1.0 - WORTH) * simulate(now).step(problem.objective):
             return None
         relays = any(isinstance(i, Relay) for row in self.first.instructions for i in row)
         return compile_schedule(found, tied=self.tied, post_validation=relays)

@@ -3,7 +3,8 @@
 Nodes: a gate for each rank, through which it begins the iteration; the ops, rank after rank; where there
 are links, a notice for each message; the messages: activations and gradients that change ranks, then
 transfers as listed; of each rank, the moment when all its ops are done and all its messages have
-arrived; the all-reduces, which come after that.
+arrived; the all-reduces, which come after that, and the averages over replicas that do; those that begin at
+an op's end, and come before it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from .all_reduce import all_reduces
+from .all_reduce import AllReduce, all_reduces
+from .averages import Due, due
 from .costs import Costs
 from .first_come import in_queues, numbered
 from .links import Pair
@@ -57,8 +59,14 @@ class Iteration:
         near, far = _apart(inputs(schedule, flat, costs), offsets)
         pairs = _ends(far, offsets) + [(t.source, t.target) for t in transfers]
         back = [(target, source) for source, target in pairs] if problem.profile.links else []
-        sums = all_reduces(schedule)
-        at = _Places(ranks, len(flat), len(back), len(pairs), len(sums))
+        averaged = due(schedule)
+        early = [one for one in averaged if one.last is not None]
+        sums = all_reduces(schedule) + [
+            AllReduce((one.rank,), one.duration, _beside(one))
+            for one in averaged
+            if one.last is None
+        ]
+        at = _Places(ranks, len(flat), len(back), len(pairs), len(sums), len(early))
         sets_out = [
             *_by_message(far, at.messages),
             travel(schedule, offsets.tolist(), *at.last(len(transfers))),
@@ -71,6 +79,7 @@ class Iteration:
             near,
             *_between_gates(offsets, at, pairs),
             _to_next_gates(at, [one.ranks for one in sums]),
+            *_averaged(at, offsets, early),
         ]
         edges = [(origin + ranks, to + ranks, delay) for origin, to, delay in edges]
         edges = together(schedule, edges, ranks, 2 * at.nodes)
@@ -94,6 +103,7 @@ class Iteration:
                     travel_delays(problem, transfers),
                     np.zeros(ranks),
                     [one.duration for one in sums],
+                    [one.duration for one in early],
                 ]
             ),
             wires=[
@@ -101,9 +111,14 @@ class Iteration:
                 *occupied(problem.profile, ways),
                 *none * ranks,
                 *(one.wires for one in sums),
+                *map(_beside, early),
             ],
             shares=np.concatenate(
-                [*kept(problem.profile, ways), *(np.ones(len(one.wires)) for one in sums), []]
+                [
+                    *kept(problem.profile, ways),
+                    *(np.ones(len(one.wires)) for one in sums),
+                    np.ones(len(early)),
+                ]
             ),
         )
 
@@ -140,14 +155,17 @@ class _Places:
     ``notices`` are the messages themselves where no notices are nodes.
     """
 
-    def __init__(self, ranks: int, ops: int, notices: int, messages: int, sums: int) -> None:
+    def __init__(  # noqa: PLR0917
+        self, ranks: int, ops: int, notices: int, messages: int, sums: int, averages: int
+    ) -> None:
         self.told = notices > 0
         self.gates = np.arange(-ranks, 0)
         self.messages = ops + notices + np.arange(messages)
         self.notices = ops + np.arange(notices) if self.told else self.messages
         self.ends = ops + notices + messages + np.arange(ranks)
         self.sums = self.ends[-1] + 1 + np.arange(sums)
-        self.nodes = ranks + ops + notices + messages + ranks + sums
+        self.averages = self.ends[-1] + 1 + sums + np.arange(averages)
+        self.nodes = ranks + ops + notices + messages + ranks + sums + averages
 
     def last(self, count: int) -> tuple[int, int]:
         """The first of the last ``count`` messages and of their notices."""
@@ -211,6 +229,21 @@ def _sent(edges: Sequence[Edges], at: _Places, pairs: Sequence[Pair]) -> Edges:
     travels = np.isin(to, at.messages)
     source = np.array(pairs, dtype=np.int64).reshape(-1, 2)[:, 0]
     return _free(origin[travels], at.ends[source[np.searchsorted(at.messages, to[travels])]])
+
+
+def _beside(one: Due) -> tuple[str, ...]:
+    """The link to the replicas, which carries one stage's gradient at a time."""
+    return (f"replicas of {one.rank}",)
+
+
+def _averaged(at: _Places, offsets: IntArray, early: Sequence[Due]) -> list[Edges]:
+    """From a stage's last op by its average to the rank's end."""
+    last = [int(offsets[one.rank]) + one.last for one in early if one.last is not None]
+    ends = [at.ends[one.rank] for one in early]
+    return [
+        _free(np.array(last, dtype=np.int64), at.averages),
+        _free(at.averages, np.array(ends, dtype=np.int64)),
+    ]
 
 
 def _to_next_gates(at: _Places, sums: Sequence[Sequence[int]]) -> Edges:

@@ -50,7 +50,7 @@ class Run(NamedTuple):
 class StageFacts:
     """One stage's times in ms, its memory, and the bytes of its output and its weights.
 
-    Unknown bytes are 0; ``t_r``, ``m_r``, ``t_o`` and ``m_o`` are None where the stage cannot.
+    Unknown bytes are 0, those of its gradient None; ``t_r``, ``m_r``, ``t_o`` and ``m_o`` are None where the stage cannot.
     """
 
     t_f: float
@@ -65,6 +65,7 @@ class StageFacts:
     m_r: float | None = None
     t_o: float | None = None
     m_o: float | None = None
+    grad_bytes: float | None = None
 
     def duration(self, kind: str) -> float:
         times = {
@@ -157,14 +158,14 @@ def _stage(reader: Reader, host: Reader | None) -> StageFacts:
     m_b, m_w = reader.number("m_b"), reader.number("m_w")
     if m_w > m_b:
         reader.wrong("m_w", m_w, f"at most m_b ({m_b:g})")
-    activation, weight, *_ = map(
+    activation, weight, gradient, _ = map(
         reader.optional_number,
         ("activation_bytes", "weight_bytes", "grad_bytes", "optimizer_bytes"),
     )
     t_fb, t_r, m_r = (reader.optional_number(key) for key in ("t_fb", "t_r", "m_r"))
     m_o = reader.optional_number("m_o") if host is not None else None
     t_o = None if host is None or m_o is None else _copying(reader, host, m_b - m_o)
-    more = t_fb, t_r, m_r, t_o, m_o
+    more = t_fb, t_r, m_r, t_o, m_o, gradient
     return StageFacts(t_f, t_b, t_w, m_b, m_w, activation or 0.0, weight or 0.0, *more)
 
 

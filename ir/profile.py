@@ -14,7 +14,7 @@ from .layers import Layer
 from .links import Link, Links, Sharing
 from .ops import FloatArray
 
-__all__ = ["Link", "Links", "Profile", "Sharing", "StageProfile"]
+__all__ = ["DataParallel", "Link", "Links", "Profile", "Sharing", "StageProfile"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,18 @@ class StageProfile:
 
 
 @dataclass(frozen=True, slots=True)
+class DataParallel:
+    """Replicas of the whole pipeline: ``size`` of them, the ranks of one number joined by ``link``."""
+
+    size: int
+    link: Link
+
+    def time(self, gradient: float) -> float:
+        """Milliseconds to average ``gradient`` bytes over all replicas: see :mod:`.averages`."""
+        return 2 * (self.size - 1) * self.link.delay(gradient / self.size)
+
+
+@dataclass(frozen=True, slots=True)
 class Profile:
     """What the planner knows of a model on a cluster; see ``docs/formats.md``.
 
@@ -71,6 +83,7 @@ class Profile:
     device_memory: tuple[float, ...] | None = None
     name: str = ""
     host_link: Link | None = None
+    data_parallel: DataParallel | None = None
 
     @property
     def num_stages(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from .errors import InputError
 from .layer_names import NAME_KEYS, dump_layer, read_names
 from .links import Groups, Link, Links, Sharing
-from .profile import Profile, StageProfile
+from .profile import DataParallel, Profile, StageProfile
 from .reading import Reader, is_amount, is_count, is_matrix, read_json, show
 
 PROFILE = "pipeloom.profile"
@@ -25,10 +25,11 @@ _LEVERS = ("t_r", "m_r", "m_o", "offload_bytes")
 _STAGE_KEYS = (*COST_KEYS, *_LEVERS, "layers")
 LAYER_KEYS = (*COST_KEYS, *_LEVERS, *NAME_KEYS, "repeat", "with_next")
 _LINK_KEYS = ("latency", "gigabytes_per_second")
+_REPLICAS_KEYS = ("size", *_LINK_KEYS)
 _LINKS_KEYS = (*_LINK_KEYS, "pairs", "shared")
 _KEYS = (
     "format", "version", "name", "stages", "num_stages", "ranks", "t_comm", "links",
-    "memory_limit", "device_memory", "host_link", "layers",
+    "memory_limit", "device_memory", "host_link", "data_parallel", "layers",
 )  # fmt: skip
 
 
@@ -68,6 +69,8 @@ def _objects(data: dict[str, Any], where: str) -> Iterator[Reader]:
         yield Reader(entry, f"{where}: layers[{i}]", [], LAYER_KEYS)
     if data.get("host_link") is not None:
         yield Reader(data["host_link"], f"{where}: host_link", [], _LINK_KEYS)
+    if data.get("data_parallel") is not None:
+        yield Reader(data["data_parallel"], f"{where}: data_parallel", [], _REPLICAS_KEYS)
     links = data.get("links")
     if links is not None:
         yield Reader(links, f"{where}: links", [], _LINKS_KEYS)
@@ -104,6 +107,7 @@ def _read(reader: Reader, stages: Callable[[Reader, int], tuple[StageProfile, ..
         host_link=(
             _link(reader.child("host_link", _LINK_KEYS), 0.0) if reader.has("host_link") else None
         ),
+        data_parallel=_data_parallel(reader) if reader.has("data_parallel") else None,
     )
 
 
@@ -216,6 +220,11 @@ def _group(links: Reader, k: int, group: Any, ranks: int | None) -> tuple[tuple[
     return tuple((a, b) for a, b in group)
 
 
+def _data_parallel(reader: Reader) -> DataParallel:
+    replicas = reader.child("data_parallel", _REPLICAS_KEYS)
+    return DataParallel(replicas.count("size", least=1, most=MOST_RANKS), _link(replicas, 0.0))
+
+
 def _are_ranks(values: list[Any], ranks: int | None) -> bool:
     return all(is_count(value) and 0 <= value < (ranks or MOST_RANKS) for value in values)
 
@@ -267,6 +276,9 @@ def dump_profile(profile: Profile) -> dict[str, Any]:
             document["links"]["shared"] = _dump_shared(profile.links.shared)
     if profile.host_link is not None:
         document["host_link"] = asdict(profile.host_link)
+    if profile.data_parallel is not None:
+        over = profile.data_parallel
+        document["data_parallel"] = {"size": over.size, **asdict(over.link)}
     for key in ("memory_limit", "device_memory"):
         limit = getattr(profile, key)
         if limit is not None:

@@ -22,6 +22,8 @@ Rules, beside the contract's for ops and the schedule's for transfers (``after``
   weights that it owns are stepped then, and every receive is posted anew. Nothing leaves or enters a
   rank before it has begun that iteration. The step itself takes no time.
 
+- Gradients are averaged over replicas of the pipeline beside all that, and before the next iteration
+  (:mod:`.averages`).
 - The gradients of a replicated stage (:func:`.travel.holders`) are summed before that, once all
   its ranks are as far (:mod:`.all_reduce`); a rank does so stage by stage.
 
@@ -30,10 +32,11 @@ Without ``links`` there are no wires, and nothing waits for any.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from .averages import averages
 from .iteration import Iteration
 from .ops import FloatArray
 from .schedule import Schedule, Timing
@@ -93,7 +96,10 @@ def _timing(
     bounds = offsets_of(schedule.order)[1:-1]
     travel = np.stack([row[iteration.transfers] for row in times], axis=1)
     starts, ends = (tuple(np.split(row[iteration.ops], bounds)) for row in times)
-    return Timing(starts, ends, peak_memory, travel)
+    timing = Timing(starts, ends, peak_memory, travel)
+    if schedule.problem.profile.data_parallel is None:
+        return timing
+    return replace(timing, averages=averages(schedule, timing))
 
 
 def step_time(schedule: Schedule) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -65,6 +66,14 @@ class Transfer:
         return f"{self.kind.value} {self.stage} copy {self.copy} from rank {self.source} to {self.target}"
 
 
+class Averaged(NamedTuple):
+    """When a rank averages the gradient of ``stage`` over the replicas of the pipeline, in ms."""
+
+    stage: int
+    start: float
+    end: float
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Timing:
     """When each op runs: ``start[r][i]`` and ``end[r][i]`` are those of rank r's i-th op.
@@ -72,6 +81,7 @@ class Timing:
     ``peak_memory`` is the largest sum of M_B and M_W held, one number a rank;
     ``transfers`` is (number of transfers, 2), start and end of each. ``beside``: where each
     rank's order has O's and L's, which do not occupy it; empty where there are none.
+    ``averages``: of each rank, in their order; empty where there are no replicas.
     """
 
     start: tuple[FloatArray, ...]
@@ -79,6 +89,7 @@ class Timing:
     peak_memory: tuple[float, ...]
     transfers: FloatArray
     beside: tuple[Sequence[int], ...] = ()
+    averages: tuple[tuple[Averaged, ...], ...] = ()
 
     @property
     def spans(self) -> tuple[float, ...]:
@@ -86,6 +97,15 @@ class Timing:
         return tuple(
             float(end[-1] - start[0]) if len(start) else 0.0
             for start, end in zip(self.start, self.end, strict=True)
+        )
+
+    @property
+    def averaged_spans(self) -> tuple[float, ...]:
+        """The same until all that the rank averages is averaged."""
+        rows = self.averages or ((),) * len(self.start)
+        return tuple(
+            max([span, *(one.end - float(start[0]) for one in row)]) if len(start) else 0.0
+            for span, start, row in zip(self.spans, self.start, rows, strict=True)
         )
 
     @property
@@ -106,6 +126,18 @@ class Timing:
 
     def cost(self, objective: Objective) -> float:
         return self.period if objective is Objective.PERIOD else self.makespan
+
+    def step(self, objective: Objective) -> float:
+        """The cost until all gradients are averaged: what :meth:`cost` is without replicas."""
+        if objective is Objective.PERIOD:
+            return max(self.averaged_spans)
+        last = [one.end for row in self.averages for one in row]
+        first = min(float(start[0]) for start in self.start if len(start))
+        return max([first + self.makespan, *last]) - first
+
+    def exposed(self, objective: Objective) -> float:
+        """What averaging adds to the cost: the rest of it is hidden behind ops."""
+        return self.step(objective) - self.cost(objective)
 
     def bubble_rate(self, objective: Objective) -> float:
         """``1 - work / (P * cost)``; 0 where nothing takes any time."""

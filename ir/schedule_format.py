@@ -13,7 +13,7 @@ from .problem import Objective, Passing, Placement, Problem
 from .profile import Profile
 from .profile_format import dump_profile, finite, per_rank, read_profile
 from .reading import Reader, is_amount, is_count, read_json
-from .schedule import Report, Schedule, Status, Timing, Transfer, TravelKind, Updates
+from .schedule import Averaged, Report, Schedule, Status, Timing, Transfer, TravelKind, Updates
 
 SCHEDULE = "pipeloom.schedule"
 # stages times microbatches; more would exhaust memory
@@ -43,6 +43,7 @@ def parse_schedule(data: dict[str, Any], where: str) -> Schedule:
     objective, report, peak_memory = _report(reader)
     transfers, travel_times = _transfers(reader)
     pairs = _pairs(reader, rows)
+    averages = _averages(reader, profile)
     updates = _choice(reader, "updates", Updates) if reader.has("updates") else Updates.ITERATION
     reader.finish()
     placement = _placement(reader, passing, rows, profile, microbatches)
@@ -56,6 +57,7 @@ def parse_schedule(data: dict[str, Any], where: str) -> Schedule:
         peak_memory,
         np.array(travel_times).reshape(-1, 2),
         beside=tuple([i for i, (op, _, _) in enumerate(row) if op.kind.copies] for row in rows),
+        averages=averages,
     )
     order = tuple(pack(op for op, _, _ in row) for row in rows)
     return Schedule(problem, order, transfers, report, timing, pairs, updates)
@@ -176,6 +178,32 @@ def _transfers(reader: Reader) -> tuple[tuple[Transfer, ...], list[tuple[float, 
     return tuple(transfers), times
 
 
+def _averages(reader: Reader, profile: Profile) -> tuple[tuple[Averaged, ...], ...]:
+    """When ranks average which stage; () where nothing is said of it."""
+    if not reader.has("averages"):
+        return ()
+    lists = reader.items("averages")
+    if len(lists) != profile.ranks or not all(isinstance(row, list) for row in lists):
+        reader.wrong("averages", lists, f"{profile.ranks} lists, one a rank")
+        return ()
+    return tuple(
+        tuple(
+            _averaged(Reader(entry, f"{reader.where}: averages[{r}][{i}]", reader.errors), profile)
+            for i, entry in enumerate(row)
+        )
+        for r, row in enumerate(lists)
+    )
+
+
+def _averaged(reader: Reader, profile: Profile) -> Averaged:
+    stage, start, end = reader.count("stage"), reader.number("start"), reader.number("end")
+    if stage >= profile.num_stages:
+        reader.wrong("stage", stage, f"a stage from 0 to {profile.num_stages - 1}")
+    if end < start:
+        reader.wrong("end", end, f"at least start ({start:g})")
+    return Averaged(stage, start, end)
+
+
 def _pairs(reader: Reader, rows: list[_Row]) -> tuple[tuple[int, ...], ...]:
     """Where an F begins that runs at once with the BW after it; () where there is none."""
     if not reader.has("pairs"):
@@ -248,6 +276,8 @@ def dump_schedule(schedule: Schedule) -> dict[str, Any]:
         ]
     if any(schedule.pairs):
         document["pairs"] = list(map(list, schedule.pairs))
+    if any(timing.averages):
+        document["averages"] = [[one._asdict() for one in row] for row in timing.averages]
     if schedule.updates is not Updates.ITERATION:
         document["updates"] = schedule.updates.value
     return document
@@ -272,4 +302,5 @@ def _dump_report(schedule: Schedule, timing: Timing) -> dict[str, Any]:
         "solve_seconds": report.solve_seconds,
         "seed": report.seed,
         "bound_name": report.bound_name,
+        **({"step": timing.step(objective)} if any(timing.averages) else {}),
     }

@@ -14,6 +14,7 @@ from itertools import pairwise
 import numba
 import numpy as np
 
+from .averages import averages
 from .costs import Costs
 from .errors import InvalidScheduleError
 from .levers import pulled
@@ -197,6 +198,13 @@ def simulate(schedule: Schedule) -> Timing:
     Raises InvalidScheduleError, naming each stuck rank and the op it stops at, where the order
     can never run (an input comes later than its use, or never).
     """
+    timing = _simulated(schedule)
+    if schedule.problem.profile.data_parallel is None:
+        return timing
+    return replace(timing, averages=averages(schedule, timing))
+
+
+def _simulated(schedule: Schedule) -> Timing:
     if schedule.transfers or any(schedule.pairs):
         return simulate_transfers(schedule)
     if pulled(schedule.order):

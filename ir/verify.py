@@ -15,6 +15,7 @@ from typing import Any
 
 from .plain import Facts, Run, read_facts
 from .reading import is_amount, show
+from .verify_averages import verify_averages
 from .verify_transfers import arrivals, verify_transfers
 
 _RELATIVE = 1e-6  # of times and of what follows from them
@@ -40,6 +41,7 @@ def verify_schedule(document: dict[str, Any]) -> list[str]:
         *_paired(facts),
         *_timing(facts, first, arrivals(document)),
         *_transfers(facts, document),
+        *verify_averages(facts, document),
         *_memory(facts),
         *_report(facts),
     ]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from pipeloom.ir.ops import Op, OpKind
-from pipeloom.ir.schedule import Schedule, Timing
+from pipeloom.ir.schedule import Averaged, Schedule, Timing
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,10 @@ def _earlier(timing: Timing, by: float) -> Timing:
         start=tuple(start - by for start in timing.start),
         end=tuple(end - by for end in timing.end),
         transfers=timing.transfers - by,
+        averages=tuple(
+            tuple(one._replace(start=one.start - by, end=one.end - by) for one in row)
+            for row in timing.averages
+        ),
     )
 
 
@@ -52,6 +56,18 @@ def times(schedule: Schedule) -> Timing:
     """The timing of a schedule that :func:`timed` made."""
     assert schedule.timing is not None
     return schedule.timing
+
+
+def averages(schedule: Schedule, rank: int) -> Sequence[Averaged]:
+    """What ``rank`` averages over replicas, beside its ops."""
+    rows = times(schedule).averages
+    return rows[rank] if rows else ()
+
+
+def last(schedule: Schedule) -> float:
+    """When all ops and all averaging are over."""
+    ends = [one.end for row in times(schedule).averages for one in row]
+    return max([times(schedule).makespan, *ends])
 
 
 def bars(schedule: Schedule, rank: int) -> Iterator[Bar]:

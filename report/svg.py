@@ -24,7 +24,7 @@ from pipeloom.ir.amounts import amount
 from pipeloom.ir.ops import OpKind
 from pipeloom.ir.schedule import Schedule, TravelKind
 
-from .bars import Bar, bars, copies, kinds, peak_memory, timed, times
+from .bars import Bar, averages, bars, copies, kinds, last, peak_memory, timed, times
 from .colours import NAMES, as_hex, colour, is_light
 from .elements import FAINT, INK, MUTED, document, element, label, number, ticks
 from .words import duration, heading, shape, summary
@@ -36,6 +36,7 @@ LINE, COPY = 1.5, 4.0  # what is below a row: transfers, and copies to and from 
 # how wide the plot may grow for readable bars, and for visible ones
 ROOMY_WIDTH, MOST_WIDTH = 1600.0, 4000.0
 
+_AVERAGE = "#7a4fb5"
 _TRAVEL = {TravelKind.WEIGHT: "#5b6b7f", TravelKind.GRADIENT: "#c2416b"}
 
 STYLE = f"""
@@ -111,7 +112,7 @@ def timeline_svg(
 
 
 def _grid(schedules: Sequence[Schedule], width: float) -> Grid:
-    end = max(times(schedule).makespan for schedule in schedules)
+    end = max(map(last, schedules))
     lengths = np.concatenate(
         [
             stop - start
@@ -156,6 +157,8 @@ def _legend(
         entry([_TRAVEL[travel]], f"{travel.value} arriving")
     if any(any(schedule.pairs) for _, schedule in shown):
         entry([], "one above the other: at once")
+    if any(times(schedule).averages for _, schedule in shown):
+        entry([_AVERAGE], "gradients averaged over replicas")
     if several:
         entry([], "dark to light: a rank's first to last stage")
     return lines, y
@@ -221,6 +224,7 @@ def _row(schedule: Schedule, rank: int, grid: Grid, y: float) -> list[str]:
     lines += _bars(shown, grid, y, height)
     lines += _transfers(schedule, rank, grid, y + height + 0.5)
     lines += _copies(schedule, rank, grid, y + height + 0.5)
+    lines += _averages(schedule, rank, grid, y + height + 0.5)
     return lines + _memory(schedule, rank, grid, y, height)
 
 
@@ -276,6 +280,22 @@ def _copies(schedule: Schedule, rank: int, grid: Grid, y: float) -> list[str]:
             fill=as_hex(colour(bar.op.kind, bar.shade)),
         )
         for bar in copies(schedule, rank)
+    ]
+
+
+def _averages(schedule: Schedule, rank: int, grid: Grid, y: float) -> list[str]:
+    """What is averaged over replicas, as thin lines under the rank's row."""
+    return [
+        element(
+            "rect",
+            f"<title>average of stage {one.stage}, {one.start:.6g} to {one.end:.6g} ms</title>",
+            x=grid.x(one.start),
+            y=y,
+            width=max(0.8, grid.x(one.end) - grid.x(one.start)),
+            height=3.3,
+            fill=_AVERAGE,
+        )
+        for one in averages(schedule, rank)
     ]
 
 

@@ -19,7 +19,7 @@ from itertools import pairwise
 from pipeloom.ir.ops import OpKind
 from pipeloom.ir.schedule import Schedule
 
-from .bars import Bar, bars, copies, kinds, timed, times
+from .bars import Bar, bars, copies, kinds, last, timed
 from .colours import AT_ONCE, NAMES, Colour, colour, is_light, of_pair
 from .words import duration, heading, shape, summary
 
@@ -53,7 +53,7 @@ def timeline_text(
 ) -> str:
     """The schedule in ``columns`` characters a line, with ANSI colours where asked for."""
     schedule = timed(schedule)
-    end = times(schedule).makespan
+    end = last(schedule)
     head = max(len(f"rank {rank}") for rank in range(schedule.problem.ranks)) + 2
     width = max(10, columns - head - 1)
     lines = [f"{title or heading(schedule)}, {shape(schedule)}"]

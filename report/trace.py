@@ -6,7 +6,7 @@ from typing import Any
 
 from pipeloom.ir.schedule import Schedule
 
-from .bars import Bar, bars, copies, memory_steps, timed, times
+from .bars import Bar, averages, bars, copies, memory_steps, timed, times
 from .colours import NAMES
 from .words import heading
 
@@ -23,6 +23,10 @@ def trace_events(schedule: Schedule) -> dict[str, Any]:
         if beside:
             events.append(_name("thread_name", _lane(schedule, rank), f"rank {rank}, host"))
             events += beside
+        if averages(schedule, rank):
+            thread = 2 * schedule.problem.ranks + rank
+            events.append(_name("thread_name", thread, f"rank {rank}, averaging"))
+            events += _averages(schedule, rank, thread)
     events += _transfers(schedule)
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
@@ -59,6 +63,22 @@ def _copies(schedule: Schedule, rank: int) -> list[dict[str, Any]]:
             common | {"ph": "e", "ts": bar.end * 1e3},
         ]
     return events
+
+
+def _averages(schedule: Schedule, rank: int, thread: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": f"average {one.stage}",
+            "cat": "average",
+            "pid": 0,
+            "tid": thread,
+            "args": {"stage": one.stage},
+            "ph": "X",
+            "ts": one.start * 1e3,
+            "dur": (one.end - one.start) * 1e3,
+        }
+        for one in averages(schedule, rank)
+    ]
 
 
 def _counters(schedule: Schedule, rank: int) -> list[dict[str, Any]]:

@@ -128,6 +128,7 @@ def summary(schedule: Schedule) -> str:
         f"period {duration(timing.period)}",
         f"makespan {duration(timing.makespan)}",
         memory(schedule),
+        averaging(schedule),
         proof(schedule),
     ]
     if objective is Objective.MAKESPAN:
@@ -156,6 +157,7 @@ def facts(schedule: Schedule) -> str:
         ("makespan", duration(timing.makespan)),
         ("peak memory", f"{memory(schedule).removeprefix('peak memory ')} (rank {fullest})"),
         *levers(schedule),
+        *([] if (line := averaging(schedule)) is None else [("averaging", line)]),
     ]
     if report is not None and report.lower_bound is not None:
         because = f" ({report.bound_name})" if report.bound_name else ""
@@ -177,6 +179,19 @@ def facts(schedule: Schedule) -> str:
     width = max(len(name) for name, _ in lines) + 2
     head = f"{heading(schedule)}, {shape(schedule)}"
     return "\n".join([head, *(f"  {name:<{width}}{figure}" for name, figure in lines)])
+
+
+def averaging(schedule: Schedule) -> str | None:
+    """What averaging over replicas adds to the cost; None where there are none."""
+    schedule = timed(schedule)
+    timing, objective = times(schedule), schedule.problem.objective
+    if not any(timing.averages):
+        return None
+    busy = max(math.fsum(one.end - one.start for one in row) for row in timing.averages)
+    return (
+        f"{duration(timing.exposed(objective))} of averaging left after ops (of {duration(busy)} at most "
+        f"on a rank), step {duration(timing.step(objective))}"
+    )
 
 
 def levers(schedule: Schedule) -> list[tuple[str, str]]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from threading import Thread
 
 import torch
 import torch.distributed as dist
@@ -14,7 +16,7 @@ from pipeloom.ir.program import Program
 
 from .roles import averaged
 from .sharding import ShardedModule, ShardedStages, gradient_of
-from .stages import StageStore
+from .stages import StageStore, device_of
 
 
 class Averaging:
@@ -24,6 +26,8 @@ class Averaging:
     several is averaged with the last one. ``group``: the processes that have this rank in the
     replicas, whose parameters and buffers start as the first replica's. ``dtype``: that in which
     gradients travel; by default their own. ``sharded``: stages of which each replica has a shard.
+    ``spans``: on a CPU, when each stage's average set out and had come in the last step, in seconds
+    of ``time.perf_counter``.
     """
 
     def __init__(
@@ -34,13 +38,15 @@ class Averaging:
         sharded: Mapping[int, ShardedModule] | None = None,
     ) -> None:
         self._group, self._dtype = group, dtype
+        self._device = device_of(modules.values()).type
         home = {id(p): s for s, module in modules.items() for p in module.parameters()}
         self._sharded = sharded or {}
         self._trained = {
             s: [p for p in module.parameters() if p.requires_grad and home[id(p)] == s]
             for s, module in modules.items()
         }
-        self._under_way: list[tuple[dist.Work, Callable[[], None]]] = []
+        self._under_way: list[_UnderWay] = []
+        self.spans: dict[int, tuple[float, float]] = {}
         for stage, module in modules.items():
             whole = () if stage in self._sharded else module.parameters()
             self._start_equal([*whole, *module.buffers()])
@@ -50,13 +56,14 @@ class Averaging:
         sharded = self._sharded.get(stage)
         sent = self._sum(stage) if sharded is None else sharded.scatter(self._dtype)
         if sent is not None:
-            self._under_way.append(sent)
+            self._under_way.append(_UnderWay(stage, *sent, self._device))
 
     def finish(self) -> None:
         """Returns once every gradient that was sent is the average."""
-        for work, end in self._under_way:
-            work.wait()
-            end()
+        for each in self._under_way:
+            span = each.finish()
+            if span is not None:
+                self.spans[each.stage] = span
         self._under_way.clear()
 
     @torch.no_grad()
@@ -83,6 +90,41 @@ class Averaging:
             value = tensor.detach().contiguous()
             dist.broadcast(value, group=self._group, group_src=0)
             tensor.copy_(value)
+
+
+class _UnderWay:
+    """A stage's gradients on their way; ``take`` makes of what came the average.
+
+    On a CPU a thread waits for them, to see when they come: nobody else looks until the first ``step``.
+    """
+
+    def __init__(self, stage: int, work: dist.Work, take: Callable[[], None], device: str) -> None:
+        self.stage = stage
+        self._work, self._take = work, take
+        self._began, self._came = time.perf_counter(), 0.0
+        self._failed: BaseException | None = None
+        self._waiting: Thread | None = None
+        if device == "cpu":
+            self._waiting = Thread(target=self._wait, daemon=True)
+            self._waiting.start()
+
+    def finish(self) -> tuple[float, float] | None:
+        """Returns once it is the average: when it set out and came, where that is known."""
+        if self._waiting is None:
+            self._work.wait()
+        else:
+            self._waiting.join()
+        if self._failed is not None:
+            raise self._failed
+        self._take()
+        return None if self._waiting is None else (self._began, self._came)
+
+    def _wait(self) -> None:
+        try:
+            self._work.wait()
+        except BaseException as error:  # raised where the step waits
+            self._failed = error
+        self._came = time.perf_counter()
 
 
 def make_averaging(

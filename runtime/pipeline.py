@@ -326,11 +326,17 @@ class Pipeline:
         """The last step as a schedule with measured times, on one clock; all ranks call it.
 
         ``marks`` are those of an earlier step. ``timing.peak_memory`` is in bytes, each rank's
-        count in the last step.
+        count in the last step, of which ``timing.averages`` are as well: without ``marks``, on a CPU.
         """
         offset = self._transport.clock_offset()
         seconds = [mark + offset for mark in (self.marks() if marks is None else marks)]
-        rows = self._transport.gather((self._preparation.ran().ops, seconds, self.peak_memory))
+        averages = {
+            stage: (start + offset, end + offset)
+            for stage, (start, end) in (self._stepping.averages if marks is None else {}).items()
+        }
+        rows = self._transport.gather(
+            (self._preparation.ran().ops, seconds, self.peak_memory, averages)
+        )
         return measured_schedule(self.program.schedule, rows)
 
     @property

@@ -6,7 +6,7 @@ verdict here (:class:`Stepping`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 import torch
@@ -99,6 +99,11 @@ class Stepping:
     def give_up(self) -> None:
         """The step has failed: there is no verdict to wait for any more."""
         self.update.pending = False
+
+    @property
+    def averages(self) -> Mapping[int, tuple[float, float]]:
+        """When stages were averaged in the last step, in seconds; empty where that is not known."""
+        return {} if self._averaging is None else self._averaging.spans
 
     def average(self, stage: int) -> Callable[[], None]:
         """The call of an ``average``."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from pipeloom.ir.ops import FloatArray, Op, pack
-from pipeloom.ir.schedule import Schedule, Status, Timing
+from pipeloom.ir.schedule import Averaged, Schedule, Status, Timing
 
 MILLISECONDS = 1e3
 
@@ -22,7 +22,7 @@ class TracedOp(NamedTuple):
     end: float
 
 
-Row = tuple[Sequence[Op], Sequence[float], int]
+Row = tuple[Sequence[Op], Sequence[float], int, Mapping[int, tuple[float, float]]]
 
 
 def traced_ops(ops: Sequence[Op], seconds: Sequence[float]) -> list[TracedOp]:
@@ -32,25 +32,35 @@ def traced_ops(ops: Sequence[Op], seconds: Sequence[float]) -> list[TracedOp]:
 
 
 def measured_schedule(planned: Schedule, rows: Sequence[Row]) -> Schedule:
-    """``planned`` with measured times; a row is one rank's ops, marks and peak memory.
+    """``planned`` with measured times; a row is one rank's ops, marks, peak memory, and
+    when it averaged stages over replicas.
 
     Times are milliseconds from the first op's start on any rank. Transfers are left out: only ops
     are measured; so are pairs, whose ops have each their own time. So is the lower bound: it holds for the profile's times.
     """
-    first = min((seconds[0] for _, seconds, _ in rows if seconds), default=0.0)
-    times = [_pairs(seconds, first) for _, seconds, _ in rows]
+    first = min((seconds[0] for _, seconds, *_ in rows if seconds), default=0.0)
+    times = [_pairs(seconds, first) for _, seconds, *_ in rows]
     timing = Timing(
         tuple(pairs[:, 0] for pairs in times),
         tuple(pairs[:, 1] for pairs in times),
-        tuple(float(peak) for _, _, peak in rows),
+        tuple(float(peak) for _, _, peak, _ in rows),
         np.empty((0, 2)),
-        beside=tuple([i for i, op in enumerate(ops) if op.kind.copies] for ops, _, _ in rows),
+        beside=tuple([i for i, op in enumerate(ops) if op.kind.copies] for ops, *_ in rows),
+        averages=tuple(_averages(spans, first) for *_, spans in rows),
     )
-    order = tuple(pack(ops) for ops, _, _ in rows)
+    order = tuple(pack(ops) for ops, *_ in rows)
     report = planned.report and replace(
         planned.report, status=Status.FEASIBLE, lower_bound=None, bound_name=None
     )
     return replace(planned, order=order, transfers=(), report=report, timing=timing, pairs=())
+
+
+def _averages(spans: Mapping[int, tuple[float, float]], first: float) -> tuple[Averaged, ...]:
+    found = [
+        Averaged(stage, (start - first) * MILLISECONDS, (end - first) * MILLISECONDS)
+        for stage, (start, end) in spans.items()
+    ]
+    return tuple(sorted(found, key=lambda one: one.start))
 
 
 def _pairs(seconds: Sequence[float], first: float) -> FloatArray:

@@ -189,6 +189,6 @@ class Race:
 
 
 def cost_of(schedule: Schedule) -> float:
-    """Of a timed schedule, by its problem's objective."""
+    """Of a timed schedule, by its problem's objective, averaging over replicas included."""
     assert schedule.timing is not None
-    return schedule.timing.cost(schedule.problem.objective)
+    return schedule.timing.step(schedule.problem.objective)

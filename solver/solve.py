@@ -21,6 +21,7 @@ from pipeloom.ir.simulate import simulate
 from .bounds import Bound, lower_bounds
 from .chain import ROUNDING, Chain
 from .construct import Constructor, Rows, settings
+from .early_averages import average_early
 from .exact import BACKENDS
 from .families import synchronous
 from .families.base import Family
@@ -85,7 +86,8 @@ def optimize(
     travel it is held against ``device_memory``. ``by_step``: there, schedules are compared by their step
     where iterations follow each other (:func:`pipeloom.ir.replay.step_time`), not by the objective, which the
     report is about all the same. Where the profile says how, activations are recomputed or offloaded
-    where that pays; ``recompute_all``: whatever may be recomputed is. ``start``: an order to begin with, of the same
+    where that pays; where it has replicas, W's are put in another order in the end so that stages are averaged
+    early (:mod:`.early_averages`); ``recompute_all``: whatever may be recomputed is. ``start``: an order to begin with, of the same
     stages on the same ranks, left out where memory does not hold it. Raises InfeasibleError where no schedule keeps the memory
     limit, or where weights travel none was found that fits on the devices, InputError for a
     placement or a solver that is not known.
@@ -191,7 +193,7 @@ class Solving:
         except (StopIteration, KeyboardInterrupt):  # the best so far is what the user asked for
             self.done = True
         self.done = self.done or self._best.closed
-        return self._best.schedule(self._solver, self._seed)
+        return average_early(self._best.schedule(self._solver, self._seed))
 
 
 def _within(  # noqa: PLR0917

@@ -10,6 +10,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.files import dump_program
+from pipeloom.ir.ops import OpKind
 from pipeloom.ir.program import Average, Step
 from pipeloom.ir.verify_program import verify_program
 from pipeloom.runtime.launch import launch
@@ -67,6 +68,18 @@ def trained() -> list[tuple[float, float]]:
     return [_trained(family, mesh["pp"].get_group(), mesh["dp"].get_group()) for family in FAMILIES]
 
 
+def _check_trace(pipeline: Pipeline) -> None:
+    """Each rank's averages are measured, from after the last op that adds to the gradient on."""
+    measured = pipeline.gather_trace()
+    assert measured.timing is not None
+    for rank, row in enumerate(measured.timing.averages):
+        planned = [i.stage for i in pipeline.program.instructions[rank] if isinstance(i, Average)]
+        assert sorted(one.stage for one in row) == sorted(planned)
+        ends = zip(measured.ops(rank), measured.timing.end[rank].tolist(), strict=True)
+        last = {op.stage: end for op, end in ends if op.kind in (OpKind.W, OpKind.BW)}
+        assert all(one.end >= one.start >= last.get(one.stage, 0.0) for one in row)
+
+
 def _trained(
     family: str, group: dist.ProcessGroup, data_group: dist.ProcessGroup
 ) -> tuple[float, float]:
@@ -89,6 +102,7 @@ def _trained(
         inputs, targets = source.batch(step, REPLICAS * MICROBATCHES)
         pipeline.step(inputs[mine], target=targets[mine])
     pipeline.finish()
+    _check_trace(pipeline)
     _, expected = reference(source, stages, REPLICAS * MICROBATCHES, steps=STEPS, train=True)
     found = {
         f"{s}.{name}": parameter.detach()
