@@ -16,9 +16,26 @@ import numpy as np
 from .costs import Costs
 from .errors import InvalidScheduleError
 from .ops import FloatArray, IntArray, Op, OpKind
+from .problem import Passing, Placement, Problem
 from .schedule import Schedule
 
 Edges: TypeAlias = tuple[IntArray, IntArray, FloatArray]  # from node, to node, delay
+
+
+def pairs_save(problem: Problem) -> bool:
+    """Whether the optimizer may make pairs, and its bounds are about schedules with them.
+
+    Where they save time and activations alone travel, with one copy of the weights or one each way;
+    R, O and L do not run beside pairs.
+    """
+    placement = problem.placement
+    if placement.passing is not Passing.ACTIVATIONS:
+        both_ways = Placement.bidirectional(problem.ranks, problem.microbatches)
+        if placement.passing is not Passing.MIXED or placement.owners != both_ways.owners:
+            return False
+    if all(stage.saving <= 0 for stage in problem.profile.stages):
+        return False
+    return not np.isfinite(Costs.of(problem).durations[[OpKind.R, OpKind.O]]).any()
 
 
 def check_pairs(schedule: Schedule) -> None:

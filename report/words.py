@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from pipeloom.ir.amounts import amount
 from pipeloom.ir.ops import OpKind
+from pipeloom.ir.pairs import pairs_save
 from pipeloom.ir.problem import Objective, Passing, Placement, Problem
 from pipeloom.ir.schedule import Schedule, Status
 
@@ -49,9 +50,12 @@ def plural(count: int, word: str) -> str:
 def scope(problem: Problem, *, paired: bool = False) -> str:
     """Which schedules a bound and ``optimal`` are about: ``one stage a rank, activations travelling``.
 
-    ``paired``: which kind of schedule one with pairs is of. Where pairs save time bounds do not hold for it.
+    ``paired``: which kind of schedule one with pairs is of, where they save time and bounds do not hold for it:
+    where the optimizer makes none.
     """
     words = _placed_and_passed(problem)
+    if pairs_save(problem):
+        return f"{words}, with pairs or without them"
     if all(stage.saving <= 0 for stage in problem.profile.stages):
         return words
     return f"{words}, {'with' if paired else 'without'} pairs"

@@ -62,7 +62,7 @@ def shift(order: IntArray, source: int, target: int) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def _keeps_rules(  # noqa: PLR0917
+def keeps_rules(  # noqa: PLR0917
     order: IntArray,
     first: int,  # where the rank's ops begin
     low: int,
@@ -244,7 +244,7 @@ def anneal_kernel(  # noqa: PLR0917
                     shift(order, source, high)
                 else:
                     shift(order, source + k, target + k)
-            if not _keeps_rules(order, first, low, high, m_b, m_w, limit[rank], done):
+            if not keeps_rules(order, first, low, high, m_b, m_w, limit[rank], done):
                 order[low : high + 1] = saved[: high - low + 1]
                 continue
         runs = run_kernel(

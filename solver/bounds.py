@@ -20,6 +20,7 @@ import numpy as np
 
 from pipeloom.ir.costs import Costs
 from pipeloom.ir.ops import FloatArray, IntArray
+from pipeloom.ir.pairs import pairs_save
 from pipeloom.ir.problem import Passing, Problem
 
 from .arrivals import arrivals
@@ -27,8 +28,16 @@ from .chain import Chain
 from .crossings import crossings
 from .feasibility import check_feasible
 from .levers import relaxed
+from .paired import least_times, paired_work
 from .parts import different_parts
-from .placed import Placed, last_forward, placed_head_tail, placed_through, placed_throughput
+from .placed import (
+    Placed,
+    last_forward,
+    placed_head_tail,
+    placed_through,
+    placed_throughput,
+    turnover,
+)
 from .ramps import ramp, rate, span_that_holds
 from .slots import slots
 
@@ -51,10 +60,13 @@ def lower_bounds(problem: Problem) -> Iterator[Bound]:
     """All bounds that apply, one by one, as the tables list them: those that take longest last.
 
     The first is there at once. Raises InfeasibleError where no schedule is valid. Where activations may be
-    recomputed or offloaded, they are those of the problem that :func:`.levers.relaxed` gives.
+    recomputed or offloaded, they are those of the problem that :func:`.levers.relaxed` gives; where pairs
+    save time, of the one that :func:`.paired.least_times` gives.
     """
     check_feasible(problem)
-    problem = relaxed(problem)
+    if pairs_save(problem):
+        yield Bound(paired_work(problem), "work", "the busiest rank runs one op or pair at a time")
+    problem = least_times(relaxed(problem))
     for name, general, words in GENERAL:
         yield Bound(general(problem), name, words)
     if problem.placement.passing is not Passing.ACTIVATIONS:
@@ -317,6 +329,11 @@ PLACED: tuple[_Placed, ...] = (
         "throughput",
         placed_throughput,
         "what microbatches hold, for as long as they hold it, fits in memory times span",
+    ),
+    (
+        "turnover",
+        turnover,
+        "memory holds few microbatches until each comes back, and the last one has to come all the way",
     ),
 )
 """Of any map of stages to ranks; where each stage has a rank of its own, :data:`LINEAR` knows better

@@ -31,6 +31,8 @@ ANY = 1 << 40
 """No cap."""
 STRICT = 1000.0
 """An offset that no microbatch's number makes up for: a strict priority."""
+METRED = 0.5
+"""Of so many changes of spacing the amount is a whole meeting."""
 UNEVEN = 0.5
 """A setting is judged by its cost and so much of what ranks idle, those that idle most counting most."""
 
@@ -40,6 +42,8 @@ class Stages(NamedTuple):
 
     ``own[offsets[r]:offsets[r + 1]]`` are the stages of rank r; ``level`` is a stage's number among
     those of its rank. ``into_f``, ``into_b``: the delays of what F and B wait for. ``work``: of each rank.
+    ``meeting``: T_F + T_B and the delays of both, of most stages: microbatches that start a multiple of it
+    apart meet without waiting.
     """
 
     f: FloatArray
@@ -55,6 +59,7 @@ class Stages(NamedTuple):
     offsets: IntArray
     limit: FloatArray
     work: FloatArray
+    meeting: float
 
     @classmethod
     def of(cls, problem: Problem) -> Stages:
@@ -80,6 +85,7 @@ class Stages(NamedTuple):
             np.cumsum([0, *map(len, rows)]).astype(np.int64),
             costs.limit * (1 + ROUNDING),
             problem.microbatches * np.array([float(times[list(row)].sum()) for row in rows]),
+            float(np.median(f + b + costs.into_f[:, 0] + costs.into_b[:, 0])),
         )
 
 
@@ -117,7 +123,11 @@ class DispatchSetting(NamedTuple):
 def dispatch_settings(
     stages: Stages, microbatches: int, rng: np.random.Generator
 ) -> Iterator[DispatchSetting]:
-    """Random settings, without end: which kinds go first, how W's fill gaps, how F's are spaced."""
+    """Random settings, without end: which kinds go first, how W's fill gaps, how F's are spaced.
+
+    Every other one lets all kinds wait their turn and spaces F's by whole meetings, about as many as it
+    takes for the work.
+    """
     number, ranks = len(stages.f), len(stages.limit)
     levels = int(stages.level.max()) + 1
     higher = np.empty(number)  # M_B of the higher stages of the same rank
@@ -126,7 +136,17 @@ def dispatch_settings(
         higher[s] = stages.m_b[same & (stages.level > stages.level[s])].sum()
     turn = float(stages.work.max()) / microbatches
     room = float(stages.limit[stages.owner[0]] / max(stages.m_b[0], 1e-300))
+    least = max(1, int(np.ceil(turn / stages.meeting))) if stages.meeting > 0 else 0
     while True:
+        yield DispatchSetting(
+            np.zeros((2, number)),
+            np.full(number, microbatches),
+            higher * float(rng.integers(0, 2)),
+            np.full(ranks, ANY),
+            np.full(ranks, rng.uniform(0.3, 1.1)),
+            np.asarray(rng.uniform(0.0, 0.4) * stages.f, dtype=np.float64),
+            np.full(microbatches, stages.meeting * (least + int(rng.integers(-1, 2)))),
+        )
         scale = float(rng.choice((0.0, 0.5, 2.0, STRICT)))
         offsets = scale * rng.permutation(2 * levels).reshape(2, levels).astype(np.float64)
         key: FloatArray = np.ascontiguousarray(offsets[:, stages.level])
@@ -333,7 +353,7 @@ def _mutate(stages: Stages, setting: DispatchSetting, state: npt.NDArray[np.uint
         for k in range(ranks) if random(state) < 0.5 else range(r, r + 1):
             setting.fill[k] = max(0.0, setting.fill[k] + by)
     elif chance < 0.38:
-        _change_gaps(setting.gap, stages.work.max() / microbatches, state)
+        _change_gaps(setting.gap, stages.work.max() / microbatches, stages.meeting, state)
     else:
         s, reach = int(random(state) * number), random(state)
         first = s if reach < 0.6 else 0
@@ -359,10 +379,19 @@ def _mutate(stages: Stages, setting: DispatchSetting, state: npt.NDArray[np.uint
 
 
 @numba.njit(cache=True, nogil=True)
-def _change_gaps(gap: FloatArray, turn: float, state: npt.NDArray[np.uint64]) -> None:
+def _change_gaps(
+    gap: FloatArray, turn: float, meeting: float, state: npt.NDArray[np.uint64]
+) -> None:
     """Changes one gap, or some of those from there on; ``turn``: about as long as one may be."""
     microbatches = len(gap)
     first = int(random(state) * microbatches)
+    if random(state) < METRED:
+        by = meeting if random(state) < 0.5 else -meeting
+        gap[first] = max(0.0, gap[first] + by)
+        if random(state) < 0.5:
+            other = int(random(state) * microbatches)
+            gap[other] = max(0.0, gap[other] - by)
+        return
     by = turn * normal(state) * (0.2 if random(state) < 0.5 else 1.0)
     if random(state) < 0.15:
         by = -np.inf

@@ -12,6 +12,7 @@ import numpy as np
 
 from pipeloom.ir.costs import Costs
 from pipeloom.ir.ops import KIND_MASK, FloatArray, IntArray, OpKind
+from pipeloom.ir.pairs import pairs_save
 from pipeloom.ir.problem import Objective, Problem
 from pipeloom.ir.schedule import Schedule
 from pipeloom.ir.simulate import timed
@@ -69,6 +70,9 @@ class Loss:
     spare: float
 
 
+PAIRED = "with pairs: what a pair saves counts as time that its BW does not take"
+
+
 def losses(schedule: Schedule) -> list[Loss]:
     """One a rank, by the schedule's own times."""
     timing = timed(schedule).timing
@@ -82,13 +86,14 @@ def _loss(rank: int, cost: float, ops: IntArray, start: FloatArray, end: FloatAr
     if len(ops) == 0:
         return Loss(rank, 0.0, 0.0, 0.0, 0.0, cost)
     kinds = ops & KIND_MASK
-    idle = np.append(0.0, start[1:] - end[:-1])  # before each op
+    # before each op; those of a pair begin at once
+    idle = np.append(0.0, np.maximum(0.0, start[1:] - end[:-1]))
     first_b = int(np.argmax(kinds != OpKind.F))
     last_f = len(kinds) - 1 - int(np.argmax(kinds[::-1] == OpKind.F))
     late = max(first_b, last_f)
     head, between, tail = (float(part.sum()) for part in np.split(idle, (first_b + 1, late + 1)))
-    work, span = float((end - start).sum()), float(end[-1] - start[0])
-    return Loss(rank, work, head, between, tail, cost - span)
+    span = float(end[-1] - start[0])
+    return Loss(rank, span - float(idle.sum()), head, between, tail, cost - span)
 
 
 def why(schedule: Schedule) -> Reason:
@@ -118,6 +123,8 @@ def _simplest(problem: Problem) -> Reason:
 
 
 def _explained(problem: Problem, name: str, value: float, words: str) -> Reason:
+    if pairs_save(problem):  # the arguments below would give the times of ops that run alone
+        return Reason(name, value, None, (words, PAIRED))
     chain = Chain.of(problem)
     if name in _GENERAL:
         rank, lines = _GENERAL[name](problem)

@@ -52,8 +52,7 @@ def most(times: FloatArray, sizes: FloatArray, room: float, count: int) -> float
     """
     if room < 0:
         return 0.0
-    if len(set(sizes.tolist())) == 1 and sizes[0] > 0:
-        room = np.floor(room / sizes[0]) * sizes[0]
+    room = whole(sizes, room)
     with np.errstate(divide="ignore", invalid="ignore"):
         rate = np.where(sizes > 0, times / sizes, np.inf)
     total = 0.0
@@ -62,3 +61,10 @@ def most(times: FloatArray, sizes: FloatArray, room: float, count: int) -> float
         room -= number * sizes[kind]
         total += float(number * times[kind])
     return total
+
+
+def whole(sizes: FloatArray, room: float) -> float:
+    """How much of ``room`` things of ``sizes`` can fill: a whole number of them where all are equal."""
+    if len(set(sizes.tolist())) == 1 and sizes[0] > 0:
+        return float(np.floor(room / sizes[0]) * sizes[0])
+    return room

@@ -14,7 +14,7 @@ from pipeloom.ir.costs import Costs
 from pipeloom.ir.ops import IntArray
 from pipeloom.ir.problem import Problem
 from pipeloom.ir.schedule import Report, Schedule, Status, Transfer
-from pipeloom.ir.simulate import Simulator, offsets_of, timed
+from pipeloom.ir.simulate import Simulator, offsets_of, simulate, timed
 
 from .allowance import OPS_A_SECOND, Allowance
 from .bounds import Bound
@@ -68,6 +68,7 @@ class Incumbent:
         self.bound = bound
         self.cost = float("inf")
         self.order: tuple[IntArray, ...] | None = None
+        self.pairs: tuple[tuple[int, ...], ...] = ()
         self.transfers: tuple[Transfer, ...] = ()
         self.source: str | None = None
         self.one_lane = False
@@ -141,16 +142,28 @@ class Incumbent:
             return Allowance(ops=min(seconds * OPS_A_SECOND, share * left), stopped=self.stopped)
         return Allowance(min(seconds, share * self.seconds_left), stopped=self.stopped)
 
-    def offer(self, order: tuple[IntArray, ...], source: str, cost: float | None = None) -> bool:
-        """Takes ``order``, one array of packed ops a rank, where it beats the best so far."""
-        cost = self._cost(order) if cost is None else cost
+    def found(self) -> tuple[tuple[IntArray, ...], tuple[tuple[int, ...], ...], float]:
+        """The best order, its pairs, and its cost."""
+        with self._lock:
+            assert self.order is not None
+            return self.order, self.pairs, self.cost
+
+    def offer(
+        self,
+        order: tuple[IntArray, ...],
+        source: str,
+        cost: float | None = None,
+        pairs: tuple[tuple[int, ...], ...] = (),
+    ) -> bool:
+        """Takes ``order``, one array of packed ops a rank, and its pairs where it beats the best so far."""
+        cost = self._cost(order, pairs) if cost is None else cost
         if not cost < self.cost:
             return False
         order = tuple(map(np.copy, order))
         with self._lock:
             if not cost < self.cost:  # another thread was faster
                 return False
-            self.order, self.cost, self.source = order, cost, source
+            self.order, self.pairs, self.cost, self.source = order, pairs, cost, source
         self._changed()
         return True
 
@@ -176,6 +189,7 @@ class Incumbent:
         """The best schedule with its times and its report."""
         with self._lock:
             order, cost, source, known = self.order, self.cost, self.source, self.bound
+            pairs = self.pairs
         assert order is not None
         # rounding may put a proven bound a hair above a cost that meets it; more would be a wrong proof
         assert known.value <= cost * (1 + CLOSED), f"{known} above {cost}"
@@ -189,7 +203,7 @@ class Incumbent:
             solve_seconds=self.seconds,
             seed=seed,
         )
-        return timed(Schedule(self.problem, order, self.transfers, report))
+        return timed(Schedule(self.problem, order, self.transfers, report, pairs=pairs))
 
     def views(self, number: int) -> Sequence[Incumbent]:
         """What each of so many lanes works on: this, or copies where work is limited."""
@@ -229,10 +243,14 @@ class Incumbent:
         """Takes the other's schedule and bound where they are better."""
         self.raise_bound(other.bound)
         if other.cost < self.cost:
-            self.order, self.cost, self.source = other.order, other.cost, other.source
+            self.order, self.pairs = other.order, other.pairs
+            self.cost, self.source = other.cost, other.source
             self._changed()
 
-    def _cost(self, order: tuple[IntArray, ...]) -> float:
+    def _cost(self, order: tuple[IntArray, ...], pairs: tuple[tuple[int, ...], ...] = ()) -> float:
+        if any(pairs):
+            timing = simulate(Schedule(self.problem, order, pairs=pairs))
+            return timing.cost(self.problem.objective)
         # arrays of its own: other threads offer as well
         return Simulator(self.problem, offsets_of(order), self._costs).cost(np.concatenate(order))
 

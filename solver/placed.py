@@ -26,7 +26,7 @@ from pipeloom.ir.ops import FloatArray
 from pipeloom.ir.problem import Objective, Problem
 
 from .chain import ROUNDING
-from .grouped import Group
+from .grouped import Group, whole
 from .ramps import ramp, rate, span_that_holds
 
 
@@ -160,20 +160,60 @@ def placed_through(placed: Placed) -> float:
     """Every microbatch passes each rank and comes back to those with lower stages.
 
     From S_k to the end of its last B rank k runs all F's and B's, and every W whose M_W does not fit
-    into its memory then, and idles as :meth:`Placed.idle` says. That B is one of l_k; its microbatch
-    goes on to l_r < l_k, where B and W follow.
+    into its memory then, and idles as :meth:`Placed.idle` says; then see :func:`_and_back`.
     """
     best = 0.0
-    for k in placed.hosts:
-        group = k.group
+    for host in placed.hosts:
+        group = host.group
         until = group.microbatches * float((group.f + group.b).sum()) + group.early_weights()
-        until += placed.idle(k) + float(placed.down[k.lowest])
-        for r in placed.hosts:
-            if r.lowest < k.lowest:
-                back = placed.back[r.lowest] - placed.back[k.lowest]
-                back += placed.b[r.lowest] - placed.b[k.lowest] + placed.w[r.lowest]
-                since = until - float(placed.down[r.lowest]) + float(back)
-                best = max(best, since + placed.lag(r))
+        best = max(best, _and_back(placed, host, until + placed.idle(host)))
+    return best
+
+
+def turnover(placed: Placed) -> float:
+    """What a rank's microbatches hold until their B's fits in memory times the time to the last B.
+
+    On stage s a microbatch holds M_B for turn(s, s) + b_s at least. The rank holds at most ``room`` of
+    that, a whole number of M_B's where all are equal, and less while a W runs, beside whose M_W fewer may
+    fit. Moreover, it holds t after its start at most what :func:`placed_throughput` says, and t before the
+    end of its last B at most the largest M_B and t times the largest M_B / b: there W's count as if they took
+    the place of nothing. Then see :func:`_and_back`.
+    """
+    return max(_and_back(placed, host, _until_last_backward(placed, host)) for host in placed.hosts)
+
+
+def _until_last_backward(placed: Placed, host: Host) -> float:
+    group = host.group
+    turns = np.array([placed.turn(s, s) for s in host.stages])
+    needed = group.microbatches * float((group.m_b * (turns + group.b)).sum())
+    largest = float(group.m_b.max())
+    rise, fall = max(map(rate, group.m_b, group.f)), max(map(rate, group.m_b, group.b))
+    room = min(whole(group.m_b, group.limit), group.microbatches * float(group.m_b.sum()))
+    beside = whole(group.m_b, group.limit - float(group.m_w.min()))
+    if beside < room:
+        ramps = sum((room - largest) / slope for slope in (rise, fall))
+        needed += (room - beside) * max(0.0, group.early_weights() - ramps)
+    return span_that_holds(
+        needed,
+        room,
+        group.work,
+        lambda half: ramp(room, largest, rise, half) + ramp(room, largest, fall, half),
+    )
+
+
+def _and_back(placed: Placed, host: Host, until: float) -> float:
+    """The cost, at least, where a rank's last B ends no earlier than ``until`` after its start.
+
+    That B is one of l_k, k the rank; its microbatch goes on to l_r of any rank r with l_r < l_k, where B
+    and W follow. On k itself its W does.
+    """
+    best, k = 0.0, host.lowest
+    for other in placed.hosts:
+        r = other.lowest
+        if r <= k:
+            back = placed.back[r] + placed.b[r] - placed.back[k] - placed.b[k] + placed.w[r]
+            span = float(placed.down[k] - placed.down[r]) + until + float(back)
+            best = max(best, span + placed.lag(other))
     return best
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import cache, partial
 from itertools import count
 from typing import Protocol
@@ -14,9 +15,10 @@ import numpy as np
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.levers import RECOMPUTED, choice_of
 from pipeloom.ir.ops import MICROBATCH_SHIFT, STAGE_SHIFT, OpKind
+from pipeloom.ir.pairs import pairs_save
 from pipeloom.ir.problem import Passing, Problem
 from pipeloom.ir.schedule import Schedule
-from pipeloom.ir.simulate import simulate
+from pipeloom.ir.simulate import simulate, timed
 
 from .bounds import Bound, lower_bounds
 from .chain import ROUNDING, Chain
@@ -33,6 +35,8 @@ from .lanes import lanes, worth_trying
 from .lever_search import pull
 from .levers import has_levers, recomputable, recomputing
 from .local_search import Annealer, Dispatcher, ListScheduler, Tried, Tuner, building
+from .paired import least_times, without_pairs
+from .pairing import Pairer
 from .relaxation import relaxation
 from .setting import Setting
 from .side_by_side import Lane, Pieces, side_by_side
@@ -201,7 +205,7 @@ def _within(  # noqa: PLR0917
 ) -> Schedule:
     """A problem that is part of another one, for as long as that one is not over."""
     return optimize(
-        problem,
+        without_pairs(problem),
         solver=solver,
         time_limit=seconds,
         work_limit=work,
@@ -354,7 +358,7 @@ class Search:
 
     def improve(self, best: Incumbent) -> Pieces:
         """Local search, on the orders and on the constructors' settings in turn."""
-        rounds: list[Round] = [self._annealer]
+        rounds: list[Round] = [*pairers(best, self._rng), self._annealer]
         if self._constructor is not None:
             built = self._constructor, self._tried, self._rng
             rounds += [Tuner(*built), Dispatcher(*built, best.problem.objective)]
@@ -368,7 +372,11 @@ class Search:
 def search_further(best: Incumbent, seed: tuple[int, int]) -> Pieces:
     """Local search on the orders, and on those of fewer microbatches, by random numbers of its own."""
     rng = np.random.default_rng(seed)
-    rounds: list[Round] = [*unrollers(best, rng), Annealer(best.problem, rng)]
+    rounds: list[Round] = [
+        *pairers(best, rng),
+        *unrollers(best, rng),
+        Annealer(best.problem, rng),
+    ]
     if Chain.of(best.problem) is None and listable(best.problem):
         rounds.append(ListScheduler(best.problem, rng))
     yield from improve(best, rounds)
@@ -377,6 +385,11 @@ def search_further(best: Incumbent, seed: tuple[int, int]) -> Pieces:
 def listable(problem: Problem) -> bool:
     """Whether the list scheduler knows the placement: each stage on one rank."""
     return problem.placement.passing is Passing.ACTIVATIONS
+
+
+def pairers(best: Incumbent, rng: np.random.Generator) -> list[Round]:
+    """The search for pairs, where these save time."""
+    return [Pairer(best.problem, rng)] if pairs_save(best.problem) else []
 
 
 def unrollers(best: Incumbent, rng: np.random.Generator) -> list[Round]:
@@ -393,7 +406,7 @@ def prove(best: Incumbent, seed: int) -> Pieces:
     yield from tighten(best)
     yield from interleave(best, seed)
     few = 3 * best.problem.stages * best.problem.microbatches <= EXACT_OPS
-    if few and listable(best.problem):
+    if few and listable(best.problem) and not pairs_save(best.problem):
         while not solve_exactly(best, "cp-sat", seed):
             yield
     yield from search_further(best, (seed, 1))
@@ -410,7 +423,7 @@ def bound(best: Incumbent) -> None:
 
 def tighten(best: Incumbent) -> Pieces:
     """Looks for a better bound where the first schedules have not met the one there is."""
-    chain = Chain.of(best.problem)
+    chain = Chain.of(least_times(best.problem))
     if chain is None or best.over():
         return
     allowance = best.allowance(1 / 4, RELAXATION_SECONDS)
@@ -435,7 +448,7 @@ def interleave(best: Incumbent, seed: int) -> Pieces:
     from .bisection import bisect
 
     chain = Chain.of(best.problem)
-    if chain is not None:
+    if chain is not None and not pairs_save(best.problem):
         yield from bisect(best, chain, seed)
 
 
@@ -460,21 +473,27 @@ def improve(best: Incumbent, rounds: Sequence[Round]) -> Pieces:
 def solve_exactly(best: Incumbent, solver: str, seed: int) -> bool:
     """Gives the best schedule to an exact solver and takes what it finds and proves.
 
-    False where it could go on, had it more time, or work before lanes compare next.
+    It makes no pairs: where these save time, what it proves is no bound. False where it could go on, had it
+    more time, or work before lanes compare next.
     """
     if best.over():
         return False
-    allowance = best.allowance()
+    allowance, bounds_all = best.allowance(), not pairs_save(best.problem)
+    incumbent = best.schedule(solver, seed)
+    if not bounds_all:
+        problem = without_pairs(best.problem)
+        incumbent = timed(replace(incumbent, problem=problem, pairs=()))
 
     def take(found: Schedule) -> None:
         best.offer(found.order, "ilp")
 
     def raise_to(bound: float) -> None:
-        best.raise_bound(Bound(bound, solver, f"{solver} searched all orders"))
+        if bounds_all:
+            best.raise_bound(Bound(bound, solver, f"{solver} searched all orders"))
 
     result = BACKENDS[solver](
-        best.problem,
-        incumbent=best.schedule(solver, seed),
+        incumbent.problem,
+        incumbent=incumbent,
         lower_bound=best.bound.value,
         time_limit=best.seconds_left,
         work_limit=allowance.ops,
@@ -499,7 +518,7 @@ def build_families(best: Incumbent) -> None:
         if family.supports(best.problem) is None:
             with suppress(InfeasibleError):  # this shape needs more memory; others may not
                 schedule = family.build(best.problem)
-                best.offer(schedule.order, family.name)
+                best.offer(schedule.order, family.name, pairs=schedule.pairs)
 
 
 def fitting(problem: Problem) -> Iterator[Family]:

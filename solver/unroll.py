@@ -28,6 +28,7 @@ from .bounds import lower_bounds
 from .chain import ROUNDING
 from .construct import Rows
 from .incumbent import Incumbent
+from .paired import without_pairs
 from .side_by_side import Pieces
 
 STEP = 48
@@ -72,7 +73,7 @@ class Unroller:
     """Searches a schedule of fewer microbatches and repeats its steady state."""
 
     def __init__(self, best: Incumbent, fewer: int, search: Callable[[Incumbent], Pieces]) -> None:
-        problem = replace(best.problem, microbatches=fewer)
+        problem = without_pairs(replace(best.problem, microbatches=fewer))
         self._small = Incumbent(problem, next(lower_bounds(problem)), 0.0, work_limit=ENDLESS)
         self._small.stopped = best.stopped
         self._pieces = search(self._small)

@@ -116,6 +116,16 @@ def test_with_room_the_makespan_still_takes_the_way_there_and_back() -> None:
     assert bounds["through"] == 8 * 4.0 + 2.0 + 2.0 + 1.0
 
 
+def test_few_chunks_that_fit_turn_over_slowly() -> None:
+    """In a V of two ranks a microbatch holds 8 + 2 ms of chunks on one and 6 + 4 on the other; 2.9 hold two."""
+    profile = Profile((StageProfile(1.0, 1.0, 0.0, 1.0, 0.0),) * 4, 2)
+    problem = Problem(profile, 40, Placement.wave(2, 1), (2.9, 2.9))
+    bound = lower_bound(problem)
+    assert bound.name == "turnover"
+    assert bound.value == pytest.approx(40 * (8 + 2) / 2, abs=4)
+    assert bound.value > 40 * (8 + 2) / 2
+
+
 def test_most_is_a_whole_number_where_sizes_are_equal() -> None:
     times, sizes = np.array([3.0, 5.0]), np.array([2.0, 2.0])
     assert most(times, sizes, 7.0, 2) == 5.0 + 5.0 + 3.0

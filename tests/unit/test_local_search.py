@@ -11,7 +11,7 @@ from pipeloom.ir.ops import IntArray, format_order, pack, parse_order, unpack
 from pipeloom.ir.problem import Problem
 from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.ir.simulate import Simulator
-from pipeloom.solver.anneal import _critical_blocks, _keeps_rules, _note, random, shift
+from pipeloom.solver.anneal import _critical_blocks, _note, keeps_rules, random, shift
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.incumbent import Incumbent
 from pipeloom.solver.local_search import Annealer, split_backwards
@@ -58,7 +58,7 @@ def test_ops_of_one_kind_keep_their_sequence() -> None:
 def test_rules_are_checked_on_the_order_alone(text: str, limit: float, keeps: bool) -> None:
     ops, sizes = order(text), np.array([1.0])
     done = np.zeros((1, 2), dtype=np.int8)
-    assert _keeps_rules(ops, 0, 0, len(ops) - 1, sizes, sizes / 2, limit, done) == keeps
+    assert keeps_rules(ops, 0, 0, len(ops) - 1, sizes, sizes / 2, limit, done) == keeps
     assert not done.any()
 
 
