@@ -149,11 +149,13 @@ def split(size: Size, device: str, tell: Tell) -> None:
 def _split(width: int, rows: int, device: torch.device, rounds: int = 12) -> dict[str, float]:
     blocks = nn.Sequential(*(Block(width, max(1, width // 128)) for _ in range(2)))
     blocks.to(device, torch.bfloat16)
-    memory, edge = NoLedger(), Edge.one(Spec((1, rows, width), torch.bfloat16))
+    length = min(rows, 1024)
+    shape = (rows // length, length, width)
+    memory, edge = NoLedger(), Edge.one(Spec(shape, torch.bfloat16))
     seed = torch.ones((), device=device)
     runner = StageRunner(1, blocks, memory=memory, last=False, loss=None, seed=seed)
     fused, apart = Cell(None, edge), Cell(WeightQueue(memory), edge)
-    x, dy = torch.randn(2, 1, rows, width, device=device).to(torch.bfloat16)
+    x, dy = torch.randn(2, *shape, device=device).to(torch.bfloat16)
     clock = make_clock(6, device)
     calls = [(fused, runner.backward), (apart, runner.backward), (apart, runner.weight)]
     samples: list[list[float]] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from .telling import Tell, guarded, telling
 def run(name: str, size: Size, device: str, tell: Tell) -> None:
     """``name``: environment, gradients, split, or ranks-P or graph-P. Errors are told, not raised."""
     kind, _, ranks = name.partition("-")
+    size = replace(size, model=replace(size.model, home=device))
     parts = {
         "environment": checks.environment,
         "gradients": checks.gradients,

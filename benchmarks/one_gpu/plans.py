@@ -41,21 +41,18 @@ def planned(size: Size, name: str, profile: Profile) -> Schedule:
         return build_family(name, profile, microbatches, objective=Objective.MAKESPAN)
     limit = WITHIN[name] * profile.ranks * max(stage.m_b for stage in profile.stages)
     problem = Problem.linear(profile, microbatches, limit, Objective.MAKESPAN)
-    optimize = optimizer()
-    if optimize is None:
-        return build_family(HANDMADE[name], profile, microbatches, objective=Objective.MAKESPAN)
-    return optimize(problem, time_limit=size.plan)
-
-
-def optimizer() -> Callable[..., Schedule] | None:
-    """None on a machine without ortools or pulp: published shapes take the place of its schedules."""
     try:
-        from pipeloom.solver.solve import optimize
-    except ModuleNotFoundError as error:
-        if error.name in ("ortools", "pulp"):
-            return None
-        raise
-    return optimize
+        return optimized(problem, size.plan)
+    except ModuleNotFoundError as error:  # a machine without ortools: published shapes instead
+        if error.name is None or error.name.partition(".")[0] not in ("ortools", "pulp"):
+            raise
+        return build_family(HANDMADE[name], profile, microbatches, objective=Objective.MAKESPAN)
+
+
+def optimized(problem: Problem, seconds: float) -> Schedule:
+    from pipeloom.solver.solve import optimize
+
+    return optimize(problem, time_limit=seconds)
 
 
 WITHIN = {"zb-1p": 1, "zb-2p": 2}

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import nn
 
 from examples.gpt import GPT
 
+T = TypeVar("T", bound=nn.Module)
+
 
 @dataclass(frozen=True)
 class Source(GPT):
-    """The GPT of the examples, whose optimizer steps within a CUDA graph, too."""
+    """The GPT of the examples, made on its device (a CPU draws its weights for many seconds), whose
+    optimizer steps within a CUDA graph, too."""
+
+    home: str = "cpu"
+
+    def _unit(self, place: int, build: Callable[[], T]) -> T:
+        with torch.device(self.home):
+            return super()._unit(place, build)
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         own = [*parameters]

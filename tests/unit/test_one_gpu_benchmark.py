@@ -72,7 +72,11 @@ def test_the_optimizers_plans_keep_their_memory(monkeypatch: pytest.MonkeyPatch)
     first, second = (planned(SMALL, name, profile) for name in ("zb-1p", "zb-2p"))
     assert first.problem.memory_limit == (6.0, 6.0)
     assert second.problem.memory_limit == (12.0, 12.0)
-    monkeypatch.setattr(plans, "optimizer", lambda: None)  # as on a machine without ortools
+
+    def missing(*_: object) -> None:
+        raise ModuleNotFoundError("as on a machine without it", name="ortools.sat")
+
+    monkeypatch.setattr(plans, "optimized", missing)
     handmade = build_family("zb-h1", profile, 4)
     assert planned(SMALL, "zb-1p", profile).ops(0) == handmade.ops(0)
 
