@@ -1,4 +1,5 @@
-"""Messages between virtual ranks of a GPU: what the host tells the device is right in whatever order it is run.
+"""Messages between virtual ranks of a GPU: what the host tells the device is right in whatever order it is run,
+and can be recorded as a graph.
 
 The device is made up. Streams are queues of work that nothing runs while the hosts queue it; afterwards
 any stream whose head waits for no event may go on, by chance.
@@ -10,12 +11,14 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import pytest
 import torch
 
+from pipeloom.runtime import graph
+from pipeloom.runtime.graph import SharedRecording
 from pipeloom.runtime.transport import Routes, local
 from pipeloom.runtime.transport.local import Hub, LocalTransport
 
@@ -24,17 +27,26 @@ HERE = threading.local()
 
 
 class Stream:
+    """``graph``: the one that records it, None where its work is to run; ``past``: what of the graph comes before."""
+
     def __init__(self, device: Device) -> None:
         self.queue: deque[Callable[[], bool]] = deque()
+        self.graph: Graph | None = None
+        self.past: set[int] = set()
         device.streams.append(self)
 
     def does(self, work: Callable[[], None]) -> None:
         self.queue.append(lambda: work() is None)
+        if self.graph is not None:
+            self.past.add(self.graph.node())
 
     def wait_event(self, event: Event) -> None:
         record = event.record_now
         assert record is not None, "waits for an event that nobody recorded"
         self.queue.append(lambda: bool(record))
+        assert self.graph in (None, event.graph), "recorded, waits for what is not in the graph"
+        self.graph = event.graph
+        self.past |= event.past
 
 
 class Event:
@@ -45,7 +57,34 @@ class Event:
     def record(self, stream: Stream) -> None:
         reached: list[bool] = []
         self.record_now = reached
-        stream.does(lambda: reached.append(True))
+        stream.queue.append(lambda: reached.append(True) is None)
+        self.graph, self.past = stream.graph, {*stream.past}
+
+
+class Graph:
+    """What CUDA asks of a recording: begun on one stream, others join by events and come back to it."""
+
+    def __init__(self) -> None:
+        self.nodes = 0
+        self._lock = threading.Lock()
+        self.log: list[str] = []
+
+    def node(self) -> int:
+        with self._lock:
+            self.nodes += 1
+            return self.nodes
+
+    def within(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def begin(self) -> None:
+        HERE.stream.graph = self
+
+    def end(self) -> None:
+        assert HERE.stream.past == {*range(1, self.nodes + 1)}, "a stream has not come back"
+
+    def launch(self) -> None:
+        self.log.append("launched")
 
 
 class Device:
@@ -108,9 +147,10 @@ RANKS, MESSAGES = 3, 8
 class Rank:
     """Receives ``MESSAGES`` numbers into two buffers in turn, adds one and sends them on from memory that is used again."""
 
-    def __init__(self, hub: Hub, rank: int, device: Device) -> None:
+    def __init__(self, hub: Hub, rank: int, device: Device, graph: Graph | None = None) -> None:
         pairs = [(r, r + 1) for r in range(RANKS - 1)]
         self.between: Any = LocalTransport(hub, rank, Routes.of(pairs, (), 10.0))
+        self.graph, self.buffers = graph, [Memory(), Memory()]
         self.rank, self.stream = rank, Stream(device)
         self.seen: list[int] = []
         self.error: BaseException | None = None
@@ -119,11 +159,21 @@ class Rank:
         try:
             with _on(self.stream):
                 self._steps()
+                if self.graph is not None:
+                    self._recorded(self.graph)
         except BaseException as error:
             self.error = error
 
+    def _recorded(self, graph: Graph) -> None:
+        """The steps once more, as a graph."""
+        self.between.renew()
+        recording = SharedRecording(self.between, DEVICE, graph if self.rank == 0 else None)
+        recording.begin()
+        self._steps()
+        recording.end()
+
     def _steps(self) -> None:
-        buffers, outputs = [Memory(), Memory()], [Memory(), Memory()]
+        buffers, outputs = self.buffers, [Memory(), Memory()]
         release = [self.between.releasing(buffer) for buffer in buffers]
         sent: list[Any] = [None, None]
         coming = [self._post(buffer) for buffer in buffers]
@@ -160,13 +210,28 @@ def test_every_message_is_the_right_one_whatever_stream_goes_on_first(
     device: Device, seed: int
 ) -> None:
     hub = Hub(RANKS)
-    ranks = [Rank(hub, rank, device) for rank in range(RANKS)]
+    ranks = _run([Rank(hub, rank, device) for rank in range(RANKS)])
+    device.run(seed)
+    for rank in ranks:
+        assert rank.seen == [100 * i + rank.rank for i in range(MESSAGES)]
+
+
+def _run(ranks: list[Rank]) -> list[Rank]:
     threads = [threading.Thread(target=rank.run) for rank in ranks]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert [rank.error for rank in ranks] == [None] * RANKS
-    device.run(seed)
-    for rank in ranks:
-        assert rank.seen == [100 * i + rank.rank for i in range(MESSAGES)]
+    return ranks
+
+
+def test_all_streams_join_the_graph_and_come_back(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph, "make_event", lambda timed: Event())
+    recorded, hub = Graph(), Hub(RANKS)
+    _run([Rank(hub, rank, device, recorded) for rank in range(RANKS)])
+    copies = MESSAGES * (RANKS - 1)
+    assert recorded.nodes == MESSAGES * RANKS + copies
+    assert all(stream.graph is recorded for stream in device.streams)
