@@ -32,6 +32,7 @@ from .options import Options
 from .precision import check_floating
 from .preparing import Preparation, loss_in_full
 from .roles import Role, has_relays, rank_in, routes_of
+from .sharding import ShardedStages
 from .skips import Skips
 from .stages import Stage, device_of, stage_modules
 from .stepping import Stepping
@@ -195,6 +196,7 @@ class Pipeline:
                 None if optimizer is None else self.optimizers,
                 varying_shapes=varying_shapes,
                 judged=judges,
+                sharded=isinstance(self.store, ShardedStages),
             )
         self._hooks = (
             finish_before_state_dicts(self.finish, self.modules.values(), self.optimizers.values())
@@ -287,6 +289,7 @@ class Pipeline:
         for hook in self._hooks:
             hook.remove()
         self._stepping.update.close()
+        self._graph = None  # it knows the connections
         self._transport.close()
 
     def finish(self) -> None:
