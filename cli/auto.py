@@ -164,5 +164,8 @@ def _row(name: str, candidates: Sequence[Judged], refusal: str | None) -> Row:
     return Row(name, nearest, reason)
 
 
-def _order(row: Row) -> tuple[bool, float]:
-    return row.why_not is not None, row.judged.step if row.judged else float("inf")
+def _order(row: Row) -> tuple[bool, float, float]:
+    """Those that fit by their step; of the same step, rounding aside, the one that holds less first."""
+    if row.judged is None:
+        return row.why_not is not None, float("inf"), 0.0
+    return row.why_not is not None, float(f"{row.judged.step:.9g}"), row.judged.held

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -22,15 +23,7 @@ if TYPE_CHECKING:
 
     from .cuts import Cuts, Profiles
 
-HEADER = [
-    "schedule",
-    "bubble (period)",
-    "bubble (makespan)",
-    "period",
-    "makespan",
-    "peak memory",
-    "status",
-]
+HEADER = ["schedule", "period", "bubble", "makespan", "bubble", "peak memory", "status"]
 OPTIMIZER = "optimize"
 
 
@@ -61,26 +54,46 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"profile": profile.name, "microbatches": args.microbatches, "results": results})
     else:
-        print(table(HEADER, [_row(result) for result in results]))
+        print(table(HEADER, [_row(result) for result in _by_cost(results, args.objective)]))
         if footer := _footer(results):
             print(f"\n{footer}")
     return 0 if any("period" in result for result in results) else 1
 
 
+def _by_cost(results: list[dict[str, Any]], objective: str) -> list[dict[str, Any]]:
+    """The fastest first, averaging counted; at the end those that cannot be built."""
+    return sorted(results, key=lambda r: r.get("step", r.get(objective, math.inf)))
+
+
 def _footer(results: list[dict[str, Any]]) -> str:
-    """What the optimizer's figures are about, and which rows are about something else."""
+    """What the figures are about, and which rows are about something else."""
+    return "\n".join([*_of_the_optimizer(results), *_of_other_work(results)])
+
+
+def _of_the_optimizer(results: list[dict[str, Any]]) -> list[str]:
     best = next((r for r in results if r["schedule"] == OPTIMIZER and "scope" in r), None)
     if best is None:
-        return ""
+        return []
     others = ", ".join(
         r["schedule"] for r in results if r.get("scope", best["scope"]) != best["scope"]
     )
     cuts = "all cuts and " if best["all_cuts"] else ""
-    line = f"{OPTIMIZER}, its bound and gap: of {cuts}all schedules with {best['scope']}"
     pairs = ", or with pairs" if best["scope"].endswith("without pairs") else ""
-    return line + (
-        f"\nof another placement or passing{pairs}, which may cost less: {others}" if others else ""
-    )
+    line = f"{OPTIMIZER}, its bound and gap: of {cuts}all schedules with {best['scope']}"
+    rest = f"of another placement or passing{pairs}, which may cost less: {others}"
+    return [line, rest] if others else [line]
+
+
+def _of_other_work(results: list[dict[str, Any]]) -> list[str]:
+    """Pairs take another time than F and B, and what is recomputed is run twice."""
+    names = [
+        result["schedule"]
+        for result in results
+        if "work_ratio" in result and not math.isclose(result["work_ratio"], 1.0, rel_tol=1e-6)
+    ]
+    if not names:
+        return []
+    return [f"busy for another time in all, so that their bubbles say little: {', '.join(names)}"]
 
 
 def compare_families(
@@ -148,13 +161,15 @@ def _infeasible(name: str, error: InfeasibleError) -> dict[str, Any]:
 
 
 def measure(name: str, schedule: Schedule) -> dict[str, Any]:
-    """The figures of one schedule, by both costs."""
+    """The figures of one schedule, by both costs; ``work_ratio``: what its ranks are busy for in all,
+    over the time of every stage's F, B and W of every microbatch."""
     from pipeloom.ir.problem import Objective
     from pipeloom.ir.simulate import simulate
     from pipeloom.report.words import gap, scope
 
     timing, report = schedule.timing or simulate(schedule), schedule.report
-    known = gap(schedule)
+    known, problem = gap(schedule), schedule.problem
+    plain = problem.microbatches * sum(s.t_f + s.t_b + s.t_w for s in problem.profile.stages)
     return {
         "schedule": name,
         "bubble_rate_period": timing.bubble_rate(Objective.PERIOD),
@@ -162,11 +177,12 @@ def measure(name: str, schedule: Schedule) -> dict[str, Any]:
         "period": timing.period,
         "makespan": timing.makespan,
         **_averaging(schedule, timing),
+        "work_ratio": timing.work / plain if plain > 0 else 1.0,
         "peak_memory": max(timing.peak_memory),
         "status": report.status.value if report and known is not None else "built",
         "lower_bound": report.lower_bound if report else None,
         "gap": known,
-        "scope": scope(schedule.problem, paired=any(schedule.pairs)),
+        "scope": scope(problem, paired=any(schedule.pairs)),
         "note": transfer_note(schedule),
     }
 
@@ -204,10 +220,10 @@ def _row(result: dict[str, Any]) -> list[str]:
     gap += ", interrupted" if result.get("interrupted") else ""
     return [
         name,
-        percent(result["bubble_rate_period"]),
-        percent(result["bubble_rate_makespan"]),
         duration(result["period"]),
+        percent(result["bubble_rate_period"]),
         duration(result["makespan"]),
+        percent(result["bubble_rate_makespan"]),
         amount(result["peak_memory"]),
         status + gap + "".join(f"; {note}" for note in (result["note"], _averaged(result)) if note),
     ]

@@ -93,6 +93,11 @@ class Judged:
     def memory(self) -> Footprint:
         return footprint(compile_schedule(self.schedule))
 
+    @property
+    def held(self) -> float:
+        """What the fullest rank holds: activations, and what sizes are known of the rest."""
+        return max(self.memory.total)
+
     def too_much(self) -> str | None:
         """Which memory it exceeds on which rank; None where it fits."""
         limits = self.schedule.problem.memory_limit
@@ -133,14 +138,16 @@ class Judged:
 def fastest(candidates: Sequence[Judged]) -> Judged | None:
     """The one with the shortest step of those that fit; None where none does.
 
-    No profile is exact: of steps that are ``LEVEL`` it is the one that is shortest under strain.
+    No profile is exact: of steps that are ``LEVEL`` it is the one that is shortest under strain, and
+    of those that are equal there the one whose fullest rank holds least.
     """
-    first: Judged | None = None
     level: list[Judged] = []
     for judged in sorted(candidates, key=lambda one: one.step):
-        if first is not None and judged.step > first.step * (1 + LEVEL):
+        if level and judged.step > level[0].step * (1 + LEVEL):
             break
         if judged.too_much() is None:
-            first = first or judged
             level.append(judged)
-    return min(level, key=lambda one: one.strained) if len(level) > 1 else first
+    if len(level) > 1:
+        most = min(one.strained for one in level) * (1 + ROUNDING)
+        level = [one for one in level if one.strained <= most]
+    return min(level, key=lambda one: one.held) if len(level) > 1 else next(iter(level), None)

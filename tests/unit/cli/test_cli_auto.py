@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pipeloom.cli import reasons
-from pipeloom.cli.auto import Choice, choose
+from pipeloom.cli.auto import Choice, Row, _order, choose
 from pipeloom.cli.judgement import LEVEL, Judged, fastest, step_of
 from pipeloom.ir.files import dump_profile, dump_schedule, parse_schedule
 from pipeloom.ir.posting import posted_between_ops
@@ -120,7 +120,7 @@ def test_what_the_busiest_wire_carries() -> None:
     judged = Judged.of("", build_family("fsdp:1", profile, 2))
     assert judged.wire is not None
     # stage 1 is rank 1's: to rank 0 go its weights twice, and the gradient of stage 0
-    assert judged.wire.name == "1 to 0"
+    assert judged.wire.scheme == "1 to 0"
     assert (judged.wire.bytes, judged.wire.weight_bytes) == (11e6, 11e6)
     assert Judged.of("", build_family("1f1b", replace(profile, links=None), 3)).wire is None
 
@@ -243,3 +243,18 @@ def test_of_level_steps_the_one_with_more_slack_is_taken() -> None:
     assert fastest([tight, ahead]) is fastest([ahead, tight]) is ahead
     late = replace(ahead, step=tight.step * 1.01)
     assert fastest([tight, late]) is tight
+
+
+def test_of_level_steps_with_equal_slack_the_one_that_holds_less_is_taken() -> None:
+    """All transfers are hidden; one more stage ahead is one more buffer for nothing."""
+    profile = Profile((STAGE,) * 4, 4, links=Links(Link(0.0, 1e4)))
+    lean, deep = (Judged.of("fsdp", build_family(f"fsdp:{k}", profile, 4)) for k in (1, 2))
+    assert abs(deep.step - lean.step) <= LEVEL * lean.step
+    assert deep.strained == pytest.approx(lean.strained, rel=1e-12)
+    assert deep.held > lean.held
+    quicker = replace(deep, step=lean.step * (1 - LEVEL / 2))
+    assert fastest([lean, quicker]) is fastest([quicker, lean]) is lean
+    rows = [Row("deep", replace(deep, step=lean.step * (1 + 1e-12)), None), Row("lean", lean, None)]
+    assert min(rows, key=_order).scheme == "lean"
+    rows[0] = Row("deep", quicker, None)
+    assert min(rows, key=_order).scheme == "deep", "of schemes whose steps are not the same"

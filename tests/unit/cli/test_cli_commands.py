@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -267,7 +268,9 @@ def test_compare_lays_all_side_by_side(pipeloom: Command, profile: Path) -> None
             "weights-inside, activations-inside",
         ]
     )
-    assert [line.split()[0] for line in table[2:]] == list(results)
+    by_cost = sorted(results.values(), key=lambda r: r.get("period", math.inf))
+    assert [line.split()[0] for line in table[2:]] == [r["schedule"] for r in by_cost]
+    assert results["1f1b"]["work_ratio"] == 1.0
     assert "infeasible: needs 4 on rank 0" in next(line for line in table if "gpipe" in line)
 
 
@@ -297,7 +300,8 @@ def test_weights_that_travel_for_free_are_marked(
     assert {notes.pop(name) for name in TRAVELLING if name != "weights-inside"} == {note}
     assert notes.pop("pipedream") == "asynchronous: gradients lag by up to 1 update"
     assert set(notes.values()) == {None}
-    row = pipeloom(*words).out.splitlines()[-1]
+    lines = pipeloom(*words).out.splitlines()
+    row = next(line for line in lines if line.startswith("activations-inside"))
     assert row.endswith(f"built; {note}" if note else "built")
     said = pipeloom("build", "weipipe-interleave", path, "-m", 4, "--json").err
     assert said == (f"pipeloom: {path}: {note}\n" if note else "")
@@ -587,3 +591,8 @@ def test_compare_says_that_bounds_cover_pairs(pipeloom: Command, tmp_path: Path)
     (others,) = [line for line in said.splitlines() if "of another placement or passing" in line]
     assert "dualpipev" not in others
     assert "interleaved-1f1b" in others
+    (busy,) = [line for line in said.splitlines() if line.startswith("busy for another time")]
+    assert "dualpipev" in busy
+    assert rows["dualpipev"]["work_ratio"] < rows["zb-v"]["work_ratio"] == 1.0
+    first = said.splitlines()[2].split()
+    assert first[0] == min(rows.values(), key=lambda row: row.get("period", math.inf))["schedule"]
