@@ -163,8 +163,9 @@ class StageRunner:
                 "on inputs of these shapes"
             )
         # what is small stays until B: cheaper than to hold its graph without it
+        sizes = zip(outputs, edge.nbytes)  # noqa: B905
         cell.roots = tuple(
-            [x if x.nbytes <= SMALL else gradient_edge(x) for x in outputs if x.requires_grad]
+            [x if size <= SMALL else gradient_edge(x) for x, size in sizes if x.requires_grad]
         )
         received = cell.inputs if self.stage > 0 else ()
         cell.output = tuple([_apart(x.detach(), received) for x in outputs])

@@ -59,13 +59,21 @@ class Edge:
         """Where gradients are off nothing is said of them."""
         if len(outputs) != len(self.specs):
             return False
-        graded = torch.is_grad_enabled()
-        for x, spec, wants in zip(outputs, self.specs, self.wanted, strict=True):
-            if x.shape != spec.shape or x.dtype is not spec.dtype:
+        for x, (shape, dtype, wants) in zip(outputs, self._expected):  # noqa: B905
+            if x.shape != shape or x.dtype is not dtype:
                 return False
-            if graded and x.requires_grad is not wants:
+            if x.requires_grad is not wants and torch.is_grad_enabled():
                 return False
         return True
+
+    @cached_property
+    def _expected(self) -> list[tuple[tuple[int, ...], torch.dtype, bool]]:
+        pairs = zip(self.specs, self.wanted, strict=True)
+        return [(spec.shape, spec.dtype, wants) for spec, wants in pairs]
+
+    @cached_property
+    def nbytes(self) -> tuple[int, ...]:
+        return tuple(spec.nbytes for spec in self.specs)
 
     @cached_property
     def forward(self) -> Parcel:

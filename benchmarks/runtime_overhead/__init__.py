@@ -11,6 +11,7 @@ from pipeloom.runtime.launch import launch
 
 from ..recording import record
 from .both import RANKS, Case, measure
+from .priority import cores_awake
 from .split import WIDTHS, measure_split
 from .table import judged, render_split, render_steps, summary
 
@@ -30,9 +31,15 @@ def main(arguments: list[str]) -> int:
         help="steps, of which the median counts; of the 20 ms stages half as many",
     )
     parser.add_argument("--rounds", type=int, default=30, help="pairs of BW and B + W")
+    parser.add_argument(
+        "--halt",
+        action="store_true",
+        help="let cores halt while they are idle, as they do by default",
+    )
     options = parser.parse_args(arguments)
     cases = [Case(f, m, ms) for ms in (5.0, 20.0, 0.0) for f in FAMILIES for m in (16, 32)]
-    steps = summary(cases, launch(measure, RANKS, (cases, options.steps), timeout=3600))
+    with cores_awake(not options.halt) as awake:
+        steps = summary(cases, launch(measure, RANKS, (cases, options.steps), timeout=3600))
     (split,) = launch(measure_split, 1, (WIDTHS, options.rounds), timeout=3600).values()
     print(render_steps(steps))
     print(render_split(split))
@@ -41,6 +48,7 @@ def main(arguments: list[str]) -> int:
     result = {
         "torch": torch.__version__,
         "steps": options.steps,
+        "cores_awake": awake,
         "schedules": steps,
         "split": split,
         "targets": verdicts,

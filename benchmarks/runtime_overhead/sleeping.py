@@ -1,8 +1,8 @@
 """Stages that only sleep, the same for both runtimes.
 
 F, B and W of a stage take their time whatever little they compute, as on a device of that speed:
-each sleeps until a deadline that counts from its own start. All that a runtime, its messages and
-late wake-ups cost comes on top. W is told to each runtime in the way that it documents: to ours as
+each computes and then sleeps until a deadline that counts from its own start. All that a runtime,
+its messages and late wake-ups cost comes on top. W is told to each runtime in the way that it documents: to ours as
 a product of its own, to torch as a ``dw_builder``, which spares torch the walk of the graph.
 """
 
@@ -34,6 +34,14 @@ def sleep_until(deadline: float) -> None:
             os.sched_yield()
 
 
+def _gradient(dy: Tensor, seconds: float) -> Tensor:
+    """B: the input's gradient, a tensor of its own as any product's."""
+    end = time.perf_counter() + seconds
+    dx = dy.clone(memory_format=torch.contiguous_format)
+    sleep_until(end)
+    return dx
+
+
 class _Input(torch.autograd.Function):
     """``x + weight``, whose B sleeps and gives the weight no gradient."""
 
@@ -44,8 +52,7 @@ class _Input(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor | None, None]:
-        sleep_until(time.perf_counter() + ctx.seconds)
-        return dy.contiguous(), None, None  # torch sends it as it is
+        return _gradient(dy, ctx.seconds), None, None
 
 
 class _Both(_Input):
@@ -55,8 +62,7 @@ class _Both(_Input):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor | None, None]:
         end = time.perf_counter() + 2 * ctx.seconds
         gradient = dy.sum(0)
-        sleep_until(end)
-        return dy.contiguous(), gradient, None
+        return _gradient(dy, end - time.perf_counter()), gradient, None
 
 
 _input: Callable[..., Tensor] = _Input.apply
@@ -84,8 +90,7 @@ class _Added:
         return x + weight
 
     def input_grad(self, dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        sleep_until(time.perf_counter() + self.seconds)
-        return dy.contiguous()
+        return _gradient(dy, self.seconds)
 
     def accumulate(self, x: Tensor, dy: Tensor) -> None:
         weigh(self.weight, dy, self.seconds)
