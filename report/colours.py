@@ -30,6 +30,9 @@ NAMES: dict[OpKind, str] = {
 AT_ONCE = "a forward and both gradients at once"
 _PAIR: tuple[Colour, Colour] = ((0x1B, 0x7C, 0x94), (0x9F, 0xDA, 0xE6))
 
+AVERAGED = "gradients averaged over replicas"
+AVERAGE: Colour = (0x7A, 0x4F, 0xB5)
+
 
 def of_pair(shade: float) -> Colour:
     """Of an F and a BW that run at once, where they are drawn as one; ``shade`` as below."""

@@ -25,7 +25,7 @@ from pipeloom.ir.ops import OpKind
 from pipeloom.ir.schedule import Schedule, TravelKind
 
 from .bars import Bar, averages, bars, copies, kinds, last, peak_memory, timed, times
-from .colours import NAMES, as_hex, colour, is_light
+from .colours import AVERAGE, AVERAGED, NAMES, as_hex, colour, is_light
 from .elements import FAINT, INK, MUTED, document, element, label, number, ticks
 from .words import duration, heading, shape, summary
 
@@ -36,7 +36,6 @@ LINE, COPY = 1.5, 4.0  # what is below a row: transfers, and copies to and from 
 # how wide the plot may grow for readable bars, and for visible ones
 ROOMY_WIDTH, MOST_WIDTH = 1600.0, 4000.0
 
-_AVERAGE = "#7a4fb5"
 _TRAVEL = {TravelKind.WEIGHT: "#5b6b7f", TravelKind.GRADIENT: "#c2416b"}
 
 STYLE = f"""
@@ -158,7 +157,7 @@ def _legend(
     if any(any(schedule.pairs) for _, schedule in shown):
         entry([], "one above the other: at once")
     if any(times(schedule).averages for _, schedule in shown):
-        entry([_AVERAGE], "gradients averaged over replicas")
+        entry([as_hex(AVERAGE)], AVERAGED)
     if several:
         entry([], "dark to light: a rank's first to last stage")
     return lines, y
@@ -293,7 +292,7 @@ def _averages(schedule: Schedule, rank: int, grid: Grid, y: float) -> list[str]:
             y=y,
             width=max(0.8, grid.x(one.end) - grid.x(one.start)),
             height=3.3,
-            fill=_AVERAGE,
+            fill=as_hex(AVERAGE),
         )
         for one in averages(schedule, rank)
     ]

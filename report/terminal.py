@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from pipeloom.ir.ops import OpKind
-from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.schedule import Averaged, Schedule
 
-from .bars import Bar, bars, copies, kinds, last, timed
-from .colours import AT_ONCE, NAMES, Colour, colour, is_light, of_pair
+from .bars import Bar, averages, bars, copies, kinds, last, timed
+from .colours import AT_ONCE, AVERAGE, AVERAGED, NAMES, Colour, colour, is_light, of_pair
 from .words import duration, heading, shape, summary
 
 _FILL = {
@@ -63,6 +63,8 @@ def timeline_text(
         for name, kinds_of_it in lanes.items():
             own = [bar for bar in copies(schedule, rank) if bar.op.kind in kinds_of_it]
             rows.append((name, _cells(_visible(own, end / width), end, width, " ")))
+        if averaged := averages(schedule, rank):
+            rows.append(("avg", _cells([*map(_average, averaged)], end, width, " ")))
         for name, cells in rows:
             row = "".join(_painted(text, mark) if colours else text for text, mark in cells)
             label = name.ljust(head - 1) if name.startswith("rank") else name.rjust(head - 1)
@@ -97,6 +99,10 @@ def _marks(shown: Iterable[Bar]) -> list[_Mark]:
             marks.append(_Mark(first.start, bar.end, names, "≡", of_pair(bar.shade)))
             first = None
     return marks
+
+
+def _average(one: Averaged) -> _Mark:
+    return _Mark(one.start, one.end, (f"A{one.stage}", "A"), "~", AVERAGE)
 
 
 def _mark(bar: Bar) -> _Mark:
@@ -165,4 +171,8 @@ def _legend(schedule: Schedule, colours: bool) -> str:
         parts.append(
             f"{_painted(sample, mark) if colours else sample} {AT_ONCE}: Pi/j of Fi and BWj"
         )
+    if any(averages(schedule, rank) for rank in range(schedule.problem.ranks)):
+        mark = _Mark(0.0, 0.0, ("A",), "~", AVERAGE)
+        sample = mark.text(3)
+        parts.append(f"{_painted(sample, mark) if colours else sample} {AVERAGED}: Ai of stage i")
     return "   ".join([*parts, f"{_IDLE * 3} bubble"])

@@ -139,7 +139,10 @@ def test_pictures_show_it(tmp_path: Path) -> None:
     assert "gradients averaged over replicas" in svg
     names = [event["name"] for event in trace_events(schedule)["traceEvents"]]
     assert {f"average {stage}" for stage in range(4)} <= set(names)
-    assert "of averaging left after ops" in timeline_text(schedule)
+    text = timeline_text(schedule)
+    assert "of averaging left after ops" in text
+    rows = [line for line in text.splitlines() if line.strip().startswith("avg")]
+    assert [("A3" in row, "A2" in row) for row in rows] == [(True, False), (False, True)]
 
 
 def test_w_s_are_put_so_that_stages_end_early() -> None:
