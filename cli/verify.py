@@ -25,15 +25,29 @@ def run(args: argparse.Namespace) -> int:
         kind, violations = _verify(document)
     except InputError as error:
         raise InputError(*(f"{named(args.file)}: {line}" for line in error.errors)) from None
+    averaging = None if violations else _averaging(document)
     if args.json:
-        print_json(
-            {"file": args.file, "kind": kind, "ok": not violations, "violations": violations}
-        )
+        answer = {"file": args.file, "kind": kind, "ok": not violations, "violations": violations}
+        print_json(answer | ({} if averaging is None else {"averaging": averaging}))
     elif violations:
         print("\n".join(f"{named(args.file)}: {violation}" for violation in violations))
     else:
-        print(f"ok: {named(args.file)} is a valid {kind}")
+        print(f"ok: {named(args.file)} is a valid {kind}{_left(averaging)}")
     return 1 if violations else 0
+
+
+def _averaging(document: dict[str, Any]) -> float | None:
+    """What averaging over replicas adds to the cost of a valid file; None where it has none."""
+    report = document.get("schedule", document)["report"]
+    if "step" not in report:
+        return None
+    return float(report["step"]) - float(report[report["objective"]])
+
+
+def _left(averaging: float | None) -> str:
+    from pipeloom.report.words import duration
+
+    return "" if averaging is None else f"; {duration(averaging)} of averaging left after ops"
 
 
 def _verify(document: dict[str, Any]) -> tuple[str, list[str]]:

@@ -76,6 +76,35 @@ def test_more_of_them_do() -> None:
             check(outcome, dtype)
 
 
+@pytest.mark.slow
+def test_steps_are_taken_back_as_they_are_waited_for() -> None:
+    """With every step clipped; shapes told anew each step."""
+    found = launch(clipped, REPLICAS * RANKS, timeout=200, message_timeout=60)
+    assert all(found.values())
+
+
+def clipped() -> bool:
+    mesh = _mesh()
+    source = Untied()
+    ends = []
+    for ahead in (True, False):
+        pipeline = _pipeline(
+            "zb-h1",
+            source,
+            mesh,
+            clip_grad_norm=1e-2,
+            post_validation=ahead,
+            varying_shapes=not ahead,
+        )
+        for step in range(STEPS):
+            _step(pipeline, source, mesh, step)
+        pipeline.finish()
+        modules = pipeline.modules.values()
+        ends.append([p.to_local().clone() for m in modules for p in m.parameters()])  # type: ignore[operator]
+        pipeline.close()
+    return all(map(torch.equal, *ends))
+
+
 def check(outcome: Outcome, dtype: torch.dtype) -> None:
     """As one process, and each process keeps its shard alone."""
     assert outcome.gradients <= BOUNDS[dtype]

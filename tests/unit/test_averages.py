@@ -15,9 +15,9 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.files import dump_profile, dump_schedule, parse_profile
 from pipeloom.ir.links import Link
 from pipeloom.ir.ops import Op
-from pipeloom.ir.problem import Objective, Placement, Problem
+from pipeloom.ir.problem import Objective, Passing, Placement, Problem
 from pipeloom.ir.profile import DataParallel, Profile, StageProfile
-from pipeloom.ir.replay import step_time
+from pipeloom.ir.replay import replay, step_time
 from pipeloom.ir.schedule import Averaged, Schedule
 from pipeloom.ir.schedule_format import parse_schedule
 from pipeloom.ir.simulate import simulate, timed
@@ -91,6 +91,9 @@ def test_every_family_verifies(family: str) -> None:
     assert sum(map(len, timing.averages)) >= schedule.problem.stages
     assert all(timing.step(each) >= timing.cost(each) for each in Objective)
     assert document["report"]["step"] == timing.step(Objective.PERIOD)
+    if not schedule.transfers and schedule.problem.placement.passing is Passing.ACTIVATIONS:
+        done = replay(schedule).begin[-1]  # the same in other words: no wires, one iteration
+        assert done.tolist() == pytest.approx([row[-1].end for row in timing.averages])
 
 
 def _document() -> dict[str, Any]:
@@ -197,4 +200,6 @@ def test_commands_tell_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert main(["analyze", str(path), "-m", "4"]) == 0
     assert "averaging" in capsys.readouterr().out.splitlines()[0]
     assert main(["build", "1f1b", str(path), "-m", "4", "-o", str(tmp_path / "s.json")]) == 0
+    assert "15 ms of averaging left after ops" in capsys.readouterr().out
+    assert main(["verify", str(tmp_path / "s.json")]) == 0
     assert "15 ms of averaging left after ops" in capsys.readouterr().out
