@@ -6,13 +6,12 @@ import argparse
 import sys
 from typing import Any
 
-from pipeloom.ir.problem import Problem
+from pipeloom.ir.problem import Passing, Problem
 from pipeloom.ir.schedule import Schedule
 from pipeloom.solver.cache import Question, ScheduleCache
 from pipeloom.solver.placements import Chosen, Tried
-from pipeloom.solver.race import Search, cost_of
+from pipeloom.solver.race import Known, Search, cost_of
 from pipeloom.solver.solve import Solving
-from pipeloom.solver.two_copies import Built
 
 from .arguments import Default
 from .output import table
@@ -36,7 +35,7 @@ class Searches:
     def __call__(self, problem: Problem, name: str) -> Search:
         known = self._cache and self._cache.find(self._question(problem))
         if known:
-            return Built(known)
+            return Known(known)
         self._made.append(_Searching(self._args, problem, name, self._interrupt))
         return self._made[-1]
 
@@ -124,6 +123,12 @@ def announce(args: argparse.Namespace, placements: int) -> None:
         f"{most:g} s at most (--time-limit S: S seconds in all)",
         file=sys.stderr,
     )
+
+
+def unbounded_copies(best: Schedule) -> bool:
+    """Whether ranks have two stages' weights and nobody knows whether they have room for them."""
+    problem = best.problem
+    return problem.placement.passing is Passing.MIXED and problem.profile.device_memory is None
 
 
 def as_json(chosen: Chosen) -> dict[str, Any]:

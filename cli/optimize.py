@@ -57,6 +57,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_partition(parser)
     parser.add_argument(
+        "--copies",
+        type=int,
+        choices=[1, 2],
+        default=2,
+        help="of a stage's weights at most, with --placement auto: 2 by default, which device_memory counts "
+        "where the profile has it",
+    )
+    parser.add_argument(
         "--explain",
         action="store_true",
         help="say why no schedule is cheaper, where this one idles, and what more memory or faster "
@@ -183,7 +191,7 @@ def _choose_placement(args: argparse.Namespace) -> int:
             **auto_placement.time(args),
             memory_limit=args.memory_limit,
             objective=Objective(args.objective),
-            both_ways=not recomputes_all(args),
+            copies=1 if recomputes_all(args) else args.copies,
             abreast=cores(),
             should_stop=interrupt,
             begins=partial(auto_placement.announce, args),
@@ -195,6 +203,10 @@ def _choose_placement(args: argparse.Namespace) -> int:
             print_json({"status": "infeasible", **answer})
         print(f"pipeloom: no placement fits:\n{words}", file=sys.stderr)
         return 1
+    if auto_placement.unbounded_copies(chosen.best):
+        _say(
+            "note: two copies of the weights, and no device_memory in the profile that bounds them; --copies 1 has one"
+        )
     _finish(args, chosen.best, interrupt.pressed, answer, [words])
     return 0
 

@@ -24,8 +24,10 @@ from pipeloom.ir.pairs import pairs_save
 from pipeloom.ir.problem import Passing, Problem
 
 from .arrivals import arrivals
+from .both_ways import first_and_last, memory_time
 from .chain import Chain
 from .crossings import crossings
+from .families.bidirectional import is_bidirectional
 from .feasibility import check_feasible
 from .levers import relaxed
 from .paired import least_times, paired_work
@@ -72,6 +74,9 @@ def lower_bounds(problem: Problem) -> Iterator[Bound]:
     if problem.placement.passing is not Passing.ACTIVATIONS:
         for part in different_parts(problem):
             yield from lower_bounds(part)  # see parts
+        if is_bidirectional(problem):
+            for name, both_ways, words in BOTH_WAYS:
+                yield Bound(both_ways(problem), name, words)
         return
     chain = Chain.of(problem)
     if chain is not None:
@@ -338,6 +343,19 @@ PLACED: tuple[_Placed, ...] = (
 )
 """Of any map of stages to ranks; where each stage has a rank of its own, :data:`LINEAR` knows better
 than all but the first."""
+BOTH_WAYS: tuple[_General, ...] = (
+    (
+        "head-tail",
+        first_and_last,
+        "few F's fit in memory before the first B comes back, few B's and W's are left after the last F",
+    ),
+    (
+        "throughput",
+        memory_time,
+        "what microbatches hold, for as long as they hold it, fits in memory times span",
+    ),
+)
+"""Where microbatches go both ways."""
 LINEAR: tuple[_Linear, ...] = (
     (
         "head-tail",

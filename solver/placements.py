@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.problem import Objective, Placement, Problem
@@ -13,7 +13,7 @@ from pipeloom.ir.schedule import Schedule
 
 from .bounds import lower_bound
 from .race import Race, Runner, Searcher, cost_of
-from .two_copies import BIDIRECTIONAL, Built, assumed, in_pairs, paired_work, why_one_way
+from .two_copies import BIDIRECTIONAL, assumed, why_one_way
 
 CUTS = (1, 2, 3, 4)
 """Stages a rank into which a profile of one stage a rank is cut."""
@@ -63,12 +63,12 @@ def best_placement(
     each: float | None = None,
     memory_limit: float | None = None,
     objective: Objective = Objective.PERIOD,
-    both_ways: bool = True,
+    copies: int = 2,
     abreast: int = 2,
     should_stop: Callable[[], bool] = lambda: False,
     begins: Callable[[int], None] = lambda number: None,
 ) -> Chosen:
-    """The best schedule of all placements of ``profile``, with two copies of its weights (``both_ways``) among them.
+    """The best schedule of all placements of ``profile``, with so many ``copies`` of its weights at most, 1 or 2.
 
     Activations keep the memory limit, and what the weights, gradients and optimizer state of a
     rank's stages leave of ``device_memory``. A placement whose bound is no lower than the best cost found is left out.
@@ -82,8 +82,8 @@ def best_placement(
     field = _Field(microbatches, memory_limit, objective)
     for placed, placement in placements(profile):
         field.enter(placed, placement)
-    if both_ways:
-        field.enter_both_ways(profile)
+    if copies > 1:
+        field.enter_two_copies(profile)
     race.runners = field.runners
     begins(len(race.runners))
     if seconds < math.inf:
@@ -113,24 +113,12 @@ class _Field:
         except InfeasibleError as error:
             self.out.append(Tried(name, None, why_not=str(error), note=note))
 
-    def enter_both_ways(self, profile: Profile) -> None:
-        """Two copies of the weights, and the families that run an F and a BW at once as they are."""
+    def enter_two_copies(self, profile: Profile) -> None:
         reason = why_one_way(profile, self._given[0])
         if reason is None:
             self.enter(profile, Placement.bidirectional(profile.ranks, self._given[0]))
         else:
             self.out.append(Tried(BIDIRECTIONAL, None, why_not=reason))
-        for family, posed in in_pairs(profile, *self._given):
-            limit = room(posed.profile, posed.placement, posed.memory_limit)
-            problem, note = replace(posed, memory_limit=limit), assumed(posed, paired=True)
-            try:
-                schedule = family.build(problem)
-            except InfeasibleError as error:
-                self.out.append(Tried(family.name, None, why_not=str(error), note=note))
-                continue
-            runner = Runner(family.name, paired_work(problem), problem, note, Built(schedule))
-            runner.take(schedule)
-            self.runners.append(runner)
 
 
 def placements(profile: Profile) -> Iterator[tuple[Profile, Placement]]:

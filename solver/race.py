@@ -192,3 +192,20 @@ def cost_of(schedule: Schedule) -> float:
     """Of a timed schedule, by its problem's objective, averaging over replicas included."""
     assert schedule.timing is not None
     return schedule.timing.step(schedule.problem.objective)
+
+
+class Known:
+    """A search that is over before it begins: its schedule is known."""
+
+    done = True
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+
+    def begin(self, _: float) -> Schedule:
+        return self._schedule
+
+    run = explore = begin
+
+    def look(self) -> None:
+        pass

@@ -26,11 +26,12 @@ def main(arguments: list[str]) -> int:
     for case, share in EVERY[first : last + 1]:
         found = cell(case, share, budget)
         cells[case.name, share] = found
+        ordered = [cells[key] for each, at in EVERY if (key := (each.name, at)) in cells]
+        path = record(HERE, name, {"budget": budgeted, "cells": ordered})
         print(f"{case.name}, {share:g} P M_B: auto is {_words(excess(found))}", flush=True)
-    ordered = [cells[key] for case, share in EVERY if (key := (case.name, share)) in cells]
     print(*table(ordered), sep="\n")
     print(*_summary(ordered, budget), sep="\n")
-    print(f"recorded in {record(HERE, name, {'budget': budgeted, 'cells': ordered})}")
+    print(f"recorded in {path}")
     return 1 if any(above(each, budget) for each in ordered) else 0
 
 

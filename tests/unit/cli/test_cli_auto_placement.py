@@ -9,8 +9,10 @@ from pathlib import Path
 import pytest
 
 from pipeloom.cli.arguments import Default
-from pipeloom.cli.auto_placement import announce, time
+from pipeloom.cli.auto_placement import announce, time, unbounded_copies
 from pipeloom.cli.main import main
+from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.solver.families import build_family
 from tests.unit.cli.support import Command
 
 
@@ -56,3 +58,23 @@ def test_the_table_says_what_is_assumed_of_two_copies(
     profile.write_text(json.dumps(document | {"device_memory": 100.0}))
     done = pipeloom(*words, "-o", tmp_path / "schedule.json")
     assert "counted as 0" in done.out
+
+
+def test_one_copy_of_the_weights_is_to_be_had(
+    pipeloom: Command, profile: Path, tmp_path: Path
+) -> None:
+    words = ["optimize", profile, "-m", 2, "--placement", "auto", "--work-limit", 0.1, "-q"]
+    words += ["--copies", 1, "-o", tmp_path / "schedule.json", "--json"]
+    choice = pipeloom(*words).json["choice"]
+    assert "bidirectional" not in {one["placement"] for one in choice["placements"]}
+
+
+def test_copies_that_nothing_bounds_are_told() -> None:
+    stages = (StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * 2
+    for name, device, told in (
+        ("chimera", None, True),
+        ("chimera", (9.0,) * 2, False),
+        ("1f1b", None, False),
+    ):
+        profile = Profile(stages, 2, 0.1, device_memory=device)
+        assert unbounded_copies(build_family(name, profile, 2)) is told
