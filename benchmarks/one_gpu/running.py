@@ -64,13 +64,14 @@ def run_steps(
     )
     ranks = program.schedule.problem.ranks
     arguments = program, source, settings, warmup
-    results = launch_local(
-        _steps, ranks, arguments, device=device, timeout=TIMEOUT, partition=partition
-    )
-    gc.collect()
-    if device == "cuda":
-        torch.cuda.empty_cache()
-    found: Steps = results[0]
+    try:
+        found: Steps = launch_local(
+            _steps, ranks, arguments, device=device, timeout=TIMEOUT, partition=partition
+        )[0]
+    finally:  # the next one has all of the memory, also where this one failed
+        gc.collect()
+        if device == "cuda":
+            torch.cuda.empty_cache()
     return found
 
 
@@ -78,6 +79,7 @@ def _steps(program: Program, source: Source, settings: RunSettings, warmup: int)
     """One rank's part."""
     pipeline = make_pipeline(program, source, settings)
     runs = [train_step(pipeline, source, step, settings) for step in range(warmup)]
+    pipeline.barrier()
     before = _allocated(pipeline.device)
     pipeline.barrier()
     if before is not None and pipeline.rank == 0:
