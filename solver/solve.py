@@ -88,8 +88,8 @@ def optimize(
     ``should_stop`` turning true, returns the best so far. ``progress`` is called on every
     improvement and about once a second. ``memory`` says what a schedule holds in all; where weights
     travel it is held against ``device_memory``. ``by_step``: there, schedules are compared by their step
-    where iterations follow each other (:func:`pipeloom.ir.replay.step_time`), not by the objective, which the
-    report is about all the same. Where the profile says how, activations are recomputed or offloaded
+    where iterations follow each other (:func:`pipeloom.ir.replay.step_time`, sent between ops), not by the
+    objective, which the report is about all the same. Where the profile says how, activations are recomputed or offloaded
     where that pays; where it has replicas, W's are put in another order in the end so that stages are averaged
     early (:mod:`.early_averages`); ``recompute_all``: whatever may be recomputed is. ``start``: an order to begin with, of the same
     stages on the same ranks, left out where memory does not hold it. Raises InfeasibleError where no schedule keeps the memory

@@ -20,6 +20,7 @@ import numpy as np
 from pipeloom.ir.amounts import exact_amount
 from pipeloom.ir.errors import InfeasibleError, InvalidScheduleError
 from pipeloom.ir.ops import FloatArray
+from pipeloom.ir.posting import posted_between_ops
 from pipeloom.ir.problem import Problem
 from pipeloom.ir.replay import step_time
 from pipeloom.ir.schedule import Schedule
@@ -184,7 +185,7 @@ class WeightSearch:
         least = self._least[0] if self._least else NONE
         step = 0.0  # it matters, and is played, only where nothing costs less
         if self._by_step or (excess <= 0 and (least.excess > 0 or cost <= least.cost)):
-            step = self._rounded(step_time(schedule))
+            step = self._rounded(step_time(posted_between_ops(schedule)))
             self._best.spend(PLAYING * schedule.num_ops)
         first, second = (step, cost) if self._by_step else (cost, step)
         bytes_ = float(traffic(schedule).sum())
