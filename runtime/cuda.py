@@ -6,6 +6,8 @@ from typing import Any, cast
 
 import torch
 
+from pipeloom.ir.errors import InputError
+
 CYCLES = 1.5e6  # of a GPU's clock in a millisecond, about
 _EVENT, _STREAM = cast("Any", torch.cuda.Event), cast("Any", torch.cuda.Stream)
 
@@ -26,3 +28,14 @@ def keep_busy(device: torch.device, milliseconds: float) -> None:
     """Occupies a GPU's current stream for about so long, so that the host gets ahead of it."""
     if device.type == "cuda":
         cast("Any", torch.cuda)._sleep(int(milliseconds * CYCLES))
+
+
+def check_devices(least: int) -> None:
+    """Raises InputError where torch finds fewer GPUs."""
+    found = torch.cuda.device_count()
+    if found == 0:
+        raise InputError("device: expected cpu, got cuda: torch finds no CUDA device here")
+    if found < least:
+        raise InputError(
+            f"device: expected a GPU for each of {least} ranks, got {found}: as virtual ranks (local) they share one"
+        )

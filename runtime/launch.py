@@ -30,6 +30,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from pipeloom.ir.errors import InputError, PipeloomError
 
+from .cuda import check_devices
 from .errors import LaunchError
 
 LOOPBACK = "127.0.0.1"
@@ -58,10 +59,12 @@ def launch(
     ``message_timeout`` any one message (seconds).
 
     Raises LaunchError where a spawned process fails, InputError where torchrun started another
-    number of processes.
+    number of processes, or this machine has too few GPUs.
     """
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         return _join(function, ranks, args, backend, message_timeout)
+    if backend == "nccl":
+        check_devices(ranks)
     with _Workers() as workers:
         workers.start(function, ranks, args, backend, message_timeout)
         return workers.results(None if timeout is None else time.monotonic() + timeout)

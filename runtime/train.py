@@ -19,6 +19,7 @@ from pipeloom.ir.schedule import Schedule
 from pipeloom.ir.writing import write_json
 
 from .by_layers import as_planned
+from .cuda import check_devices
 from .lateness import why_late
 from .launch import launch
 from .loss_scale import LossScale
@@ -80,8 +81,8 @@ class RunSettings:
             raise InputError(f"pace: expected device cpu, got {self.device}: its ops do not wait")
         if self.cuda_graph and self.device != "cuda":
             raise InputError(f"cuda_graph: expected device cuda, got {self.device}")
-        if self.device == "cuda" and not torch.cuda.is_available():
-            raise InputError("device: expected cpu, got cuda: torch finds no CUDA device here")
+        if self.device == "cuda":
+            check_devices(1)
 
     @property
     def backend(self) -> str:

@@ -23,7 +23,7 @@ import torch
 
 from pipeloom.ir.errors import PipeloomError
 
-from .cuda import make_stream
+from .cuda import check_devices, make_stream
 from .errors import LaunchError
 from .green import NoPartitionsError, partitions
 from .transport.local import Hub, LinkTime, being
@@ -65,6 +65,8 @@ def launch_local(
     computes on past the timeout cannot be ended, it ends with the process.
     """
     device = torch.device(device)
+    if device.type == "cuda":
+        check_devices(1)
     if link_time is not None and device.type != "cpu":
         raise ValueError(f"link_time: expected a CPU, got {device}")
     hub, outcomes = Hub(ranks, link_time), [_Outcome() for _ in range(ranks)]
