@@ -173,15 +173,14 @@ def given_up(schedule: Schedule, lever: str) -> Schedule:
     return timed(replace(Schedule.of(schedule.problem, rows, "custom"), updates=schedule.updates))
 
 
-def run_cases(chosen: list[Case]) -> list[Outcome]:
+def run_cases(chosen: list[tuple[Case, Schedule]]) -> list[Outcome]:
     """On every rank of one launch."""
     torch.set_num_threads(1)
-    return [run_case(case) for case in chosen]
+    return [run_case(case, plan) for case, plan in chosen]
 
 
-def run_case(case: Case) -> Outcome:
+def run_case(case: Case, plan: Schedule) -> Outcome:
     source = DeepModel(case.dtype)
-    plan = planned(case.lever, case.ranks, case.dtype)
     stages = plan.problem.stages
     pipeline = Pipeline.from_source(compile_schedule(plan), source, train=case.steps > 0)
     losses: list[Tensor] = []

@@ -27,11 +27,15 @@ from pipeloom.solver.side_by_side import Lane, side_by_side
 from pipeloom.solver.solve import optimize
 
 SLICE, PARTS, WORK = 300, 10, 2.0
+ORDINARY = 5  # parts; the others are slow
 TINY = 4
 """The seed of an instance that the oracle searches, and that has a schedule."""
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize(
+    "part",
+    [pytest.param(n, marks=[pytest.mark.slow] if n >= ORDINARY else []) for n in range(PARTS)],
+)
 def test_whatever_the_instance_all_holds(part: int) -> None:
     found = [
         (random_instance(seed), check(random_instance(seed), work_of(seed, WORK)))
