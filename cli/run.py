@@ -12,8 +12,8 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from .arguments import amount, count, example, seconds, whole
-from .models import DTYPES, add_model, need_torch
+from .arguments import amount, example
+from .models import DTYPES, add_training, need_torch, training_settings
 from .output import print_json
 from .problems import named
 
@@ -26,20 +26,9 @@ SHOWN = 100  # losses that the text holds
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("program", metavar="PROGRAM", help="program file, - for standard input")
-    add_model(parser)
-    parser.add_argument(
-        "--steps", metavar="N", type=count, default=1, help="optimizer steps, 1 by default"
-    )
-    parser.add_argument("--seed", metavar="N", type=whole, default=0, help="0 by default")
+    add_training(parser, steps=1)
     parser.add_argument(
         "--trace", metavar="FILE", help="writes the median step, a schedule with measured times"
-    )
-    parser.add_argument(
-        "--pace",
-        action="store_true",
-        help="each op takes at least its planned time, asleep for the rest: as on a device of its "
-        "own, where ranks share cores",
     )
     parser.add_argument(
         "--param-dtype",
@@ -87,8 +76,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="ranks are threads of this process, not processes: on one GPU, too",
     )
-    parser.add_argument("--timeout", metavar="S", type=seconds, help="gives up after so long")
-    parser.add_argument("-q", "--quiet", action="store_true", help="no line a step")
     example(
         parser,
         "pipeloom run program.json --model examples.gpt:small --steps 10 --trace measured.json",
@@ -104,14 +91,13 @@ def run(args: argparse.Namespace) -> int:
     need_torch()
     from pipeloom.ir.files import check_writable, parse_program
     from pipeloom.ir.reading import read_json
-    from pipeloom.runtime.train import RunSettings, run_program
+    from pipeloom.runtime.train import run_program
 
     if args.trace is not None:
         check_writable(args.trace)
     program = parse_program(read_json(args.program), named(args.program))
-    settings = RunSettings(
-        steps=args.steps,
-        dtype=args.dtype,
+    settings = training_settings(
+        args,
         param_dtype=args.param_dtype,
         reduce_dtype=args.reduce_dtype,
         clip_grad_norm=args.clip_grad_norm,
@@ -119,12 +105,7 @@ def run(args: argparse.Namespace) -> int:
         post_validation=not args.no_post_validation,
         varying_shapes=args.varying_shapes,
         cuda_graph=args.cuda_graph,
-        seed=args.seed,
-        device=args.device,
-        progress=not args.quiet,
-        pace=args.pace,
         local=args.local,
-        timeout=args.timeout,
     )
     result = run_program(program, args.model, settings, trace_path=args.trace)
     if result is not None:  # under torchrun rank 0 alone speaks

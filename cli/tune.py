@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
-from .arguments import add_output, count, example, seconds, whole
-from .models import add_model, need_torch
+from .arguments import add_output, count, example, seconds
+from .models import add_training, need_torch, training_settings
 from .output import check_output, finish, table
 from .problems import named
 
@@ -25,11 +25,7 @@ WORTH = 0.005  # of the planned time; what saves less is not worth the change
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("program", metavar="PROGRAM", help="program file, - for standard input")
-    add_model(parser)
-    parser.add_argument(
-        "--steps", metavar="N", type=count, default=20, help="optimizer steps in all, 20 by default"
-    )
+    add_training(parser, steps=20)
     parser.add_argument(
         "--every",
         metavar="N",
@@ -44,14 +40,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=10.0,
         help="of one plan, during which training waits; 10 seconds by default",
     )
-    parser.add_argument("--seed", metavar="N", type=whole, default=0, help="0 by default")
-    parser.add_argument(
-        "--pace",
-        action="store_true",
-        help="each op takes at least its planned time, asleep for the rest",
-    )
-    parser.add_argument("--timeout", metavar="S", type=seconds, help="gives up after so long")
-    parser.add_argument("-q", "--quiet", action="store_true", help="no line a step")
     add_output(parser, "schedule")
     example(
         parser,
@@ -65,20 +53,11 @@ def run(args: argparse.Namespace) -> int:
     from pipeloom.ir.reading import read_json
     from pipeloom.runtime.by_layers import as_planned
     from pipeloom.runtime.model import load_source
-    from pipeloom.runtime.train import RunSettings
     from pipeloom.runtime.tune import tune_program
 
     check_output(args)
     program = parse_program(read_json(args.program), named(args.program))
-    settings = RunSettings(
-        steps=args.steps,
-        dtype=args.dtype,
-        seed=args.seed,
-        device=args.device,
-        progress=not args.quiet,
-        pace=args.pace,
-        timeout=args.timeout,
-    )
+    settings = training_settings(args)
     problem = program.schedule.problem
     tied = as_planned(load_source(args.model), problem.profile).tied(problem.stages)
     ties = tuple(tuple(stage for stage, _ in group) for group in tied)
