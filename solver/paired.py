@@ -29,11 +29,12 @@ def least_times(problem: Problem) -> Problem:
     """The problem whose schedules without pairs are no more costly: see above."""
     if not pairs_save(problem):
         return problem
-    stages = tuple(map(_least, problem.profile.stages))
+    stages = tuple(map(least_times_of, problem.profile.stages))
     return replace(problem, profile=replace(problem.profile, stages=stages))
 
 
-def _least(stage: StageProfile) -> StageProfile:
+def least_times_of(stage: StageProfile) -> StageProfile:
+    """The stage with these times."""
     saving = max(0.0, stage.saving)
     t_w = max(0.0, stage.t_w - saving)
     t_b = max(0.0, stage.t_b - max(0.0, saving - stage.t_w))

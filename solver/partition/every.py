@@ -15,7 +15,7 @@ microbatch passes all layers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -26,6 +26,7 @@ from pipeloom.ir.ops import FloatArray
 from pipeloom.ir.problem import Objective, Placement
 
 from ..chain import ROUNDING
+from ..paired import least_times_of
 from .cuts import Cut, Cutter, best_path, best_value
 
 KEPT = ("weight_bytes", "grad_bytes", "optimizer_bytes")
@@ -150,8 +151,25 @@ class EveryCut:
         return self.cutter.stages
 
     @cached_property
+    def _least(self) -> Cutter:
+        """The layers with the times that bounds count: less where pairs save time.
+
+        As in :mod:`..paired`, of which the proof needs but that B and W of a stage take no more than theirs, and F, B and
+        W no more than a pair: B and W of each layer take less by what it saves. Where that is more than they
+        take, nothing is left of any layer's.
+        """
+        layers = self.cutter.profile.layers
+        if all(layer.saving <= 0 for layer in layers):
+            return self.cutter
+        if any(layer.saving > layer.t_b + layer.t_w for layer in layers):
+            least = tuple(replace(layer, t_b=0.0, t_w=0.0, t_fb=None) for layer in layers)
+        else:
+            least = tuple(map(least_times_of, layers))
+        return replace(self.cutter, profile=replace(self.cutter.profile, layers=least))
+
+    @cached_property
     def _times(self) -> FloatArray:
-        return np.asarray(sum(self.cutter.runs(key) for key in ("t_f", "t_b", "t_w")))
+        return np.asarray(sum(self._least.runs(key) for key in ("t_f", "t_b", "t_w")))
 
     @cached_property
     def _delays(self) -> tuple[FloatArray, FloatArray]:
@@ -176,16 +194,16 @@ class EveryCut:
 
     def _alone(self, stage: int) -> FloatArray:
         rank = self.placement.owners[stage]
-        run = _Run.of(self.cutter, self._room(rank), self.microbatches)
+        run = _Run.of(self._least, self._room(rank), self.microbatches)
         down, up = self._delays
-        f, b = self.cutter.sums("t_f"), self.cutter.sums("t_b")
+        f, b = self._least.sums("t_f"), self._least.sums("t_b")
         after = f[-1] - f + b[-1] - b + float((down + up)[stage + 1 :].sum())
         idle = run.idle(np.asarray(after)[None, :])
         spans = run.work + idle
         if self.objective is Objective.MAKESPAN:
             spans = spans + (f[:, None] + float(down[: stage + 1].sum()))
         way = (f + b)[:, None] + float((down + up)[: stage + 1].sum())
-        last = run.w if stage == 0 else self.cutter.profile.layers[0].t_w
+        last = run.w if stage == 0 else self._least.profile.layers[0].t_w
         through = run.until_last_b(idle) + way + last
         return np.where(run.fits, np.maximum(spans, through), np.inf)
 
@@ -213,16 +231,16 @@ class EveryCut:
     def _way(self) -> float:
         """One microbatch there and back, and the W of its first layer."""
         down, up = self._delays
-        way = self.cutter.sums("t_f")[-1] + self.cutter.sums("t_b")[-1] + (down + up).sum()
-        return float(way + self.cutter.profile.layers[0].t_w)
+        way = self._least.sums("t_f")[-1] + self._least.sums("t_b")[-1] + (down + up).sum()
+        return float(way + self._least.profile.layers[0].t_w)
 
     def _v(self) -> float:
         """Work, and the way to a rank's first F and from its last B; pairs from the inside outwards."""
         number, ranks = self.cutter.number, len(self.limit)
         allowed, work = self._penalty, self.microbatches * self._times
         down, up = self._delays
-        f, b = self.cutter.sums("t_f"), self.cutter.sums("t_b")
-        both = self.microbatches * (self.cutter.runs("t_f") + self.cutter.runs("t_b"))
+        f, b = self._least.sums("t_f"), self._least.sums("t_b")
+        both = self.microbatches * (self._least.runs("t_f") + self._least.runs("t_b"))
         value = np.diag(np.zeros(number + 1))
         value[~np.eye(number + 1, dtype=bool)] = np.inf
         for rank in range(ranks - 1, -1, -1):
@@ -231,7 +249,7 @@ class EveryCut:
             found = np.full_like(value, np.inf)
             for i in range(rank, number):
                 begins = lag + (f[i] if self.objective is Objective.MAKESPAN else 0.0)
-                back = way + f[i] + b[i] + (self.cutter.profile.layers[0].t_w if rank else 0.0)
+                back = way + f[i] + b[i] + (self._least.profile.layers[0].t_w if rank else 0.0)
                 for j in range(i + 2, number + 1):
                     pairs = (work[i, i : j + 1][:, None] + work[i : j + 1, j][None, :]) + begins
                     through = (both[i, i : j + 1][:, None] + both[i : j + 1, j][None, :]) + back

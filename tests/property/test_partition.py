@@ -109,6 +109,30 @@ def test_the_bound_on_all_cuts_is_no_more_than_that_of_each(
     assert {cut for cut, cost in costs.items() if cost < middle} <= set(listed)
 
 
+@settings(max_examples=40, deadline=None)
+@given(layered(3, 7), st.floats(0.0, 1.2), st.sampled_from(PLACEMENTS), st.integers(2, 5))
+def test_the_bound_on_all_cuts_holds_for_schedules_with_pairs(
+    profile: LayeredProfile, share: float, name: str, microbatches: int
+) -> None:
+    """Each second layer saves, up to more than its B and W take."""
+    layers = tuple(
+        replace(layer, t_fb=layer.t_f + (layer.t_b + layer.t_w) * max(-0.5, 1 - share * (i % 2)))
+        for i, layer in enumerate(profile.layers)
+    )
+    profile = replace(profile, layers=layers, cluster=replace(profile.cluster, memory_limit=None))
+    profile = replace(profile, cluster=replace(profile.cluster, device_memory=None))
+    where = placement(name, profile.ranks)
+    cutter = Cutter(profile, len(where.owners), Rules())
+    cut = cutter.even()
+    assume(cut is not None)
+    assert cut is not None
+    every = EveryCut(cutter, where, microbatches, (math.inf,) * profile.ranks, Objective.PERIOD)
+    problem = problem_of(profile, where, cut, microbatches, Objective.PERIOD)
+    cost = cost_of(optimize(problem, solver="heuristic", work_limit=0.05))
+    assert every.bound() <= cost * (1 + 1e-9)
+    assert every.of(cut)[0] <= cost * (1 + 1e-9)
+
+
 @settings(max_examples=60, deadline=None)
 @given(layered(3, 7), RULES, st.sampled_from(PLACEMENTS))
 def test_the_smallest_limit_is_that_of_the_cut_that_needs_least(
