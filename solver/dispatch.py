@@ -33,6 +33,8 @@ STRICT = 1000.0
 """An offset that no microbatch's number makes up for: a strict priority."""
 METRED = 0.5
 """Of so many changes of spacing the amount is a whole meeting."""
+CROWDED = 0.6
+"""Memory is small where it lets a rank have a microbatch no faster than in so much of the time that it computes."""
 UNEVEN = 0.5
 """A setting is judged by its cost and so much of what ranks idle, those that idle most counting most."""
 
@@ -43,7 +45,7 @@ class Stages(NamedTuple):
     ``own[offsets[r]:offsets[r + 1]]`` are the stages of rank r; ``level`` is a stage's number among
     those of its rank. ``into_f``, ``into_b``: the delays of what F and B wait for. ``work``: of each rank.
     ``meeting``: T_F + T_B and the delays of both, of most stages: microbatches that start a multiple of it
-    apart meet without waiting.
+    apart meet without waiting. 0 where memory is far from slowing them down.
     """
 
     f: FloatArray
@@ -71,6 +73,13 @@ class Stages(NamedTuple):
             level[list(row)] = np.arange(len(row))
         times = costs.durations[:3].sum(axis=0)
         f, b, w = costs.durations[:3].copy()
+        there, back = f + costs.into_f[:, 0], b + costs.into_b[:, 0]
+        legs = f[:-1] + b[1:] + costs.into_f[1:, 0] + costs.into_b[:-1, 0]
+        stay = f + back + np.append((there + back)[::-1].cumsum()[::-1][1:], 0.0)
+        held = np.bincount(costs.owner[:, 0], costs.m_b * stay, problem.ranks)
+        busy = np.bincount(costs.owner[:, 0], times, problem.ranks).max()
+        with np.errstate(invalid="ignore"):
+            crowded = bool((held > CROWDED * busy * costs.limit).any())
         return cls(
             f,
             b,
@@ -85,7 +94,7 @@ class Stages(NamedTuple):
             np.cumsum([0, *map(len, rows)]).astype(np.int64),
             costs.limit * (1 + ROUNDING),
             problem.microbatches * np.array([float(times[list(row)].sum()) for row in rows]),
-            float(np.median(f + b + costs.into_f[:, 0] + costs.into_b[:, 0])),
+            float(np.median(legs)) if crowded and len(legs) else 0.0,
         )
 
 
@@ -125,8 +134,8 @@ def dispatch_settings(
 ) -> Iterator[DispatchSetting]:
     """Random settings, without end: which kinds go first, how W's fill gaps, how F's are spaced.
 
-    Every other one lets all kinds wait their turn and spaces F's by whole meetings, about as many as it
-    takes for the work.
+    Where memory is small, every other one lets all kinds wait their turn and spaces F's by whole meetings, about as
+    many as it takes for the work.
     """
     number, ranks = len(stages.f), len(stages.limit)
     levels = int(stages.level.max()) + 1
@@ -136,17 +145,18 @@ def dispatch_settings(
         higher[s] = stages.m_b[same & (stages.level > stages.level[s])].sum()
     turn = float(stages.work.max()) / microbatches
     room = float(stages.limit[stages.owner[0]] / max(stages.m_b[0], 1e-300))
-    least = max(1, int(np.ceil(turn / stages.meeting))) if stages.meeting > 0 else 0
     while True:
-        yield DispatchSetting(
-            np.zeros((2, number)),
-            np.full(number, microbatches),
-            higher * float(rng.integers(0, 2)),
-            np.full(ranks, ANY),
-            np.full(ranks, rng.uniform(0.3, 1.1)),
-            np.asarray(rng.uniform(0.0, 0.4) * stages.f, dtype=np.float64),
-            np.full(microbatches, stages.meeting * (least + int(rng.integers(-1, 2)))),
-        )
+        if stages.meeting > 0:
+            meetings = max(1, int(np.ceil(turn / stages.meeting))) + int(rng.integers(-1, 2))
+            yield DispatchSetting(
+                np.zeros((2, number)),
+                np.full(number, microbatches),
+                higher * float(rng.integers(0, 2)),
+                np.full(ranks, ANY),
+                np.full(ranks, rng.uniform(0.3, 1.1)),
+                np.asarray(rng.uniform(0.0, 0.4) * stages.f, dtype=np.float64),
+                np.full(microbatches, stages.meeting * meetings),
+            )
         scale = float(rng.choice((0.0, 0.5, 2.0, STRICT)))
         offsets = scale * rng.permutation(2 * levels).reshape(2, levels).astype(np.float64)
         key: FloatArray = np.ascontiguousarray(offsets[:, stages.level])
@@ -385,7 +395,7 @@ def _change_gaps(
     """Changes one gap, or some of those from there on; ``turn``: about as long as one may be."""
     microbatches = len(gap)
     first = int(random(state) * microbatches)
-    if random(state) < METRED:
+    if meeting > 0 and random(state) < METRED:
         by = meeting if random(state) < 0.5 else -meeting
         gap[first] = max(0.0, gap[first] + by)
         if random(state) < 0.5:

@@ -364,7 +364,8 @@ class Search:
             rounds += [Tuner(*built), Dispatcher(*built, best.problem.objective)]
         elif listable(best.problem):
             scheduler = ListScheduler(best.problem, self._rng)
-            yield from scheduler.pieces(best)
+            if best.source in {"one-at-a-time", "search"}:  # no family has come nearer
+                yield from scheduler.pieces(best)
             rounds.append(scheduler)
         yield from improve(best, [*rounds, *unrollers(best, self._rng)])
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from pipeloom.ir.errors import InfeasibleError
-from pipeloom.ir.problem import Objective, Problem
+from pipeloom.ir.problem import Objective, Placement, Problem
 from pipeloom.ir.schedule import Schedule
 from pipeloom.ir.schedule_format import dump_schedule
 from pipeloom.ir.verify import verify_schedule
@@ -18,6 +18,8 @@ from .rows import Row
 
 SHARES = (0.4, 0.5, 0.6, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0)
 """Of P x M_B of a whole rank, which is 2 P chunks."""
+CUTS = ("interleaved:2", "wave:2")
+CUT_SHARES = (0.5, 0.75, 1.0, 1.5)
 
 
 def at_the_table(row: Row, seconds: float) -> dict[str, Any]:
@@ -29,6 +31,45 @@ def sweep(row: Row, seconds: float) -> Iterator[dict[str, Any]]:
     """The row at each of :data:`SHARES`."""
     for share in SHARES:
         yield _cell(row, share, seconds)
+
+
+def other_cuts(row: Row, work: float) -> Iterator[dict[str, Any]]:
+    """The row's model on other placements, ``work`` million simulated ops a lane for each: rate and gap."""
+    for cut in CUTS:
+        for share in CUT_SHARES:
+            problem = _cut(row, cut, share)
+            found = optimize(problem, work_limit=work)
+            report = found.report
+            assert report is not None
+            assert report.lower_bound is not None
+            yield {
+                "placement": cut,
+                "share": share,
+                "found": _rate(found),
+                "gap": (_period(found) - report.lower_bound) / _period(found),
+                "bound": report.bound_name,
+                "violations": verify_schedule(dump_schedule(found)),
+            }
+
+
+def _cut(row: Row, cut: str, share: float) -> Problem:
+    """Two chunks a rank in turn, or four half as long in two waves."""
+    problem, ranks = _problem(row, share), row.ranks
+    if cut == "wave:2":
+        placement, profile = Placement.wave(ranks, 2), problem.profile.split(2)
+    else:
+        placement, profile = Placement.interleaved(ranks, 2), problem.profile
+    return replace(problem, profile=profile, placement=placement)
+
+
+def cut_lines(cells: list[dict[str, Any]]) -> str:
+    """A Markdown table of :func:`other_cuts`."""
+    head = "| placement | memory / P M_B | found | gap | bound |\n" + "| --- " * 5 + "|"
+    rows = [
+        f"| {c['placement']} | {c['share']:g} | {_four(c['found'])} | {c['gap']:.2%} | {c['bound']} |"
+        for c in cells
+    ]
+    return "\n".join([head, *rows])
 
 
 def _cell(row: Row, share: float, seconds: float) -> dict[str, Any]:

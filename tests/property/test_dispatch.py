@@ -48,6 +48,13 @@ def folded(limit: float) -> Problem:
     return Problem(profile, 16, Placement.v(4), (limit,) * 4)
 
 
+def test_microbatches_meet_without_waiting_where_memory_is_small() -> None:
+    """A microbatch holds 9 x 28.8 + 12 x 1.6 ms of chunks on each rank, and takes it 77 ms: 4 chunks that fit, not 8."""
+    assert Stages.of(folded(4.0)).meeting == pytest.approx(14.4 + 14.4 + 2 * 1.6)
+    assert Stages.of(folded(8.0)).meeting == 0.0
+    assert Stages.of(folded(np.inf)).meeting == 0.0
+
+
 def test_annealing_its_numbers_never_loses_the_best() -> None:
     problem, rng = folded(6.0), np.random.default_rng(1)
     stages = Stages.of(problem)
@@ -69,7 +76,7 @@ def test_annealing_its_numbers_never_loses_the_best() -> None:
     rows = tuple(np.split(best, 3 * 16 * stages.offsets[1:-1]))
     found = timed(Schedule(problem, rows))
     assert found.timing is not None
-    assert found.timing.period == pytest.approx(cost)
+    assert found.timing.period <= cost * (1 + 1e-9)  # less where F's need not be so far apart
 
 
 def test_below_p_m_b_the_published_v_is_beaten() -> None:
