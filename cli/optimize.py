@@ -92,6 +92,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     check_output(args)
+    if recomputes_all(args) and args.passing != "activations":
+        raise InputError(
+            f"--passing: expected activations with --recompute all, got {args.passing!r}: "
+            "nothing is recomputed where weights travel"
+        )
     if by_layers(args):
         return _cut(args)
     if args.passing == "auto":

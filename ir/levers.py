@@ -41,7 +41,7 @@ from .schedule import Schedule
 STAYS, RECOMPUTED, OFFLOADED = 0, 1, 2
 """What may become of a (stage, microbatch)."""
 
-_BW, _R, _O, _L = int(OpKind.BW), int(OpKind.R), int(OpKind.O), int(OpKind.L)
+_F, _BW, _R, _O, _L = int(OpKind.F), int(OpKind.BW), int(OpKind.R), int(OpKind.O), int(OpKind.L)
 
 Choice = npt.NDArray[np.int8]  # (S, M), one of the three
 
@@ -77,6 +77,27 @@ def choice_of(problem: Problem, order: Sequence[IntArray]) -> Choice:
     if lines:
         raise InvalidScheduleError(lines)
     return (again * RECOMPUTED + out * OFFLOADED).astype(np.int8)
+
+
+def changes(costs: Costs) -> FloatArray:
+    """What a rank holds more from each op on, by kind and stage, (7, S): of an F that is not recomputed."""
+    m_b, m_w, (_, again, out) = costs.m_b, costs.m_w, costs.kept
+    return np.stack([m_b, m_w - m_b, -m_w, -m_b, m_b - again, out - m_b, m_b - out])
+
+
+def held(problem: Problem, order: Sequence[IntArray]) -> list[FloatArray]:
+    """What each rank holds from each of its ops on, (N,) each: its order alone decides it."""
+    costs = Costs.of(problem)
+    change, rows = changes(costs), []
+    choice = choice_of(problem, order) if pulled(order) else None
+    for row in order:
+        kind, stage = row & KIND_MASK, row >> STAGE_SHIFT & STAGE_MASK
+        steps = change[kind, stage]
+        if choice is not None:
+            less = (kind == _F) & (choice[stage, row >> MICROBATCH_SHIFT] == RECOMPUTED)
+            steps[less] = costs.kept[RECOMPUTED, stage[less]]
+        rows.append(np.cumsum(steps))
+    return rows
 
 
 def passed(schedule: Schedule, rank: int) -> FloatArray:

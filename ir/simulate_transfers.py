@@ -12,12 +12,10 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from .costs import Costs
 from .errors import InvalidScheduleError
-from .levers import pulled
-from .ops import KIND_MASK, STAGE_MASK, STAGE_SHIFT, FloatArray, IntArray, Op
+from .levers import held, pulled
+from .ops import FloatArray, IntArray, Op
 from .schedule import Schedule, Timing, Transfer
-from .simulate_levers import simulate_with_levers
 from .waits import by_origin, edges_of, waits
 from .wires import in_turn
 
@@ -110,13 +108,5 @@ def _named(schedule: Schedule, transfer: Transfer, behind: int | None) -> str:
 
 def peaks(schedule: Schedule) -> tuple[float, ...]:
     """The most that each rank holds of M_B and M_W, shape (P,): its order alone decides it."""
-    costs = Costs.of(schedule.problem)
-    if pulled(schedule.order):
-        return simulate_with_levers(schedule).peak_memory
-    change = np.stack([costs.m_b, costs.m_w - costs.m_b, -costs.m_w, -costs.m_b])
-    return tuple(
-        float(
-            np.max(np.cumsum(change[ops & KIND_MASK, ops >> STAGE_SHIFT & STAGE_MASK]), initial=0.0)
-        )
-        for ops in schedule.order
-    )
+    rows = held(schedule.problem, schedule.order)
+    return tuple(float(np.max(row, initial=0.0)) for row in rows)

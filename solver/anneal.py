@@ -8,6 +8,9 @@ shops do (Nowicki and Smutnicki, 1996). Ops of the same kind and
 stage that it passes hand their microbatches on, so that their sequence stays: moving F2 behind F3
 leaves F2 before F3 and moves the later place alone. Orders that break the memory limit or the order
 of F, B and W on the rank are dropped before anything is simulated, as both depend on the order alone.
+
+Where a problem has levers (:class:`Pulling`), some moves change what becomes of a few microbatches of a stage
+instead: their R's, O's, L's and W's come from behind the rank's list, or go there.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
+from pipeloom.ir.levers import OFFLOADED, RECOMPUTED
 from pipeloom.ir.ops import (
     CLASS_MASK,
     KIND_MASK,
@@ -28,22 +32,17 @@ from pipeloom.ir.ops import (
 )
 from pipeloom.ir.simulate import run_kernel
 
+from .lever_moves import CHANGES, RUN, Pulling, change
+from .random_numbers import random
+
 EDGES = 0.5
 """How many of the moves are made on the longest path."""
 LONGEST, MORE = 4, 0.3
 """How many ops that follow each other a move takes at most, and how often it takes one more."""
+_HERE, _BACK, _DONE, _AWAY = 1, 2, 3, 4
+"""How far a microbatch has come: what its B needs is there, B has run, W has run; what B needs is not there."""
 _F, _B, _W, _BW = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.BW))
-
-
-@numba.njit(cache=True, nogil=True)
-def random(state: npt.NDArray[np.uint64]) -> float:
-    """The next of xorshift64*: uniform in [0, 1)."""
-    x = state[0]
-    x ^= x >> np.uint64(12)
-    x ^= x << np.uint64(25)
-    x ^= x >> np.uint64(27)
-    state[0] = x
-    return float((x * np.uint64(2685821657736338717)) >> np.uint64(11)) / 9007199254740992.0
+_R, _O, _L = int(OpKind.R), int(OpKind.O), int(OpKind.L)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -70,9 +69,10 @@ def keeps_rules(  # noqa: PLR0917
     m_b: FloatArray,
     m_w: FloatArray,
     limit: float,
+    levers: Pulling | None,
     done: npt.NDArray[np.int8],  # (S, M) scratch, all 0: how far a microbatch has come; left all 0
 ) -> bool:
-    """Whether F, B and W of each microbatch are in order and the memory fits."""
+    """Whether the ops of each microbatch are in order and the memory fits."""
     held = 0.0
     keeps = True
     for at in range(first, high + 1):
@@ -85,18 +85,31 @@ def keeps_rules(  # noqa: PLR0917
         steps = done[stage, microbatch]
         if kind == _F:
             held += m_b[stage]
+            done[stage, microbatch] = _HERE
+            if levers is not None and levers[0][0][stage, microbatch] == RECOMPUTED:
+                held += levers[0][1][RECOMPUTED, stage] - m_b[stage]
+                done[stage, microbatch] = _AWAY
             keeps = steps == 0 and (at < low or held <= limit)
-            done[stage, microbatch] = 1
         elif kind == _W:
             held -= m_w[stage]
-            keeps = steps == 2
-            done[stage, microbatch] = 3
-        else:
+            keeps = steps == _BACK
+            done[stage, microbatch] = _DONE
+        elif kind <= _BW:
             held -= m_b[stage]
             if kind == _B:
                 held += m_w[stage]
-            keeps = steps == 1
-            done[stage, microbatch] = 2
+            keeps = steps == _HERE
+            done[stage, microbatch] = _BACK
+        elif levers is not None:
+            kept = levers[0][1]
+            if kind == _O:
+                held -= m_b[stage] - kept[OFFLOADED, stage]
+                keeps = steps == _HERE
+                done[stage, microbatch] = _AWAY
+            else:
+                held += m_b[stage] - kept[RECOMPUTED if kind == _R else OFFLOADED, stage]
+                keeps = steps == _AWAY and (at < low or held <= limit)
+                done[stage, microbatch] = _HERE
         if not keeps:
             break
     for at in range(first, high + 1):
@@ -110,15 +123,27 @@ def _note(order: IntArray, low: int, high: int, place: IntArray) -> None:
     """Where the F's and B's of the places low..high are: ``place``, (2, S, M)."""
     for at in range(low, high + 1):
         op = order[at]
-        if op & KIND_MASK != _W:
+        if op & KIND_MASK <= _BW and op & KIND_MASK != _W:
             row = 0 if op & KIND_MASK == _F else 1
             place[row, op >> STAGE_SHIFT & STAGE_MASK, op >> MICROBATCH_SHIFT] = at
+
+
+@numba.njit(cache=True, nogil=True)
+def _beside(order: IntArray, start: FloatArray, end: FloatArray, at: int, first: int) -> bool:
+    """Whether copies alone are between an op and the one that it follows without a pause."""
+    before = at - 1
+    while before >= first and order[before] & KIND_MASK >= _O:
+        if order[before] & KIND_MASK == _O and start[at] <= end[before]:
+            return True
+        before -= 1
+    return bool(before >= first and start[at] <= end[before])
 
 
 @numba.njit(cache=True, nogil=True)
 def _critical_blocks(  # noqa: PLR0917
     order: IntArray,
     offsets: IntArray,
+    stop: IntArray,
     owner: IntArray,
     start: FloatArray,
     end: FloatArray,
@@ -132,10 +157,12 @@ def _critical_blocks(  # noqa: PLR0917
     whose output is waited for. Blocks of one op are left out.
     """
     stages, found = owner.shape[0], 0
-    last = offsets[rank + 1] - 1
+    last = stop[rank] - 1
     while True:
         first = last
-        while first > offsets[rank] and start[first] <= end[first - 1]:
+        while first > offsets[rank] and (
+            start[first] <= end[first - 1] or _beside(order, start, end, first, offsets[rank])
+        ):
             first -= 1
         if first < last:
             blocks[found, 0], blocks[found, 1] = first, last
@@ -146,7 +173,7 @@ def _critical_blocks(  # noqa: PLR0917
             op >> STAGE_SHIFT & STAGE_MASK,
             op >> MICROBATCH_SHIFT,
         )
-        if kind == _W or (kind == _F and stage == 0):
+        if kind > _BW or kind == _W or (kind == _F and stage == 0):
             return found
         if kind == _F:
             last = place[0, stage - 1, microbatch]
@@ -189,6 +216,7 @@ def anneal_kernel(  # noqa: PLR0917
     m_b: FloatArray,
     m_w: FloatArray,
     limit: FloatArray,
+    levers: Pulling | None,
     makespan: bool,
     hot: float,  # temperature of the first and of the last move, in units of cost
     cold: float,
@@ -204,7 +232,20 @@ def anneal_kernel(  # noqa: PLR0917
     peak, position = np.empty(ranks), np.empty(ranks, dtype=np.int64)
     f_end, b_end = np.empty(owner.shape), np.empty(owner.shape)
     done = np.zeros(owner.shape, dtype=np.int8)
-    saved = np.empty(reach + LONGEST, dtype=np.int64)
+    most = max(reach + LONGEST, 0 if levers is None else size)
+    saved = np.empty(most, dtype=np.int64)
+    if levers is not None:
+        inner = levers[0]
+        choice, best_choice, ways, stop, best_stop = (
+            inner[0],
+            levers[1],
+            levers[2],
+            levers[3],
+            levers[4],
+        )
+        was = np.empty(RUN, dtype=np.int8)
+    else:
+        inner, stop = None, offsets[1:]
     cooling = (cold / hot) ** (1.0 / max(moves, 1))
     temperature = hot
     current = np.inf
@@ -216,47 +257,74 @@ def anneal_kernel(  # noqa: PLR0917
         if stopped[0]:
             break
         low = high = 0
+        rank = stage = since = until = stopped_at = 0
+        changed = False
         if move >= 0:
             temperature *= cooling
-            if number > 0 and random(state) < EDGES:
+            if levers is not None:
+                changed = random(state) < CHANGES
+                if changed:
+                    stage = int(random(state) * owner.shape[0])
+                    lever = int(random(state) * ways.shape[0])
+                    if not ways[lever, stage]:
+                        continue
+                    rank = owner[stage, 0]
+                    since = int(random(state) * owner.shape[1])
+                    until = min(owner.shape[1], since + 1 + int(RUN * random(state) ** 2))
+                    was[: until - since] = choice[stage, since:until]
+                    stopped_at = stop[rank]
+                    low, high = offsets[rank], offsets[rank + 1] - 1
+                    saved[: high - low + 1] = order[low : high + 1]
+                    if not change(
+                        order, low, stop, rank, choice, stage, since, until, lever, state
+                    ):
+                        continue
+            if changed:
+                first = low
+            elif number > 0 and random(state) < EDGES:
                 source, target = _at_an_edge(blocks, number, reach, state)
                 rank = _rank_of(offsets, source)
-                first, length = offsets[rank], offsets[rank + 1] - offsets[rank]
+                first, length = offsets[rank], stop[rank] - offsets[rank]
             else:
                 rank = critical if random(state) < 0.3 else int(random(state) * ranks)
-                first, length = offsets[rank], offsets[rank + 1] - offsets[rank]
+                first, length = offsets[rank], stop[rank] - offsets[rank]
                 if length < 2:
                     continue
                 source = first + int(random(state) * length)
                 distance = 1 + int(reach * random(state) ** 3)
                 target = source + distance if random(state) < 0.5 else source - distance
-            together = 1
-            while together < LONGEST and random(state) < MORE:
-                together += 1
-            low, high = min(source, target), max(source + together - 1, target)
-            if low < first or high >= first + length:
-                continue
-            if order[source] & CLASS_MASK == order[target] & CLASS_MASK:
-                continue
-            saved[: high - low + 1] = order[low : high + 1]
-            for k in range(together):
-                if target > source:
-                    shift(order, source, high)
-                else:
-                    shift(order, source + k, target + k)
-            if not keeps_rules(order, first, low, high, m_b, m_w, limit[rank], done):
+            if not changed:
+                together = 1
+                while together < LONGEST and random(state) < MORE:
+                    together += 1
+                low, high = min(source, target), max(source + together - 1, target)
+                if low < first or high >= first + length:
+                    continue
+                if order[source] & CLASS_MASK == order[target] & CLASS_MASK:
+                    continue
+                saved[: high - low + 1] = order[low : high + 1]
+                for k in range(together):
+                    if target > source:
+                        shift(order, source, high)
+                    else:
+                        shift(order, source + k, target + k)
+            until_here = stop[rank] - 1 if changed else high
+            if not keeps_rules(order, first, low, until_here, m_b, m_w, limit[rank], levers, done):
                 order[low : high + 1] = saved[: high - low + 1]
+                if levers is not None and changed:
+                    stop[rank] = stopped_at
+                    choice[stage, since:until] = was[: until - since]
                 continue
         runs = run_kernel(
-            order, offsets, durations, owner, into_f, into_b, m_b, m_w,
+            order, offsets[:-1], stop, durations, owner, into_f, into_b, m_b, m_w, inner,
             start, end, peak, f_end, b_end, position,
         )  # fmt: skip
         cost, value, longest, latest = np.inf, np.inf, 0, 0
         if runs:
             span, total, last, opens = 0.0, 0.0, 0.0, np.inf
             for r in range(ranks):
-                if offsets[r + 1] > offsets[r]:
-                    begins, ends = start[offsets[r]], end[offsets[r + 1] - 1]
+                if stop[r] > offsets[r]:
+                    begins, ends = start[offsets[r]], end[stop[r] - 1]
                     total += ends - begins
                     opens = min(opens, begins)
                     if ends > last:
@@ -272,10 +340,18 @@ def anneal_kernel(  # noqa: PLR0917
             critical = longest
             if runs:
                 _note(order, low, high, place)
-                number = _critical_blocks(order, offsets, owner, start, end, place, longest, blocks)
+                number = _critical_blocks(
+                    order, offsets, stop, owner, start, end, place, longest, blocks
+                )
             if cost < best_cost:
                 best_cost = cost
                 best[:] = order
+                if levers is not None:
+                    best_choice[:] = choice
+                    best_stop[:] = stop
         else:
             order[low : high + 1] = saved[: high - low + 1]
+            if levers is not None and changed:
+                stop[rank] = stopped_at
+                choice[stage, since:until] = was[: until - since]
     return best_cost

@@ -22,9 +22,9 @@ from pipeloom.ir.costs import Costs
 from pipeloom.ir.ops import MICROBATCH_SHIFT, STAGE_SHIFT, FloatArray, IntArray, OpKind
 from pipeloom.ir.problem import Problem
 
-from .anneal import random
 from .chain import ROUNDING
 from .greedy import normal
+from .random_numbers import random
 
 _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
 ANY = 1 << 40

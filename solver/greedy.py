@@ -21,8 +21,8 @@ import numpy.typing as npt
 
 from pipeloom.ir.ops import MICROBATCH_SHIFT, STAGE_SHIFT, FloatArray, IntArray, OpKind
 
-from .anneal import random
 from .chain import Chain
+from .random_numbers import random
 
 _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
 FILLS = (0.0, 0.5, 1.0)

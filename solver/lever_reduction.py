@@ -90,7 +90,7 @@ class Reduction:
         for rank, row in enumerate(rows):
             limit = self.problem.memory_limit[rank] * (1 + ROUNDING)
             ops = _Expansion(self, costs, joined, limit).of(_split(unpack(row), joined))
-            result.append(pack(_brought_forward(ops, costs, limit)))
+            result.append(pack(brought_forward(ops, costs, limit)))
         return tuple(result)
 
 
@@ -187,7 +187,7 @@ class _Expansion:
         self._held += memory
 
 
-def _brought_forward(ops: list[Op], costs: Costs, limit: float) -> list[Op]:
+def brought_forward(ops: list[Op], costs: Costs, limit: float) -> list[Op]:
     """Each L as many ops earlier as memory allows, so that it is back in time."""
     if not any(op.kind is OpKind.L for op in ops):
         return ops

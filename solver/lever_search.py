@@ -6,7 +6,9 @@
     first       one microbatch at a time
     plain       the optimizer without levers, where the memory limit allows any schedule
     reductions  the optimizer on stages that are recomputed or offloaded whole (lever_reduction)
-    annealing   of the best order and of what becomes of each microbatch, until the time is up
+    fits        the optimizer with more memory, its schedules made to fit by levers (lever_fit)
+    annealing   of the best of these and of what becomes of each microbatch, half of them at a time
+                left out, and of the best one until the time is up
 
 The bounds hold for schedules with any levers or none, so what meets them is optimal among all.
 """
@@ -30,12 +32,15 @@ from .bounds import lower_bounds
 from .chain import ROUNDING
 from .incumbent import Incumbent
 from .lever_anneal import LeverAnnealer
+from .lever_fit import fitted, roomier
 from .lever_reduction import reductions
 from .levers import plain, recomputable
 from .side_by_side import Pieces
 
-PLAIN, REDUCED = 0.25, 0.35
-"""Shares of what is left: for schedules without levers; then for all reductions together."""
+PLAIN, REDUCED, FITTED = 0.15, 0.2, 0.25
+"""Shares of what is left: for schedules without levers; then for all reductions together, and for all fits."""
+STARTS = 4
+"""How many schedules are annealed at first."""
 
 
 class Solve(Protocol):
@@ -46,14 +51,14 @@ class Solve(Protocol):
 
 def pull(best: Incumbent, solve: Solve, seed: int, *, every: bool) -> Pieces:
     """Improves ``best``, whose problem has levers; ``every``: what may be recomputed always is."""
-    problem = best.problem
-    _offer(best, one_at_a_time(problem, every), "one-at-a-time")
+    problem, starts = best.problem, _Starts(best)
+    starts.offer(one_at_a_time(problem, every))
     for found in lower_bounds(problem):
         best.raise_bound(found)
     yield
     if not every:
         with suppress(InfeasibleError):
-            _offer(best, _solved(best, solve, plain(problem), PLAIN).order, "search")
+            starts.offer(_solved(best, solve, plain(problem), PLAIN).order)
         yield
     whole = list(reductions(problem, every)) if problem.limited or every else []
     for number, reduction in enumerate(whole):
@@ -61,14 +66,43 @@ def pull(best: Incumbent, solve: Solve, seed: int, *, every: bool) -> Pieces:
         if reduced is not None:
             with suppress(InfeasibleError):
                 share = REDUCED / (len(whole) - REDUCED * number)
-                _offer(
-                    best, reduction.expanded(_solved(best, solve, reduced, share).order), "search"
-                )
+                starts.offer(reduction.expanded(_solved(best, solve, reduced, share).order))
             yield
+    more = list(roomier(problem)) if problem.limited and not every else []
+    for number, with_more in enumerate(more):
+        share = FITTED / (len(more) - FITTED * number)
+        for rows in fitted(problem, _solved(best, solve, with_more, share).order):
+            starts.offer(rows)
+        yield
     annealer = LeverAnnealer(problem, np.random.default_rng(seed), every)
     while True:
-        annealer.round(best)
-        yield
+        for start in starts.best():
+            starts.offer(annealer.round(best, start))
+            yield
+
+
+class _Starts:
+    """The best schedules met, of which fewer and fewer are gone on with."""
+
+    def __init__(self, best: Incumbent) -> None:
+        self._best, self._number = best, STARTS
+        self._known: list[tuple[float, tuple[IntArray, ...]]] = []
+
+    def offer(self, rows: tuple[IntArray, ...]) -> None:
+        """Takes an order where it keeps the memory limit and is none of those known."""
+        problem = self._best.problem
+        timing = simulate(Schedule(problem, rows))
+        cost = timing.cost(problem.objective)
+        limit = np.array(problem.memory_limit) * (1 + ROUNDING)
+        if (np.array(timing.peak_memory) <= limit).all() and cost not in dict(self._known):
+            self._known = sorted([*self._known, (cost, rows)], key=lambda known: known[0])[:STARTS]
+            self._best.offer(rows, "search", cost)
+
+    def best(self) -> list[tuple[IntArray, ...]]:
+        """Those to go on with now."""
+        self._known = self._known[: self._number]
+        self._number = max(1, self._number // 2)
+        return [rows for _, rows in self._known]
 
 
 def _solved(best: Incumbent, solve: Solve, problem: Problem, share: float) -> Schedule:
@@ -78,14 +112,6 @@ def _solved(best: Incumbent, solve: Solve, problem: Problem, share: float) -> Sc
     if best.limited:
         best.spend(allowance.ops)
     return found
-
-
-def _offer(best: Incumbent, rows: tuple[IntArray, ...], source: str) -> None:
-    """Takes an order where it keeps the memory limit and is better."""
-    problem = best.problem
-    timing = simulate(Schedule(problem, rows))
-    if (np.array(timing.peak_memory) <= np.array(problem.memory_limit) * (1 + ROUNDING)).all():
-        best.offer(rows, source, timing.cost(problem.objective))
 
 
 def one_at_a_time(problem: Problem, every: bool) -> tuple[IntArray, ...]:

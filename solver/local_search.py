@@ -302,6 +302,7 @@ class Annealer:
             c.m_b,
             c.m_w,
             c.limit * (1 + ROUNDING),
+            None,
             self._makespan,
             hot,
             hot * COLD ** (1 / SLICES),

@@ -11,10 +11,11 @@ from pipeloom.ir.ops import IntArray, format_order, pack, parse_order, unpack
 from pipeloom.ir.problem import Problem
 from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.ir.simulate import Simulator
-from pipeloom.solver.anneal import _critical_blocks, _note, keeps_rules, random, shift
+from pipeloom.solver.anneal import _critical_blocks, keeps_rules, _note, shift
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.incumbent import Incumbent
 from pipeloom.solver.local_search import Annealer, split_backwards
+from pipeloom.solver.random_numbers import random
 from pipeloom.solver.solve import one_at_a_time
 
 
@@ -30,7 +31,7 @@ def order(text: str) -> IntArray:
         (3, 4, "0F0 0F1 0B0 0F2 0W0"),
     ],
 )
-def testshift_moves_one_op(source: int, target: int, expected: str) -> None:
+def test_shift_moves_one_op(source: int, target: int, expected: str) -> None:
     ops = order("0F0 0F1 0B0 0W0 0F2")
     shift(ops, source, target)
     assert format_order(unpack(ops)) == expected
@@ -58,7 +59,7 @@ def test_ops_of_one_kind_keep_their_sequence() -> None:
 def test_rules_are_checked_on_the_order_alone(text: str, limit: float, keeps: bool) -> None:
     ops, sizes = order(text), np.array([1.0])
     done = np.zeros((1, 2), dtype=np.int8)
-    assert keeps_rules(ops, 0, 0, len(ops) - 1, sizes, sizes / 2, limit, done) == keeps
+    assert keeps_rules(ops, 0, 0, len(ops) - 1, sizes, sizes / 2, limit, None, done) == keeps
     assert not done.any()
 
 
@@ -107,5 +108,5 @@ def test_the_longest_path_runs_over_the_ops_that_delay_each_other() -> None:
     place, blocks = np.empty((2, 2, 2), dtype=np.int64), np.empty((12, 2), dtype=np.int64)
     _note(ops, 0, 11, place)
     times = simulator.start, simulator.end
-    number = _critical_blocks(ops, offsets, owner, *times, place, 0, blocks)
+    number = _critical_blocks(ops, offsets, offsets[1:], owner, *times, place, 0, blocks)
     assert blocks[:number].tolist() == [[3, 5], [6, 9]]

@@ -65,6 +65,16 @@ def test_what_cannot_be_recomputed_is_named(pipeloom: Command, tmp_path: Path) -
     assert "t_r: missing; expected it with m_r for --recompute all" in done.err
 
 
+@pytest.mark.parametrize("passing", ["weights", "auto"])
+def test_all_are_recomputed_only_where_activations_travel(
+    pipeloom: Command, profile: str, passing: str
+) -> None:
+    asked = ["optimize", profile, "-m", "4", "-q", "--recompute", "all", "--passing", passing]
+    done = pipeloom(*asked)
+    assert done.code == 2
+    assert f"expected activations with --recompute all, got '{passing}'" in done.err
+
+
 @pytest.mark.parametrize(
     ("keys", "line"),
     [
