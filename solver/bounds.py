@@ -29,7 +29,8 @@ from .chain import Chain
 from .crossings import crossings
 from .families.bidirectional import is_bidirectional
 from .feasibility import check_feasible
-from .levers import relaxed
+from .lever_bounds import recomputed_or_held, recomputed_or_idle
+from .levers import has_levers, relaxed, relaxed_at_backwards
 from .paired import least_times, paired_work
 from .parts import different_parts
 from .placed import (
@@ -62,13 +63,22 @@ def lower_bounds(problem: Problem) -> Iterator[Bound]:
     """All bounds that apply, one by one, as the tables list them: those that take longest last.
 
     The first is there at once. Raises InfeasibleError where no schedule is valid. Where activations may be
-    recomputed or offloaded, they are those of the problem that :func:`.levers.relaxed` gives; where pairs
-    save time, of the one that :func:`.paired.least_times` gives.
+    recomputed or offloaded, they are those of the problems that :func:`.levers.relaxed` and
+    :func:`.levers.relaxed_at_backwards` give, and :data:`LEVERS`; where pairs save time, with the times that
+    :func:`.paired.least_times` gives.
     """
     check_feasible(problem)
     if pairs_save(problem):
         yield Bound(paired_work(problem), "work", "the busiest rank runs one op or pair at a time")
-    problem = least_times(relaxed(problem))
+    yield from _bounds(least_times(relaxed(problem)))
+    if has_levers(problem):
+        yield from _bounds(least_times(relaxed_at_backwards(problem)))
+        for name, pulled, words in LEVERS:
+            yield Bound(pulled(least_times(problem)), name, words)
+
+
+def _bounds(problem: Problem) -> Iterator[Bound]:
+    """Those of a problem without levers or pairs."""
     for name, general, words in GENERAL:
         yield Bound(general(problem), name, words)
     if problem.placement.passing is not Passing.ACTIVATIONS:
@@ -314,6 +324,19 @@ GENERAL: tuple[_General, ...] = (
     ("critical-path", critical_path, "one microbatch passes all stages and comes back"),
     ("arrivals", arrivals, "no rank begins before the weights of others have come to it"),
 )
+LEVERS: tuple[_General, ...] = (
+    (
+        "levers-head",
+        recomputed_or_idle,
+        "before its first B a rank idles, or makes room for F's by recomputing later or by copies, which take their time",
+    ),
+    (
+        "levers-throughput",
+        recomputed_or_held,
+        "what microbatches hold, for as long as they hold it, fits in memory times span, or is recomputed or copied",
+    ),
+)
+"""Where activations may be recomputed or offloaded."""
 PLACED: tuple[_Placed, ...] = (
     (
         "last-forward",

@@ -86,3 +86,24 @@ def relaxed(problem: Problem) -> Problem:
         for stage, m_b in zip(bare.profile.stages, least_kept(problem).tolist(), strict=True)
     )
     return replace(bare, profile=replace(bare.profile, stages=stages))
+
+
+def relaxed_at_backwards(problem: Problem) -> Problem:
+    """Another such problem: M_B is :func:`least_kept`, M_W nothing, and each rank's limit is less.
+
+    At the start of a B its own M_B is held, and :func:`least_kept` of all others whose F has run and whose B has not.
+    So these and its own together leave free what its M_B is more than what is least kept of it, on the rank's
+    stage where that is least. That holds at any other time too: those between F and B then are still there
+    when the rank's next B starts.
+    """
+    least = least_kept(problem)
+    bare = plain(problem)
+    rest = Costs.of(problem).m_b - least
+    own = map(problem.placement.stages_of, range(problem.ranks))
+    free = [min(rest[list(stages)].tolist(), default=0.0) for stages in own]
+    stages = tuple(
+        replace(stage, m_b=m_b, m_w=0.0)
+        for stage, m_b in zip(bare.profile.stages, least.tolist(), strict=True)
+    )
+    limit = tuple(np.maximum(0.0, np.array(problem.memory_limit) - free).tolist())
+    return replace(bare, profile=replace(bare.profile, stages=stages), memory_limit=limit)

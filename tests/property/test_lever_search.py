@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
-from itertools import permutations, product
+from itertools import combinations, pairwise, permutations, product
 
 import numpy as np
 import pytest
@@ -12,12 +13,12 @@ from hypothesis import strategies as st
 
 from pipeloom.ir.errors import InfeasibleError, InvalidScheduleError
 from pipeloom.ir.files import dump_schedule
-from pipeloom.ir.levers import choice_of
+from pipeloom.ir.levers import choice_of, held, pulled
 from pipeloom.ir.links import Link
-from pipeloom.ir.ops import Op, OpKind, pack
+from pipeloom.ir.ops import IntArray, Op, OpKind, pack
 from pipeloom.ir.problem import Objective, Placement, Problem
 from pipeloom.ir.profile import Profile, StageProfile
-from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.schedule import Schedule, Status
 from pipeloom.ir.simulate import simulate, timed
 from pipeloom.ir.verify import verify_schedule
 from pipeloom.solver.bounds import lower_bounds
@@ -143,6 +144,84 @@ def test_the_least_period_of_two_microbatches(limit: float) -> None:
     assert found.report.lower_bound is not None
     assert found.report.lower_bound <= least
     assert found.timing.period == pytest.approx(least)
+
+
+def rows_that_fit(problem: Problem, rank: int) -> list[IntArray]:
+    """Every order of a rank of two microbatches, recomputed or not, that its memory holds."""
+    rows = []
+    for levers in product((False, True), repeat=2):
+        kinds = [(OpKind.F, *[OpKind.R] * again, OpKind.B, OpKind.W) for again in levers]
+        names = [j for j, own in enumerate(kinds) for _ in own]
+        for places in combinations(range(len(names)), len(kinds[0])):
+            left = [list(own) for own in kinds]
+            turns = [0 if at in places else 1 for at in range(len(names))]
+            row = pack(Op(left[j].pop(0), rank, j) for j in turns)
+            if held(problem, (row,))[0].max() <= problem.memory_limit[rank]:
+                rows.append(row)
+    return rows
+
+
+@pytest.mark.parametrize("limit", [11.0, 12.0])
+def test_the_least_period_of_two_ranks(limit: float) -> None:
+    stages = (STAGE, StageProfile(3.0, 2.0, 4.0, m_b=9.0, m_w=5.0, t_r=2.0, m_r=2.0))
+    profile = without_offloading(Profile(stages, 2, t_comm=0.5))
+    problem = Problem(profile, 2, Placement.linear(2), (limit,) * 2)
+    least = np.inf
+    for rows in product(*(rows_that_fit(problem, rank) for rank in range(2))):
+        with suppress(InvalidScheduleError):
+            least = min(least, simulate(Schedule(problem, rows)).period)
+    found = optimize(problem, work_limit=2.0)
+    assert found.timing is not None
+    assert found.timing.period == pytest.approx(least)
+    assert max(bound.value for bound in lower_bounds(problem)) <= least * (1 + 1e-9)
+
+
+def seeded(seed: int, limit: float) -> Problem:
+    """Three unequal stages, a rank each, which may be recomputed, or offloaded faster or more slowly."""
+    random = np.random.default_rng(seed)
+    times, copies = random.uniform(2.0, 6.0, (3, 5)), random.uniform(1.0, 6.0, 3)
+    stages = [
+        StageProfile(f, b, w, 10.0, m_w, t_r=r, m_r=1.0, m_o=1.0, offload_bytes=copy)
+        for (f, b, w, r, m_w), copy in zip(times.tolist(), copies.tolist(), strict=True)
+    ]
+    profile = Profile(tuple(stages), 3, t_comm=0.5, host_link=Link(0.0, 1e-6))
+    return Problem(profile, 5, Placement.linear(3), (limit,) * 3)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_more_memory_is_never_worse(seed: int) -> None:
+    """Below M_B twice, plain schedules take one microbatch at a time; from 20 on they are the search's first."""
+    limits = 10.0, 13.0, 18.0, 20.0, 23.0, 30.0
+    found = [optimize(seeded(seed, limit), work_limit=2.0) for limit in limits]
+    periods = [schedule.timing.period for schedule in found if schedule.timing is not None]
+    assert len(periods) == len(limits)
+    for less, more in pairwise(periods):
+        assert more <= less * (1 + 1e-9), periods
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_levers_pay_where_plain_schedules_fit(seed: int) -> None:
+    problem = seeded(seed, 20.0)
+    with_levers, without = (optimize(p, work_limit=2.0) for p in (problem, plain(problem)))
+    assert with_levers.timing is not None
+    assert without.timing is not None
+    assert with_levers.timing.period < without.timing.period
+    assert pulled(with_levers.order)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_one_microbatch_at_a_time_is_proven_where_no_more_fits(seed: int) -> None:
+    found = optimize(seeded(seed, 10.0), work_limit=2.0)
+    assert found.report is not None
+    assert found.report.status is Status.OPTIMAL
+
+
+def test_the_head_is_paid_for_by_recomputing_or_by_waiting() -> None:
+    """Rank 0's first B is 15 after its first F, 2 of whose M_B fit: 7 idle, or each F more costs an R of 3."""
+    stage = StageProfile(4.0, 3.0, 1.0, m_b=10.0, t_r=3.0, m_r=0.0)
+    problem = Problem(Profile((stage,) * 2, 2, t_comm=2.0), 4, Placement.linear(2), (20.0,) * 2)
+    named = {bound.name: bound.value for bound in lower_bounds(problem)}
+    assert named["levers-head"] == 4 * 8 + 6  # two more F's: no idle time, two R's
 
 
 def test_what_the_profile_cannot_is_refused() -> None:
