@@ -1,0 +1,27 @@
+"""What recomputing and offloading buy: the example profile at eight memory limits, with levers and without.
+
+``python -m benchmarks.levers`` prints the table of ``README.md`` and records it in
+``results/levers.json``; 1 where a schedule with levers is worse than without, or than with less memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ..recording import record
+from .study import LIMITS, MICROBATCHES, WORK, cell, table, worse
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the study, prints its table and records it."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.levers", description=__doc__)
+    parser.parse_args(arguments)
+    cells = []
+    for limit in LIMITS:
+        cells.append(cell(limit))
+        print(table(cells)[-1], flush=True)
+    settings = {"microbatches": MICROBATCHES, "work_limit": WORK}
+    path = record(Path(__file__).parent, "levers", {**settings, "cells": cells})
+    print("\n".join(["", *table(cells), "", *worse(cells), f"recorded in {path.name}"]))
+    return 1 if worse(cells) else 0

@@ -1,0 +1,97 @@
+"""One limit: the best schedule without levers and the best with them, each with the same work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeloom.ir.errors import InfeasibleError
+from pipeloom.ir.files import load_profile
+from pipeloom.ir.levers import choice_of
+from pipeloom.ir.problem import Placement, Problem
+from pipeloom.ir.schedule_format import dump_schedule
+from pipeloom.ir.verify import verify_schedule
+from pipeloom.solver.levers import plain
+from pipeloom.solver.solve import optimize
+
+PROFILE = Path(__file__).parents[2] / "examples" / "profiles" / "gpt-6.2b-levers.json"
+MICROBATCHES = 24
+WORK = 1000.0
+"""Millions of simulated ops, for each limit with levers and without."""
+LIMITS = (4e9, 7e9, 10e9, 14e9, 20e9, 27e9, 40e9, 54e9)
+
+
+def cell(limit: float) -> dict[str, Any]:
+    profile = load_profile(str(PROFILE))
+    placement = Placement.linear(profile.ranks)
+    problem = Problem(profile, MICROBATCHES, placement, (limit,) * profile.ranks)
+    return {"limit": limit, "without": _found(plain(problem)), "with": _found(problem)}
+
+
+def _found(problem: Problem) -> dict[str, Any] | None:
+    """None where nothing fits."""
+    try:
+        schedule = optimize(problem, work_limit=WORK)
+    except InfeasibleError:
+        return None
+    assert verify_schedule(dump_schedule(schedule)) == []
+    timing, report = schedule.timing, schedule.report
+    assert timing is not None
+    assert report is not None
+    assert report.lower_bound is not None
+    counts = np.bincount(choice_of(problem, schedule.order).ravel(), minlength=3).tolist()
+    return {
+        "period": timing.period,
+        "bound": report.lower_bound,
+        "bound_name": report.bound_name,
+        "stays_recomputed_offloaded": counts,
+        "seconds": round(report.solve_seconds, 1),
+    }
+
+
+def table(cells: Sequence[dict[str, Any]]) -> list[str]:
+    head = [
+        "limit, GB",
+        "without: ms",
+        "gap",
+        "s",
+        "with: ms",
+        "gap",
+        "s",
+        "recomputed",
+        "offloaded",
+    ]
+    rows = [f"| {' | '.join(head)} |", "| --- |" + " ---: |" * (len(head) - 1)]
+    for each in cells:
+        words = [f"{each['limit'] / 1e9:g}", *_words(each["without"]), *_words(each["with"])]
+        words += [str(count) for count in each["with"]["stays_recomputed_offloaded"][1:]]
+        rows.append(f"| {' | '.join(words)} |")
+    return rows
+
+
+def _words(found: dict[str, Any] | None) -> list[str]:
+    if found is None:
+        return ["-", "-", "-"]
+    gap = 1 - found["bound"] / found["period"]
+    return [f"{found['period']:.1f}", f"{gap:.1%}".replace("%", " %"), f"{found['seconds']:.0f}"]
+
+
+def worse(cells: Sequence[dict[str, Any]]) -> list[str]:
+    """Limits where levers, or more memory, make it worse."""
+    return [*_than_without(cells), *_than_with_less(cells)]
+
+
+def _than_without(cells: Sequence[dict[str, Any]]) -> Iterator[str]:
+    for each in cells:
+        if each["without"] and each["with"]["period"] > each["without"]["period"] * (1 + 1e-9):
+            yield f"{each['limit']:g}: worse with levers than without"
+
+
+def _than_with_less(cells: Sequence[dict[str, Any]]) -> Iterator[str]:
+    for less, more in pairwise(cells):
+        if more["with"]["period"] > less["with"]["period"] * (1 + 1e-9):
+            yield f"{more['limit']:g}: worse than with {less['limit']:g}"
