@@ -38,6 +38,7 @@ class Costs:
             np.array([getattr(s, key) for s in stages], dtype=np.float64)
             for key in ("t_f", "t_b", "t_w")
         )
+        fused = np.array([s.fused for s in stages], dtype=np.float64)
         owner = problem.placement.matrix(len(stages), problem.microbatches)
         into_f, into_b = np.zeros(owner.shape), np.zeros(owner.shape)
         delays = _delays(problem.profile)
@@ -46,7 +47,7 @@ class Costs:
             into_f[s] = matrix[owner[s - 1], owner[s]]
             into_b[s - 1] = matrix[owner[s], owner[s - 1]]
         return cls(
-            durations=np.stack([t_f, t_b, t_w, t_b + t_w, *_lever_times(problem.profile)]),
+            durations=np.stack([t_f, t_b, t_w, fused, *_lever_times(problem.profile)]),
             owner=owner,
             into_f=into_f,
             into_b=into_b,

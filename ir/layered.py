@@ -43,6 +43,8 @@ def joined(stages: Sequence[StageProfile]) -> StageProfile:
         parts = [getattr(stage, key) for stage in stages]
         total[key] = None if None in parts else sum(parts)
     total["t_fb"] = _at_once(stages)
+    if any(stage.t_bw is not None for stage in stages):
+        total["t_bw"] = sum(stage.fused for stage in stages)
     total["offload_bytes"] = _offloaded(stages)
     layers = tuple(chain.from_iterable(stage.layers for stage in stages))
     return replace(stages[-1], **total, layers=layers)
@@ -52,7 +54,7 @@ def _at_once(stages: Sequence[StageProfile]) -> float | None:
     """Their F's and BW's run at once, those of which nothing else is known one after the other."""
     if all(stage.t_fb is None for stage in stages):
         return None
-    return sum(stage.t_f + stage.t_b + stage.t_w - stage.saving for stage in stages)
+    return sum(stage.t_f + stage.fused - stage.saving for stage in stages)
 
 
 def _offloaded(stages: Sequence[StageProfile]) -> float | None:

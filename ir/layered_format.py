@@ -63,6 +63,10 @@ def _entry(reader: Reader) -> tuple[list[StageProfile], bool]:
     together = reader.has("with_next") and reader.get(
         "with_next", "true or false", lambda v: isinstance(v, bool), False
     )
+    if reader.has("t_bw"):
+        reader.fail(
+            f"{reader.where}: t_bw: expected it of stages alone, as layers are cut by t_b and t_w"
+        )
     cost = read_stage(reader)
     if repeat == 1:
         return [replace(cost, layers=(layer,))], together

@@ -58,6 +58,7 @@ class StageFacts:
     t_w: float
     m_b: float
     m_w: float
+    t_bw: float
     activation_bytes: float
     weight_bytes: float
     t_fb: float | None = None
@@ -69,7 +70,7 @@ class StageFacts:
 
     def duration(self, kind: str) -> float:
         times = {
-            **{"F": self.t_f, "B": self.t_b, "W": self.t_w, "BW": self.t_b + self.t_w},
+            **{"F": self.t_f, "B": self.t_b, "W": self.t_w, "BW": self.t_bw},
             **{"R": self.t_r, "O": self.t_o, "L": self.t_o},
         }
         return times[kind] or 0.0
@@ -165,8 +166,10 @@ def _stage(reader: Reader, host: Reader | None) -> StageFacts:
     t_fb, t_r, m_r = (reader.optional_number(key) for key in ("t_fb", "t_r", "m_r"))
     m_o = reader.optional_number("m_o") if host is not None else None
     t_o = None if host is None or m_o is None else _copying(reader, host, m_b - m_o)
+    t_bw = reader.optional_number("t_bw")
+    fused = t_b + t_w if t_bw is None else t_bw
     more = t_fb, t_r, m_r, t_o, m_o, gradient
-    return StageFacts(t_f, t_b, t_w, m_b, m_w, activation or 0.0, weight or 0.0, *more)
+    return StageFacts(t_f, t_b, t_w, m_b, m_w, fused, activation or 0.0, weight or 0.0, *more)
 
 
 def _copying(reader: Reader, host: Reader, difference: float) -> float:

@@ -21,7 +21,7 @@ __all__ = ["DataParallel", "Link", "Links", "Profile", "Sharing", "StageProfile"
 class StageProfile:
     """One stage's times and sizes for one microbatch.
 
-    ``t_f``, ``t_b``, ``t_w``: T_F, T_B, T_W; a fused BW takes ``t_b + t_w``.
+    ``t_f``, ``t_b``, ``t_w``: T_F, T_B, T_W; ``t_bw``: of a fused BW; None: T_B + T_W.
     ``m_b``: memory held from the start of F to the end of B; ``m_w``: what of it stays until W ends.
     ``t_fb``: of its F and its BW run at once, as one op (:mod:`.pairs`); None: as long as one after
     the other. ``activation_bytes``: what this stage sends to the next one. Unknown sizes are None.
@@ -47,11 +47,17 @@ class StageProfile:
     m_r: float | None = None
     m_o: float | None = None
     offload_bytes: float | None = None
+    t_bw: float | None = None
+
+    @property
+    def fused(self) -> float:
+        """How long B and W take as one op."""
+        return self.t_b + self.t_w if self.t_bw is None else self.t_bw
 
     @property
     def saving(self) -> float:
         """What running its F and its BW at once saves; negative where it costs."""
-        return 0.0 if self.t_fb is None else self.t_f + self.t_b + self.t_w - self.t_fb
+        return 0.0 if self.t_fb is None else self.t_f + self.fused - self.t_fb
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +145,8 @@ class Profile:
         They save what that of the two saves which saves less, and take no less than either alone.
         """
         f, b = self.stages[forward], self.stages[backward]
-        least = max(f.t_f, b.t_b + b.t_w)
-        return max(least, f.t_f + b.t_b + b.t_w - min(f.saving, b.saving))
+        least = max(f.t_f, b.fused)
+        return max(least, f.t_f + b.fused - min(f.saving, b.saving))
 
     def limit_from(self, limit: float | None) -> tuple[float, ...]:
         """One limit a rank: ``limit`` for all where given, else the profile's, else unlimited."""
@@ -172,4 +178,5 @@ def _part(stage: StageProfile, share: float) -> StageProfile:
         m_r=kept(stage.m_r),
         m_o=kept(stage.m_o),
         offload_bytes=scale(stage.offload_bytes),
+        t_bw=scale(stage.t_bw),
     )

@@ -41,6 +41,7 @@ def _stage(old: StageProfile, stage: int, took: Times) -> StageProfile:
     t_b, t_w = took.get((OpKind.B, stage)), took.get((OpKind.W, stage))
     if t_b is None or t_w is None:
         both, known = took[OpKind.BW, stage], old.t_b + old.t_w
+        both *= known / old.fused if old.fused > 0 else 1.0
         t_b = both * (old.t_b / known if known > 0 else 0.5)
         t_w = both - t_b
     t_f = took[OpKind.F, stage]
@@ -51,6 +52,9 @@ def _stage(old: StageProfile, stage: int, took: Times) -> StageProfile:
         t_w=t_w,
         t_r=took.get((OpKind.R, stage), _scaled(old.t_r, old.t_f, t_f)),
         t_fb=_scaled(old.t_fb, old.t_f + old.t_b + old.t_w, t_f + t_b + t_w),
+        t_bw=took.get((OpKind.BW, stage), _scaled(old.t_bw, old.t_b + old.t_w, t_b + t_w))
+        if old.t_bw is not None
+        else None,
     )
 
 

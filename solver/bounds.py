@@ -30,7 +30,7 @@ from .crossings import crossings
 from .families.bidirectional import is_bidirectional
 from .feasibility import check_feasible
 from .lever_bounds import recomputed_or_held, recomputed_or_idle
-from .levers import has_levers, relaxed, relaxed_at_backwards
+from .levers import apart, has_levers, relaxed, relaxed_at_backwards
 from .paired import least_times, paired_work
 from .parts import different_parts
 from .placed import (
@@ -69,12 +69,14 @@ def lower_bounds(problem: Problem) -> Iterator[Bound]:
     """
     check_feasible(problem)
     if pairs_save(problem):
-        yield Bound(paired_work(problem), "work", "the busiest rank runs one op or pair at a time")
+        yield Bound(
+            paired_work(apart(problem)), "work", "the busiest rank runs one op or pair at a time"
+        )
     yield from _bounds(least_times(relaxed(problem)))
     if has_levers(problem):
         yield from _bounds(least_times(relaxed_at_backwards(problem)))
         for name, pulled, words in LEVERS:
-            yield Bound(pulled(least_times(problem)), name, words)
+            yield Bound(pulled(least_times(apart(problem))), name, words)
 
 
 def _bounds(problem: Problem) -> Iterator[Bound]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from pipeloom.ir.costs import Costs
 from pipeloom.ir.levers import OFFLOADED, RECOMPUTED, STAYS, choice_of
-from pipeloom.ir.ops import MICROBATCH_SHIFT, STAGE_SHIFT, IntArray, OpKind
+from pipeloom.ir.ops import KIND_MASK, MICROBATCH_SHIFT, STAGE_MASK, STAGE_SHIFT, IntArray, OpKind
 from pipeloom.ir.problem import Objective, Problem
 from pipeloom.ir.schedule import Schedule
 from pipeloom.ir.simulate import levers_of, simulate
@@ -16,7 +16,7 @@ from .chain import ROUNDING
 from .construct import Rows
 from .incumbent import Incumbent
 from .lever_moves import FUSED
-from .levers import offloadable, recomputable
+from .levers import fusible, offloadable, recomputable
 from .local_search import COLD, SLICE, SLICES, split_backwards
 
 
@@ -31,13 +31,14 @@ class LeverAnnealer:
         self._ways[STAYS] = ~again if every else True
         self._ways[RECOMPUTED] = again
         self._ways[OFFLOADED] = out & ~again if every else out
+        self._ways[FUSED] = fusible(problem)
         self._state = rng.integers(1, 1 << 62, size=1).astype(np.uint64)
 
     def round(self, best: Incumbent, start: Rows) -> Rows:
         """The best order met from ``start`` on."""
         c, problem = self._costs, self._problem
         choice = choice_of(problem, start)
-        rows = tuple(map(split_backwards, start))
+        rows = tuple(map(self._split, start))
         whole = [np.append(row, self._behind(rank, row)) for rank, row in enumerate(rows)]
         offsets = np.cumsum([0, *map(len, whole)]).astype(np.int64)
         order = np.concatenate(whole)
@@ -65,6 +66,14 @@ class LeverAnnealer:
             if best.over():
                 break
         return reached
+
+    def _split(self, row: IntArray) -> IntArray:
+        """Each BW as B and W, where it takes no less."""
+        fused = self._ways[FUSED, row >> STAGE_SHIFT & STAGE_MASK] & (row & KIND_MASK == OpKind.BW)
+        pieces = np.split(row, np.flatnonzero(fused))
+        whole = [part[: bool(i)] for i, part in enumerate(pieces)]
+        rest = [split_backwards(part[bool(i) :]) for i, part in enumerate(pieces)]
+        return np.concatenate([part for both in zip(whole, rest, strict=True) for part in both])
 
     def _behind(self, rank: int, row: IntArray) -> IntArray:
         """The ops of the rank that might run as well, (N,)."""

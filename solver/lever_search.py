@@ -4,7 +4,8 @@
 
     bounds      of the problem with as little memory as any lever leaves (levers.relaxed)
     first       one microbatch at a time
-    plain       the optimizer without levers, where the memory limit allows any schedule
+    plain       the optimizer without levers, where the memory limit allows any schedule; and with one BW for
+                each B and W, where that takes less
     reductions  the optimizer on stages that are recomputed or offloaded whole (lever_reduction)
     fits        the optimizer with more memory, its schedules made to fit by levers (lever_fit)
     annealing   of the best of these and of what becomes of each microbatch, half of them at a time
@@ -33,8 +34,9 @@ from .chain import ROUNDING
 from .incumbent import Incumbent
 from .lever_anneal import LeverAnnealer
 from .lever_fit import fitted, roomier
+from .lever_fusion import fused, fused_neighbours, fused_whole
 from .lever_reduction import reductions
-from .levers import plain, recomputable
+from .levers import fusible, plain, recomputable
 from .side_by_side import Pieces
 
 PLAIN, REDUCED, FITTED = 0.15, 0.2, 0.25
@@ -60,6 +62,12 @@ def pull(best: Incumbent, solve: Solve, seed: int, *, every: bool) -> Pieces:
         with suppress(InfeasibleError):
             starts.offer(_solved(best, solve, plain(problem), PLAIN).order)
         yield
+        if fusible(problem).any():
+            with suppress(InfeasibleError):
+                starts.offer(
+                    fused(problem, _solved(best, solve, fused_whole(problem), PLAIN).order)
+                )
+            yield
     whole = list(reductions(problem, every)) if problem.limited or every else []
     for number, reduction in enumerate(whole):
         reduced = reduction.reduced
@@ -89,7 +97,11 @@ class _Starts:
         self._known: list[tuple[float, tuple[IntArray, ...]]] = []
 
     def offer(self, rows: tuple[IntArray, ...]) -> None:
-        """Takes an order where it keeps the memory limit and is none of those known."""
+        """Takes an order, or one with BW's instead, where it keeps the memory limit and is none of those known."""
+        for either in (rows, fused_neighbours(self._best.problem, rows)):
+            self._take(either)
+
+    def _take(self, rows: tuple[IntArray, ...]) -> None:
         problem = self._best.problem
         timing = simulate(Schedule(problem, rows))
         cost = timing.cost(problem.objective)

@@ -35,8 +35,15 @@ def _possible(problem: Problem, kind: OpKind) -> Mask:
     return np.asarray(np.isfinite(Costs.of(problem).durations[kind]))
 
 
+def fusible(problem: Problem) -> Mask:
+    """The stages whose B and W take less as one op, shape (S,)."""
+    if problem.placement.passing is not Passing.ACTIVATIONS:
+        return np.zeros(problem.stages, dtype=np.bool_)
+    return np.array([stage.fused < stage.t_b + stage.t_w for stage in problem.profile.stages])
+
+
 def has_levers(problem: Problem) -> bool:
-    return bool((recomputable(problem) | offloadable(problem)).any())
+    return bool((recomputable(problem) | offloadable(problem) | fusible(problem)).any())
 
 
 def without_recomputing(profile: Profile) -> Profile:
@@ -59,9 +66,27 @@ def recomputing(problem: Problem) -> Problem:
 
 
 def plain(problem: Problem) -> Problem:
-    """The same without levers."""
+    """The same without levers: a fused BW takes T_B + T_W."""
     profile = without_offloading(without_recomputing(problem.profile))
-    return replace(problem, profile=profile)
+    stages = tuple(replace(stage, t_bw=None) for stage in profile.stages)
+    return replace(problem, profile=replace(profile, stages=stages))
+
+
+def apart(problem: Problem) -> Problem:
+    """A problem in which no schedule costs less than the best of ``problem``, and no BW less than its B and W.
+
+    Where BW takes less, B takes no longer than that and W what is left of it. Split any BW so: the B leaves
+    its gradient earlier and the W ends with the BW, so that there is a schedule of the same cost. The B's
+    and W's apart take no longer than they did.
+    """
+    stages = tuple(
+        stage
+        if stage.fused >= stage.t_b + stage.t_w
+        else replace(stage, t_b=min(stage.t_b, stage.fused), t_w=max(0.0, stage.fused - stage.t_b))
+        for stage in problem.profile.stages
+    )
+    stages = tuple(replace(stage, t_bw=None) for stage in stages)
+    return replace(problem, profile=replace(problem.profile, stages=stages))
 
 
 def least_kept(problem: Problem) -> FloatArray:
@@ -78,9 +103,9 @@ def relaxed(problem: Problem) -> Problem:
     M_B is :func:`least_kept`, and M_W no more than that. Take any schedule of ``problem`` and leave out its
     R's, O's and L's, all other ops at their times: ranks are free where ops ran, inputs come as they did,
     and every microbatch holds no more than before, as it held at least that much from F to B whatever
-    became of it. So it is a schedule of the relaxed problem with the same cost.
+    became of it. So it is a schedule of the relaxed problem with the same cost. Times are those of :func:`apart`.
     """
-    bare = plain(problem)
+    bare = plain(apart(problem))
     stages = tuple(
         replace(stage, m_b=m_b, m_w=min(stage.m_w, m_b))
         for stage, m_b in zip(bare.profile.stages, least_kept(problem).tolist(), strict=True)
@@ -97,7 +122,7 @@ def relaxed_at_backwards(problem: Problem) -> Problem:
     when the rank's next B starts.
     """
     least = least_kept(problem)
-    bare = plain(problem)
+    bare = plain(apart(problem))
     rest = Costs.of(problem).m_b - least
     own = map(problem.placement.stages_of, range(problem.ranks))
     free = [min(rest[list(stages)].tolist(), default=0.0) for stages in own]

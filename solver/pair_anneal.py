@@ -21,7 +21,8 @@ from pipeloom.ir.ops import (
     OpKind,
 )
 
-from .anneal import keeps_rules, random
+from .anneal import keeps_rules
+from .random_numbers import random
 
 Mask = npt.NDArray[np.bool_]
 State = npt.NDArray[np.uint64]
@@ -261,7 +262,9 @@ def anneal_pairs(  # noqa: PLR0917
             if low < 0:
                 continue
             keeps = _pairs_differ(order, at_once, low, high)
-            keeps = keeps and keeps_rules(order, first, low, high, m_b, m_w, limit[rank], done)
+            keeps = keeps and keeps_rules(
+                order, first, low, high, m_b, m_w, limit[rank], None, done
+            )
             if not keeps:
                 order[low : high + 1], at_once[low : high + 1] = (
                     old[low : high + 1],

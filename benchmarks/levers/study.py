@@ -20,7 +20,7 @@ from pipeloom.solver.solve import optimize
 
 PROFILE = Path(__file__).parents[2] / "examples" / "profiles" / "gpt-6.2b-levers.json"
 MICROBATCHES = 24
-WORK = 1000.0
+WORK = 150.0
 """Millions of simulated ops, for each limit with levers and without."""
 LIMITS = (4e9, 7e9, 10e9, 14e9, 20e9, 27e9, 40e9, 54e9)
 

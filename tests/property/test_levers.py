@@ -41,6 +41,7 @@ def lever_schedules(draw: st.DrawFn) -> Schedule:
             m_r=8.0 * draw(SHARES),
             m_o=8.0 * draw(SHARES),
             offload_bytes=draw(TIMES),
+            t_bw=draw(st.none() | TIMES),
         )
         for _ in owners
     ]

@@ -11,7 +11,7 @@ from pipeloom.ir.ops import IntArray, format_order, pack, parse_order, unpack
 from pipeloom.ir.problem import Problem
 from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.ir.simulate import Simulator
-from pipeloom.solver.anneal import _critical_blocks, keeps_rules, _note, shift
+from pipeloom.solver.anneal import _critical_blocks, _note, keeps_rules, shift
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.incumbent import Incumbent
 from pipeloom.solver.local_search import Annealer, split_backwards
