@@ -28,7 +28,7 @@ CLOSED = 1e-6
 
 @dataclass(frozen=True)
 class Row:
-    """A scheme: its fastest schedule, and why it cannot be used, or None where it can."""
+    """A scheme: its fastest schedule that fits, and None; or the one that needs least, and why it cannot be used."""
 
     scheme: str
     judged: Judged | None
@@ -159,7 +159,7 @@ def _row(name: str, candidates: Sequence[Judged], refusal: str | None) -> Row:
     best = fastest(candidates)
     if best is not None:
         return Row(name, best, None)
-    nearest = min(candidates, key=lambda one: one.step, default=None)
+    nearest = min(candidates, key=lambda one: (one.fullness, one.step), default=None)
     reason = refusal or (nearest and nearest.too_much()) or "no schedule"
     return Row(name, nearest, reason)
 

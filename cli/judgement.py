@@ -110,6 +110,14 @@ class Judged:
                 return f"needs {amount(held)} on rank {rank}, more than its device memory {amount(device)}"
         return None
 
+    @cached_property
+    def fullness(self) -> float:
+        """The most that a rank holds, as a share of what it may: above 1 where it does not fit."""
+        devices = self.profile.device_memory
+        held = [*zip(self.timing.peak_memory, self.schedule.problem.memory_limit, strict=True)]
+        held += [] if devices is None else zip(self.memory.total, devices, strict=True)
+        return max(_share(*each) for each in held)
+
     def room(self) -> tuple[float, ...]:
         """What device memory and the limit leave on each rank for activations."""
         limits, devices = self.schedule.problem.memory_limit, self.profile.device_memory
@@ -133,6 +141,13 @@ class Judged:
     def _step_with(self, profile: Profile) -> float:
         problem = replace(self.schedule.problem, profile=profile)
         return step_of(replace(self.schedule, problem=problem, timing=None))
+
+
+def _share(held: float, limit: float) -> float:
+    """``held`` as a share of ``limit``, which may be 0 or none (inf)."""
+    if limit > 0:
+        return held / limit
+    return float("inf") if held > 0 else 0.0
 
 
 def fastest(candidates: Sequence[Judged]) -> Judged | None:

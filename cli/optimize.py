@@ -168,6 +168,8 @@ def _untold(profile: Profile) -> str:
     """What is assumed of messages whose size, or whose links, a profile does not tell."""
     if profile.t_comm is not None and profile.links is None:
         return "each message counts as t_comm, whatever its size"
+    if profile.links is None:
+        return "messages take no time, and the choice may be another where they do"
     return "messages of unknown size count as empty, and the choice may be another with them"
 
 

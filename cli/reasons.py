@@ -101,8 +101,9 @@ def sentences(choice: Choice) -> list[str]:
 def _chosen(best: Judged, others: list[Judged]) -> str:
     line = f"{best.scheme}: {duration(best.step)} a step"
     if others and others[0].step > 0:
-        less = percent(1 - best.step / others[0].step)
-        line += f", {less} less than {others[0].scheme}, the next best"
+        less, other = percent(1 - best.step / others[0].step), others[0].scheme
+        level = less == percent(0.0)
+        line += f", as with {other}" if level else f", {less} less than {other}, the next best"
     return f"{line}; {limits(best)}"
 
 

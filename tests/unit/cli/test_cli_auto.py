@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pipeloom.cli import reasons
-from pipeloom.cli.auto import Choice, Row, _order, choose
+from pipeloom.cli.auto import Choice, Row, _order, _row, choose
 from pipeloom.cli.judgement import LEVEL, Judged, fastest, step_of
 from pipeloom.ir.files import dump_profile, dump_schedule, parse_schedule
 from pipeloom.ir.posting import posted_between_ops
@@ -77,6 +77,17 @@ def test_what_no_device_can_hold_is_no_limit_of_activations() -> None:
         assert row.why_not.endswith("more than its device memory 10")
 
 
+def test_where_nothing_fits_the_one_that_needs_least_is_shown() -> None:
+    profile = cluster(device_memory=(1e6,) * 4)
+    few = [Judged.of("fsdp", build_family(f"fsdp:{k}", profile, 8)) for k in (4, 0)]
+    needs = [max(one.memory.total) for one in few]
+    row = _row("fsdp", few, None)
+    assert needs[1] < needs[0]
+    assert row.judged is few[1]
+    assert few[1].step > few[0].step
+    assert few[1].fullness == pytest.approx(needs[1] / 1e6)
+
+
 def test_device_memory_decides_and_says_so() -> None:
     """Two microbatches' activations of all stages are 800 bytes: what travels needs far more."""
     light = StageProfile(1.0, 1.0, 1.0, 100.0, 0.0, 10.0, 100.0, 100.0, 200.0)
@@ -120,7 +131,7 @@ def test_what_the_busiest_wire_carries() -> None:
     judged = Judged.of("", build_family("fsdp:1", profile, 2))
     assert judged.wire is not None
     # stage 1 is rank 1's: to rank 0 go its weights twice, and the gradient of stage 0
-    assert judged.wire.scheme == "1 to 0"
+    assert judged.wire.name == "1 to 0"
     assert (judged.wire.bytes, judged.wire.weight_bytes) == (11e6, 11e6)
     assert Judged.of("", build_family("1f1b", replace(profile, links=None), 3)).wire is None
 
@@ -180,6 +191,8 @@ def test_unknown_sizes_are_named(pipeloom: Command, tmp_path: Path) -> None:
     assert "p.json: no weight_bytes: messages of unknown size count as empty" in done.err
     done = pipeloom(*words, write(tmp_path / "t.json", Profile((STAGE,) * 4, 4, t_comm=0.1)))
     assert "t.json: no links: each message counts as t_comm" in done.err
+    done = pipeloom(*words, write(tmp_path / "n.json", Profile((STAGE,) * 4, 4)))
+    assert "n.json: no links: messages take no time" in done.err
 
 
 def test_nothing_fits_is_answered_with_each_reason(pipeloom: Command, tmp_path: Path) -> None:
@@ -216,6 +229,13 @@ def test_where_nothing_takes_any_time() -> None:
     choice = find(Profile((nothing,) * 2, 2), 2)
     assert isinstance(choice, Choice)
     assert "chosen" in reasons.text(choice)
+
+
+def test_steps_of_the_same_length_are_called_so() -> None:
+    """On one rank nothing travels, whatever the scheme."""
+    choice = find(Profile((STAGE,), 1), 3)
+    assert [judged.step for judged in choice.usable] == [9.0] * 3
+    assert reasons.sentences(choice)[0].startswith("activations: 9 ms a step, as with ")
 
 
 def test_islands_are_explained_too(pipeloom: Command, tmp_path: Path) -> None:
