@@ -118,7 +118,7 @@ def add_solver(
         default="linear",
         help="where stages live: linear (stage s on rank s, the default), interleaved:K (stage s on "
         "rank s mod P, K stages a rank), v (down the ranks and back up), wave:K (so K times), a "
-        "JSON file that lists the rank of each stage, or auto (optimize only: the best of the first four, or with two copies of the weights); a profile of one stage a rank is cut",
+        "JSON file that lists the rank of each stage, or auto (optimize only: the best of the first four, or with two copies of the weights where they are known to fit); a profile of one stage a rank is cut",
     )
     parser.add_argument(
         "--solver",

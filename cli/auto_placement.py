@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from pipeloom.ir.problem import Passing, Problem
+from pipeloom.ir.problem import Problem
 from pipeloom.ir.schedule import Schedule
 from pipeloom.solver.cache import Question, ScheduleCache
 from pipeloom.solver.placements import Chosen, Tried
@@ -123,12 +123,6 @@ def announce(args: argparse.Namespace, placements: int) -> None:
         f"{most:g} s at most (--time-limit S: S seconds in all)",
         file=sys.stderr,
     )
-
-
-def unbounded_copies(best: Schedule) -> bool:
-    """Whether ranks have two stages' weights and nobody knows whether they have room for them."""
-    problem = best.problem
-    return problem.placement.passing is Passing.MIXED and problem.profile.device_memory is None
 
 
 def as_json(chosen: Chosen) -> dict[str, Any]:

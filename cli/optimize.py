@@ -60,9 +60,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--copies",
         type=int,
         choices=[1, 2],
-        default=2,
-        help="of a stage's weights at most, with --placement auto: 2 by default, which device_memory counts "
-        "where the profile has it",
+        help="of a stage's weights at most, with --placement auto: by default 2 where the profile has "
+        "device_memory and the sizes that it has to hold, else 1",
     )
     parser.add_argument(
         "--explain",
@@ -97,7 +96,13 @@ def run(args: argparse.Namespace) -> int:
             f"--passing: expected activations with --recompute all, got {args.passing!r}: "
             "nothing is recomputed where weights travel"
         )
-    if by_layers(args):
+    layered = by_layers(args)
+    if args.copies is not None and (layered or args.placement.name != AUTO):
+        raise InputError(
+            f"--copies: expected it with --placement auto and a profile by stages, got {args.copies} "
+            + ("with a profile by layers" if layered else f"with --placement {args.placement.name}")
+        )
+    if layered:
         return _cut(args)
     if args.passing == "auto":
         return _choose(args)
@@ -210,10 +215,6 @@ def _choose_placement(args: argparse.Namespace) -> int:
             print_json({"status": "infeasible", **answer})
         print(f"pipeloom: no placement fits:\n{words}", file=sys.stderr)
         return 1
-    if auto_placement.unbounded_copies(chosen.best):
-        _say(
-            "note: two copies of the weights, and no device_memory in the profile that bounds them; --copies 1 has one"
-        )
     _finish(args, chosen.best, interrupt.pressed, answer, [words])
     return 0
 

@@ -13,7 +13,7 @@ from pipeloom.ir.schedule import Schedule
 
 from .bounds import lower_bound
 from .race import Race, Runner, Searcher, cost_of
-from .two_copies import BIDIRECTIONAL, assumed, why_one_way
+from .two_copies import BIDIRECTIONAL, assumed, why_one_way, why_unchecked
 
 CUTS = (1, 2, 3, 4)
 """Stages a rank into which a profile of one stage a rank is cut."""
@@ -63,13 +63,14 @@ def best_placement(
     each: float | None = None,
     memory_limit: float | None = None,
     objective: Objective = Objective.PERIOD,
-    copies: int = 2,
+    copies: int | None = None,
     abreast: int = 2,
     should_stop: Callable[[], bool] = lambda: False,
     begins: Callable[[int], None] = lambda number: None,
 ) -> Chosen:
     """The best schedule of all placements of ``profile``, with so many ``copies`` of its weights at most, 1 or 2.
 
+    ``copies`` None: two where the profile has what tells whether they fit, else one.
     Activations keep the memory limit, and what the weights, gradients and optimizer state of a
     rank's stages leave of ``device_memory``. A placement whose bound is no lower than the best cost found is left out.
 
@@ -82,8 +83,8 @@ def best_placement(
     field = _Field(microbatches, memory_limit, objective)
     for placed, placement in placements(profile):
         field.enter(placed, placement)
-    if copies > 1:
-        field.enter_two_copies(profile)
+    if copies != 1:
+        field.enter_two_copies(profile, asked=copies == 2)
     race.runners = field.runners
     begins(len(race.runners))
     if seconds < math.inf:
@@ -113,8 +114,10 @@ class _Field:
         except InfeasibleError as error:
             self.out.append(Tried(name, None, why_not=str(error), note=note))
 
-    def enter_two_copies(self, profile: Profile) -> None:
+    def enter_two_copies(self, profile: Profile, *, asked: bool) -> None:
         reason = why_one_way(profile, self._given[0])
+        if reason is None and not asked:
+            reason = why_unchecked(profile)
         if reason is None:
             self.enter(profile, Placement.bidirectional(profile.ranks, self._given[0]))
         else:

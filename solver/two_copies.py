@@ -1,4 +1,4 @@
-"""What ``--placement auto`` says of schedules with two copies of the weights, and why there may be none."""
+"""Whether ``--placement auto`` tries two copies of the weights, and what it says of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pipeloom.ir.problem import Passing, Problem
 from pipeloom.ir.profile import Profile
 
 BIDIRECTIONAL = "bidirectional"
+SIZES = ("weight_bytes", "grad_bytes", "optimizer_bytes")
 
 
 def why_one_way(profile: Profile, microbatches: int) -> str | None:
@@ -19,6 +20,14 @@ def why_one_way(profile: Profile, microbatches: int) -> str | None:
     return None
 
 
+def why_unchecked(profile: Profile) -> str | None:
+    """Why nobody knows whether two copies of the weights fit; None where ``device_memory`` counts them."""
+    unknown = ["device_memory"] if profile.device_memory is None else _unknown(profile)
+    if not unknown:
+        return None
+    return f"two copies of the weights may not fit (no {', '.join(unknown)} in the profile): --copies 2 tries them"
+
+
 def assumed(problem: Problem) -> str:
     """What a table has to say of a placement; empty where nothing."""
     if problem.placement.passing is not Passing.MIXED:
@@ -30,6 +39,9 @@ def assumed(problem: Problem) -> str:
 def _counted(profile: Profile) -> str:
     if profile.device_memory is None:
         return " (not counted: no device_memory)"
-    sizes = ("weight_bytes", "grad_bytes", "optimizer_bytes")
-    unknown = [key for key in sizes if any(getattr(s, key) is None for s in profile.stages)]
+    unknown = _unknown(profile)
     return f" (unknown {', '.join(unknown)} counted as 0)" if unknown else ""
+
+
+def _unknown(profile: Profile) -> list[str]:
+    return [key for key in SIZES if any(getattr(s, key) is None for s in profile.stages)]

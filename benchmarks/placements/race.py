@@ -148,6 +148,7 @@ def _auto(
         seconds=seconds,
         each=each,
         memory_limit=case.limit(share),
+        copies=2,
         abreast=cores(),
     )
 

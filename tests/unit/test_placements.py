@@ -49,7 +49,7 @@ def test_stages_are_taken_as_they_are_where_there_are_several_a_rank() -> None:
 
 
 def test_the_best_of_all_is_no_worse_than_each_of_them() -> None:
-    chosen = best_placement(PROFILE, 4, search, memory_limit=2.0)
+    chosen = best_placement(PROFILE, 4, search, memory_limit=2.0, copies=2)
     assert chosen.best is not None
     best = cost_of(chosen.best)
     assert chosen.bound is not None
@@ -69,7 +69,7 @@ def test_activations_have_what_weights_leave_on_the_device() -> None:
     small = replace(PROFILE, device_memory=(5.0, 4.0))
     limit = room(small, Placement.linear(2), (1.5, math.inf))
     assert limit == (1.5, 1.0)
-    chosen = best_placement(replace(PROFILE, device_memory=(3.5, 3.5)), 4, search)
+    chosen = best_placement(replace(PROFILE, device_memory=(3.5, 3.5)), 4, search, copies=2)
     assert chosen.best is None
     assert chosen.bound is None
     assert all("too small for rank" in (tried.why_not or "") for tried in chosen.tried)
@@ -180,14 +180,14 @@ def entry(chosen: Chosen, name: str) -> Tried:
 
 def test_two_copies_of_the_weights_leave_less_for_activations() -> None:
     """Both ranks have both stages, 3 each: 2.5 of 8.5 are left."""
-    found = entry(best_placement(TWO_WAYS, 4, search), "bidirectional")
+    found = entry(best_placement(TWO_WAYS, 4, search, copies=2), "bidirectional")
     assert found.schedule is not None
     assert found.schedule.problem.memory_limit == (2.5, 2.5)
     assert max(found.schedule.timing.peak_memory) <= 2.5  # type: ignore[union-attr]
     assert verify_schedule(dump_schedule(found.schedule)) == []
     assert "two copies of the weights (unknown optimizer_bytes counted as 0)" in found.note
     too_small = replace(TWO_WAYS, device_memory=(6.5, 6.5))
-    found = entry(best_placement(too_small, 4, search), "bidirectional")
+    found = entry(best_placement(too_small, 4, search, copies=2), "bidirectional")
     assert "too small for rank" in (found.why_not or "")
 
 
@@ -233,7 +233,7 @@ def test_why_microbatches_go_one_way(profile: Profile, microbatches: int, reason
 def test_two_copies_compete_with_pairs_where_they_save_time() -> None:
     """A pair takes 3 ms, its ops 5 ms: no order without pairs comes near."""
     profile = Profile((replace(STAGE, t_fb=3.0),) * 4, 4, 0.0)
-    found = entry(best_placement(profile, 12, search), "bidirectional")
+    found = entry(best_placement(profile, 12, search, copies=2), "bidirectional")
     assert found.schedule is not None
     assert any(found.schedule.pairs)
     assert verify_schedule(dump_schedule(found.schedule)) == []

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from argparse import Namespace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pipeloom.cli.arguments import Default
-from pipeloom.cli.auto_placement import announce, time, unbounded_copies
+from pipeloom.cli.auto_placement import announce, time
 from pipeloom.cli.main import main
-from pipeloom.ir.profile import Profile, StageProfile
-from pipeloom.solver.families import build_family
 from tests.unit.cli.support import Command
 
 
@@ -48,6 +47,7 @@ def test_the_table_says_what_is_assumed_of_two_copies(
     pipeloom: Command, profile: Path, tmp_path: Path
 ) -> None:
     words = ["optimize", profile, "-m", 4, "--placement", "auto", "--work-limit", 0.1, "-q"]
+    words += ["--copies", 2]
     done = pipeloom(*words, "-o", tmp_path / "schedule.json")
     (row,) = [line for line in done.out.splitlines() if line.startswith("bidirectional")]
     assert "two copies of the weights (not counted: no device_memory)" in row
@@ -60,21 +60,37 @@ def test_the_table_says_what_is_assumed_of_two_copies(
     assert "counted as 0" in done.out
 
 
-def test_one_copy_of_the_weights_is_to_be_had(
+def two_copies(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    placements = answer["choice"]["placements"]
+    return [one for one in placements if one["placement"] == "bidirectional"]
+
+
+def test_two_copies_are_tried_where_they_are_known_to_fit_or_asked_for(
     pipeloom: Command, profile: Path, tmp_path: Path
 ) -> None:
     words = ["optimize", profile, "-m", 2, "--placement", "auto", "--work-limit", 0.1, "-q"]
-    words += ["--copies", 1, "-o", tmp_path / "schedule.json", "--json"]
-    choice = pipeloom(*words).json["choice"]
-    assert "bidirectional" not in {one["placement"] for one in choice["placements"]}
+    words += ["-o", tmp_path / "schedule.json", "--json"]
+    (left_out,) = two_copies(pipeloom(*words).json)
+    assert left_out["lower_bound"] is None
+    assert "no device_memory in the profile" in left_out["reason"]
+    assert "--copies 2" in left_out["reason"]
+    (asked_for,) = two_copies(pipeloom(*words, "--copies", 2).json)
+    assert asked_for["lower_bound"] is not None
+    assert two_copies(pipeloom(*words, "--copies", 1).json) == []
+    document = json.loads(profile.read_text()) | {"device_memory": 100.0}
+    for stage in document["stages"]:
+        stage |= {"weight_bytes": 1.0, "grad_bytes": 1.0, "optimizer_bytes": 1.0}
+    profile.write_text(json.dumps(document))
+    (counted,) = two_copies(pipeloom(*words).json)
+    assert counted["lower_bound"] is not None
+    del document["stages"][0]["optimizer_bytes"]
+    profile.write_text(json.dumps(document))
+    (left_out,) = two_copies(pipeloom(*words).json)
+    assert "no optimizer_bytes in the profile" in left_out["reason"]
 
 
-def test_copies_that_nothing_bounds_are_told() -> None:
-    stages = (StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * 2
-    for name, device, told in (
-        ("chimera", None, True),
-        ("chimera", (9.0,) * 2, False),
-        ("1f1b", None, False),
-    ):
-        profile = Profile(stages, 2, 0.1, device_memory=device)
-        assert unbounded_copies(build_family(name, profile, 2)) is told
+def test_copies_are_for_auto_alone(pipeloom: Command, profile: Path) -> None:
+    done = pipeloom("optimize", profile, "-m", 2, "--placement", "v", "--copies", 2)
+    assert done.code == 2
+    assert "--copies: expected it with --placement auto" in done.err
+    assert "got 2 with --placement v" in done.err
