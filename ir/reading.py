@@ -178,7 +178,7 @@ class Reader:
         """
         given = self.data.get("format", name)
         if given != name:
-            hint = _MADE_BY.get((name, given), "")
+            hint = _MADE_BY.get((name, given), "") if isinstance(given, str) else ""
             raise InputError(
                 f"{self.where}: format: expected {show(name)}, got {show(given)}{hint}"
             )

@@ -71,6 +71,7 @@ def test_every_fault_of_a_profile_is_reported_at_once() -> None:
          "p.json: links: pairs[0]: expected [rank, rank, link] with ranks 0..1, got [0, 2, {}]"),
         ({"version": 2}, "p.json: version: expected 1, got 2"),
         ({"format": "other"}, 'p.json: format: expected "pipeloom.profile", got "other"'),
+        ({"format": []}, 'p.json: format: expected "pipeloom.profile", got []'),
         ({"name": 3}, "p.json: name: expected a string, got 3"),
     ],
 )  # fmt: skip
