@@ -10,7 +10,7 @@ from pipeloom.ir.problem import Problem
 from pipeloom.ir.schedule import Schedule
 from pipeloom.solver.cache import Question, ScheduleCache
 from pipeloom.solver.placements import Chosen, Tried
-from pipeloom.solver.race import Known, Search, cost_of
+from pipeloom.solver.race import CLOSED, Known, Search, cost_of
 from pipeloom.solver.solve import Solving
 
 from .arguments import Default
@@ -129,19 +129,27 @@ def as_json(chosen: Chosen) -> dict[str, Any]:
     """The placements, the best first, and the bound for all of them together."""
     cost = None if chosen.best is None else cost_of(chosen.best)
     gap = None if cost is None or chosen.bound is None else max(0.0, (cost - chosen.bound) / cost)
-    return {"lower_bound": chosen.bound, "gap": gap, "placements": list(map(entry, chosen.tried))}
+    return {
+        "lower_bound": chosen.bound,
+        "gap": gap,
+        "placements": [entry(each, cost) for each in chosen.tried],
+    }
 
 
-def entry(tried: Tried) -> dict[str, Any]:
-    """A placement in ``--json``."""
+def entry(tried: Tried, best: float | None) -> dict[str, Any]:
+    """A placement in ``--json``; ``best``: the lowest cost that was found anywhere."""
     return {
         "placement": tried.name,
         "cost": None if tried.schedule is None else tried.cost,
         "lower_bound": tried.bound,
         "assumed": tried.note or None,
-        "reason": tried.why_not
-        or (None if tried.schedule else "not searched: cannot be shorter, or no time"),
+        "reason": tried.why_not or (None if tried.schedule else _not_searched(tried, best)),
     }
+
+
+def _not_searched(tried: Tried, best: float | None) -> str:
+    beaten = best is not None and tried.bound is not None and tried.bound >= best * (1 - CLOSED)
+    return f"not searched: {'cannot be shorter' if beaten else 'no time left'}"
 
 
 def entries(tried: list[dict[str, Any]]) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-
-from pipeloom.ir.errors import InputError
+import sys
 
 from .arguments import add_output, example, stages
 from .output import check_output, finish
-from .problems import named
+from .problems import named, naming
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "pipeloom compile schedule.json -o program.json",
         "pipeloom compile schedule.json --tied 0,3 -o program.json",
         "pipeloom compile schedule.json --post-validation -o program.json",
+        "pipeloom compile schedule.json --data-parallel -o program.json",
     )
 
 
@@ -48,15 +48,20 @@ def run(args: argparse.Namespace) -> int:
 
     check_output(args)
     schedule = load_schedule(args.schedule)
-    try:
+    with naming(args.schedule):
         program = compile_schedule(
             schedule,
             tied=args.tied,
             data_parallel=args.data_parallel,
             post_validation=args.post_validation,
         )
-    except InputError as error:
-        raise InputError(*(f"{named(args.schedule)}: {line}" for line in error.errors)) from None
+    replicas = schedule.problem.profile.data_parallel
+    if replicas is not None and replicas.size > 1 and not args.data_parallel:
+        print(
+            f"pipeloom: note: {named(args.schedule)}: planned for {replicas.size} replicas (data_parallel); "
+            "without --data-parallel the program does not average their gradients",
+            file=sys.stderr,
+        )
     lengths = [len(instructions) for instructions in program.instructions]
     buffers = [len(names) for names in program.buffers]
     finish(

@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from pipeloom.ir.errors import InputError
-
 from .arguments import FORMATS, add_output, example
 from .output import check_output, print_json
-from .problems import named
+from .problems import naming
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,10 +24,8 @@ def run(args: argparse.Namespace) -> int:
     check_output(args)
     schedule = load_schedule(args.schedule)
     exporter = EXPORTERS[args.to]
-    try:
+    with naming(args.schedule):
         text = exporter.write(schedule)
-    except InputError as error:
-        raise InputError(*(f"{named(args.schedule)}: {line}" for line in error.errors)) from None
     to_stdout = args.output in (None, "-")
     if not (to_stdout and args.json):
         write_text(text, args.output or "-")

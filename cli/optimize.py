@@ -112,8 +112,24 @@ def run(args: argparse.Namespace) -> int:
     schedule, stopped = solve(args, problem)
     if stopped:
         _say("interrupted: this is the best schedule so far")
+    _tell_overfull(args, schedule)
     _finish(args, schedule, stopped, {}, [])
     return 0
+
+
+def _tell_overfull(args: argparse.Namespace, schedule: Schedule) -> None:
+    """Names the fullest rank where stages that stay leave too little of ``device_memory``, which nothing kept here."""
+    from pipeloom.ir.amounts import amount
+    from pipeloom.solver.placements import overfull
+
+    found = overfull(schedule)
+    if args.passing == "activations" and found is not None:
+        rank, held, device = found
+        _say(
+            f"note: {named(args.profile)}: device_memory: rank {rank} holds {amount(held)} with the weights, gradients "
+            f"and optimizer state of its stages, more than {amount(device)}; one placement keeps --memory-limit "
+            "alone, --placement auto keeps both"
+        )
 
 
 def _finish(

@@ -207,6 +207,7 @@ def _facts(found: Partitioned, way: str) -> dict[str, Any]:
     from .auto_placement import entry
 
     best = found.best
+    cost = None if best is None else best.cost
     gap = None if best is None else 0.0
     if best is not None and best.cost > 0:
         gap = max(0.0, (best.cost - found.bound) / best.cost)
@@ -218,7 +219,7 @@ def _facts(found: Partitioned, way: str) -> dict[str, Any]:
         "gap": gap,
         "cuts_seen": found.seen,
         "cuts_searched": [_entry(option) for option in found.searched],
-        "placements": [entry(tried) for tried in found.tried],
+        "placements": [entry(tried, cost) for tried in found.tried],
         "not_possible": found.why_not,
     }
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import InputError, InvalidScheduleError
 
 from .kernels import announce_compiling
 
@@ -145,6 +147,19 @@ def transfer_note(schedule: Schedule) -> str | None:
     if any(stage.weight_bytes is None for stage in profile.stages):
         return "weight_bytes unknown: transfers counted as free"
     return None
+
+
+@contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Puts the name of the file in front of each fault that is found in what was read from it."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(*(f"{named(path)}: {line}" for line in error.errors)) from None
+    except InvalidScheduleError as error:
+        raise InvalidScheduleError(
+            [f"{named(path)}: {line}" for line in error.violations]
+        ) from None
 
 
 def named(path: str) -> str:

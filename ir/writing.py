@@ -59,7 +59,10 @@ def check_writable(path: str) -> None:
 
 
 def _cannot_write(path: str, error: OSError) -> InputError:
-    return InputError(f"{path}: cannot be written: {error.strerror}")
+    folder = Path(path).parent
+    absent = error.errno == errno.ENOENT and not folder.exists()
+    why = f"there is no folder {folder}" if absent else error.strerror
+    return InputError(f"{path}: cannot be written: {why}")
 
 
 def _replace(data: bytes, target: Path) -> None:

@@ -6,12 +6,14 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from pipeloom.ir.amounts import exact_amount
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.problem import Objective, Placement, Problem
 from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.ir.schedule import Schedule
 
 from .bounds import lower_bound
+from .chain import ROUNDING
 from .race import Race, Runner, Searcher, cost_of
 from .two_copies import BIDIRECTIONAL, assumed, why_one_way, why_unchecked
 
@@ -112,7 +114,8 @@ class _Field:
         try:
             self.runners.append(Runner(name, lower_bound(problem).value, problem, note))
         except InfeasibleError as error:
-            self.out.append(Tried(name, None, why_not=str(error), note=note))
+            why = _device_lacks(problem, error) or str(error)
+            self.out.append(Tried(name, None, why_not=why, note=note))
 
     def enter_two_copies(self, profile: Profile, *, asked: bool) -> None:
         reason = why_one_way(profile, self._given[0])
@@ -149,6 +152,39 @@ def room(profile: Profile, placement: Placement, limit: tuple[float, ...]) -> tu
         max(0.0, min(given, device - sum(kept(profile.stages[s]) for s in _on(profile, placement, rank))))
         for rank, (given, device) in enumerate(zip(limit, profile.device_memory, strict=True))
     )  # fmt: skip
+
+
+def overfull(schedule: Schedule) -> tuple[int, float, float] | None:
+    """The rank that exceeds ``device_memory`` most, what it holds and what it may; None where all keep it.
+
+    Held are activations, and the weights, gradients and optimizer state of the rank's stages.
+    """
+    problem, timing = schedule.problem, schedule.timing
+    devices = problem.profile.device_memory
+    if devices is None or timing is None:
+        return None
+    held = [
+        peak + sum(kept(problem.profile.stages[s]) for s in _on(problem.profile, problem.placement, rank))
+        for rank, peak in enumerate(timing.peak_memory)
+    ]  # fmt: skip
+    rank = max(range(problem.ranks), key=lambda at: held[at] - devices[at])
+    lacks = held[rank] > devices[rank] * (1 + ROUNDING)
+    return (rank, held[rank], devices[rank]) if lacks else None
+
+
+def _device_lacks(problem: Problem, error: InfeasibleError) -> str | None:
+    """Why it is the device that is too small, and not a limit that somebody gave; None where it is the limit."""
+    profile, rank, least = problem.profile, error.rank, error.smallest
+    if profile.device_memory is None:
+        return None
+    device = profile.device_memory[rank]
+    stays = sum(kept(profile.stages[s]) for s in _on(profile, problem.placement, rank))
+    if device - stays > problem.memory_limit[rank]:
+        return None
+    return (
+        f"device_memory {exact_amount(device)} is too small for rank {rank}: weights, gradients and optimizer "
+        f"state hold {exact_amount(stays)} there, one microbatch {exact_amount(least)}"
+    )
 
 
 def _on(profile: Profile, placement: Placement, rank: int) -> set[int]:

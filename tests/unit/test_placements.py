@@ -17,7 +17,7 @@ from pipeloom.ir.verify import verify_schedule
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.families import build_family
 from pipeloom.solver.families.chimera import Chimera
-from pipeloom.solver.placements import Chosen, Tried, best_placement, placements, room
+from pipeloom.solver.placements import Chosen, Tried, best_placement, overfull, placements, room
 from pipeloom.solver.race import cost_of
 from pipeloom.solver.solve import Solving, optimize
 
@@ -238,3 +238,30 @@ def test_two_copies_compete_with_pairs_where_they_save_time() -> None:
     assert any(found.schedule.pairs)
     assert verify_schedule(dump_schedule(found.schedule)) == []
     assert found.cost < 12 * 5.0
+
+
+HEAVY = replace(STAGE, m_b=2.0, m_w=0.0, weight_bytes=1.0, grad_bytes=1.0, optimizer_bytes=2.0)
+
+
+def test_a_device_that_is_too_small_is_named_with_what_it_has_to_hold() -> None:
+    profile = replace(Profile((HEAVY,) * 2, 2, 0.0), device_memory=(5.0, 5.0))
+    assert entry(best_placement(profile, 4, search), "linear").why_not == (
+        "device_memory 5 is too small for rank 0: weights, gradients and optimizer state hold 4 there, one microbatch 2"
+    )
+    roomy = replace(profile, device_memory=(50.0, 50.0))
+    why = entry(best_placement(roomy, 4, search, memory_limit=1.0), "linear").why_not
+    assert why is not None
+    assert why.startswith("memory limit 1 is too small for rank 0")
+
+
+def test_the_rank_that_exceeds_its_device_most() -> None:
+    profile = Profile((HEAVY,) * 2, 2, 0.0)
+    schedule = build_family("1f1b", profile, 4)  # rank 0 holds two microbatches, rank 1 one
+    assert overfull(schedule) is None
+    for devices, found in (
+        ((8.0, 6.0), None),
+        ((7.0, 6.0), (0, 8.0, 7.0)),
+        ((7.0, 4.0), (1, 6.0, 4.0)),
+    ):
+        problem = replace(schedule.problem, profile=replace(profile, device_memory=devices))
+        assert overfull(replace(schedule, problem=problem)) == found

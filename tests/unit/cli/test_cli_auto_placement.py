@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from pipeloom.cli.arguments import Default
-from pipeloom.cli.auto_placement import announce, time
+from pipeloom.cli.auto_placement import announce, entry, time
 from pipeloom.cli.main import main
+from pipeloom.solver.placements import Tried
 from tests.unit.cli.support import Command
 
 
@@ -94,3 +95,21 @@ def test_copies_are_for_auto_alone(pipeloom: Command, profile: Path) -> None:
     assert done.code == 2
     assert "--copies: expected it with --placement auto" in done.err
     assert "got 2 with --placement v" in done.err
+
+
+def test_the_table_says_why_a_placement_was_not_searched() -> None:
+    late, beaten = Tried("v", 90.0), Tried("linear", 100.0)
+    assert entry(late, 100.0)["reason"] == "not searched: no time left"
+    assert entry(beaten, 100.0)["reason"] == "not searched: cannot be shorter"
+
+
+def test_one_placement_tells_of_a_device_that_is_too_small(
+    pipeloom: Command, profile: Path, tmp_path: Path
+) -> None:
+    document = json.loads(profile.read_text())
+    words = ["optimize", profile, "-m", 4, "--work-limit", 0.1, "-q", "-o", tmp_path / "s.json"]
+    for device, told in ((1e9, False), (1e-3, True)):
+        profile.write_text(json.dumps(document | {"device_memory": device}))
+        done = pipeloom(*words)
+        assert done.code == 0
+        assert (f"note: {profile}: device_memory: rank 0 holds" in done.err) is told

@@ -437,7 +437,9 @@ def test_output_that_cannot_be_written(
     nowhere = tmp_path / "absent" / "x.json"
     done = pipeloom(*command, "-o", nowhere)
     assert done.code == 2
-    assert done.err == f"pipeloom: {nowhere}: cannot be written: No such file or directory\n"
+    assert (
+        done.err == f"pipeloom: {nowhere}: cannot be written: there is no folder {nowhere.parent}\n"
+    )
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -509,3 +511,32 @@ def test_schedules(pipeloom: Command, schedule: Path, case: str) -> None:
     done = pipeloom("show", schedule)
     assert (done.code, done.out) == (2, "")
     assert done.err == f"pipeloom: {schedule}: {line}\n"
+
+
+@pytest.mark.parametrize("words", [["compile"], ["export", "--to", "torch-csv"]])
+def test_a_schedule_that_waits_for_itself_is_named(
+    pipeloom: Command, schedule: Path, words: list[str]
+) -> None:
+    document = json.loads(schedule.read_text())
+    document["order"][1].reverse()
+    schedule.write_text(json.dumps(document))
+    done = pipeloom(*words, schedule)
+    assert (done.code, done.out) == (1, "")
+    lines = done.err.splitlines()
+    assert lines
+    assert all(line.startswith(f"pipeloom: {schedule}: ") for line in lines)
+    assert any("can never start" in line for line in lines)
+
+
+def test_compile_tells_of_replicas_that_would_not_be_averaged(
+    pipeloom: Command, profile: Path, tmp_path: Path
+) -> None:
+    replicas = {"data_parallel": {"size": 4, "gigabytes_per_second": 1.0}}
+    profile.write_text(json.dumps(json.loads(profile.read_text()) | replicas))
+    path = tmp_path / "planned.json"
+    assert pipeloom("build", "1f1b", profile, "-m", 2, "-o", path).code == 0
+    done = pipeloom("compile", path, "-o", tmp_path / "program.json")
+    assert done.code == 0
+    assert f"note: {path}: planned for 4 replicas" in done.err
+    done = pipeloom("compile", path, "--data-parallel", "-o", tmp_path / "program.json")
+    assert (done.code, done.err) == (0, "")
