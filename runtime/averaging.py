@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from functools import partial
 from threading import Thread
 
@@ -26,6 +27,7 @@ class Averaging:
     several is averaged with the last one. ``group``: the processes that have this rank in the
     replicas, whose parameters and buffers start as the first replica's. ``dtype``: that in which
     gradients travel; by default their own. ``sharded``: stages of which each replica has a shard.
+    ``timeout``: seconds that an average may take on a CPU; on GPUs it is the group's own.
     ``spans``: on a CPU, when each stage's average set out and had come in the last step, in seconds
     of ``time.perf_counter``.
     """
@@ -36,8 +38,10 @@ class Averaging:
         group: dist.ProcessGroup,
         dtype: torch.dtype | None = None,
         sharded: Mapping[int, ShardedModule] | None = None,
+        timeout: float = 300.0,
     ) -> None:
         self._group, self._dtype = group, dtype
+        self._timeout = timedelta(seconds=timeout)
         self._device = device_of(modules.values()).type
         home = {id(p): s for s, module in modules.items() for p in module.parameters()}
         self._sharded = sharded or {}
@@ -56,7 +60,7 @@ class Averaging:
         sharded = self._sharded.get(stage)
         sent = self._sum(stage) if sharded is None else sharded.scatter(self._dtype)
         if sent is not None:
-            self._under_way.append(_UnderWay(stage, *sent, self._device))
+            self._under_way.append(_UnderWay(stage, *sent, self._device, self._timeout))
 
     def finish(self) -> None:
         """Returns once every gradient that was sent is the average."""
@@ -98,8 +102,15 @@ class _UnderWay:
     On a CPU a thread waits for them, to see when they come: nobody else looks until the first ``step``.
     """
 
-    def __init__(self, stage: int, work: dist.Work, take: Callable[[], None], device: str) -> None:
-        self.stage = stage
+    def __init__(
+        self,
+        stage: int,
+        work: dist.Work,
+        take: Callable[[], None],
+        device: str,
+        timeout: timedelta,
+    ) -> None:
+        self.stage, self._timeout = stage, timeout
         self._work, self._take = work, take
         self._began, self._came = time.perf_counter(), 0.0
         self._failed: BaseException | None = None
@@ -115,13 +126,15 @@ class _UnderWay:
         else:
             self._waiting.join()
         if self._failed is not None:
-            raise self._failed
+            raise ConnectionError(
+                f"the average of stage {self.stage} over the replicas: {self._failed}"
+            ) from self._failed
         self._take()
         return None if self._waiting is None else (self._began, self._came)
 
     def _wait(self) -> None:
         try:
-            self._work.wait()
+            self._work.wait(self._timeout)
         except BaseException as error:  # raised where the step waits
             self._failed = error
         self._came = time.perf_counter()
@@ -133,6 +146,8 @@ def make_averaging(
     store: StageStore,
     group: dist.ProcessGroup | None,
     dtype: torch.dtype | None,
+    *,
+    timeout: float,
 ) -> Averaging | None:
     """What ``rank`` averages over the replicas in ``group``; None: there are none.
 
@@ -148,4 +163,4 @@ def make_averaging(
             "program: expected one compiled with data_parallel, as data_group is given"
         )
     sharded = store.sharded if isinstance(store, ShardedStages) else {}
-    return Averaging({s: store.module(s) for s in stages}, group, dtype, sharded)
+    return Averaging({s: store.module(s) for s in stages}, group, dtype, sharded, timeout)

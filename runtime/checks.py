@@ -54,10 +54,12 @@ def check_graph(
     varying_shapes: bool,
     judged: bool,
     sharded: bool,
+    replicated: bool,
 ) -> None:
     """Raises InputError where a step cannot be one CUDA graph.
 
-    ``judged``: by the norm of its gradients; ``sharded``: some stages are wrapped in ``fully_shard``.
+    ``judged``: by the norm of its gradients; ``sharded``: some stages are wrapped in ``fully_shard``;
+    ``replicated``: they are averaged over a ``data_group``.
     """
     ops = [i.op for row in program.instructions for i in row if isinstance(i, ir.Compute)]
     wanted = {
@@ -65,6 +67,7 @@ def check_graph(
         "shapes that are the same in each step, got varying_shapes": not varying_shapes,
         "neither clip_grad_norm nor loss_scale, whose norm the host waits for": not judged,
         "whole stages, got some wrapped in fully_shard, whose memory comes and goes": not sharded,
+        "no data_group: averages over replicas are not recorded": not replicated,
         "an optimizer, which steps within the graph, got None": optimizers is not None,
         "a program that steps once an iteration, got one that steps after each microbatch": (
             program.schedule.updates is Updates.ITERATION

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, Unpack
 
@@ -173,52 +174,57 @@ class Pipeline:
         judges = clip_grad_norm is not None or loss_scale is not None
         relays = judges and post_validation and has_relays(program)
         routes = routes_of(program, role.holders, tied, timeout, gathers=judges and not relays)
-        self._transport = connect(routes, self.device, group)
-        self._memory = Ledger() if memory else NoLedger()
-        worker = Worker(program, role, self.store, self._transport, self._memory, self.device)
-        self._stepping = Stepping(
-            worker,
-            optimizer=optimizer,
-            tied=tied,
-            summed_in=reduce_dtype or param_dtype,
-            clip_grad_norm=clip_grad_norm,
-            loss_scale=loss_scale,
-            relays=relays,
-            group=group,
-            data_group=data_group,
-            timeout=timeout,
-        )
-        self.modules, self.optimizers = self._stepping.modules, self._stepping.optimizers
-        if cuda_graph:
-            check_graph(
-                program,
-                self.device,
-                None if optimizer is None else self.optimizers,
-                varying_shapes=varying_shapes,
-                judged=judges,
-                sharded=isinstance(self.store, ShardedStages),
+        with ExitStack() as held:  # one that cannot be made leaves no connections behind
+            self._transport = connect(routes, self.device, group)
+            held.callback(self._transport.close)
+            self._memory = Ledger() if memory else NoLedger()
+            worker = Worker(program, role, self.store, self._transport, self._memory, self.device)
+            self._stepping = Stepping(
+                worker,
+                optimizer=optimizer,
+                tied=tied,
+                summed_in=reduce_dtype or param_dtype,
+                clip_grad_norm=clip_grad_norm,
+                loss_scale=loss_scale,
+                relays=relays,
+                group=group,
+                data_group=data_group,
+                timeout=timeout,
             )
-        self._hooks = (
-            finish_before_state_dicts(self.finish, self.modules.values(), self.optimizers.values())
-            if relays
-            else []
-        )
-        cells = make_cells(program, self.rank, self._memory, self.device)
-        arguments = Arguments(cells, self.microbatches, param_dtype, varying=varying_shapes)
-        self._feed = Feed(worker, cells, arguments, needs_loss=loss is None)
-        self._graph: GraphedSteps | None = None
-        if cuda_graph:
-            recording = make_recording(self._transport, self.device)
-            self._graph = GraphedSteps(recording, self._transport, cells.values())
-        self._preparation = Preparation(
-            worker,
-            cells=cells,
-            stepping=self._stepping,
-            loss=loss,
-            skips=Skips(skips, self.num_stages),
-            pace=pace,
-            varying=varying_shapes,
-        )
+            held.callback(self._stepping.update.close)
+            self.modules, self.optimizers = self._stepping.modules, self._stepping.optimizers
+            if cuda_graph:
+                check_graph(
+                    program,
+                    self.device,
+                    None if optimizer is None else self.optimizers,
+                    varying_shapes=varying_shapes,
+                    judged=judges,
+                    sharded=isinstance(self.store, ShardedStages),
+                    replicated=data_group is not None,
+                )
+            if relays:
+                for hook in finish_before_state_dicts(
+                    self.finish, self.modules.values(), self.optimizers.values()
+                ):
+                    held.callback(hook.remove)
+            cells = make_cells(program, self.rank, self._memory, self.device)
+            arguments = Arguments(cells, self.microbatches, param_dtype, varying=varying_shapes)
+            self._feed = Feed(worker, cells, arguments, needs_loss=loss is None)
+            self._graph: GraphedSteps | None = None
+            if cuda_graph:
+                recording = make_recording(self._transport, self.device)
+                self._graph = GraphedSteps(recording, self._transport, cells.values())
+            self._preparation = Preparation(
+                worker,
+                cells=cells,
+                stepping=self._stepping,
+                loss=loss,
+                skips=Skips(skips, self.num_stages),
+                pace=pace,
+                varying=varying_shapes,
+            )
+            self._held = held.pop_all()
 
     @classmethod
     def from_source(
@@ -286,11 +292,8 @@ class Pipeline:
     def close(self) -> None:
         """Finishes, and gives the connections between the ranks back; all ranks call it."""
         self.finish()
-        for hook in self._hooks:
-            hook.remove()
-        self._stepping.update.close()
         self._graph = None  # it knows the connections
-        self._transport.close()
+        self._held.close()
 
     def finish(self) -> None:
         """Returns once the last step is final and all that was queued on the device is done.

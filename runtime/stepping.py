@@ -61,7 +61,9 @@ class Stepping:
         self.modules = {s: store.module(s) for s in role.held}
         shared = SharedParameters(tied, role.holders, store, transport, summed_in)
         self.reduce = shared.reduction
-        self._averaging = make_averaging(program, role.rank, store, data_group, summed_in)
+        self._averaging = make_averaging(
+            program, role.rank, store, data_group, summed_in, timeout=timeout
+        )
         self.stashes = make_stashes(program, self.modules, worker.memory)
         self.optimizers = {} if optimizer is None else make_optimizers(self.modules, optimizer)
         share = 1.0 if self.stashes else 1.0 / self._microbatches

@@ -279,6 +279,22 @@ def gives_no_verdict() -> None:
         step(running)
 
 
+def waits_for_another_replica() -> None:
+    """Two replicas of one rank; the other one hangs before its first step."""
+    groups = [dist.new_group([rank]) for rank in range(2)]
+    running = Pipeline(
+        compile_schedule(alone().schedule, data_parallel=True),
+        [nn.Linear(4, 4), nn.Linear(4, 4)],
+        loss=squared,
+        group=groups[dist.get_rank()],
+        data_group=dist.group.WORLD,
+        timeout=2.0,
+    )
+    if dist.get_rank() == 1:
+        time.sleep(60)
+    step(running)
+
+
 def asks_for_a_state_alone() -> None:
     running = stepping_ahead()
     step(running)

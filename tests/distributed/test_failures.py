@@ -75,6 +75,11 @@ from tests.distributed.failure_cases import program, squared
             r"^rank 0: .*'relay verdict from 1', peer rank 1: TimeoutError: Timed out waiting 2000ms",
         ),
         (
+            failure_cases.waits_for_another_replica,
+            0,
+            r"^rank 0: .*\(after all 24 ops\), 'step 0': ConnectionError: the average of stage \d over the replicas: ",
+        ),
+        (
             failure_cases.asks_for_a_state_alone,
             0,
             r"^rank 0: finish, which all ranks call after the same step, waits for the verdict on it: "

@@ -151,6 +151,7 @@ def _adam(**options: Any) -> dict[int, torch.optim.Optimizer]:
         ({"varying_shapes": True}, "shapes that are the same in each step"),
         ({"judged": True}, "neither clip_grad_norm nor loss_scale"),
         ({"sharded": True}, "whole stages, got some wrapped in fully_shard"),
+        ({"replicated": True}, "no data_group: averages over replicas"),
         ({"optimizers": None}, "an optimizer, which steps within the graph, got None"),
         ({"optimizers": _adam()}, "optimizers with capturable=True, got AdamW of stage 1 without"),
         (
@@ -171,6 +172,7 @@ def test_what_cannot_be_a_graph_is_one_line(changed: dict[str, Any], expected: s
         "varying_shapes": False,
         "judged": False,
         "sharded": False,
+        "replicated": False,
     }
     check_graph(**given)
     with pytest.raises(InputError, match=f"^cuda_graph: expected {expected}") as refused:
@@ -179,7 +181,15 @@ def test_what_cannot_be_a_graph_is_one_line(changed: dict[str, Any], expected: s
 
 
 def test_an_optimizer_is_made_capturable_where_it_knows_of_it() -> None:
-    check = partial(check_graph, PROGRAM, GPU, varying_shapes=False, judged=False, sharded=False)
+    check = partial(
+        check_graph,
+        PROGRAM,
+        GPU,
+        varying_shapes=False,
+        judged=False,
+        sharded=False,
+        replicated=False,
+    )
     parameter = nn.Parameter(torch.zeros(1))
     for kind in (torch.optim.AdamW, torch.optim.SGD):
         check({0: capturable(kind)([parameter])})

@@ -23,6 +23,7 @@ from pipeloom.runtime.batches import split
 from pipeloom.runtime.errors import ShapeError
 from pipeloom.runtime.loss_scale import LossScale
 from pipeloom.runtime.pipeline import Pipeline
+from pipeloom.runtime.transport.local import LocalTransport
 from pipeloom.solver.families import build_family
 
 MICROBATCHES = 3
@@ -300,3 +301,20 @@ def test_a_program_that_goes_on_after_a_step_is_not_clipped() -> None:
     Pipeline(early, stages(), loss=loss, optimizer=sgd)
     with pytest.raises(InputError, match="got '0BW2' after a step on rank 0"):
         Pipeline(early, stages(), loss=loss, optimizer=sgd, clip_grad_norm=1.0)
+
+
+@pytest.mark.parametrize(
+    "options", [{"clip_grad_norm": 1.0}, {"cuda_graph": True}, {"skips": [(0, 5)]}]
+)
+def test_a_pipeline_that_cannot_be_made_leaves_no_connections(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[LocalTransport] = []
+
+    def close(self: LocalTransport) -> None:
+        closed.append(self)
+
+    monkeypatch.setattr(LocalTransport, "close", close)
+    with pytest.raises(InputError):
+        Pipeline(program(SPLIT), stages(), loss=loss, **options)
+    assert len(closed) == 1
