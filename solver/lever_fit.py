@@ -36,7 +36,7 @@ MORE = (1.25, 1.6, 2.2, 3.5)
 LOST = ((1.0, 1.0), (0.25, 1.0), (1.0, 0.25), (1.0, np.inf), (np.inf, 1.0))
 """What time lost counts for, by R's and W's and by waiting for copies, as ranks may idle anyway; infinite: never."""
 LITTLE = 0.1
-"""What any of them costs, in units of the mean T_F, so that few are chosen."""
+"""What any of them costs, in units of the mean T_F (of 1 ms where F takes no time), so that few are chosen."""
 
 _Pair = tuple[int, int]
 
@@ -79,7 +79,7 @@ class _Fit:
     def __init__(self, problem: Problem, again: float, out: float) -> None:
         self._problem, self._costs = problem, Costs.of(problem)
         self._lost = {RECOMPUTED: again, OFFLOADED: out}
-        self._little = LITTLE * float(self._costs.durations[OpKind.F].mean())
+        self._little = LITTLE * (float(self._costs.durations[OpKind.F].mean()) or 1.0)
         self._possible = {RECOMPUTED: recomputable(problem), OFFLOADED: offloadable(problem)}
 
     def rank(self, rank: int, row: list[Op], starts: list[float]) -> list[Op] | None:
@@ -171,8 +171,8 @@ class _Fit:
 
     def _early(self, pair: _Pair, at: float, now: float) -> float:
         """What it costs to run a W now."""
-        lost = self._lost[RECOMPUTED] * float(self._costs.durations[OpKind.W, pair[0]])
-        return self._rate(lost, at - now, float(self._costs.m_w[pair[0]]))
+        lost = float(self._costs.durations[OpKind.W, pair[0]])
+        return self._rate(RECOMPUTED, lost, at - now, float(self._costs.m_w[pair[0]]))
 
     def _cost(self, waits: _Waits, pair: _Pair, lever: int, now: float) -> float:
         """What it costs to recompute, or to offload now."""
@@ -186,10 +186,11 @@ class _Fit:
             lost = max(0.0, gone - now) + max(0.0, back - waits.until)
             free = waits.until - took - now
         size = float(costs.m_b[s] - costs.kept[lever, s])
-        return self._rate(self._lost[lever] * lost if lost else 0.0, free, size)
+        return self._rate(lever, lost, free, size)
 
-    def _rate(self, lost: float, free: float, size: float) -> float:
-        """Time lost for each unit of memory that is free for a unit of time."""
+    def _rate(self, lever: int, lost: float, free: float, size: float) -> float:
+        """Time lost, as it counts for ``lever``, for each unit of memory that is free for a unit of time."""
         if size <= 0:
             return float("inf")
-        return (self._little + lost) / (max(free, 1e-6 * self._little) * size)
+        counted = self._lost[lever] * lost if lost else 0.0
+        return (self._little + counted) / (max(free, 1e-6 * self._little) * size)

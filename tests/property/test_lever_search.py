@@ -98,6 +98,14 @@ def test_where_memory_is_no_matter_no_lever_is_pulled() -> None:
     assert (choice_of(found.problem, found.order) == 0).all()
 
 
+def test_forwards_may_take_no_time() -> None:
+    stages = tuple(replace(stage, t_f=0.0, t_r=0.0, t_bw=7.0) for stage in PROFILE.stages)
+    found = optimize(
+        posed(replace(PROFILE, stages=stages), 24.0, 2), solver="heuristic", work_limit=0.02
+    )
+    assert verify_schedule(dump_schedule(found)) == []
+
+
 @pytest.mark.parametrize(("limit", "m_w"), [(13.0, 4.0), (24.0, 0.5)])
 def test_every_reduction_keeps_the_limit(limit: float, m_w: float) -> None:
     stages = tuple(replace(stage, m_w=m_w) for stage in PROFILE.stages)
