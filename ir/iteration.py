@@ -168,11 +168,9 @@ class _Places:
         self.nodes = ranks + ops + notices + messages + ranks + sums + averages
 
     def last(self, count: int) -> tuple[int, int]:
-        """The first of the last ``count`` messages and of their notices."""
-        first = len(self.messages) - count
-        return int(self.ends[0]) - count, int(
-            self.ends[0] - count if not self.told else self.notices[0] + first
-        )
+        """The first of the last ``count`` messages and of their notices, which stand right before all messages."""
+        first = int(self.ends[0]) - count
+        return first, first - len(self.messages) if self.told else first
 
 
 def _apart(edges: Sequence[Edges], offsets: IntArray) -> tuple[Edges, Edges]:
