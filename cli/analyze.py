@@ -165,7 +165,7 @@ def _as_json(scheme: Scheme) -> dict[str, Any]:
 
 
 def _figures(found: list[Scheme], profile: Profile, model: Transformer | None) -> str:
-    from pipeloom.report.words import duration
+    from pipeloom.ir.amounts import duration
 
     replicas = profile.data_parallel is not None
     header = [

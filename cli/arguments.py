@@ -14,10 +14,10 @@ MOST_MICROBATCHES = 100_000
 FORMATS = ("torch-csv", "torchtitan", "torchtitan-toml", "megatron-layout")
 READ_BACK = ("torch-csv",)
 UNITS = {
-    **{"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12},
-    **{"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40},
+    **{"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15},
+    **{"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40, "PiB": 2.0**50},
 }
-"""Of memory; kB, MB, GB and TB are as k, M, G and T."""
+"""Of memory; kB, MB and so on are as k, M."""
 TRANSFORMER = ("layers", "hidden", "sequence", "microbatch", "teraflops")
 """What describes a calculated model: counts, and the last one a number."""
 PASSINGS = ("activations", "weights")

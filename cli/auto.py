@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+from pipeloom.ir.amounts import counted
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.problem import Objective, Problem
 from pipeloom.ir.profile import Profile
@@ -78,7 +79,7 @@ def choose(
                 refused[scheme.name] = str(error)
     rows = [_row(name, candidates, refused.get(name)) for name, candidates in found.items()]
     if profile.num_stages < profile.ranks:
-        few = f"{profile.num_stages} stage(s) are fewer than {profile.ranks} ranks"
+        few = f"{counted(profile.num_stages, 'stage')} cannot fill {counted(profile.ranks, 'rank')}"
         rows.append(Row("activations", None, few))
     rows.sort(key=_order)
     best = rows[0].judged if rows[0].why_not is None else None

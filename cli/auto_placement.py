@@ -154,7 +154,7 @@ def _not_searched(tried: Tried, best: float | None) -> str:
 
 def entries(tried: list[dict[str, Any]]) -> str:
     """A table of them."""
-    from pipeloom.report.words import duration
+    from pipeloom.ir.amounts import duration
 
     def shown(value: float | None) -> str:
         return "-" if value is None else duration(value)

@@ -18,7 +18,7 @@ from .arguments import (
 )
 from .cuts import add_cut, load_profiles
 from .output import check_output, finish_schedule, print_json, table
-from .problems import named, transfer_note
+from .problems import named, transfer_note, typed
 
 
 class _List(argparse.Action):
@@ -80,7 +80,8 @@ def run(args: argparse.Namespace) -> int:
     except InputError as error:
         raise InputError(*(f"{named(args.profile)}: {line}" for line in error.errors)) from None
     if args.replicate:
-        schedule = replicate(schedule, args.replicate)
+        with typed("replicate"):
+            schedule = replicate(schedule, args.replicate)
     note = transfer_note(schedule)
     if note is not None:
         print(f"pipeloom: {named(args.profile)}: {note}", file=sys.stderr)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import sys
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InfeasibleError, InputError
@@ -12,7 +13,7 @@ from pipeloom.ir.errors import InfeasibleError, InputError
 from .arguments import add_instance, add_memory_limit, add_passing, add_profile, add_solver, example
 from .cuts import load_profiles, of_all_cuts
 from .optimize import solve, solve_cut
-from .output import print_json, table
+from .output import WIDEST, print_json, table
 from .partition import add_partition
 from .placements import AUTO, ONE_PLACEMENT
 from .problems import make_problem, transfer_note
@@ -67,7 +68,11 @@ def _by_cost(results: list[dict[str, Any]], objective: str) -> list[dict[str, An
 
 def _footer(results: list[dict[str, Any]]) -> str:
     """What the figures are about, and which rows are about something else."""
-    return "\n".join([*_of_the_optimizer(results), *_of_other_work(results)])
+    lines = [*_of_the_optimizer(results), *_of_other_work(results)]
+    return "\n".join(
+        textwrap.fill(line, WIDEST, subsequent_indent="  ", break_on_hyphens=False)
+        for line in lines
+    )
 
 
 def _of_the_optimizer(results: list[dict[str, Any]]) -> list[str]:
@@ -188,7 +193,7 @@ def measure(name: str, schedule: Schedule) -> dict[str, Any]:
 
 
 def _averaged(result: dict[str, Any]) -> str | None:
-    from pipeloom.report.words import duration
+    from pipeloom.ir.amounts import duration
 
     if "averaging" not in result:
         return None
@@ -204,8 +209,8 @@ def _averaging(schedule: Schedule, timing: Timing) -> dict[str, float]:
 
 
 def _row(result: dict[str, Any]) -> list[str]:
-    from pipeloom.ir.amounts import amount, exact_amount
-    from pipeloom.report.words import duration, percent
+    from pipeloom.ir.amounts import amount, duration, exact_amount
+    from pipeloom.report.words import percent
 
     name, status = result["schedule"], result["status"]
     if status == "infeasible":

@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 
+from pipeloom.ir.amounts import counted
+
 from .arguments import add_output, example, stages
 from .output import check_output, finish
-from .problems import named, naming
+from .problems import named, naming, typed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +50,7 @@ def run(args: argparse.Namespace) -> int:
 
     check_output(args)
     schedule = load_schedule(args.schedule)
-    with naming(args.schedule):
+    with naming(args.schedule), typed("tied", "post_validation"):
         program = compile_schedule(
             schedule,
             tied=args.tied,
@@ -58,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     replicas = schedule.problem.profile.data_parallel
     if replicas is not None and replicas.size > 1 and not args.data_parallel:
         print(
-            f"pipeloom: note: {named(args.schedule)}: planned for {replicas.size} replicas (data_parallel); "
+            f"pipeloom: note: {named(args.schedule)}: planned for {counted(replicas.size, 'replica')} (data_parallel); "
             "without --data-parallel the program does not average their gradients",
             file=sys.stderr,
         )
@@ -68,8 +70,8 @@ def run(args: argparse.Namespace) -> int:
         args,
         dump_program(program),
         {"ranks": len(lengths), "instructions": lengths, "buffers": buffers},
-        f"{sum(lengths)} instructions on {len(lengths)} ranks, "
-        f"at most {max(buffers)} receive buffers on one",
+        f"{counted(sum(lengths), 'instruction')} on {counted(len(lengths), 'rank')}, "
+        f"at most {counted(max(buffers), 'receive buffer')} on one",
     )
     return 0
 

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, TypeAlias
 
+from pipeloom.ir.amounts import counted
 from pipeloom.ir.errors import InputError
 
 from .partition import by_layers, layers_of
@@ -55,7 +56,7 @@ class Cuts:
         if cut is None:
             pieces = cutter.number - sum(self.layers.tied)
             raise InputError(
-                f"{self.where}: layers: {pieces} that may be cut apart are fewer than {stages} stages"
+                f"{self.where}: layers: {pieces} that may be cut apart, fewer than {counted(stages, 'stage')}"
             )
         if self.way == BALANCED:
             cut = cutter.balanced() or cut

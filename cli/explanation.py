@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from pipeloom.ir.amounts import counted
+
 from .output import table
 
 if TYPE_CHECKING:
@@ -135,12 +137,12 @@ def _enough_words(enough: Enough) -> str:
     if enough.microbatches == 0:
         return f"more memory cannot lower the bound: without any limit it is {rest} too"
     return (
-        f"the bound falls until {enough.microbatches} more fit (a limit of {amount(enough.limit)}), "
+        f"the bound falls until {counted(enough.microbatches, 'more microbatch')} fit{'s' * (enough.microbatches == 1)} (a limit of {amount(enough.limit)}), "
         f"to {rest}, and no further"
     )
 
 
 def _duration(milliseconds: float) -> str:
-    from pipeloom.report.words import duration
+    from pipeloom.ir.amounts import duration
 
     return duration(milliseconds) if milliseconds > 1e-6 else "0"

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from pipeloom import __version__
@@ -35,6 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "import": ("import_", "another system's format to a schedule"),
 }
 INTERRUPTED, INTERNAL = 130, 70
+MOST_LINES = 20
 TRACEBACK = "PIPELOOM_TRACEBACK"
 
 
@@ -78,8 +80,10 @@ def _run(words: list[str]) -> int:
     for stream in (sys.stdout, sys.stderr):  # a terminal without Unicode gets ? instead of a crash
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
-    if not words or words[0] not in COMMANDS:
+    if not words or words[0].startswith("-"):
         _overview().parse_args(words or ["--help"])
+    if words[0] not in COMMANDS:
+        raise InputError(_unknown(words[0]))
     name, rest = words[0], words[1:]
     command = importlib.import_module(f"pipeloom.cli.{COMMANDS[name][0]}")
     parser = Parser(
@@ -95,6 +99,14 @@ def _run(words: list[str]) -> int:
     args = parser.parse_args(rest)
     code: int = command.run(args)
     return code
+
+
+def _unknown(name: str) -> str:
+    near = get_close_matches(name, COMMANDS, 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return (
+        f"COMMAND: expected one of {', '.join(COMMANDS)}, got {name!r}{hint} (see pipeloom --help)"
+    )
 
 
 def _overview() -> Parser:
@@ -117,12 +129,16 @@ def _overview() -> Parser:
 
 
 def _fail(error: PipeloomError, *, as_json: bool) -> int:
-    """One line a fault on standard error; with ``--json`` one object on standard output as well."""
-    for line in str(error).splitlines():
+    """One line a fault on standard error, of hundreds the first; with ``--json`` one object with all of
+    them on standard output as well."""
+    lines = str(error).splitlines()
+    for line in lines[:MOST_LINES]:
         _say(line)
+    if len(lines) > MOST_LINES:
+        _say(f"and {len(lines) - MOST_LINES} more (--json lists all)")
     if os.environ.get(TRACEBACK) and getattr(error, "details", ""):
         print(error.details, file=sys.stderr)  # type: ignore[attr-defined]
-    answer: dict[str, Any] = {"error": str(error).splitlines()}
+    answer: dict[str, Any] = {"error": lines}
     if isinstance(error, InfeasibleError):
         answer = infeasible(error)
     elif isinstance(error, InvalidScheduleError):

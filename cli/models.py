@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 from pipeloom.ir.errors import InputError
 
 from .arguments import count, seconds, whole
+from .problems import typed
 
 if TYPE_CHECKING:
     from pipeloom.runtime.train import RunSettings
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
+TYPED = ("steps", "device", "pace", "cuda_graph", "clip_grad_norm", "loss_scale")
+"""Settings of a run whose faults name them: the option has the same name."""
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -58,16 +61,17 @@ def training_settings(args: argparse.Namespace, **more: Any) -> RunSettings:
     """What :func:`add_training` asks for, and ``more`` of the settings."""
     from pipeloom.runtime.train import RunSettings
 
-    return RunSettings(
-        steps=args.steps,
-        dtype=args.dtype,
-        seed=args.seed,
-        device=args.device,
-        progress=not args.quiet,
-        pace=args.pace,
-        timeout=args.timeout,
-        **more,
-    )
+    with typed(*TYPED):
+        return RunSettings(
+            steps=args.steps,
+            dtype=args.dtype,
+            seed=args.seed,
+            device=args.device,
+            progress=not args.quiet,
+            pace=args.pace,
+            timeout=args.timeout,
+            **more,
+        )
 
 
 def need_torch() -> None:

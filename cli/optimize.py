@@ -29,7 +29,7 @@ from .output import check_output, finish_schedule, infeasible, print_json
 from .partition import Answer, add_partition, by_layers
 from .partition import choose as choose_cut
 from .placements import AUTO
-from .problems import announce_unless_quiet, load, make_problem, named, recomputes_all
+from .problems import announce_unless_quiet, load, make_problem, named, recomputes_all, typed
 from .progress import Interrupt, ProgressLine, interruptible
 
 if TYPE_CHECKING:
@@ -329,7 +329,8 @@ def _cache(args: argparse.Namespace) -> ScheduleCache | None:
         return None
     from pipeloom.solver.cache import ScheduleCache
 
-    return ScheduleCache(folder, _say)
+    with typed("cache"):
+        return ScheduleCache(folder, _say)
 
 
 def _say(line: str) -> None:
@@ -343,7 +344,7 @@ def _search(
 
     limit = "time is up" if args.work_limit is None else "work is done"
     progress = ProgressLine(quiet=args.quiet, label=label, limit=limit)
-    with interruptible() as interrupt:
+    with interruptible() as interrupt, typed("solver"):
         try:
             schedule = optimize(
                 problem,

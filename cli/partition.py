@@ -276,8 +276,7 @@ def _entry(option: Option) -> dict[str, Any]:
 
 
 def _table(schedule: Schedule) -> str:
-    from pipeloom.ir.amounts import amount
-    from pipeloom.report.words import duration
+    from pipeloom.ir.amounts import amount, duration
 
     from .output import table
 

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pipeloom.ir.amounts import counted
 from pipeloom.ir.errors import InputError
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def _from_file(path: str, profile: Profile, where: str) -> tuple[Profile, Placem
         profile = profile.split(chunks)
     if profile.num_stages != len(owners):
         raise InputError(
-            f"{path}: expected a rank for each of the {profile.num_stages} stages of {where}, "
+            f"{path}: expected a rank for each of the {counted(profile.num_stages, 'stage')} of {where}, "
             f"got {len(owners)}"
         )
     return profile, Placement(Passing.ACTIVATIONS, tuple(owners))
@@ -124,6 +125,6 @@ def _misplaced(where: str, profile: Profile, name: str, chunks: int) -> str:
     expected = f"{ranks}" if chunks == 1 else f"{ranks} (to be cut) or {chunks * ranks}"
     hint = f"; --placement interleaved:{stages // ranks} fits" if stages % ranks == 0 else ""
     return (
-        f"{where}: {key}: expected {expected}{unit} for the placement {name} on {ranks} ranks, "
+        f"{where}: {key}: expected {expected}{unit} for the placement {name} on {counted(ranks, 'rank')}, "
         f"got {stages}{hint}"
     )

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from pipeloom.ir.amounts import counted
 from pipeloom.ir.errors import InputError, InvalidScheduleError
 
 from .kernels import announce_compiling
@@ -78,7 +79,7 @@ def check_microbatches(args: argparse.Namespace, stages: int) -> None:
     most = MOST_PAIRS // stages
     if args.microbatches > most:
         raise InputError(
-            f"-m/--microbatches: expected at most {most} for {stages} stages, got {args.microbatches}"
+            f"-m/--microbatches: expected at most {most} for {counted(stages, 'stage')}, got {args.microbatches}"
         )
 
 
@@ -142,7 +143,7 @@ def transfer_note(schedule: Schedule) -> str | None:
     if not schedule.transfers:
         return None
     if profile.links is None:
-        cost = "free" if profile.t_comm is None else "t_comm each, whatever their size"
+        cost = "free" if profile.t_comm is None else "t_comm each"
         return f"no links in the profile: transfers counted as {cost}"
     if any(stage.weight_bytes is None for stage in profile.stages):
         return "weight_bytes unknown: transfers counted as free"
@@ -150,12 +151,31 @@ def transfer_note(schedule: Schedule) -> str | None:
 
 
 @contextmanager
-def naming(path: str) -> Iterator[None]:
-    """Puts the name of the file in front of each fault that is found in what was read from it."""
+def typed(*names: str) -> Iterator[None]:
+    """Puts the option in place of each of ``names`` that begins a fault: ``--solver`` for solver."""
     try:
         yield
     except InputError as error:
-        raise InputError(*(f"{named(path)}: {line}" for line in error.errors)) from None
+        raise InputError(*(_as_typed(line, names) for line in error.errors)) from None
+
+
+def _as_typed(line: str, names: tuple[str, ...]) -> str:
+    key, _, words = line.partition(": ")
+    name = key.partition("[")[0]  # tied[0]: which of several times it was given
+    return f"--{name.replace('_', '-')}: {words}" if name in names else line
+
+
+@contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Puts the name of the file in front of each fault that is found in what was read from it, not of
+    those that name an option."""
+    try:
+        yield
+    except InputError as error:
+        lines = (
+            line if line.startswith("--") else f"{named(path)}: {line}" for line in error.errors
+        )
+        raise InputError(*lines) from None
     except InvalidScheduleError as error:
         raise InvalidScheduleError(
             [f"{named(path)}: {line}" for line in error.violations]

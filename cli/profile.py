@@ -129,8 +129,7 @@ def _document(measurement: Measurement, layers: bool) -> dict[str, Any]:
 
 def _words(measurement: Measurement) -> str:
     """A row a stage, each time with the spread of its middle half; then messages and copies."""
-    from pipeloom.ir.amounts import amount
-    from pipeloom.report.words import duration
+    from pipeloom.ir.amounts import amount, duration
 
     profile = measurement.profile
     columns = {

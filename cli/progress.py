@@ -80,7 +80,8 @@ class ProgressLine:
         return f"{figures}  {progress.source or ''}".rstrip()
 
     def _figures(self, seconds: float, cost: float, bound: float, gap: float) -> str:
-        from pipeloom.report.words import duration, percent
+        from pipeloom.ir.amounts import duration
+        from pipeloom.report.words import percent
 
         return (
             f"{self.label}{seconds:6.1f} s  best {duration(cost)}  bound {duration(bound)}  "

@@ -6,8 +6,8 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from pipeloom.ir.amounts import amount
-from pipeloom.report.words import duration, percent
+from pipeloom.ir.amounts import amount, duration
+from pipeloom.report.words import percent
 
 from .auto import Choice, Row
 from .judgement import Judged

@@ -12,10 +12,12 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from pipeloom.ir.amounts import counted
+
 from .arguments import amount, example
-from .models import DTYPES, add_training, need_torch, training_settings
+from .models import DTYPES, TYPED, add_training, need_torch, training_settings
 from .output import print_json
-from .problems import named
+from .problems import named, typed
 
 if TYPE_CHECKING:
     from pipeloom.ir.schedule import Schedule
@@ -107,7 +109,8 @@ def run(args: argparse.Namespace) -> int:
         cuda_graph=args.cuda_graph,
         local=args.local,
     )
-    result = run_program(program, args.model, settings, trace_path=args.trace)
+    with typed(*TYPED):
+        result = run_program(program, args.model, settings, trace_path=args.trace)
     if result is not None:  # under torchrun rank 0 alone speaks
         _answer(args, program.schedule, result)
     return 0
@@ -147,14 +150,13 @@ def _figures(schedule: Schedule) -> dict[str, Any]:
 
 
 def _lines(planned: Schedule, result: RunResult) -> list[tuple[str, str]]:
-    from pipeloom.ir.amounts import amount
+    from pipeloom.ir.amounts import amount, duration
     from pipeloom.report import summary
-    from pipeloom.report.words import duration
 
     steps = len(result.losses)
     taken = f"median {duration(statistics.median(result.seconds) * 1e3)}"
     return [
-        ("loss", f"{result.losses[0]:.4f} to {result.losses[-1]:.4f} in {steps} steps"),
+        ("loss", f"{result.losses[0]:.4f} to {result.losses[-1]:.4f} in {counted(steps, 'step')}"),
         ("losses", _losses(result.losses)),
         ("step", f"{taken}, fastest {duration(min(result.seconds) * 1e3)}"),
         ("planned", summary(planned)),

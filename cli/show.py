@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import InputError, InvalidScheduleError
 
 from .against_plan import as_json, text
 from .arguments import example
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from pipeloom.report.attribution import Attribution
 
 KINDS = {".svg": "svg", ".html": "html", ".png": "png", ".trace.json": "trace", ".txt": "text"}
+SHOWN = 4
+"""Of ops that wait for each other in a circle."""
 # programs that turn an SVG on standard input into a PNG on standard output
 CONVERTERS = (
     ("rsvg-convert", "--format=png", "--zoom=2"),
@@ -81,6 +83,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     kind = args.kind or _kind(args.output)
     schedules = _schedules(args)
+    for file, (_, schedule) in zip(args.files, schedules, strict=False):
+        _tell_stuck(file, schedule)
     found = None if args.measured is None else _attributed(args, schedules)
     if not (args.json and args.output == "-"):
         _draw(args, kind, schedules)
@@ -113,6 +117,24 @@ def _schedules(args: argparse.Namespace) -> list[tuple[str, Schedule]]:
     if len(titles) != len(files):
         raise InputError(f"--title: expected one for each of {len(files)} files, got {len(titles)}")
     return [(title, load_any(file)) for title, file in zip(titles, files, strict=True)]
+
+
+def _tell_stuck(file: str, schedule: Schedule) -> None:
+    """Says of a schedule that can never run that its picture is of the times in the file."""
+    from pipeloom.ir.waits import circle
+
+    try:
+        ops = circle(schedule)
+    except InvalidScheduleError as error:
+        reason = error.violations[0]
+    else:
+        more = f", and so on, {len(ops) - 1} in a circle" if len(ops) > SHOWN else ""
+        reason = " waits for ".join(ops[:SHOWN]) + more
+    if reason:
+        print(
+            f"pipeloom: note: {named(file)}: can never run: {reason}; drawn by the times in the file",
+            file=sys.stderr,
+        )
 
 
 def _attributed(args: argparse.Namespace, schedules: list[tuple[str, Schedule]]) -> Attribution:

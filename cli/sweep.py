@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeloom.ir.amounts import counted
 from pipeloom.ir.errors import InfeasibleError, InputError
 
 from .arguments import Limit, add_instance, add_passing, add_profile, add_solver, example, limits
@@ -101,7 +102,7 @@ def _sweep(
     each = f"{args.time_limit:g} s each (--time-limit)"
     if args.work_limit is not None:
         each = f"{args.work_limit:g} million simulated ops each (--work-limit)"
-    _tell(args, f"{number} limits, at most {each}")
+    _tell(args, f"{counted(number, 'limit')}, at most {each}")
     for i, limit in enumerate(args.memory_limits):
         label = f"limit {i + 1} of {number} ({limit.words}): "
         try:
@@ -223,7 +224,7 @@ def _write(
         for f in families
         if "peak_memory" in f
     ]
-    title = f"{profile.name or 'sweep'}, {profile.ranks} ranks, {args.microbatches} microbatches"
+    title = f"{profile.name or 'sweep'}, {counted(profile.ranks, 'rank')}, {counted(args.microbatches, 'microbatch')}"
     searched = "" if best is None else scope(best.problem)
     elsewhere = {f["schedule"] for f in families if f.get("scope", searched) != searched}
     picture = frontier_svg(Frontier(title, args.objective, points, built, searched, elsewhere))
@@ -239,8 +240,8 @@ def _csv(results: list[dict[str, Any]]) -> str:
 
 
 def _row(result: dict[str, Any]) -> list[str]:
-    from pipeloom.ir.amounts import amount, exact_amount
-    from pipeloom.report.words import duration, percent
+    from pipeloom.ir.amounts import amount, duration, exact_amount
+    from pipeloom.report.words import percent
 
     limit = result["memory_limit"]
     name = "none" if limit is None else limit.words

@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 from .arguments import add_output, count, example, seconds
-from .models import add_training, need_torch, training_settings
+from .models import TYPED, add_training, need_torch, training_settings
 from .output import check_output, finish, table
-from .problems import named
+from .problems import named, typed
 
 if TYPE_CHECKING:
     from pipeloom.ir.program import Program
@@ -62,7 +62,8 @@ def run(args: argparse.Namespace) -> int:
     tied = as_planned(load_source(args.model), problem.profile).tied(problem.stages)
     ties = tuple(tuple(stage for stage, _ in group) for group in tied)
     planner = Planner(program, ties, args.time_limit, args.seed)
-    result = tune_program(program, args.model, settings, args.every, planner)
+    with typed("every", *TYPED):
+        result = tune_program(program, args.model, settings, args.every, planner)
     if result is not None:  # under torchrun rank 0 alone speaks
         answer = {
             "steps": args.steps,
@@ -104,7 +105,7 @@ class Planner:
 
 
 def _words(result: TuneResult) -> str:
-    from pipeloom.report.words import duration
+    from pipeloom.ir.amounts import duration
 
     rows = [
         [

@@ -45,7 +45,7 @@ def _averaging(document: dict[str, Any]) -> float | None:
 
 
 def _left(averaging: float | None) -> str:
-    from pipeloom.report.words import duration
+    from pipeloom.ir.amounts import duration
 
     return "" if averaging is None else f"; {duration(averaging)} of averaging left after ops"
 
@@ -53,7 +53,7 @@ def _left(averaging: float | None) -> str:
 def _verify(document: dict[str, Any]) -> tuple[str, list[str]]:
     """The kind of file, and what is wrong with it."""
     from pipeloom.ir.files import PROGRAM, SCHEDULE
-    from pipeloom.ir.reading import show
+    from pipeloom.ir.reading import format_hint, show
 
     given = document.get("format")
     if given == SCHEDULE:
@@ -65,4 +65,6 @@ def _verify(document: dict[str, Any]) -> tuple[str, list[str]]:
 
         return "program", verify_program(document)
     got = "nothing" if given is None else show(given)
-    raise InputError(f'format: expected "{SCHEDULE}" or "{PROGRAM}", got {got}')
+    raise InputError(
+        f'format: expected "{SCHEDULE}" or "{PROGRAM}", got {got}{format_hint(SCHEDULE, given)}'
+    )

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from pipeloom.cli.arguments import count, seconds
 from pipeloom.cli.main import main as pipeloom
+from pipeloom.ir.amounts import duration
 from pipeloom.ir.files import load_schedule
-from pipeloom.report.words import duration
 from pipeloom.runtime.model import load_source
 
 from .demo_report import TOLERANCE, Result, Run, cores, curve, largest_difference, report, timing

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeloom.cli.output import table
-from pipeloom.ir.amounts import amount
+from pipeloom.ir.amounts import amount, duration
 from pipeloom.ir.problem import Objective
 from pipeloom.ir.schedule import Schedule, Timing
-from pipeloom.report.words import duration, percent
+from pipeloom.report.words import percent
 
 # float32 sums in another order, and training magnifies that from step to step
 TOLERANCE = 1e-3

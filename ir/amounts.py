@@ -1,4 +1,4 @@
-"""Sizes of memory in words; their unit is the profile's."""
+"""Sizes of memory, times and counts in words; the unit of memory is the profile's."""
 
 from __future__ import annotations
 
@@ -9,16 +9,34 @@ _PREFIXES = ("", "k", "M", "G", "T", "P")
 
 def amount(memory: float) -> str:
     """``7.94``, ``1.61 M``: four digits at most."""
+    return _prefixed(memory, 4)
+
+
+def exact_amount(memory: float) -> str:
+    """``7.94``, ``2.1 G``, ``1.610612736 G``: with all digits, for who types it in again."""
+    return _prefixed(memory, 15 if float(memory).is_integer() else 12)
+
+
+def _prefixed(memory: float, digits: int) -> str:
     if not math.isfinite(memory):
         return "none"
     size, prefix = memory, 0
     while size >= 1000 and prefix + 1 < len(_PREFIXES):
         size, prefix = size / 1000, prefix + 1
-    return f"{size:.4g} {_PREFIXES[prefix]}".rstrip()
+    return f"{size:.{digits}g} {_PREFIXES[prefix]}".rstrip()
 
 
-def exact_amount(memory: float) -> str:
-    """``7.94``, ``2.1 G (2100000000)``: with all digits, for who types it in again."""
-    whole = float(memory).is_integer() and memory < 1e15
-    digits = str(int(memory)) if whole else f"{memory:.12g}"
-    return digits if not 1000 <= memory < math.inf else f"{amount(memory)} ({digits})"
+def duration(milliseconds: float) -> str:
+    """``12.011 s``, ``812.9 ms``, ``45.1 us``: five digits at most."""
+    if milliseconds >= 1e4:
+        return f"{milliseconds / 1e3:.5g} s"
+    if milliseconds >= 1 or milliseconds == 0:
+        return f"{milliseconds:.5g} ms"
+    return f"{milliseconds * 1e3:.5g} us"
+
+
+def counted(count: int, thing: str) -> str:
+    """``1 rank``, ``3 microbatches``; ``thing``: one of them."""
+    if count == 1:
+        return f"1 {thing}"
+    return f"{count} {thing}{'es' if thing.endswith('h') else 's'}"

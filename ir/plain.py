@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from .amounts import counted
 from .plain_network import Network, read_network
 from .reading import Reader, is_amount, is_count
 
@@ -113,7 +114,9 @@ def read_facts(document: object, where: str) -> Facts:
     passing = reader.get("passing", " or ".join(PASSINGS), lambda v: v in PASSINGS, PASSINGS[0])
     lists = reader.items("order")
     if len(lists) != ranks:
-        reader.wrong("order", f"{len(lists)} lists", f"{ranks} lists, one a rank")
+        reader.wrong(
+            "order", f"{counted(len(lists), 'list')}", f"{counted(ranks, 'list')}, one a rank"
+        )
     reader.finish()  # what follows counts on as many lists as ranks
     stage_facts = _stages(profile, stages)
     network = read_network(profile, ranks)
@@ -145,7 +148,9 @@ def _stages(profile: Reader, stages: int) -> list[StageFacts]:
         number = profile.count("num_stages", least=1)
     if number != stages or (len(entries) != stages and not shared):
         profile.wrong(
-            "stages", f"{len(entries)} entries for {number} stages", f"{stages}, as in the schedule"
+            "stages",
+            f"{len(entries)} listed for {number}",
+            f"{stages}, as in the schedule",
         )
     host = profile.child("host_link") if profile.has("host_link") else None
     return [
@@ -212,7 +217,7 @@ def _check_range(facts: Facts, reader: Reader) -> None:
         if run.stage >= facts.stages or run.microbatch >= facts.microbatches:
             reader.fail(
                 f"{reader.where}: order[{run.rank}][{run.at}]: {run} is outside "
-                f"{facts.stages} stage(s) and {facts.microbatches} microbatch(es)"
+                f"{counted(facts.stages, 'stage')} and {counted(facts.microbatches, 'microbatch')}"
             )
 
 
@@ -236,7 +241,9 @@ def _pairs(reader: Reader, order: list[list[Run]]) -> list[list[int]]:
         for places, row in zip(lists, order, strict=True)
     )
     if not sound:
-        reader.wrong("pairs", lists, f"{len(order)} lists, one a rank, of places in its order")
+        reader.wrong(
+            "pairs", lists, f"{counted(len(order), 'list')}, one a rank, of places in its order"
+        )
     return lists if sound else [[] for _ in order]
 
 

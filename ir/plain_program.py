@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+from .amounts import counted
 from .plain import Facts, Run, read_facts
 from .reading import Reader
 
@@ -112,7 +113,7 @@ def _lists(reader: Reader, key: str, ranks: int) -> list[list[Any]]:
         lists = value if isinstance(value, list) else []
         return len(lists) == ranks and all(isinstance(entry, list) for entry in lists)
 
-    return reader.get(key, f"{ranks} lists, one a rank", accept, [])
+    return reader.get(key, f"{counted(ranks, 'list')}, one a rank", accept, [])
 
 
 _NAMED = r"(?P<kind>x|dy|w|dw)(?P<stage>[0-9]{1,9})\.(?P<index>[0-9]{1,9})"

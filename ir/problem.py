@@ -8,6 +8,7 @@ from enum import Enum
 
 import numpy as np
 
+from .amounts import counted
 from .ops import IntArray
 from .profile import Profile
 
@@ -120,9 +121,9 @@ class Placement:
 def _islands(ranks: int, island: int, holder: str, holders: int, stages: int) -> int:
     """How many islands of ``island`` ranks there are; ``holders`` each need stages of their own."""
     if island < 1 or ranks % island:
-        raise ValueError(f"{ranks} rank(s) do not fall into islands of {island}")
+        raise ValueError(f"{counted(ranks, 'rank')} cannot be cut into islands of {island}")
     if stages < holders:
-        raise ValueError(f"{stages} stage(s) are fewer than one for each {holder} ({holders})")
+        raise ValueError(f"expected a stage for each {holder} ({holders}), got {stages}")
     return ranks // island
 
 

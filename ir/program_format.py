@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .amounts import counted
 from .program import Buffer, Program, TensorKind, parse_instruction
 from .reading import Reader, read_json
 from .schedule_format import dump_schedule, parse_schedule
@@ -40,7 +41,7 @@ def parse_program(data: dict[str, Any], where: str) -> Program:
 def _lists(reader: Reader, key: str, ranks: int) -> list[list[Any]]:
     lists = reader.items(key)
     if len(lists) != ranks or not all(isinstance(entry, list) for entry in lists):
-        reader.wrong(key, lists, f"{ranks} lists, one a rank")
+        reader.wrong(key, lists, f"{counted(ranks, 'list')}, one a rank")
         return []
     return lists
 

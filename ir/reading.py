@@ -23,6 +23,13 @@ _MADE_BY = {
 }
 """The command that leads from one format to another."""
 
+_TAKEN_BY = {
+    "pipeloom.profile": ": optimize, build, compare, analyze and sweep take a profile",
+    "pipeloom.schedule": ": compile, verify, show and export take a schedule",
+    "pipeloom.program": ": verify, show, run and tune take a program",
+}
+"""The commands for each format."""
+
 
 def read_json(path: str) -> dict[str, Any]:
     """The JSON object in ``path``, or on standard input for ``-``. Raises InputError."""
@@ -89,6 +96,13 @@ def show(value: object) -> str:
     """``value`` as JSON, cut to a readable length."""
     text = json.dumps(value, default=str)
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+def format_hint(expected: str, given: object) -> str:
+    """Which command makes a file of the ``expected`` format of the ``given`` one, or takes the latter."""
+    if not isinstance(given, str):
+        return ""
+    return _MADE_BY.get((expected, given)) or _TAKEN_BY.get(given, "")
 
 
 class Reader:
@@ -178,7 +192,7 @@ class Reader:
         """
         given = self.data.get("format", name)
         if given != name:
-            hint = _MADE_BY.get((name, given), "") if isinstance(given, str) else ""
+            hint = format_hint(name, given)
             raise InputError(
                 f"{self.where}: format: expected {show(name)}, got {show(given)}{hint}"
             )

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from .amounts import counted
 from .ops import Op, OpKind, pack
 from .problem import Objective, Passing, Placement, Problem
 from .profile import Profile
@@ -71,7 +72,9 @@ def _rows(reader: Reader, ranks: int) -> list[_Row]:
     if not isinstance(reader.data.get("order"), list):
         return []
     if len(lists) != ranks:
-        reader.wrong("order", f"{len(lists)} lists", f"{ranks} lists, one a rank")
+        reader.wrong(
+            "order", f"{counted(len(lists), 'list')}", f"{counted(ranks, 'list')}, one a rank"
+        )
     elif not any(lists):
         reader.wrong("order", lists, "at least one op")
     return [
@@ -150,7 +153,7 @@ def _placement(
         for op, _, _ in row:
             if op.stage >= stages or op.microbatch >= microbatches:
                 reader.fail(
-                    f"{reader.where}: order[{rank}]: {op} is outside {stages} stages and {microbatches} microbatches"
+                    f"{reader.where}: order[{rank}]: {op} is outside {counted(stages, 'stage')} and {counted(microbatches, 'microbatch')}"
                 )
             else:
                 owners[op.stage, op.microbatch] = rank
@@ -184,7 +187,7 @@ def _averages(reader: Reader, profile: Profile) -> tuple[tuple[Averaged, ...], .
         return ()
     lists = reader.items("averages")
     if len(lists) != profile.ranks or not all(isinstance(row, list) for row in lists):
-        reader.wrong("averages", lists, f"{profile.ranks} lists, one a rank")
+        reader.wrong("averages", lists, f"{counted(profile.ranks, 'list')}, one a rank")
         return ()
     return tuple(
         tuple(
@@ -210,7 +213,9 @@ def _pairs(reader: Reader, rows: list[_Row]) -> tuple[tuple[int, ...], ...]:
         return ()
     lists = reader.items("pairs")
     if len(lists) != len(rows) or not all(map(_are_places, lists, rows)):
-        reader.wrong("pairs", lists, f"{len(rows)} lists, one a rank, of places in its order")
+        reader.wrong(
+            "pairs", lists, f"{counted(len(rows), 'list')}, one a rank, of places in its order"
+        )
         return ()
     return tuple(tuple(entry) for entry in lists)
 

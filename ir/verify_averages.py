@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+from .amounts import counted
 from .plain import Facts
 from .reading import Reader, is_amount, show
 
@@ -38,7 +39,7 @@ def _read(facts: Facts, document: dict[str, Any]) -> list[list[_Average]]:
     reader = Reader(document, "schedule", [])
     lists = reader.items("averages")
     if len(lists) != facts.ranks or not all(isinstance(row, list) for row in lists):
-        reader.wrong("averages", lists, f"{facts.ranks} lists, one a rank")
+        reader.wrong("averages", lists, f"{counted(facts.ranks, 'list')}, one a rank")
         reader.finish()
     replicas = document["profile"].get("data_parallel")
     if replicas is not None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from .amounts import counted
 from .plain_program import Line, Named, ProgramFacts, read_program
 from .verify import verify_schedule
 from .verify_channels import verify_channels
@@ -119,7 +120,7 @@ class _Replay:
             yield f"its copy has not come with {here}, or is freed"
         if tensor.kind == "dw" and self.computed < moves[tensor.number].after:
             after = moves[tensor.number].after
-            yield f"sent after {self.computed} ops of the rank, before the {after} that it waits for"
+            yield f"sent after {counted(self.computed, 'op')} of the rank, before the {after} that it waits for"
         if tensor.kind == "w" and here is None and tensor.stage in self.closed:
             yield f"sent after {self.closed[tensor.stage].text}"
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from .amounts import counted
 from .plain_network import Network, read_network
 from .reading import Reader
 
@@ -111,7 +112,7 @@ def _move(index: int, entry: dict[str, Any]) -> _Move:
 def _out_of_range(entry: dict[str, Any], document: dict[str, Any]) -> str | None:
     ranks, order = document["ranks"], document["order"]
     if max(entry["from"], entry["to"]) >= ranks:
-        return f"goes from rank {entry['from']} to {entry['to']}; there are {ranks} ranks"
+        return f"goes from rank {entry['from']} to {entry['to']} of {counted(ranks, 'rank')}"
     if entry["from"] == entry["to"]:
         return f"goes from rank {entry['from']} to itself"
     if entry["stage"] >= document["stages"]:

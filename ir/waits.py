@@ -5,11 +5,14 @@ Nodes are numbered: the ops from 0, rank after rank; the transfers as listed fro
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 
 import numpy as np
 
+from .amounts import counted
 from .costs import Costs
 from .errors import InvalidScheduleError
 from .ops import (
@@ -55,6 +58,28 @@ def waits(schedule: Schedule) -> tuple[IntArray, FloatArray, list[Edges]]:
     return offsets, np.concatenate(durations), edges
 
 
+def circle(schedule: Schedule) -> list[str]:
+    """Ops and transfers of which each waits for the next, the last being the first; empty where the
+    schedule can run. Raises InvalidScheduleError as :func:`waits` does."""
+    offsets, _, edges = waits(schedule)
+    sorter: TopologicalSorter[int] = TopologicalSorter()
+    for origin, to, _ in edges:
+        for before, after in zip(origin.tolist(), to.tolist(), strict=True):
+            sorter.add(after, before)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        return [_named(schedule, offsets.tolist(), node) for node in reversed(error.args[1])]
+    return []
+
+
+def _named(schedule: Schedule, offsets: list[int], node: int) -> str:
+    if node >= offsets[-1]:
+        return f"transfers[{node - offsets[-1]}]"
+    rank = bisect_right(offsets, node) - 1
+    return f"{Op.unpack(int(schedule.order[rank][node - offsets[rank]]))} (rank {rank})"
+
+
 def check_ranges(schedule: Schedule) -> None:
     """Raises InvalidScheduleError, naming each transfer that is out of range."""
     lengths = [len(ops) for ops in schedule.order]
@@ -62,7 +87,9 @@ def check_ranges(schedule: Schedule) -> None:
     errors = []
     for i, t in enumerate(schedule.transfers):
         if t.source >= ranks or t.target >= ranks or t.stage >= stages:
-            errors.append(f"transfers[{i}]: {t} is outside {ranks} ranks and {stages} stages")
+            errors.append(
+                f"transfers[{i}]: {t} is outside {counted(ranks, 'rank')} and {counted(stages, 'stage')}"
+            )
         elif (
             max(t.after, t.blocks or 0) > lengths[t.source]
             or max(t.room, t.before) > lengths[t.target]

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
+from pipeloom.ir.amounts import counted
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.ops import Op, OpKind
 from pipeloom.ir.schedule import Schedule
@@ -114,7 +115,7 @@ def attribute(planned: Schedule, measured: Schedule) -> Attribution:
 def _check_same_ops(planned: Schedule, measured: Schedule) -> None:
     if planned.problem.ranks != measured.problem.ranks:
         raise InputError(
-            f"measured schedule: expected {planned.problem.ranks} ranks as planned, "
+            f"measured schedule: expected {counted(planned.problem.ranks, 'rank')} as planned, "
             f"got {measured.problem.ranks}"
         )
     for rank in range(planned.problem.ranks):

@@ -20,14 +20,14 @@ from html import escape
 
 import numpy as np
 
-from pipeloom.ir.amounts import amount
+from pipeloom.ir.amounts import amount, duration
 from pipeloom.ir.ops import OpKind
 from pipeloom.ir.schedule import Schedule, TravelKind
 
 from .bars import Bar, averages, bars, copies, kinds, last, peak_memory, timed, times
 from .colours import AVERAGE, AVERAGED, NAMES, as_hex, colour, is_light
 from .elements import FAINT, INK, MUTED, document, element, label, number, ticks
-from .words import duration, heading, shape, summary
+from .words import heading, shape, summary
 
 LEFT, RIGHT, MARGIN = 70.0, 150.0, 24.0
 HEAD, AXIS, GAP = 52.0, 30.0, 16.0

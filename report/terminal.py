@@ -16,12 +16,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from pipeloom.ir.amounts import duration
 from pipeloom.ir.ops import OpKind
 from pipeloom.ir.schedule import Averaged, Schedule
 
 from .bars import Bar, averages, bars, copies, kinds, last, timed
 from .colours import AT_ONCE, AVERAGE, AVERAGED, NAMES, Colour, colour, is_light, of_pair
-from .words import duration, heading, shape, summary
+from .words import heading, repeats, shape, summary
 
 _FILL = {
     OpKind.F: "─", OpKind.B: "═", OpKind.W: "┄", OpKind.BW: "━", OpKind.R: "╌", OpKind.O: "→", OpKind.L: "←",
@@ -70,6 +71,7 @@ def timeline_text(
             label = name.ljust(head - 1) if name.startswith("rank") else name.rjust(head - 1)
             lines.append(f"{label}│{row}│")
     lines += [" " * head + _axis(end, width), _legend(schedule, colours), summary(schedule)]
+    lines += [line] if (line := repeats(schedule)) else []
     return "\n".join(lines) + "\n"
 
 

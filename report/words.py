@@ -5,22 +5,13 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 
-from pipeloom.ir.amounts import amount
+from pipeloom.ir.amounts import amount, counted, duration
 from pipeloom.ir.ops import OpKind
 from pipeloom.ir.pairs import pairs_save
 from pipeloom.ir.problem import Objective, Passing, Placement, Problem
 from pipeloom.ir.schedule import Schedule, Status
 
 from .bars import peak_memory, timed, times
-
-
-def duration(milliseconds: float) -> str:
-    """``12.011 s``, ``812.9 ms``, ``45.1 us``: five digits at most."""
-    if milliseconds >= 1e4:
-        return f"{milliseconds / 1e3:.5g} s"
-    if milliseconds >= 1 or milliseconds == 0:
-        return f"{milliseconds:.5g} ms"
-    return f"{milliseconds * 1e3:.5g} us"
 
 
 def percent(share: float) -> str:
@@ -38,13 +29,7 @@ def shape(schedule: Schedule) -> str:
         (problem.stages, "stage"),
         (problem.microbatches, "microbatch"),
     )
-    return ", ".join(f"{count} {plural(count, word)}" for count, word in counts)
-
-
-def plural(count: int, word: str) -> str:
-    if count == 1:
-        return word
-    return word + ("es" if word.endswith("h") else "s")
+    return ", ".join(counted(count, word) for count, word in counts)
 
 
 def scope(problem: Problem, *, paired: bool = False) -> str:
@@ -102,7 +87,7 @@ def _islands(problem: Problem) -> str | None:
         ):
             with suppress(ValueError):  # fewer stages than such islands need
                 if placed(ranks, size, *shape).owners == problem.placement.owners:
-                    return f"{inside} travelling inside islands of {size} ranks, {between} between"
+                    return f"{inside} travelling inside islands of {counted(size, 'rank')}, {between} between"
     return None
 
 
@@ -138,6 +123,15 @@ def summary(schedule: Schedule) -> str:
     if objective is Objective.MAKESPAN:
         parts[1], parts[2] = parts[2], parts[1]
     return ", ".join(part for part in parts if part)
+
+
+def repeats(schedule: Schedule) -> str | None:
+    """How often the one iteration of a picture begins, where the next overlaps with it; None where it does not."""
+    timing, objective = times(timed(schedule)), schedule.problem.objective
+    if objective is Objective.MAKESPAN or timing.period > timing.makespan * (1 - 1e-6):
+        return None
+    every = duration(timing.step(objective))
+    return f"one iteration of many: a rank begins the next where its row ends, one every {every}"
 
 
 def heading(schedule: Schedule, *, with_family: bool = True) -> str:

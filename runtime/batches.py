@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipeloom.ir.amounts import counted
+
 from .edges import Spec
 from .errors import ShapeError
 
@@ -27,7 +29,9 @@ def split(batch: Batch, microbatches: int, name: str) -> Sequence[Tensor]:
             )
         return batch.chunk(microbatches)
     if len(batch) != microbatches:
-        raise ShapeError(f"{name}: expected {microbatches} microbatches, got {len(batch)}")
+        raise ShapeError(
+            f"{name}: expected {counted(microbatches, 'microbatch')}, got {len(batch)}"
+        )
     for j, part in enumerate(batch):
         if part.dim() != batch[0].dim() or part.dtype is not batch[0].dtype:
             raise ShapeError(

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from pipeloom.ir import program as ir
+from pipeloom.ir.amounts import counted
 from pipeloom.ir.costs import Costs
 from pipeloom.ir.ops import Op, OpKind
 
@@ -195,7 +196,7 @@ class Executor:
         """Where an instruction stands in the schedule."""
         done = sum(isinstance(i, ir.Compute) for i in self._row[:position])
         if done == len(self.ops):
-            return f"after all {done} ops"
+            return f"after the last of {counted(done, 'op')}"
         place = f"op {done} of {len(self.ops)}"
         computes = isinstance(self._row[position], ir.Compute)
         return place if computes else f"before {place}, {self.ops[done]}"

@@ -12,6 +12,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 
+from pipeloom.ir.amounts import counted
 from pipeloom.ir.errors import InputError
 
 from .stages import Stage
@@ -87,7 +88,7 @@ def checked_batch(
 
 
 def _microbatches(value: Any, count: int, name: str) -> list[Tensor]:
-    wanted = f"expected a list of {count} tensors, one a microbatch"
+    wanted = f"expected a list of {counted(count, 'tensor')}, one a microbatch"
     if isinstance(value, Tensor):
         raise InputError(f"{name}: {wanted}, got {_shown(value)}: tensor.chunk({count}) cuts it")
     if not (isinstance(value, Sequence) and all(isinstance(x, Tensor) for x in value)):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch.distributed as dist
 
 from pipeloom.ir import program as ir
+from pipeloom.ir.amounts import counted
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.program import Program
 from pipeloom.ir.schedule import Schedule
@@ -58,7 +59,7 @@ def rank_in(program: Program, group: dist.ProcessGroup | None) -> int:
     ranks = program.schedule.problem.ranks
     rank, size = whereabouts(group)
     if size != ranks:
-        raise InputError(f"program: made for {ranks} ranks, run by {size}")
+        raise InputError(f"program: made for {counted(ranks, 'rank')}, run by {size}")
     return rank
 
 

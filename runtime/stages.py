@@ -10,6 +10,7 @@ from typing import Protocol, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from pipeloom.ir.amounts import counted
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.ops import OpKind
 
@@ -114,7 +115,7 @@ def _table(
     if len(stages) == len(needed):
         return dict(zip(needed, stages, strict=True))
     raise InputError(
-        f"stages: expected all {count} stages or the {len(needed)} of this rank, got {len(stages)}"
+        f"stages: expected {counted(count, 'stage')} or the {len(needed)} of this rank, got {len(stages)}"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import combinations, product
 
+from pipeloom.ir.amounts import counted
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.links import Groups, Link, Links
 from pipeloom.ir.profile import Profile, StageProfile
@@ -17,7 +18,7 @@ def islands(ranks: int, size: int, inside: Link, between: Link) -> Profile:
     Raises InputError where ``size`` does not divide ``ranks``.
     """
     if not 1 <= size <= ranks or ranks % size:
-        raise InputError(f"island: expected a divisor of the {ranks} ranks, got {size}")
+        raise InputError(f"island: expected a divisor of the {counted(ranks, 'rank')}, got {size}")
     pairs = tuple(
         (a, b, inside) for a, b in combinations(range(ranks), 2) if a // size == b // size
     )

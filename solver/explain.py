@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pipeloom.ir.amounts import amount, counted, duration
 from pipeloom.ir.costs import Costs
 from pipeloom.ir.ops import KIND_MASK, FloatArray, IntArray, OpKind
 from pipeloom.ir.pairs import pairs_save
-from pipeloom.ir.problem import Objective, Problem
+from pipeloom.ir.problem import Objective, Passing, Problem
 from pipeloom.ir.schedule import Schedule
 from pipeloom.ir.simulate import timed
 
@@ -110,7 +111,7 @@ def why(schedule: Schedule) -> Reason:
     name, value = str(report.bound_name), report.lower_bound
     if name not in SEARCHED or value <= reason.value:
         return replace(reason, value=min(reason.value, value))
-    words = f"{_ms(value)} is proven by {SEARCHED[name]}; in closed form, {_ms(reason.value)} is"
+    words = f"{duration(value)} is proven by {SEARCHED[name]}; in closed form, {duration(reason.value)} is"
     return Reason(name, value, reason.rank, (words, *reason.words))
 
 
@@ -136,22 +137,29 @@ def _explained(problem: Problem, name: str, value: float, words: str) -> Reason:
     if problem.objective is Objective.MAKESPAN and chain is not None and rank is not None:
         lag = float(chain.offset[chain.ranks.tolist().index(rank)])
         if lag > 0 and name in _LINEAR:
-            lines = [*lines, f"it starts at least {_ms(lag)} after the first rank"]
+            lines = [*lines, f"it starts at least {duration(lag)} after the first rank"]
     return Reason(name, value, rank, tuple(lines))
 
 
 def _work(problem: Problem) -> tuple[int | None, list[str]]:
     work = busy(problem)
     rank = int(work.argmax())
-    return rank, [f"rank {rank} computes for {_ms(work[rank])} and runs one op at a time"]
+    lines = [f"rank {rank} computes for {duration(work[rank])} and runs one op at a time"]
+    mean = float(work.mean())
+    if mean < work[rank] * BELOW and problem.placement.passing is Passing.ACTIVATIONS:
+        lines.append(
+            "no order helps, only another cut, or more stages a rank (interleaved:2, say): shared out "
+            f"evenly, each rank would compute for {duration(mean)}"
+        )
+    return rank, lines
 
 
 def _critical_path(problem: Problem) -> tuple[int | None, list[str]]:
     costs = Costs.of(problem)
     links = float((costs.into_f + costs.into_b).sum(axis=0).max())
     return None, [
-        f"one microbatch alone passes all {problem.stages} stages and comes back, "
-        f"{_ms(links)} of it on links"
+        f"one microbatch alone passes {counted(problem.stages, 'stage')} and comes back, "
+        f"{duration(links)} of it on links"
     ]
 
 
@@ -159,7 +167,7 @@ def _arrivals(problem: Problem) -> tuple[int | None, list[str]]:
     work = float(busy(problem).max())
     waits = arrivals(problem) - work
     return None, [
-        f"the busiest ranks compute for {_ms(work)}, and at least one of them waits {_ms(waits)} for weights: "
+        f"the busiest ranks compute for {duration(work)}, and at least one of them waits {duration(waits)} for weights: "
         "whoever owns them, on their first way to all ranks over these links"
     ]
 
@@ -173,8 +181,8 @@ def _head_tail(chain: Chain, lags: FloatArray, value: float) -> tuple[int, list[
     total = head + last if most < m else max(head, last)
     forced = _forced(chain, lags, value, i)
     would = "any cheaper schedule: " if forced else ""
-    idles = f"idles at least {_ms(total)}" if total > 0 else "need not idle"
-    lines = [f"{would}rank {chain.ranks[i]} computes for {_ms(work[i])} and {idles}"]
+    idles = f"idles at least {duration(total)}" if total > 0 else "need not idle"
+    lines = [f"{would}rank {chain.ranks[i]} computes for {duration(work[i])} and {idles}"]
     if head > 0:
         lines += [_head(chain, i, head, float(found.earliest[i])), *forced]
     if last > 0:
@@ -188,21 +196,19 @@ def _head(chain: Chain, i: int, idle: float, first_b: float) -> str:
     most, m = int(chain.capacity[i]), chain.microbatches
     fill = "fills" if most == 1 else "fill"
     full = (
-        f"{most} microbatch{'' if most == 1 else 'es'} {fill} its memory"
-        if most < m
-        else "its F's have all run"
+        f"{counted(most, 'microbatch')} {fill} its memory" if most < m else "its F's have all run"
     )
     return (
-        f"{_ms(idle)} before its first B: that B cannot come before {_ms(first_b)}, "
-        f"and {full} after {_ms(float(most * chain.f[i]))}"
+        f"{duration(idle)} before its first B: that B cannot come before {duration(first_b)}, "
+        f"and {full} after {duration(float(most * chain.f[i]))}"
     )
 
 
 def _tail(chain: Chain, i: int, idle: float) -> str:
     trip = float(chain.round_trip[i])
     return (
-        f"{_ms(idle)} after its last F: that microbatch's B starts at least {_ms(trip)} after the F, "
-        f"and what memory holds then gives the rank {_ms(trip - idle)} to compute meanwhile"
+        f"{duration(idle)} after its last F: that microbatch's B starts at least {duration(trip)} after the F, "
+        f"and what memory holds then gives the rank {duration(trip - idle)} to compute meanwhile"
     )
 
 
@@ -224,12 +230,12 @@ def _through(chain: Chain, lags: FloatArray, _: float) -> tuple[int, list[str]]:
     more = float(spans[k, i] - until - lags[i])
     far, rank = int(chain.ranks[k]), int(chain.ranks[i])
     lines = [
-        f"rank {far} takes at least {_ms(until)} from its first F to the end of its last B: all "
-        f"{chain.microbatches} microbatches pass it one after the other"
+        f"rank {far} takes at least {duration(until)} from its first F to the end of its last B: all "
+        f"{counted(chain.microbatches, 'microbatch')} pass it one after the other"
     ]
     if k != i:
         lines.append(
-            f"rank {rank} begins before that and ends after it, {_ms(more)} in all: the way to "
+            f"rank {rank} begins before that and ends after it, {duration(more)} in all: the way to "
             f"rank {far}, the way back, and its last W"
         )
     return i, lines
@@ -240,9 +246,9 @@ def _throughput(chain: Chain, lags: FloatArray, _: float) -> tuple[int, list[str
     i = int(spans.argmax())
     rank, held = int(chain.ranks[i]), float(chain.round_trip[i] + chain.b[i])
     return i, [
-        f"a microbatch holds {chain.m_b[i]:.6g} of rank {rank}'s memory for at least {_ms(held)}, "
-        f"there and back: {chain.microbatches} of them within a limit of {chain.limit[i]:.6g} need "
-        f"{_ms(spans[i] - lags[i])}, though the rank computes for {_ms(chain.work[i])} only"
+        f"a microbatch holds {amount(chain.m_b[i])} of rank {rank}'s memory for at least {duration(held)}, "
+        f"there and back: {chain.microbatches} of them within a limit of {amount(chain.limit[i])} need "
+        f"{duration(spans[i] - lags[i])}, though the rank computes for {duration(chain.work[i])} only"
     ]
 
 
@@ -251,9 +257,9 @@ def _slots(chain: Chain, lags: FloatArray, _: float) -> tuple[int, list[str]]:
     i = int(spans.argmax())
     rank, there_and_back = int(chain.ranks[i]), float(chain.round_trip[i] + chain.b[i])
     lines = [
-        f"rank {rank} spans at least {_ms(spans[i] - lags[i])}, of which it computes for "
-        f"{_ms(chain.work[i])}: {chain.capacity[i]} of {chain.microbatches} microbatches fit in its "
-        f"memory, and each is held for at least {_ms(there_and_back)}, there and back",
+        f"rank {rank} spans at least {duration(spans[i] - lags[i])}, of which it computes for "
+        f"{duration(chain.work[i])}: {chain.capacity[i]} of {chain.microbatches} microbatches fit in its "
+        f"memory, and each is held for at least {duration(there_and_back)}, there and back",
         "a further one starts only where an earlier one has left its place, here and on every later "
         "rank; this is the longest chain of such waits",
     ]
@@ -264,9 +270,9 @@ def _crossings(chain: Chain, lags: FloatArray, value: float) -> tuple[int, list[
     i = slowest_stage(chain)
     rank = int(chain.ranks[i])
     return i, [
-        f"rank {rank} spans at least {_ms(value - lags[i])}, of which it computes for "
-        f"{_ms(chain.work[i])}: {chain.capacity[i]} of {chain.microbatches} microbatches fit in its "
-        f"memory, and are gone for at least {_ms(float(chain.round_trip[i] + chain.b[i]))} each, "
+        f"rank {rank} spans at least {duration(value - lags[i])}, of which it computes for "
+        f"{duration(chain.work[i])}: {chain.capacity[i]} of {chain.microbatches} microbatches fit in its "
+        f"memory, and are gone for at least {duration(float(chain.round_trip[i] + chain.b[i]))} each, "
         "there and back",
         "on the way those that go down meet those that come up, and on each stage one waits for the other",
     ]
@@ -284,7 +290,3 @@ _LINEAR: Mapping[str, Callable[[Chain, FloatArray, float], tuple[int, list[str]]
     "slots": _slots,
     "crossings": _crossings,
 }
-
-
-def _ms(value: float) -> str:
-    return f"{value:.1f} ms" if value >= 0.1 else f"{value:.2g} ms"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pipeloom.ir.amounts import counted
 from pipeloom.ir.problem import Passing, Problem
 from pipeloom.ir.profile import Profile
 
@@ -14,7 +15,9 @@ def why_one_way(profile: Profile, microbatches: int) -> str | None:
     if profile.ranks % 2:
         return f"needs an even number of ranks, not {profile.ranks}"
     if profile.num_stages != profile.ranks:
-        return f"needs one stage a rank, not {profile.num_stages} on {profile.ranks} rank(s)"
+        return (
+            f"needs one stage a rank, not {profile.num_stages} on {counted(profile.ranks, 'rank')}"
+        )
     if microbatches < 2:
         return "needs two microbatches, one each way"
     return None

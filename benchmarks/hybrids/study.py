@@ -9,11 +9,11 @@ from typing import Any
 
 from pipeloom.cli.auto import choose
 from pipeloom.cli.reasons import as_json
+from pipeloom.ir.amounts import duration
 from pipeloom.ir.links import Link, Links
 from pipeloom.ir.problem import Problem
 from pipeloom.ir.profile import Profile
 from pipeloom.ir.schedule import Schedule
-from pipeloom.report.words import duration
 from pipeloom.solver.cluster import islands
 from pipeloom.solver.solve import optimize
 from pipeloom.solver.transformer import Transformer

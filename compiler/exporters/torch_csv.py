@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+from pipeloom.ir.amounts import counted
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.levers import pulled
 from pipeloom.ir.ops import Op, OpKind
@@ -81,7 +82,7 @@ def read(text: str, profile: Profile, where: str = "CSV") -> Schedule:
     rows = [line.split(",") for line in text.rstrip().splitlines()]
     if len(rows) != profile.ranks:
         raise InputError(
-            f"{where}: expected {profile.ranks} rows, one for each of the profile's ranks, got {len(rows)}"
+            f"{where}: expected {counted(profile.ranks, 'row')}, one for each of the profile's ranks, got {len(rows)}"
         )
     errors: list[str] = []
     cells = sum(map(len, rows))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from pipeloom.ir.amounts import counted
 from pipeloom.ir.errors import InvalidScheduleError
 from pipeloom.ir.levers import choice_of, pulled
 from pipeloom.ir.ops import (
@@ -42,7 +43,9 @@ def check_complete(schedule: Schedule) -> None:
     counts = np.zeros((len(OpKind), problem.stages, problem.microbatches), dtype=np.int64)
     owner = problem.placement.matrix(problem.stages, problem.microbatches)
     if len(schedule.order) != problem.ranks:
-        raise InvalidScheduleError([f"{len(schedule.order)} orders for {problem.ranks} ranks"])
+        raise InvalidScheduleError(
+            [f"{counted(len(schedule.order), 'order')} for {counted(problem.ranks, 'rank')}"]
+        )
     for rank, ops in enumerate(schedule.order):
         kind, stage, microbatch = (
             ops & KIND_MASK,

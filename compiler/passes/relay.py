@@ -17,6 +17,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import takewhile
 
+from pipeloom.ir.amounts import counted
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.ops import Op, OpKind
 from pipeloom.ir.program import (
@@ -47,7 +48,7 @@ def relay_norms(program: Program) -> Program:
     if program.schedule.transfers:
         raise InputError(
             "post_validation: expected a schedule in which activations alone travel, got one with "
-            f"{len(program.schedule.transfers)} transfers of weights and gradients"
+            f"{counted(len(program.schedule.transfers), 'transfer')} of weights and gradients"
         )
     order = stepping(holders(program.schedule))
     if len(order) < 2:

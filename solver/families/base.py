@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
-from pipeloom.ir.amounts import exact_amount
+from pipeloom.ir.amounts import counted, exact_amount
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.ops import Op, OpKind
 from pipeloom.ir.problem import Objective, Passing, Placement, Problem
@@ -84,7 +84,7 @@ class Linear:
 
     def supports(self, problem: Problem) -> str | None:
         if problem.stages != problem.ranks:
-            return f"needs one stage a rank, not {problem.stages} stages on {problem.ranks} rank(s)"
+            return f"needs one stage a rank, not {counted(problem.stages, 'stage')} on {counted(problem.ranks, 'rank')}"
         placement = problem.placement
         if placement.passing is not Passing.ACTIVATIONS or placement.owners != tuple(
             range(problem.ranks)

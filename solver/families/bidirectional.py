@@ -6,6 +6,7 @@ stage keep its weights, sum its gradients once an iteration, and step alike (:fu
 
 from __future__ import annotations
 
+from pipeloom.ir.amounts import counted
 from pipeloom.ir.problem import Objective, Passing, Placement, Problem
 from pipeloom.ir.profile import Profile
 
@@ -33,7 +34,7 @@ class Bidirectional:
         if ranks % 2:
             return f"needs an even number of ranks, not {ranks}"
         if problem.stages != ranks:
-            return f"needs one stage a rank, not {problem.stages} stages on {ranks} rank(s)"
+            return f"needs one stage a rank, not {counted(problem.stages, 'stage')} on {counted(ranks, 'rank')}"
         if not is_bidirectional(problem):
             return f"needs odd microbatches the other way, not the placement {placement.name}"
         return None

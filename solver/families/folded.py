@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pipeloom.ir.amounts import counted
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.problem import Objective, Passing, Placement, Problem
 from pipeloom.ir.profile import Profile
@@ -28,7 +29,7 @@ class Folded:
         if profile.num_stages != 2 * waves * ranks:
             raise InputError(
                 f"{self.name}: expected a profile of {ranks} or {2 * waves * ranks} stages for "
-                f"{ranks} rank(s), got {profile.num_stages}"
+                f"{counted(ranks, 'rank')}, got {profile.num_stages}"
             )
         placement = Placement.v(ranks) if waves == 1 else Placement.wave(ranks, waves)
         limit = profile.limit_from(memory_limit)
@@ -38,7 +39,7 @@ class Folded:
         ranks, placement = problem.ranks, problem.placement
         waves = self.waves or problem.stages // (2 * ranks)
         if problem.stages != 2 * waves * ranks or not waves:
-            return f"needs {2 * waves or 2} stages a rank, not {problem.stages} on {ranks} rank(s)"
+            return f"needs {2 * waves or 2} stages a rank, not {problem.stages} on {counted(ranks, 'rank')}"
         if (
             placement.passing is not Passing.ACTIVATIONS
             or placement.owners != Placement.wave(ranks, waves).owners

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
+from pipeloom.ir.amounts import counted
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.problem import Objective, Passing, Placement, Problem
 from pipeloom.ir.profile import Profile
@@ -39,8 +40,8 @@ class Looped:
             profile = profile.split(chunks)
         if profile.num_stages != chunks * profile.ranks:
             raise InputError(
-                f"{self.name}: expected a profile of {profile.ranks} stages or a multiple"
-                f"{f' by {chunks}' if self.chunks else ''} for {profile.ranks} rank(s), got {profile.num_stages}"
+                f"{self.name}: expected a profile of {counted(profile.ranks, 'stage')} or a multiple"
+                f"{f' by {chunks}' if self.chunks else ''} for {counted(profile.ranks, 'rank')}, got {profile.num_stages}"
             )
         placement = Placement.interleaved(profile.ranks, chunks)
         limit = profile.limit_from(memory_limit)
@@ -53,9 +54,9 @@ class Looped:
         ):
             return f"needs stage s on rank s mod {ranks}, not the placement {placement.name}"
         if problem.stages % ranks:
-            return f"needs the same number of stages on each of {ranks} ranks, not {problem.stages} in all"
+            return f"needs the same number of stages on each of {counted(ranks, 'rank')}, not {problem.stages} in all"
         if self.chunks not in (None, problem.stages // ranks):
-            return f"needs {self.chunks} stages a rank, not {problem.stages // ranks}"
+            return f"needs {counted(self.chunks, 'stage')} a rank, not {problem.stages // ranks}"
         return None
 
 

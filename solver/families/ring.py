@@ -28,6 +28,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 
+from pipeloom.ir.amounts import counted
 from pipeloom.ir.ops import Op, OpKind
 from pipeloom.ir.problem import Objective, Problem
 from pipeloom.ir.profile import Profile
@@ -59,8 +60,8 @@ class Ring(ABC):
     def supports(self, problem: Problem) -> str | None:
         if problem.stages != problem.ranks:
             return (
-                f"needs as many stages as ranks, not {problem.stages} stages on "
-                f"{problem.ranks} rank(s)"
+                f"needs as many stages as ranks, not {counted(problem.stages, 'stage')} on "
+                f"{counted(problem.ranks, 'rank')}"
             )
         return not_round_robin(problem)
 

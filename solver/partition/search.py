@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from pipeloom.ir.amounts import counted
 from pipeloom.ir.layered import LayeredProfile
 from pipeloom.ir.problem import Objective, Placement
 
@@ -129,9 +130,9 @@ def _no_cut(cutter: Cutter) -> str | None:
         return None
     pieces = cutter.number - sum(cutter.profile.tied)
     if pieces < cutter.stages:
-        return f"{pieces} layers that may be cut apart are fewer than its {cutter.stages} stages"
+        return f"{counted(pieces, 'layer')} that may be cut apart, fewer than its {counted(cutter.stages, 'stage')}"
     most = "" if cutter.rules.most is None else f" and at most {cutter.rules.most}"
     return (
-        f"no cut of {cutter.number} layers into {cutter.stages} stages has at least "
+        f"no cut of {counted(cutter.number, 'layer')} into {counted(cutter.stages, 'stage')} has at least "
         f"{cutter.rules.least}{most} in each"
     )

@@ -30,7 +30,7 @@ def schedule(*rows: str) -> Schedule:
         ((GOOD[0] + " 1F0", "1B0 1W0 1F1 1BW1"), "rank 0: 1F0 does not belong there"),
         ((GOOD[0] + " 0F2", GOOD[1]), "rank 0: 0F2 does not belong there"),
         (("0F0 0BW1 0F1 0BW0", GOOD[1]), "rank 0 can never start 0BW1"),
-        (GOOD[:1], "1 orders for 2 ranks"),
+        (GOOD[:1], "1 order for 2 ranks"),
     ],
 )  # fmt: skip
 def test_an_invalid_schedule(rows: tuple[str, ...], violation: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.frontier.unequal import KINDS, unequal
 from benchmarks.table5.rows import load_rows
+from pipeloom.ir.amounts import duration
 from pipeloom.ir.ops import Op, OpKind
 from pipeloom.ir.problem import Objective, Placement, Problem
 from pipeloom.ir.profile import Profile, StageProfile
@@ -38,10 +39,10 @@ def test_the_head_and_the_tail_of_rank_0_are_why() -> None:
     assert (reason.name, reason.rank) == ("head-tail", 0)
     assert reason.words == (
         "rank 0 computes for 1898.1 ms and idles at least 289.4 ms",
-        "213.5 ms before its first B: that B cannot come before 451.2 ms, "
-        "and 8 microbatches fill its memory after 237.7 ms",
-        "75.9 ms after its last F: that microbatch's B starts at least 451.2 ms after the F, "
-        "and what memory holds then gives the rank 375.3 ms to compute meanwhile",
+        "213.49 ms before its first B: that B cannot come before 451.23 ms, "
+        "and 8 microbatches fill its memory after 237.74 ms",
+        "75.915 ms after its last F: that microbatch's B starts at least 451.23 ms after the F, "
+        "and what memory holds then gives the rank 375.31 ms to compute meanwhile",
     )
 
 
@@ -58,7 +59,16 @@ def test_the_busiest_rank_is_why_where_memory_is_ample() -> None:
     stages = (StageProfile(1.0, 1.0, 1.0), StageProfile(3.0, 3.0, 3.0))
     reason = why(schedule(Problem.linear(Profile(stages, 2, 0.0), 6)))
     assert reason.rank == 1
-    assert "rank 1 computes for 54.0 ms" in reason.words[0]
+    assert reason.words == (
+        "rank 1 computes for 54 ms and runs one op at a time",
+        "no order helps, only another cut, or more stages a rank (interleaved:2, say): shared out evenly, "
+        "each rank would compute for 36 ms",
+    )
+
+
+def test_no_other_cut_is_named_where_all_ranks_compute_as_long() -> None:
+    reason = why(schedule(Problem.linear(Profile((StageProfile(1.0, 1.0, 1.0),), 1, 0.0), 6)))
+    assert reason.words == ("rank 0 computes for 18 ms and runs one op at a time",)
 
 
 def test_a_bound_that_a_search_has_proven_names_it_and_the_closed_form() -> None:
@@ -67,7 +77,7 @@ def test_a_bound_that_a_search_has_proven_names_it_and_the_closed_form() -> None
     report = Report(Objective.PERIOD, "ilp", lower_bound=closed.value + 2.0, bound_name="cp-sat")
     reason = why(schedule(problem, report))
     assert (reason.name, reason.value) == ("cp-sat", closed.value + 2.0)
-    assert f"{closed.value:.1f} ms" in reason.words[0]
+    assert f"{duration(closed.value)} is" in reason.words[0]
     assert len(reason.words) > 1
 
 

@@ -198,7 +198,7 @@ def schedule_document() -> dict[str, Any]:
         ),
         (("order", 0, 0, "stage"), 9, "s: order[0]: 9F0 is outside 2 stages and 2 microbatches"),
         (("order", 0), None, "s: order[0]: expected a list of ops, got null"),
-        (("order",), [[]], 's: order: expected 2 lists, one a rank, got "1 lists"'),
+        (("order",), [[]], 's: order: expected 2 lists, one a rank, got "1 list"'),
         (("ranks",), 3, "s: ranks: expected 2, as in its profile, got 3"),
         (("passing",), "x", 's: passing: expected activations or weights or mixed, got "x"'),
         (("report", "objective"), 1, "s: report: objective: expected period or makespan, got 1"),

@@ -98,9 +98,9 @@ def test_the_size_that_is_taken_where_none_is_given() -> None:
 
 
 def test_islands_that_there_are_not() -> None:
-    with pytest.raises(InputError, match=r"weights-inside:3: 4 rank\(s\) do not fall into islands"):
+    with pytest.raises(InputError, match=r"weights-inside:3: 4 ranks cannot be cut into islands"):
         build("weights-inside:3", 4, 4)
-    with pytest.raises(InputError, match="activations-inside:4: 3 stage"):
+    with pytest.raises(InputError, match="activations-inside:4: expected a stage for each rank"):
         build("activations-inside:4", 4, 4, stages=3)
     with pytest.raises(InputError, match="Q a whole number >= 1"):
         build("weights-inside:0", 4, 4)

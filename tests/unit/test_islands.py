@@ -42,11 +42,11 @@ def test_stages_that_do_not_go_round_are_dealt_as_evenly_as_can_be() -> None:
 
 @pytest.mark.parametrize("islands", [Placement.weights_inside, Placement.activations_inside])
 def test_islands_that_there_cannot_be(islands: type[Placement.weights_inside]) -> None:
-    with pytest.raises(ValueError, match=r"4 rank\(s\) do not fall into islands of 3"):
+    with pytest.raises(ValueError, match=r"4 ranks cannot be cut into islands of 3"):
         islands(4, 3, 4, 1)
     with pytest.raises(ValueError, match="islands of 0"):
         islands(4, 0, 4, 1)
-    with pytest.raises(ValueError, match="are fewer than one for each"):
+    with pytest.raises(ValueError, match="expected a stage for each"):
         islands(9, 3, 2, 1)
 
 

@@ -230,7 +230,7 @@ def test_optimal_where_bound_and_cost_are_equal() -> None:
         (("passing",), "pigeons", "schedule: passing: expected activations or weights or mixed"),
         (("ranks",), 3, "schedule: profile: ranks: expected 3, as in the schedule, got 2"),
         (("stages",), 3, "schedule: profile: stages: expected 3, as in the schedule"),
-        (("microbatches",), 1, "schedule: order[0][1]: 0F1 is outside 2 stage(s) and 1"),
+        (("microbatches",), 1, "schedule: order[0][1]: 0F1 is outside 2 stages and 1 microbatch"),
         (("order",), [], 'schedule: order: expected 2 lists, one a rank, got "0 lists"'),
         (("order", 0), {}, "schedule: order[0]: expected a list of ops, got {}"),
         (("order", 0, 0), 7, "schedule: order[0][0]: expected an object, got 7"),

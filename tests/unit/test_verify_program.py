@@ -299,7 +299,7 @@ def test_weights_and_gradients_that_travel_are_valid() -> None:
         ([(1, "0BW1\n    free w0.0", "free w0.0\n0BW1")],
          "(0BW1): the weights of stage 0 are not there"),
         ([(1, "0BW1\n    free w0.0\n    send dw0.1 to 0", "send dw0.1 to 0\n0BW1\nfree w0.0")],
-         "(send dw0.1 to 0): sent after 1 ops of the rank, before the 2 that it waits for"),
+         "(send dw0.1 to 0): sent after 1 op of the rank, before the 2 that it waits for"),
         ([(1, "0BW1\n    free w0.0\n    send dw0.1 to 0", "send dw0.1 to 0\n0BW1\nfree w0.0")],
          "(0BW1): its gradient never leaves for rank 0, which steps stage 0"),
         ([(0, "wait recv dw0.1\n    step 0", "step 0\nwait recv dw0.1")],

@@ -112,7 +112,7 @@ def test_damage_is_named(damage: Callable[[Document], None], violations: list[st
     ("key", "value", "words"),
     [
         ("stage", 2, "stage: expected less than 2, got 2"),
-        ("to", 2, "goes from rank 1 to 2; there are 2 ranks"),
+        ("to", 2, "goes from rank 1 to 2 of 2 ranks"),
         ("to", 1, "goes from rank 1 to itself"),
         ("after", 9, "after: expected at most 8, the number of rank 1's ops, got 9"),
     ],

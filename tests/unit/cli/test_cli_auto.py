@@ -221,7 +221,7 @@ def test_fewer_stages_than_ranks(pipeloom: Command, tmp_path: Path) -> None:
     done = pipeloom(*words)
     assert done.code == 0
     rows = {row["scheme"]: row for row in done.json["choice"]["schemes"]}
-    assert rows["activations"]["why_not"] == "2 stage(s) are fewer than 4 ranks"
+    assert rows["activations"]["why_not"] == "2 stages cannot fill 4 ranks"
 
 
 def test_where_nothing_takes_any_time() -> None:

@@ -125,11 +125,14 @@ PROFILES: dict[str, tuple[dict[str, Any], list[str]]] = {
     ),
     "stages that do not match the ranks": (
         {"stages": [stage()], "num_stages": 3},
-        ["zb-h1: needs one stage a rank, not 3 stages on 2 rank(s)"],
+        ["zb-h1: needs one stage a rank, not 3 stages on 2 ranks"],
     ),
     "another format": (
         {"format": "pipeloom.schedule", "stages": "ignored, for it would mislead"},
-        ['format: expected "pipeloom.profile", got "pipeloom.schedule"'],
+        [
+            'format: expected "pipeloom.profile", got "pipeloom.schedule": '
+            "compile, verify, show and export take a schedule"
+        ],
     ),
     "all at once": (
         {"ranks": None, "stages": [stage(t_f=-1), stage(t_b="x")]},
@@ -298,7 +301,11 @@ def test_verify_names_the_file_whose_profile_is_none(
 
 
 USAGE: dict[str, tuple[list[str], str]] = {
-    "no such command": (["optimise"], "argument COMMAND: invalid choice: 'optimise'"),
+    "no such command": (
+        ["optimise"],
+        "got 'optimise'; did you mean optimize? (see pipeloom --help)",
+    ),
+    "no such command at all": (["x"], "import, got 'x' (see pipeloom --help)"),
     "no microbatches": (["build", "gpipe", "P"], "required: -m/--microbatches"),
     "-m 0": (
         ["build", "gpipe", "P", "-m", "0"],
@@ -349,11 +356,11 @@ USAGE: dict[str, tuple[list[str], str]] = {
     ),
     "a replica of a stage that does not travel": (
         ["build", "1f1b", "P", "-m", "2", "--replicate", "0"],
-        "replicate: expected stages whose weights travel, got 0",
+        "--replicate: expected stages whose weights travel, got 0",
     ),
     "a replica of no stage": (
         ["build", "fsdp", "P", "-m", "2", "--replicate", "0,9"],
-        "replicate: expected stages from 0 to 1, got 9",
+        "--replicate: expected stages from 0 to 1, got 9",
     ),
     "a replica of words": (
         ["build", "fsdp", "P", "-m", "2", "--replicate", "head"],
@@ -378,7 +385,7 @@ USAGE: dict[str, tuple[list[str], str]] = {
     ),
     "an exact solver where weights travel": (
         ["optimize", "P", "-m", "2", "--passing", "weights", "--solver", "milp"],
-        "solver: expected auto or heuristic, got 'milp'",
+        "--solver: expected auto or heuristic, got 'milp'",
     ),
     "an unknown way of passing in compare": (
         ["compare", "P", "-m", "2", "--passing", "auto"],
@@ -393,7 +400,23 @@ USAGE: dict[str, tuple[list[str], str]] = {
         ["compile", "S", "--tied", "3"],
         "argument --tied: expected two stages or more, such as 0,3, got '3'",
     ),
-    "tied stages that are not there": (["compile", "S", "--tied", "0,9"], "tied"),
+    "tied stages that are not there": (
+        ["compile", "S", "--tied", "0,9"],
+        "pipeloom: --tied: expected two or more different stages of 0..1, got [0, 9]",
+    ),
+    "a profile to verify": (
+        ["verify", "P"],
+        'expected "pipeloom.schedule" or "pipeloom.program", got "pipeloom.profile": optimize and build '
+        "make one of a profile",
+    ),
+    "a schedule to plan for": (
+        ["optimize", "S", "-m", "2"],
+        'expected "pipeloom.profile", got "pipeloom.schedule": compile, verify, show and export take a schedule',
+    ),
+    "a folder of answers that is a file": (
+        ["optimize", "P", "-m", "2", "--cache", "P"],
+        "pipeloom: --cache: expected a folder or a place for one",
+    ),
     "an unknown format": (["export", "S", "--to", "dot"], "argument --to: invalid choice: 'dot'"),
     "both answers on standard output": (
         ["build", "gpipe", "P", "-m", "2", "-o", "-", "--json"],
@@ -452,11 +475,34 @@ def test_a_file_that_is_read_only_is_kept(pipeloom: Command, profile: Path, tmp_
     assert path.read_text() == "precious"
 
 
+def test_a_program_to_compile(pipeloom: Command, schedule: Path, tmp_path: Path) -> None:
+    program = tmp_path / "program.json"
+    assert pipeloom("compile", schedule, "-o", program).code == 0
+    done = pipeloom("compile", program)
+    assert done.code == 2
+    assert done.err == (
+        f'pipeloom: {program}: format: expected "pipeloom.schedule", got "pipeloom.program": '
+        "verify, show, run and tune take a program\n"
+    )
+
+
+def test_of_many_faults_the_first_are_shown_and_json_has_all(
+    pipeloom: Command, tmp_path: Path
+) -> None:
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps(profile_document(stages=[stage(t_f=-1)] * 30)))
+    done = pipeloom("build", "gpipe", path, "-m", 2, "--json")
+    shown = done.err.splitlines()
+    assert len(done.json["error"]) == 30
+    assert shown[:-1] == [f"pipeloom: {line}" for line in done.json["error"][:20]]
+    assert shown[-1] == "pipeloom: and 10 more (--json lists all)"
+
+
 SCHEDULES: dict[str, tuple[dict[str, Any], str]] = {
     "no order": ({"order": None}, "order: missing; expected a list"),
     "an order for another number of ranks": (
         {"order": [[]]},
-        'order: expected 2 lists, one a rank, got "1 lists"',
+        'order: expected 2 lists, one a rank, got "1 list"',
     ),
     "no op at all": ({"order": [[], []]}, "order: expected at least one op, got [[], []]"),
     "a rank's order not a list": (

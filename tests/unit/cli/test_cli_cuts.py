@@ -120,7 +120,7 @@ def test_a_table_of_ops_is_timed_by_layers(pipeloom: Command, layers: Path, tmp_
     [
         (
             ["build", "interleaved-1f1b:9", "-m", 4],
-            "layers: 8 that may be cut apart are fewer than 18 stages",
+            "layers: 8 that may be cut apart, fewer than 18 stages",
         ),
         (["build", "1f1b", "-m", 4, "--partition", "best"], "--partition: expected balanced, even"),
         (["build", "1f1b", "-m", 4, "--partition", "no.json"], "no.json: no such file"),

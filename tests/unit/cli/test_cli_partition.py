@@ -112,7 +112,7 @@ def test_stages_are_used_where_there_are_both(pipeloom: Command, layers: Write) 
         ),
         (
             ["--placement", "interleaved:6"],
-            "layers: interleaved:6: 8 layers that may be cut apart are fewer than its 12 stages",
+            "layers: interleaved:6: 8 layers that may be cut apart, fewer than its 12 stages",
         ),
         (
             ["--passing", "weights"],

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from pipeloom.ir.ops import parse_order
-from pipeloom.ir.problem import Problem
+from pipeloom.ir.problem import Objective, Problem
 from pipeloom.ir.profile import Link, Profile, StageProfile
 from pipeloom.ir.schedule import Schedule, Timing
 from pipeloom.report import summary, timeline_html, timeline_svg, timeline_text, trace_events
@@ -114,6 +114,25 @@ def test_the_terminal_fits_any_width() -> None:
     for columns in (20, 33, 80, 200):
         rows = timeline_text(small(), columns=columns).splitlines()[1:3]
         assert {len(row) for row in rows} == {columns}
+
+
+def test_the_terminal_says_that_iterations_overlap() -> None:
+    """Without delays rank 0 spans all; where stage 1 has a long W rank 1 begins and ends after it::
+
+    rank 0 | F0 .  .  B0 W0
+    rank 1 |    F0 B0 W0
+    """
+    profile = Profile((StageProfile(1, 1, 1),) * 2, ranks=2, t_comm=0.0)
+    problem = Problem.linear(profile, 1, None)
+    order = [parse_order("0F0 0B0 0W0"), parse_order("1F0 1B0 1W0")]
+    assert "iteration" not in timeline_text(Schedule.of(problem, order, "by-hand"))
+    late = Profile((StageProfile(1, 1, 0), StageProfile(1, 1, 4)), ranks=2, t_comm=0.0)
+    overlapping = Schedule.of(replace(problem, profile=late), order, "by-hand")
+    assert timeline_text(overlapping).splitlines()[-1] == (
+        "one iteration of many: a rank begins the next where its row ends, one every 6 ms"
+    )
+    barrier = replace(problem, profile=late, objective=Objective.MAKESPAN)
+    assert "iteration" not in timeline_text(Schedule.of(barrier, order, "by-hand"))
 
 
 def test_narrow_columns_keep_the_kind() -> None:
