@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InfeasibleError, InputError
@@ -277,10 +278,16 @@ def _searching(
 def _beginning(
     args: argparse.Namespace, interrupt: Interrupt, label: str
 ) -> Callable[[Problem, str, float, Rows | None], Schedule]:
-    """The same for a problem that is begun with a known order; it is not kept in a cache by itself."""
+    """The same for a problem that is begun with a known order; it is not kept in a cache by itself.
+
+    Each search has a seed of its own: with the same one, what begins with its own order again finds nothing new.
+    """
+    seeds = count(args.seed)
 
     def search(problem: Problem, name: str, share: float, start: Rows | None) -> Schedule:
-        schedule, stopped = _search(_limited(args, share), problem, f"{label}{name}: ", start)
+        limited = _limited(args, share)
+        limited.seed = next(seeds)
+        schedule, stopped = _search(limited, problem, f"{label}{name}: ", start)
         interrupt.pressed |= stopped
         return schedule
 

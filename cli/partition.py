@@ -155,7 +155,7 @@ def choose(
     if found.best is None and found.smallest is None and args.placement.name != AUTO:
         (reason,) = found.why_not.values()
         raise InputError(f"{named(args.profile)}: layers: {args.placement.name}: {reason}")
-    schedule = _timed(found, monotonic() - begin)
+    schedule = _reported(found, monotonic() - begin, args.seed)
     answer = Answer(schedule, _facts(found, question.way.value), found.smallest)
     if cache is not None and schedule is not None and not should_stop():
         cache.keep(question, schedule, answer.facts)
@@ -195,12 +195,12 @@ def _question(args: argparse.Namespace) -> CutQuestion:
     )
 
 
-def _timed(found: Partitioned, seconds: float) -> Schedule | None:
-    """The best schedule, solved in all the time that it took, looking at cuts included."""
+def _reported(found: Partitioned, seconds: float, seed: int) -> Schedule | None:
+    """The best schedule, solved in all the time that it took, looking at cuts included, from the seed of the whole."""
     best = None if found.best is None else found.best.schedule
     if best is None or best.report is None:
         return best
-    return replace(best, report=replace(best.report, solve_seconds=seconds))
+    return replace(best, report=replace(best.report, solve_seconds=seconds, seed=seed))
 
 
 def _facts(found: Partitioned, way: str) -> dict[str, Any]:

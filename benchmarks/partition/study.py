@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import count, pairwise
 from time import monotonic
 from typing import Any
 
@@ -39,10 +39,10 @@ def searched(seed: int, seconds: float) -> dict[str, Any]:
 
 
 def _way(given: Instance, way: Way, seconds: float) -> dict[str, Any]:
-    began = monotonic()
+    began, seeds = monotonic(), count()
 
     def search(problem: Problem, name: str, share: float, start: Rows | None) -> Schedule:
-        return optimize(problem, time_limit=seconds * share, start=start)
+        return optimize(problem, time_limit=seconds * share, start=start, seed=next(seeds))
 
     found = best_partition(
         given.profile,

@@ -97,13 +97,18 @@ class Cutter:
         starts = [0, *accumulate(counts)][:-1]
         return (0, *(blocks[min(start, len(blocks) - 1)] for start in starts[1:]))
 
-    def balanced(self, penalty: FloatArray | None = None) -> Cut | None:
+    def balanced(
+        self, penalty: FloatArray | None = None, sizes: FloatArray | None = None
+    ) -> Cut | None:
         """The least time of the longest stage; of those cuts the one with the most equal stages.
 
-        ``penalty``: also infinite for runs that do not fit in memory; None where no cut is left.
+        ``penalty``: also infinite for runs that do not fit in memory; None where no cut is left. ``sizes``: what is
+        to be equal instead of times, of each run of layers.
         """
         penalty = self.penalty() if penalty is None else penalty
-        times = self.runs("t_f") + self.runs("t_b") + self.runs("t_w") + penalty
+        if sizes is None:
+            sizes = self.runs("t_f") + self.runs("t_b") + self.runs("t_w")
+        times = sizes + penalty
         longest = best_value(lambda _: times, self.stages, self.number, np.maximum)
         if not np.isfinite(longest):
             return None

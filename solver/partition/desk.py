@@ -60,7 +60,7 @@ class Desk:
         self.bound, self._balanced = self.every.bound(), balanced
         first = [balanced] if way is Way.BALANCED else [even]
         if way is Way.JOINT:
-            first = [self.every.first(), balanced, even]
+            first = [self.every.first(), balanced, self.every.least_full(), even]
         for cut in first:
             if cut is not None:
                 self.look(cut, math.inf)

@@ -137,6 +137,12 @@ class EveryCut:
         room = np.min(rooms, axis=0) * (1 + ROUNDING)
         return np.where(self.cutter.runs("m_b") <= room, self._penalty, np.inf)
 
+    def least_full(self) -> Cut | None:
+        """The cut whose fullest stage is least, with as many microbatches on it as there are ranks; None where there is none."""
+        kept = sum(self.cutter.runs(key) for key in KEPT)
+        held = self.cutter.runs("m_b") * min(self.microbatches, len(self.limit)) + kept
+        return self.cutter.balanced(self._penalty, np.asarray(held))
+
     def price(self, stage: int) -> FloatArray:
         """g(k, a, b) of stage k, by a and b; infinite for what may not be a stage or does not fit."""
         return self._prices[stage]

@@ -23,13 +23,13 @@ from .options import CLOSED, Option, carried
 Search: TypeAlias = Callable[[Problem, str, float, Rows | None], Schedule]
 """The optimizer, given a problem, its name, its share of the time, and an order to begin with."""
 
-LOOKING = 0.15
+LOOKING = 0.12
 """The share of the time in which cuts are looked at before any is searched."""
 CARRYING = 0.03
 """The share of the time in which a schedule is tried on other cuts, after each round."""
 CERTIFYING = 0.05
 """The share of the time in which the cuts that are left are bounded in the end."""
-ROUNDS = ((2, 0.16), (4, 0.2), (2, 0.14))
+ROUNDS = ((3, 0.24), (4, 0.2))
 """How many of the best cuts are searched in each round, and the share of the time of all of them."""
 HURRY = 1e-3
 """The share of a search for which there is no time left."""

@@ -1,10 +1,10 @@
 """Cut, placement and schedule together: many cuts at a glance, the best few searched, one to the end.
 
 1. Every placement has a bound on all its cuts (:mod:`.every`), and first cuts: the one of the least
-   bound, the balanced and the even one.
+   bound, those that balance time and memory, and the even one.
 2. From there cuts are looked at by turns in two orders: the next by its bound, and the neighbours of the best so far. A
    look takes the bounds of that cut and, where they allow it to win, a schedule built without search.
-3. The best is searched for a moment, then a few, then two, then one for the rest of the time; what was found is
+3. The best and the balanced one are searched for a moment, then a few, then one for the rest of the time; what was found is
    tried on other cuts in between (:mod:`.finals`). What its bound proves no better is left out.
 """
 
@@ -79,7 +79,7 @@ def best_partition(
         else:
             (desks if desk.open(way) else closed).append(desk)
     if way is Way.JOINT:
-        look(desks, allowance.again(LOOKING), should_stop)
+        look(desks, allowance, should_stop)
     seen = sum(desk.seen for desk in (*desks, *closed))
     nothing = [*closed, *(desk for desk in desks if not desk.options)]
     desks = [desk for desk in desks if desk.options]
@@ -107,10 +107,14 @@ def best_partition(
     )
 
 
-def look(desks: Sequence[Desk], looking: Allowance, should_stop: Callable[[], bool]) -> None:
-    """Looks at cuts of all placements by turns, until all are seen or time is up."""
+def look(desks: Sequence[Desk], allowance: Allowance, should_stop: Callable[[], bool]) -> None:
+    """Looks at cuts of all placements by turns, until all are seen or a share of the time is up.
+
+    Where nothing fits so far it goes on for nearly all of it.
+    """
     open_ = list(desks)
-    while open_ and not looking.spent and not should_stop():
+    looking, longest = allowance.again(LOOKING), allowance.again(1.0 - LOOKING - CERTIFYING)
+    while open_ and not should_stop():
         for desk in list(open_):
             cost = min(
                 (o.sketch for each in desks for o in each.options.values()), default=math.inf
@@ -120,8 +124,12 @@ def look(desks: Sequence[Desk], looking: Allowance, should_stop: Callable[[], bo
                 open_.remove(desk)
                 continue
             for cut in cuts:
-                if cut is not None and not looking.spent:
-                    looking.spend(desk.look(cut, cost))
+                if (looking if any(each.options for each in desks) else longest).spent:
+                    return
+                if cut is not None:
+                    work = desk.look(cut, cost)
+                    looking.spend(work)
+                    longest.spend(work)
 
 
 def _no_cut(cutter: Cutter) -> str | None:

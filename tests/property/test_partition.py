@@ -15,16 +15,18 @@ from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.layered import LayeredProfile
 from pipeloom.ir.problem import Objective, Placement, Problem
 from pipeloom.ir.schedule import Schedule
+from pipeloom.solver.allowance import Allowance
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.construct import Rows
 from pipeloom.solver.feasibility import needs
 from pipeloom.solver.partition.cuts import Cut, Cutter, Rules
-from pipeloom.solver.partition.desk import Way
+from pipeloom.solver.partition.desk import Desk, Way
 from pipeloom.solver.partition.every import EveryCut
-from pipeloom.solver.partition.search import best_partition
+from pipeloom.solver.partition.finals import LOOKING, ROUNDS
+from pipeloom.solver.partition.search import best_partition, look
 from pipeloom.solver.partition.sketch import sketched
 from pipeloom.solver.partition.smallest import of_cut, smallest
-from pipeloom.solver.placements import cost_of, room
+from pipeloom.solver.placements import cost_of, kept, room
 from pipeloom.solver.solve import optimize
 from tests.layered_profiles import layered, placement
 from tests.oracle import exhaustive_optimum
@@ -134,6 +136,26 @@ def test_the_bound_on_all_cuts_holds_for_schedules_with_pairs(
 
 
 @settings(max_examples=60, deadline=None)
+@given(layered(3, 7), RULES, st.integers(1, 4))
+def test_the_least_full_cut_is_least_of_all(
+    profile: LayeredProfile, rules: Rules, microbatches: int
+) -> None:
+    where = Placement.linear(profile.ranks)
+    cutter = Cutter(profile, profile.ranks, rules)
+    limit = (math.inf,) * profile.ranks
+    found = EveryCut(cutter, where, microbatches, limit, Objective.PERIOD).least_full()
+    cuts = every_cut(profile, profile.ranks, rules)
+    assume(cuts)
+    assert found in cuts
+
+    def fullest(cut: Cut) -> float:
+        held = min(microbatches, profile.ranks)
+        return max(held * stage.m_b + kept(stage) for stage in profile.cut(cut).stages)
+
+    assert fullest(found) == pytest.approx(min(map(fullest, cuts)))
+
+
+@settings(max_examples=60, deadline=None)
 @given(layered(3, 7), RULES, st.sampled_from(PLACEMENTS))
 def test_the_smallest_limit_is_that_of_the_cut_that_needs_least(
     profile: LayeredProfile, rules: Rules, name: str
@@ -230,8 +252,35 @@ def test_told_to_stop_it_has_a_schedule() -> None:
     assert calls[0] <= 1e-3
 
 
-def layered_example() -> LayeredProfile:
+def test_the_balanced_cut_is_searched_in_the_first_round() -> None:
+    calls = []
+
+    def search(problem: Problem, name: str, share: float, start: Rows | None) -> Schedule:
+        calls.append(problem)
+        return optimize(problem, solver="heuristic", work_limit=1e-3, start=start)
+
+    profile, where = layered_example(8.0, blocks=14, ranks=3), Placement.v(3)
+    best_partition(profile, 3, [where], search)
+    alone = best_partition(profile, 3, [where], search, way=Way.BALANCED)
+    assert alone.best is not None
+    assert alone.best.problem in calls[: ROUNDS[0][0]]
+    assert alone.best.problem != calls[0]  # another cut's sketch is better
+
+
+def test_cuts_are_looked_at_until_one_fits() -> None:
+    """On a V of two ranks the outer stages hold what the inner ones do only where these have four blocks."""
+    profile = layered_example(4.25)
+    cutter, where = Cutter(profile, 4), Placement.v(2)
+    desk = Desk(EveryCut(cutter, where, 2, (4.25, 4.25), Objective.PERIOD), 0)
+    work = desk.look((0, 1, 2, 3), math.inf)
+    assert not desk.options
+    look([desk], Allowance(ops=work / LOOKING), lambda: False)
+    assert desk.seen > 2  # where something fits one more look is all the share of the time
+    assert desk.options
+
+
+def layered_example(limit: float = 6.0, blocks: int = 6, ranks: int = 2) -> LayeredProfile:
     from pipeloom.ir.profile import Profile
     from tests.layered_profiles import model
 
-    return replace(model(6, Profile((), 2, 0.1, memory_limit=(6.0, 6.0))))
+    return model(blocks, Profile((), ranks, 0.1, memory_limit=(limit,) * ranks))

@@ -60,6 +60,7 @@ def test_json_says_what_was_chosen_and_how_good_it_is(pipeloom: Command, layers:
     partition = answer["partition"]
     assert answer["family"]
     assert partition["way"] == "joint"
+    assert answer["seed"] == 0  # whichever of the searches it came from
     assert 0 < partition["lower_bound"] <= answer["period"] * (1 + 1e-9)
     assert partition["lower_bound"] <= answer["lower_bound"] * (1 + 1e-9)
     assert [part["stage"] for part in partition["parts"]] == list(range(len(partition["parts"])))
