@@ -13,9 +13,10 @@ import numpy as np
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.footprint import Footprint, footprint
+from pipeloom.ir.posting import posted_between_ops, step_between_ops
 from pipeloom.ir.problem import Objective, Passing
 from pipeloom.ir.profile import Profile
-from pipeloom.ir.replay import replay, step_time
+from pipeloom.ir.replay import replay
 from pipeloom.ir.schedule import Schedule, Timing
 from pipeloom.ir.traffic import activation_traffic, over_wires, traffic
 from pipeloom.solver.families import ASYNCHRONOUS, FAMILIES, build_family
@@ -151,7 +152,7 @@ class Scheme:
     @cached_property
     def step(self) -> float:
         """Milliseconds from one iteration to the next, with everything on the wires."""
-        return step_time(self.schedule)
+        return step_between_ops(self.schedule)
 
     @property
     def averaging(self) -> float | None:
@@ -172,8 +173,8 @@ class Scheme:
         scaled = replace(problem, profile=enlarged(problem.profile, size))
         schedule = replace(self.schedule, problem=scaled, timing=None)
         if self.objective is Objective.PERIOD:
-            return step_time(schedule)
-        return replay(schedule).timings[0].step(Objective.MAKESPAN)
+            return step_between_ops(schedule)
+        return replay(posted_between_ops(schedule)).timings[0].step(Objective.MAKESPAN)
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,7 @@ def searching(time_limit: float, seed: int = 0) -> Search:
     """The optimizer for ``time_limit`` seconds in all."""
 
     def search(problem: Problem, _: str, share: float) -> Schedule:
-        return optimize(problem, time_limit=time_limit * share, seed=seed)
+        return optimize(problem, time_limit=time_limit * share, seed=seed, by_step=True)
 
     return search
 

@@ -68,7 +68,7 @@ class _Searching:
         self.problem, self.ran = problem, False
         self.found: Schedule | None = None
         self._interrupt = interrupt
-        self._progress = ProgressLine(quiet=args.quiet, label=f"{name}: ", limit="work is done")
+        self._progress = ProgressLine(quiet=args.quiet, label=f"{name}: ")
         self._solving = Solving.of(
             problem,
             solver=args.solver,
@@ -100,7 +100,7 @@ class _Searching:
     def _take(self, schedule: Schedule) -> Schedule:
         self.found = schedule
         if self.done:
-            self._progress.end(schedule, self._interrupt.pressed)
+            self._progress.end(schedule, self._interrupt.pressed, "work is done")
         self._progress.close()
         return schedule
 

@@ -22,7 +22,10 @@ SHOWN = 16
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What is known of a schedule beyond its figures; ``now`` is the schedule itself."""
+    """What is known of a schedule beyond its figures; ``now`` is the schedule itself.
+
+    ``step``: where it was chosen for that, and the least that any step of its placement takes.
+    """
 
     objective: str
     ops: int
@@ -31,9 +34,11 @@ class Explanation:
     now: Change
     changes: Sequence[Change]
     enough: Enough | None
+    step: tuple[float, float] | None = None
 
     def as_json(self) -> dict[str, Any]:
         return {
+            "step": self.step and dict(zip(("value", "bound"), self.step, strict=True)),
             "bound": asdict(self.reason),
             "losses": [asdict(loss) for loss in self.losses],
             "changes": [asdict(change) for change in self.changes],
@@ -41,7 +46,19 @@ class Explanation:
         }
 
     def text(self) -> str:
-        return "\n".join([*self._why(), "", *self._where(), "", *self._what_if()])
+        parts = [*self._why(), "", *self._where(), "", *self._what_if()]
+        return "\n".join([*self._chosen(), *parts])
+
+    def _chosen(self) -> list[str]:
+        if self.step is None:
+            return []
+        step, least = map(_duration, self.step)
+        return [
+            f"chosen for its step of {step}; of steps is proven that none of this placement is below {least}, "
+            "what the busiest rank computes",
+            f"all that follows, changes too, is about the {self.objective}",
+            "",
+        ]
 
     def _why(self) -> list[str]:
         rank = "" if self.reason.rank is None else f", rank {self.reason.rank} binds"
@@ -80,11 +97,13 @@ def explanation(
     seconds: float,
     should_stop: Callable[[], bool] | None = None,
     memory: Memory | None = None,
+    step: float | None = None,
 ) -> Explanation:
     """Explains ``schedule``; each change of the problem gets ``seconds`` of the optimizer.
 
-    ``memory`` says what a schedule holds in all, as for the optimizer.
+    ``memory`` says what a schedule holds in all, as for the optimizer. ``step``: what it was chosen for, if so.
     """
+    from pipeloom.solver.bounds import work_bound
     from pipeloom.solver.explain import losses, why
     from pipeloom.solver.sensitivity import Change, bubble, changes, enough_memory
 
@@ -102,6 +121,7 @@ def explanation(
         now,
         changes(schedule, seconds, should_stop, memory),
         enough_memory(problem),
+        None if step is None else (step, work_bound(problem).value),
     )
 
 

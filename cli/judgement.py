@@ -9,9 +9,8 @@ from functools import cached_property
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.amounts import amount
 from pipeloom.ir.footprint import Footprint, footprint
-from pipeloom.ir.posting import posted_between_ops
+from pipeloom.ir.posting import step_between_ops
 from pipeloom.ir.profile import Profile
-from pipeloom.ir.replay import step_time
 from pipeloom.ir.schedule import Schedule, Timing
 from pipeloom.ir.traffic import activation_traffic, over_wires, traffic
 
@@ -20,11 +19,6 @@ from .analysis import enlarged, laden
 ROUNDING = 1e-9
 LEVEL = 2e-3  # of a step: nearer than any profile is to the truth
 STRAIN = 1.1
-
-
-def step_of(schedule: Schedule) -> float:
-    """Milliseconds of a step of the compiled program, which passes things on between ops."""
-    return step_time(posted_between_ops(schedule))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +42,7 @@ class Judged:
 
     @classmethod
     def of(cls, scheme: str, schedule: Schedule) -> Judged:
-        return cls(scheme, schedule, step_of(schedule))
+        return cls(scheme, schedule, step_between_ops(schedule))
 
     @property
     def family(self) -> str:
@@ -140,7 +134,7 @@ class Judged:
 
     def _step_with(self, profile: Profile) -> float:
         problem = replace(self.schedule.problem, profile=profile)
-        return step_of(replace(self.schedule, problem=problem, timing=None))
+        return step_between_ops(replace(self.schedule, problem=problem, timing=None))
 
 
 def _share(held: float, limit: float) -> float:

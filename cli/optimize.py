@@ -14,6 +14,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InfeasibleError, InputError
+from pipeloom.ir.problem import Passing
 
 from .arguments import (
     add_instance,
@@ -139,10 +140,12 @@ def _finish(
     stopped: bool,
     answer: dict[str, Any],
     words: list[str],
+    *,
+    step: float | None = None,
 ) -> None:
     """Writes the schedule; ``answer`` and ``words`` go with its report, as its explanation does."""
     if args.explain:
-        explained = _explain(args, schedule, stopped)
+        explained = _explain(args, schedule, stopped, step)
         answer, words = answer | {"explanation": explained.as_json()}, [*words, explained.text()]
     finish_schedule(args, schedule, answer, "\n\n".join(words))
 
@@ -182,7 +185,8 @@ def _choose(args: argparse.Namespace) -> int:
         print(f"pipeloom: {reasons.text(choice)}", file=sys.stderr)
         return 1
     notes = [] if args.json else [reasons.text(choice)]  # the sentences take their time: once
-    _finish(args, choice.best.schedule, interrupt.pressed, answer, notes)
+    best = choice.best
+    _finish(args, best.schedule, interrupt.pressed, answer, notes, step=best.step)
     return 0
 
 
@@ -302,11 +306,13 @@ def _limited(args: argparse.Namespace, share: float) -> argparse.Namespace:
     return argparse.Namespace(**vars(args) | limits)
 
 
-def _explain(args: argparse.Namespace, schedule: Schedule, stopped: bool) -> Explanation:
+def _explain(
+    args: argparse.Namespace, schedule: Schedule, stopped: bool, step: float | None
+) -> Explanation:
     """What can be said; Ctrl-C leaves out what the optimizer has not tried yet."""
     with interruptible() as interrupt:
         seconds = 0.0 if stopped else min(EXPLAIN_SECONDS, args.time_limit)
-        return explanation(schedule, seconds, interrupt, _held)
+        return explanation(schedule, seconds, interrupt, _held, step)
 
 
 def solve(args: argparse.Namespace, problem: Problem, label: str = "") -> tuple[Schedule, bool]:
@@ -319,7 +325,8 @@ def solve(args: argparse.Namespace, problem: Problem, label: str = "") -> tuple[
         return _search(args, problem, label)
     from pipeloom.solver.cache import Question
 
-    question = Question(problem, args.solver, args.seed, args.time_limit, args.work_limit)
+    limits = args.time_limit, args.work_limit
+    question = Question(problem, args.solver, args.seed, *limits, _by_step(args, problem))
     known = cache.find(question)
     if known is not None:
         _say(f"{label}taken from the cache: {cache.path(question)}")
@@ -328,6 +335,11 @@ def solve(args: argparse.Namespace, problem: Problem, label: str = "") -> tuple[
     if not stopped:
         cache.keep(question, schedule)
     return schedule, stopped
+
+
+def _by_step(args: argparse.Namespace, problem: Problem) -> bool:
+    """Whether steps are compared, as ``--passing auto`` does, where the optimizer can."""
+    return args.passing == "auto" and problem.placement.passing is Passing.WEIGHTS
 
 
 def _cache(args: argparse.Namespace) -> ScheduleCache | None:
@@ -349,8 +361,8 @@ def _search(
 ) -> tuple[Schedule, bool]:
     from pipeloom.solver.solve import optimize
 
-    limit = "time is up" if args.work_limit is None else "work is done"
-    progress = ProgressLine(quiet=args.quiet, label=label, limit=limit)
+    by_step = _by_step(args, problem)
+    progress = ProgressLine(quiet=args.quiet, label=label, by_step=by_step)
     with interruptible() as interrupt, typed("solver"):
         try:
             schedule = optimize(
@@ -362,13 +374,23 @@ def _search(
                 progress=progress,
                 should_stop=interrupt,
                 memory=_held,
+                by_step=by_step,
                 recompute_all=recomputes_all(args),
                 start=start,
             )
-            progress.end(schedule, interrupt.pressed)
+            progress.end(schedule, interrupt.pressed, _ending(args, schedule))
         finally:
             progress.close()
     return schedule, interrupt.pressed
+
+
+def _ending(args: argparse.Namespace, schedule: Schedule) -> str:
+    """Why a search has ended that proved nothing and that nobody stopped."""
+    if args.work_limit is not None:
+        return "work is done"
+    seconds = schedule.report and schedule.report.solve_seconds
+    early = seconds is not None and seconds < args.time_limit
+    return "nothing better found" if early else "time is up"
 
 
 def _held(schedule: Schedule) -> Sequence[float]:

@@ -20,23 +20,29 @@ if TYPE_CHECKING:
 STDERR = 2
 LEAST_SECONDS = 0.5
 """In a log: a line for a change, but not too many; the last one comes in any case."""
+PROVEN = 1e-6
 FALLBACK = "one-at-a-time"
 """Where a solve starts from: far from good, and no news."""
 
 
 @dataclass
 class ProgressLine:
-    """A single line that is written over on a terminal, a line a change elsewhere."""
+    """A single line that is written over on a terminal, a line a change elsewhere.
+
+    ``by_step``: what it is told is of steps, not of the objective.
+    """
 
     stream: TextIO = field(default_factory=lambda: sys.stderr)
     quiet: bool = False
     label: str = ""
-    limit: str = "time is up"
+    by_step: bool = False
+    _now: Progress | None = None
     _last: tuple[float | None, float] | None = None
     _last_time: float = -math.inf
     _open: bool = False
 
     def __call__(self, progress: Progress) -> None:
+        self._now = progress
         if self.quiet:
             return
         if self.stream.isatty():
@@ -44,28 +50,27 @@ class ProgressLine:
             return
         now = (progress.incumbent, progress.bound)
         # once it is proven the end's line comes next
-        news = progress.source != FALLBACK and progress.gap is not None and progress.gap > 1e-6
+        news = progress.source != FALLBACK and progress.gap is not None and progress.gap > PROVEN
         if news and now != self._last and progress.seconds - self._last_time >= LEAST_SECONDS:
             self._write(self._text(progress) + "\n")
             self._last, self._last_time = now, progress.seconds
 
-    def end(self, schedule: Schedule, stopped: bool) -> None:
-        """The last line: what came out, and why it ends."""
+    def end(self, schedule: Schedule, stopped: bool, limit: str = "time is up") -> None:
+        """The last line: what came out, and why it ends; by step that of the last that it was told."""
         from pipeloom.ir.schedule import Status
         from pipeloom.report.words import gap
 
-        report, timing = schedule.report, schedule.timing
+        report, timing, now = schedule.report, schedule.timing, self._now
         if self.quiet or report is None or timing is None or report.lower_bound is None:
             return
-        why = "stopped" if stopped else self.limit
-        if report.status is Status.OPTIMAL:
-            why = "optimal"
-        text = self._figures(
-            report.solve_seconds or 0.0,
-            timing.cost(schedule.problem.objective),
-            report.lower_bound,
-            gap(schedule) or 0.0,
-        )
+        seconds, proven = report.solve_seconds or 0.0, report.status is Status.OPTIMAL
+        cost, bound = timing.cost(schedule.problem.objective), report.lower_bound
+        rest = gap(schedule) or 0.0
+        if self.by_step and now is not None and now.incumbent is not None:
+            cost, bound, rest = now.incumbent, now.bound, now.gap or 0.0
+            proven = rest <= PROVEN
+        text = self._figures(seconds, cost, bound, rest)
+        why = "optimal" if proven else "stopped" if stopped else limit
         if self.stream.isatty():
             self._write_over(f"{text}  {why}")
         else:
@@ -84,8 +89,8 @@ class ProgressLine:
         from pipeloom.report.words import percent
 
         return (
-            f"{self.label}{seconds:6.1f} s  best {duration(cost)}  bound {duration(bound)}  "
-            f"gap {percent(gap)}"
+            f"{self.label}{seconds:6.1f} s  {'step' if self.by_step else 'best'} {duration(cost)}  "
+            f"bound {duration(bound)}  gap {percent(gap)}"
         )
 
     def _write_over(self, text: str) -> None:

@@ -9,6 +9,7 @@ from itertools import groupby
 import numpy as np
 
 from .links import Pair
+from .replay import step_time
 from .schedule import Schedule, Timing, Transfer
 from .simulate import simulate
 from .travel import previous
@@ -23,9 +24,9 @@ def posted_between_ops(schedule: Schedule) -> Schedule:
     A compiled program names the place in a rank's order where a transfer is sent
     (:mod:`pipeloom.compiler.passes.place`). What is taken on leaves after the ops planned to start
     before it does, and the next op waits for its coming. What sets out here is sent up to
-    :data:`SLACK` ops before it is planned to leave, and not before what goes the same way earlier. Where a
-    processor of its own sends while an op runs (a GPU's copy engine), the schedule is what happens; where
-    the rank itself does (Gloo), this is. Raises InvalidScheduleError where the schedule can never run.
+    :data:`SLACK` ops before it is planned to leave, and not before what goes the same way earlier. Where
+    anything could be sent while an op runs, the schedule is what happens; our runtime sends in the program's order, over Gloo
+    from the rank's thread, over NCCL on streams that wait for the ops before: this is what happens there. Raises InvalidScheduleError where the schedule can never run.
     """
     timing = schedule.timing or simulate(schedule)
     changed = list(schedule.transfers)
@@ -39,6 +40,14 @@ def posted_between_ops(schedule: Schedule) -> Schedule:
             changed[earlier] = replace(came, before=min(came.before, past))
         changed[x] = replace(changed[x], after=max(changed[x].after, after))
     return replace(schedule, transfers=_in_turn(changed, timing), timing=None)
+
+
+def step_between_ops(schedule: Schedule) -> float:
+    """Milliseconds of a steady step of the compiled program, which sends between ops: what steps are compared by.
+
+    Raises InvalidScheduleError where the schedule can never run.
+    """
+    return step_time(posted_between_ops(schedule))
 
 
 def _in_turn(transfers: list[Transfer], timing: Timing) -> tuple[Transfer, ...]:

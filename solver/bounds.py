@@ -79,6 +79,16 @@ def lower_bounds(problem: Problem) -> Iterator[Bound]:
             yield Bound(pulled(least_times(apart(problem))), name, words)
 
 
+def work_bound(problem: Problem) -> Bound:
+    """The busiest rank's work, which is there at once; a bound on the steady step as well as on the objective.
+
+    Of the others those are none on a step that are about a makespan, or about the longest of all ranks' spans,
+    which need not be one rank's in all iterations. A rank runs one op at a time, though, and all those of an
+    iteration before it begins the next one (:mod:`.ir.replay`). Raises InfeasibleError as :func:`lower_bounds` does.
+    """
+    return next(lower_bounds(problem))
+
+
 def _bounds(problem: Problem) -> Iterator[Bound]:
     """Those of a problem without levers or pairs."""
     for name, general, words in GENERAL:

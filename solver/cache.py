@@ -1,7 +1,7 @@
 """Schedules kept on disk by what was asked, verified again before they are trusted.
 
 An entry's name is the hash of everything that decides the answer: the problem (profile,
-microbatches, placement, memory limit, objective), solver, seed, time or work limit and version. What it
+microbatches, placement, memory limit, objective), what is compared, solver, seed, time or work limit and version. What it
 holds is checked as if a stranger had written it: its own digest, the verifier, and that it answers
 this question. Only its lower bound cannot be proven again in no time; it is never taken where it is
 below the bound in closed form.
@@ -53,6 +53,7 @@ class Question:
     seed: int
     time_limit: float
     work_limit: float | None = None
+    by_step: bool = False
 
     @property
     def key(self) -> str:
@@ -67,6 +68,7 @@ class Question:
             "seed": self.seed,
             "time_limit": self.time_limit,
             "work_limit": self.work_limit,
+            "by_step": self.by_step,
             "pipeloom": __version__,
         }
         return digest(words)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from threading import RLock, get_ident
 from time import monotonic
 
@@ -167,13 +167,14 @@ class Incumbent:
         self._changed()
         return True
 
-    def take(self, schedule: Schedule) -> None:
-        """Takes a timed schedule whose weights travel, even where the best so far costs the same."""
-        assert schedule.timing is not None
+    def take(self, schedule: Schedule, cost: float) -> None:
+        """Takes a schedule whose weights travel, even where the best so far costs the same.
+
+        ``cost``: by the objective, or by what else the bound is on.
+        """
         assert schedule.report is not None
         with self._lock:
-            self.order, self.transfers = schedule.order, schedule.transfers
-            self.cost = schedule.timing.cost(self.problem.objective)
+            self.order, self.transfers, self.cost = schedule.order, schedule.transfers, cost
             self.source = schedule.report.family
         self._changed()
 
@@ -185,12 +186,18 @@ class Incumbent:
             self.bound = bound
         self._changed()
 
-    def schedule(self, solver: str, seed: int) -> Schedule:
-        """The best schedule with its times and its report."""
+    def schedule(self, solver: str, seed: int, bound: Bound | None = None) -> Schedule:
+        """The best schedule with its times and its report.
+
+        ``bound``: the objective's, where schedules were not compared by that.
+        """
         with self._lock:
-            order, cost, source, known = self.order, self.cost, self.source, self.bound
+            order, source, known = self.order, self.source, bound or self.bound
             pairs = self.pairs
         assert order is not None
+        found = timed(Schedule(self.problem, order, self.transfers, pairs=pairs))
+        assert found.timing is not None
+        cost = found.timing.cost(self.problem.objective)
         # rounding may put a proven bound a hair above a cost that meets it; more would be a wrong proof
         assert known.value <= cost * (1 + CLOSED), f"{known} above {cost}"
         report = Report(
@@ -203,7 +210,7 @@ class Incumbent:
             solve_seconds=self.seconds,
             seed=seed,
         )
-        return timed(Schedule(self.problem, order, self.transfers, report, pairs=pairs))
+        return replace(found, report=report)
 
     def views(self, number: int) -> Sequence[Incumbent]:
         """What each of so many lanes works on: this, or copies where work is limited."""

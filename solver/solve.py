@@ -20,7 +20,7 @@ from pipeloom.ir.problem import Passing, Problem
 from pipeloom.ir.schedule import Schedule
 from pipeloom.ir.simulate import simulate, timed
 
-from .bounds import Bound, lower_bounds
+from .bounds import Bound, lower_bound, lower_bounds, work_bound
 from .chain import ROUNDING, Chain
 from .construct import Constructor, Rows, settings
 from .early_averages import average_early
@@ -88,8 +88,8 @@ def optimize(
     ``should_stop`` turning true, returns the best so far. ``progress`` is called on every
     improvement and about once a second. ``memory`` says what a schedule holds in all; where weights
     travel it is held against ``device_memory``. ``by_step``: there, schedules are compared by their step
-    where iterations follow each other (:func:`pipeloom.ir.replay.step_time`, sent between ops), not by the
-    objective, which the report is about all the same. Where the profile says how, activations are recomputed or offloaded
+    where iterations follow each other (:func:`pipeloom.ir.posting.step_between_ops`), not by the objective;
+    ``progress`` is about the step then and its bound, the report about the objective all the same. Where the profile says how, activations are recomputed or offloaded
     where that pays; where it has replicas, W's are put in another order in the end so that stages are averaged
     early (:mod:`.early_averages`); ``recompute_all``: whatever may be recomputed is. ``start``: an order to begin with, of the same
     stages on the same ranks, left out where memory does not hold it. Raises InfeasibleError where no schedule keeps the memory
@@ -126,8 +126,9 @@ def _incumbent(
     should_stop: Callable[[], bool] | None,
 ) -> Incumbent:
     work = float("inf") if work_limit is None else work_limit * 1e6
-    bound = next(lower_bounds(problem))
-    return Incumbent(problem, bound, time_limit, progress, should_stop, work_limit=work)
+    return Incumbent(
+        problem, work_bound(problem), time_limit, progress, should_stop, work_limit=work
+    )
 
 
 class Solving:
@@ -231,10 +232,11 @@ def pass_weights(best: Incumbent, search: WeightSearch, solver: str, seed: int) 
     """The best schedule in which weights travel, under the bounds in closed form."""
     search.first()
     with suppress(KeyboardInterrupt):  # as for activations
-        bound(best)
+        if not search.by_step:
+            bound(best)
         search.improve(seed)
     search.check_memory()
-    return best.schedule(solver, seed)
+    return best.schedule(solver, seed, lower_bound(best.problem) if search.by_step else None)
 
 
 def one_at_a_time(problem: Problem) -> Rows:

@@ -59,7 +59,7 @@ def cell(cluster: Profile, sequence: int) -> dict[str, Any]:
 
 def search(problem: Problem, scheme: str, share: float) -> Schedule:
     """The optimizer, repeatable."""
-    return optimize(problem, solver="heuristic", work_limit=WORK * share)
+    return optimize(problem, solver="heuristic", work_limit=WORK * share, by_step=True)
 
 
 def winners(found: Sequence[dict[str, Any]]) -> set[str]:

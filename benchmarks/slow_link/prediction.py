@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from pipeloom.ir.links import Link, Links
-from pipeloom.ir.posting import posted_between_ops
+from pipeloom.ir.posting import step_between_ops
 from pipeloom.ir.profile import Profile
-from pipeloom.ir.replay import step_time
 from pipeloom.ir.schedule import Schedule
 from pipeloom.ir.traffic import over_wires, traffic
 
@@ -15,7 +14,7 @@ def predicted(schedule: Schedule) -> float:
 
     Over Gloo ranks pass on between ops what they take on.
     """
-    return step_time(posted_between_ops(schedule))
+    return step_between_ops(schedule)
 
 
 def wires(schedule: Schedule) -> list[tuple[float, float]]:

@@ -5,7 +5,9 @@ how many microbatches share a fetch, how many buffers there are, which way copie
 gradients go home. Each of them is varied alone, over all its values, until none improves the schedule;
 then again from elsewhere. Schedules are compared by the memory that they need beyond the devices', then
 by cost; of those that cost least by the steady time of a step where iterations follow each other, then by
-the bytes that travel, and by what is held.
+the bytes that travel, and by what is held. By step, that time comes first and the cost second.
+
+A bound on the objective may be none on the step: by step the incumbent's is :func:`.bounds.work_bound`.
 """
 
 from __future__ import annotations
@@ -20,9 +22,8 @@ import numpy as np
 from pipeloom.ir.amounts import exact_amount
 from pipeloom.ir.errors import InfeasibleError, InvalidScheduleError
 from pipeloom.ir.ops import FloatArray
-from pipeloom.ir.posting import posted_between_ops
+from pipeloom.ir.posting import step_between_ops
 from pipeloom.ir.problem import Problem
-from pipeloom.ir.replay import step_time
 from pipeloom.ir.schedule import Schedule
 from pipeloom.ir.traffic import traffic
 
@@ -35,6 +36,8 @@ from .rows import rows, within_limit
 Memory: TypeAlias = Callable[[Schedule], Sequence[float]]
 """What each rank has to hold at most in all, in the profile's unit."""
 RESTARTS = 100
+PATIENCE = 16
+"""By step, how often it begins elsewhere in vain: few steps can be proven to be the shortest."""
 BUILDING = 500
 """Simulated ops that take about as long as an op or a transfer of a schedule that is built."""
 PLAYING = 3000
@@ -70,12 +73,12 @@ class WeightSearch:
     """Tries choices, each once, and gives the best schedule to the incumbent.
 
     ``memory`` is asked where the profile has ``device_memory``; ``by_step``: schedules are compared by
-    the steady time of a step, not by the problem's objective.
+    the steady time of a step, not by the problem's objective, and the incumbent's costs and bound are of that.
     """
 
     def __init__(self, best: Incumbent, memory: Memory | None, by_step: bool = False) -> None:
         self._best, self._problem = best, best.problem
-        self._memory, self._by_step = memory, by_step
+        self._memory, self.by_step = memory, by_step
         self._choices = Choices(best.problem)
         self._merits: dict[Choice, Merit] = {}
         self._least: tuple[Merit, Schedule] | None = None
@@ -91,10 +94,19 @@ class WeightSearch:
 
     def improve(self, seed: int) -> None:
         """Until time or work is up, or the best is proven and nothing near it is better."""
+        in_vain = 0
         for start in self._starts(np.random.default_rng(seed)):
+            before = self._nearest
             self._descend(start)
-            if (self._best.closed and not self._by_step) or self._best.exhausted:
+            in_vain = 0 if self._nearest < before else in_vain + 1
+            if self._best.closed or self._best.exhausted or (self.by_step and in_vain >= PATIENCE):
                 return
+
+    @property
+    def _nearest(self) -> tuple[float, float]:
+        """By how much the best so far exceeds the devices, and its cost."""
+        least = self._least[0] if self._least else NONE
+        return least.excess, least.cost
 
     def _starts(self, rng: np.random.Generator) -> Iterator[Choice]:
         """The fewest rounds that memory allows, and the most, with each route; then anything."""
@@ -171,7 +183,7 @@ class WeightSearch:
         if self._least is None or merit < self._least[0]:
             self._least = merit, schedule
             if merit.excess <= 0:
-                self._best.take(schedule)
+                self._best.take(schedule, merit.cost * self._unit)
         return merit
 
     def _keeps_limit(self, choice: Choice) -> bool:
@@ -184,10 +196,10 @@ class WeightSearch:
         cost = self._rounded(timing.cost(self._problem.objective))
         least = self._least[0] if self._least else NONE
         step = 0.0  # it matters, and is played, only where nothing costs less
-        if self._by_step or (excess <= 0 and (least.excess > 0 or cost <= least.cost)):
-            step = self._rounded(step_time(posted_between_ops(schedule)))
+        if self.by_step or (excess <= 0 and (least.excess > 0 or cost <= least.cost)):
+            step = self._rounded(step_between_ops(schedule))
             self._best.spend(PLAYING * schedule.num_ops)
-        first, second = (step, cost) if self._by_step else (cost, step)
+        first, second = (step, cost) if self.by_step else (cost, step)
         bytes_ = float(traffic(schedule).sum())
         return Merit(excess, first, second, bytes_, max(timing.peak_memory))
 

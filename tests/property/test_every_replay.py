@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from pipeloom.ir.links import Groups, Link, Links, Sharing
 from pipeloom.ir.ops import Op, OpKind, pack
+from pipeloom.ir.posting import step_between_ops
 from pipeloom.ir.problem import Passing, Placement, Problem
 from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.ir.replay import replay, step_time
 from pipeloom.ir.schedule import Schedule
 from pipeloom.ir.simulate import simulate
+from pipeloom.solver.bounds import work_bound
 from pipeloom.solver.families import FAMILIES, build_family
 from pipeloom.solver.streaming import Streaming, streamed
 from tests.families import families_of
@@ -128,3 +130,10 @@ def test_one_iteration_without_contention_is_what_is_simulated(schedule: Schedul
 def test_the_step_time_is_what_many_iterations_take_each(schedule: Schedule) -> None:
     begin = replay(schedule, 200).begin.max(axis=1)
     assert np.isclose((begin[200] - begin[100]) / 100, step_time(schedule), rtol=0.01)
+
+
+@settings(max_examples=100, deadline=None)
+@given(built(contended=True) | mixed(contended=True) | built(contended=False))
+def test_no_step_is_below_its_bound(schedule: Schedule) -> None:
+    free = replace(schedule.problem, memory_limit=(math.inf,) * schedule.problem.ranks)
+    assert work_bound(free).value <= step_between_ops(schedule) * (1 + 1e-9)

@@ -66,6 +66,7 @@ OTHERS = {
     "solver": replace(QUESTION, solver="milp"),
     "time limit": replace(QUESTION, time_limit=6.0),
     "work limit": replace(QUESTION, work_limit=6.0),
+    "steps compared": replace(QUESTION, by_step=True),
     **{
         name: replace(QUESTION, problem=problem)
         for name, problem in {

@@ -10,12 +10,14 @@ from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.footprint import footprint
 from pipeloom.ir.ops import format_order, unpack
-from pipeloom.ir.posting import posted_between_ops
+from pipeloom.ir.posting import step_between_ops
 from pipeloom.ir.problem import Objective, Placement, Problem
 from pipeloom.ir.profile import Link, Links, Profile, Sharing, StageProfile
-from pipeloom.ir.replay import step_time
 from pipeloom.ir.schedule import Schedule, Status, TravelKind
+from pipeloom.solver.bounds import lower_bound, work_bound
+from pipeloom.solver.incumbent import Incumbent, Progress
 from pipeloom.solver.solve import optimize
+from pipeloom.solver.weight_passing import WeightSearch
 from pipeloom.solver.weight_passing.choice import Choice, Choices
 from pipeloom.solver.weight_passing.rows import rows, within_limit
 
@@ -164,8 +166,41 @@ def test_by_step_the_next_iteration_counts() -> None:
     problem = make(6, 12, links=links)
     by_period, by_step = (optimize(problem, work_limit=20.0, by_step=x) for x in (False, True))
     assert report(by_period)[0] < report(by_step)[0]
-    steps = [step_time(posted_between_ops(schedule)) for schedule in (by_step, by_period)]
-    assert steps[0] < 0.98 * steps[1]
+    assert step_between_ops(by_step) < 0.98 * step_between_ops(by_period)
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_by_step_progress_is_of_steps_and_the_report_of_the_objective(objective: Objective) -> None:
+    problem, told = make(4, 12, objective, links=RING), list[Progress]()
+    schedule = optimize(problem, work_limit=20.0, by_step=True, progress=told.append)
+    incumbents = [each.incumbent for each in told if each.incumbent is not None]
+    assert incumbents == sorted(incumbents, reverse=True)
+    assert incumbents[-1] == pytest.approx(step_between_ops(schedule))
+    assert {each.bound for each in told} == {36.0}  # three microbatches of four stages of 3
+    cost, bound = report(schedule)
+    assert bound == lower_bound(problem).value
+    assert schedule.report is not None
+    assert (schedule.report.status is Status.OPTIMAL) == (cost - bound <= 1e-6 * cost)
+
+
+def work_by_step(problem: Problem) -> float:
+    """Of a search that ends by itself."""
+    best = Incumbent(problem, work_bound(problem), 0.0, work_limit=1e12)
+    search = WeightSearch(best, None, by_step=True)
+    search.first()
+    search.improve(0)
+    return best.work
+
+
+def test_by_step_it_ends_once_proven_or_where_nothing_gets_better(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow = Links(Link(0.0, 2e-7), shared=Sharing.RING)  # nothing hides what crosses it at the end
+    free, bound = make(3, 6), make(3, 6, links=slow)
+    work = [work_by_step(problem) for problem in (free, bound)]
+    monkeypatch.setattr("pipeloom.solver.weight_passing.search.PATIENCE", 2)
+    less = [work_by_step(problem) for problem in (free, bound)]
+    assert work[0] == less[0] < less[1] < work[1]
 
 
 def test_the_same_seed_gives_the_same_schedule() -> None:

@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from pipeloom.cli.analysis import SIZES, crossovers, schemes
+from pipeloom.cli.judgement import Judged
 from pipeloom.ir.problem import Objective
 from pipeloom.ir.profile import Link, Links, Profile, StageProfile
+from pipeloom.ir.replay import step_time
 from pipeloom.ir.traffic import activation_traffic
 from pipeloom.solver.families import ASYNCHRONOUS, FAMILIES, build_family
 from tests.unit.cli.support import Command, profile_document
@@ -78,6 +80,17 @@ def test_the_tables(pipeloom: Command, path: Path) -> None:
     assert "tokens a microbatch (G x S)" in crossings
     row = next(line for line in crossings.splitlines() if line.startswith("weipipe-interleave"))
     assert row.split()[2] == "6000"  # 3 x 4 MB a turn against 2 x 1 MB: 6 times 1000 tokens
+
+
+def test_steps_are_those_that_auto_compares() -> None:
+    """Weights that are passed on leave between ops: on a ring that takes longer than during them."""
+    slow = profile(0.05)
+    found, _ = schemes(slow, 8, Objective.PERIOD)
+    steps = {scheme.name: scheme.step for scheme in found}
+    for name in ("weipipe-naive", "wzb1", "fsdp", "1f1b"):
+        schedule = build_family(name, slow, 8)
+        assert steps[name] == Judged.of(name, schedule).step
+    assert steps["weipipe-naive"] > step_time(build_family("weipipe-naive", slow, 8))
 
 
 def test_the_steps_from_the_formula_to_what_is_built_add_up() -> None:

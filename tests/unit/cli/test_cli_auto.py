@@ -12,12 +12,11 @@ import pytest
 
 from pipeloom.cli import reasons
 from pipeloom.cli.auto import Choice, Row, _order, _row, choose
-from pipeloom.cli.judgement import LEVEL, Judged, fastest, step_of
+from pipeloom.cli.judgement import LEVEL, Judged, fastest
 from pipeloom.ir.files import dump_profile, dump_schedule, parse_schedule
-from pipeloom.ir.posting import posted_between_ops
+from pipeloom.ir.posting import step_between_ops
 from pipeloom.ir.problem import Problem
 from pipeloom.ir.profile import Link, Links, Profile, Sharing, StageProfile
-from pipeloom.ir.replay import step_time
 from pipeloom.ir.schedule import Schedule
 from pipeloom.ir.verify import verify_schedule
 from pipeloom.solver.cluster import islands
@@ -51,7 +50,7 @@ def test_the_fastest_that_fits_is_chosen_with_a_certificate_of_its_own() -> None
     assert choice.best.step == min(steps)
     assert steps == sorted(steps)
     schedule = choice.best.schedule
-    assert choice.best.step == step_time(posted_between_ops(schedule))
+    assert choice.best.step == step_between_ops(schedule)
     assert verify_schedule(dump_schedule(schedule)) == []
     assert schedule.report is not None
     assert schedule.report.lower_bound is not None
@@ -177,7 +176,7 @@ def test_the_command_writes_the_best_and_the_table(pipeloom: Command, tmp_path: 
     rows = answer["choice"]["schemes"]
     assert answer["passing"] == document["passing"]
     assert rows[0]["scheme"] == answer["choice"]["scheme"]
-    assert rows[0]["step"] == pytest.approx(step_of(parse_schedule(document, "")))
+    assert rows[0]["step"] == pytest.approx(step_between_ops(parse_schedule(document, "")))
     for row in rows:
         assert row["scheme"] in done.out
         assert row["fits"] is (row["why_not"] is None)
@@ -248,6 +247,8 @@ def test_islands_are_explained_too(pipeloom: Command, tmp_path: Path) -> None:
     assert done.json["choice"]["scheme"] == "weights-inside:2"
     explained = done.json["explanation"]
     assert explained["bound"]["value"] == done.json["lower_bound"]
+    assert explained["step"]["value"] == done.json["choice"]["schemes"][0]["step"]
+    assert explained["step"]["bound"] == 24.0  # eight microbatches of 3 on each of four stages
     assert all(change["cost"] is None for change in explained["changes"])
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
-from tests.unit.cli.support import Command
+from tests.unit.cli.support import Command, profile_document
 
 WORDS = ("-m", 3, "--time-limit", 1, "-q", "--json")
 
@@ -25,6 +26,20 @@ def test_the_environment_names_a_cache_for_every_command_that_optimizes(
     monkeypatch.setenv("PIPELOOM_CACHE", str(tmp_path / "cache"))
     assert pipeloom("compare", profile, *WORDS).code == 0
     assert "taken from the cache" in pipeloom("optimize", profile, *WORDS).err
+
+
+def test_what_was_compared_by_step_answers_no_question_of_the_objective(
+    pipeloom: Command, tmp_path: Path
+) -> None:
+    path, cache = tmp_path / "p.json", ("--cache", tmp_path / "cache", "-q", "--json")
+    path.write_text(json.dumps(profile_document(ranks=2, num_stages=2)))
+    auto = ("optimize", path, "-m", 2, "--passing", "auto", "--work-limit", 1)
+    pipeloom(*auto, *cache)
+    assert "weights: taken from the cache" in pipeloom(*auto, *cache).err
+    # as much work as of the 1 is for weights; activations get 4/7
+    alone = ("optimize", path, "-m", 2, "--passing", "weights", "--work-limit", 3 / 7)
+    assert "taken from the cache" not in pipeloom(*alone, *cache).err
+    assert "taken from the cache" in pipeloom(*alone, *cache).err
 
 
 def test_a_damaged_entry_is_noted_and_solved_again(

@@ -80,6 +80,18 @@ def test_the_last_line_says_why_a_solve_ends(
         assert stream.getvalue() == expected
 
 
+def test_by_step_the_last_line_is_of_the_step() -> None:
+    profile = Profile((StageProfile(1, 1, 1),), 1)
+    report = Report(Objective.PERIOD, "search", Status.OPTIMAL, 9.0, solve_seconds=2.84)
+    schedule = replace(build_family("1f1b", profile, 3), report=report)
+    for bound, why in ((10.0, "gap 16.67 %  nothing better found"), (12.0, "gap 0 %  optimal")):
+        stream = io.StringIO()
+        line = ProgressLine(stream, by_step=True)
+        line(replace(told(1.0, 12.0, bound), source="one-at-a-time"))
+        line.end(schedule, False, "nothing better found")
+        assert stream.getvalue() == f"   2.8 s  step 12 ms  bound {bound:g} ms  {why}\n"
+
+
 def test_quiet_says_nothing() -> None:
     stream = Terminal()
     ProgressLine(stream, quiet=True)(told(0.0))
