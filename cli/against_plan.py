@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from pipeloom.report.attribution import Attribution, OpLoss
 
 SHOWN = 5  # ops that the text names
+LEAST = 5e-4
+"""Milliseconds: less is not shown."""
 CAUSES = {
     "slower": "ops slower than profiled, each kind and stage in its median",
     "uneven": "ops slower than their own median: contention, clocks",
@@ -23,13 +25,11 @@ CAUSES = {
 def text(found: Attribution) -> str:
     """Three tables: what the difference is made of, each rank, and the ops that lost most."""
     beyond = found.measured - found.planned
-    rows = [
-        [name, _signed(getattr(found.causes, name)), words]
-        for name, words in CAUSES.items()
-        if abs(getattr(found.causes, name)) >= 5e-4
-    ]
-    rows.append(["slack", _signed(-found.slack), "the plan had a longer chain than this one"])
-    share = f" ({beyond / found.planned * 100:+.1f} %)" if found.planned > 0 else ""
+    parts = [(name, getattr(found.causes, name), words) for name, words in CAUSES.items()]
+    parts.append(("slack", -found.slack, "the plan had a longer chain than this one"))
+    rows = [[name, _signed(ms), words] for name, ms, words in parts if abs(ms) >= LEAST]
+    percent = round(beyond / found.planned * 100, 1) if found.planned > 0 else None
+    share = "" if percent is None else f" ({percent + 0.0:+.1f} %)"  # + 0.0: no -0.0
     head = (
         f"makespan {found.planned:.5g} ms planned, {found.measured:.5g} ms measured, "
         f"{_signed(beyond)} ms{share}, along the chain of ops that ended last:"
@@ -70,7 +70,7 @@ def _ops(chain: tuple[OpLoss, ...]) -> list[str]:
             max(CAUSES, key=lambda name: float(getattr(loss.causes, name))),
         ]
         for loss in most
-        if loss.causes.total > 0
+        if loss.causes.total >= LEAST
     ]
     header = ["rank", "op", "planned", "measured", "idle before", "beyond", "mostly"]
     return [table(header, rows)] if rows else []
@@ -85,4 +85,6 @@ def as_json(found: Attribution) -> dict[str, Any]:
 
 
 def _signed(milliseconds: float) -> str:
+    if abs(milliseconds) < LEAST:
+        return "+0.000"
     return f"{milliseconds:+.3f}" if abs(milliseconds) < 10 else f"{milliseconds:+.1f}"
