@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import re
 
+from pipeloom.ir.errors import InputError
+
 from .arguments import READ_BACK, add_output, example
 from .cuts import add_cut, load_cuts
 from .output import check_output, finish_schedule
@@ -35,6 +37,8 @@ def run(args: argparse.Namespace) -> int:
     read = EXPORTERS[args.source].read
     assert read is not None  # READ_BACK names only formats that can be read back
     text = read_text(args.file, expected=args.source)
+    if text.lstrip().startswith("{"):
+        raise InputError(f"{named(args.file)}: is JSON; expected a file of {args.source}")
     cuts = load_cuts(args)
     profile = cuts.into(_stages(text)) if cuts else profile_of(document(args), named(args.profile))
     schedule = read(text, profile, named(args.file))

@@ -343,13 +343,17 @@ def _by_step(args: argparse.Namespace, problem: Problem) -> bool:
 
 
 def _cache(args: argparse.Namespace) -> ScheduleCache | None:
-    folder = getattr(args, "cache", None) or os.environ.get(CACHE)
+    typed_one = getattr(args, "cache", None)
+    folder = typed_one or os.environ.get(CACHE)
     if not folder or recomputes_all(args):  # which is no part of the question
         return None
     from pipeloom.solver.cache import ScheduleCache
 
-    with typed("cache"):
+    try:
         return ScheduleCache(folder, _say)
+    except InputError as error:
+        option = "--cache" if typed_one else CACHE
+        raise InputError(f"{option}{str(error).removeprefix('cache')}") from None
 
 
 def _say(line: str) -> None:

@@ -71,8 +71,8 @@ def _check_order(parts: list[tuple[Layer, ...]]) -> None:
     for letter, what, where in (("E", "an embedding", 0), ("L", "a head or loss", len(parts) - 1)):
         stages = {number for found, number, _ in letters if found == letter}
         if stages != {where}:
-            got = ", ".join(map(str, sorted(stages))) or "none"
+            got = ", ".join(f"stage {stage}" for stage in sorted(stages)) or "none"
             raise InputError(
                 f"profile: stages: layers: megatron-layout expects {what} in stage {where} alone, "
-                f"got stages {got}"
+                f"got {got}"
             )

@@ -101,7 +101,7 @@ def test_megatron_has_no_v() -> None:
 
 
 def test_head_and_loss_are_one_for_megatron() -> None:
-    assert "a head or loss in stage 3 alone, got stages 2, 3" in refused(
+    assert "a head or loss in stage 3 alone, got stage 2, stage 3" in refused(
         "megatron-layout", linear((0, 3, 6, 8))
     )
 
@@ -109,7 +109,7 @@ def test_head_and_loss_are_one_for_megatron() -> None:
 def test_megatron_wants_an_embedding_first() -> None:
     whole = model(6, Profile((), 4))
     bare = replace(whole, layers=whole.layers[1:], tied=whole.tied[1:])
-    assert "an embedding in stage 0 alone, got stages none" in refused(
+    assert "an embedding in stage 0 alone, got none" in refused(
         "megatron-layout", scheduled(bare, CUT, Placement.linear(4))
     )
     swapped = replace(whole, layers=(whole.layers[1], whole.layers[0], *whole.layers[2:]))

@@ -413,6 +413,10 @@ USAGE: dict[str, tuple[list[str], str]] = {
         ["optimize", "S", "-m", "2"],
         'expected "pipeloom.profile", got "pipeloom.schedule": compile, verify, show and export take a schedule',
     ),
+    "a schedule of ours to import": (
+        ["import", "S", "--from", "torch-csv", "--profile", "P"],
+        "schedule.json: is JSON; expected a file of torch-csv",
+    ),
     "a folder of answers that is a file": (
         ["optimize", "P", "-m", "2", "--cache", "P"],
         "pipeloom: --cache: expected a folder or a place for one",
