@@ -9,6 +9,10 @@
 
 Where D travels in a dtype of its own, nothing is added to it while it is here: the sum kept is added
 to it when it leaves, in the wider of the two dtypes, so that a D is rounded once a hop.
+
+Sums begin with -0.0, which adds nothing, not even to a sign: what is -0.0 throughout at home nothing was added to on any
+rank. Such a parameter has no gradient, as in one process, where optimizers leave it as it is (AdamW decays one
+whose gradient is 0).
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .flat import Layout
 
@@ -43,10 +47,12 @@ class Collector:
         self._own: list[Tensor | None] = []  # .grad as it is without a bound sum
         self._sum: Tensor | None = None  # what .grad are views of
         self._collected: Tensor | None = None  # the same, where that is a D
+        self._unsure: list[nn.Parameter] = []  # whose gradient came with D's alone
 
     def begin(self) -> None:
         """Before a step."""
         self._left = self._departures
+        self._unsure = []  # one that failed may have left some
 
     def ready(self) -> None:
         """Before an op that adds to the gradients."""
@@ -88,18 +94,36 @@ class Collector:
         for parameter, gradient in zip(self._layout.parameters, views, strict=True):
             if parameter.grad is None:
                 parameter.grad = gradient.to(self._layout.dtype, copy=True)
+                self._unsure.append(parameter)
             else:
                 parameter.grad += gradient
         if kept is not None:
             self._bind(kept)
             self._collected = collected
 
+    @torch.no_grad()
+    def settle(self) -> None:
+        """All is added: what nothing was added to has no gradient.
+
+        The host waits to learn that, where the owner itself had added nothing when a D came. As a CUDA graph is
+        recorded it cannot: there the gradient is 0.
+        """
+        unsure, self._unsure = self._unsure, []
+        recorded = self._device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        if not unsure or recorded:
+            return
+        untouched = torch.stack([_untouched(parameter.grad) for parameter in unsure]).tolist()
+        for parameter, alone in zip(unsure, untouched, strict=True):
+            if alone:
+                parameter.grad = None
+
     def _started(self, found: Tensor | None) -> Tensor:
         """A D that sets out here, with what was kept."""
         return (self._zeros() if found is None else found).to(self._travels)
 
     def _zeros(self) -> Tensor:
-        return torch.zeros(self._layout.size, dtype=self._layout.dtype, device=self._device)
+        size, dtype = self._layout.size, self._layout.dtype
+        return torch.full((size,), -0.0, dtype=dtype, device=self._device)
 
     def _bind(self, flat: Tensor) -> None:
         self._sum = flat
@@ -114,3 +138,9 @@ class Collector:
     def _set(self, gradients: Sequence[Tensor | None]) -> None:
         for parameter, gradient in zip(self._layout.parameters, gradients, strict=True):
             parameter.grad = gradient
+
+
+def _untouched(gradient: Tensor | None) -> Tensor:
+    """Whether it is -0.0 throughout, on its device."""
+    assert gradient is not None
+    return ((gradient == 0) & gradient.signbit()).all()

@@ -168,6 +168,7 @@ class _Stage:
 
     def settle(self) -> None:
         """The parameters are the masters again: all that computes with the stage is done."""
+        self.gradients.settle()
         if self._masters is not None:
             self._masters.bind()
 

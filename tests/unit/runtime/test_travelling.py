@@ -109,6 +109,25 @@ def test_at_home_d_joins_the_owners_gradients() -> None:
         assert {v for g in grads if g is not None for v in g.flatten().tolist()} == {105.0 * step}
 
 
+@pytest.mark.parametrize("adds", ["nobody", "another rank", "the owner before", "the owner after"])
+def test_what_nobody_added_to_has_no_gradient(adds: str) -> None:
+    """A gradient that is 0 is one all the same."""
+    module, away = layer(), layer()
+    owner, other = (Collector(layout(m), CPU, n) for m, n in ((module, 0), (away, 1)))
+    other.begin()
+    other.ready()
+    if adds == "another rank":
+        add(away, 0.0)
+    owner.begin()
+    if adds == "the owner before":
+        add(module, 0.0)
+    owner.come_home(other.leave(None))
+    if adds == "the owner after":
+        add(module, 0.0)
+    owner.settle()
+    assert [p.grad is None for p in module.parameters()] == [adds == "nobody"] * 2
+
+
 def test_d_comes_home_beside_another_that_is_passing() -> None:
     module = layer()
     collector = Collector(layout(module), CPU, departures=1)

@@ -1,0 +1,42 @@
+"""A parameter that no microbatch uses has no gradient, so that its optimizer leaves it as it is."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+
+from pipeloom.compiler import compile_schedule
+from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.runtime.launch import launch
+from pipeloom.solver.families import build_family
+from tests.distributed.unused_cases import MICROBATCHES, STAGES, Steps, one_process, train
+
+FAMILIES = ("fsdp", "weipipe-naive", "weipipe-interleave", "wzb2")
+DTYPES = (None, torch.bfloat16)
+
+
+@cache
+def ranks() -> dict[int, list[list[Steps]]]:
+    stage = StageProfile(1.0, 1.0, 1.0, weight_bytes=1.0)
+    profile = Profile((stage,) * STAGES, 2, 0.1)
+    programs = [compile_schedule(build_family(name, profile, MICROBATCHES)) for name in FAMILIES]
+    return launch(train, 2, (DTYPES, programs), timeout=120, message_timeout=60)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_nothing_uses_is_not_stepped(family: str, dtype: torch.dtype | None) -> None:
+    expected, seen = one_process(), set[str]()
+    assert [expected[step]["0.odd"] is None for step in range(2)] == [True, False]
+    for found in ranks().values():
+        steps = found[DTYPES.index(dtype)][FAMILIES.index(family)]
+        for mine, wanted in zip(steps, expected, strict=True):
+            seen |= set(mine)
+            for name, value in mine.items():
+                one = wanted[name]
+                assert (value is None) == (one is None), name
+                if value is not None and one is not None:
+                    torch.testing.assert_close(value, one, rtol=1e-5, atol=1e-2 if dtype else 1e-6)
+    assert seen == set(expected[0])
