@@ -27,7 +27,7 @@ class Carrier(Protocol):
         ...
 
     def taking(self, tensor: ir.Tensor) -> Callable[[], Tensor]:
-        """Gives what to send, contiguous, when its send is posted."""
+        """Gives what to send, contiguous, when its send is posted; it may have a graph."""
         ...
 
     def giving(self, tensor: ir.Tensor, buffer: Tensor) -> Callable[[], None]:
@@ -94,7 +94,7 @@ def _take_gradient(cell: Cell, parcel: Parcel, device: torch.device) -> Tensor:
 
 def give_input(cell: Cell, parts: Sequence[tuple[Tensor, bool]]) -> None:
     # leaves of their own for each message: the buffer is used again and again
-    cell.inputs = tuple([x.detach().requires_grad_(wants) for x, wants in parts])
+    cell.inputs = tuple([_leaf(x, wants) for x, wants in parts])
 
 
 def give_gradient(cell: Cell, dy: tuple[Tensor, ...]) -> None:
@@ -105,10 +105,17 @@ def pass_output(source: Cell, target: Cell) -> None:
     """Hands F's output to the next stage on the same rank."""
     assert source.edge is not None
     pairs = zip(source.output, source.edge.wanted, strict=True)
-    target.inputs = tuple([x.requires_grad_(wants) for x, wants in pairs])
+    target.inputs = tuple([_leaf(x, wants) for x, wants in pairs])
     source.output = ()
 
 
 def pass_gradient(source: Cell, target: Cell) -> None:
     """Hands B's result to the previous stage on the same rank."""
     target.dy, source.dx = source.dx, ()
+
+
+def _leaf(x: Tensor, wants: bool) -> Tensor:
+    """A stage's argument: ``x`` without its graph; ``wants``: its gradient goes back."""
+    leaf = x.detach()
+    leaf.requires_grad = wants  # its setter: requires_grad_ looks at its arguments for longer
+    return leaf

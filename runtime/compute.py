@@ -36,9 +36,9 @@ class Cell:
 
     ``inputs`` and ``options``: F's positional and keyword arguments; ``edge``: what it hands on,
     None of the last stage; ``roots``: where B starts; ``dy``: the gradients that B starts with;
-    ``output`` and ``dx``: what F and B hand on; ``result``: the last stage's output; ``queue``:
-    None where BW is fused; ``recomputed``: F runs again, with the random numbers from ``state`` on,
-    and its input is ``held`` until then; ``parcel``: what is offloaded, or None.
+    ``output``, with its graph, and ``dx``: what F and B hand on; ``result``: the last stage's
+    output; ``queue``: None where BW is fused; ``recomputed``: F runs again, with the random numbers
+    from ``state`` on, and its input is ``held`` until then; ``parcel``: what is offloaded, or None.
     """
 
     __slots__ = (
@@ -105,7 +105,10 @@ class StageRunner:
         self.stage = stage
         self.module = module
         self.memory = memory
-        self._deferral = Deferral(module.parameters() if parameters is None else parameters)
+        watching = memory.watching()
+        self._deferral = Deferral(
+            module.parameters() if parameters is None else parameters, watching
+        )
         self._last = last
         self._loss = loss
         self._seed = seed
@@ -113,7 +116,7 @@ class StageRunner:
         self._skips = skips
         self.keep_outputs = True
         self.bare = _within(using(OpKind.F), self._forward)
-        forward = _within(memory.watching(), self._forward)
+        forward = _within(watching, self._forward)
         self.forward = _within(using(OpKind.F), forward)
         self.backward = _within(using(OpKind.B), self._backward)
         self.weight = _within(using(OpKind.W), _weight)
@@ -131,8 +134,8 @@ class StageRunner:
         if queue is None:
             output = self.module(*inputs, **cell.options)
         else:
-            self._deferral.queue = queue
-            with self._deferral:  # left before more is done: every access to a tensor passes it
+            # left before more is done: every access to a tensor passes it
+            with self._deferral.into(queue):
                 output = self.module(*inputs, **cell.options)
         if self._last:
             self._finish(cell, output)
@@ -141,11 +144,10 @@ class StageRunner:
 
     def _backward(self, cell: Cell) -> None:
         roots, dy, queue = cell.roots, cell.dy, cell.queue
-        if queue is None:
+        if queue is None or not queue.again:
             run_backward(roots, dy)
         else:
-            self._deferral.queue = queue
-            with self._deferral:
+            with self._deferral.into(queue):
                 run_backward(roots, dy)
         if self.stage > 0:
             cell.dx = tuple([_gradient(x, cell.dy) for x in cell.inputs if x.requires_grad])
@@ -168,7 +170,7 @@ class StageRunner:
             [x if size <= SMALL else gradient_edge(x) for x, size in sizes if x.requires_grad]
         )
         received = cell.inputs if self.stage > 0 else ()
-        cell.output = tuple([_apart(x.detach(), received) for x in outputs])
+        cell.output = tuple([_apart(x, received) for x in outputs])
 
     def _finish(self, cell: Cell, output: Any) -> None:
         assert self._loss is not None

@@ -7,19 +7,21 @@ and queues what the weight's gradient needs. W empties the queue and accumulates
 calls inside composite functions such as ``nn.MultiheadAttention``'s) gets its gradient in B, from
 autograd: just as right, only earlier.
 
-The mode must be active in B as well, as activation checkpointing runs its blocks' forward there: see
-:func:`run_backward`.
+The mode is active in B as well where activation checkpointing runs a block's forward there: the
+queue knows (``again``). Elsewhere B is autograd's alone.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 from torch.autograd.variable import Variable
+from torch.compiler import is_compiling
 from torch.overrides import TorchFunctionMode
 
 from .memory import Held, Memory
@@ -27,11 +29,15 @@ from .products import RULES, Rule
 
 
 class WeightQueue:
-    """The weight gradients of one stage and microbatch that wait for their W."""
+    """The weight gradients of one stage and microbatch that wait for their W.
 
-    __slots__ = ("_memory", "_waiting")
+    ``again``: some of the forward that fills it may run again in B.
+    """
+
+    __slots__ = ("_memory", "_waiting", "again")
 
     def __init__(self, memory: Memory) -> None:
+        self.again = False
         self._memory = memory
         self._waiting: list[tuple[Rule, Tensor, Tensor, Held]] = []
 
@@ -63,22 +69,33 @@ class WeightQueue:
 class Deferral(TorchFunctionMode):
     """Defers the weight gradients of one stage's parameters into ``queue``.
 
-    One object serves all microbatches of a stage: set ``queue`` before each use. Parameters that
-    are frozen or carry gradient hooks are left to autograd.
+    One object serves all microbatches of a stage: ``with deferral.into(queue)``. Parameters that
+    are frozen or carry gradient hooks are left to autograd. A product that is hidden from autograd,
+    or saved by other hooks than ``watching``'s, is one of a forward that may run again.
     """
 
-    queue: WeightQueue
+    _queue: WeightQueue
 
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        watching: AbstractContextManager[object] | None = None,
+    ) -> None:
         super().__init__()
+        self._pack = watching.pack_hook if isinstance(watching, saved_tensors_hooks) else None
         self._parameters = frozenset(map(id, parameters))
 
+    def into(self, queue: WeightQueue) -> Self:
+        """The mode that fills ``queue``."""
+        self._queue, queue.again = queue, False
+        return self
+
     def __enter__(self) -> Self:
-        torch._C._push_on_torch_function_stack(self)
+        _push(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        torch._C._pop_torch_function_stack()
+        _pop()
 
     def __torch_function__(
         self,
@@ -88,10 +105,15 @@ class Deferral(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         read = RULES.get(func)
-        if read is not None and torch.is_grad_enabled() and not _transformed():
+        if read is not None and not _transformed():
             reading = read(*args, **(kwargs or {}))
             if reading is not None and self._defers(reading[0]):
-                return _apply(*reading, self.queue)
+                recorded = torch.is_grad_enabled()
+                hooks = None if is_compiling() else _saving(True)
+                if not recorded or (hooks is not None and hooks[0] is not self._pack):
+                    self._queue.again = True
+                if recorded:
+                    return _apply(*reading, self._queue)
         return func(*args, **(kwargs or {}))
 
     def _defers(self, rule: Rule) -> bool:
@@ -136,6 +158,8 @@ def gradient_edge(output: Tensor) -> GradientEdge:
     return GradientEdge(node, output.output_nr, _held_by(output).grad_fn)
 
 
+_push, _pop = torch._C._push_on_torch_function_stack, torch._C._pop_torch_function_stack
+_saving = torch._C._autograd._top_saved_tensors_default_hooks
 _transformed = torch._C._are_functorch_transforms_active
 _run_here = Variable._execution_engine.run_backward
 _held_by = torch._C._functions.DelayedError("holds a graph, has no backward", 1)
@@ -178,12 +202,11 @@ class _Deferred(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             raise RuntimeError("gradients of gradients: a stage whose W is put off has none")
-        (x,), rule = ctx.saved_tensors, ctx.rule  # may run a checkpointed block, in the mode
-        with torch._C.DisableTorchFunction():  # from here on it would only see each attribute's use
-            ctx.queue.put(rule, x, dy)
-            if not ctx.needs_input_grad[2]:
-                return None, None, None, None
-            return None, None, rule.input_grad(dy, x, _cast(rule.weight, dy.dtype)), None
+        (x,), rule = ctx.saved_tensors, ctx.rule
+        ctx.queue.put(rule, x, dy)
+        if not ctx.needs_input_grad[2]:
+            return None, None, None, None
+        return None, None, rule.input_grad(dy, x, _cast(rule.weight, dy.dtype)), None
 
 
 def _cast(weight: Tensor, dtype: torch.dtype) -> Tensor:

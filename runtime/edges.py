@@ -123,7 +123,7 @@ class Parcel:
             return tensors[0].contiguous()
         packed = torch.empty(self.nbytes, dtype=torch.uint8, device=device)
         for part, tensor in zip(self.tensors(packed), tensors, strict=True):
-            part.copy_(tensor)
+            part.copy_(tensor.detach())
         return packed
 
 

@@ -44,7 +44,8 @@ class Messages(Protocol):
         ...
 
     def sending(self, take: Callable[[], Tensor], peer: int) -> Message:
-        """Sends what ``take`` gives at each post: contiguous, and unchanged until the wait."""
+        """Sends what ``take`` gives at each post, without its graph: contiguous, and unchanged until
+        the wait."""
         ...
 
     def receiving(self, buffer: Tensor, peer: int) -> Message:

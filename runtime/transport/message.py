@@ -54,4 +54,4 @@ class PostedMessages:
 
 
 def _send(transport: Posts, take: Callable[[], Tensor], peer: int) -> Handle:
-    return transport.send(take(), peer)
+    return transport.send(take().detach(), peer)

@@ -139,7 +139,7 @@ class Link:
         if self._thread is None:
             self._thread = threading.Thread(target=self._send_kept, daemon=True)
             self._thread.start()
-        self._last = _Kept(tensor)
+        self._last = _Kept(tensor.detach())
         self._kept.put(self._last)
         return self._last
 
@@ -206,7 +206,7 @@ class _Departure:
         if fits(tensor):
             self._handle = self._link.send(tensor)
         else:
-            self._handle = self._posts.send(tensor, self._peer)
+            self._handle = self._posts.send(tensor.detach(), self._peer)
 
     def wait(self) -> None:
         if self._handle is not _SENT:

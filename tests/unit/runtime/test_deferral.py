@@ -13,8 +13,10 @@ from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils.checkpoint import checkpoint
 
+from pipeloom.runtime.compute import Cell, StageRunner
 from pipeloom.runtime.deferral import Deferral, WeightQueue, run_backward
-from pipeloom.runtime.memory import Ledger
+from pipeloom.runtime.edges import Edge, Spec
+from pipeloom.runtime.memory import Ledger, Memory, NoLedger
 from pipeloom.runtime.products import Linear, defer
 
 ROUNDS = 3
@@ -134,12 +136,10 @@ def run_split(model: nn.Module, xs: list[Tensor]) -> tuple[Ledger, list[WeightQu
     queues = [WeightQueue(ledger) for _ in xs]
     outputs = []
     for queue, x in zip(queues, xs, strict=True):
-        mode.queue = queue
-        with mode, ledger.watching():
+        with mode.into(queue), ledger.watching():
             outputs.append(get_gradient_edge(model(x).pow(2).mean()))
     for queue in queues:
-        mode.queue = queue
-        with mode:
+        with mode.into(queue):
             one = torch.ones((), dtype=next(model.parameters()).dtype)
             run_backward((outputs.pop(0),), (one,))
     for queue in queues:
@@ -173,8 +173,7 @@ def test_split_gradients_are_autograds(case: str, dtype: torch.dtype) -> None:
 def waiting(model: nn.Module, x: Tensor) -> tuple[set[str], WeightQueue]:
     """The parameters that have no gradient between B and W, and their queue."""
     mode, queue = Deferral(model.parameters()), WeightQueue(Ledger())
-    mode.queue = queue
-    with mode:
+    with mode.into(queue):
         model(x).sum().backward()
     return {name for name, p in model.named_parameters() if p.grad is None}, queue
 
@@ -216,8 +215,7 @@ def test_under_autocast_products_run_low_and_gradients_stay_in_the_parameters_dt
         loss.backward()
     expected = gradients(model, xs)
     mode, queue = Deferral(model.parameters()), WeightQueue(Ledger())
-    mode.queue = queue
-    with mode:
+    with mode.into(queue):
         for x in xs:
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 out = model(x)
@@ -290,3 +288,31 @@ class Own(nn.Module):
 
 
 defer(own, lambda x, weight: (Linear(weight), x))
+
+
+@pytest.mark.parametrize(
+    "reentrant", [None, False, True], ids=["once", "checkpointed", "reentrant"]
+)
+@pytest.mark.parametrize("memory", [Ledger, NoLedger])
+def test_b_is_in_the_mode_where_it_runs_a_forward_again(
+    reentrant: bool | None, memory: Callable[[], Memory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Checkpointed(bool(reentrant))
+    module = nn.Sequential(*model.blocks) if reentrant is None else model
+    products = sum(isinstance(part, nn.Linear) for part in model.modules())
+    entered: list[Deferral] = []
+    enter = Deferral.__enter__
+    monkeypatch.setattr(Deferral, "__enter__", lambda self: (entered.append(self), enter(self))[1])
+    counted, x = memory(), floats()
+    runner = StageRunner(1, module, memory=counted, last=False, loss=None, seed=torch.ones(()))
+    queue = WeightQueue(counted)
+    cell = Cell(queue, Edge.one(Spec.of(x)))
+    for _ in range(2):
+        entered.clear()
+        cell.inputs = (x.detach().requires_grad_(),)
+        runner.forward(cell)
+        cell.output, cell.dy = (), (torch.ones_like(x),)
+        runner.backward(cell)
+        assert len(entered) == (1 if reentrant is None else 2)
+        assert len(queue) == products
+        runner.weight(cell)

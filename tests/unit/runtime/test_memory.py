@@ -66,9 +66,8 @@ def test_what_waits_for_w_stays_after_b() -> None:
     ledger, x = Ledger(), inputs()
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))
     mode, queue = Deferral(model.parameters()), WeightQueue(ledger)
-    mode.queue = queue
     ledger.start([model])
-    with ledger.watching(), mode:
+    with ledger.watching(), mode.into(queue):
         y = model(x)
     assert ledger.live == 2 * BYTES
     y.backward(torch.randn(ROWS, WIDTH))

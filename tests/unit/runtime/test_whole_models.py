@@ -197,8 +197,7 @@ def test_what_waits_for_w_is_about_what_f_left(name: str, checkpointed: bool) ->
     model, ledger = MODELS[name](checkpointed), Ledger()
     ledger.start([model])
     mode, queue = Deferral(model.parameters()), WeightQueue(ledger)
-    mode.queue = queue
-    with mode, ledger.watching():
+    with mode.into(queue), ledger.watching():
         edge = get_gradient_edge(model(batches()[0]).sum())
     before = ledger.live
     with mode:
