@@ -1,5 +1,7 @@
 """Trains with a compiled program: one process a rank on this machine, or one rank under torchrun.
 
+A program compiled with --data-parallel runs in several replicas at once, each trained on data of its own.
+
 --model names a model source, as in examples.gpt:small, which is in the checkout; its module is
 looked for in the current folder too.
 """
@@ -14,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.amounts import counted
 
-from .arguments import amount, example
+from .arguments import amount, count, example
 from .models import DTYPES, TYPED, add_training, need_torch, training_settings
 from .output import print_json
-from .problems import named, typed
+from .problems import named, naming, typed
 
 if TYPE_CHECKING:
     from pipeloom.ir.schedule import Schedule
@@ -74,6 +76,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "clipping and loss scaling",
     )
     parser.add_argument(
+        "--replicas",
+        metavar="R",
+        type=count,
+        help="of a program compiled with --data-parallel: R times its ranks are started, each replica is "
+        "trained on its share of R times its microbatches; by default as the profile's data_parallel has "
+        "it, under torchrun as many as its processes make up",
+    )
+    parser.add_argument(
         "--local",
         action="store_true",
         help="ranks are threads of this process, not processes: on one GPU, too",
@@ -85,6 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "pipeloom run program.json --model examples.gpt:small --param-dtype bfloat16 "
         "--reduce-dtype float32 --clip-grad-norm 1",
         "pipeloom run program.json --model examples.gpt:small --param-dtype float16 --loss-scale 65536",
+        "pipeloom run program.json --model examples.gpt:small --replicas 2",
         "torchrun --nproc-per-node 4 -m pipeloom run program.json --model examples.gpt:small",
     )
 
@@ -93,6 +104,7 @@ def run(args: argparse.Namespace) -> int:
     need_torch()
     from pipeloom.ir.files import check_writable, parse_program
     from pipeloom.ir.reading import read_json
+    from pipeloom.runtime.replicas import count_replicas
     from pipeloom.runtime.train import run_program
 
     if args.trace is not None:
@@ -108,7 +120,10 @@ def run(args: argparse.Namespace) -> int:
         varying_shapes=args.varying_shapes,
         cuda_graph=args.cuda_graph,
         local=args.local,
+        replicas=args.replicas,
     )
+    with naming(args.program):
+        count_replicas(program, settings)
     with typed(*TYPED):
         result = run_program(program, args.model, settings, trace_path=args.trace)
     if result is not None:  # under torchrun rank 0 alone speaks
@@ -121,6 +136,7 @@ def _answer(args: argparse.Namespace, planned: Schedule, result: RunResult) -> N
         print_json(
             {
                 "steps": args.steps,
+                "replicas": result.replicas,
                 "losses": list(result.losses),
                 "seconds": list(result.seconds),
                 "peak_memory": list(result.peak_memory),
@@ -161,9 +177,15 @@ def _lines(planned: Schedule, result: RunResult) -> list[tuple[str, str]]:
         ("step", f"{taken}, fastest {duration(min(result.seconds) * 1e3)}"),
         ("planned", summary(planned)),
         ("measured", summary(result.measured)),
+        *([("replicas", _replicas(planned, result))] if result.replicas > 1 else []),
         ("peak memory", f"{', '.join(map(amount, result.peak_memory))} (bytes, rank by rank)"),
         *([("note", result.note)] if result.note else []),
     ]
+
+
+def _replicas(planned: Schedule, result: RunResult) -> str:
+    count, ranks = result.replicas, planned.problem.ranks
+    return f"{count} of {ranks} ranks; losses, steps and peaks are over all of them, measured is the first"
 
 
 def _losses(losses: Sequence[float]) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from .arguments import add_output, count, example, seconds
 from .models import TYPED, add_training, need_torch, training_settings
 from .output import check_output, finish, table
-from .problems import named, typed
+from .problems import named, naming, typed
 
 if TYPE_CHECKING:
     from pipeloom.ir.program import Program
@@ -53,10 +53,12 @@ def run(args: argparse.Namespace) -> int:
     from pipeloom.ir.reading import read_json
     from pipeloom.runtime.by_layers import as_planned
     from pipeloom.runtime.model import load_source
-    from pipeloom.runtime.tune import tune_program
+    from pipeloom.runtime.tune import check_tunable, tune_program
 
     check_output(args)
     program = parse_program(read_json(args.program), named(args.program))
+    with naming(args.program):
+        check_tunable(program)
     settings = training_settings(args)
     problem = program.schedule.problem
     tied = as_planned(load_source(args.model), problem.profile).tied(problem.stages)

@@ -46,11 +46,15 @@ def launch(
     ranks: int,
     args: Sequence[Any] = (),
     *,
+    replicas: int = 1,
     backend: str = "gloo",
     timeout: float | None = None,
     message_timeout: float = 300.0,
 ) -> dict[int, Any]:
     """Calls ``function(*args)`` in each of ``ranks`` processes, and returns each one's result.
+
+    With ``replicas`` there are as many times so many processes, numbered replica by replica, and
+    errors say which rank of which replica they are of.
 
     ``torch.distributed`` is initialised around the call. Where the environment has ``RANK`` and
     ``WORLD_SIZE`` (torchrun), this process is one of them: the function is called here and the
@@ -61,25 +65,29 @@ def launch(
     Raises LaunchError where a spawned process fails, InputError where torchrun started another
     number of processes, or this machine has too few GPUs.
     """
+    names = _Names(ranks, replicas)
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        return _join(function, ranks, args, backend, message_timeout)
+        return _join(function, names, args, backend, message_timeout)
     if backend == "nccl":
-        check_devices(ranks)
-    with _Workers() as workers:
-        workers.start(function, ranks, args, backend, message_timeout)
+        check_devices(names.count)
+    with _Workers(names) as workers:
+        workers.start(function, args, backend, message_timeout)
         return workers.results(None if timeout is None else time.monotonic() + timeout)
 
 
 def _join(
     function: Callable[..., Any],
-    ranks: int,
+    names: _Names,
     args: Sequence[Any],
     backend: str,
     message_timeout: float,
 ) -> dict[int, Any]:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    if size != ranks:
-        raise InputError(f"WORLD_SIZE: expected {ranks}, the program's ranks, got {size}")
+    if size != names.count:
+        times = f" times {names.replicas} replicas" if names.replicas > 1 else ""
+        raise InputError(
+            f"WORLD_SIZE: expected {names.count}, the program's ranks{times}, got {size}"
+        )
     return {rank: _call(function, args, backend, message_timeout)}
 
 
@@ -96,6 +104,28 @@ def _call(
     # ends Gloo's threads: one that lets go of a tensor while the interpreter ends aborts the process
     gc.collect()
     return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """What processes are called: ``ranks`` of each of ``replicas``, replica by replica."""
+
+    ranks: int
+    replicas: int
+
+    @property
+    def count(self) -> int:
+        return self.ranks * self.replicas
+
+    def of(self, *processes: int) -> str:
+        if self.replicas == 1:
+            return f"rank {', '.join(map(str, processes))}"
+        places = (divmod(process, self.ranks) for process in processes)
+        return "; ".join(f"replica {replica}, rank {rank}" for replica, rank in places)
+
+    def told(self, process: int, text: str) -> str:
+        """``text`` with whose it is in front of it; it may begin with the rank in its replica."""
+        return f"{self.of(process)}: {text.removeprefix(f'rank {process % self.ranks}: ')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +151,8 @@ class _Failure:
 class _Workers:
     """The spawned processes of one launch; leaving the context ends those that still run."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: _Names) -> None:
+        self._names = names
         # the parent serves the rendezvous, on a port that the system picks: nobody can race for it
         self._store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
         self._pipes: dict[int, Connection] = {}
@@ -130,24 +161,26 @@ class _Workers:
     def start(
         self,
         function: Callable[..., Any],
-        ranks: int,
         args: Sequence[Any],
         backend: str,
         message_timeout: float,
     ) -> None:
         """Starts the processes. Raises LaunchError where what starts them dies meanwhile."""
-        context = _context()
+        context, names = _context(), self._names
         call = (function, tuple(args), backend, message_timeout)
-        for rank in range(ranks):
+        for rank in range(names.count):
             ours, theirs = context.Pipe()
-            environment = _environment(rank, ranks, self._store.port)
+            environment = _environment(rank, names.count, self._store.port)
             process = context.Process(
-                target=_child, args=(theirs, environment, call), daemon=True, name=f"rank {rank}"
+                target=_child,
+                args=(theirs, environment, names, call),
+                daemon=True,
+                name=names.of(rank),
             )
             try:
                 process.start()
             except (EOFError, ConnectionError) as error:
-                raise LaunchError(f"rank {rank}: the fork server died", rank=rank) from error
+                raise LaunchError(f"{names.of(rank)}: the fork server died", rank=rank) from error
             theirs.close()
             self._pipes[rank], self._processes[rank] = ours, process
 
@@ -184,7 +217,7 @@ class _Workers:
             pending = [rank for rank in self._pipes if rank not in found]
             ready = self._ready(pending, deadline)
             if not ready:
-                raise LaunchError(f"no answer in time from rank {', '.join(map(str, pending))}")
+                raise LaunchError(f"no answer in time from {self._names.of(*pending)}")
             answers = {rank: self._answer(rank) for rank in ready}
             failures = [a for a in answers.values() if isinstance(a, _Failure)]
             if failures:
@@ -207,8 +240,9 @@ class _Workers:
             process.join(GRACE)
         else:
             if process.exitcode == LOST:
-                return _Failure(rank, f"rank {rank}: its fork server died, all ranks are ended")
-        return _Failure(rank, f"rank {rank} died{_cause(process.exitcode)}")
+                name = self._names.of(rank)
+                return _Failure(rank, f"{name}: its fork server died, all ranks are ended")
+        return _Failure(rank, f"{self._names.of(rank)} died{_cause(process.exitcode)}")
 
     def _first(self, failures: list[_Failure], pending: Sequence[int]) -> _Failure:
         """The earliest failure: a dead rank's peers often report first.
@@ -287,7 +321,9 @@ def _environment(rank: int, ranks: int, port: int) -> dict[str, str]:
     return environment
 
 
-def _child(pipe: Connection, environment: dict[str, str], call: tuple[Any, ...]) -> None:
+def _child(
+    pipe: Connection, environment: dict[str, str], names: _Names, call: tuple[Any, ...]
+) -> None:
     threading.Thread(target=_watch, args=(pipe,), daemon=True).start()
     os.environ.update(environment)
     # set in any case: torch was loaded before this process had its environment
@@ -298,7 +334,7 @@ def _child(pipe: Connection, environment: dict[str, str], call: tuple[Any, ...])
     try:
         answer = pickle.dumps(_call(*call))
     except BaseException as error:
-        pipe.send_bytes(pickle.dumps(_failure(int(environment["RANK"]), error)))
+        pipe.send_bytes(pickle.dumps(_failure(int(environment["RANK"]), names, error)))
         os._exit(1)  # at once: tearing down a broken process group can hang
     pipe.send_bytes(answer)
 
@@ -311,12 +347,12 @@ def _watch(pipe: Connection) -> None:
         os._exit(1)
 
 
-def _failure(rank: int, error: BaseException) -> _Failure:
+def _failure(rank: int, names: _Names, error: BaseException) -> _Failure:
     ours = isinstance(error, PipeloomError)
     text = str(error) if ours else f"{type(error).__name__}: {error}"
     return _Failure(
         rank,
-        text if text.startswith(f"rank {rank}:") else f"rank {rank}: {text}",
+        names.told(rank, text),
         time.monotonic(),
         traceback.format_exc(),
         error.exit_code if isinstance(error, PipeloomError) else 1,

@@ -328,20 +328,30 @@ class Pipeline:
         """This rank's ops in the last step: op, start and end in milliseconds from the first's."""
         return traced_ops(self._preparation.ran().ops, self.marks())
 
-    def gather_trace(self, marks: Sequence[float] | None = None) -> Schedule:
+    def averages(self) -> dict[int, tuple[float, float]]:
+        """When each stage was averaged over the replicas in the last step: seconds on this rank's clock.
+
+        Empty without replicas, and on a GPU.
+        """
+        return dict(self._stepping.averages)
+
+    def gather_trace(
+        self,
+        marks: Sequence[float] | None = None,
+        averages: Mapping[int, tuple[float, float]] | None = None,
+    ) -> Schedule:
         """The last step as a schedule with measured times, on one clock; all ranks call it.
 
-        ``marks`` are those of an earlier step. ``timing.peak_memory`` is in bytes, each rank's
-        count in the last step, of which ``timing.averages`` are as well: without ``marks``, on a CPU.
+        ``marks`` and ``averages`` are those of an earlier step; with marks alone no averages are told.
+        ``timing.peak_memory`` is in bytes, each rank's count in the last step.
         """
         offset = self._transport.clock_offset()
         seconds = [mark + offset for mark in (self.marks() if marks is None else marks)]
-        averages = {
-            stage: (start + offset, end + offset)
-            for stage, (start, end) in (self._stepping.averages if marks is None else {}).items()
-        }
+        if averages is None:
+            averages = self.averages() if marks is None else {}
+        spans = {stage: (start + offset, end + offset) for stage, (start, end) in averages.items()}
         rows = self._transport.gather(
-            (self._preparation.ran().ops, seconds, self.peak_memory, averages)
+            (self._preparation.ran().ops, seconds, self.peak_memory, spans)
         )
         return measured_schedule(self.program.schedule, rows)
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.files import dump_schedule, load_program
-from pipeloom.ir.program import Average, Program
+from pipeloom.ir.program import Program
 from pipeloom.ir.schedule import Schedule
 from pipeloom.ir.writing import write_json
 
@@ -23,9 +23,10 @@ from .cuda import check_devices
 from .lateness import why_late
 from .launch import launch
 from .loss_scale import LossScale
-from .model import ModelSource, checked_batch, checked_stages, load_source, skips_of
+from .model import ModelSource, checked_stages, load_source, skips_of
 from .optimizers import MakeOptimizer, capturable
 from .pipeline import Pipeline
+from .replicas import ALONE, Replicas, count_replicas
 from .stages import Stage, made
 from .virtual import launch_local
 
@@ -48,6 +49,8 @@ class RunSettings:
     standard error; ``timeout`` bounds the run and ``message_timeout`` a message, in seconds.
     ``pace`` lets each op take at least its planned time, as :class:`Pipeline` explains. ``local``:
     ranks are threads of this process (:mod:`.virtual`), on one GPU where ``device`` is ``cuda``.
+    ``replicas``: how many of a program that averages over them; None: as torchrun started
+    processes, or as the program's profile has it.
     """
 
     steps: int = 1
@@ -65,12 +68,15 @@ class RunSettings:
     memory: bool = True
     pace: bool = False
     local: bool = False
+    replicas: int | None = None
     timeout: float | None = None
     message_timeout: float = 300.0
 
     def __post_init__(self) -> None:
         if self.steps < 1:
             raise InputError(f"steps: expected at least 1, got {self.steps}")
+        if self.replicas is not None and self.replicas < 1:
+            raise InputError(f"replicas: expected at least 1, got {self.replicas}")
         for name in ("dtype", "param_dtype", "reduce_dtype"):
             value = getattr(self, name)
             if value is not None and value not in DTYPES:
@@ -97,8 +103,9 @@ class RunResult:
     ``losses``: of each step, the mean over its microbatches. ``seconds``: of each step, the
     slowest rank's time from the common start. ``peak_memory``: of each rank, the most bytes of
     activations held in any step; ``device_peak``: the same by the CUDA allocator, else None.
-    ``measured``: the step of median time, as a schedule with measured times (milliseconds).
-    ``note``: why that is far above the plan, in one line; None where it is not.
+    All of these are over all ``replicas`` of the pipeline.
+    ``measured``: the step of median time in the first replica, as a schedule with measured times
+    (milliseconds). ``note``: why that is far above the plan, in one line; None where it is not.
     """
 
     losses: tuple[float, ...]
@@ -107,6 +114,7 @@ class RunResult:
     device_peak: tuple[int | None, ...]
     measured: Schedule
     note: str | None = None
+    replicas: int = 1
 
 
 def run_program(
@@ -119,32 +127,29 @@ def run_program(
     """Trains ``source`` by ``program``; each may be given by name (a file, ``module:attribute``).
 
     Processes are spawned on this machine, unless torchrun started this one: then the result is
-    None on all ranks but 0. ``trace_path``: where to write ``measured`` as a schedule file.
+    None on all processes but the first. A program that averages over replicas runs in as many, each
+    trained on its share of ``source.batch`` for all microbatches of all replicas.
+    ``trace_path``: where to write ``measured`` as a schedule file.
     Raises LaunchError where a rank fails, InputError where something given is wrong.
     """
     loaded = load_program(program) if isinstance(program, str) else program
-    check_alone(loaded)
+    replicas = count_replicas(loaded, settings)
     if isinstance(source, str):
         load_source(source)  # a wrong name fails here, once and early
     ranks = loaded.schedule.problem.ranks
-    results = on_ranks(train, ranks, (loaded, source, settings), settings)
+    results = on_ranks(train, ranks, (loaded, source, settings), settings, replicas)
     result: RunResult | None = results.get(0)
     if result is not None and trace_path is not None:
         write_json(dump_schedule(result.measured), trace_path)
     return result
 
 
-def check_alone(program: Program) -> None:
-    """Raises InputError for a program that is one of several replicas: a run has one pipeline."""
-    if any(isinstance(i, Average) for row in program.instructions for i in row):
-        raise InputError(
-            "program: expected one of a single pipeline, got one compiled with --data-parallel: its "
-            "replicas are started by a script of your own, which gives each Pipeline its data_group"
-        )
-
-
 def on_ranks(
-    function: Callable[..., Any], ranks: int, args: Sequence[Any], settings: RunSettings
+    function: Callable[..., Any],
+    ranks: int,
+    args: Sequence[Any],
+    settings: RunSettings,
+    replicas: int = 1,
 ) -> dict[int, Any]:
     """``function(*args)`` on ranks of the settings' kind; each one's result."""
     if settings.local:
@@ -153,6 +158,7 @@ def on_ranks(
         function,
         ranks,
         args,
+        replicas=replicas,
         backend=settings.backend,
         timeout=settings.timeout,
         message_timeout=settings.message_timeout,
@@ -163,24 +169,33 @@ def train(program: Program, source: ModelSource | str, settings: RunSettings) ->
     """One rank's part of :func:`run_program`, where ``torch.distributed`` is initialised."""
     torch.manual_seed(settings.seed)
     model = load_source(source) if isinstance(source, str) else source
-    pipeline = make_pipeline(program, model, settings)
-    history = [train_step(pipeline, model, step, settings) for step in range(settings.steps)]
+    replicas = Replicas.of(program, settings.message_timeout)
+    pipeline = make_pipeline(program, model, settings, replicas=replicas)
+    history = [
+        train_step(pipeline, model, step, settings, replicas) for step in range(settings.steps)
+    ]
     pipeline.finish()
-    rows = pipeline.gather((history, pipeline.device_peak))
-    runs = [run for run, _ in rows]
+    rows = replicas.gather(pipeline, (history, pipeline.device_peak))
+    runs = [run for row in rows for run, _ in row]
     seconds = [max(run[step].seconds for run in runs) for step in range(settings.steps)]
     median = sorted(range(settings.steps), key=seconds.__getitem__)[settings.steps // 2]
-    measured = pipeline.gather_trace(history[median].marks)
+    measured = pipeline.gather_trace(history[median].marks, history[median].averages)
     pipeline.close()
     return RunResult(
         losses=tuple(
             mean_loss([run[step].losses for run in runs]) for step in range(settings.steps)
         ),
         seconds=tuple(seconds),
-        peak_memory=tuple(max(h.peak for h in run) for run in runs),
-        device_peak=tuple(peak for _, peak in rows),
+        peak_memory=tuple(
+            max(h.peak for run, _ in of_rank for h in run) for of_rank in zip(*rows, strict=True)
+        ),
+        device_peak=tuple(
+            max((peak for _, peak in of_rank if peak is not None), default=None)
+            for of_rank in zip(*rows, strict=True)
+        ),
         measured=measured,
         note=None if settings.pace else why_late(program.schedule, measured),
+        replicas=replicas.count,
     )
 
 
@@ -191,9 +206,14 @@ def mean_loss(losses: Sequence[Sequence[float]]) -> float:
 
 
 def make_pipeline(
-    program: Program, model: ModelSource, settings: RunSettings, *, like: Pipeline | None = None
+    program: Program,
+    model: ModelSource,
+    settings: RunSettings,
+    *,
+    like: Pipeline | None = None,
+    replicas: Replicas = ALONE,
 ) -> Pipeline:
-    """The pipeline of ``model`` in the settings' dtype and on their device.
+    """The pipeline of ``model`` in the settings' dtype and on their device, one of ``replicas``.
 
     It takes over the modules, optimizers and loss scale of ``like``, which has the same stages on each rank.
     """
@@ -227,6 +247,8 @@ def make_pipeline(
         post_validation=settings.post_validation,
         varying_shapes=settings.varying_shapes,
         cuda_graph=settings.cuda_graph,
+        group=replicas.group,
+        data_group=replicas.data_group,
         device=device,
         timeout=settings.message_timeout,
         memory=settings.memory,
@@ -261,32 +283,38 @@ class StepMeasure:
     seconds: float
     peak: int
     marks: list[float]
+    averages: dict[int, tuple[float, float]]
 
 
 def train_step(
-    pipeline: Pipeline, model: ModelSource, step: int, settings: RunSettings
+    pipeline: Pipeline,
+    model: ModelSource,
+    step: int,
+    settings: RunSettings,
+    replicas: Replicas = ALONE,
 ) -> StepMeasure:
     inputs, targets = (
         _on(part, pipeline.device, settings.dtype)
-        for part in checked_batch(model, step, pipeline.microbatches)
+        for part in replicas.batch(model, step, pipeline.microbatches)
     )
     losses: list[Tensor] = []
-    pipeline.barrier()
+    replicas.barrier(pipeline)
     start = time.perf_counter()
     pipeline.step(inputs, target=targets, losses=losses, return_outputs=False)
     pipeline.synchronize()
     seconds = time.perf_counter() - start
     values = [loss.item() for loss in losses]
     if settings.progress:
-        _tell(step, pipeline.rank, pipeline.gather((values, seconds)))
-    return StepMeasure(values, seconds, pipeline.peak_memory, pipeline.marks())
+        rows = replicas.gather(pipeline, (values, seconds))
+        if pipeline.rank == replicas.index == 0:
+            _tell(step, [one for row in rows for one in row])
+    return StepMeasure(values, seconds, pipeline.peak_memory, pipeline.marks(), pipeline.averages())
 
 
-def _tell(step: int, rank: int, rows: Sequence[tuple[list[float], float]]) -> None:
-    """One line a step, from one rank: where weights travel, each rank has losses of its own."""
-    if rank == 0:
-        loss, seconds = mean_loss([losses for losses, _ in rows]), max(s for _, s in rows)
-        sys.stderr.write(f"step {step}: loss {loss:.4f}, {seconds * 1e3:.1f} ms\n")
+def _tell(step: int, rows: Sequence[tuple[list[float], float]]) -> None:
+    """One line a step: where weights travel, each rank has losses of its own."""
+    loss, seconds = mean_loss([losses for losses, _ in rows]), max(s for _, s in rows)
+    sys.stderr.write(f"step {step}: loss {loss:.4f}, {seconds * 1e3:.1f} ms\n")
 
 
 def _on(tensors: Sequence[Tensor], device: torch.device, dtype: str | None) -> list[Tensor]:

@@ -22,7 +22,8 @@ from pipeloom.ir.schedule import Schedule, Updates
 
 from .model import ModelSource, load_source
 from .pipeline import Pipeline
-from .train import RunSettings, check_alone, make_pipeline, mean_loss, on_ranks, train_step
+from .replicas import averages
+from .train import RunSettings, make_pipeline, mean_loss, on_ranks, train_step
 
 # the traces of the last steps, to a program that may be better (None: the one that ran is as good)
 Replan: TypeAlias = Callable[[Sequence[Schedule]], Program | None]
@@ -61,26 +62,35 @@ def tune_program(
 
     ``every`` counts the first step under a program, which prepares buffers and is not compared:
     at least 2. Processes are started as by ``run_program``; ``replan`` is called on rank 0, while
-    the others wait. None on all ranks but 0 under torchrun. Raises InputError for programs whose
-    weights travel, or that step after each microbatch: another program would train otherwise.
+    the others wait. None on all ranks but 0 under torchrun. Raises InputError for programs that
+    :func:`check_tunable` refuses.
     """
     if every < 2:
         raise InputError(f"every: expected at least 2 steps, got {every}")
-    if program.schedule.problem.placement.passing is not Passing.ACTIVATIONS:
-        raise InputError(
-            "tune: expected a program whose activations travel, got travelling weights"
-        )
-    if program.schedule.updates is not Updates.ITERATION:
-        raise InputError(
-            "tune: expected a program that steps once an iteration, got one that steps after each microbatch"
-        )
-    check_alone(program)
+    check_tunable(program)
     if isinstance(source, str):
         load_source(source)
     ranks = program.schedule.problem.ranks
     results = on_ranks(tune, ranks, (program, source, settings, every, replan), settings)
     result: TuneResult | None = results.get(0)
     return result
+
+
+def check_tunable(program: Program) -> None:
+    """Raises InputError, naming the key in the program's file, for what another would train otherwise."""
+    first = averages(program)
+    wanted = {
+        "schedule: passing: expected activations, got travelling weights": (
+            program.schedule.problem.placement.passing is Passing.ACTIVATIONS
+        ),
+        "schedule: updates: expected a program that steps once an iteration, got one that steps after "
+        "each microbatch": program.schedule.updates is Updates.ITERATION,
+        "instructions: expected those of one pipeline, which alone can be tuned, got averages over "
+        f"replicas, '{first}' (compile without --data-parallel)": first is None,
+    }
+    for line, there in wanted.items():
+        if not there:
+            raise InputError(line)
 
 
 def tune(

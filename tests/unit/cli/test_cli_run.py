@@ -150,12 +150,47 @@ def test_without_torch_one_line_says_how_to_get_it(
         assert done.err == NEEDS_TORCH
 
 
-def test_one_of_several_replicas_is_not_run_alone(
-    pipeloom: Command, schedule: Path, tmp_path: Path
+def test_what_cannot_be_run_or_tuned_in_replicas_names_file_and_key(
+    pipeloom: Command, program: Path, schedule: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "replica.json"
     assert pipeloom("compile", schedule, "--data-parallel", "-o", path).code == 0
-    for command in (["run"], ["tune", "-o", tmp_path / "tuned.json"]):
-        done = pipeloom(*command, path, "--model", MODEL)
+    for command, line in (
+        (
+            [path],
+            "schedule: profile: data_parallel: missing; expected it with the number of replicas",
+        ),
+        (
+            [path, "--local"],
+            "instructions: expected no averages over replicas with local, got 'average",
+        ),
+        ([program, "--replicas", 2], "instructions: expected averages for 2 replicas"),
+    ):
+        done = pipeloom("run", *command, "--model", MODEL)
         assert (done.code, done.err.count("\n")) == (2, 1)
-        assert "compiled with --data-parallel" in done.err
+        assert f"pipeloom: {command[0]}: {line}" in done.err
+    done = pipeloom("tune", path, "--model", MODEL, "-o", tmp_path / "tuned.json")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert f"pipeloom: {path}: instructions: expected those of one pipeline" in done.err
+
+
+def test_replicas_are_as_many_as_the_profile_has(
+    pipeloom: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    profile, plan, path = (tmp_path / f"{name}.json" for name in ("two", "plan", "program"))
+    trace, picture = tmp_path / "measured.json", tmp_path / "both.svg"
+    stage = {"t_f": 1, "t_b": 1, "t_w": 1, "m_b": 1, "m_w": 1, "weight_bytes": 1e6}
+    replicas = {"size": 2, "latency": 0.01, "gigabytes_per_second": 1.0}
+    document = {"format": "pipeloom.profile", "version": 1, "stages": [stage], "ranks": 2}
+    profile.write_text(json.dumps(document | {"data_parallel": replicas}))
+    assert pipeloom("build", "1f1b", profile, "-m", 2, "-o", plan).code == 0
+    compile_it = ["compile", plan, "--tied", "0,1", "--data-parallel", "-o", path]
+    assert pipeloom(*compile_it).code == 0
+    done = pipeloom("run", path, "--model", MODEL, "--steps", 2, "--trace", trace, "-q")
+    assert done.code == 0
+    assert "replicas      2 of 2 ranks;" in done.out
+    assert [len(row) for row in json.loads(trace.read_text())["averages"]] == [1, 1]
+    assert pipeloom("show", path, "--measured", trace, "-o", picture).code == 0
+    assert picture.exists()

@@ -1,0 +1,174 @@
+"""``run`` on replicas of a pipeline: together they train as one process with all of their microbatches."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from pipeloom.compiler import compile_schedule
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.files import dump_program, load_program, load_schedule
+from pipeloom.ir.ops import OpKind
+from pipeloom.ir.program import Program
+from pipeloom.ir.writing import write_json
+from pipeloom.runtime.errors import LaunchError
+from pipeloom.runtime.launch import launch
+from pipeloom.runtime.replicas import Replicas, count_replicas
+from pipeloom.runtime.train import RunSettings, make_pipeline, run_program, train_step
+from tests.distributed.gradient_cases import schedule
+from tests.models import TinyTransformer, reference
+
+REPLICAS, RANKS, MICROBATCHES, STEPS = 2, 2, 3, 3
+SOURCE = "tests.models:TinyTransformer"
+
+
+def replicated(family: str) -> Program:
+    plan = schedule(family, RANKS, MICROBATCHES)
+    return compile_schedule(plan, tied=[(0, plan.problem.stages - 1)], data_parallel=True)
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> str:
+    path = str(tmp_path / "program.json")
+    write_json(dump_program(replicated("zb-v")), path)
+    return path
+
+
+@pytest.fixture
+def expected() -> list[float]:
+    """The losses of one process with the microbatches of both replicas."""
+    history, _ = reference(
+        TinyTransformer(), 2 * RANKS, REPLICAS * MICROBATCHES, steps=STEPS, train=True
+    )
+    return [sum(losses) / len(losses) for losses in history]
+
+
+def test_losses_are_one_processs_and_the_trace_is_the_first_replicas(
+    program: str, expected: list[float], tmp_path: Path
+) -> None:
+    trace = str(tmp_path / "measured.json")
+    settings = RunSettings(steps=STEPS, replicas=REPLICAS)
+    result = run_program(program, SOURCE, settings, trace_path=trace)
+    assert result is not None
+    assert result.replicas == REPLICAS
+    assert result.losses == pytest.approx(expected, rel=1e-12)
+    assert len(result.seconds) == STEPS
+    assert len(result.peak_memory) == RANKS
+    measured, planned = load_schedule(trace), load_program(program).schedule
+    assert measured.timing is not None
+    assert measured.timing.makespan <= 1e3 * max(result.seconds)
+    for rank in range(RANKS):
+        assert measured.ops(rank) == planned.ops(rank)
+        stages = {op.stage for op in planned.ops(rank)}
+        row = measured.timing.averages[rank]
+        assert sorted(one.stage for one in row) == sorted(stages)
+        ends = zip(measured.ops(rank), measured.timing.end[rank].tolist(), strict=True)
+        last = {op.stage: end for op, end in ends if op.kind in (OpKind.W, OpKind.BW)}
+        assert all(one.end >= one.start >= last[one.stage] - 1e-6 for one in row)
+
+
+def test_gradients_and_parameters_are_one_processs() -> None:
+    outcomes = launch(apart, RANKS, replicas=REPLICAS, timeout=200, message_timeout=60)
+    assert len(outcomes) == REPLICAS * RANKS
+    for (count, index, gradients, parameters), process in zip(
+        outcomes.values(), outcomes, strict=True
+    ):
+        assert (count, index) == (REPLICAS, process // RANKS)
+        assert gradients <= 1e-12
+        assert parameters <= 1e-12
+
+
+def apart() -> tuple[int, int, float, float]:
+    """On each process: its replica, how far the first gradients and the last parameters are off."""
+    torch.set_num_threads(1)
+    source, program, settings = TinyTransformer(), replicated("zb-h1"), RunSettings(steps=STEPS)
+    replicas = Replicas.of(program, 60.0)
+    pipeline = make_pipeline(program, source, settings, replicas=replicas)
+    stages, batch = program.schedule.problem.stages, REPLICAS * MICROBATCHES
+    worst = []
+    for step in range(STEPS):
+        train_step(pipeline, source, step, settings, replicas)
+        if step in (0, STEPS - 1):
+            trained = step > 0
+            _, expected = reference(source, stages, batch, steps=step + 1, train=trained)
+            worst.append(
+                max(
+                    _off(p.detach() if trained else p.grad, expected[f"{s}.{name}"])
+                    for s, module in pipeline.modules.items()
+                    for name, p in module.named_parameters()
+                )
+            )
+    pipeline.close()
+    return replicas.count, replicas.index, worst[0], worst[1]
+
+
+def _off(found: torch.Tensor | None, expected: torch.Tensor) -> float:
+    assert found is not None
+    return ((found - expected).abs().max() / expected.abs().max()).item()
+
+
+def test_torchruns_processes_are_as_many_replicas_as_they_make_up(
+    program: str, expected: list[float]
+) -> None:
+    command = [
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+        *(f"--nproc-per-node={REPLICAS * RANKS}", "-m", "pipeloom", "run", program),
+        *("--model", SOURCE, "--steps", str(STEPS), "--json"),
+    ]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(
+        command, env=environment, timeout=300, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stderr
+    answer = json.loads(ended.stdout)  # one process speaks
+    assert [ended.stderr.count(f"step {step}: loss") for step in range(STEPS)] == [1] * STEPS
+    assert answer["replicas"] == REPLICAS
+    assert answer["losses"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_how_many_replicas_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = replicated("zb-h1")
+    alone = compile_schedule(program.schedule)
+    with pytest.raises(
+        InputError, match=r"schedule: profile: data_parallel: missing; .* --replica"
+    ):
+        count_replicas(program, RunSettings())
+    assert count_replicas(program, RunSettings(replicas=3)) == 3
+    assert count_replicas(alone, RunSettings()) == count_replicas(alone, RunSettings(replicas=1))
+    with pytest.raises(
+        InputError, match=r"instructions: expected averages for 2 replicas, .* none"
+    ):
+        count_replicas(alone, RunSettings(replicas=2))
+    with pytest.raises(
+        InputError, match=r"instructions: expected no averages .* with local, got 'a"
+    ):
+        count_replicas(program, RunSettings(replicas=2, local=True))
+    with pytest.raises(InputError, match="replicas: expected at least 1, got 0"):
+        RunSettings(replicas=0)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "6")
+    assert count_replicas(program, RunSettings()) == 3
+    with pytest.raises(InputError, match="expected 4, the program's ranks times 2 replicas, got 6"):
+        run_program(program, TinyTransformer(), RunSettings(replicas=2))
+    monkeypatch.setenv("WORLD_SIZE", "5")
+    with pytest.raises(InputError, match=r"WORLD_SIZE: expected a multiple of 2, .* got 5"):
+        count_replicas(program, RunSettings())
+
+
+def throw_on(process: int) -> None:
+    if dist.get_rank() == process:
+        raise ValueError("this one's fault")
+    dist.barrier()
+
+
+def test_errors_name_the_replica() -> None:
+    with pytest.raises(LaunchError, match=r"^replica 1, rank 0: ValueError: this one's") as caught:
+        launch(throw_on, 2, (2,), replicas=2, timeout=60)
+    assert caught.value.rank == 2
