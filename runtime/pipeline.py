@@ -168,6 +168,7 @@ class Pipeline:
             reduce_dtype=reduce_dtype,
             tied=tied,
             data_group=data_group,
+            timeout=timeout,
         )
         if loss is not None and param_dtype is not None:
             loss = loss_in_full(loss, self.store)
@@ -175,6 +176,8 @@ class Pipeline:
         relays = judges and post_validation and has_relays(program)
         routes = routes_of(program, role.holders, tied, timeout, gathers=judges and not relays)
         with ExitStack() as held:  # one that cannot be made leaves no connections behind
+            if isinstance(self.store, ShardedStages):
+                held.callback(self.store.close)
             self._transport = connect(routes, self.device, group)
             held.callback(self._transport.close)
             self._memory = Ledger() if memory else NoLedger()
@@ -266,10 +269,11 @@ class Pipeline:
         they do not fit together), unless ``return_outputs`` is off, which saves keeping it, and
         ``losses`` becomes the list of the microbatches' losses; elsewhere None, and an empty list.
 
-        Raises ShapeError where shapes do not fit, ExecutionError where an instruction fails.
+        Raises ShapeError where shapes do not fit, ExecutionError where an instruction fails, or
+        gathering sharded stages.
         """
         self._feed.put(inputs, options, target)
-        self.store.gather()
+        self._gather()
         executor = self._preparation.executor()
         for runner in self._preparation.runners.values():
             runner.keep_outputs = return_outputs
@@ -290,7 +294,10 @@ class Pipeline:
         self._transport.barrier()
 
     def close(self) -> None:
-        """Finishes, and gives the connections between the ranks back; all ranks call it."""
+        """Finishes, and gives back the connections between the ranks, and stages to their ``fully_shard``.
+
+        All ranks call it.
+        """
         self.finish()
         self._graph = None  # it knows the connections
         self._held.close()
@@ -383,6 +390,12 @@ class Pipeline:
     def device_peak(self) -> int | None:
         """Bytes that torch's allocator had in use at most, on a CUDA device."""
         return device_peak(self.device)
+
+    def _gather(self) -> None:
+        try:
+            self.store.gather()
+        except ConnectionError as error:
+            raise ExecutionError(f"rank {self.rank}: {error}") from error
 
     def _issue(self, run: Call, refill: Call) -> None:
         """All that a step does with what the cells were given."""

@@ -28,9 +28,11 @@ def make_store(
     reduce_dtype: torch.dtype | None,
     tied: Sequence[Group],
     data_group: dist.ProcessGroup | None,
+    timeout: float,
 ) -> StageStore:
     """Modules as they are where no weights travel, none are cast and none sharded.
 
+    ``timeout``: seconds that shards wait for those of other processes.
     Raises InputError for sharded stages that cannot be run.
     """
     sharded = [s for s, module in modules.items() if is_sharded(module)]
@@ -40,7 +42,7 @@ def make_store(
             raise InputError(
                 f"data_group: expected the processes that have shards of stage {sharded[0]}, got None"
             )
-        return ShardedStages(modules, data_group)
+        return ShardedStages(modules, data_group, timeout)
     if not program.schedule.transfers and param_dtype is None:
         return ResidentStages(modules)
     return TravellingStages(

@@ -29,6 +29,7 @@ from pipeloom.ir.simulate import timed
 from pipeloom.runtime.errors import ShapeError
 from pipeloom.runtime.pipeline import Pipeline
 from pipeloom.runtime.products import Linear, defer
+from pipeloom.runtime.sharding import ShardedStages
 from pipeloom.runtime.transport import short
 from tests.distributed.gradient_cases import schedule
 
@@ -293,6 +294,40 @@ def waits_for_another_replica() -> None:
     if dist.get_rank() == 1:
         time.sleep(60)
     step(running)
+
+
+def gathers_shards_alone() -> None:
+    """The other replica hangs before its first step, for which shards are gathered."""
+    running = sharded()
+    if dist.get_rank() == 1:
+        time.sleep(60)
+    step(running)
+
+
+def sums_a_norm_alone() -> None:
+    """The other replica hangs before the norm of all shards' gradients."""
+    running = sharded()
+    assert isinstance(running.store, ShardedStages)
+    if dist.get_rank() == 1:
+        time.sleep(60)
+    running.store.squares([])
+
+
+def sharded() -> Pipeline:
+    """Two replicas of one rank, whose group has more patience than the pipeline."""
+    from torch.distributed.device_mesh import init_device_mesh  # seconds, for two cases
+    from torch.distributed.fsdp import fully_shard
+
+    groups = [dist.new_group([rank]) for rank in range(2)]
+    mesh = init_device_mesh("cpu", (2,))
+    return Pipeline(
+        compile_schedule(alone().schedule, data_parallel=True),
+        [fully_shard(nn.Linear(4, 4), mesh=mesh) for _ in range(2)],
+        loss=squared,
+        group=groups[dist.get_rank()],
+        data_group=mesh.get_group(),
+        timeout=2.0,
+    )
 
 
 def asks_for_a_state_alone() -> None:

@@ -80,6 +80,16 @@ from tests.distributed.failure_cases import program, squared
             r"^rank 0: .*\(after all 24 ops\), 'step 0': ConnectionError: the average of stage \d over the replicas: ",
         ),
         (
+            failure_cases.gathers_shards_alone,
+            0,
+            r"^rank 0: gathering the shards of stage 0 over the replicas, waited at most 2 s: ",
+        ),
+        (
+            failure_cases.sums_a_norm_alone,
+            0,
+            r"^rank 0: ConnectionError: the norm of the gradients over the replicas, waited at most 2 s: ",
+        ),
+        (
             failure_cases.asks_for_a_state_alone,
             0,
             r"^rank 0: finish, which all ranks call after the same step, waits for the verdict on it: "

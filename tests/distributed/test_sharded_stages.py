@@ -20,7 +20,7 @@ from pipeloom.runtime.launch import launch
 from pipeloom.runtime.pipeline import Pipeline
 from pipeloom.runtime.stages import made
 from tests.distributed.gradient_cases import BOUNDS, schedule
-from tests.models import TinyTransformer, reference
+from tests.models import WIDTH, TinyTransformer, reference
 
 REPLICAS, RANKS, MICROBATCHES, STEPS = 2, 2, 3, 3
 CASES = [("1f1b", torch.float32), ("zb-v", torch.float64)]
@@ -52,7 +52,19 @@ class Outcome:
     left: int
 
 
-Found: TypeAlias = tuple[list[Outcome], list[str], float]
+@dataclass(frozen=True)
+class Returned:
+    """Of a stage after ``close``, trained by itself: whether its gradients are those of one that no
+    pipeline had; bytes of whole parameters in all, after a forward, and after the backward.
+    """
+
+    same: bool
+    whole: int
+    forward: int
+    backward: int
+
+
+Found: TypeAlias = tuple[list[Outcome], list[str], float, Returned]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +76,7 @@ def outcomes() -> dict[int, Found]:
 def test_sharded_stages_train_as_one_process(
     outcomes: dict[int, Found], family: str, dtype: torch.dtype
 ) -> None:
-    for rows, _, _ in outcomes.values():
+    for rows, *_ in outcomes.values():
         check(rows[CASES.index((family, dtype))], dtype)
 
 
@@ -117,7 +129,7 @@ def check(outcome: Outcome, dtype: torch.dtype) -> None:
 def test_what_cannot_be_sharded_is_said(
     outcomes: dict[int, Found],
 ) -> None:
-    for _, (part, bare, cast), _ in outcomes.values():
+    for _, (part, bare, cast), *_ in outcomes.values():
         assert "expected fully_shard on the stage itself" in part
         assert "data_group: expected" in bare
         assert "expected its mp_policy to say in what it computes" in cast
@@ -126,14 +138,23 @@ def test_what_cannot_be_sharded_is_said(
 def test_gradients_of_lower_precision_add_up_in_the_parameters_own(
     outcomes: dict[int, Found],
 ) -> None:
-    for _, _, difference in outcomes.values():
+    for *_, difference, _ in outcomes.values():
         assert 0 < difference < 0.05
+
+
+def test_after_close_fully_shard_reduces_and_releases_by_itself(
+    outcomes: dict[int, Found],
+) -> None:
+    for *_, returned in outcomes.values():
+        assert returned.same
+        assert 0 < returned.forward < returned.whole  # the root keeps its own until the backward
+        assert returned.backward == 0
 
 
 def trained() -> Found:
     mesh = _mesh()
     found = [_trained(family, dtype, mesh) for family, dtype in CASES]
-    return found, _refused(mesh), _mixed(mesh)
+    return found, _refused(mesh), _mixed(mesh), _returned(mesh)
 
 
 def cases(chosen: list[tuple[str, torch.dtype]]) -> list[Outcome]:
@@ -279,3 +300,26 @@ def _mixed(mesh: DeviceMesh) -> float:
     whole = [p.grad_dtype for s in pipeline.modules for p in pipeline.store.parameters(s)]
     pipeline.close()
     return apart if set(whole) == {torch.float32} else -1.0
+
+
+def _returned(mesh: DeviceMesh) -> Returned:
+    source = Untied()
+    pipeline = _pipeline("1f1b", source, mesh, optimizer=None)
+    _step(pipeline, source, mesh, 0)
+    whole = pipeline.store.parameters
+    pipeline.close()
+    ((stage, used),) = pipeline.modules.items()
+    fresh = _sharded(made(source.stages(RANKS)[stage], stage), mesh["dp"])
+    tokens, _ = source.batch(1, REPLICAS)
+    x = tokens[mesh.get_local_rank("dp")]
+    inputs = x if stage == 0 else nn.functional.one_hot(x % WIDTH, WIDTH).to(source.dtype)
+    gradients, left = [], []
+    for module in (used, fresh):
+        module.zero_grad()
+        output = module(inputs)
+        left.append(_left(pipeline))
+        output.square().sum().backward()
+        left.append(_left(pipeline))
+        gradients.append([p.grad.to_local() for p in module.parameters()])  # type: ignore[union-attr]
+    same = all(map(torch.equal, *gradients))
+    return Returned(same, sum(p.nbytes for p in whole(stage)), left[0], left[1])
