@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import torch
@@ -25,7 +25,8 @@ from .pipeline import Pipeline
 from .replicas import averages
 from .train import RunSettings, make_pipeline, mean_loss, on_ranks, train_step
 
-# the traces of the last steps, to a program that may be better (None: the one that ran is as good)
+# the traces of the last steps, with the plan's pairs, to a program that may be better (None: the one that
+# ran is as good)
 Replan: TypeAlias = Callable[[Sequence[Schedule]], Program | None]
 
 TRACES = 5  # of the last steps, at most
@@ -156,8 +157,13 @@ class _Tuning:
         return traces, statistics.median(self._seconds[-len(compared) :])
 
     def _candidate(self, traces: Sequence[Schedule]) -> Pipeline:
-        """By the program that rank 0 finds for ``traces``; the best one where it finds none."""
-        found = self._replan(traces) if self._best.rank == 0 else None
+        """By the program that rank 0 finds for ``traces``; the best one where it finds none.
+
+        It is told which ops the plan runs at once: traces have them one by one, and would seem longer.
+        """
+        pairs = self._best.program.schedule.pairs
+        told = [replace(trace, pairs=pairs) for trace in traces]
+        found = self._replan(told) if self._best.rank == 0 else None
         program = self._best.gather(found)[0]
         if program is None:
             return self._best

@@ -13,8 +13,10 @@ from pipeloom.cli.main import main
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.files import dump_program
+from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.ir.program import Program
 from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.simulate import simulate
 from pipeloom.ir.writing import write_json
 from pipeloom.runtime.train import RunSettings, run_program
 from pipeloom.runtime.tune import tune_program
@@ -52,6 +54,26 @@ def test_modules_and_optimizers_go_on_under_another_program(expected: list[float
     kept = [trial for trial in result.trials if trial.kept]
     assert kept[0] == result.trials[0]
     assert kept[-1].seconds == min(trial.seconds for trial in result.trials)
+
+
+def test_a_planner_is_told_the_pairs_of_the_program_that_ran() -> None:
+    stages = (StageProfile(1.0, 1.2, 0.8, 1.0, 0.5, t_fb=2.25),) * 4
+    paired = build_family("dualpipev", Profile(stages, RANKS, 0.1), 4)
+    assert any(paired.pairs)
+    told = []
+
+    def keep(traces: Sequence[Schedule]) -> None:
+        told.extend(traces)
+
+    settings = RunSettings(steps=4, local=True, timeout=120)
+    tune_program(compile_schedule(paired, tied=[(0, 3)]), SOURCE, settings, 2, keep)
+    assert told
+    for trace in told:
+        assert trace.pairs == paired.pairs
+        assert [trace.ops(rank) for rank in range(RANKS)] == [paired.ops(r) for r in range(RANKS)]
+        assert trace.timing is not None
+        took = simulate(replace(trace, timing=None)).makespan
+        assert took < simulate(replace(trace, timing=None, pairs=())).makespan
 
 
 def slower_one(traces: Sequence[Schedule]) -> Program:

@@ -10,13 +10,14 @@ import pytest
 from pipeloom.cli.tune import Planner
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.ops import parse_order
-from pipeloom.ir.problem import Problem
+from pipeloom.ir.problem import Passing, Placement, Problem
 from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.ir.program import Relay
-from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.schedule import Schedule, Status
 from pipeloom.ir.simulate import simulate, timed
 from pipeloom.runtime.reprofile import reprofile
 from pipeloom.solver.families import build_family
+from pipeloom.solver.solve import optimize
 
 OLD = Profile(tuple(StageProfile(2.0, 2.0, 1.0 + s, 1.0, 0.4) for s in range(3)), 3, t_comm=0.1)
 TRUE = Profile(tuple(StageProfile(3.0, 4.0, 5.0 - s, 1.0, 0.4) for s in range(3)), 3, t_comm=0.1)
@@ -76,3 +77,19 @@ def test_a_program_is_changed_for_a_shorter_plan_alone() -> None:
     assert ran.timing is not None
     assert ran.timing.period < build_family("gpipe", profile, 6).timing.period  # type: ignore[union-attr]
     assert planner([replace(ran, problem=replace(ran.problem, profile=OLD))]) is None
+
+
+def test_a_plan_with_pairs_is_not_longer_than_itself() -> None:
+    """What ran is the optimum; ops of its pairs are measured one by one."""
+    stage = StageProfile(1.0, 1.2, 0.8, 1.0, 0.5, t_fb=2.25)
+    problem = Problem(
+        Profile((stage,) * 2, 1), 4, Placement(Passing.ACTIVATIONS, (0, 0)), (float("inf"),)
+    )
+    best = optimize(problem, work_limit=2)
+    assert best.report is not None
+    assert best.report.status is Status.OPTIMAL
+    assert any(best.pairs)
+    ran = replace(best, timing=simulate(replace(best, pairs=(), timing=None)))
+    planner = Planner(compile_schedule(best), (), time_limit=30.0, seed=0)
+    assert planner([ran]) is None
+    assert planner([replace(ran, pairs=())]) is not None
