@@ -40,7 +40,7 @@ PATIENCE = 16
 """By step, how often it begins elsewhere in vain: few steps can be proven to be the shortest."""
 BUILDING = 500
 """Simulated ops that take about as long as an op or a transfer of a schedule that is built."""
-PLAYING = 3000
+PLAYING = 1500
 """The same for the step time of a schedule, an op."""
 DIGITS = 9
 """Costs that agree to so many digits behind the largest count as equal."""
