@@ -10,10 +10,10 @@ import torch
 from pipeloom.runtime.launch import launch
 
 from ..recording import record
-from .both import RANKS, Case, measure
+from .both import RANKS, Case, measure, measure_loop
 from .priority import cores_awake
 from .split import WIDTHS, measure_split
-from .table import judged, render_split, render_steps, summary
+from .table import AT_MOST, judged, loops, render_loops, render_split, render_steps, summary
 
 HERE = Path(__file__).parent
 FAMILIES = ("1f1b", "interleaved-1f1b:2", "zb-h1", "zb-v")
@@ -40,8 +40,10 @@ def main(arguments: list[str]) -> int:
     cases = [Case(f, m, ms) for ms in (5.0, 20.0, 0.0) for f in FAMILIES for m in (16, 32)]
     with cores_awake(not options.halt) as awake:
         steps = summary(cases, launch(measure, RANKS, (cases, options.steps), timeout=3600))
+        plain = loops({ms: launch(measure_loop, RANKS, (ms, 10 * options.steps)) for ms in AT_MOST})
     (split,) = launch(measure_split, 1, (WIDTHS, options.rounds), timeout=3600).values()
     print(render_steps(steps))
+    print(render_loops(plain))
     print(render_split(split))
     verdicts = judged(steps, split)
     print("\n".join(f"{'met' if met else 'MISSED':6} {target}" for target, met in verdicts.items()))
@@ -50,6 +52,7 @@ def main(arguments: list[str]) -> int:
         "steps": options.steps,
         "cores_awake": awake,
         "schedules": steps,
+        "loops": plain,
         "split": split,
         "targets": verdicts,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -73,6 +74,27 @@ def measure(cases: list[Case], steps: int) -> list[dict[str, list[Span]]]:
     torch.set_num_threads(1)
     before_others()
     return [_measure(case, case.steps(steps)) for case in cases]
+
+
+def measure_loop(milliseconds: float, rounds: int) -> float:
+    """On one rank, without messages or a runtime: F, B and W of a stage in a loop of plain torch.
+
+    Milliseconds, the median of ``rounds``: what any runtime costs here whose B is autograd's.
+    """
+    torch.set_num_threads(1)
+    before_others()
+    stage = TorchStage(milliseconds / 1e3)
+    weigh = stage.dw_builder()
+    x, dy = torch.zeros(ROWS, WIDTH), torch.ones(ROWS, WIDTH)
+    taken = []
+    for _ in range(rounds + 2):
+        begin = time.perf_counter()
+        leaf = x.detach().requires_grad_()
+        torch.autograd.backward(stage(leaf), dy)
+        leaf.grad = None
+        weigh()
+        taken.append(time.perf_counter() - begin)
+    return 1e3 * statistics.median(taken[2:])
 
 
 def _measure(case: Case, steps: int) -> dict[str, list[Span]]:

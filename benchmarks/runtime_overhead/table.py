@@ -59,6 +59,28 @@ def _cells(row: Row) -> list[str]:
     return [*cells, "-", *an_op, f"{ours / other:.2f} of torch's", "-"]
 
 
+def loops(found: Mapping[float, Mapping[int, float]]) -> list[Row]:
+    """A row for each length of stages: the ranks' median F, B and W in a loop of plain torch."""
+    return [
+        {"stage_ms": ms, "ideal_ms": 3 * ms, "loop_ms": statistics.median(ranks.values())}
+        for ms, ranks in found.items()
+    ]
+
+
+def render_loops(rows: Sequence[Row]) -> str:
+    return _table(
+        ["stage", "ideal F + B + W", "in a loop of plain torch", "loop / ideal"],
+        [
+            [
+                f"{row['stage_ms']:g} ms",
+                *(f"{row[key]:.2f} ms" for key in ("ideal_ms", "loop_ms")),
+                f"{row['loop_ms'] / row['ideal_ms']:.3f}",
+            ]
+            for row in rows
+        ],
+    )
+
+
 def render_split(rows: Sequence[Row]) -> str:
     head = ["d", "runtime", "BW", "B", "W", "(B + W) / BW", "held before B", "B to W", "forwards"]
     return _table(
