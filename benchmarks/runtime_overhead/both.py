@@ -24,11 +24,12 @@ from pipeloom.runtime.pipeline import Pipeline
 from pipeloom.solver.families import build_family
 
 from .priority import before_others
-from .sleeping import ROWS, WIDTH, OurStage, TorchStage, loss
+from .sleeping import ROWS, WIDTH, OurStage, TorchStage, loss, sleep_until
 
 RANKS = 4
 CHUNKS = {"interleaved-1f1b:2": 2, "zb-v": 2}
 LONG = 10.0  # ms an op
+SOON = 2e-3  # seconds
 LATENCY = 0.1  # ms, planned: what a small message takes here
 
 
@@ -103,11 +104,19 @@ def _measure(case: Case, steps: int) -> dict[str, list[Span]]:
     spans: dict[str, list[Span]] = {name: [] for name in runtimes}
     for _ in range(steps + 2):
         for name, run in runtimes.items():
-            dist.barrier()
+            _start_together()
             begin = time.perf_counter()
             run()
             spans[name].append((begin, time.perf_counter()))
     return {name: row[2:] for name, row in spans.items()}
+
+
+def _start_together() -> None:
+    """Returns on all ranks at one time: a barrier alone lets them go one after the other."""
+    dist.barrier()
+    at = torch.tensor(time.perf_counter() + SOON, dtype=torch.float64)
+    dist.broadcast(at, 0)
+    sleep_until(at.item())
 
 
 def _ours(case: Case, x: torch.Tensor) -> Step:
