@@ -55,8 +55,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"profile": profile.name, "microbatches": args.microbatches, "results": results})
     else:
-        print(table(HEADER, [_row(result) for result in _by_cost(results, args.objective)]))
-        if footer := _footer(results):
+        print(_table(_by_cost(results, args.objective)))
+        if footer := _footer(results, args.objective):
             print(f"\n{footer}")
     return 0 if any("period" in result for result in results) else 1
 
@@ -66,13 +66,40 @@ def _by_cost(results: list[dict[str, Any]], objective: str) -> list[dict[str, An
     return sorted(results, key=lambda r: r.get("step", r.get(objective, math.inf)))
 
 
-def _footer(results: list[dict[str, Any]]) -> str:
+def _table(results: list[dict[str, Any]]) -> str:
+    """With the steps in front, by which rows are sorted, where gradients are averaged over replicas."""
+    from pipeloom.ir.amounts import duration
+
+    rows = [_row(result) for result in results]
+    if not any("step" in result for result in results):
+        return table(HEADER, rows)
+    steps = [duration(result["step"]) if "step" in result else "-" for result in results]
+    name, *rest = HEADER
+    return table(
+        [name, "step", *rest],
+        [[row[0], step, *row[1:]] for row, step in zip(rows, steps, strict=True)],
+    )
+
+
+def _footer(results: list[dict[str, Any]], objective: str) -> str:
     """What the figures are about, and which rows are about something else."""
-    lines = [*_of_the_optimizer(results), *_of_other_work(results)]
+    lines = [
+        *_of_averaging(results, objective),
+        *_of_the_optimizer(results),
+        *_of_other_work(results),
+    ]
     return "\n".join(
         textwrap.fill(line, WIDEST, subsequent_indent="  ", break_on_hyphens=False)
         for line in lines
     )
+
+
+def _of_averaging(results: list[dict[str, Any]], objective: str) -> list[str]:
+    if not any("step" in result for result in results):
+        return []
+    return [
+        f"step: the {objective} until gradients are averaged over the replicas; the first row's is the shortest"
+    ]
 
 
 def _of_the_optimizer(results: list[dict[str, Any]]) -> list[str]:
@@ -192,14 +219,6 @@ def measure(name: str, schedule: Schedule) -> dict[str, Any]:
     }
 
 
-def _averaged(result: dict[str, Any]) -> str | None:
-    from pipeloom.ir.amounts import duration
-
-    if "averaging" not in result:
-        return None
-    return f"averaging adds {duration(result['averaging'])}: step {duration(result['step'])}"
-
-
 def _averaging(schedule: Schedule, timing: Timing) -> dict[str, float]:
     """What averaging over replicas adds to the cost, and the sum; nothing where there are none."""
     if not any(timing.averages):
@@ -230,5 +249,5 @@ def _row(result: dict[str, Any]) -> list[str]:
         duration(result["makespan"]),
         percent(result["bubble_rate_makespan"]),
         amount(result["peak_memory"]),
-        status + gap + "".join(f"; {note}" for note in (result["note"], _averaged(result)) if note),
+        status + gap + (f"; {result['note']}" if result["note"] else ""),
     ]
