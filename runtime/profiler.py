@@ -52,7 +52,7 @@ class Figure:
 class Measurement:
     """A profile and what stands behind its times.
 
-    ``times[s]``: milliseconds of F, B and W of stage s, and of R where it was asked for; ``pairs[s]``: of an F
+    ``times[s]``: milliseconds of F, B, W and BW of stage s, without the latter of a layer, and of R where it was asked for; ``pairs[s]``: of an F
     and a BW at once, where that was; ``delay``: one-way milliseconds of a message as large as the largest activation
     (None: one process); ``together``: whether the ranks were measured at the same time.
     """
@@ -94,6 +94,7 @@ class Settings:
     dtype: torch.dtype | None
     device: str
     timeout: float
+    fused: bool
     recompute: bool
     pairs: bool
     offload: bool
@@ -144,7 +145,18 @@ def measure_profile(
             raise InputError(f"{key}: expected a whole number >= {least}, got {value}")
     in_flight = max(in_flight or ranks, 2 if pairs else 1)
     settings = Settings(
-        stages, ranks, repeats, warmup, in_flight, dtype, device, timeout, recompute, pairs, offload
+        stages,
+        ranks,
+        repeats,
+        warmup,
+        in_flight,
+        dtype,
+        device,
+        timeout,
+        fused=not layers,
+        recompute=recompute,
+        pairs=pairs,
+        offload=offload,
     )
     count, arguments = ranks if together else 1, (source, settings)
     if local:
@@ -196,6 +208,7 @@ def _measure_rank(source: ModelSource, settings: Settings) -> _Parts:
         in_flight=settings.in_flight,
         dtype=settings.dtype,
         device=device,
+        fused=settings.fused,
         recompute=settings.recompute,
         offload=settings.offload,
     )
@@ -278,4 +291,17 @@ def _stage(part: _StagePart) -> StageProfile:
         t_fb=None if part.pair is None else part.pair.median,
         m_o=None if sizes.m_o is None else float(min(sizes.m_o, sizes.m_b)),
         offload_bytes=None if sizes.offload is None else float(sizes.offload),
+        t_bw=fused_time(part.times),
     )
+
+
+def fused_time(times: Mapping[OpKind, Figure]) -> float | None:
+    """T_BW; None where it was not measured, or is T_B + T_W as far as the samples tell.
+
+    They do where it is further off than the three middle halves of samples, each by half of its range.
+    """
+    if OpKind.BW not in times:
+        return None
+    b, w, fused = (times[kind] for kind in (OpKind.B, OpKind.W, OpKind.BW))
+    noise = sum(figure.median * figure.spread / 2 for figure in (b, w, fused))
+    return fused.median if abs(fused.median - b.median - w.median) > noise else None

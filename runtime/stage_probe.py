@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -56,8 +57,8 @@ class StageProbe:
 
     In a round, ``in_flight`` microbatches are run forward, then backward and weights of each:
     caches and allocator are used as in a pipeline, and each round gives that many samples of F,
-    B and W. With ``recompute`` they are run once more, recomputed, for as many of R; with ``offload`` what
-    goes to the host is counted.
+    B and W. With ``fused`` they are run once more for as many of BW, with ``recompute`` once more,
+    recomputed, for as many of R; with ``offload`` what goes to the host is counted.
     """
 
     def __init__(
@@ -69,11 +70,13 @@ class StageProbe:
         in_flight: int,
         dtype: torch.dtype | None,
         device: torch.device,
+        fused: bool = False,
         recompute: bool = False,
         offload: bool = False,
     ) -> None:
         self._offload = offload
-        self.kinds = (*KINDS, OpKind.R) if recompute else KINDS
+        more = {OpKind.BW: fused, OpKind.R: recompute}
+        self.kinds = (*KINDS, *(kind for kind, asked in more.items() if asked))
         self._source, self._transport = source, transport
         self._dtype, self._device = dtype, device
         self._generator = torch.Generator(device)
@@ -102,6 +105,8 @@ class StageProbe:
             self._begin()
             for stage in self.stages:
                 self._round(stage)
+                if OpKind.BW in self.kinds:
+                    self._fused(stage)
                 if OpKind.R in self.kinds:
                     self._recomputed(stage)
             marks = self._clock.seconds()
@@ -115,21 +120,27 @@ class StageProbe:
         It takes two microbatches in flight to have one.
         """
         samples: dict[int, list[float]] = {stage: [] for stage in self.stages}
-        queues = [cell.queue for cell in self._cells]
-        for cell in self._cells:
-            cell.queue = None  # B is BW then
         for step in range(rounds):
             self._inputs, self._targets = self._batch(step)
             self._transport.barrier()
             self._begin()
-            for stage in self.stages:
-                self._pairs(stage)
+            with self._unsplit():
+                for stage in self.stages:
+                    self._pairs(stage)
             marks = self._clock.seconds()
             for i, (stage, _) in enumerate(self._ran):
                 samples[stage].append((marks[2 * i + 1] - marks[2 * i]) * MILLISECONDS)
+        return samples
+
+    @contextmanager
+    def _unsplit(self) -> Iterator[None]:
+        """Within: no weight gradients are put off, B is BW."""
+        queues = [cell.queue for cell in self._cells]
+        for cell in self._cells:
+            cell.queue = None
+        yield
         for cell, queue in zip(self._cells, queues, strict=True):
             cell.queue = queue
-        return samples
 
     def _pairs(self, stage: int) -> None:
         runner = self._runners[stage]
@@ -258,6 +269,18 @@ class StageProbe:
         for cell in self._cells:
             self._backward(stage, cell)
             self._weight(stage, cell)
+
+    def _fused(self, stage: int) -> None:
+        """The microbatches once more, with BW's; these alone are timed."""
+        with self._unsplit():
+            for j, cell in enumerate(self._cells):
+                self._prepared(stage, j)
+                self._untimed(stage, OpKind.F, cell)
+                cell.output = ()
+            for cell in self._cells:
+                self._receive_gradient(stage, cell)
+                self._timed(stage, OpKind.BW, cell)
+                self._let_go(cell)
 
     def _recomputed(self, stage: int) -> None:
         """F's that keep their input alone, then R, B and W of each; R alone is timed."""

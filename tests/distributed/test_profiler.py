@@ -9,6 +9,7 @@ import pytest
 from examples.gpt import small
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.files import dump_profile, parse_profile
+from pipeloom.ir.ops import OpKind
 from pipeloom.runtime.link_probe import LARGE
 from pipeloom.runtime.profiler import measure_profile
 
@@ -26,6 +27,9 @@ def test_ranks_measured_together(stages: int) -> None:
         s.optimizer_bytes > 2 * s.weight_bytes for s in profile.stages
     )  # Adam, and its steps
     assert {figure.samples for stage in found.times for figure in stage.values()} == {2 * 3}
+    for stage, figures in zip(profile.stages, found.times, strict=True):
+        assert figures[OpKind.BW].median > 0
+        assert stage.t_bw in (None, figures[OpKind.BW].median)
     assert found.delay is not None
     assert profile.t_comm is not None
     assert profile.links is not None

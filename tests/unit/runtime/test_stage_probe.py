@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.ops import OpKind
+from pipeloom.runtime.compute import Cell
+from pipeloom.runtime.profiler import Figure, fused_time
 from pipeloom.runtime.stage_probe import StageProbe
 from pipeloom.runtime.transport import Routes, connect
 
@@ -42,7 +44,11 @@ class Stack:
 
 
 def probe(
-    dtype: torch.dtype | None = None, *, recompute: bool = False, offload: bool = False
+    dtype: torch.dtype | None = None,
+    *,
+    fused: bool = False,
+    recompute: bool = False,
+    offload: bool = False,
 ) -> StageProbe:
     return StageProbe(
         Stack(),
@@ -51,6 +57,7 @@ def probe(
         in_flight=2,
         dtype=dtype,
         device=torch.device("cpu"),
+        fused=fused,
         recompute=recompute,
         offload=offload,
     )
@@ -71,6 +78,37 @@ def test_sizes_of_a_middle_stage(dtype: torch.dtype | None, size: int) -> None:
     assert sizes.m_w == (8 + 16 + 8 + 16) * ROWS * size
     assert sizes.activation == ROWS * NARROW * size
     assert sizes.weight == sizes.grad == sizes.optimizer == weights * size
+
+
+def test_fused_backwards_are_timed_apart_and_leave_everything_as_it_was() -> None:
+    tested = probe(fused=True)
+    ran: list[tuple[OpKind, bool]] = []
+    timed = tested._timed
+
+    def note(stage: int, kind: OpKind, cell: Cell) -> None:
+        ran.append((kind, cell.queue is None))
+        timed(stage, kind, cell)
+
+    tested._timed = note  # type: ignore[method-assign]
+    samples = tested.times(3)
+    assert {kind for _, kind in samples} == {OpKind.F, OpKind.B, OpKind.W, OpKind.BW}
+    assert {len(times) for times in samples.values()} == {3 * 2}
+    assert all(unsplit == (kind is OpKind.BW) for kind, unsplit in ran)
+    assert tested.sizes(1) == probe().sizes(1)
+
+
+@pytest.mark.parametrize(
+    ("fused", "spread", "expected"),
+    [(25.0, 0.01, 25.0), (33.0, 0.01, 33.0), (30.1, 0.01, None), (25.0, 0.4, None)],
+)
+def test_a_fused_time_is_told_where_it_is_no_noise(
+    fused: float, spread: float, expected: float | None
+) -> None:
+    medians = {OpKind.F: 10.0, OpKind.B: 20.0, OpKind.W: 10.0, OpKind.BW: fused}
+    times = {kind: Figure(median, spread, 9) for kind, median in medians.items()}
+    assert fused_time(times) == expected
+    del times[OpKind.BW]
+    assert fused_time(times) is None
 
 
 def test_the_first_stage_receives_no_input_and_the_last_no_gradient() -> None:
