@@ -116,10 +116,17 @@ def test_the_command_writes_a_schedule_of_what_it_measured(
 
 def test_what_cannot_be_tuned_is_refused() -> None:
     weights = compile_schedule(schedule("weipipe-interleave", RANKS, MICROBATCHES))
-    with pytest.raises(InputError, match="expected a program whose activations travel"):
+    with pytest.raises(
+        InputError, match="schedule: passing: expected activations, got travelling weights"
+    ):
         tune_program(weights, SOURCE, RunSettings(steps=4), 2, other_family)
     stale = compile_schedule(schedule("pipedream", RANKS, MICROBATCHES))
     with pytest.raises(InputError, match="expected a program that steps once an iteration"):
         tune_program(stale, SOURCE, RunSettings(steps=4), 2, other_family)
+    replicated = compile_schedule(schedule("1f1b", RANKS, MICROBATCHES), data_parallel=True)
+    with pytest.raises(
+        InputError, match=r"instructions: expected those of one pipeline, .* 'average"
+    ):
+        tune_program(replicated, SOURCE, RunSettings(steps=4), 2, other_family)
     with pytest.raises(InputError, match="every: expected at least 2 steps, got 1"):
         tune_program(program("1f1b"), SOURCE, RunSettings(steps=4), 1, other_family)
