@@ -7,7 +7,9 @@ import importlib
 import json
 import os
 import sys
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any, NoReturn
 
@@ -38,6 +40,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
 INTERRUPTED, INTERNAL = 130, 70
 MOST_LINES = 20
 TRACEBACK = "PIPELOOM_TRACEBACK"
+LEFT = "solve_"
+"""What the threads of :func:`pipeloom.solver.side_by_side.begun` are called, which is not imported for this."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -74,6 +78,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return INTERNAL
     return code
+
+
+def command() -> NoReturn:
+    """The process's end: :func:`main`, and no waiting for what a solve has left alone."""
+    code = main()
+    if any(thread.name.startswith(LEFT) for thread in threading.enumerate()):
+        with suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+    raise SystemExit(code)
 
 
 def _run(words: list[str]) -> int:

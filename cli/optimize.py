@@ -1,6 +1,6 @@
 """Finds the best schedule for a profile under its memory limit, with a certified lower bound.
 
-Ctrl-C keeps the best schedule so far and writes it.
+Ctrl-C or SIGTERM keeps the best schedule so far and writes it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Progress of a solve on standard error, and Ctrl-C as "that is good enough"."""
+"""Progress of a solve on standard error, and Ctrl-C or SIGTERM as "that is good enough"."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class ProgressLine:
 
 @dataclass
 class Interrupt:
-    """Whether Ctrl-C was pressed."""
+    """Whether Ctrl-C was pressed, or the process told to end (SIGTERM)."""
 
     pressed: bool = False
 
@@ -121,7 +121,7 @@ class Interrupt:
 
 @contextmanager
 def interruptible() -> Iterator[Interrupt]:
-    """The first Ctrl-C only sets the flag, so that the best so far is kept; the second ends all."""
+    """The first Ctrl-C or SIGTERM only sets the flag, so that the best so far is kept; the second ends all."""
     interrupt = Interrupt()
 
     def press(number: int, frame: FrameType | None) -> None:
@@ -130,11 +130,12 @@ def interruptible() -> Iterator[Interrupt]:
         interrupt.pressed = True
         _acknowledge("pipeloom: stopping: keeping the best so far\n")
 
-    before = signal.signal(signal.SIGINT, press)
+    before = {number: signal.signal(number, press) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield interrupt
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _acknowledge(line: str) -> None:

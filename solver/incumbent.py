@@ -119,6 +119,12 @@ class Incumbent:
         self.interrupted()
         return self._told_to_stop or self.seconds_left <= 0.0 or self.work >= self._mark
 
+    @property
+    def ended(self) -> bool:
+        """Whether to leave whatever is still going on; limited work only where told to."""
+        self.interrupted()
+        return self._told_to_stop or (not self.limited and bool(self.stopped[0]))
+
     def resume(self, seconds: float) -> None:
         """Goes on for so many more seconds; limited work goes on as it is."""
         if not self.limited:
@@ -193,9 +199,9 @@ class Incumbent:
         """
         with self._lock:
             order, source, known = self.order, self.source, bound or self.bound
-            pairs = self.pairs
+            pairs, transfers = self.pairs, self.transfers
         assert order is not None
-        found = timed(Schedule(self.problem, order, self.transfers, pairs=pairs))
+        found = timed(Schedule(self.problem, order, transfers, pairs=pairs))
         assert found.timing is not None
         cost = found.timing.cost(self.problem.objective)
         # rounding may put a proven bound a hair above a cost that meets it; more would be a wrong proof
@@ -249,9 +255,11 @@ class Incumbent:
     def _adopt(self, other: Incumbent) -> None:
         """Takes the other's schedule and bound where they are better."""
         self.raise_bound(other.bound)
-        if other.cost < self.cost:
-            self.order, self.pairs = other.order, other.pairs
-            self.cost, self.source = other.cost, other.source
+        with other._lock:  # its lane may still go on
+            order, pairs, cost, source = other.order, other.pairs, other.cost, other.source
+        if cost < self.cost:
+            with self._lock:
+                self.order, self.pairs, self.cost, self.source = order, pairs, cost, source
             self._changed()
 
     def _cost(self, order: tuple[IntArray, ...], pairs: tuple[tuple[int, ...], ...] = ()) -> float:

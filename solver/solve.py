@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache, partial
@@ -39,7 +40,7 @@ from .paired import least_times, without_pairs
 from .pairing import Pairer
 from .relaxation import relaxation
 from .setting import Setting
-from .side_by_side import Lane, Pieces, side_by_side
+from .side_by_side import Lane, Pieces, begun, has_ended, side_by_side
 from .unroll import Unroller, fewer_microbatches
 from .warm_start import warm_starts
 from .weight_passing import Memory, WeightSearch
@@ -50,6 +51,8 @@ EXACT_OPS = 400
 """Up to how many ops ``auto`` tries an exact solver."""
 FIRST_OPS = 2_000_000
 """How many ops are built in the first schedules, before anything runs side by side."""
+MANY_OPS = 100_000
+"""From how many ops on a family takes seconds to build."""
 MOST_LANES = 8
 LONGEST_PAUSE = 7
 """Turns that a search waits at most which finds nothing."""
@@ -85,7 +88,8 @@ def optimize(
     the number of cores. Every lane has that much work, other work counts as what takes about as long.
 
     Stops at once where cost and lower bound meet (``status`` optimal). A keyboard interrupt, or
-    ``should_stop`` turning true, returns the best so far. ``progress`` is called on every
+    ``should_stop`` turning true, returns the best so far. What does not end within half a second then, or once time is
+    up, is left: its thread ends by itself. ``progress`` is called soon after an
     improvement and about once a second. ``memory`` says what a schedule holds in all; where weights
     travel it is held against ``device_memory``. ``by_step``: there, schedules are compared by their step
     where iterations follow each other (:func:`pipeloom.ir.posting.step_between_ops`), not by the objective;
@@ -141,6 +145,7 @@ class Solving:
         self, best: Incumbent, solver: str = "auto", seed: int = 0, recompute_all: bool = False
     ) -> None:
         self.done = False
+        self._running: Future[bool] | None = None
         self._best, self._solver, self._seed = best, solver, seed
         if has_levers(best.problem):
             self._pieces = pull(
@@ -191,14 +196,35 @@ class Solving:
     def _go(self, seconds: float, pieces: int | None) -> Schedule:
         self._best.resume(seconds)
         try:
-            for _ in range(pieces) if pieces is not None else count():
-                next(self._pieces)
-                if self._best.over():
-                    break
-        except (StopIteration, KeyboardInterrupt):  # the best so far is what the user asked for
+            if self._running is None or self._goes_on():  # what was left takes its time first
+                self._running = begun(partial(self._advance, pieces))
+                self._goes_on()
+        except KeyboardInterrupt:  # the best so far is what the user asked for
+            self._best.stop()
             self.done = True
+        self._best.gather()
         self.done = self.done or self._best.closed
         return average_early(self._best.schedule(self._solver, self._seed))
+
+    def _goes_on(self) -> bool:
+        """Waits for what is running; whether there is time for more."""
+        assert self._running is not None
+        if not has_ended(self._best, self._running):
+            return False
+        running, self._running = self._running, None
+        self.done = running.result()
+        return not self.done and not self._best.over()
+
+    def _advance(self, pieces: int | None) -> bool:
+        """Piece by piece, so many of them, until it is over; whether none is left."""
+        for _ in range(pieces) if pieces is not None else count():
+            try:
+                next(self._pieces)
+            except StopIteration:
+                return True
+            if self._best.over():
+                break
+        return False
 
 
 def _within(  # noqa: PLR0917
@@ -231,10 +257,14 @@ def _check(problem: Problem, solver: str) -> None:
 def pass_weights(best: Incumbent, search: WeightSearch, solver: str, seed: int) -> Schedule:
     """The best schedule in which weights travel, under the bounds in closed form."""
     search.first()
-    with suppress(KeyboardInterrupt):  # as for activations
-        if not search.by_step:
-            bound(best)
-        search.improve(seed)
+    if not search.by_step:
+        bound(best)
+    running = begun(partial(search.improve, seed))
+    try:
+        if has_ended(best, running):
+            running.result()
+    except KeyboardInterrupt:  # as for activations
+        best.stop()
     search.check_memory()
     return best.schedule(solver, seed, lower_bound(best.problem) if search.by_step else None)
 
@@ -515,13 +545,21 @@ def solve_exactly(best: Incumbent, solver: str, seed: int) -> bool:
 
 def build_families(best: Incumbent) -> None:
     """Builds every family that has this placement and keeps the memory limit."""
-    for family in (*synchronous(), *fitting(best.problem)):
+    for family in families_of(best.problem):
         if best.over():
             return
         if family.supports(best.problem) is None:
             with suppress(InfeasibleError):  # this shape needs more memory; others may not
                 schedule = family.build(best.problem)
                 best.offer(schedule.order, family.name, pairs=schedule.pairs)
+
+
+def families_of(problem: Problem) -> list[Family]:
+    """In the order in which they are built: of many ops what builds many schedules to choose from comes last."""
+    found = [*synchronous(), *fitting(problem)]
+    if 3 * problem.stages * problem.microbatches > MANY_OPS:
+        found.sort(key=lambda family: isinstance(family, ZBV))
+    return found
 
 
 def fitting(problem: Problem) -> Iterator[Family]:

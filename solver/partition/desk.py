@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -53,8 +53,11 @@ class Desk:
     _near: Iterator[Cut] = field(default_factory=lambda: iter(()))
     _near_to: Option | None = None
 
-    def open(self, way: Way) -> bool:
-        """Takes the first cuts; False, and :attr:`lacking` says why, where none fits and no other is to be tried."""
+    def open(self, way: Way, spent: Callable[[], bool] = lambda: False) -> bool:
+        """Takes the first cuts; False, and :attr:`lacking` says why, where none fits and no other is to be tried.
+
+        ``spent``: whether there is no time left for more than the least.
+        """
         cutter = self.every.cutter
         even, balanced = cutter.even(), cutter.balanced(self.every.fitting())
         self.bound, self._balanced = self.every.bound(), balanced
@@ -63,12 +66,14 @@ class Desk:
             first = [self.every.first(), balanced, self.every.least_full(), even]
         for cut in first:
             if cut is not None:
-                self.look(cut, math.inf)
+                self.look(cut, math.inf, spent)
+            if self.options and spent():
+                break
         if self.options:
             return True
         self.lacking = self._lacking(first[0] if way is not Way.JOINT else None)
         if way is Way.JOINT:
-            self.look(self.lacking.cut, math.inf)
+            self.look(self.lacking.cut, math.inf, spent)
         return bool(self.options) or (way is Way.JOINT and not self.ruled_out)
 
     @property
@@ -99,7 +104,7 @@ class Desk:
         best = min(self.options.values(), key=lambda option: option.cost, default=None)
         return None if best is None else best.schedule
 
-    def look(self, cut: Cut, cost: float) -> float:
+    def look(self, cut: Cut, cost: float, spent: Callable[[], bool] = lambda: False) -> float:
         """Bounds a cut and, where it may cost less than ``cost``, sketches a schedule; the work done."""
         self._queued.add(cut)
         problem = self._problem(cut)
@@ -112,7 +117,7 @@ class Desk:
         if option is None:
             return work
         if option.bound < cost * (1 - CLOSED):
-            option.sketched = sketched(problem, option.bound, self.seed)
+            option.sketched = sketched(problem, option.bound, self.seed, spent)
             work += effort(problem)
         return work
 

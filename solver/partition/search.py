@@ -71,13 +71,18 @@ def best_partition(
     allowance = allowance or Allowance()
     limit = profile.cluster.limit_from(memory_limit)
     desks, closed, tried = list[Desk](), list[Desk](), list[Tried]()
+    opening = allowance.again(LOOKING)
+
+    def spent() -> bool:
+        return opening.spent or should_stop()
+
     for placement in placements:
         cutter = Cutter(profile, len(placement.owners), rules or Rules())
         desk = Desk(EveryCut(cutter, placement, microbatches, limit, objective), seed)
         if (reason := _no_cut(cutter)) is not None:
             tried.append(Tried(placement.name, None, why_not=reason))
         else:
-            (desks if desk.open(way) else closed).append(desk)
+            (desks if desk.open(way, spent) else closed).append(desk)
     if way is Way.JOINT:
         look(desks, allowance, should_stop)
     seen = sum(desk.seen for desk in (*desks, *closed))
@@ -124,10 +129,11 @@ def look(desks: Sequence[Desk], allowance: Allowance, should_stop: Callable[[], 
                 open_.remove(desk)
                 continue
             for cut in cuts:
-                if (looking if any(each.options for each in desks) else longest).spent:
+                left = looking if any(each.options for each in desks) else longest
+                if left.spent:
                     return
                 if cut is not None:
-                    work = desk.look(cut, cost)
+                    work = desk.look(cut, cost, lambda: longest.spent or should_stop())
                     looking.spend(work)
                     longest.spend(work)
 

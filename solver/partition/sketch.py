@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
@@ -29,10 +30,14 @@ class Sketch:
     rows: Rows | None = None
 
 
-def sketched(problem: Problem, bound: float, seed: int) -> Sketch:
-    """The best of some schedules that are built without any search."""
+def sketched(
+    problem: Problem, bound: float, seed: int, spent: Callable[[], bool] = lambda: False
+) -> Sketch:
+    """The best of some schedules that are built without any search; of fewer once ``spent`` turns true."""
     chain = Chain.of(problem)
-    return _constructed(problem, chain, bound) if chain else _dispatched(problem, seed)
+    if chain:
+        return _constructed(problem, chain, bound, spent)
+    return _dispatched(problem, seed, spent)
 
 
 def effort(problem: Problem) -> float:
@@ -43,7 +48,7 @@ def effort(problem: Problem) -> float:
     return DRAWN * CHOSEN_OP * size * max(1, problem.stages // problem.ranks)
 
 
-def _constructed(problem: Problem, chain: Chain, bound: float) -> Sketch:
+def _constructed(problem: Problem, chain: Chain, bound: float, spent: Callable[[], bool]) -> Sketch:
     constructor, best = Constructor(problem, chain), Sketch()
     family = list(settings(chain, bound, chain.lags(problem.objective)))
     every = max(1, len(family) // BUILT)
@@ -52,12 +57,12 @@ def _constructed(problem: Problem, chain: Chain, bound: float) -> Sketch:
         cost = np.inf if rows is None else constructor.cost(rows)
         if cost < best.cost:
             best = Sketch(cost, rows)
-            if cost <= bound * (1 + 1e-6):
-                break
+        if best.cost <= bound * (1 + 1e-6) or spent():
+            break
     return best
 
 
-def _dispatched(problem: Problem, seed: int) -> Sketch:
+def _dispatched(problem: Problem, seed: int, spent: Callable[[], bool]) -> Sketch:
     stages, best = Stages.of(problem), Sketch()
     size = 3 * problem.stages * problem.microbatches
     order, spans = np.empty(size, dtype=np.int64), np.empty(problem.ranks)
@@ -71,4 +76,6 @@ def _dispatched(problem: Problem, seed: int) -> Sketch:
         if cost < best.cost:
             rows = np.split(order.copy(), 3 * problem.microbatches * stages.offsets[1:-1])
             best = Sketch(cost, tuple(rows))
+        if spent():
+            break
     return best

@@ -279,6 +279,26 @@ def test_cuts_are_looked_at_until_one_fits() -> None:
     assert desk.options
 
 
+@pytest.mark.parametrize("where", [Placement.linear(2), Placement.v(2)])
+def test_a_sketch_without_time_is_the_first_schedule_built(where: Placement) -> None:
+    profile = layered_example()
+    cut = Cutter(profile, len(where.owners)).even()
+    assert cut is not None
+    problem = problem_of(profile, where, cut, 4, Objective.PERIOD)
+    asked = []
+
+    def spent() -> bool:
+        asked.append(True)
+        return len(asked) == stop
+
+    stop = 1
+    first = sketched(problem, 0.0, 0, spent)
+    assert len(asked) == 1
+    stop = 0
+    assert sketched(problem, 0.0, 0, spent).cost <= first.cost < math.inf
+    assert len(asked) > 10
+
+
 def layered_example(limit: float = 6.0, blocks: int = 6, ranks: int = 2) -> LayeredProfile:
     from pipeloom.ir.profile import Profile
     from tests.layered_profiles import model

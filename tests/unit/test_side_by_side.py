@@ -11,10 +11,11 @@ import pytest
 from pipeloom.ir.problem import Problem
 from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.ir.schedule import Status
+from pipeloom.solver import side_by_side as lanes
 from pipeloom.solver.bounds import Bound, lower_bound
 from pipeloom.solver.incumbent import Incumbent, Progress
-from pipeloom.solver.side_by_side import side_by_side
-from pipeloom.solver.solve import one_at_a_time, optimize, start
+from pipeloom.solver.side_by_side import begun, has_ended, side_by_side
+from pipeloom.solver.solve import Solving, one_at_a_time, optimize, start
 
 PROBLEM = Problem.linear(Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * 3, 3, 0.1), 6, 3.0)
 
@@ -98,3 +99,60 @@ def test_an_interrupt_while_lanes_run_keeps_the_best() -> None:
     assert schedule.num_ops == 3 * 6 * 20
     assert schedule.report is not None
     assert schedule.report.status is Status.FEASIBLE
+
+
+def test_work_that_does_not_look_at_the_clock_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "GRACE", 0.0)
+    gate = threading.Event()
+    work = begun(gate.wait)
+    try:
+        assert not has_ended(incumbent(should_stop=lambda: True), work)
+        assert not work.done()
+    finally:
+        gate.set()
+    assert has_ended(incumbent(should_stop=lambda: True), work)
+    assert work.result()
+
+
+def test_limited_work_is_not_left_but_when_told_to() -> None:
+    best = incumbent(work_limit=1.0)
+    best.stop()  # as lanes do once they have done their work
+    assert not best.ended
+    assert incumbent(work_limit=1.0, should_stop=lambda: True).ended
+
+
+def test_what_was_left_is_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "GRACE", 0.0)
+    gate, entered = threading.Event(), []
+
+    def slowly(best: Incumbent, seed: int) -> Iterator[None]:
+        entered.append(seed)
+        gate.wait()
+        start(best, seed)
+        yield
+
+    monkeypatch.setattr("pipeloom.solver.solve._PORTFOLIOS", {"auto": slowly})
+    solving = Solving.of(PROBLEM)
+    left = solving.run(0.0)
+    assert left.report is not None
+    assert left.report.family == "one-at-a-time"
+    assert not solving.done
+    again = solving.run(0.0)  # still not there: it is not begun twice
+    assert again.report is not None
+    assert again.report.family == "one-at-a-time"
+    gate.set()
+    found = solving.run(60.0)
+    assert solving.done
+    assert entered == [0]
+    assert found.report is not None
+    assert found.report.family != "one-at-a-time"
+
+
+def test_what_the_work_raises_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(best: Incumbent, seed: int) -> Iterator[None]:
+        yield
+        raise RuntimeError("lost")
+
+    monkeypatch.setattr("pipeloom.solver.solve._PORTFOLIOS", {"auto": failing})
+    with pytest.raises(RuntimeError, match="lost"):
+        optimize(PROBLEM)

@@ -13,7 +13,7 @@ from pipeloom.ir.schedule import Schedule, Status
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.exact import BACKENDS
 from pipeloom.solver.incumbent import Progress
-from pipeloom.solver.solve import Solving, optimize
+from pipeloom.solver.solve import Solving, families_of, optimize
 from tests.oracle import exhaustive_optimum
 
 ZB_6_2B = StageProfile(29.718, 29.444, 19.927, m_b=303104.0, m_w=131072.0)
@@ -180,3 +180,16 @@ def test_a_solve_goes_on_where_it_was_left(solver: str) -> None:
 def _cost(schedule: Schedule) -> float:
     assert schedule.timing is not None
     return schedule.timing.cost(schedule.problem.objective)
+
+
+def test_of_many_ops_families_that_build_many_schedules_come_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    problem = Problem.linear(Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * 2, 2), 4, 2.0)
+    names = [family.name for family in families_of(problem)]
+    slow = [name for name in names if name.startswith("zb-v")]
+    assert slow
+    assert names[-len(slow) :] != slow
+    monkeypatch.setattr("pipeloom.solver.solve.MANY_OPS", 0)
+    quick = [name for name in names if name not in slow]
+    assert [family.name for family in families_of(problem)] == quick + slow

@@ -98,20 +98,22 @@ def test_quiet_says_nothing() -> None:
     assert stream.getvalue() == ""
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_first_interrupt_sets_the_flag_and_the_second_ends(
-    capfd: pytest.CaptureFixture[str],
+    number: signal.Signals, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    before = signal.getsignal(signal.SIGINT)
+    before = signal.getsignal(number)
     with interruptible() as interrupt:
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
         assert interrupt()
         assert capfd.readouterr().err == "pipeloom: stopping: keeping the best so far\n"
         with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-    assert signal.getsignal(signal.SIGINT) is before
+            os.kill(os.getpid(), number)
+    assert signal.getsignal(number) is before
 
 
-def test_ctrl_c_keeps_the_best(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_keeps_the_best(number: signal.Signals, tmp_path: Path) -> None:
     # unequal stages and a limit between the easy ones: not proven at once, if ever
     stages = [
         {"t_f": 10 + 3 * (s % 3), "t_b": 11 + 2 * (s % 2), "t_w": 5 + s, "m_b": 1, "m_w": 0.4}
@@ -130,7 +132,7 @@ def test_ctrl_c_keeps_the_best(tmp_path: Path) -> None:
     )
     assert process.stderr is not None
     assert any("best" in line for line in process.stderr)  # it solves
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     assert "pipeloom: interrupted: this is the best schedule so far" in err
