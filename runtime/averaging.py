@@ -18,6 +18,7 @@ from pipeloom.ir.program import Program
 from .roles import averaged
 from .sharding import ShardedModule, ShardedStages, gradient_of
 from .stages import StageStore, device_of
+from .untouched import clear_untouched
 
 
 class Averaging:
@@ -72,21 +73,23 @@ class Averaging:
 
     @torch.no_grad()
     def _sum(self, stage: int) -> tuple[dist.Work, Callable[[], None]] | None:
+        unsure = [parameter for parameter in self._trained[stage] if parameter.grad is None]
         gradients = [gradient_of(parameter).flatten() for parameter in self._trained[stage]]
         if not gradients:
             return None
         flat = torch.cat(gradients).to(self._dtype or gradients[0].dtype)
         work = dist.all_reduce(flat, group=self._group, async_op=True)
         assert work is not None
-        return work, partial(self._take, stage, flat)
+        return work, partial(self._take, stage, flat, unsure)
 
     @torch.no_grad()
-    def _take(self, stage: int, flat: Tensor) -> None:
+    def _take(self, stage: int, flat: Tensor, unsure: Sequence[nn.Parameter]) -> None:
         flat.div_(self._group.size())
         trained = self._trained[stage]
         parts = torch.split(flat, [parameter.numel() for parameter in trained])
         for parameter, part in zip(trained, parts, strict=True):
             gradient_of(parameter).copy_(part.view_as(parameter))
+        clear_untouched(unsure)
 
     @torch.no_grad()
     def _start_equal(self, tensors: Sequence[Tensor]) -> None:

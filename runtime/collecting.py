@@ -9,10 +9,6 @@
 
 Where D travels in a dtype of its own, nothing is added to it while it is here: the sum kept is added
 to it when it leaves, in the wider of the two dtypes, so that a D is rounded once a hop.
-
-Sums begin with -0.0, which adds nothing, not even to a sign: what is -0.0 throughout at home nothing was added to on any
-rank. Such a parameter has no gradient, as in one process, where optimizers leave it as it is (AdamW decays one
-whose gradient is 0).
 """
 
 from __future__ import annotations
@@ -23,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from .flat import Layout
+from .untouched import NOTHING, clear_untouched
 
 
 class Collector:
@@ -101,21 +98,15 @@ class Collector:
             self._bind(kept)
             self._collected = collected
 
-    @torch.no_grad()
     def settle(self) -> None:
-        """All is added: what nothing was added to has no gradient.
+        """All is added: what nothing was added to has no gradient (:mod:`.untouched`).
 
         The host waits to learn that, where the owner itself had added nothing when a D came. As a CUDA graph is
         recorded it cannot: there the gradient is 0.
         """
         unsure, self._unsure = self._unsure, []
-        recorded = self._device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-        if not unsure or recorded:
-            return
-        untouched = torch.stack([_untouched(parameter.grad) for parameter in unsure]).tolist()
-        for parameter, alone in zip(unsure, untouched, strict=True):
-            if alone:
-                parameter.grad = None
+        if not (self._device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
+            clear_untouched(unsure)
 
     def _started(self, found: Tensor | None) -> Tensor:
         """A D that sets out here, with what was kept."""
@@ -123,7 +114,7 @@ class Collector:
 
     def _zeros(self) -> Tensor:
         size, dtype = self._layout.size, self._layout.dtype
-        return torch.full((size,), -0.0, dtype=dtype, device=self._device)
+        return torch.full((size,), NOTHING, dtype=dtype, device=self._device)
 
     def _bind(self, flat: Tensor) -> None:
         self._sum = flat
@@ -138,9 +129,3 @@ class Collector:
     def _set(self, gradients: Sequence[Tensor | None]) -> None:
         for parameter, gradient in zip(self._layout.parameters, gradients, strict=True):
             parameter.grad = gradient
-
-
-def _untouched(gradient: Tensor | None) -> Tensor:
-    """Whether it is -0.0 throughout, on its device."""
-    assert gradient is not None
-    return ((gradient == 0) & gradient.signbit()).all()

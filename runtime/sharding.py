@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from pipeloom.ir.errors import InputError
 
 from .stages import ResidentStages, device_of
+from .untouched import NOTHING
 from .verdict import squares
 
 if TYPE_CHECKING:  # takes a second to import, and whoever has wrapped a module has done so
@@ -249,9 +250,9 @@ def _shards(module: nn.Module) -> list[DTensor]:
 
 
 def gradient_of(parameter: nn.Parameter) -> Tensor:
-    """Its gradient, zeros where nothing was added: another replica may have some."""
+    """Its gradient, :data:`.untouched.NOTHING` where nothing was added: another replica may have some."""
     if parameter.grad is None:
-        parameter.grad = torch.zeros_like(parameter, dtype=parameter.grad_dtype)
+        parameter.grad = torch.full_like(parameter, NOTHING, dtype=parameter.grad_dtype)
     return parameter.grad
 
 

@@ -11,7 +11,14 @@ from pipeloom.compiler import compile_schedule
 from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.runtime.launch import launch
 from pipeloom.solver.families import build_family
-from tests.distributed.unused_cases import MICROBATCHES, STAGES, Steps, one_process, train
+from tests.distributed.unused_cases import (
+    MICROBATCHES,
+    STAGES,
+    Steps,
+    one_process,
+    train,
+    train_replicas,
+)
 
 FAMILIES = ("fsdp", "weipipe-naive", "weipipe-interleave", "wzb2")
 DTYPES = (None, torch.bfloat16)
@@ -28,15 +35,27 @@ def ranks() -> dict[int, list[list[Steps]]]:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_nothing_uses_is_not_stepped(family: str, dtype: torch.dtype | None) -> None:
-    expected, seen = one_process(), set[str]()
-    assert [expected[step]["0.odd"] is None for step in range(2)] == [True, False]
+    seen = set[str]()
     for found in ranks().values():
-        steps = found[DTYPES.index(dtype)][FAMILIES.index(family)]
-        for mine, wanted in zip(steps, expected, strict=True):
-            seen |= set(mine)
-            for name, value in mine.items():
-                one = wanted[name]
-                assert (value is None) == (one is None), name
-                if value is not None and one is not None:
-                    torch.testing.assert_close(value, one, rtol=1e-5, atol=1e-2 if dtype else 1e-6)
-    assert seen == set(expected[0])
+        seen |= compared(
+            found[DTYPES.index(dtype)][FAMILIES.index(family)], 1e-2 if dtype else 1e-6
+        )
+    assert seen == set(one_process()[0])
+
+
+def test_what_no_replica_uses_is_not_stepped() -> None:
+    for steps in launch(train_replicas, 2, timeout=120, message_timeout=60).values():
+        assert compared(steps, 1e-6) == set(one_process()[0])
+
+
+def compared(steps: Steps, atol: float) -> set[str]:
+    """The parameters of a rank, which are one process's, as their gradients are."""
+    expected = one_process()
+    assert [expected[step]["0.odd"] is None for step in range(2)] == [True, False]
+    for mine, wanted in zip(steps, expected, strict=True):
+        for name, value in mine.items():
+            one = wanted[name]
+            assert (value is None) == (one is None), name
+            if value is not None and one is not None:
+                torch.testing.assert_close(value, one, rtol=1e-5, atol=atol)
+    return set(steps[0])

@@ -6,10 +6,13 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
+from pipeloom.compiler import compile_schedule
 from pipeloom.ir.program import Program
 from pipeloom.runtime.pipeline import Pipeline
+from tests.distributed.failure_cases import alone
 
 MICROBATCHES, ROWS, STEPS, STAGES = 4, 2, 2, 2
 Steps = list[dict[str, Tensor | None]]
@@ -57,6 +60,29 @@ def _train(program: Program, reduce_dtype: torch.dtype | None) -> Steps:
     found: Steps = []
     for step in range(STEPS):
         pipeline.step(batch(step), target=torch.zeros(MICROBATCHES * ROWS))
+        found.append(_gradients(pipeline.modules))
+    pipeline.close()
+    return [*found, _parameters(pipeline.modules)]
+
+
+def train_replicas() -> Steps:
+    """On a rank, which is a replica of the whole pipeline: each trains every second microbatch."""
+    torch.set_num_threads(1)
+    rank = dist.get_rank()
+    groups = [dist.new_group([each]) for each in range(2)]
+    pipeline = Pipeline(
+        compile_schedule(alone(MICROBATCHES // 2).schedule, data_parallel=True),
+        [Choosy(stage) for stage in range(STAGES)],
+        loss=size,
+        optimizer=adamw,
+        group=groups[rank],
+        data_group=dist.group.WORLD,
+        timeout=60.0,
+    )
+    found: Steps = []
+    for step in range(STEPS):
+        mine = torch.cat(batch(step).split(ROWS)[rank::2])
+        pipeline.step(mine, target=torch.zeros(len(mine)))
         found.append(_gradients(pipeline.modules))
     pipeline.close()
     return [*found, _parameters(pipeline.modules)]
