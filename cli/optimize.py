@@ -14,7 +14,6 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InfeasibleError, InputError
-from pipeloom.ir.problem import Passing
 
 from .arguments import (
     add_instance,
@@ -339,6 +338,8 @@ def solve(args: argparse.Namespace, problem: Problem, label: str = "") -> tuple[
 
 def _by_step(args: argparse.Namespace, problem: Problem) -> bool:
     """Whether steps are compared, as ``--passing auto`` does, where the optimizer can."""
+    from pipeloom.ir.problem import Passing
+
     return args.passing == "auto" and problem.placement.passing is Passing.WEIGHTS
 
 
