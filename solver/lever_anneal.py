@@ -18,6 +18,7 @@ from .incumbent import Incumbent
 from .lever_moves import FUSED
 from .levers import fusible, offloadable, recomputable
 from .local_search import COLD, SLICE, SLICES, split_backwards
+from .random_numbers import seeded
 
 
 class LeverAnnealer:
@@ -32,7 +33,7 @@ class LeverAnnealer:
         self._ways[RECOMPUTED] = again
         self._ways[OFFLOADED] = out & ~again if every else out
         self._ways[FUSED] = fusible(problem)
-        self._state = rng.integers(1, 1 << 62, size=1).astype(np.uint64)
+        self._state = seeded(rng)
 
     def round(self, best: Incumbent, start: Rows) -> Rows:
         """The best order met from ``start`` on."""

@@ -22,6 +22,7 @@ from .construct import Constructor, Rows
 from .dispatch import DispatchSetting, Stages, dispatch, dispatch_settings, tune_dispatch
 from .greedy import GreedySetting, tune_kernel
 from .incumbent import Incumbent
+from .random_numbers import seeded
 from .rounds import RoundsSetting
 from .setting import Setting
 from .side_by_side import Pieces
@@ -119,7 +120,7 @@ class Dispatcher:
             if isinstance(each.setting, GreedySetting):
                 self._keep(each.cost, each.setting)
         self._makespan = objective is Objective.MAKESPAN
-        self._state = rng.integers(1, 1 << 62, size=1).astype(np.uint64)
+        self._state = seeded(rng)
         c = constructor.chain
         self._unit = float((c.f + c.b + c.down + c.up).mean())
         self._moves = max(10, ops // (DISPATCHED_OP * 3 * c.stages * c.microbatches))
@@ -186,7 +187,7 @@ class ListScheduler:
         self._makespan = problem.objective is Objective.MAKESPAN
         self._settings = dispatch_settings(self._stages, problem.microbatches, rng)
         self._pool: list[tuple[float, DispatchSetting]] = []
-        self._state = rng.integers(1, 1 << 62, size=1).astype(np.uint64)
+        self._state = seeded(rng)
         self._unit = float(self._stages.work.max()) / problem.microbatches
         size = 3 * problem.stages * problem.microbatches
         self._order, self._found = np.empty((2, size), dtype=np.int64)
@@ -265,7 +266,7 @@ class Annealer:
         self._costs = Costs.of(problem)
         self._makespan = problem.objective is Objective.MAKESPAN
         self._rng = rng
-        self._state = rng.integers(1, 1 << 62, size=1).astype(np.uint64)
+        self._state = seeded(rng)
         self._unit = float(self._costs.durations[:3].mean())
 
     @property

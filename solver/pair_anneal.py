@@ -22,10 +22,9 @@ from pipeloom.ir.ops import (
 )
 
 from .anneal import keeps_rules
-from .random_numbers import random
+from .random_numbers import State, random
 
 Mask = npt.NDArray[np.bool_]
-State = npt.NDArray[np.uint64]
 
 JOIN, PART = 0.35, 0.05
 """How many of the moves make a pair, or take one apart."""

@@ -15,6 +15,7 @@ from .chain import ROUNDING
 from .incumbent import Incumbent
 from .local_search import COLD, SLICE, SLICES, split_backwards
 from .pair_anneal import anneal_pairs
+from .random_numbers import seeded
 
 Mask = npt.NDArray[np.bool_]
 Pairs = tuple[tuple[int, ...], ...]
@@ -27,7 +28,7 @@ class Pairer:
     def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
         self._costs, self._rng = Costs.of(problem), rng
         self._makespan = problem.objective is Objective.MAKESPAN
-        self._state = rng.integers(1, 1 << 62, size=1).astype(np.uint64)
+        self._state = seeded(rng)
         self._unit = float(self._costs.durations[:3].mean())
         stages, time = range(problem.stages), problem.profile.pair_time
         self._times = np.array([[time(f, b) for b in stages] for f in stages])

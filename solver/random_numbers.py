@@ -6,9 +6,17 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
+State = npt.NDArray[np.uint64]
+"""(1,), changed with every number."""
+
+
+def seeded(rng: np.random.Generator) -> State:
+    """A state to begin with."""
+    return rng.integers(1, 1 << 62, size=1).astype(np.uint64)
+
 
 @numba.njit(cache=True, nogil=True)
-def random(state: npt.NDArray[np.uint64]) -> float:
+def random(state: State) -> float:
     """The next of xorshift64*: uniform in [0, 1)."""
     x = state[0]
     x ^= x >> np.uint64(12)
