@@ -181,7 +181,7 @@ def _choose(args: argparse.Namespace) -> int:
     if choice.best is None:
         if args.json:
             print_json({"status": "infeasible", **answer})
-        print(f"pipeloom: {reasons.text(choice)}", file=sys.stderr)
+        print(f"pipeloom: no scheme fits:\n{reasons.text(choice)}", file=sys.stderr)
         return 1
     notes = [] if args.json else [reasons.text(choice)]  # the sentences take their time: once
     best = choice.best

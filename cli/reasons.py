@@ -86,9 +86,9 @@ def _against(judged: Judged, best: Judged | None) -> str:
 
 
 def sentences(choice: Choice) -> list[str]:
-    """What decides for the best scheme, and against the best of each other kind."""
+    """What decides for the best scheme, and against the best of each other kind; where nothing fits, why."""
     if choice.best is None:
-        return ["nothing fits: " + "; ".join(f"{row.scheme}: {row.why_not}" for row in choice.rows)]
+        return [f"{row.scheme}: {row.why_not}" for row in choice.rows]
     lines = [_chosen(choice.best, choice.usable[1:])]
     seen = {choice.best.scheme.partition(":")[0]}
     for row in choice.rows:
