@@ -25,8 +25,10 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Tests that launch processes need all cores: they run one at a time, after the others.
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/distributed
+	$(BIN)/python -m pytest tests/distributed
 
 coverage: setup
 	$(BIN)/python -m pytest --cov --cov-report=term
