@@ -156,8 +156,10 @@ def _enough_words(enough: Enough) -> str:
     rest = percent(max(0.0, enough.bound_bubble))
     if enough.microbatches == 0:
         return f"more memory cannot lower the bound: without any limit it is {rest} too"
+    more = counted(enough.microbatches, "more microbatch")
+    fit = "fits" if enough.microbatches == 1 else "fit"
     return (
-        f"the bound falls until {counted(enough.microbatches, 'more microbatch')} fit{'s' * (enough.microbatches == 1)} (a limit of {amount(enough.limit)}), "
+        f"the bound falls until {more} {fit} (a limit of {amount(enough.limit)}), "
         f"to {rest}, and no further"
     )
 

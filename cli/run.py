@@ -122,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
         local=args.local,
         replicas=args.replicas,
     )
-    with naming(args.program):
+    with naming(args.program), typed("local", "cuda_graph"):
         count_replicas(program, settings)
     with typed(*TYPED):
         result = run_program(program, args.model, settings, trace_path=args.trace)

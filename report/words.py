@@ -186,9 +186,11 @@ def averaging(schedule: Schedule) -> str | None:
     if not any(timing.averages):
         return None
     busy = max(math.fsum(one.end - one.start for one in row) for row in timing.averages)
+    left = timing.exposed(objective)
+    late = ", the rest waits for gradients" if left > busy * (1 + 1e-9) else ""
     return (
-        f"{duration(timing.exposed(objective))} of averaging left after ops (of {duration(busy)} at most "
-        f"on a rank), step {duration(timing.step(objective))}"
+        f"{duration(left)} of averaging left after ops (of {duration(busy)} at most on a rank{late}), "
+        f"step {duration(timing.step(objective))}"
     )
 
 

@@ -96,7 +96,7 @@ def averages(program: Program) -> Average | None:
 def count_replicas(program: Program, settings: RunSettings) -> int:
     """How many replicas to run: as the settings say, as torchrun started processes, or as the profile plans.
 
-    Raises InputError, naming the key in the program's file, where program and settings do not go
+    Raises InputError, naming the key in the program's file or the setting, where the two do not go
     together or none of the three tells the number.
     """
     first, asked = averages(program), settings.replicas
@@ -110,8 +110,8 @@ def count_replicas(program: Program, settings: RunSettings) -> int:
     for name in ("local", "cuda_graph"):
         if getattr(settings, name):
             raise InputError(
-                f"instructions: expected no averages over replicas with {name}, got '{first}': compiled "
-                "with --data-parallel"
+                f"{name}: expected a program without averages over replicas, got one compiled with --data-parallel "
+                f"('{first}')"
             )
     if asked is not None:
         return asked

@@ -147,7 +147,7 @@ def test_how_many_replicas_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         count_replicas(alone, RunSettings(replicas=2))
     with pytest.raises(
-        InputError, match=r"instructions: expected no averages .* with local, got 'a"
+        InputError, match=r"local: expected a program without averages .*'average 0'"
     ):
         count_replicas(program, RunSettings(replicas=2, local=True))
     with pytest.raises(InputError, match="replicas: expected at least 1, got 0"):

@@ -13,7 +13,7 @@ import pytest
 from pipeloom.cli.main import main
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.files import dump_profile, dump_schedule, parse_profile
-from pipeloom.ir.links import Link
+from pipeloom.ir.links import Link, Links
 from pipeloom.ir.ops import Op
 from pipeloom.ir.problem import Objective, Passing, Placement, Problem
 from pipeloom.ir.profile import DataParallel, Profile, StageProfile
@@ -23,6 +23,7 @@ from pipeloom.ir.schedule_format import parse_schedule
 from pipeloom.ir.simulate import simulate, timed
 from pipeloom.ir.verify import verify_schedule
 from pipeloom.report import timeline_svg, timeline_text, trace_events
+from pipeloom.report.words import averaging
 from pipeloom.solver.early_averages import average_early
 from pipeloom.solver.families import ASYNCHRONOUS, build_family
 from pipeloom.solver.solve import optimize
@@ -148,6 +149,21 @@ def test_pictures_show_it(tmp_path: Path) -> None:
     assert [("A3" in row, "A2" in row) for row in rows] == [(True, False), (False, True)]
 
 
+def test_waiting_for_gradients_is_told_apart() -> None:
+    """A gradient comes home after the owner's last op, and is averaged then."""
+    alone = averaging(timed(build_family("1f1b", profile(), 4)))
+    assert alone is not None
+    assert "15 ms of averaging left after ops (of 15 ms at most on a rank), step" in alone
+    slow = replace(profile(), t_comm=None, links=Links(Link(1.0, 1.0)))
+    schedule = timed(build_family("fsdp", slow, 4))
+    assert schedule.timing is not None
+    busy = max(sum(one.end - one.start for one in row) for row in schedule.timing.averages)
+    assert schedule.timing.exposed(Objective.PERIOD) > busy
+    words = averaging(schedule)
+    assert words is not None
+    assert "(of 15 ms at most on a rank, the rest waits for gradients), step" in words
+
+
 def test_w_s_are_put_so_that_stages_end_early() -> None:
     """Of two stages on a rank the first one's average hides behind the other's W's."""
     found = average_early(chunked(FORWARD + "0W0 1W0 0W1 1W1"))
@@ -196,7 +212,11 @@ def test_commands_tell_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     path = tmp_path / "profile.json"
     path.write_text(json.dumps(dump_profile(profile())))
     assert main(["compare", str(path), "-m", "4", "--no-optimizer"]) == 0
-    assert "averaging adds 15 ms" in capsys.readouterr().out
+    header, _, *rows = capsys.readouterr().out.splitlines()
+    assert header.split()[:3] == ["schedule", "step", "period"]
+    (row,) = [line.split() for line in rows if line.startswith("1f1b ")]
+    step, period = (float(row[place]) for place in (1, 3))  # each is followed by its unit
+    assert step == pytest.approx(period + 15)
     assert main(["analyze", str(path), "-m", "4"]) == 0
     assert "averaging" in capsys.readouterr().out.splitlines()[0]
     assert main(["build", "1f1b", str(path), "-m", "4", "-o", str(tmp_path / "s.json")]) == 0

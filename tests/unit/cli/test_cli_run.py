@@ -160,15 +160,14 @@ def test_what_cannot_be_run_or_tuned_in_replicas_names_file_and_key(
             [path],
             "schedule: profile: data_parallel: missing; expected it with the number of replicas",
         ),
-        (
-            [path, "--local"],
-            "instructions: expected no averages over replicas with local, got 'average",
-        ),
         ([program, "--replicas", 2], "instructions: expected averages for 2 replicas"),
     ):
         done = pipeloom("run", *command, "--model", MODEL)
         assert (done.code, done.err.count("\n")) == (2, 1)
         assert f"pipeloom: {command[0]}: {line}" in done.err
+    done = pipeloom("run", path, "--local", "--model", MODEL)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "pipeloom: --local: expected a program without averages over replicas, got" in done.err
     done = pipeloom("tune", path, "--model", MODEL, "-o", tmp_path / "tuned.json")
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert f"pipeloom: {path}: instructions: expected those of one pipeline" in done.err
