@@ -19,6 +19,8 @@ from pipeloom.ir.simulate import Simulator, offsets_of, simulate, timed
 from .allowance import OPS_A_SECOND, Allowance
 from .bounds import Bound
 
+FALLBACK = "one-at-a-time"
+"""The source of the schedule that is always there, one op after the other."""
 CLOSED = 1e-6
 """Relative gap at which a schedule counts as optimal."""
 MARKS = (1 / 8, 1 / 4, 1 / 2, 1.0)
@@ -121,9 +123,14 @@ class Incumbent:
 
     @property
     def ended(self) -> bool:
-        """Whether to leave whatever is still going on; limited work only where told to."""
+        """Whether to leave whatever is still going on; limited work only where told to.
+
+        Time that is up is not enough where nothing but :data:`FALLBACK` is there: at their first use kernels
+        are compiled for seconds, and many ops take long to put in any order.
+        """
         self.interrupted()
-        return self._told_to_stop or (not self.limited and bool(self.stopped[0]))
+        timed_out = not self.limited and bool(self.stopped[0])
+        return self._told_to_stop or (timed_out and self.source != FALLBACK)
 
     def resume(self, seconds: float) -> None:
         """Goes on for so many more seconds; limited work goes on as it is."""

@@ -54,7 +54,7 @@ def begun(work: Callable[[], Result]) -> Future[Result]:
 
 
 def has_ended(best: Incumbent, work: Future[Result]) -> bool:
-    """Waits for ``work``; False where it goes on though time is up, or though it was told to stop.
+    """Waits for ``work``; False where it goes on though time is up and it has built a schedule, or it was told to stop.
 
     Not all of it looks at the clock: a kernel is compiled at its first use, an order of very many ops is
     built, and where other processes have the cores a moment's work takes long.

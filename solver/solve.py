@@ -31,7 +31,7 @@ from .families.base import Family
 from .families.bidirectional import is_bidirectional
 from .families.chimera import Chimera
 from .families.zb_v import ZBV
-from .incumbent import Incumbent, Listener
+from .incumbent import FALLBACK, Incumbent, Listener
 from .lanes import lanes, worth_trying
 from .lever_search import pull
 from .levers import has_levers, recomputable, recomputing
@@ -89,7 +89,7 @@ def optimize(
 
     Stops at once where cost and lower bound meet (``status`` optimal). A keyboard interrupt, or
     ``should_stop`` turning true, returns the best so far. What does not end within half a second then, or once time is
-    up, is left: its thread ends by itself. ``progress`` is called soon after an
+    up and a schedule was built, is left: its thread ends by itself. ``progress`` is called soon after an
     improvement and about once a second. ``memory`` says what a schedule holds in all; where weights
     travel it is held against ``device_memory``. ``by_step``: there, schedules are compared by their step
     where iterations follow each other (:func:`pipeloom.ir.posting.step_between_ops`), not by the objective;
@@ -152,7 +152,7 @@ class Solving:
                 best, partial(_within, best, solver, seed), seed, every=recompute_all
             )
             return
-        best.offer(one_at_a_time(best.problem), "one-at-a-time")
+        best.offer(one_at_a_time(best.problem), FALLBACK)
         self._pieces = _PORTFOLIOS.get(solver, partial(exactly, solver=solver))(best, seed)
 
     @classmethod
@@ -396,7 +396,7 @@ class Search:
             rounds += [Tuner(*built), Dispatcher(*built, best.problem.objective)]
         elif listable(best.problem):
             scheduler = ListScheduler(best.problem, self._rng)
-            if best.source in {"one-at-a-time", "search"}:  # no family has come nearer
+            if best.source in {FALLBACK, "search"}:  # no family has come nearer
                 yield from scheduler.pieces(best)
             rounds.append(scheduler)
         yield from improve(best, [*rounds, *unrollers(best, self._rng)])
@@ -546,7 +546,7 @@ def solve_exactly(best: Incumbent, solver: str, seed: int) -> bool:
 def build_families(best: Incumbent) -> None:
     """Builds every family that has this placement and keeps the memory limit."""
     for family in families_of(best.problem):
-        if best.over():
+        if best.over() and best.source != FALLBACK:
             return
         if family.supports(best.problem) is None:
             with suppress(InfeasibleError):  # this shape needs more memory; others may not

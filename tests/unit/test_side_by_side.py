@@ -13,7 +13,7 @@ from pipeloom.ir.profile import Profile, StageProfile
 from pipeloom.ir.schedule import Status
 from pipeloom.solver import side_by_side as lanes
 from pipeloom.solver.bounds import Bound, lower_bound
-from pipeloom.solver.incumbent import Incumbent, Progress
+from pipeloom.solver.incumbent import FALLBACK, Incumbent, Progress
 from pipeloom.solver.side_by_side import begun, has_ended, side_by_side
 from pipeloom.solver.solve import Solving, one_at_a_time, optimize, start
 
@@ -127,25 +127,31 @@ def test_what_was_left_is_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def slowly(best: Incumbent, seed: int) -> Iterator[None]:
         entered.append(seed)
-        gate.wait()
         start(best, seed)
+        gate.wait()
         yield
 
     monkeypatch.setattr("pipeloom.solver.solve._PORTFOLIOS", {"auto": slowly})
     solving = Solving.of(PROBLEM)
-    left = solving.run(0.0)
-    assert left.report is not None
-    assert left.report.family == "one-at-a-time"
-    assert not solving.done
-    again = solving.run(0.0)  # still not there: it is not begun twice
-    assert again.report is not None
-    assert again.report.family == "one-at-a-time"
+    for _ in range(2):  # still not there: it is not begun twice
+        left = solving.run(0.0)
+        assert left.report is not None
+        assert left.report.family != FALLBACK
+        assert not solving.done
     gate.set()
-    found = solving.run(60.0)
+    solving.run(60.0)
     assert solving.done
     assert entered == [0]
-    assert found.report is not None
-    assert found.report.family != "one-at-a-time"
+
+
+def test_time_that_is_up_leaves_nothing_before_a_schedule_is_built() -> None:
+    best = Incumbent(PROBLEM, lower_bound(PROBLEM), 0.0)
+    best.offer(one_at_a_time(PROBLEM), FALLBACK)
+    assert not best.ended
+    start(best, 0)
+    assert best.source != FALLBACK
+    assert best.ended
+    assert incumbent(should_stop=lambda: True).ended
 
 
 def test_what_the_work_raises_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
