@@ -54,9 +54,9 @@ class Explanation:
             return []
         step, least = map(_duration, self.step)
         return [
-            f"chosen for its step of {step}; of steps is proven that none of this placement is below {least}, "
+            f"chosen for its step of {step}; no step of this placement is below {least}, "
             "what the busiest rank computes",
-            f"all that follows, changes too, is about the {self.objective}",
+            f"what follows is about the {self.objective}, the changes at the end too",
             "",
         ]
 

@@ -129,6 +129,10 @@ def load_source(name: str) -> ModelSource:
 
 
 def _module(name: str, module_name: str) -> ModuleType:
+    if module_name.endswith(".py"):
+        path = Path(module_name).with_suffix("")
+        meant = path.name if path.is_absolute() else ".".join(path.parts)
+        raise InputError(f"{name}: expected the module, {meant}, not its file")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)

@@ -72,9 +72,9 @@ def lower_bounds(problem: Problem) -> Iterator[Bound]:
         yield Bound(
             paired_work(apart(problem)), "work", "the busiest rank runs one op or pair at a time"
         )
-    yield from _bounds(least_times(relaxed(problem)))
+    yield from plain_bounds(least_times(relaxed(problem)))
     if has_levers(problem):
-        yield from _bounds(least_times(relaxed_at_backwards(problem)))
+        yield from plain_bounds(least_times(relaxed_at_backwards(problem)))
         for name, pulled, words in LEVERS:
             yield Bound(pulled(least_times(apart(problem))), name, words)
 
@@ -89,7 +89,7 @@ def work_bound(problem: Problem) -> Bound:
     return next(lower_bounds(problem))
 
 
-def _bounds(problem: Problem) -> Iterator[Bound]:
+def plain_bounds(problem: Problem) -> Iterator[Bound]:
     """Those of a problem without levers or pairs."""
     for name, general, words in GENERAL:
         yield Bound(general(problem), name, words)

@@ -20,16 +20,19 @@ from pipeloom.ir.simulate import timed
 
 from .arrivals import arrivals
 from .bounds import (
+    Bound,
     busy,
     heads,
     holding_spans,
     lower_bounds,
+    plain_bounds,
     tail_idle,
     through_spans,
 )
 from .chain import Chain
 from .crossings import slowest_stage
 from .feasibility import check_feasible
+from .levers import has_levers, relaxed, relaxed_at_backwards
 from .slots import slot_spans
 
 BELOW = 1 - 1e-9
@@ -120,7 +123,20 @@ def _simplest(problem: Problem) -> Reason:
     found = list(lower_bounds(problem))
     best = max(bound.value for bound in found)
     first = next(bound for bound in found if bound.value >= best * BELOW)
-    return _explained(problem, first.name, best, first.words)
+    return _explained(_bare(problem, first), first.name, best, first.words)
+
+
+def _bare(problem: Problem, bound: Bound) -> Problem:
+    """The problem without levers whose bound it is; the problem itself where pairs save, or the bound is about levers."""
+    if pairs_save(problem):
+        return problem
+    if not has_levers(problem):
+        return relaxed(problem)
+    for bare in (relaxed(problem), relaxed_at_backwards(problem)):
+        same = (each for each in plain_bounds(bare) if each.name == bound.name)
+        if any(each.value >= bound.value * BELOW for each in same):
+            return bare
+    return problem
 
 
 def _explained(problem: Problem, name: str, value: float, words: str) -> Reason:

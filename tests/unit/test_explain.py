@@ -71,6 +71,36 @@ def test_no_other_cut_is_named_where_all_ranks_compute_as_long() -> None:
     assert reason.words == ("rank 0 computes for 18 ms and runs one op at a time",)
 
 
+@pytest.mark.parametrize(("family", "ranks"), [("1f1b", 1), ("fsdp", 2)])
+def test_the_busiest_rank_computes_for_the_least_that_its_backwards_take(
+    family: str, ranks: int
+) -> None:
+    stages = (StageProfile(1.0, 1.0, 1.0, t_bw=1.5),) * ranks
+    reason = why(build_family(family, Profile(stages, ranks, 0.0), 6))
+    assert reason.value == 15.0
+    assert reason.words == ("rank 0 computes for 15 ms and runs one op at a time",)
+
+
+FUSED = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5, t_bw=1.25)
+RECOMPUTED = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5, t_r=0.125, m_r=0.25)
+
+
+@pytest.mark.parametrize(
+    ("stage", "limit", "value", "words"),
+    [
+        (FUSED, 4.0, 32.25, "rank 0 computes for 27 ms and idles at least 5.25 ms"),
+        (FUSED, 3.0, 37.5, "rank 0 spans at least 37.5 ms, of which it computes for 27 ms: "),
+        (RECOMPUTED, 1.0, 97.0, "rank 0 spans at least 97 ms, of which it computes for 36 ms: "),
+    ],
+)
+def test_the_words_are_of_the_problem_without_levers_that_the_bound_is_of(
+    stage: StageProfile, limit: float, value: float, words: str
+) -> None:
+    reason = why(schedule(Problem.linear(Profile((stage,) * 4, 4, 0.0), 12, limit)))
+    assert reason.value == value
+    assert reason.words[0].startswith(words)
+
+
 def test_a_bound_that_a_search_has_proven_names_it_and_the_closed_form() -> None:
     problem = equal(2, 4, 1.0)
     closed = lower_bound(problem)

@@ -55,6 +55,8 @@ def test_names_and_modules_that_cannot_be_loaded(module: str) -> None:
     for name, expected in {
         "nothing": "expected MODULE:ATTRIBUTE",
         "nowhere_at_all:x": "No module named",
+        f"{module}.py:x": f"expected the module, {module}, not its file",
+        "./some/where.py:x": r"expected the module, some\.where, not its file",
         f"broken_{module}:x": "RuntimeError: no data here",
     }.items():
         with pytest.raises(InputError, match=expected):
