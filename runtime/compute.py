@@ -105,10 +105,7 @@ class StageRunner:
         self.stage = stage
         self.module = module
         self.memory = memory
-        watching = memory.watching()
-        self._deferral = Deferral(
-            module.parameters() if parameters is None else parameters, watching
-        )
+        self._deferral = Deferral(module.parameters() if parameters is None else parameters)
         self._last = last
         self._loss = loss
         self._seed = seed
@@ -116,7 +113,7 @@ class StageRunner:
         self._skips = skips
         self.keep_outputs = True
         self.bare = _within(using(OpKind.F), self._forward)
-        forward = _within(watching, self._forward)
+        forward = _within(memory.watching(), self._forward)
         self.forward = _within(using(OpKind.F), forward)
         self.backward = _within(using(OpKind.B), self._backward)
         self.weight = _within(using(OpKind.W), _weight)

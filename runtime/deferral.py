@@ -14,17 +14,17 @@ queue knows (``again``). Elsewhere B is autograd's alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.autograd.variable import Variable
 from torch.compiler import is_compiling
 from torch.overrides import TorchFunctionMode
 
-from .memory import Held, Memory
+from .memory import Held, Ledger, Memory
+from .offload import Parcel
 from .products import RULES, Rule
 
 
@@ -71,18 +71,13 @@ class Deferral(TorchFunctionMode):
 
     One object serves all microbatches of a stage: ``with deferral.into(queue)``. Parameters that
     are frozen or carry gradient hooks are left to autograd. A product that is hidden from autograd,
-    or saved by other hooks than ``watching``'s, is one of a forward that may run again.
+    or saved by other hooks than a ledger's or an offloaded parcel's, is one of a forward that may run again.
     """
 
     _queue: WeightQueue
 
-    def __init__(
-        self,
-        parameters: Iterable[nn.Parameter],
-        watching: AbstractContextManager[object] | None = None,
-    ) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         super().__init__()
-        self._pack = watching.pack_hook if isinstance(watching, saved_tensors_hooks) else None
         self._parameters = frozenset(map(id, parameters))
 
     def into(self, queue: WeightQueue) -> Self:
@@ -110,7 +105,7 @@ class Deferral(TorchFunctionMode):
             if reading is not None and self._defers(reading[0]):
                 recorded = torch.is_grad_enabled()
                 hooks = None if is_compiling() else _saving(True)
-                if not recorded or (hooks is not None and hooks[0] is not self._pack):
+                if not recorded or (hooks is not None and not _ours(hooks[0])):
                     self._queue.again = True
                 if recorded:
                     return _apply(*reading, self._queue)
@@ -126,6 +121,11 @@ class Deferral(TorchFunctionMode):
             and not tensor._backward_hooks
             and not tensor._post_accumulate_grad_hooks
         )
+
+
+def _ours(pack: object) -> bool:
+    """Whether a hook keeps what autograd saves, instead of making it once more."""
+    return isinstance(getattr(pack, "__self__", None), Ledger | Parcel)
 
 
 def run_backward(roots: tuple[GradientEdge | Tensor, ...], gradients: tuple[Tensor, ...]) -> None:

@@ -13,10 +13,13 @@ from torch.nn import functional
 from torch.overrides import handle_torch_function, has_torch_function
 from torch.utils.checkpoint import checkpoint
 
+from pipeloom.ir.ops import OpKind
 from pipeloom.runtime.compute import Cell, StageRunner
 from pipeloom.runtime.deferral import Deferral, WeightQueue, run_backward
 from pipeloom.runtime.edges import Edge, Spec
+from pipeloom.runtime.levers import calls
 from pipeloom.runtime.memory import Ledger, Memory, NoLedger
+from pipeloom.runtime.offload import Host, Parcel
 from pipeloom.runtime.products import Linear, defer
 
 ROUNDS = 3
@@ -316,3 +319,16 @@ def test_b_is_in_the_mode_where_it_runs_a_forward_again(
         assert len(entered) == (1 if reentrant is None else 2)
         assert len(queue) == products
         runner.weight(cell)
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_what_is_offloaded_is_not_run_again_by_that(checkpointed: bool) -> None:
+    model, x, counted = Checkpointed(reentrant=False), floats(), Ledger()
+    module = model if checkpointed else nn.Sequential(*model.blocks)
+    runner = StageRunner(1, module, memory=counted, last=False, loss=None, seed=torch.ones(()))
+    parcel = Parcel(Host(torch.device("cpu")), counted)
+    cell = Cell(WeightQueue(counted), Edge.one(Spec.of(x)), parcel=parcel)
+    cell.inputs = (x.requires_grad_(),)
+    calls(runner, OpKind.F, cell)(cell)
+    assert cell.queue is not None
+    assert cell.queue.again is checkpointed
