@@ -1,4 +1,4 @@
-"""Why a run took longer than its plan, in one line."""
+"""Why a run took far longer than its plan, or far less, in one line."""
 
 from __future__ import annotations
 
@@ -9,19 +9,24 @@ import sys
 from pipeloom.ir.schedule import Schedule
 from pipeloom.ir.simulate import simulate
 
-FAR = 1.5  # times the plan: less is the usual noise of times on shared machines
+FAR = 1.5  # the longer over the shorter: less is the usual noise of times on shared machines
 SHORT = 1.0  # milliseconds; the host's own work between ops is of the order of a tenth of that
+QUICK = "ops took less than profiled; where cores were busier then, profile again or use tune"
 
 
-def why_late(planned: Schedule, measured: Schedule) -> str | None:
-    """One line where the measured makespan is far above the planned one, else None.
+def why_far_off(planned: Schedule, measured: Schedule) -> str | None:
+    """One line where the measured makespan is far above the planned one, or far below it, else None.
 
     Called in a process of the run: its machine's cores and ranks are the ones that are named.
     """
     plan = (planned.timing or simulate(planned)).makespan
-    if measured.timing is None or plan <= 0 or measured.timing.makespan < FAR * plan:
+    if measured.timing is None or plan <= 0:
         return None
     ratio = measured.timing.makespan / plan
+    if 1 / FAR < ratio < FAR:
+        return None
+    if ratio < 1:
+        return f"{ratio:.2g}x the planned makespan: {QUICK}; see docs/profiling.md"
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", planned.problem.ranks))
     reason = _reason(ranks, _cores(), _median_op(planned))
     return f"{ratio:.1f}x the planned makespan: {reason}; see docs/profiling.md"

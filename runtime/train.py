@@ -20,7 +20,7 @@ from pipeloom.ir.writing import write_json
 
 from .by_layers import as_planned
 from .cuda import check_devices
-from .lateness import why_late
+from .lateness import why_far_off
 from .launch import launch
 from .loss_scale import LossScale
 from .model import ModelSource, checked_stages, load_source, skips_of
@@ -105,7 +105,7 @@ class RunResult:
     activations held in any step; ``device_peak``: the same by the CUDA allocator, else None.
     All of these are over all ``replicas`` of the pipeline.
     ``measured``: the step of median time in the first replica, as a schedule with measured times
-    (milliseconds). ``note``: why that is far above the plan, in one line; None where it is not.
+    (milliseconds). ``note``: why that is far above or below the plan, in one line; None where it is not.
     """
 
     losses: tuple[float, ...]
@@ -194,7 +194,7 @@ def train(program: Program, source: ModelSource | str, settings: RunSettings) ->
             for of_rank in zip(*rows, strict=True)
         ),
         measured=measured,
-        note=None if settings.pace else why_late(program.schedule, measured),
+        note=None if settings.pace else why_far_off(program.schedule, measured),
         replicas=replicas.count,
     )
 

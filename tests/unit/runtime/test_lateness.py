@@ -1,4 +1,4 @@
-"""One line says why a run took far longer than planned, and none is said where it did not."""
+"""One line says why a run took far longer than planned, or far less, and none is said elsewhere."""
 
 from __future__ import annotations
 
@@ -36,8 +36,16 @@ def test_the_reason(
 ) -> None:
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     monkeypatch.setattr(lateness, "_cores", lambda: cores)
-    found = lateness.why_late(lasting(op), lasting(ratio * op))
+    found = lateness.why_far_off(lasting(op), lasting(ratio * op))
     if expected is None:
         assert found is None
     else:
         assert found == f"{ratio:.1f}x the planned makespan: {expected}; see docs/profiling.md"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "expected"), [(0.7, None), (0.35, "0.35x the planned makespan: ops took less")]
+)
+def test_a_plan_of_slower_ops(ratio: float, expected: str | None) -> None:
+    found = lateness.why_far_off(lasting(5.0), lasting(ratio * 5.0))
+    assert found is None if expected is None else found and found.startswith(expected)
