@@ -115,7 +115,7 @@ def _table(
     if len(stages) == len(needed):
         return dict(zip(needed, stages, strict=True))
     raise InputError(
-        f"stages: expected {counted(count, 'stage')} or the {len(needed)} of this rank, got {len(stages)}"
+        f"stages: expected {counted(count, 'stage')} in all or the {len(needed)} of this rank, got {len(stages)}"
     )
 
 

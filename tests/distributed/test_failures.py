@@ -77,7 +77,7 @@ from tests.distributed.failure_cases import program, squared
         (
             failure_cases.waits_for_another_replica,
             0,
-            r"^rank 0: .*\(after all 24 ops\), 'step 0': ConnectionError: the average of stage \d over the replicas: ",
+            r"^rank 0: .*\(after the last of 24 ops\), 'step 0': ConnectionError: the average of stage \d over the replicas: ",
         ),
         (
             failure_cases.gathers_shards_alone,
@@ -185,7 +185,10 @@ def one_rank() -> Program:
     [
         (lambda: Pipeline(program(), [nn.Linear(4, 4)] * 2), "made for 2 ranks, run by 1"),
         (lambda: Pipeline(one_rank(), {0: nn.Linear(4, 4)}), r"\[1\] are missing"),
-        (lambda: Pipeline(one_rank(), [nn.Linear(4, 4)] * 3), "all 2 stages or the 2 of this rank"),
+        (
+            lambda: Pipeline(one_rank(), [nn.Linear(4, 4)] * 3),
+            "2 stages in all or the 2 of this rank",
+        ),
         (lambda: Pipeline(one_rank(), {0: nn.ReLU(), 1: dict}), "expected a torch.nn.Module"),
     ],
 )
