@@ -21,8 +21,6 @@ STDERR = 2
 LEAST_SECONDS = 0.5
 """In a log: a line for a change, but not too many; the last one comes in any case."""
 PROVEN = 1e-6
-FALLBACK = "one-at-a-time"
-"""Where a solve starts from: far from good, and no news."""
 
 
 @dataclass
@@ -50,7 +48,7 @@ class ProgressLine:
             return
         now = (progress.incumbent, progress.bound)
         # once it is proven the end's line comes next
-        news = progress.source != FALLBACK and progress.gap is not None and progress.gap > PROVEN
+        news = progress.built and progress.gap is not None and progress.gap > PROVEN
         if news and now != self._last and progress.seconds - self._last_time >= LEAST_SECONDS:
             self._write(self._text(progress) + "\n")
             self._last, self._last_time = now, progress.seconds
@@ -77,7 +75,7 @@ class ProgressLine:
             self._write(f"{text}  {why}\n")
 
     def _text(self, progress: Progress) -> str:
-        if progress.incumbent is None or progress.source == FALLBACK:
+        if progress.incumbent is None or not progress.built:
             return f"{self.label}{progress.seconds:6.1f} s  looking for a first schedule"
         figures = self._figures(
             progress.seconds, progress.incumbent, progress.bound, progress.gap or 0.0

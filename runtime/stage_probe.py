@@ -138,9 +138,11 @@ class StageProbe:
         queues = [cell.queue for cell in self._cells]
         for cell in self._cells:
             cell.queue = None
-        yield
-        for cell, queue in zip(self._cells, queues, strict=True):
-            cell.queue = queue
+        try:
+            yield
+        finally:
+            for cell, queue in zip(self._cells, queues, strict=True):
+                cell.queue = queue
 
     def _pairs(self, stage: int) -> None:
         runner = self._runners[stage]

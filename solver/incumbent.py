@@ -39,6 +39,15 @@ class Progress:
     gap: float | None
     source: str | None
 
+    @property
+    def built(self) -> bool:
+        """Whether there is more than :data:`FALLBACK`."""
+        return _built(self.source)
+
+
+def _built(source: str | None) -> bool:
+    return source not in {None, FALLBACK}
+
 
 Listener = Callable[[Progress], None]
 
@@ -96,6 +105,11 @@ class Incumbent:
         return max(0.0, self._time_limit - self.seconds)
 
     @property
+    def built(self) -> bool:
+        """Whether there is more than :data:`FALLBACK`."""
+        return _built(self.source)
+
+    @property
     def closed(self) -> bool:
         return self.order is not None and self.cost - self.bound.value <= CLOSED * self.cost
 
@@ -130,7 +144,7 @@ class Incumbent:
         """
         self.interrupted()
         timed_out = not self.limited and bool(self.stopped[0])
-        return self._told_to_stop or (timed_out and self.source != FALLBACK)
+        return self._told_to_stop or (timed_out and self.built)
 
     def resume(self, seconds: float) -> None:
         """Goes on for so many more seconds; limited work goes on as it is."""

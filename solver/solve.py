@@ -546,7 +546,7 @@ def solve_exactly(best: Incumbent, solver: str, seed: int) -> bool:
 def build_families(best: Incumbent) -> None:
     """Builds every family that has this placement and keeps the memory limit."""
     for family in families_of(best.problem):
-        if best.over() and best.source != FALLBACK:
+        if best.over() and best.built:
             return
         if family.supports(best.problem) is None:
             with suppress(InfeasibleError):  # this shape needs more memory; others may not
