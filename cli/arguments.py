@@ -6,7 +6,7 @@ import argparse
 import math
 import re
 
-from .placements import placement_choice
+from pipeloom.planner.placement.spec import placement_choice
 
 # more microbatches than anyone runs; arrays of that size would exhaust memory
 MOST_MICROBATCHES = 100_000
@@ -63,7 +63,8 @@ def add_instance(parser: argparse.ArgumentParser) -> None:
         "--objective",
         choices=["period", "makespan"],
         default="period",
-        help="what an iteration costs: without an optimizer barrier (period, the default) or with one",
+        help="what an iteration costs: without an optimizer barrier (period, the default) or with "
+        "one",
     )
 
 
@@ -83,7 +84,8 @@ def add_passing(parser: argparse.ArgumentParser, *more: str) -> None:
         "--passing",
         choices=[*PASSINGS, *more],
         default=PASSINGS[0],
-        help="what travels: activations between stages that stay on ranks (the default), or weights "
+        help="what travels: activations between stages that stay on ranks (the default), or "
+        "weights "
         "between ranks that keep their microbatches"
         + "; auto: these, sharded data, or islands that pass both, whichever is fastest"
         * bool(more),
@@ -110,15 +112,19 @@ def add_levers(parser: argparse.ArgumentParser) -> None:
 def add_solver(
     parser: argparse.ArgumentParser, time_limit: float, what: str = "each solve", auto: str = ""
 ) -> None:
-    """What the optimizer is told, the instance aside; ``auto``: what a time limit means to --placement auto."""
+    """What the optimizer is told, the instance aside; ``auto``: what a time limit means to
+    --placement auto."""
     parser.add_argument(
         "--placement",
         metavar="P",
         type=placement_choice,
         default="linear",
-        help="where stages live: linear (stage s on rank s, the default), interleaved:K (stage s on "
+        help="where stages live: linear (stage s on rank s, the default), interleaved:K (stage s "
+        "on "
         "rank s mod P, K stages a rank), v (down the ranks and back up), wave:K (so K times), a "
-        "JSON file that lists the rank of each stage, or auto (optimize only: the best of the first four, or with two copies of the weights where they are known to fit); a profile of one stage a rank is cut",
+        "JSON file that lists the rank of each stage, or auto (optimize only: the best of the "
+        "first four, or with two copies of the weights where they are known to fit); a profile of "
+        "one stage a rank is cut",
     )
     parser.add_argument(
         "--solver",
@@ -138,7 +144,8 @@ def add_solver(
         "--work-limit",
         metavar="N",
         type=amount,
-        help=f"instead of seconds: work for {what}, in millions of simulated ops (about a hundred take a "
+        help=f"instead of seconds: work for {what}, in millions of simulated ops (about a hundred "
+        "take a "
         "second); the same seed then gives the same schedule",
     )
     parser.add_argument(
@@ -166,14 +173,16 @@ def count(text: str) -> int:
 
 
 def transformer(text: str) -> dict[str, float]:
-    """``layers=32,hidden=1024,...``: each of :data:`TRANSFORMER`, any of :data:`TRANSFORMER_TOO`."""
+    """``layers=32,hidden=1024,...``: each of :data:`TRANSFORMER`, any of
+    :data:`TRANSFORMER_TOO`."""
     return _described(
         text, TRANSFORMER, TRANSFORMER_TOO, {"layers", "hidden", "sequence", "microbatch"}
     )
 
 
 def cluster(text: str) -> dict[str, float]:
-    """``ranks=16,island=8,inside=200,between=1.2``, each of :data:`CLUSTER` once, and ``latency``."""
+    """``ranks=16,island=8,inside=200,between=1.2``, each of :data:`CLUSTER` once, and
+    ``latency``."""
     return _described(text, CLUSTER, ("latency",), {"ranks", "island"})
 
 

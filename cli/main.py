@@ -41,7 +41,8 @@ INTERRUPTED, INTERNAL = 130, 70
 MOST_LINES = 20
 TRACEBACK = "PIPELOOM_TRACEBACK"
 LEFT = "solve_"
-"""What the threads of :func:`pipeloom.solver.side_by_side.begun` are called, which is not imported for this."""
+"""What the threads of :func:`pipeloom.solver.core.worker_threads.begun` are called, which is not
+imported for this."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -100,7 +101,7 @@ def _run(words: list[str]) -> int:
     if words[0] not in COMMANDS:
         raise InputError(_unknown(words[0]))
     name, rest = words[0], words[1:]
-    command = importlib.import_module(f"pipeloom.cli.{COMMANDS[name][0]}")
+    command = importlib.import_module(f"pipeloom.cli.commands.{COMMANDS[name][0]}")
     parser = Parser(
         prog=f"pipeloom {name}",
         description=command.__doc__,
@@ -131,7 +132,8 @@ def _overview() -> Parser:
     parser = Parser(
         prog="pipeloom",
         usage="pipeloom COMMAND ... (pipeloom COMMAND --help explains one)",
-        description="The best pipeline schedule for measured times and memory limits, with a proof.",
+        description="The best pipeline schedule for measured times and memory limits, with a "
+        "proof.",
         epilog=f"commands:\n{lines}\n\nexample:\n"
         "  pipeloom optimize profile.json -m 24 -o schedule.json && pipeloom show schedule.json",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -144,8 +146,8 @@ def _overview() -> Parser:
 
 
 def _fail(error: PipeloomError, *, as_json: bool) -> int:
-    """One line a fault on standard error, of hundreds the first; with ``--json`` one object with all of
-    them on standard output as well."""
+    """One line a fault on standard error, of hundreds the first; with ``--json`` one object with
+    all of them on standard output as well."""
     lines = str(error).splitlines()
     for line in lines[:MOST_LINES]:
         _say(line)

@@ -14,8 +14,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from pipeloom.ir.schedule import Schedule
-    from pipeloom.solver.incumbent import Progress
+    from pipeloom.ir.model.schedule import Schedule
+    from pipeloom.solver.core.incumbent import Progress
 
 STDERR = 2
 LEAST_SECONDS = 0.5
@@ -54,9 +54,10 @@ class ProgressLine:
             self._last, self._last_time = now, progress.seconds
 
     def end(self, schedule: Schedule, stopped: bool, limit: str = "time is up") -> None:
-        """The last line: what came out, and why it ends; by step that of the last that it was told."""
-        from pipeloom.ir.schedule import Status
-        from pipeloom.report.words import gap
+        """The last line: what came out, and why it ends; by step that of the last that it was
+        told."""
+        from pipeloom.ir.model.schedule import Status
+        from pipeloom.report.summaries import gap
 
         report, timing, now = schedule.report, schedule.timing, self._now
         if self.quiet or report is None or timing is None or report.lower_bound is None:
@@ -83,8 +84,8 @@ class ProgressLine:
         return f"{figures}  {progress.source or ''}".rstrip()
 
     def _figures(self, seconds: float, cost: float, bound: float, gap: float) -> str:
-        from pipeloom.ir.amounts import duration
-        from pipeloom.report.words import percent
+        from pipeloom.ir.units import duration
+        from pipeloom.report.summaries import percent
 
         return (
             f"{self.label}{seconds:6.1f} s  {'step' if self.by_step else 'best'} {duration(cost)}  "
@@ -119,7 +120,8 @@ class Interrupt:
 
 @contextmanager
 def interruptible() -> Iterator[Interrupt]:
-    """The first Ctrl-C or SIGTERM only sets the flag, so that the best so far is kept; the second ends all."""
+    """The first Ctrl-C or SIGTERM only sets the flag, so that the best so far is kept; the second
+    ends all."""
     interrupt = Interrupt()
 
     def press(number: int, frame: FrameType | None) -> None:

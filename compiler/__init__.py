@@ -10,20 +10,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from pipeloom.ir.program import Program
-from pipeloom.ir.schedule import Schedule
-from pipeloom.ir.staleness import refuse_where_stale
+from pipeloom.ir.model.program import Program
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.model.weight_versions import refuse_where_stale
 
-from .passes.average import average_gradients
-from .passes.buffers import share_buffers
+from .passes.allocate_buffers import share_buffers
+from .passes.average_gradients import average_gradients
 from .passes.compute import compute
-from .passes.drain import drain_sends
-from .passes.free import free_received
-from .passes.place import PlaceMessages
-from .passes.prove import prove
-from .passes.reduce import Groups, ReduceGradients, tied_groups
-from .passes.relay import relay_norms
-from .passes.step import step_stages
+from .passes.deadlock_check import prove
+from .passes.drain_sends import drain_sends
+from .passes.free_buffers import free_received
+from .passes.norm_relay import relay_norms
+from .passes.optimizer_steps import step_stages
+from .passes.place_messages import PlaceMessages
+from .passes.reduce_gradients import Groups, ReduceGradients, tied_groups
 
 Pass: TypeAlias = Callable[[Program], Program]
 
@@ -53,7 +53,7 @@ def compile_schedule(
     ``tied``: groups of stages that share parameters, whose gradients are summed before the step.
     ``data_parallel``: several replicas of the pipeline run side by side, and average gradients.
     ``post_validation``: ranks step before the norm of all gradients is known, and again where it
-    then says otherwise (:mod:`.passes.relay`).
+    then says otherwise (:mod:`.passes.norm_relay`).
     Raises InvalidScheduleError where the schedule is incomplete or can never run, InputError
     where a tied group names stages that do not exist, or weights travel and norms are relayed, or
     updates come after each microbatch and something waits for all gradients.

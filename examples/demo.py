@@ -20,9 +20,9 @@ from pathlib import Path
 
 from pipeloom.cli.arguments import count, seconds
 from pipeloom.cli.main import main as pipeloom
-from pipeloom.ir.amounts import duration
-from pipeloom.ir.files import load_schedule
-from pipeloom.runtime.model import load_source
+from pipeloom.ir.formats import load_schedule
+from pipeloom.ir.units import duration
+from pipeloom.runtime.pipeline.model_source import load_source
 
 from .demo_report import TOLERANCE, Result, Run, cores, curve, largest_difference, report, timing
 from .reference import train_alone
@@ -77,7 +77,8 @@ def _demo(settings: Settings) -> int:
     same, fell = difference <= TOLERANCE, alone[-1] < alone[0]
     print(
         f"Loss: {'fell' if fell else 'DID NOT FALL'}; each schedule's curve is "
-        f"{'' if same else 'NOT '}that of one process: they differ by at most {difference:.1e} in any "
+        f"{'' if same else 'NOT '}that of one process: they differ by at most {difference:.1e} in "
+        "any "
         f"step ({TOLERANCE:g} allowed)."
     )
     print(f"All of it took {time.perf_counter() - begin:.0f} s.")

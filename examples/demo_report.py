@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipeloom.cli.output import table
-from pipeloom.ir.amounts import amount, duration
-from pipeloom.ir.problem import Objective
-from pipeloom.ir.schedule import Schedule, Timing
-from pipeloom.report.words import percent
+from pipeloom.ir.model.problem import Objective
+from pipeloom.ir.model.schedule import Schedule, Timing
+from pipeloom.ir.units import amount, duration
+from pipeloom.report.summaries import percent
+from pipeloom.report.text_table import table
 
 # float32 sums in another order, and training magnifies that from step to step
 TOLERANCE = 1e-3

@@ -56,7 +56,8 @@ class GPT:
         if self.cuts is not None:
             if len(self.cuts) != count or sum(self.cuts) != self.layers or min(self.cuts) < 1:
                 raise InputError(
-                    f"cuts: expected {count} stages of at least one block, {self.layers} blocks in all, got {self.cuts}"
+                    f"cuts: expected {count} stages of at least one block, {self.layers} blocks in "
+                    f"all, got {self.cuts}"
                 )
             return self.cuts
         if not 1 <= count <= self.layers:
@@ -77,7 +78,8 @@ class GPT:
         ]
 
     def _stage(self, first: int, stop: int) -> nn.Module:
-        """The blocks from ``first`` to ``stop``, with the embedding before and the head after them."""
+        """The blocks from ``first`` to ``stop``, with the embedding before and the head after
+        them."""
         begin = 0 if first == 0 else first + 1
         end = self.layers + 2 if stop == self.layers else stop + 1
         units = [self._unit_at(place) for place in range(begin, end)]

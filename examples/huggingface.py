@@ -1,4 +1,5 @@
-"""A Hugging Face Llama as a model source, its layers unchanged (``pip install 'pipeloom[models]'``)::
+"""A Hugging Face Llama as a model source, its layers unchanged (``pip install
+'pipeloom[models]'``)::
 
     pipeloom profile --model examples.huggingface:Llama --stages 4 -o profile.json
     pipeloom run program.json --model examples.huggingface:Llama --steps 5
@@ -52,7 +53,8 @@ class Llama:
         return [partial(self._stage, *cut) for cut in pairwise(ends)]
 
     def _stage(self, start: int, stop: int) -> nn.Module:
-        # a model that fits no device is made on "meta", and only the part loaded from its checkpoint
+        # a model that fits no device is made on "meta", and only the part loaded from its
+        # checkpoint
         return Part(self.model(), start, stop)
 
     def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
@@ -72,7 +74,8 @@ class Llama:
 
 
 class Part(nn.Module):
-    """Layers ``start`` to ``stop`` of a LlamaForCausalLM, with what comes before or after them all."""
+    """Layers ``start`` to ``stop`` of a LlamaForCausalLM, with what comes before or after them
+    all."""
 
     def __init__(self, model: Any, start: int, stop: int) -> None:
         super().__init__()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from pipeloom.runtime.model import ModelSource, checked_stages
-from pipeloom.runtime.stages import made
+from pipeloom.runtime.pipeline.model_source import ModelSource, checked_stages
+from pipeloom.runtime.stages.store import made
 
 
 def train_alone(model: ModelSource, steps: int, microbatches: int) -> list[float]:

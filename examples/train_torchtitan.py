@@ -3,9 +3,10 @@
     torchrun --nproc-per-node 2 -m examples.train_torchtitan schedule.csv parts.json
 
 ``schedule.csv`` is what ``pipeline_parallel_schedule_csv`` names, ``parts.json`` is
-``module_fqns_per_model_part``: a list of module names for each stage. ``pipeloom export --to torch-csv``
-and ``--to torchtitan`` write both. As there, every rank makes the whole model (torchtitan without
-memory, on the meta device), and a stage is a copy that has lost what it is not to run.
+``module_fqns_per_model_part``: a list of module names for each stage. ``pipeloom export --to
+torch-csv`` and ``--to torchtitan`` write both. As there, every rank makes the whole model
+(torchtitan without memory, on the meta device), and a stage is a copy that has lost what it is not
+to run.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 
 from pipeloom import Pipeline, Profile, StageProfile, compile_schedule
 from pipeloom.compiler.exporters import EXPORTERS
-from pipeloom.ir.program import Program
+from pipeloom.ir.model.program import Program
 
 STEPS, WIDTH, LAYERS, VOCABULARY, ROWS = 5, 32, 4, 64, 2
 
@@ -75,7 +76,8 @@ def part(names: Sequence[str]) -> nn.Module:
 
 
 def read_program(csv: str, stages: int) -> Program:
-    """The order of the CSV, compiled; the times of the stages, which it lacks, are taken as equal."""
+    """The order of the CSV, compiled; the times of the stages, which it lacks, are taken as
+    equal."""
     text = Path(csv).read_text(encoding="utf-8")
     profile = Profile((StageProfile(1.0, 1.0, 1.0),) * stages, ranks=len(text.split()))
     read = EXPORTERS["torch-csv"].read

@@ -23,7 +23,8 @@ class InfeasibleError(PipeloomError):
     """No schedule meets the memory limit, or with ``device`` none was found that the devices hold.
 
     ``smallest`` is the smallest feasible limit (in the profile's unit of memory), or what a device
-    has to hold in the schedule found that exceeds its memory least; ``rank`` the rank that needs it.
+    has to hold in the schedule found that exceeds its memory least; ``rank`` the rank that needs
+    it.
     """
 
     exit_code = 1

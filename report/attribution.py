@@ -1,7 +1,7 @@
 """Planned against measured: where the time went that the plan did not have.
 
-The chain is walked backwards from the op that ended last: each op back to what it waited for longest.
-What the chain took beyond the plan adds up exactly::
+The chain is walked backwards from the op that ended last: each op back to what it waited for
+longest. What the chain took beyond the plan adds up exactly::
 
     measured - planned = slower ops + uneven ops + late receives + host + late start - slack
 """
@@ -14,10 +14,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
-from pipeloom.ir.amounts import counted
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.ops import Op, OpKind
-from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.units import counted
 
 from .bars import peak_memory, timed, times
 
@@ -143,7 +143,9 @@ class _Clock:
     """What the schedule's nodes (the ops, then the transfers) wait for, by the measured times."""
 
     def __init__(self, schedule: Schedule, end: Sequence[float]) -> None:
-        from pipeloom.ir.waits import waits  # numba takes longer to import than to draw
+        from pipeloom.ir.cost.dependency_graph import (
+            waits,  # numba takes longer to import than to draw
+        )
 
         _, durations, edges = waits(schedule)
         self._end, self._durations = end, durations.tolist()

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipeloom.ir.ops import Op, OpKind
-from pipeloom.ir.schedule import Averaged, Schedule, Timing
+from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir.model.schedule import Averaged, Schedule, Timing
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ def timed(schedule: Schedule) -> Schedule:
 
 
 def _simulated(schedule: Schedule) -> Timing:
-    from pipeloom.ir.simulate import simulate  # numba takes longer to import than to draw
+    from pipeloom.ir.cost.simulator import simulate  # numba takes longer to import than to draw
 
     return simulate(schedule)
 
@@ -123,7 +123,8 @@ def memory_steps(schedule: Schedule, rank: int) -> list[tuple[float, float]]:
 
 
 def peak_memory(schedule: Schedule) -> tuple[float, ...]:
-    """The largest memory that each rank holds: recorded (measured, maybe), else M_B and M_W summed."""
+    """The largest memory that each rank holds: recorded (measured, maybe), else M_B and M_W
+    summed."""
     ranks = schedule.problem.ranks
     if schedule.timing is not None and len(schedule.timing.peak_memory) == ranks:
         return schedule.timing.peak_memory

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeloom.ir.ops import OpKind
+from pipeloom.ir.model.ops import OpKind
 
 Colour = tuple[int, int, int]
 

@@ -1,7 +1,8 @@
 """Table 2 of the DeepSeek-V3 report, and the built schedules that it is about.
 
-F, B and W are the times of a rank's part of the model: B a whole backward, W the weights' part of it, F&B
-both at once. Memory is in parts of the model: weights of a stage, activations of one microbatch on it.
+F, B and W are the times of a rank's part of the model: B a whole backward, W the weights' part of
+it, F&B both at once. Memory is in parts of the model: weights of a stage, activations of one
+microbatch on it.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from dataclasses import dataclass
 from itertools import product
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.footprint import footprint
-from pipeloom.ir.profile import Profile, StageProfile
-from pipeloom.ir.schedule import Schedule, Timing
-from pipeloom.ir.schedule_format import dump_schedule
-from pipeloom.ir.verify import verify_schedule
+from pipeloom.ir.cost.memory_footprint import footprint
+from pipeloom.ir.formats.schedule_json import dump_schedule
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.schedule import Schedule, Timing
+from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.families import build_family
 
 RANKS = (2, 4, 8, 16)

@@ -1,4 +1,5 @@
-"""``python -m benchmarks.frontier.cell SET NAME TIME_LIMIT SEED``: one instance, solved and verified.
+"""``python -m benchmarks.frontier.cell SET NAME TIME_LIMIT SEED``: one instance, solved and
+verified.
 
 A process of its own for each, so that no cell profits from another one's warm state and peak
 memory is its own. Prints one JSON object.
@@ -13,11 +14,11 @@ import sys
 from time import perf_counter
 from typing import Any
 
-from pipeloom.ir.problem import Problem
-from pipeloom.ir.schedule import Schedule
-from pipeloom.ir.schedule_format import dump_schedule
-from pipeloom.ir.verify import verify_schedule
-from pipeloom.solver.solve import optimize
+from pipeloom.ir.formats.schedule_json import dump_schedule
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom.solver.portfolio import optimize
 
 from .instances import SETS
 

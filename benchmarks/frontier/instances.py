@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pipeloom.ir.problem import Objective, Problem
-from pipeloom.ir.profile import Profile
-from pipeloom.solver.feasibility import smallest_limit
+from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.profile import Profile
+from pipeloom.solver.bounds.feasibility import smallest_limit
 
 from ..table5.rows import Row, load_rows
 from .published import published
@@ -25,7 +25,8 @@ class Instance:
     """One cell: a problem, its solver, and the seconds that the target allows.
 
     ``row`` groups cells (a row of table 5, a kind). ``share`` is the limit as a multiple of
-    P x M_B (of the base profile, where stages differ); ``published`` the bubble rate that the heuristic reaches there.
+    P x M_B (of the base profile, where stages differ); ``published`` the bubble rate that the
+    heuristic reaches there.
     """
 
     name: str

@@ -2,8 +2,8 @@
 
 At 1 and 2 times P x M_B these are the paper's own figures (zb-1p and zb-2p, all twelve rows). The
 others, at each model's smallest number of microbatches, come from running the authors' heuristic
-(the best of its eight greedy runs) at those limits on the same profiles; below P x M_B it was not made
-for them.
+(the best of its eight greedy runs) at those limits on the same profiles; below P x M_B it was not
+made for them.
 """
 
 from __future__ import annotations

@@ -104,7 +104,8 @@ TARGETS: dict[str, Callable[[Mapping[str, Cell]], list[Check]]] = {
 
 
 def checks(set_name: str, cells: Mapping[str, Cell]) -> list[Check]:
-    """Each target of the set on these cells; a cell that failed or broke the rules misses them all."""
+    """Each target of the set on these cells; a cell that failed or broke the rules misses them
+    all."""
     broken = [name for name, cell in cells.items() if "error" in cell or cell["violations"]]
     found = TARGETS[set_name](cells) if _done(cells) else []
     return found + [(f"{name}: {cells[name].get('error', 'INVALID')}", False) for name in broken]

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from pipeloom.ir.problem import Objective, Problem
-from pipeloom.ir.profile import Profile, StageProfile
-from pipeloom.solver.feasibility import smallest_limit
+from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.solver.bounds.feasibility import smallest_limit
 
 T_F, T_B, T_W, M_B, M_W, T_COMM = 29.718, 29.444, 19.927, 1.0, 0.432, 0.527
 SHARES = (1.0, 1.25, 1.5, 2.0)

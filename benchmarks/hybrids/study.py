@@ -7,16 +7,16 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
-from pipeloom.cli.auto import choose
-from pipeloom.cli.reasons import as_json
-from pipeloom.ir.amounts import duration
-from pipeloom.ir.links import Link, Links
-from pipeloom.ir.problem import Problem
-from pipeloom.ir.profile import Profile
-from pipeloom.ir.schedule import Schedule
-from pipeloom.solver.cluster import islands
-from pipeloom.solver.solve import optimize
-from pipeloom.solver.transformer import Transformer
+from pipeloom.ir.model.links import Link, Links
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.profile import Profile
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.units import duration
+from pipeloom.planner.passing.choose import choose
+from pipeloom.planner.passing.reasons import as_json
+from pipeloom.planner.synthetic.cluster import islands
+from pipeloom.planner.synthetic.transformer import Transformer
+from pipeloom.solver.portfolio import optimize
 
 RANKS, MICROBATCHES = 8, 32
 LAYERS, HIDDEN, TERAFLOPS, DEVICE_MEMORY = 32, 2048, 150.0, 40e9
@@ -26,7 +26,8 @@ FAST = Link(0.005, 200.0)
 
 
 def rails(between: Link) -> Profile:
-    """Two rows of four: each rank has a fast link to its like in the other row, slow ones in its own."""
+    """Two rows of four: each rank has a fast link to its like in the other row, slow ones in its
+    own."""
     cluster = islands(RANKS, RANKS, between, between)
     pairs = tuple(
         (a, b, FAST) for a, b in combinations(range(RANKS), 2) if (b - a) % (RANKS // 2) == 0

@@ -1,7 +1,9 @@
-"""What recomputing and offloading buy: the example profile at eight memory limits, with levers and without.
+"""What recomputing and offloading buy: the example profile at eight memory limits, with levers and
+without.
 
 ``python -m benchmarks.levers`` prints the table of ``README.md`` and records it in
-``results/levers.json``; 1 where a schedule with levers is worse than without, or than with less memory.
+``results/levers.json``; 1 where a schedule with levers is worse than without, or than with less
+memory.
 """
 
 from __future__ import annotations

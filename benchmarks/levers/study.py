@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
+from pipeloom.ir.cost.remat import choice_of
 from pipeloom.ir.errors import InfeasibleError
-from pipeloom.ir.files import load_profile
-from pipeloom.ir.levers import choice_of
-from pipeloom.ir.problem import Placement, Problem
-from pipeloom.ir.schedule_format import dump_schedule
-from pipeloom.ir.verify import verify_schedule
-from pipeloom.solver.levers import plain
-from pipeloom.solver.solve import optimize
+from pipeloom.ir.formats import load_profile
+from pipeloom.ir.formats.schedule_json import dump_schedule
+from pipeloom.ir.model.problem import Placement, Problem
+from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom.solver.core.relaxations import plain
+from pipeloom.solver.portfolio import optimize
 
 PROFILE = Path(__file__).parents[2] / "examples" / "profiles" / "gpt-6.2b-levers.json"
 MICROBATCHES = 24

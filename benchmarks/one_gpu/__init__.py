@@ -18,7 +18,8 @@ BUDGET, LONGEST, LEAST = 540.0, 300.0, 20.0  # seconds in all, of one part, and 
 
 
 def main(arguments: list[str]) -> int:
-    """Runs the parts, each in a process of its own, and records what each has told; 1 where a target is missed."""
+    """Runs the parts, each in a process of its own, and records what each has told; 1 where a
+    target is missed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.one_gpu", description=__doc__)
     parser.add_argument("--device", choices=["cuda", "cpu"], help="cuda where there is one")
     parser.add_argument("--small", action="store_true", help="a tiny model, two ranks")

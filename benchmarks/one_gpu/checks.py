@@ -13,18 +13,18 @@ from torch import Tensor, nn
 from examples.gpt import GPT, Block
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.profile import Profile, StageProfile
-from pipeloom.ir.program import Program
-from pipeloom.runtime.clock import make_clock
-from pipeloom.runtime.compute import Cell, StageRunner
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.program import Program
 from pipeloom.runtime.cuda import keep_busy, make_event
-from pipeloom.runtime.deferral import WeightQueue
-from pipeloom.runtime.edges import Edge, Spec
-from pipeloom.runtime.green import partitions
-from pipeloom.runtime.memory import NoLedger
-from pipeloom.runtime.stages import made
-from pipeloom.runtime.train import RunSettings, make_pipeline, train_step
-from pipeloom.runtime.virtual import launch_local
+from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
+from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
+from pipeloom.runtime.launch.sm_partitions import partitions
+from pipeloom.runtime.launch.threads import launch_local
+from pipeloom.runtime.measure.activation_ledger import NoLedger
+from pipeloom.runtime.measure.op_timer import make_clock
+from pipeloom.runtime.stages.store import made
+from pipeloom.runtime.tensors.stage_interface import Edge, Spec
+from pipeloom.runtime.train.train import RunSettings, make_pipeline, train_step
 from pipeloom.solver.families import build_family
 
 from .running import run_steps
@@ -58,7 +58,8 @@ def _version(package: str) -> str | None:
 
 
 def _division(ranks: int) -> dict[str, Any]:
-    """A product on the whole device, on one part, and on all at once: where parts are disjoint the last two are alike."""
+    """A product on the whole device, on one part, and on all at once: where parts are disjoint the
+    last two are alike."""
     parts = partitions(0, ranks)
     a = torch.randn(4096, 4096, dtype=torch.bfloat16, device="cuda")
     whole = torch.cuda.current_stream()
@@ -100,7 +101,8 @@ def uniform(family: str, ranks: int, microbatches: int) -> Program:
 
 
 def gradients(size: Size, device: str, tell: Tell) -> None:
-    """Each family's against one process's, in float64: the largest difference relative to the largest gradient."""
+    """Each family's against one process's, in float64: the largest difference relative to the
+    largest gradient."""
     source = GPT(layers=4, width=64, heads=2, context=32, dtype=torch.float64)
     for family in FAMILIES:
         with guarded(tell, family):
@@ -140,7 +142,8 @@ def _named(modules: dict[int, nn.Module]) -> dict[str, Tensor]:
 
 
 def split(size: Size, device: str, tell: Tell) -> None:
-    """(B + W) / BW of two blocks, medians of paired runs in bfloat16 with gradients accumulating."""
+    """(B + W) / BW of two blocks, medians of paired runs in bfloat16 with gradients
+    accumulating."""
     for width in size.widths:
         with guarded(tell, str(width)):
             tell(str(width), _split(width, size.rows, torch.device(device)))
@@ -177,7 +180,8 @@ def _split(width: int, rows: int, device: torch.device, rounds: int = 12) -> dic
 
 
 def graph(size: Size, ranks: int, device: str, tell: Tell) -> None:
-    """The same steps as ever and as one graph; without partitions too, where it cannot be with them."""
+    """The same steps as ever and as one graph; without partitions too, where it cannot be with
+    them."""
     failed: list[str] = []
     try:
         RunSettings(device=device, cuda_graph=True)

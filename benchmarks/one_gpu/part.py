@@ -16,7 +16,8 @@ from .telling import Tell, guarded, telling
 
 
 def run(name: str, size: Size, device: str, tell: Tell) -> None:
-    """``name``: environment, gradients, split, or ranks-P or graph-P. Errors are told, not raised."""
+    """``name``: environment, gradients, split, or ranks-P or graph-P. Errors are told, not
+    raised."""
     kind, _, ranks = name.partition("-")
     size = replace(size, model=replace(size.model, home=device))
     parts = {

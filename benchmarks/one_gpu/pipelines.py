@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.profile import Profile
-from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.model.profile import Profile
+from pipeloom.ir.model.schedule import Schedule
 from pipeloom.report.attribution import attribute
 
 from .plans import (

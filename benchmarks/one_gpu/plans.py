@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import torch
 
-from pipeloom.ir.problem import Objective, Passing, Problem
-from pipeloom.ir.profile import Profile
-from pipeloom.ir.schedule import Schedule
-from pipeloom.ir.simulate import simulate
-from pipeloom.runtime.profiler import Measurement, measure_profile
-from pipeloom.runtime.reprofile import reprofile
+from pipeloom.ir.cost.simulator import simulate
+from pipeloom.ir.model.problem import Objective, Passing, Problem
+from pipeloom.ir.model.profile import Profile
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.planner.reprofile import reprofile
+from pipeloom.runtime.profiling.profiler import Measurement, measure_profile
 from pipeloom.solver.families import build_family
 
 from .sizes import Size
@@ -35,7 +35,8 @@ def profile(size: Size, ranks: int, chunks: int, device: str) -> Measurement:
 
 
 def planned(size: Size, name: str, profile: Profile) -> Schedule:
-    """The schedule ``name`` on a profile; ``zb-1p`` and ``zb-2p`` are the optimizer's, within once and twice P x M_B."""
+    """The schedule ``name`` on a profile; ``zb-1p`` and ``zb-2p`` are the optimizer's, within once
+    and twice P x M_B."""
     microbatches = size.ranks[profile.ranks]
     if name not in WITHIN:
         return build_family(name, profile, microbatches, objective=Objective.MAKESPAN)
@@ -50,7 +51,7 @@ def planned(size: Size, name: str, profile: Profile) -> Schedule:
 
 
 def optimized(problem: Problem, seconds: float) -> Schedule:
-    from pipeloom.solver.solve import optimize
+    from pipeloom.solver.portfolio import optimize
 
     return optimize(problem, time_limit=seconds)
 
@@ -72,7 +73,8 @@ def on_measured_times(schedule: Schedule, traces: Sequence[Schedule]) -> Schedul
 
 
 def held_at_most(schedule: Schedule) -> float | None:
-    """Bytes of activations that all ranks hold together at most by the plan; None where weights travel."""
+    """Bytes of activations that all ranks hold together at most by the plan; None where weights
+    travel."""
     problem, timing = schedule.problem, simulate(schedule)
     if problem.placement.passing is not Passing.ACTIVATIONS:
         return None

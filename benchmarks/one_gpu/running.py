@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import torch
 
-from pipeloom.ir.program import Program
-from pipeloom.ir.schedule import Schedule
-from pipeloom.runtime.train import RunSettings, make_pipeline, mean_loss, train_step
-from pipeloom.runtime.virtual import launch_local
+from pipeloom.ir.model.program import Program
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.runtime.launch.threads import launch_local
+from pipeloom.runtime.train.train import RunSettings, make_pipeline, mean_loss, train_step
 
 from .sizes import Source
 
@@ -21,10 +21,11 @@ TIMEOUT = 150.0  # seconds of one run
 
 @dataclass(frozen=True, slots=True)
 class Steps:
-    """``traces`` of the measured steps; ``seconds`` of each, the optimizers' included; ``losses`` of all.
+    """``traces`` of the measured steps; ``seconds`` of each, the optimizers' included; ``losses``
+    of all.
 
-    ``peaks``: of each rank, bytes of activations by the ledger; ``allocated``: bytes that torch's allocator
-    had before a step and at most during one, None on a CPU.
+    ``peaks``: of each rank, bytes of activations by the ledger; ``allocated``: bytes that torch's
+    allocator had before a step and at most during one, None on a CPU.
     """
 
     traces: Sequence[Schedule]
@@ -58,7 +59,8 @@ def run_steps(
     cuda_graph: bool = False,
     partition: bool = True,
 ) -> Steps:
-    """``steps`` measured ones after ``warmup``, in bfloat16. Raises LaunchError where a rank fails."""
+    """``steps`` measured ones after ``warmup``, in bfloat16. Raises LaunchError where a rank
+    fails."""
     settings = RunSettings(
         steps=warmup + steps, dtype="bfloat16", device=device, cuda_graph=cuda_graph, local=True
     )

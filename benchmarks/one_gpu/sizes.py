@@ -32,9 +32,9 @@ class Source(GPT):
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """``ranks``: how many virtual ranks, with the microbatches of each; ``steps``: measured ones, after
-    ``warmup``; ``rounds``: of a profile; ``plan``: seconds of one plan; ``widths``, ``rows``: of the
-    blocks whose B and W are compared with BW."""
+    """``ranks``: how many virtual ranks, with the microbatches of each; ``steps``: measured ones,
+    after ``warmup``; ``rounds``: of a profile; ``plan``: seconds of one plan; ``widths``, ``rows``:
+    of the blocks whose B and W are compared with BW."""
 
     model: Source
     ranks: dict[int, int]
@@ -46,7 +46,8 @@ class Size:
     rows: int
 
 
-# an eighth of an H200 takes several milliseconds for an op of one block: more than p hosts in one process
+# an eighth of an H200 takes several milliseconds for an op of one block: more than p hosts in one
+# process
 FULL = Size(
     model=Source(layers=16, width=2048, heads=16, context=1024, microbatch=4),
     ranks={2: 8, 4: 12, 8: 16},

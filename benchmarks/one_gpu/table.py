@@ -56,7 +56,8 @@ def _memory(row: Row) -> float:
 
 
 def _allocated(row: Row) -> str:
-    """What all ranks together took of the device in a step, beside what they hold in all activations by the plan."""
+    """What all ranks together took of the device in a step, beside what they hold in all
+    activations by the plan."""
     if row["allocated"] is None or not row["planned_held"]:
         return "-"
     before, peak = row["allocated"]
@@ -71,7 +72,10 @@ def _others(parts: Parts) -> Iterator[str]:
             yield from (f"{part} {name}: {_short(value)}" for name, value in told.items())
         if "tuned" in told and "planned_gain" in told["tuned"]:
             tuned = told["tuned"]
-            yield f"{part} tuned: {tuned['measured_gain']:.1%} below 1F1B, planned {tuned['planned_gain']:.1%}"
+            yield (
+                f"{part} tuned: {tuned['measured_gain']:.1%} below 1F1B, planned "
+                f"{tuned['planned_gain']:.1%}"
+            )
 
 
 def _short(value: Any) -> Any:

@@ -1,8 +1,9 @@
 """Cut and schedule together, against a balanced and an even cut that are scheduled afterwards.
 
-``python -m benchmarks.partition`` plans 36 seeded models with a heavy embedding and head in the three ways, as long
-for each (15 minutes at most), prints the table of ``README.md`` and records it in ``results/partition.json``. 1 where
-the joint way is strictly better than both others on fewer than 20.
+``python -m benchmarks.partition`` plans 36 seeded models with a heavy embedding and head in the
+three ways, as long for each (15 minutes at most), prints the table of ``README.md`` and records it
+in ``results/partition.json``. 1 where the joint way is strictly better than both others on fewer
+than 20.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Seeded models with a heavy embedding and head, on seeded pipelines: nothing is chosen by what comes out."""
+"""Seeded models with a heavy embedding and head, on seeded pipelines: nothing is chosen by what
+comes out."""
 
 from __future__ import annotations
 
@@ -6,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipeloom.ir.layered import LayeredProfile
-from pipeloom.ir.layers import Layer, LayerKind
-from pipeloom.ir.problem import Objective, Placement
-from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.ir.model.layered_profile import LayeredProfile
+from pipeloom.ir.model.layers import Layer, LayerKind
+from pipeloom.ir.model.problem import Objective, Placement
+from pipeloom.ir.model.profile import Profile, StageProfile
 
 SEEDS = range(36)
 
@@ -38,7 +39,8 @@ def instance(seed: int) -> Instance:
     layers = _layers(rng, blocks)
     placement = _placement(str(rng.choice(("linear", "linear", "v", "interleaved"))), ranks)
     cluster = Profile((), ranks, t_comm=float(rng.uniform(0.02, 0.3)), name=f"seed {seed}")
-    # the memory of 1F1B on an even cut, were all layers alike: P microbatches of a P-th of the model
+    # the memory of 1F1B on an even cut, were all layers alike: P microbatches of a P-th of the
+    # model
     share, weights = float(rng.choice((0.6, 0.8, 1.0, 1.25))), bool(rng.integers(2))
     activations = share * sum(layer.m_b for layer in layers)
     if weights:
@@ -63,7 +65,8 @@ def _placement(name: str, ranks: int) -> Placement:
 
 
 def _layers(rng: np.random.Generator, blocks: int) -> tuple[StageProfile, ...]:
-    """Embedding, blocks that differ by 5 %, head, loss; gradients as large as weights, two states more."""
+    """Embedding, blocks that differ by 5 %, head, loss; gradients as large as weights, two states
+    more."""
     t_b, t_w, m_w = rng.uniform(1.0, 1.3), rng.uniform(0.7, 1.0), rng.uniform(0.3, 0.9)
     head, vocabulary = rng.uniform(1.5, 5.0), rng.uniform(3.0, 8.0)
     logits = rng.uniform(0.5, 3.0)

@@ -6,15 +6,15 @@ from itertools import count, pairwise
 from time import monotonic
 from typing import Any
 
-from pipeloom.ir.files import dump_schedule
-from pipeloom.ir.problem import Problem
-from pipeloom.ir.schedule import Schedule
-from pipeloom.ir.verify import verify_schedule
-from pipeloom.solver.allowance import Allowance
-from pipeloom.solver.construct import Rows
-from pipeloom.solver.partition.desk import Way
+from pipeloom.ir.formats import dump_schedule
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom.solver.construct.linear import Rows
+from pipeloom.solver.core.budget import Allowance
+from pipeloom.solver.partition.candidate_pool import Way
 from pipeloom.solver.partition.search import best_partition
-from pipeloom.solver.solve import optimize
+from pipeloom.solver.portfolio import optimize
 
 from .instances import Instance, instance
 
@@ -83,7 +83,8 @@ def better(cell: dict[str, Any]) -> bool:
 
 
 def gap(cell: dict[str, Any]) -> float | None:
-    """How far any cut could be better than the joint way's schedule, at most; None where it has none."""
+    """How far any cut could be better than the joint way's schedule, at most; None where it has
+    none."""
     joint = cell["ways"]["joint"]
     if joint["cost"] is None:
         return None

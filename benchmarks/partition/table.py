@@ -25,7 +25,8 @@ OTHERS = ("balanced", "even")
 
 
 def table(cells: Sequence[dict[str, Any]]) -> list[str]:
-    """A line a model: the joint way's cost, how much more the others cost, how far any cut is below."""
+    """A line a model: the joint way's cost, how much more the others cost, how far any cut is
+    below."""
     lines = [list(HEADER), ["---:"] * len(HEADER)]
     lines += [_line(cell) for cell in cells]
     return [f"| {' | '.join(line)} |" for line in lines]
@@ -61,8 +62,10 @@ def summary(cells: Sequence[dict[str, Any]]) -> list[str]:
         ahead = sum(each > SAME for each in known)
         behind = sum(each < -SAME for each in known)
         lines.append(
-            f"against {other}: better {ahead}, equal {len(known) - ahead - behind}, worse {behind}, "
-            f"does not fit {len(gains) - len(known)}; costs {median(known):.1%} less in the median, "
+            f"against {other}: better {ahead}, equal {len(known) - ahead - behind}, worse "
+            f"{behind}, "
+            f"does not fit {len(gains) - len(known)}; costs {median(known):.1%} less in the "
+            "median, "
             f"from {min(known):.1%} to {max(known):.1%}"
         )
     gaps = [left for cell in cells if (left := gap(cell)) is not None]

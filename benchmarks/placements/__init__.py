@@ -1,4 +1,5 @@
-"""``--placement auto`` beside each placement by itself, with equal time for each or with equal work."""
+"""``--placement auto`` beside each placement by itself, with equal time for each or with equal
+work."""
 
 from __future__ import annotations
 
@@ -53,7 +54,8 @@ def _parsed(arguments: list[str]) -> argparse.Namespace:
         type=_cells,
         default=(0, len(EVERY) - 1),
         metavar="A-B",
-        help=f"those alone, of 0-{len(EVERY) - 1}; the others stay as recorded with the same budget",
+        help=f"those alone, of 0-{len(EVERY) - 1}; the others stay as recorded with the same "
+        "budget",
     )
     return parser.parse_args(arguments)
 
@@ -81,7 +83,8 @@ def _summary(cells: Sequence[dict[str, Any]], budget: Budget) -> list[str]:
         worse = sum(found > 5e-4 for found in over)
         better = sum(found < -5e-4 for found in over)
         lines.append(
-            f"  {what}: {worse} above it by more than .05 %, at most {max(over, default=0.0):.3%}; {better} below it"
+            f"  {what}: {worse} above it by more than .05 %, at most {max(over, default=0.0):.3%}; "
+            f"{better} below it"
         )
     return lines
 

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 
 from pipeloom.ir.errors import InfeasibleError
-from pipeloom.ir.problem import Placement, Problem
-from pipeloom.ir.profile import Profile, StageProfile
-from pipeloom.ir.schedule import Schedule
-from pipeloom.ir.schedule_format import dump_schedule
-from pipeloom.ir.verify import verify_schedule
-from pipeloom.solver.placements import Chosen, best_placement, placements
-from pipeloom.solver.race import cost_of
-from pipeloom.solver.solve import Solving, cores, optimize
-from pipeloom.solver.two_copies import why_one_way
+from pipeloom.ir.formats.schedule_json import dump_schedule
+from pipeloom.ir.model.problem import Placement, Problem
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom.solver.placement.replication import why_one_way
+from pipeloom.solver.placement.search import Chosen, best_placement, placements
+from pipeloom.solver.placement.successive_halving import cost_of
+from pipeloom.solver.portfolio import Solving, cores, optimize
 
 from ..frontier.unequal import (
     M_B,
@@ -37,7 +37,8 @@ from ..table8.optimized import SHARES as SWEEP
 from ..table8.rows import Row, load_rows
 
 SHARES = (0.5, 0.75, 1.0, 1.5, 2.0)
-"""Memory limits, as multiples of P x M_B: of what P microbatches hold on a rank, were all stages as the largest."""
+"""Memory limits, as multiples of P x M_B: of what P microbatches hold on a rank, were all stages as
+the largest."""
 TOLERANCE = 5e-4
 """By how much auto may be above the best single placement where both are cut off by the clock."""
 
@@ -100,8 +101,9 @@ def singles(case: Case) -> Iterator[tuple[Profile, Placement]]:
 def cell(case: Case, share: float, budget: Budget) -> dict[str, Any]:
     """Costs by placement, None where it does not fit, and auto's cost and choice.
 
-    ``again``: the same placements with the same seeds once more, which shows what the clock alone changes;
-    ``shared``: auto where all placements together have what each has alone. Both without a limit on work only.
+    ``again``: the same placements with the same seeds once more, which shows what the clock alone
+    changes; ``shared``: auto where all placements together have what each has alone. Both without a
+    limit on work only.
     """
     violations: list[str] = []
     found = {"case": case.name, "ranks": case.profile.ranks, "microbatches": case.microbatches}

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from benchmarks.recording import record
-from pipeloom.runtime.launch import launch
+from pipeloom.runtime.launch.processes import launch
 
 from .steps import RANKS, WAYS, Case, Row, measure, table
 

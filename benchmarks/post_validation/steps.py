@@ -15,10 +15,10 @@ import torch
 from benchmarks.runtime_overhead.priority import before_others
 from benchmarks.runtime_overhead.sleeping import ROWS, WIDTH, OurStage, loss
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.profile import Profile, StageProfile
-from pipeloom.ir.replay import step_time
-from pipeloom.ir.schedule import Schedule
-from pipeloom.runtime.pipeline import Pipeline
+from pipeloom.ir.cost.steady_state.steady_state import step_time
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.solver.families import build_family
 
 RANKS, MILLISECONDS, LATENCY = 4, 10.0, 0.1
@@ -92,7 +92,8 @@ def _pipeline(case: Case, way: Way) -> Pipeline:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """``seconds``: the median step of all ranks and rounds, by way; ``planned``: a free-running one's."""
+    """``seconds``: the median step of all ranks and rounds, by way; ``planned``: a free-running
+    one's."""
 
     case: Case
     planned: float

@@ -1,4 +1,5 @@
-"""Random instances of every shape: valid, never below a bound, and no crash, or it is said which."""
+"""Random instances of every shape: valid, never below a bound, and no crash, or it is said
+which."""
 
 from __future__ import annotations
 

@@ -11,21 +11,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipeloom.ir.errors import InfeasibleError, InputError
-from pipeloom.ir.problem import Problem
-from pipeloom.ir.schedule import Schedule, Status
-from pipeloom.ir.schedule_format import dump_schedule, parse_schedule
-from pipeloom.ir.verify import verify_schedule
-from pipeloom.solver.allowance import Allowance
-from pipeloom.solver.bisection import JUST_BELOW, ask
-from pipeloom.solver.bounds import GENERAL, LINEAR, Bound, lower_bound
-from pipeloom.solver.chain import Chain
+from pipeloom.ir.formats.schedule_json import dump_schedule, parse_schedule
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Schedule, Status
+from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom.solver.bounds import GENERAL, LINEAR, lower_bound
+from pipeloom.solver.bounds.low_memory.crossings_search import lanes
+from pipeloom.solver.bounds.milp_relaxation import relaxation
+from pipeloom.solver.core.bound import Bound
+from pipeloom.solver.core.budget import Allowance
+from pipeloom.solver.core.incumbent import Incumbent
+from pipeloom.solver.core.linear_instance import Chain
 from pipeloom.solver.exact import BACKENDS
+from pipeloom.solver.exact.target_bisection import JUST_BELOW, ask
 from pipeloom.solver.families import FAMILIES, build_family
-from pipeloom.solver.incumbent import Incumbent
-from pipeloom.solver.lanes import lanes
-from pipeloom.solver.relaxation import relaxation
-from pipeloom.solver.solve import one_at_a_time, optimize
-from tests.oracle import exhaustive_optimum
+from pipeloom.solver.portfolio import one_at_a_time, optimize
+from tests.support.oracle import exhaustive_optimum
 
 from .instances import Instance
 
@@ -162,7 +163,9 @@ def _valid(schedule: Schedule, outcome: Outcome) -> Iterator[str]:
 def _same(schedule: Schedule, again: Schedule) -> Iterator[str]:
     """A work limit makes solves repeatable."""
     if [row.tolist() for row in again.order] != [row.tolist() for row in schedule.order]:
-        yield f"solved again, the order is another, of cost {_cost(again)!r} for {_cost(schedule)!r}"
+        yield (
+            f"solved again, the order is another, of cost {_cost(again)!r} for {_cost(schedule)!r}"
+        )
     if _bound(again) != _bound(schedule):
         yield f"solved again, the bound is {_bound(again)!r} instead of {_bound(schedule)!r}"
 

@@ -15,9 +15,9 @@ import numpy as np
 
 from pipeloom.compiler import passes
 from pipeloom.compiler.passes.compute import compute
-from pipeloom.ir.ops import Op
-from pipeloom.ir.profile import Profile, StageProfile
-from pipeloom.ir.program import (
+from pipeloom.ir.model.ops import Op
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.program import (
     Compute,
     Instruction,
     Program,

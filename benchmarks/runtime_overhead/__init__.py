@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from pipeloom.runtime.launch import launch
+from pipeloom.runtime.launch.processes import launch
 
 from ..recording import record
 from .both import RANKS, Case, measure, measure_loop

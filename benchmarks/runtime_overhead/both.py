@@ -16,11 +16,11 @@ from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.compiler.exporters.torch_csv import write
-from pipeloom.ir.profile import Profile, StageProfile
-from pipeloom.ir.schedule import Schedule
-from pipeloom.ir.simulate import simulate
-from pipeloom.ir.travel import owners
-from pipeloom.runtime.pipeline import Pipeline
+from pipeloom.ir.cost.simulator import simulate
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.model.transfers import owners
+from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.solver.families import build_family
 
 from .priority import before_others
@@ -35,7 +35,8 @@ LATENCY = 0.1  # ms, planned: what a small message takes here
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """``family`` with ``microbatches``, on stages that sleep ``milliseconds`` in each of F, B, W."""
+    """``family`` with ``microbatches``, on stages that sleep ``milliseconds`` in each of F, B,
+    W."""
 
     family: str
     microbatches: int

@@ -1,4 +1,5 @@
-"""Ranks that sleep run before everything else, on cores that do not halt: the machine counts less."""
+"""Ranks that sleep run before everything else, on cores that do not halt: the machine counts
+less."""
 
 from __future__ import annotations
 

@@ -2,8 +2,9 @@
 
 F, B and W of a stage take their time whatever little they compute, as on a device of that speed:
 each computes and then sleeps until a deadline that counts from its own start. All that a runtime,
-its messages and late wake-ups cost comes on top. W is told to each runtime in the way that it documents: to ours as
-a product of its own, to torch as a ``dw_builder``, which spares torch the walk of the graph.
+its messages and late wake-ups cost comes on top. W is told to each runtime in the way that it
+documents: to ours as a product of its own, to torch as a ``dw_builder``, which spares torch the
+walk of the graph.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import handle_torch_function, has_torch_function
 
-from pipeloom.runtime.products import defer
+from pipeloom.runtime.executor.deferred_ops import defer
 
 ROWS, WIDTH = 4, 16
 AWAKE = 1e-4  # seconds before a deadline from which on a sleep only yields

@@ -13,10 +13,10 @@ from torch.distributed.pipelining import _backward
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
-from pipeloom.runtime.compute import Cell, StageRunner
-from pipeloom.runtime.deferral import WeightQueue
-from pipeloom.runtime.edges import Edge, Spec
-from pipeloom.runtime.memory import NoLedger
+from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
+from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
+from pipeloom.runtime.measure.activation_ledger import NoLedger
+from pipeloom.runtime.tensors.stage_interface import Edge, Spec
 
 from .priority import before_others
 
@@ -168,7 +168,8 @@ def _seconds(run: Callable[[], None]) -> float:
 
 
 def _memory(stage: Split) -> dict[str, float]:
-    """Bytes held before B (what F left) and between B and W, its result sent; above those before F."""
+    """Bytes held before B (what F left) and between B and W, its result sent; above those before
+    F."""
     held = _allocated(lambda: stage.forward(split=True))
     freed = _allocated(lambda: stage.backward(split=True))
     stage.weight()

@@ -1,4 +1,5 @@
-"""How many ops a second the cost model times: unequal stages, every t_comm apart, memory tracked."""
+"""How many ops a second the cost model times: unequal stages, every t_comm apart, memory
+tracked."""
 
 from __future__ import annotations
 
@@ -20,11 +21,14 @@ def main(arguments: list[str]) -> int:
     result = measure(repeats=options.repeats)
     met = result["ops_per_second"] >= TARGET_OPS and result["median_ms"] < TARGET_MS
     print(
-        f"{result['ops']:,} ops: median {result['median_ms']:.3f} ms, best {result['best_ms']:.3f} ms, "
-        f"{result['ops_per_second'] / 1e6:.1f} million ops/s; whole simulate() {result['simulate_ms']:.2f} ms"
+        f"{result['ops']:,} ops: median {result['median_ms']:.3f} ms, best {result['best_ms']:.3f} "
+        "ms, "
+        f"{result['ops_per_second'] / 1e6:.1f} million ops/s; whole simulate() "
+        f"{result['simulate_ms']:.2f} ms"
     )
     print(
-        f"target {TARGET_OPS / 1e6:g} million ops/s, under {TARGET_MS:g} ms: {'met' if met else 'MISSED'}"
+        f"target {TARGET_OPS / 1e6:g} million ops/s, under {TARGET_MS:g} ms: "
+        f"{'met' if met else 'MISSED'}"
     )
     print(f"recorded in {record(HERE, 'simulator', {**result, 'target_met': met})}")
     return 0 if met else 1

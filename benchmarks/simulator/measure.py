@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pipeloom.ir.profile import Profile, StageProfile
-from pipeloom.ir.simulate import Simulator, offsets_of, simulate
+from pipeloom.ir.cost.simulator import Simulator, offsets_of, simulate
+from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.solver.families import build_family
 
 RANKS, MICROBATCHES = 32, 256

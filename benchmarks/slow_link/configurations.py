@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from examples.gpt import GPT
-from pipeloom.ir.profile import Links, Profile, StageProfile
-from pipeloom.runtime.model import checked_stages
-from pipeloom.runtime.stages import made
+from pipeloom.ir.model.profile import Links, Profile, StageProfile
+from pipeloom.runtime.pipeline.model_source import checked_stages
+from pipeloom.runtime.stages.store import made
 
 from .network import Ring
 

@@ -8,11 +8,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.files import dump_program
-from pipeloom.ir.links import Links, Sharing
-from pipeloom.ir.profile import Profile
-from pipeloom.ir.profile_format import dump_profile
-from pipeloom.runtime.link_probe import LinkSamples, link_of
+from pipeloom.ir.formats import dump_program
+from pipeloom.ir.formats.profile_json import dump_profile
+from pipeloom.ir.model.links import Links, Sharing
+from pipeloom.ir.model.profile import Profile
+from pipeloom.runtime.profiling.link_probe import LinkSamples, link_of
 
 from .configurations import Configuration
 from .measuring import Measured, measured
@@ -31,8 +31,8 @@ LOSSES = 1e-4  # relative: float32 sums in another order
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Each scheme is trained ``rounds`` times, in turn with the others, for ``steps`` steps, of which
-    the first ``warmup`` do not count; ``timeout`` seconds for all of a configuration."""
+    """Each scheme is trained ``rounds`` times, in turn with the others, for ``steps`` steps, of
+    which the first ``warmup`` do not count; ``timeout`` seconds for all of a configuration."""
 
     steps: int = 6
     warmup: int = 2
@@ -130,7 +130,8 @@ def _row(time: float, run: Measured) -> dict[str, Any]:
 def faults(result: Mapping[str, Any]) -> list[str]:
     """What a configuration's result should not be, in words."""
     found = [
-        f"{row['scheme']}: predicted {row['predicted_ms']:.0f} ms, measured {row['measured_ms']:.0f}"
+        f"{row['scheme']}: predicted {row['predicted_ms']:.0f} ms, measured "
+        f"{row['measured_ms']:.0f}"
         for row in result["schemes"]
         if abs(row["error"]) > ALLOWED
     ]

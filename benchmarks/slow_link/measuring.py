@@ -1,4 +1,5 @@
-"""What every training run on the ring measures: when its steps end, and what goes over each link."""
+"""What every training run on the ring measures: when its steps end, and what goes over each
+link."""
 
 from __future__ import annotations
 
@@ -91,7 +92,8 @@ def measured(rounds: Sequence[Sequence[RankRun]], warmup: int) -> Measured:
 
 
 def _intervals(runs: Sequence[RankRun], warmup: int) -> Iterator[float]:
-    """Milliseconds from each step's end to the next one's, from that of the last warm-up step on."""
+    """Milliseconds from each step's end to the next one's, from that of the last warm-up step
+    on."""
     ends = list(zip(*(run.ends for run in runs), strict=True))[warmup - 1 :]
     for first, second in pairwise(ends):
         yield statistics.mean(b - a for a, b in zip(first, second, strict=True)) * 1e3

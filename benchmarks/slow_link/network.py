@@ -87,7 +87,8 @@ def port(rank: int) -> str:
 
 
 def ends(link: int) -> tuple[str, str]:
-    """The addresses of a link's ends: of the lower router's ``above``, of the next one's ``below``."""
+    """The addresses of a link's ends: of the lower router's ``above``, of the next one's
+    ``below``."""
     return f"10.77.{link + 1}.1", f"10.77.{link + 1}.2"
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pipeloom.ir.links import Link, Links
-from pipeloom.ir.posting import step_between_ops
-from pipeloom.ir.profile import Profile
-from pipeloom.ir.schedule import Schedule
-from pipeloom.ir.traffic import over_wires, traffic
+from pipeloom.ir.cost.steady_state.send_points import step_between_ops
+from pipeloom.ir.cost.traffic import over_wires, traffic
+from pipeloom.ir.model.links import Link, Links
+from pipeloom.ir.model.profile import Profile
+from pipeloom.ir.model.schedule import Schedule
 
 
 def predicted(schedule: Schedule) -> float:
@@ -18,7 +18,8 @@ def predicted(schedule: Schedule) -> float:
 
 
 def wires(schedule: Schedule) -> list[tuple[float, float]]:
-    """Bytes a step over each link of the ring, upwards and downwards: no headers, no acknowledgements."""
+    """Bytes a step over each link of the ring, upwards and downwards: no headers, no
+    acknowledgements."""
     profile = schedule.problem.profile
     carried = over_wires(profile, traffic(schedule))
     pairs = [(rank, (rank + 1) % profile.ranks) for rank in range(profile.ranks)]

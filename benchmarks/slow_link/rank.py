@@ -1,4 +1,5 @@
-"""One rank of the ring: ``python -m benchmarks.slow_link.rank TASKS ANSWER``, started by workers.py."""
+"""One rank of the ring: ``python -m benchmarks.slow_link.rank TASKS ANSWER``, started by
+workers.py."""
 
 from __future__ import annotations
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipeloom.cli.auto import choose, searching
-from pipeloom.ir.profile import Profile
-from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.model.profile import Profile
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.planner.passing.choose import choose, searching
 
 SECONDS = 20.0  # that the optimizer has for all schemes together
 

@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from examples.gpt import GPT
-from pipeloom.runtime.stages import made
+from pipeloom.runtime.stages.store import made
 
 from .measuring import RankRun, measure
 

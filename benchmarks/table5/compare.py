@@ -1,4 +1,5 @@
-"""One row: each figure built or solved, verified, timed by the simulator, beside the published one."""
+"""One row: each figure built or solved, verified, timed by the simulator, beside the published
+one."""
 
 from __future__ import annotations
 
@@ -6,12 +7,12 @@ import time
 from typing import Any
 
 from pipeloom.ir.errors import InvalidScheduleError
-from pipeloom.ir.problem import Objective, Problem
-from pipeloom.ir.schedule import Schedule
-from pipeloom.ir.schedule_format import dump_schedule
-from pipeloom.ir.verify import verify_schedule
+from pipeloom.ir.formats.schedule_json import dump_schedule
+from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.families import build_family
-from pipeloom.solver.solve import optimize
+from pipeloom.solver.portfolio import optimize
 
 from .rows import Row
 from .wrap import published_makespan

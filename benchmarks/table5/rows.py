@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.ir.model.profile import Profile, StageProfile
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import math
 
-from pipeloom.ir.ops import Op, OpKind
-from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir.model.schedule import Schedule
 
 
 def published_makespan(schedule: Schedule) -> float:
-    """The makespan in ms of an interleaved schedule under the published rule; one t_comm for all."""
+    """The makespan in ms of an interleaved schedule under the published rule; one t_comm for
+    all."""
     problem = schedule.problem
     stages, t_comm = problem.profile.stages, problem.profile.t_comm
     assert isinstance(t_comm, float)

@@ -1,4 +1,5 @@
-"""Table 8 of the Zero Bubble paper, two chunks a rank: published and own bubble rates side by side."""
+"""Table 8 of the Zero Bubble paper, two chunks a rank: published and own bubble rates side by
+side."""
 
 from __future__ import annotations
 
@@ -6,8 +7,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from pipeloom.ir.schedule_format import dump_schedule
-from pipeloom.ir.verify import verify_schedule
+from pipeloom.ir.formats.schedule_json import dump_schedule
+from pipeloom.ir.verify.schedule import verify_schedule
 
 from ..recording import record
 from ..table5.table import render
@@ -24,14 +25,16 @@ def main(arguments: list[str]) -> int:
         "--optimized",
         metavar="SECONDS",
         type=float,
-        help="instead: what the optimizer finds in so many seconds at each row's memory, and at less "
+        help="instead: what the optimizer finds in so many seconds at each row's memory, and at "
+        "less "
         "and more for the first row",
     )
     parser.add_argument(
         "--cuts",
         metavar="WORK",
         type=float,
-        help="instead: the first row's model interleaved and in waves, with so many million simulated "
+        help="instead: the first row's model interleaved and in waves, with so many million "
+        "simulated "
         "ops a lane for each memory limit",
     )
     asked = parser.parse_args(arguments)

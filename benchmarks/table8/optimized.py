@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from pipeloom.ir.errors import InfeasibleError
-from pipeloom.ir.problem import Objective, Placement, Problem
-from pipeloom.ir.schedule import Schedule
-from pipeloom.ir.schedule_format import dump_schedule
-from pipeloom.ir.verify import verify_schedule
+from pipeloom.ir.formats.schedule_json import dump_schedule
+from pipeloom.ir.model.problem import Objective, Placement, Problem
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.families import find_family
-from pipeloom.solver.solve import optimize
+from pipeloom.solver.portfolio import optimize
 
 from .rows import Row
 
@@ -34,7 +34,8 @@ def sweep(row: Row, seconds: float) -> Iterator[dict[str, Any]]:
 
 
 def other_cuts(row: Row, work: float) -> Iterator[dict[str, Any]]:
-    """The row's model on other placements, ``work`` million simulated ops a lane for each: rate and gap."""
+    """The row's model on other placements, ``work`` million simulated ops a lane for each: rate and
+    gap."""
     for cut in CUTS:
         for share in CUT_SHARES:
             problem = _cut(row, cut, share)
@@ -66,7 +67,8 @@ def cut_lines(cells: list[dict[str, Any]]) -> str:
     """A Markdown table of :func:`other_cuts`."""
     head = "| placement | memory / P M_B | found | gap | bound |\n" + "| --- " * 5 + "|"
     rows = [
-        f"| {c['placement']} | {c['share']:g} | {_four(c['found'])} | {c['gap']:.2%} | {c['bound']} |"
+        f"| {c['placement']} | {c['share']:g} | {_four(c['found'])} | {c['gap']:.2%} | "
+        f"{c['bound']} |"
         for c in cells
     ]
     return "\n".join([head, *rows])
@@ -140,8 +142,10 @@ def lines(cells: list[dict[str, Any]]) -> str:
     """A Markdown table."""
     head = "| model | P | M | memory / P M_B | published | found | gap |"
     rows = [
-        f"| {c['model']} | {c['ranks']} | {c['microbatches']} | {c['share']:g} | {_four(c['published'])} "
-        f"| {_four(c['found'])} | {'optimal' if c['status'] == 'optimal' else format(c['gap'], '.2%')} |"
+        f"| {c['model']} | {c['ranks']} | {c['microbatches']} | {c['share']:g} | "
+        f"{_four(c['published'])} "
+        f"| {_four(c['found'])} | "
+        f"{'optimal' if c['status'] == 'optimal' else format(c['gap'], '.2%')} |"
         for c in cells
     ]
     return "\n".join([head, "| --- " * 7 + "|", *rows])

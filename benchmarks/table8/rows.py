@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeloom.ir.problem import Objective
-from pipeloom.ir.profile import Profile, StageProfile
-from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.model.problem import Objective
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.schedule import Schedule
 from pipeloom.solver.families import build_family
 
 from ..table5.wrap import published_makespan

@@ -44,7 +44,8 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """``winners`` of 21 rows and ``memory`` of 105 cells right; ``error``: the median of those of size."""
+    """``winners`` of 21 rows and ``memory`` of 105 cells right; ``error``: the median of those of
+    size."""
 
     winners: int
     memory: int

@@ -51,7 +51,8 @@ SOURCES = {
     ),
     "layers_on_8": (
         "layers in the table of 8 GPUs",
-        "inferred: with 32, FSDP at H = 4096, S = 4096 would sustain more than an A800's 312 TFLOP/s",
+        "inferred: with 32, FSDP at H = 4096, S = 4096 would sustain more than an A800's 312 "
+        "TFLOP/s",
     ),
     "matrix_teraflops": ("sustained in matrices", "fitted to FSDP's six figures on 8 GPUs"),
     "attention_teraflops": ("sustained in causal attention", "fitted to the same six"),

@@ -6,11 +6,11 @@ import math
 from collections import defaultdict
 from typing import Any
 
-from pipeloom.ir.ops import OpKind
-from pipeloom.ir.problem import Objective
-from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.ir.model.ops import OpKind
+from pipeloom.ir.model.problem import Objective
+from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.solver.families import FAMILIES, build_family
-from pipeloom.solver.families.ring import Ring
+from pipeloom.solver.families.weights.ring import Ring
 
 SIZES = ((4, 8), (4, 16), (8, 32), (16, 64))  # P, M
 # how many turns a microbatch takes on a stage; of naive no formula is published

@@ -1,17 +1,18 @@
-"""The optimizer beside the published order: no delay, and a hop of half an F, free or on shared wires."""
+"""The optimizer beside the published order: no delay, and a hop of half an F, free or on shared
+wires."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from pipeloom.ir.files import dump_schedule
-from pipeloom.ir.problem import Objective, Placement, Problem
-from pipeloom.ir.profile import Link, Links, Profile, Sharing, StageProfile
-from pipeloom.ir.replay import step_time
-from pipeloom.ir.verify import verify_schedule
+from pipeloom.ir.cost.steady_state.steady_state import step_time
+from pipeloom.ir.formats import dump_schedule
+from pipeloom.ir.model.problem import Objective, Placement, Problem
+from pipeloom.ir.model.profile import Link, Links, Profile, Sharing, StageProfile
+from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.families import build_family
-from pipeloom.solver.solve import optimize
+from pipeloom.solver.portfolio import optimize
 
 WITHOUT_DELAY = tuple((ranks, share * ranks) for ranks in (4, 8, 16) for share in (2, 4))  # P, M
 HOP = 0.5  # of a T_F of 1
@@ -23,7 +24,8 @@ WORK = 80.0
 
 
 def _hop(shared: Sharing, *, latency: bool = False) -> Links:
-    """Links over which a stage takes ``HOP`` from rank to rank, by their bandwidth or their latency."""
+    """Links over which a stage takes ``HOP`` from rank to rank, by their bandwidth or their
+    latency."""
     rate = BYTES / (HOP * 1e6)  # gigabytes a second
     link = Link(HOP, 1e12) if latency else Link(0.0, rate)
     return Links(link, shared=shared)

@@ -1,4 +1,5 @@
-"""What one scheme costs in one published row: time by the simulator, memory by the compiled program."""
+"""What one scheme costs in one published row: time by the simulator, memory by the compiled
+program."""
 
 from __future__ import annotations
 
@@ -8,18 +9,18 @@ from functools import cache
 import numpy as np
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.footprint import footprint
-from pipeloom.ir.links import Link, Links
-from pipeloom.ir.ops import FloatArray
-from pipeloom.ir.problem import Objective
-from pipeloom.ir.profile import Profile, StageProfile
-from pipeloom.ir.schedule import Schedule
-from pipeloom.ir.sending_order import in_sending_order
-from pipeloom.ir.simulate import simulate
-from pipeloom.ir.traffic import traffic
-from pipeloom.solver.cluster import islands
+from pipeloom.ir.cost.memory_footprint import footprint
+from pipeloom.ir.cost.simulator import simulate
+from pipeloom.ir.cost.traffic import traffic
+from pipeloom.ir.cost.transfer_order import in_sending_order
+from pipeloom.ir.model.links import Link, Links
+from pipeloom.ir.model.ops import FloatArray
+from pipeloom.ir.model.problem import Objective
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.planner.synthetic.cluster import islands
+from pipeloom.planner.synthetic.transformer import Transformer
 from pipeloom.solver.families import build_family
-from pipeloom.solver.transformer import Transformer
 
 from .assumptions import GIB, Assumptions
 from .cells import NODE, Row

@@ -16,7 +16,8 @@ WINNERS_NEEDED = 20  # of 21
 
 
 def run(folder: Path) -> int:
-    """1 where fewer than 20 winners, or not all of the cells that ran out of memory, are predicted."""
+    """1 where fewer than 20 winners, or not all of the cells that ran out of memory, are
+    predicted."""
     compared, varied = compare(), sensitivity()
     base = Agreement.of(compared)
     print(f"{_assumptions()}\n\n{_throughputs(compared)}\n\n{_memories(compared)}\n")

@@ -1,4 +1,5 @@
-"""Bytes that the weight-passing families send, counted on their schedules, in elements of H^2 a layer."""
+"""Bytes that the weight-passing families send, counted on their schedules, in elements of H^2 a
+layer."""
 
 from __future__ import annotations
 
@@ -6,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from pipeloom.ir.profile import Profile, StageProfile
-from pipeloom.ir.traffic import traffic
+from pipeloom.ir.cost.traffic import traffic
+from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.solver.families import FAMILIES, build_family
-from pipeloom.solver.families.ring import Ring
+from pipeloom.solver.families.weights.ring import Ring
 
 from .bubbles import TURNS
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pipeloom.ir.profile import Profile
-from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.model.profile import Profile
+from pipeloom.ir.model.schedule import Schedule
 
 from . import megatron_layout, torch_csv, torchtitan
 

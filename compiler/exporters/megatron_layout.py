@@ -4,8 +4,9 @@
 
     Et*3|t*4|t*4|t*2L     one part a stage: E embedding, t block, m multi-token prediction, L loss
 
-``t*3`` are three of them. Megatron puts part s on rank s mod P. Its L is all that comes after the last block:
-final norm, output and loss. https://github.com/NVIDIA/Megatron-LM, "Custom Pipeline Model Parallel Layout".
+``t*3`` are three of them. Megatron puts part s on rank s mod P. Its L is all that comes after the
+last block: final norm, output and loss. https://github.com/NVIDIA/Megatron-LM, "Custom Pipeline
+Model Parallel Layout".
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from __future__ import annotations
 from itertools import groupby, pairwise
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.layers import Layer, LayerKind
-from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.model.layers import Layer, LayerKind
+from pipeloom.ir.model.schedule import Schedule
 
-from .parts import named_parts
+from .stage_layers import named_parts
 
 _LETTERS = {
     LayerKind.EMBEDDING: "E",
@@ -49,7 +50,8 @@ def _check_placement(schedule: Schedule) -> None:
     owners, ranks = schedule.problem.placement.owners, schedule.problem.ranks
     if list(owners) != [stage % ranks for stage in range(len(owners))] or len(owners) % ranks:
         raise InputError(
-            "schedule: order: megatron-layout has stage s on rank s mod P (linear or interleaved:K), "
+            "schedule: order: megatron-layout has stage s on rank s mod P (linear or "
+            "interleaved:K), "
             f"got stages on ranks {list(owners)}"
         )
 
@@ -65,7 +67,8 @@ def _check_order(parts: list[tuple[Layer, ...]]) -> None:
     for (before, _, _), (letter, number, name) in pairwise(letters):
         if order[letter] < order[before]:
             raise InputError(
-                f"profile: stages[{number}]: layers: {name}: megatron-layout expects embedding, blocks, "
+                f"profile: stages[{number}]: layers: {name}: megatron-layout expects embedding, "
+                "blocks, "
                 f"mtp, head and loss in this order"
             )
     for letter, what, where in (("E", "an embedding", 0), ("L", "a head or loss", len(parts) - 1)):

@@ -15,14 +15,14 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from pipeloom.ir.amounts import counted
+from pipeloom.ir.cost.remat import pulled
+from pipeloom.ir.cost.simulator import simulate, timed
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.levers import pulled
-from pipeloom.ir.ops import Op, OpKind
-from pipeloom.ir.problem import Passing, Placement, Problem
-from pipeloom.ir.profile import Profile, StageProfile
-from pipeloom.ir.schedule import Schedule, Updates
-from pipeloom.ir.simulate import simulate, timed
+from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir.model.problem import Passing, Placement, Problem
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.schedule import Schedule, Updates
+from pipeloom.ir.units import counted
 
 from ..passes.compute import check_complete
 
@@ -35,7 +35,8 @@ _EXPECTED = "expected e.g. 2F0, 2I0, 2W0 or 2B0, or an empty cell"
 def write(schedule: Schedule) -> str:
     """``schedule`` as CSV, the F of a pair before its BW.
 
-    Raises InputError where a stage is on several ranks or stepped several times, or a rank has none.
+    Raises InputError where a stage is on several ranks or stepped several times, or a rank has
+    none.
     """
     if schedule.updates is not Updates.ITERATION:
         raise InputError(
@@ -82,7 +83,8 @@ def read(text: str, profile: Profile, where: str = "CSV") -> Schedule:
     rows = [line.split(",") for line in text.rstrip().splitlines()]
     if len(rows) != profile.ranks:
         raise InputError(
-            f"{where}: expected {counted(profile.ranks, 'row')}, one for each of the profile's ranks, got {len(rows)}"
+            f"{where}: expected {counted(profile.ranks, 'row')}, one for each of the profile's "
+            f"ranks, got {len(rows)}"
         )
     errors: list[str] = []
     cells = sum(map(len, rows))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipeloom.ir.amounts import counted
+from pipeloom.ir.cost.remat import choice_of, pulled
+from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.errors import InvalidScheduleError
-from pipeloom.ir.levers import choice_of, pulled
-from pipeloom.ir.ops import (
+from pipeloom.ir.model.ops import (
     KIND_MASK,
     MICROBATCH_SHIFT,
     STAGE_MASK,
@@ -16,10 +16,10 @@ from pipeloom.ir.ops import (
     Op,
     OpKind,
 )
-from pipeloom.ir.problem import Problem
-from pipeloom.ir.program import Compute, Program
-from pipeloom.ir.schedule import Schedule
-from pipeloom.ir.simulate import timed
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.program import Compute, Program
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.units import counted
 
 
 def compute(schedule: Schedule) -> Program:
@@ -36,8 +36,8 @@ def compute(schedule: Schedule) -> Program:
 
 
 def check_complete(schedule: Schedule) -> None:
-    """Every (stage, microbatch) has F once and either BW or both B and W once, on its rank, and at most
-    one R, or one O and one L."""
+    """Every (stage, microbatch) has F once and either BW or both B and W once, on its rank, and at
+    most one R, or one O and one L."""
     problem = schedule.problem
     violations = []
     counts = np.zeros((len(OpKind), problem.stages, problem.microbatches), dtype=np.int64)

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeloom.ir.costs import Costs
-from pipeloom.ir.levers import passed
-from pipeloom.ir.ops import Op, OpKind
-from pipeloom.ir.program import Tensor, TensorKind
-from pipeloom.ir.schedule import Schedule, Timing, TravelKind
-from pipeloom.ir.travel import previous
+from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.cost.remat import passed
+from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir.model.program import Tensor, TensorKind
+from pipeloom.ir.model.schedule import Schedule, Timing, TravelKind
+from pipeloom.ir.model.transfers import previous
 
 _KINDS = {TravelKind.WEIGHT: TensorKind.WEIGHT, TravelKind.GRADIENT: TensorKind.GRADIENT}
 

@@ -44,8 +44,8 @@ class Messages(Protocol):
         ...
 
     def sending(self, take: Callable[[], Tensor], peer: int) -> Message:
-        """Sends what ``take`` gives at each post, without its graph: contiguous, and unchanged until
-        the wait."""
+        """Sends what ``take`` gives at each post, without its graph: contiguous, and unchanged
+        until the wait."""
         ...
 
     def receiving(self, buffer: Tensor, peer: int) -> Message:
@@ -128,7 +128,7 @@ def timed_out(what: str, seconds: float) -> TimeoutError:
 
 def whereabouts(group: dist.ProcessGroup | None = None) -> tuple[int, int]:
     """This rank in ``group`` (by default: of all), and the number of ranks; 0 of 1 alone."""
-    from .local import here
+    from .in_process import here
 
     place = here()
     if place is not None:
@@ -140,7 +140,7 @@ def whereabouts(group: dist.ProcessGroup | None = None) -> tuple[int, int]:
 
 def gather_early(value: Any, group: dist.ProcessGroup | None, seconds: float) -> list[Any]:
     """What each rank of ``group`` passed, before there is a transport; every rank calls it."""
-    from .local import here
+    from .in_process import here
 
     place = here()
     if place is not None:
@@ -161,7 +161,7 @@ def connect(
     All processes call it at the same time, each for its ``group`` (by default: all of them).
     """
     from .gloo import GlooTransport
-    from .local import Hub, LocalTransport, here
+    from .in_process import Hub, LocalTransport, here
     from .nccl import NcclTransport
 
     place = here()

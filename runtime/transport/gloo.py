@@ -3,7 +3,8 @@
 A send completes only once its receive is posted, whatever its size, and a message goes to the
 receive with its tag, in any order; ``is_completed`` stays False until ``wait``. So each channel
 numbers its messages and uses the number as the tag. Short messages between ranks of one machine
-take another way (:mod:`.short`); both ends tell by the size, so that each way keeps its own order.
+take another way (:mod:`.unix_socket`); both ends tell by the size, so that each way keeps its own
+order.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from . import Handle, Routes, timed_out
-from .group import GroupTransport
-from .short import SHORT, Packets, fits, links
+from .process_group import GroupTransport
+from .unix_socket import SHORT, Packets, fits, links
 
 TAGS = 1 << 30
 
@@ -74,7 +75,8 @@ class GlooTransport(GroupTransport):
         self._sent: dict[int, int] = defaultdict(lambda: 1)
         self._received: dict[int, int] = defaultdict(lambda: 1)
         self._links = links(self.rank, routes.channels, self.timeout, self.gather)
-        # posting a long send copies as much of it as the kernel takes: not in the thread that computes
+        # posting a long send copies as much of it as the kernel takes: not in the thread that
+        # computes
         self._posts: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: Thread | None = None
 

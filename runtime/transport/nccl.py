@@ -24,8 +24,8 @@ from torch import Tensor
 
 from ..cuda import make_event, make_stream
 from . import Handle, Routes
-from .group import GroupTransport
-from .message import PostedMessages
+from .posted import PostedMessages
+from .process_group import GroupTransport
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Protocol
 
-from pipeloom.ir.problem import Problem
-from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Schedule
 
 from .result import ExactResult as ExactResult
 
@@ -23,8 +23,9 @@ class Backend(Protocol):
     that is known to hold. ``on_solution`` is given every better schedule, timed, and ``on_bound``
     every better bound that comes up on the way, in the caller's thread; ``should_stop`` is asked
     several times a second. Ctrl-C ends the solver and raises
-    KeyboardInterrupt. With a ``work_limit``, in simulated ops (:mod:`..allowance`), the same
-    question has the same answer, unless ``time_limit`` or ``should_stop`` ends it. Raises InputError where not activations travel.
+    KeyboardInterrupt. With a ``work_limit``, in simulated ops (:mod:`..core.budget`), the same
+    question has the same answer, unless ``time_limit`` or ``should_stop`` ends it. Raises
+    InputError where not activations travel.
     """
 
     def __call__(

@@ -40,7 +40,8 @@ def run_cbc(
     options: Mapping[str, float | str],
     should_stop: Callable[[], bool],
 ) -> Outcome:
-    """Minimises ``lp`` for at most ``seconds``, from the solution ``start`` where it is not empty."""
+    """Minimises ``lp`` for at most ``seconds``, from the solution ``start`` where it is not
+    empty."""
     with tempfile.TemporaryDirectory(prefix="pipeloom-") as folder:
         path = Path(folder)
         lp.writeMPS(str(path / "model.mps"))

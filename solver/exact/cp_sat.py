@@ -10,15 +10,15 @@ from functools import partial
 import numpy as np
 from ortools.sat.python import cp_model
 
-from pipeloom.ir.problem import Problem
-from pipeloom.ir.schedule import Report, Schedule
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Report, Schedule
 
-from ..allowance import OPS_A_SECOND
+from ..core.budget import OPS_A_SECOND
 from .cp_sat_model import Model
+from .cp_sat_thread import Search
 from .formulation import Formulation
-from .recovery import Positions, cost_of, to_schedule
 from .result import ExactResult
-from .search import Search
+from .solution_mapping import Positions, cost_of, to_schedule
 
 WORKERS = 2
 

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 
 from ortools.sat.python import cp_model
 
-from pipeloom.ir.problem import Objective
-from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.model.problem import Objective
+from pipeloom.ir.model.schedule import Schedule
 
 from .formulation import Formulation
+from .integer_time import Ticks
 from .precedence import TOLERANCE
-from .recovery import Positions, cost_of, to_positions
-from .ticks import Ticks
+from .solution_mapping import Positions, cost_of, to_positions
 
 
 @dataclass

@@ -30,14 +30,14 @@ alone, so nothing else changes. This holds with several stages a rank, stage by 
 **First starts.** Renaming keeps times, but the contract's times are the earliest of an *order*,
 and the period counts from each rank's first start. For the makespan earlier is only better. For
 the period it is not: a rank whose first op is F of the second microbatch to come starts later, and
-may span less (``tests/unit/test_oracle.py`` holds an instance). What the contract allows is that
-every op before a rank's first B, all of them F's, starts exactly when the op before it on the rank
-ends or some F of the stage before arrives: *earliest*. Conversely, times that obey it belong to an
-order of real microbatches (:mod:`.recovery` names them): sort a stage's F's by start; those that
-start on an arrival take the microbatch that arrives just then, all others the first that is there.
-As the sets that have arrived only grow, none runs short. First starts depend on F's alone, because
-a B anywhere comes after an F on every rank. So the optimum here is the optimum over all valid
-schedules, other microbatches first included.
+may span less (``tests/unit/support/test_oracle.py`` holds an instance). What the contract allows is
+that every op before a rank's first B, all of them F's, starts exactly when the op before it on the
+rank ends or some F of the stage before arrives: *earliest*. Conversely, times that obey it belong
+to an order of real microbatches (:mod:`.solution_mapping` names them): sort a stage's F's by start;
+those that start on an arrival take the microbatch that arrives just then, all others the first that
+is there. As the sets that have arrived only grow, none runs short. First starts depend on F's
+alone, because a B anywhere comes after an F on every rank. So the optimum here is the optimum over
+all valid schedules, other microbatches first included.
 
 **First and last ops.** A rank's first op is the first F of its lowest stage, which all its other
 ops come after; its last is the last W of one of its stages.
@@ -52,10 +52,10 @@ from itertools import permutations
 
 import numpy as np
 
-from pipeloom.ir.costs import Costs
+from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.ops import FloatArray, IntArray, Op, OpKind
-from pipeloom.ir.problem import Objective, Passing, Problem
+from pipeloom.ir.model.ops import FloatArray, IntArray, Op, OpKind
+from pipeloom.ir.model.problem import Objective, Passing, Problem
 
 from .precedence import KINDS, BoolArray, Dependency, dependencies_of, index, precedes_of
 
@@ -100,7 +100,8 @@ class Formulation:
         """Raises InputError where not activations travel."""
         if problem.placement.passing is not Passing.ACTIVATIONS:
             raise InputError(
-                f"exact solvers place stages on ranks: passing is {problem.placement.passing.value}, expected activations"
+                "exact solvers place stages on ranks: passing is "
+                f"{problem.placement.passing.value}, expected activations"
             )
         costs = Costs.of(problem)
         stages, microbatches = costs.owner.shape

@@ -1,5 +1,5 @@
-"""The formulation as the paper's MILP (Zero Bubble Pipeline Parallelism, appendix): binaries for the
-order of two ops of a rank, big-M, memory at every F; PuLP writes it, CBC solves it.
+"""The formulation as the paper's MILP (Zero Bubble Pipeline Parallelism, appendix): binaries for
+the order of two ops of a rank, big-M, memory at every F; PuLP writes it, CBC solves it.
 
 The relaxation is the bare work but for *packing*, which often lifts it to the optimum.
 
@@ -20,16 +20,16 @@ from dataclasses import dataclass, field
 import numpy as np
 import pulp
 
-from pipeloom.ir.ops import FloatArray
-from pipeloom.ir.problem import Objective, Problem
-from pipeloom.ir.schedule import Report, Schedule
+from pipeloom.ir.model.ops import FloatArray
+from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.schedule import Report, Schedule
 
 from .cbc import Outcome, run_cbc
 from .formulation import Formulation
+from .integer_time import Ticks
 from .precedence import TOLERANCE
-from .recovery import Positions, cost_of, to_positions, to_schedule
 from .result import ExactResult
-from .ticks import Ticks
+from .solution_mapping import Positions, cost_of, to_positions, to_schedule
 
 NODE = 50
 """What a node of the search tree counts, in simulated ops, for each pair of ops."""
@@ -52,7 +52,8 @@ def solve(
     on_bound: Callable[[float], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> ExactResult:
-    """See :class:`pipeloom.solver.exact.Backend`. CBC tells its solution and its bound only when it ends."""
+    """See :class:`pipeloom.solver.exact.Backend`. CBC tells its solution and its bound only when it
+    ends."""
     deadline = time.monotonic() + time_limit
     model = _Model.of(Formulation.of(problem), incumbent, lower_bound)
     outcome = run_cbc(

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from pipeloom.ir.costs import Costs
-from pipeloom.ir.ops import OpKind
-from pipeloom.ir.problem import Problem
+from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.model.ops import OpKind
+from pipeloom.ir.model.problem import Problem
 
 BoolArray = npt.NDArray[np.bool_]
 KINDS = (OpKind.F, OpKind.B, OpKind.W)

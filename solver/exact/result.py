@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.model.schedule import Schedule
 
 
 @dataclass(frozen=True, slots=True)

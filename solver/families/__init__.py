@@ -3,35 +3,35 @@
 from __future__ import annotations
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.problem import Objective
-from pipeloom.ir.profile import Profile
-from pipeloom.ir.reading import is_count
-from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.formats.json_reader import is_count
+from pipeloom.ir.model.problem import Objective
+from pipeloom.ir.model.profile import Profile
+from pipeloom.ir.model.schedule import Schedule
 
-from .activations_inside import ActivationsInside
 from .base import Family, Parametrized
-from .chimera import Chimera
-from .dapple import Dapple
-from .dualpipe import DualPipe
-from .dualpipev import DualPipeV
-from .fsdp import FSDP
-from .gpipe import GPipe
-from .interleaved_1f1b import Interleaved1F1B
-from .interleaved_1f1b_grouped import GroupedInterleaved1F1B
-from .looped_bfs import LoopedBFS
-from .one_f_one_b import OneFOneB
-from .pipedream import PipeDream
-from .v_half import VHalf
-from .v_min import VMin
-from .wave import Wave
-from .weights_inside import WeightsInside
-from .weipipe_interleave import WeiPipeInterleave
-from .weipipe_naive import WeiPipeNaive
-from .wzb1 import WZB1
-from .wzb2 import WZB2
-from .zb_h1 import ZBH1
-from .zb_h2 import ZBH2
-from .zb_v import ZBV
+from .bidirectional.chimera import Chimera
+from .bidirectional.dualpipe import DualPipe
+from .interleaved.interleaved_1f1b import Interleaved1F1B
+from .interleaved.interleaved_1f1b_grouped import GroupedInterleaved1F1B
+from .interleaved.looped_bfs import LoopedBFS
+from .linear.dapple import Dapple
+from .linear.gpipe import GPipe
+from .linear.one_f_one_b import OneFOneB
+from .linear.pipedream import PipeDream
+from .linear.zb_h1 import ZBH1
+from .linear.zb_h2 import ZBH2
+from .v_shape.dualpipev import DualPipeV
+from .v_shape.v_half import VHalf
+from .v_shape.v_min import VMin
+from .v_shape.wave import Wave
+from .v_shape.zb_v import ZBV
+from .weights.activations_inside import ActivationsInside
+from .weights.fsdp import FSDP
+from .weights.weights_inside import WeightsInside
+from .weights.weipipe_interleave import WeiPipeInterleave
+from .weights.weipipe_naive import WeiPipeNaive
+from .weights.wzb1 import WZB1
+from .weights.wzb2 import WZB2
 
 FAMILIES: dict[str, Family] = {
     "gpipe": GPipe(),

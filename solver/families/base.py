@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
-from pipeloom.ir.amounts import counted, exact_amount
+from pipeloom.ir.cost.simulator import timed
+from pipeloom.ir.cost.transfer_order import in_sending_order
 from pipeloom.ir.errors import InfeasibleError, InputError
-from pipeloom.ir.ops import Op, OpKind
-from pipeloom.ir.problem import Objective, Passing, Placement, Problem
-from pipeloom.ir.profile import Profile
-from pipeloom.ir.schedule import Schedule, Transfer
-from pipeloom.ir.sending_order import in_sending_order
-from pipeloom.ir.simulate import timed
+from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir.model.problem import Objective, Passing, Placement, Problem
+from pipeloom.ir.model.profile import Profile
+from pipeloom.ir.model.schedule import Schedule, Transfer
+from pipeloom.ir.units import counted, exact_amount
 
 _TOLERANCE = 1e-9  # relative, on memory: sums of M_B and M_W are rounded
 
@@ -84,7 +84,10 @@ class Linear:
 
     def supports(self, problem: Problem) -> str | None:
         if problem.stages != problem.ranks:
-            return f"needs one stage a rank, not {counted(problem.stages, 'stage')} on {counted(problem.ranks, 'rank')}"
+            return (
+                f"needs one stage a rank, not {counted(problem.stages, 'stage')} on "
+                f"{counted(problem.ranks, 'rank')}"
+            )
         placement = problem.placement
         if placement.passing is not Passing.ACTIVATIONS or placement.owners != tuple(
             range(problem.ranks)

@@ -1,7 +1,7 @@
 """Cuts of layers into stages: which are allowed, the even one, the balanced one, and neighbours.
 
-A cut is the first layer of each stage, ``(0, 3, 7)`` for three stages. What is best of all cuts by a
-sum or a maximum over stages is found stage by stage, from the last one on (:func:`best_path`).
+A cut is the first layer of each stage, ``(0, 3, 7)`` for three stages. What is best of all cuts by
+a sum or a maximum over stages is found stage by stage, from the last one on (:func:`best_path`).
 """
 
 from __future__ import annotations
@@ -13,14 +13,15 @@ from typing import TypeAlias
 
 import numpy as np
 
-from pipeloom.ir.layered import LayeredProfile
-from pipeloom.ir.layers import LayerKind
-from pipeloom.ir.ops import FloatArray
+from pipeloom.ir.model.layered_profile import LayeredProfile
+from pipeloom.ir.model.layers import LayerKind
+from pipeloom.ir.model.ops import FloatArray
 
 Cut: TypeAlias = tuple[int, ...]
 """The first layer of each stage."""
 Price: TypeAlias = Callable[[int], FloatArray]
-"""Of stage k, what each run of layers costs as that stage: (L + 1, L + 1) by first layer and end."""
+"""Of stage k, what each run of layers costs as that stage: (L + 1, L + 1) by first layer and
+end."""
 
 TIE = 1e-12
 
@@ -35,7 +36,8 @@ class Rules:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cutter:
-    """The cuts of ``profile`` into ``stages`` stages that keep ``rules`` and divide no tied layers."""
+    """The cuts of ``profile`` into ``stages`` stages that keep ``rules`` and divide no tied
+    layers."""
 
     profile: LayeredProfile
     stages: int
@@ -88,7 +90,9 @@ class Cutter:
 
     def _even(self) -> Cut:
         blocks = [
-            i for i, layer in enumerate(self.profile.layers) if layer.layers[0].kind is LayerKind.BLOCK
+            i
+            for i, layer in enumerate(self.profile.layers)
+            if layer.layers[0].kind is LayerKind.BLOCK
         ]  # fmt: skip
         if len(blocks) < self.stages:
             blocks = list(range(self.number))
@@ -102,8 +106,8 @@ class Cutter:
     ) -> Cut | None:
         """The least time of the longest stage; of those cuts the one with the most equal stages.
 
-        ``penalty``: also infinite for runs that do not fit in memory; None where no cut is left. ``sizes``: what is
-        to be equal instead of times, of each run of layers.
+        ``penalty``: also infinite for runs that do not fit in memory; None where no cut is left.
+        ``sizes``: what is to be equal instead of times, of each run of layers.
         """
         penalty = self.penalty() if penalty is None else penalty
         if sizes is None:
@@ -164,7 +168,8 @@ def best_path(
 def _ahead(
     price: Price, stages: int, layers: int, combine: Callable[[FloatArray, FloatArray], FloatArray]
 ) -> list[FloatArray]:
-    """What the stages from each one on cost at least where it starts at each layer, (L + 1,) each."""
+    """What the stages from each one on cost at least where it starts at each layer, (L + 1,)
+    each."""
     end = np.full(layers + 1, np.inf)
     end[layers] = 0.0
     found = [end]

@@ -1,11 +1,14 @@
-"""Cut, placement and schedule together: many cuts at a glance, the best few searched, one to the end.
+"""Cut, placement and schedule together: many cuts at a glance, the best few searched, one to the
+end.
 
-1. Every placement has a bound on all its cuts (:mod:`.every`), and first cuts: the one of the least
-   bound, those that balance time and memory, and the even one.
-2. From there cuts are looked at by turns in two orders: the next by its bound, and the neighbours of the best so far. A
-   look takes the bounds of that cut and, where they allow it to win, a schedule built without search.
-3. The best and the balanced one are searched for a moment, then a few, then one for the rest of the time; what was found is
-   tried on other cuts in between (:mod:`.finals`). What its bound proves no better is left out.
+1. Every placement has a bound on all its cuts (:mod:`.cut_bounds`), and first cuts: the one of the
+   least bound, those that balance time and memory, and the even one.
+2. From there cuts are looked at by turns in two orders: the next by its bound, and the neighbours
+   of the best so far. A look takes the bounds of that cut and, where they allow it to win, a
+   schedule built without search.
+3. The best and the balanced one are searched for a moment, then a few, then one for the rest of the
+   time; what was found is tried on other cuts in between (:mod:`.refinement`). What its bound
+   proves no better is left out.
 """
 
 from __future__ import annotations
@@ -14,27 +17,28 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pipeloom.ir.amounts import counted
-from pipeloom.ir.layered import LayeredProfile
-from pipeloom.ir.problem import Objective, Placement
+from pipeloom.ir.model.layered_profile import LayeredProfile
+from pipeloom.ir.model.problem import Objective, Placement
+from pipeloom.ir.units import counted
 
-from ..allowance import Allowance
-from ..placements import Tried
+from ..core.budget import Allowance
+from ..placement.search import Tried
+from .candidate import CLOSED, Option
+from .candidate_pool import Desk, Way
+from .cut_bounds import EveryCut
 from .cuts import Cutter, Rules
-from .desk import Desk, Way
-from .every import EveryCut
-from .finals import CERTIFYING, LOOKING, Finals, Search
-from .options import CLOSED, Option
-from .smallest import Smallest
+from .min_memory import Smallest
+from .refinement import CERTIFYING, LOOKING, Finals, Search
 
 
 @dataclass(frozen=True, slots=True)
 class Partitioned:
-    """``best``: None where nothing fits; ``tried``: one a placement, the best first, and why nothing of it fits.
+    """``best``: None where nothing fits; ``tried``: one a placement, the best first, and why
+    nothing of it fits.
 
-    No schedule of any cut with any of the placements costs less than ``bound``. ``searched``: the best
-    first; ``seen``: how many cuts were looked at. ``smallest``: what memory would have to be, where no cut
-    fits; None too where the layers cannot be cut for any of the placements.
+    No schedule of any cut with any of the placements costs less than ``bound``. ``searched``: the
+    best first; ``seen``: how many cuts were looked at. ``smallest``: what memory would have to be,
+    where no cut fits; None too where the layers cannot be cut for any of the placements.
     """
 
     best: Option | None
@@ -66,7 +70,8 @@ def best_partition(
     """The best cut, placement and schedule within ``allowance``.
 
     ``search`` is the optimizer, given shares of that. Activations keep the
-    memory limit, and what a rank's weights, gradients and optimizer state leave of ``device_memory``.
+    memory limit, and what a rank's weights, gradients and optimizer state leave of
+    ``device_memory``.
     """
     allowance = allowance or Allowance()
     limit = profile.cluster.limit_from(memory_limit)
@@ -144,9 +149,13 @@ def _no_cut(cutter: Cutter) -> str | None:
         return None
     pieces = cutter.number - sum(cutter.profile.tied)
     if pieces < cutter.stages:
-        return f"{counted(pieces, 'layer')} that may be cut apart, fewer than its {counted(cutter.stages, 'stage')}"
+        return (
+            f"{counted(pieces, 'layer')} that may be cut apart, fewer than its "
+            f"{counted(cutter.stages, 'stage')}"
+        )
     most = "" if cutter.rules.most is None else f" and at most {cutter.rules.most}"
     return (
-        f"no cut of {counted(cutter.number, 'layer')} into {counted(cutter.stages, 'stage')} has at least "
+        f"no cut of {counted(cutter.number, 'layer')} into {counted(cutter.stages, 'stage')} has "
+        "at least "
         f"{cutter.rules.least}{most} in each"
     )

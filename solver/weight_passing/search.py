@@ -2,12 +2,14 @@
 
 Nothing that a rank computes waits for another rank but for weights, so that few numbers decide:
 how many microbatches share a fetch, how many buffers there are, which way copies go, how often
-gradients go home. Each of them is varied alone, over all its values, until none improves the schedule;
-then again from elsewhere. Schedules are compared by the memory that they need beyond the devices', then
-by cost; of those that cost least by the steady time of a step where iterations follow each other, then by
-the bytes that travel, and by what is held. By step, that time comes first and the cost second.
+gradients go home. Each of them is varied alone, over all its values, until none improves the
+schedule; then again from elsewhere. Schedules are compared by the memory that they need beyond the
+devices', then by cost; of those that cost least by the steady time of a step where iterations
+follow each other, then by the bytes that travel, and by what is held. By step, that time comes
+first and the cost second.
 
-A bound on the objective may be none on the step: by step the incumbent's is :func:`.bounds.work_bound`.
+A bound on the objective may be none on the step: by step the incumbent's is
+:func:`..bounds.work_bound`.
 """
 
 from __future__ import annotations
@@ -19,19 +21,19 @@ from typing import TypeAlias
 
 import numpy as np
 
-from pipeloom.ir.amounts import exact_amount
+from pipeloom.ir.cost.steady_state.send_points import step_between_ops
+from pipeloom.ir.cost.traffic import traffic
 from pipeloom.ir.errors import InfeasibleError, InvalidScheduleError
-from pipeloom.ir.ops import FloatArray
-from pipeloom.ir.posting import step_between_ops
-from pipeloom.ir.problem import Problem
-from pipeloom.ir.schedule import Schedule
-from pipeloom.ir.traffic import traffic
+from pipeloom.ir.model.ops import FloatArray
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.units import exact_amount
 
-from ..bounds import busy
-from ..incumbent import Incumbent
-from ..streaming import Route, default_owners, streamed
-from .choice import Choice, Choices
-from .rows import rows, within_limit
+from ..bounds.work import busy
+from ..core.incumbent import Incumbent
+from .parameters import Choice, Choices
+from .round_orders import rows, within_limit
+from .streaming import Route, default_owners, streamed
 
 Memory: TypeAlias = Callable[[Schedule], Sequence[float]]
 """What each rank has to hold at most in all, in the profile's unit."""
@@ -48,7 +50,8 @@ DIGITS = 9
 
 @dataclass(frozen=True, slots=True, order=True)
 class Merit:
-    """Less is better; the first that differs counts. ``tie``: the step's time, or by steps the cost."""
+    """Less is better; the first that differs counts. ``tie``: the step's time, or by steps the
+    cost."""
 
     excess: float
     cost: float
@@ -72,8 +75,9 @@ def owners(problem: Problem) -> tuple[int, ...]:
 class WeightSearch:
     """Tries choices, each once, and gives the best schedule to the incumbent.
 
-    ``memory`` is asked where the profile has ``device_memory``; ``by_step``: schedules are compared by
-    the steady time of a step, not by the problem's objective, and the incumbent's costs and bound are of that.
+    ``memory`` is asked where the profile has ``device_memory``; ``by_step``: schedules are compared
+    by the steady time of a step, not by the problem's objective, and the incumbent's costs and
+    bound are of that.
     """
 
     def __init__(self, best: Incumbent, memory: Memory | None, by_step: bool = False) -> None:
@@ -156,7 +160,8 @@ class WeightSearch:
         rank = int(lacks.argmax())
         holds = given[rank] + float(lacks[rank])
         raise InfeasibleError(
-            f"device_memory {exact_amount(given[rank])} is too small for rank {rank}: the schedule found "
+            f"device_memory {exact_amount(given[rank])} is too small for rank {rank}: the schedule "
+            "found "
             f"that exceeds it least holds {exact_amount(holds)} there",
             smallest=holds,
             rank=rank,

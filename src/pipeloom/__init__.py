@@ -1,4 +1,5 @@
-"""pipeloom: the best pipeline schedule for measured times and memory limits, with a proof, run on torch.distributed.
+"""pipeloom: the best pipeline schedule for measured times and memory limits, with a proof, run on
+torch.distributed.
 
 The public names, loaded when first used, so that planning needs no torch and ``--help`` no solver.
 """
@@ -10,40 +11,40 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .compiler import compile_schedule as compile_schedule
+    from .ir.cost.simulator import simulate as simulate
     from .ir.errors import InfeasibleError as InfeasibleError
     from .ir.errors import InputError as InputError
     from .ir.errors import InvalidScheduleError as InvalidScheduleError
     from .ir.errors import PipeloomError as PipeloomError
-    from .ir.files import dump_profile as dump_profile
-    from .ir.files import dump_program as dump_program
-    from .ir.files import dump_schedule as dump_schedule
-    from .ir.files import load_profile as load_profile
-    from .ir.files import load_program as load_program
-    from .ir.files import load_schedule as load_schedule
-    from .ir.files import write_json as write_json
-    from .ir.layers import Layer as Layer
-    from .ir.layers import LayerKind as LayerKind
-    from .ir.problem import Objective as Objective
-    from .ir.problem import Placement as Placement
-    from .ir.problem import Problem as Problem
-    from .ir.profile import Profile as Profile
-    from .ir.profile import StageProfile as StageProfile
-    from .ir.schedule import Schedule as Schedule
-    from .ir.simulate import simulate as simulate
-    from .ir.verify import verify_schedule as verify_schedule
-    from .ir.verify_program import verify_program as verify_program
-    from .runtime.loss_scale import LossScale as LossScale
-    from .runtime.model import ModelSource as ModelSource
-    from .runtime.pipeline import Pipeline as Pipeline
+    from .ir.formats import dump_profile as dump_profile
+    from .ir.formats import dump_program as dump_program
+    from .ir.formats import dump_schedule as dump_schedule
+    from .ir.formats import load_profile as load_profile
+    from .ir.formats import load_program as load_program
+    from .ir.formats import load_schedule as load_schedule
+    from .ir.formats import write_json as write_json
+    from .ir.model.layers import Layer as Layer
+    from .ir.model.layers import LayerKind as LayerKind
+    from .ir.model.problem import Objective as Objective
+    from .ir.model.problem import Placement as Placement
+    from .ir.model.problem import Problem as Problem
+    from .ir.model.profile import Profile as Profile
+    from .ir.model.profile import StageProfile as StageProfile
+    from .ir.model.schedule import Schedule as Schedule
+    from .ir.verify.program import verify_program as verify_program
+    from .ir.verify.schedule import verify_schedule as verify_schedule
+    from .runtime.optim.loss_scale import LossScale as LossScale
+    from .runtime.pipeline.model_source import ModelSource as ModelSource
+    from .runtime.pipeline.pipeline import Pipeline as Pipeline
     from .solver.families import build_family as build_family
-    from .solver.solve import optimize as optimize
+    from .solver.portfolio import optimize as optimize
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "compiler": ("compile_schedule",),
     "ir.errors": ("InfeasibleError", "InputError", "InvalidScheduleError", "PipeloomError"),
-    "ir.files": (
+    "ir.formats": (
         "dump_profile",
         "dump_program",
         "dump_schedule",
@@ -52,18 +53,18 @@ _HOMES = {
         "load_schedule",
         "write_json",
     ),
-    "ir.layers": ("Layer", "LayerKind"),
-    "ir.problem": ("Objective", "Placement", "Problem"),
-    "ir.profile": ("Profile", "StageProfile"),
-    "ir.schedule": ("Schedule",),
-    "ir.simulate": ("simulate",),
-    "ir.verify": ("verify_schedule",),
-    "ir.verify_program": ("verify_program",),
-    "runtime.loss_scale": ("LossScale",),
-    "runtime.model": ("ModelSource",),
-    "runtime.pipeline": ("Pipeline",),
+    "ir.model.layers": ("Layer", "LayerKind"),
+    "ir.model.problem": ("Objective", "Placement", "Problem"),
+    "ir.model.profile": ("Profile", "StageProfile"),
+    "ir.model.schedule": ("Schedule",),
+    "ir.cost.simulator": ("simulate",),
+    "ir.verify.schedule": ("verify_schedule",),
+    "ir.verify.program": ("verify_program",),
+    "runtime.optim.loss_scale": ("LossScale",),
+    "runtime.pipeline.model_source": ("ModelSource",),
+    "runtime.pipeline.pipeline": ("Pipeline",),
     "solver.families": ("build_family",),
-    "solver.solve": ("optimize",),
+    "solver.portfolio": ("optimize",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

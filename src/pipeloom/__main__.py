@@ -1,6 +1,6 @@
 """``python -m pipeloom``."""
 
-from pipeloom.cli.main import command
+from .cli.main import command
 
 if __name__ == "__main__":
     command()

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.distributed.bundle_cases import CASES, RANKS, Case, run_cases
-from tests.distributed.gradient_cases import BOUNDS
-from tests.distributed.launched import launched
+from tests.distributed.cases.bundles import CASES, RANKS, Case, run_cases
+from tests.distributed.cases.gradients import BOUNDS
+from tests.support.launched import launched
 
 outcomes = launched(lambda _: CASES, run_cases)
 

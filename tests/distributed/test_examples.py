@@ -20,10 +20,10 @@ from examples.mlp import MLP
 from examples.train_torchrun import STEPS
 from pipeloom import compile_schedule, dump_program, write_json
 from pipeloom.compiler.exporters import EXPORTERS
-from pipeloom.runtime.launch import launch
-from pipeloom.runtime.train import RunSettings, run_program
-from tests.distributed.gradient_cases import schedule
-from tests.models import reference
+from pipeloom.runtime.launch.processes import launch
+from pipeloom.runtime.train.train import RunSettings, run_program
+from tests.distributed.cases.gradients import schedule
+from tests.support.models import reference
 
 ROOT = Path(__file__).parents[2]
 RANKS, MICROBATCHES = 2, 4

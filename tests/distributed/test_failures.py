@@ -11,12 +11,12 @@ import pytest
 from torch import nn
 
 from pipeloom.ir.errors import InputError, InvalidScheduleError
-from pipeloom.ir.program import Program, Receive
+from pipeloom.ir.model.program import Program, Receive
 from pipeloom.runtime.errors import LaunchError
-from pipeloom.runtime.launch import launch
-from pipeloom.runtime.pipeline import Pipeline
-from tests.distributed import failure_cases
-from tests.distributed.failure_cases import program, squared
+from pipeloom.runtime.launch.processes import launch
+from pipeloom.runtime.pipeline.pipeline import Pipeline
+from tests.distributed.cases import failures as failure_cases
+from tests.distributed.cases.failures import program, squared
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,14 @@ from tests.distributed.failure_cases import program, squared
         (
             failure_cases.gives_no_verdict,
             0,
-            r"^rank 0: .*'relay verdict from 1', peer rank 1: TimeoutError: Timed out waiting 2000ms",
+            r"^rank 0: .*'relay verdict from 1', peer rank 1: TimeoutError: Timed out waiting "
+            r"2000ms",
         ),
         (
             failure_cases.waits_for_another_replica,
             0,
-            r"^rank 0: .*\(after the last of 24 ops\), 'step 0': ConnectionError: the average of stage \d over the replicas: ",
+            r"^rank 0: .*\(after the last of 24 ops\), 'step 0': ConnectionError: the average of "
+            r"stage \d over the replicas: ",
         ),
         (
             failure_cases.gathers_shards_alone,
@@ -87,12 +89,14 @@ from tests.distributed.failure_cases import program, squared
         (
             failure_cases.sums_a_norm_alone,
             0,
-            r"^rank 0: ConnectionError: the norm of the gradients over the replicas, waited at most 2 s: ",
+            r"^rank 0: ConnectionError: the norm of the gradients over the replicas, waited at "
+            r"most 2 s: ",
         ),
         (
             failure_cases.asks_for_a_state_alone,
             0,
-            r"^rank 0: finish, which all ranks call after the same step, waits for the verdict on it: "
+            r"^rank 0: finish, which all ranks call after the same step, waits for the verdict on "
+            r"it: "
             r"TimeoutError: Timed out waiting 2000ms",
         ),
         (
@@ -103,12 +107,14 @@ from tests.distributed.failure_cases import program, squared
         (
             failure_cases.drops_its_gloo_connections,
             1,
-            r"^rank 1: .*\(before op \d of 8, .*\), '.*', peer rank 0: RuntimeError: .*[Cc]onnection",
+            r"^rank 1: .*\(before op \d of 8, .*\), '.*', peer rank 0: RuntimeError: "
+            r".*[Cc]onnection",
         ),
         (
             failure_cases.fills_the_channel,
             0,
-            r"^rank 0: .*'wait send x1\.\d+', peer rank 1: ConnectionError: Timed out waiting 2000ms",
+            r"^rank 0: .*'wait send x1\.\d+', peer rank 1: ConnectionError: Timed out waiting "
+            r"2000ms",
         ),
     ],
 )
@@ -158,7 +164,8 @@ def test_an_unlike_program_ends_all_ranks() -> None:
 def test_a_batch_of_another_shape_is_refused() -> None:
     answers = launch(failure_cases.changes_the_batch, 2, timeout=120)
     assert answers[0] == (
-        "step: stage 0 is given float32[4, 4] for microbatch 0, was given float32[2, 4] in the first "
+        "step: stage 0 is given float32[4, 4] for microbatch 0, was given float32[2, 4] in the "
+        "first "
         "step: varying_shapes=True lets it"
     )
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import pytest
 
 from pipeloom.solver.families import ASYNCHRONOUS, FAMILIES
-from tests.distributed.gradient_cases import BOUNDS, Case, V, cases, run_cases
-from tests.distributed.launched import launched
-from tests.families import REPLICATED, TRAVELLING
-from tests.models import TinyTransformer
+from tests.distributed.cases.gradients import BOUNDS, Case, V, cases, run_cases
+from tests.support.families import REPLICATED, TRAVELLING
+from tests.support.launched import launched
+from tests.support.models import TinyTransformer
 
 ALL = [case for ranks in (2, 3, 4) for case in cases(ranks)]
 outcomes = launched(cases, run_cases, lambda case: case.slow)
@@ -28,7 +28,7 @@ def test_gradients_are_one_processs(case: Case) -> None:
     assert last.losses == pytest.approx(last.expected_losses, rel=BOUNDS[case.dtype])
 
 
-def test_every_synchronous_family_is_tried_here_or_where_weights_travel_or_stages_are_replicated() -> (
+def test_every_synchronous_family_is_tried_here_or_where_weights_travel_or_stages_are_replicated() -> (  # noqa: E501
     None
 ):
     tried = {case.family for case in ALL if case.ranks == 4 and not case.slow} - {V}

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from pipeloom.ir.errors import InputError
 from pipeloom.runtime.errors import LaunchError
-from pipeloom.runtime.launch import launch
+from pipeloom.runtime.launch.processes import launch
 
 
 def add_ranks(extra: int) -> float:

@@ -1,4 +1,5 @@
-"""At limits that no schedule keeps without levers: gradients are one process's, memory is within them."""
+"""At limits that no schedule keeps without levers: gradients are one process's, memory is within
+them."""
 
 from __future__ import annotations
 
@@ -6,9 +7,9 @@ from functools import cache
 
 import pytest
 
-from pipeloom.runtime.launch import launch
-from tests.distributed.gradient_cases import BOUNDS
-from tests.distributed.lever_cases import Case, Outcome, cases, planned, run_cases
+from pipeloom.runtime.launch.processes import launch
+from tests.distributed.cases.gradients import BOUNDS
+from tests.distributed.cases.remat import Case, Outcome, cases, planned, run_cases
 
 ALL = [case for ranks in (2, 4) for case in cases(ranks)]
 

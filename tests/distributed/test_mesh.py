@@ -9,16 +9,16 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.files import dump_program
-from pipeloom.ir.ops import OpKind
-from pipeloom.ir.program import Average, Step
-from pipeloom.ir.verify_program import verify_program
-from pipeloom.runtime.launch import launch
-from pipeloom.runtime.pipeline import Pipeline
+from pipeloom.ir.formats import dump_program
+from pipeloom.ir.model.ops import OpKind
+from pipeloom.ir.model.program import Average, Step
+from pipeloom.ir.verify.program import verify_program
+from pipeloom.runtime.launch.processes import launch
+from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.solver.families import ASYNCHRONOUS
-from tests.distributed.gradient_cases import schedule
-from tests.families import families_of
-from tests.models import TinyTransformer, reference
+from tests.distributed.cases.gradients import schedule
+from tests.support.families import families_of
+from tests.support.models import TinyTransformer, reference
 
 REPLICAS, RANKS, MICROBATCHES, STEPS = 2, 2, 3, 3
 FAMILIES = ("1f1b", "zb-h1", "zb-v", "chimera", "weipipe-interleave")

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.profile import Profile, StageProfile
-from pipeloom.ir.program import Program
-from pipeloom.runtime.launch import launch
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.program import Program
+from pipeloom.runtime.launch.processes import launch
 from pipeloom.solver.families import build_family
-from tests.distributed.option_cases import (
+from tests.distributed.cases.options import (
     MICROBATCHES,
     Options,
     Result,
@@ -22,7 +22,7 @@ from tests.distributed.option_cases import (
     run_ahead,
     run_options,
 )
-from tests.distributed.weight_cases import plans
+from tests.distributed.cases.weights import plans
 
 RANKS, CLIP = 3, 0.3
 HALF, FULL = torch.bfloat16, torch.float32

@@ -7,8 +7,8 @@ from functools import cache
 import pytest
 from torch import Tensor
 
-from tests.distributed.launched import launched
-from tests.distributed.pipedream_cases import BOUNDS, Case, cases, run_cases, simulated
+from tests.distributed.cases.pipedream import BOUNDS, Case, cases, run_cases, simulated
+from tests.support.launched import launched
 
 ALL = [case for ranks in (2, 3, 4) for case in cases(ranks)]
 outcomes = launched(cases, run_cases)

@@ -1,4 +1,5 @@
-"""Steps ahead of the norm, taken back where it says otherwise, are the steps that wait for it, bit for bit."""
+"""Steps ahead of the norm, taken back where it says otherwise, are the steps that wait for it, bit
+for bit."""
 
 from __future__ import annotations
 
@@ -12,14 +13,14 @@ import torch
 
 from examples.gpt import GPT, small
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.links import Link
-from pipeloom.ir.profile import Profile, StageProfile
-from pipeloom.ir.program import Program
-from pipeloom.runtime.launch import launch
-from pipeloom.runtime.model import ModelSource
+from pipeloom.ir.model.links import Link
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.program import Program
+from pipeloom.runtime.launch.processes import launch
+from pipeloom.runtime.pipeline.model_source import ModelSource
 from pipeloom.solver.families import build_family
-from tests.distributed.lever_cases import given_up
-from tests.distributed.validation_cases import (
+from tests.distributed.cases.remat import given_up
+from tests.distributed.cases.validation import (
     Case,
     Event,
     Job,

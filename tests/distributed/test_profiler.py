@@ -8,10 +8,10 @@ import pytest
 
 from examples.gpt import small
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.files import dump_profile, parse_profile
-from pipeloom.ir.ops import OpKind
-from pipeloom.runtime.link_probe import LARGE
-from pipeloom.runtime.profiler import measure_profile
+from pipeloom.ir.formats import dump_profile, parse_profile
+from pipeloom.ir.model.ops import OpKind
+from pipeloom.runtime.profiling.link_probe import LARGE
+from pipeloom.runtime.profiling.profiler import measure_profile
 
 
 @pytest.mark.parametrize("stages", [2, 4])

@@ -1,4 +1,5 @@
-"""``run`` on replicas of a pipeline: together they train as one process with all of their microbatches."""
+"""``run`` on replicas of a pipeline: together they train as one process with all of their
+microbatches."""
 
 from __future__ import annotations
 
@@ -14,19 +15,19 @@ import torch.distributed as dist
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.files import dump_program, load_program, load_schedule
-from pipeloom.ir.ops import OpKind
-from pipeloom.ir.program import Program
-from pipeloom.ir.writing import write_json
+from pipeloom.ir.formats import dump_program, load_program, load_schedule
+from pipeloom.ir.formats.atomic_write import write_json
+from pipeloom.ir.model.ops import OpKind
+from pipeloom.ir.model.program import Program
 from pipeloom.runtime.errors import LaunchError
-from pipeloom.runtime.launch import launch
-from pipeloom.runtime.replicas import Replicas, count_replicas
-from pipeloom.runtime.train import RunSettings, make_pipeline, run_program, train_step
-from tests.distributed.gradient_cases import schedule
-from tests.models import TinyTransformer, reference
+from pipeloom.runtime.launch.processes import launch
+from pipeloom.runtime.train.replicas import Replicas, count_replicas
+from pipeloom.runtime.train.train import RunSettings, make_pipeline, run_program, train_step
+from tests.distributed.cases.gradients import schedule
+from tests.support.models import TinyTransformer, reference
 
 REPLICAS, RANKS, MICROBATCHES, STEPS = 2, 2, 3, 3
-SOURCE = "tests.models:TinyTransformer"
+SOURCE = "tests.support.models:TinyTransformer"
 
 
 def replicated(family: str) -> Program:

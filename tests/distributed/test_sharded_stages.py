@@ -16,11 +16,11 @@ from torch.distributed.tensor import DTensor
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InputError
-from pipeloom.runtime.launch import launch
-from pipeloom.runtime.pipeline import Pipeline
-from pipeloom.runtime.stages import made
-from tests.distributed.gradient_cases import BOUNDS, schedule
-from tests.models import WIDTH, TinyTransformer, reference
+from pipeloom.runtime.launch.processes import launch
+from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.runtime.stages.store import made
+from tests.distributed.cases.gradients import BOUNDS, schedule
+from tests.support.models import WIDTH, TinyTransformer, reference
 
 REPLICAS, RANKS, MICROBATCHES, STEPS = 2, 2, 3, 3
 CASES = [("1f1b", torch.float32), ("zb-v", torch.float64)]
@@ -288,7 +288,8 @@ def _refused(mesh: DeviceMesh) -> list[str]:
 
 
 def _mixed(mesh: DeviceMesh) -> float:
-    """Of gradients of products in bfloat16, which add up over two steps; -1 where they are not float32."""
+    """Of gradients of products in bfloat16, which add up over two steps; -1 where they are not
+    float32."""
     source = Untied(torch.float32)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
     pipeline = _pipeline("zb-h1", source, mesh, policy, optimizer=None)

@@ -11,7 +11,7 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import _PipelineScheduleRuntime
 
 from pipeloom.compiler.exporters.torch_csv import write
-from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.solver.families import build_family
 
 RANKS, WIDTH, ROWS = 2, 8, 4

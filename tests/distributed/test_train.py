@@ -13,14 +13,14 @@ import torch
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.files import dump_program, load_schedule
-from pipeloom.ir.writing import write_json
-from pipeloom.runtime.train import RunSettings, run_program, train
-from tests.distributed.gradient_cases import schedule
-from tests.models import TinyTransformer, reference
+from pipeloom.ir.formats import dump_program, load_schedule
+from pipeloom.ir.formats.atomic_write import write_json
+from pipeloom.runtime.train.train import RunSettings, run_program, train
+from tests.distributed.cases.gradients import schedule
+from tests.support.models import TinyTransformer, reference
 
 RANKS, MICROBATCHES, STEPS = 2, 3, 4
-SOURCE = "tests.models:TinyTransformer"
+SOURCE = "tests.support.models:TinyTransformer"
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_torchruns_processes_join(program: str, expected: list[float], tmp_path:
     script = tmp_path / "script.py"
     script.write_text(
         "import json, pathlib, sys\n"
-        "from pipeloom.runtime.train import RunSettings, run_program\n"
+        "from pipeloom.runtime.train.train import RunSettings, run_program\n"
         "result = run_program(sys.argv[1], sys.argv[2], RunSettings(steps=int(sys.argv[3])))\n"
         "if result is not None:\n"
         "    pathlib.Path(sys.argv[4]).write_text(json.dumps(result.losses))\n"
@@ -112,4 +112,4 @@ def test_wrong_settings_and_sources_fail_before_anything_starts(program: str) ->
         with pytest.raises(InputError, match=message):
             RunSettings(**settings)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="has no attribute nothing"):
-        run_program(program, "tests.models:nothing")
+        run_program(program, "tests.support.models:nothing")

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from pipeloom.runtime.errors import LaunchError
-from pipeloom.runtime.launch import launch
-from pipeloom.runtime.virtual import launch_local
-from tests.distributed import transport_cases
-from tests.distributed.transport_cases import SIZES
+from pipeloom.runtime.launch.processes import launch
+from pipeloom.runtime.launch.threads import launch_local
+from tests.distributed.cases import transport as transport_cases
+from tests.distributed.cases.transport import SIZES
 
 Launched = Callable[..., dict[int, Any]]
 # how each CPU transport gets its ranks: processes for gloo, threads for local

@@ -11,21 +11,21 @@ import pytest
 
 from pipeloom.cli.main import main
 from pipeloom.compiler import compile_schedule
+from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.files import dump_program
-from pipeloom.ir.profile import Profile, StageProfile
-from pipeloom.ir.program import Program
-from pipeloom.ir.schedule import Schedule
-from pipeloom.ir.simulate import simulate
-from pipeloom.ir.writing import write_json
-from pipeloom.runtime.train import RunSettings, run_program
-from pipeloom.runtime.tune import tune_program
+from pipeloom.ir.formats import dump_program
+from pipeloom.ir.formats.atomic_write import write_json
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.program import Program
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.runtime.train.train import RunSettings, run_program
+from pipeloom.runtime.train.tune import tune_program
 from pipeloom.solver.families import build_family
-from tests.distributed.gradient_cases import schedule
-from tests.models import TinyTransformer, reference
+from tests.distributed.cases.gradients import schedule
+from tests.support.models import TinyTransformer, reference
 
 RANKS, MICROBATCHES, STEPS = 2, 3, 7
-SOURCE = "tests.models:TinyTransformer"
+SOURCE = "tests.support.models:TinyTransformer"
 
 
 def program(family: str) -> Program:

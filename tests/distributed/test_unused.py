@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.profile import Profile, StageProfile
-from pipeloom.runtime.launch import launch
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.runtime.launch.processes import launch
 from pipeloom.solver.families import build_family
-from tests.distributed.unused_cases import (
+from tests.distributed.cases.unused import (
     MICROBATCHES,
     STAGES,
     Steps,

@@ -14,18 +14,18 @@ from torch import Tensor, nn
 
 from examples.gpt import small
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.profile import Profile, StageProfile
-from pipeloom.ir.program import Program
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.program import Program
 from pipeloom.runtime.errors import LaunchError
-from pipeloom.runtime.pipeline import Pipeline
-from pipeloom.runtime.profiler import measure_profile
-from pipeloom.runtime.train import RunSettings, run_program
+from pipeloom.runtime.launch.threads import launch_local
+from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.runtime.profiling.profiler import measure_profile
+from pipeloom.runtime.train.train import RunSettings, run_program
 from pipeloom.runtime.transport import Routes, connect
-from pipeloom.runtime.virtual import launch_local
 from pipeloom.solver.families import build_family
-from tests.distributed.gradient_cases import BOUNDS, Case, run_cases, schedule
-from tests.distributed.lever_cases import given_up
-from tests.models import TinyTransformer
+from tests.distributed.cases.gradients import BOUNDS, Case, run_cases, schedule
+from tests.distributed.cases.remat import given_up
+from tests.support.models import TinyTransformer
 
 RANKS = 3
 CASES = [
@@ -104,7 +104,9 @@ def _one_throws() -> None:
 def test_a_run_on_threads_follows_one_on_processes() -> None:
     program = compile_schedule(schedule("zb-h1", 2, 3), tied=[(0, 1)])
     results = [
-        run_program(program, "tests.models:TinyTransformer", RunSettings(steps=2, local=local))
+        run_program(
+            program, "tests.support.models:TinyTransformer", RunSettings(steps=2, local=local)
+        )
         for local in (False, True)
     ]
     losses = [result.losses for result in results if result is not None]

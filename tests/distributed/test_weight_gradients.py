@@ -11,11 +11,11 @@ import pytest
 import torch
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.ops import FloatArray, OpKind
-from pipeloom.ir.program import Program
-from pipeloom.ir.travel import owned
-from pipeloom.runtime.launch import launch
-from tests.distributed.weight_cases import (
+from pipeloom.ir.model.ops import FloatArray, OpKind
+from pipeloom.ir.model.program import Program
+from pipeloom.ir.model.transfers import owned
+from pipeloom.runtime.launch.processes import launch
+from tests.distributed.cases.weights import (
     BOUNDS,
     STEPS,
     Case,
@@ -24,7 +24,7 @@ from tests.distributed.weight_cases import (
     run_cases,
     schedule,
 )
-from tests.models import reference
+from tests.support.models import reference
 
 RANKS = (2, 3, 4, 8)
 ALL = [

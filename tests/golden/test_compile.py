@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.ops import parse_order
-from pipeloom.ir.problem import Passing, Placement, Problem
-from pipeloom.ir.profile import Profile, StageProfile
-from pipeloom.ir.program import Program
-from pipeloom.ir.schedule import Schedule
+from pipeloom.ir.model.ops import parse_order
+from pipeloom.ir.model.problem import Passing, Placement, Problem
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.program import Program
+from pipeloom.ir.model.schedule import Schedule
 
 
 def schedule(owners: tuple[int, ...], *rows: str) -> Schedule:
@@ -181,7 +181,8 @@ def test_neighbours_on_one_rank_need_no_message() -> None:
 
 
 def test_1f1b_that_steps_ahead_of_the_norm() -> None:
-    """The verdict stands after the first forwards; what comes after the sender's is received later."""
+    """The verdict stands after the first forwards; what comes after the sender's is received
+    later."""
     program = compile_schedule(
         schedule((0, 1), "0F0 0F1 0BW0 0BW1", "1F0 1BW0 1F1 1BW1"), post_validation=True
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.solver.families import build_family
 
 

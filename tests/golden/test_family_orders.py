@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeloom.ir.ops import format_order
-from pipeloom.ir.profile import Profile, StageProfile
+from pipeloom.ir.model.ops import format_order
+from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.solver.families import build_family
 
 GOLDEN = Path(__file__).with_name("family_orders.txt")

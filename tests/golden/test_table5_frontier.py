@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.table5.rows import Row, load_rows
-from pipeloom.ir.problem import Objective, Problem
-from pipeloom.ir.schedule import Status
+from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.schedule import Status
 from pipeloom.solver.bounds import lower_bound
-from pipeloom.solver.solve import optimize
+from pipeloom.solver.portfolio import optimize
 
 ROWS = load_rows()
 

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from pipeloom.cli.main import main
-from pipeloom.ir.simulate import warm_up
-from tests.unit.cli.support import Command, Done, profile_document
+from pipeloom.ir.cost.simulator import warm_up
+from tests.support.command_line import Command, Done, profile_document
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _compiled() -> None:
-    """The first simulation on a machine is announced, which tests of standard error do not expect."""
+    """The first simulation on a machine is announced, which tests of standard error do not
+    expect."""
     warm_up()
 
 

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from pipeloom.cli.main import COMMANDS
-from pipeloom.ir.files import dump_profile, parse_profile
+from pipeloom.ir.formats import dump_profile, parse_profile
 from pipeloom.solver.families import FAMILIES
 
 DOCS = Path(__file__).parents[3] / "docs"

@@ -9,11 +9,11 @@ from random import Random
 import numpy as np
 import pytest
 
+from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.ops import Op, OpKind
-from pipeloom.ir.profile import Profile, StageProfile
-from pipeloom.ir.schedule import Schedule, Timing
-from pipeloom.ir.simulate import simulate
+from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.schedule import Schedule, Timing
 from pipeloom.report.attribution import Attribution, Causes, attribute
 from pipeloom.solver.families import build_family
 

@@ -16,11 +16,15 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from pipeloom.ir.ops import parse_order
-from pipeloom.ir.problem import Objective, Problem
-from pipeloom.ir.profile import Link, Profile, StageProfile
-from pipeloom.ir.schedule import Schedule, Timing
-from pipeloom.report import summary, timeline_html, timeline_svg, timeline_text, trace_events
+from pipeloom.ir.model.ops import parse_order
+from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.profile import Link, Profile, StageProfile
+from pipeloom.ir.model.schedule import Schedule, Timing
+from pipeloom.report.chrome_trace import trace_events
+from pipeloom.report.summaries import summary
+from pipeloom.report.timeline_html import timeline_html
+from pipeloom.report.timeline_svg import timeline_svg
+from pipeloom.report.timeline_text import timeline_text
 
 SVG = "{http://www.w3.org/2000/svg}"
 

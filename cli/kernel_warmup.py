@@ -1,0 +1,32 @@
+"""Whether the first use on a machine will keep its user waiting: kernels are compiled then."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+PATIENCE = 2.5
+"""Seconds. Reading kernels that were compiled before takes a tenth of it, compiling them more."""
+
+
+def announce_compiling() -> None:
+    """Says on standard error that kernels are compiled, where that takes longer than reading
+    them."""
+    from pipeloom.ir.cost.simulator import warm_up
+
+    waiting = threading.Timer(PATIENCE, _announce)
+    waiting.daemon = True
+    waiting.start()
+    try:
+        warm_up()
+    finally:
+        waiting.cancel()
+        waiting.join()
+
+
+def _announce() -> None:
+    print(
+        "pipeloom: compiling kernels, once on this machine: some seconds",
+        file=sys.stderr,
+        flush=True,
+    )

@@ -1,0 +1,84 @@
+"""Arguments of the commands that need a model, and PyTorch with it."""
+
+from __future__ import annotations
+
+import argparse
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from pipeloom.ir.errors import InputError
+
+from .arguments import count, seconds, whole
+from .inputs import typed
+
+if TYPE_CHECKING:
+    from pipeloom.runtime.train.train import RunSettings
+
+DTYPES = ("float32", "float64", "bfloat16", "float16")
+TYPED = ("steps", "device", "pace", "cuda_graph", "clip_grad_norm", "loss_scale")
+"""Settings of a run whose faults name them: the option has the same name."""
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--model",
+        metavar="MODULE:ATTRIBUTE",
+        required=True,
+        help="a model source, or a function that returns one (the examples are in the checkout: "
+        "run "
+        "them from its root)",
+    )
+    parser.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        help="of parameters and activations; the model's own by default",
+    )
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cpu by default")
+
+
+def add_training(parser: argparse.ArgumentParser, *, steps: int) -> None:
+    """The program, the model, and how long and how it is trained; by default so many ``steps``."""
+    parser.add_argument("program", metavar="PROGRAM", help="program file, - for standard input")
+    add_model(parser)
+    parser.add_argument(
+        "--steps",
+        metavar="N",
+        type=count,
+        default=steps,
+        help=f"optimizer steps, {steps} by default",
+    )
+    parser.add_argument("--seed", metavar="N", type=whole, default=0, help="0 by default")
+    parser.add_argument(
+        "--pace",
+        action="store_true",
+        help="each op takes at least its planned time, asleep for the rest: as on a device of its "
+        "own, where ranks share cores",
+    )
+    parser.add_argument("--timeout", metavar="S", type=seconds, help="gives up after so long")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no line a step")
+
+
+def training_settings(args: argparse.Namespace, **more: Any) -> RunSettings:
+    """What :func:`add_training` asks for, and ``more`` of the settings."""
+    from pipeloom.runtime.train.train import RunSettings
+
+    with typed(*TYPED):
+        return RunSettings(
+            steps=args.steps,
+            dtype=args.dtype,
+            seed=args.seed,
+            device=args.device,
+            progress=not args.quiet,
+            pace=args.pace,
+            timeout=args.timeout,
+            **more,
+        )
+
+
+def need_torch() -> None:
+    """Raises InputError where PyTorch is not installed."""
+    if find_spec("torch") is None:
+        raise InputError(
+            "this command needs PyTorch: pip install 'pipeloom[runtime]' "
+            "(in a checkout: pip install '.[runtime]')"
+        )

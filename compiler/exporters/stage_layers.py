@@ -1,0 +1,27 @@
+"""The layers of each stage of a schedule that was cut from a profile by layers."""
+
+from __future__ import annotations
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.layers import Layer
+from pipeloom.ir.model.problem import Passing
+from pipeloom.ir.model.schedule import Schedule
+
+
+def named_parts(schedule: Schedule, form: str) -> list[tuple[Layer, ...]]:
+    """The layers, stage by stage. Raises InputError where stages do not stay on a rank, or lack
+    layers."""
+    problem = schedule.problem
+    if problem.placement.passing is not Passing.ACTIVATIONS:
+        raise InputError(
+            f"schedule: passing: {form} keeps each stage on one rank; "
+            f"got {problem.placement.passing.value}"
+        )
+    for number, stage in enumerate(problem.profile.stages):
+        if not stage.layers:
+            raise InputError(
+                f"profile: stages[{number}]: layers: missing; expected the layers that it was cut "
+                "from, "
+                f"as optimize writes them for a profile by layers"
+            )
+    return [stage.layers for stage in problem.profile.stages]

@@ -1,0 +1,120 @@
+"""Optimizer steps that wait for no barrier: the norm is relayed, the verdict comes an iteration
+later.
+
+::
+
+    rank 0   ... 0W7 | sums ─┐  step | 0F0 0F1 0F2 verdict 0B0 ...
+    rank 1   ...   1W7  |    └▶ sums ─┐  step | 1F0 1F1 ▲ verdict 1B0 ...
+    rank 2   ...     2W7  |           └▶ sums  step | verdict ┘ 2F0 2B0 ...
+
+Each rank steps by the sum of the ranks up to it. What a rank runs before its verdict, its *head*,
+is run again where a rank stepped wrongly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import takewhile
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir.model.program import (
+    Compute,
+    Program,
+    Receive,
+    Relay,
+    RelayKind,
+    Send,
+    Step,
+    Tensor,
+    WaitSend,
+)
+from pipeloom.ir.model.transfers import holders, stepping
+from pipeloom.ir.units import counted
+
+from .segments import Row, joined, segments
+
+
+def relay_norms(program: Program) -> Program:
+    """Adds the relays of post-validation (Zero Bubble Pipeline Parallelism, section 4).
+
+    The sums stand before a rank's first step, the verdict after as many of its first F's as can be:
+    their inputs must be made by ops of heads too, so that a head waits for no verdict. The last
+    rank knows all when it steps and has no head. Messages with an end in no head are received, and
+    waited for, after the verdict, so that heads wait for heads alone.
+    One rank alone needs no relay. Raises InputError where weights travel.
+    """
+    if program.schedule.transfers:
+        raise InputError(
+            "post_validation: expected a schedule in which activations alone travel, got one with "
+            f"{counted(len(program.schedule.transfers), 'transfer')} of weights and gradients"
+        )
+    order = stepping(holders(program.schedule))
+    if len(order) < 2:
+        return program
+    heads = _heads(program.instructions, order[-1])
+    cut = [_cut(row, count) for row, count in zip(program.instructions, heads, strict=True)]
+    within = _within([head for head, _ in cut])
+    rows = [(*head, *rest) for head, rest in cut]
+    for rank, before, after in zip(order, (None, *order), (*order[1:], None), strict=False):
+        verdict = Relay(RelayKind.VERDICT, after, before)
+        sums = Relay(RelayKind.SUMS, before, after)
+        rows[rank] = _with_sums(_validated(*cut[rank], verdict, within), sums)
+    return replace(program, instructions=tuple(rows))
+
+
+def _heads(rows: Sequence[Row], last: int) -> list[int]:
+    """How many ops each rank's head has."""
+    heads = [_first_forwards(row) for row in rows]
+    heads[last] = []
+    while True:
+        ran = {op for head in heads for op in head}
+        shorter = [[*takewhile(partial(_fed, ran), head)] for head in heads]
+        if shorter == heads:
+            return [len(head) for head in heads]
+        heads = shorter
+
+
+def _first_forwards(row: Row) -> list[Op]:
+    ops = (item.op for item in row if isinstance(item, Compute))
+    return list(takewhile(lambda op: op.kind is OpKind.F, ops))
+
+
+def _fed(ran: set[Op], op: Op) -> bool:
+    return op.stage == 0 or replace(op, stage=op.stage - 1) in ran
+
+
+def _cut(row: Row, count: int) -> tuple[Row, Row]:
+    """The first ``count`` ops with all that leads up to them and the sends right after; the
+    rest."""
+    if count == 0:
+        return (), row
+    parts = segments(row)
+    last, *between = parts[count]
+    sends = list(takewhile(lambda item: isinstance(item, Send), between))
+    head = joined([*parts[:count], [last, *sends]])
+    return head, row[len(head) :]
+
+
+def _within(heads: Sequence[Row]) -> set[Tensor]:
+    """What is sent and received by heads."""
+    sent, received = (
+        {item.tensor for head in heads for item in head if isinstance(item, kind)}
+        for kind in (Send, Receive)
+    )
+    return sent & received
+
+
+def _validated(head: Row, rest: Row, verdict: Relay, within: set[Tensor]) -> Row:
+    late = [
+        item for item in head if isinstance(item, Receive | WaitSend) and item.tensor not in within
+    ]
+    late.sort(key=lambda item: isinstance(item, WaitSend))  # what does not block first
+    return (*(item for item in head if item not in late), verdict, *late, *rest)
+
+
+def _with_sums(row: Row, sums: Relay) -> Row:
+    at = next(i for i, item in enumerate(row) if isinstance(item, Step))
+    return (*row[:at], sums, *row[at:])

@@ -1,0 +1,56 @@
+"""The optimizer's step of every stage."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pipeloom.ir.errors import InvalidScheduleError
+from pipeloom.ir.model.ops import OpKind
+from pipeloom.ir.model.program import Compute, Instruction, Program, Send, Step
+from pipeloom.ir.model.schedule import Updates
+from pipeloom.ir.model.transfers import holders, owned
+
+from .segments import Row, joined, segments
+
+
+def step_stages(program: Program) -> Program:
+    """Steps the stages that each rank owns once the rank has computed and reduced everything.
+
+    Not earlier, although a rank with several stages may be done with one of them: other ranks may
+    be waiting for what it has yet to compute, and the plan has no time for the step in between.
+    Where a stage is stepped after each microbatch, it is right after the gradient, once what
+    others wait for has been sent.
+    Raises InvalidScheduleError where that is asked for and weights travel or have replicas.
+    """
+    if program.schedule.updates is Updates.MICROBATCH:
+        _check_alone(program)
+        return replace(program, instructions=tuple(map(_each, program.instructions)))
+    rows = zip(program.instructions, owned(program.schedule), strict=True)
+    return replace(program, instructions=tuple((*row, *map(Step, stages)) for row, stages in rows))
+
+
+def _check_alone(program: Program) -> None:
+    if program.schedule.transfers or any(len(ranks) > 1 for ranks in holders(program.schedule)):
+        raise InvalidScheduleError(
+            [
+                "updates: after each microbatch: expected each stage on one rank, where its "
+                "weights stay"
+            ]
+        )
+
+
+def _each(row: Row) -> Row:
+    return joined([_stepped(segment) for segment in segments(row)])
+
+
+def _stepped(segment: list[Instruction]) -> list[Instruction]:
+    """``segment`` with the step of the stage whose gradient its first instruction completes."""
+    if not segment or not isinstance(segment[0], Compute):
+        return segment
+    op = segment[0].op
+    if op.kind not in (OpKind.W, OpKind.BW):
+        return segment
+    sent = 1
+    while sent < len(segment) and isinstance(segment[sent], Send):
+        sent += 1
+    return [*segment[:sent], Step(op.stage), *segment[sent:]]

@@ -1,0 +1,303 @@
+"""The one cost model: from an order of ops to the time of each, by the contract's rules.
+
+An op starts when its rank is free and its inputs have come. The kernel is event driven: a rank
+runs its list until an input is missing, notes what it waits for, and is resumed by the op that
+makes it. Every op is visited once.
+
+Where activations are recomputed or offloaded the rules are those of :mod:`.remat`. The kernel is
+compiled once for orders with them and once for those without, which it times as if there were none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numba
+import numpy as np
+
+from ..errors import InvalidScheduleError
+from ..model.ops import (
+    KIND_MASK,
+    MICROBATCH_SHIFT,
+    STAGE_MASK,
+    STAGE_SHIFT,
+    FloatArray,
+    IntArray,
+    Op,
+    OpKind,
+)
+from ..model.problem import Objective, Problem
+from ..model.profile import Profile, StageProfile
+from ..model.schedule import Schedule, Timing
+from .cost_tables import Costs
+from .gradient_averaging import averages
+from .graph_simulator import simulate_transfers
+from .remat import OFFLOADED, RECOMPUTED, STAYS, Choice, choice_of, pulled
+
+_F, _B, _W, _BW = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.BW))
+_R, _O, _L = int(OpKind.R), int(OpKind.O), int(OpKind.L)
+
+Levers = tuple[Choice, FloatArray, FloatArray, FloatArray]
+"""What becomes of each, (S, M); what is held until then, (3, S); scratch: since when what a B needs
+is there again, -2 after O, (S, M); until when the lanes out and back are busy, (2, P)."""
+
+
+@numba.njit(cache=True, nogil=True)
+def run_kernel(  # noqa: PLR0917
+    order: IntArray,  # (N,) packed ops, rank after rank
+    first: IntArray,  # (P,) where each rank's ops begin,
+    stop: IntArray,  # (P,) and end; what is behind is left out
+    durations: FloatArray,
+    owner: IntArray,
+    into_f: FloatArray,
+    into_b: FloatArray,
+    m_b: FloatArray,
+    m_w: FloatArray,
+    levers: Levers | None,
+    start: FloatArray,  # (N,) out
+    end: FloatArray,  # (N,) out
+    peak: FloatArray,  # (P,) out
+    f_end: FloatArray,  # (S, M) scratch
+    b_end: FloatArray,  # (S, M) scratch
+    position: IntArray,  # (P,) out: where each rank stopped; stop where all ran
+) -> bool:
+    """Times every op; False where some can never start."""
+    ranks = len(first)
+    stages = owner.shape[0]
+    f_end[:] = -1.0
+    b_end[:] = -1.0
+    if levers is not None:
+        choice, kept, there, lanes = levers
+        there[:] = -1.0
+        lanes[:] = 0.0
+    waits_for = np.full(ranks, -1, dtype=np.int64)
+    clock = np.zeros(ranks)
+    held = np.zeros(ranks)
+    ready = np.arange(ranks - 1, -1, -1)
+    top = ranks
+    left = int((stop - first).sum())
+    for rank in range(ranks):
+        position[rank] = first[rank]
+        peak[rank] = 0.0
+    while top > 0:
+        top -= 1
+        rank = ready[top]
+        i = position[rank]
+        now = clock[rank]
+        memory = held[rank]
+        high = peak[rank]
+        last = stop[rank]
+        while i < last:
+            op = order[i]
+            kind = op & KIND_MASK
+            stage = op >> STAGE_SHIFT & STAGE_MASK
+            microbatch = op >> MICROBATCH_SHIFT
+            begin = now
+            wakes = -1
+            if levers is not None and kind > _BW:
+                if f_end[stage, microbatch] < 0.0:
+                    waits_for[rank] = -2
+                    break
+                if kind == _R:
+                    memory += m_b[stage] - kept[RECOMPUTED, stage]
+                    finish = now = begin + durations[kind, stage]
+                    there[stage, microbatch] = finish
+                elif kind == _O:
+                    begin = max(f_end[stage, microbatch], lanes[0, rank])
+                    finish = lanes[0, rank] = begin + durations[kind, stage]
+                    now = max(now, finish)
+                    memory -= m_b[stage] - kept[OFFLOADED, stage]
+                    there[stage, microbatch] = -2.0
+                else:
+                    if there[stage, microbatch] != -2.0:
+                        waits_for[rank] = -2
+                        break
+                    begin = max(now, lanes[1, rank])
+                    finish = lanes[1, rank] = begin + durations[kind, stage]
+                    memory += m_b[stage] - kept[OFFLOADED, stage]
+                    there[stage, microbatch] = finish
+                high = max(high, memory)
+                start[i] = begin
+                end[i] = finish
+                i += 1
+                continue
+            if kind == _F:
+                if stage > 0:
+                    came = f_end[stage - 1, microbatch]
+                    if came < 0.0:
+                        waits_for[rank] = op - (1 << STAGE_SHIFT)
+                        break
+                    begin = max(now, came + into_f[stage, microbatch])
+                memory += m_b[stage]
+                if levers is not None and choice[stage, microbatch] == RECOMPUTED:
+                    memory += kept[RECOMPUTED, stage] - m_b[stage]
+                high = max(high, memory)
+                now = begin + durations[kind, stage]
+                f_end[stage, microbatch] = now
+                if stage + 1 < stages:
+                    wakes = owner[stage + 1, microbatch]
+            elif kind == _W:
+                if b_end[stage, microbatch] < 0.0:
+                    waits_for[rank] = -2
+                    break
+                now = begin + durations[kind, stage]
+                memory -= m_w[stage]
+            else:
+                if f_end[stage, microbatch] < 0.0:
+                    waits_for[rank] = -2
+                    break
+                if levers is not None and choice[stage, microbatch] != STAYS:
+                    if there[stage, microbatch] < 0.0:
+                        waits_for[rank] = -2
+                        break
+                    begin = now = max(now, there[stage, microbatch])
+                if stage + 1 < stages:
+                    came = b_end[stage + 1, microbatch]
+                    if came < 0.0:
+                        # B and BW of a stage send the same thing: wait for either, as B
+                        waits_for[rank] = (op + (1 << STAGE_SHIFT)) & ~KIND_MASK | _B
+                        break
+                    begin = max(now, came + into_b[stage, microbatch])
+                now = begin + durations[kind, stage]
+                b_end[stage, microbatch] = now
+                memory -= m_b[stage]
+                if kind == _B:
+                    memory += m_w[stage]
+                if stage > 0:
+                    wakes = owner[stage - 1, microbatch]
+            start[i] = begin
+            end[i] = now
+            i += 1
+            if wakes >= 0 and wakes != rank:
+                made = op if kind == _F else op & ~KIND_MASK | _B
+                if waits_for[wakes] == made:
+                    waits_for[wakes] = -1
+                    ready[top] = wakes
+                    top += 1
+        left -= i - position[rank]
+        position[rank] = i
+        clock[rank] = now
+        held[rank] = memory
+        peak[rank] = high
+    return bool(left == 0)
+
+
+def levers_of(costs: Costs, choice: Choice) -> Levers:
+    """What the kernel reads of levers, and their scratch."""
+    return choice, costs.kept, np.empty(costs.owner.shape), np.empty((2, len(costs.limit)))
+
+
+class Simulator:
+    """The kernel with its arrays made once, for orders of packed ops of one problem.
+
+    Orders are flat, rank after rank, split at ``offsets``, shape (P + 1,). After :meth:`run`,
+    ``start`` and ``end`` are those of each op, ``peak`` the memory of each rank, ``position`` where
+    each rank stopped. For one thread at a time.
+    """
+
+    def __init__(self, problem: Problem, offsets: IntArray, costs: Costs | None = None) -> None:
+        self.problem = problem
+        self.offsets = offsets
+        self._costs = Costs.of(problem) if costs is None else costs
+        self.start, self.end = np.empty((2, int(offsets[-1])))
+        self.peak = np.empty(problem.ranks)
+        self.position = np.empty(problem.ranks, dtype=np.int64)
+        self._f_end, self._b_end = np.empty((2, problem.stages, problem.microbatches))
+
+    def run(self, order: IntArray, choice: Choice | None = None) -> bool:
+        """Times every op; False where some can never start. ``choice``, (S, M), goes with R, O and
+        L."""
+        c = self._costs
+        return bool(
+            run_kernel(
+                order,
+                self.offsets[:-1],
+                self.offsets[1:],
+                c.durations,
+                c.owner,
+                c.into_f,
+                c.into_b,
+                c.m_b,
+                c.m_w,
+                None if choice is None else levers_of(c, choice),
+                self.start,
+                self.end,
+                self.peak,
+                self._f_end,
+                self._b_end,
+                self.position,
+            )
+        )
+
+    def cost(self, order: IntArray) -> float:
+        """Period or makespan, as the problem's objective says; infinite where it cannot run."""
+        if not self.run(order):
+            return float("inf")
+        used = self.offsets[1:] > self.offsets[:-1]
+        first, last = self.start[self.offsets[:-1][used]], self.end[self.offsets[1:][used] - 1]
+        if self.problem.objective is Objective.PERIOD:
+            return float((last - first).max())
+        return float(last.max() - first.min())
+
+
+def offsets_of(order: Sequence[IntArray]) -> IntArray:
+    """Where each rank's ops begin once they are one array, and where the last end: (P + 1,)."""
+    return np.cumsum([0, *map(len, order)]).astype(np.int64)
+
+
+def simulate(schedule: Schedule) -> Timing:
+    """The time of every op of ``schedule``.
+
+    Raises InvalidScheduleError, naming each stuck rank and the op it stops at, where the order
+    can never run (an input comes later than its use, or never).
+    """
+    timing = _simulated(schedule)
+    if schedule.problem.profile.data_parallel is None:
+        return timing
+    return replace(timing, averages=averages(schedule, timing))
+
+
+def _simulated(schedule: Schedule) -> Timing:
+    if schedule.transfers or any(schedule.pairs):
+        return simulate_transfers(schedule)
+    problem, order = schedule.problem, schedule.order
+    choice = choice_of(problem, order) if pulled(order) else None
+    offsets = offsets_of(order)
+    flat = np.concatenate(order).astype(np.int64)
+    simulator = Simulator(problem, offsets)
+    if not simulator.run(flat, choice):
+        raise InvalidScheduleError(_stuck(flat, offsets, simulator.position))
+    rows = [slice(*ends) for ends in pairwise(offsets.tolist())]
+    return Timing(
+        tuple(simulator.start[row] for row in rows),
+        tuple(simulator.end[row] for row in rows),
+        tuple(simulator.peak.tolist()),
+        np.empty((0, 2)),
+        beside=tuple(np.flatnonzero((row & KIND_MASK) >= _O).tolist() for row in order)
+        if choice is not None
+        else (),
+    )
+
+
+def _stuck(flat: IntArray, offsets: IntArray, position: IntArray) -> list[str]:
+    """The op that each rank stopped at, (P,), where that is not its end."""
+    bounds = zip(position.tolist(), pairwise(offsets.tolist()), strict=True)
+    return [
+        f"rank {rank} can never start {Op.unpack(int(flat[at]))} (its op {at - first}): its input "
+        "never comes"
+        for rank, (at, (first, stop)) in enumerate(bounds)
+        if at < stop
+    ]
+
+
+def warm_up() -> None:
+    """Has the kernel ready: compiled on its first use on a machine, read from its cache later."""
+    problem = Problem.linear(Profile((StageProfile(1.0, 1.0, 1.0),), 1), 1)
+    simulate(Schedule.of(problem, [[Op(OpKind.F, 0, 0)]], ""))
+
+
+def timed(schedule: Schedule) -> Schedule:
+    """``schedule`` with its simulated timing."""
+    return replace(schedule, timing=simulate(schedule))

@@ -1,0 +1,1 @@
+"""Iterations back to back, with messages that contend for links."""

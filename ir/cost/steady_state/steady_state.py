@@ -1,0 +1,135 @@
+"""Iterations of a schedule played one after the other, with everything on the wires.
+
+What :mod:`..simulator` leaves out is here: activations and their gradients occupy wires as weights
+do, and the next iteration begins without a barrier. The order on a wire is not the schedule's list
+but first come, first served, as networks do it. Schemes that pass different things are compared,
+and measured steps predicted, by this.
+
+Rules, beside the contract's for ops and the schedule's for transfers (``after``, ``room``,
+``before``, ``blocks``), which hold within an iteration:
+
+- An activation or its gradient that changes ranks is a message; it sets out when its op ends and
+  takes what the cost model says (:class:`..cost_tables.Costs`).
+- Each wire has a queue, first come, first served. A message joins that of its first wire when it is
+  ready, and that of the next when it starts on the one before: frames pass one hop after the other.
+  It keeps its slowest wire for its whole time, a faster hop of a ring for as much less of it as
+  that is faster (:meth:`...model.links.Links.shares`), and has arrived when it has left them all.
+  Of two that come at one moment (but for rounding) the earlier iteration's goes first, then
+  activations before transfers, then as listed.
+- A message also waits for its receiver's notice that there is room: once the receiver has begun and
+  ``room`` holds, it goes back over the wires the other way. It takes no time there, but its turn.
+- A rank begins its next iteration once its ops are done, all that it was to receive in this one has
+  arrived and all that it sends is ready, wires aside: whoever carries messages has its copy then.
+  The weights that it owns are stepped then, and every receive is posted anew. Nothing leaves or
+  enters a rank before it has begun that iteration. The step itself takes no time.
+
+- Gradients are averaged over replicas of the pipeline beside all that, and before the next
+  iteration (:mod:`..gradient_averaging`).
+- The gradients of a replicated stage (:func:`...model.transfers.holders`) are summed before that,
+  once all its ranks are as far (:mod:`..all_reduce`); a rank does so stage by stage.
+
+Without ``links`` there are no wires, and nothing waits for any.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...model.ops import FloatArray
+from ...model.schedule import Schedule, Timing
+from ..gradient_averaging import averages
+from ..graph_simulator import peaks
+from ..simulator import offsets_of, simulate
+from .iteration_graph import Iteration
+
+_LENGTHS = (4, 8, 16, 32, 64)
+_TOLERANCE = 1e-9  # relative, on intervals between iterations
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Replay:
+    """``timings``: of each iteration, on one clock.
+
+    ``begin``: when each rank begins each iteration and, in the last row, is done with all of them,
+    shape (iterations + 1, P).
+    """
+
+    timings: tuple[Timing, ...]
+    begin: FloatArray
+
+
+def replay(schedule: Schedule, iterations: int = 1) -> Replay:
+    """``iterations`` of ``schedule`` by the rules above.
+
+    Raises InvalidScheduleError, as :func:`..simulator.simulate` does, where it can never run, and
+    ValueError for less than one iteration.
+    """
+    if iterations < 1:
+        raise ValueError(f"cannot play {iterations} iterations")
+    iteration = Iteration.of(schedule)
+    start, end, done = _played(schedule, iteration, iterations)
+    peak_memory = peaks(schedule)
+    timings = tuple(
+        _timing(schedule, iteration, times, peak_memory) for times in zip(start, end, strict=True)
+    )
+    return Replay(timings, np.vstack([start[:, : iteration.ranks], done]))
+
+
+def _played(
+    schedule: Schedule, iteration: Iteration, iterations: int
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    played = iteration.play(iterations)
+    if played is None:
+        simulate(schedule)  # names what can never start
+        raise AssertionError("a schedule that can be simulated can be played")
+    return played
+
+
+def _timing(
+    schedule: Schedule,
+    iteration: Iteration,
+    times: tuple[FloatArray, FloatArray],
+    peak_memory: tuple[float, ...],
+) -> Timing:
+    """``times``: when each node starts and ends."""
+    bounds = offsets_of(schedule.order)[1:-1]
+    travel = np.stack([row[iteration.transfers] for row in times], axis=1)
+    starts, ends = (tuple(np.split(row[iteration.ops], bounds)) for row in times)
+    timing = Timing(starts, ends, peak_memory, travel)
+    if schedule.problem.profile.data_parallel is None:
+        return timing
+    return replace(timing, averages=averages(schedule, timing))
+
+
+def step_time(schedule: Schedule) -> float:
+    """Milliseconds from one iteration to the next once they follow each other steadily.
+
+    4 iterations are played, then 8, 16, 32 and 64, until the last ones repeat with a cycle of c,
+    at most a quarter of all: every rank ends each of the last 2 c iterations the same time after it
+    ended the one c before. That time over c is the answer. Where 64 do not repeat, it is the mean
+    of the last 32.
+
+    Raises InvalidScheduleError where the schedule can never run.
+    """
+    iteration = Iteration.of(schedule)
+    begin = np.zeros((1, 1))
+    for iterations in _LENGTHS:
+        start, _, done = _played(schedule, iteration, iterations)
+        begin = np.vstack([start[:, : iteration.ranks], done])
+        begin = begin[:, done > 0.0]  # a rank with nothing to do has no pace
+        steady = _steady(begin) if begin.size else 0.0
+        if steady is not None:
+            return steady
+    half = len(begin) // 2
+    return float((begin[-1].max() - begin[-1 - half].max()) / half)
+
+
+def _steady(begin: FloatArray) -> float | None:
+    for cycle in range(1, len(begin) // 4 + 1):
+        grown = (begin[cycle:] - begin[:-cycle])[-2 * cycle :]
+        slowest = float(grown.max())
+        if slowest - float(grown.min()) <= _TOLERANCE * slowest:
+            return slowest / cycle
+    return None

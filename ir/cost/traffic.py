@@ -1,0 +1,63 @@
+"""What goes over each link in an iteration."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..model.ops import FloatArray
+from ..model.problem import Problem
+from ..model.profile import Profile
+from ..model.schedule import Schedule, TravelKind
+from ..model.transfers import holders, size
+from ..model.wires import occupied
+
+
+def traffic(schedule: Schedule) -> FloatArray:
+    """Bytes that each rank sends to each other one in an iteration, shape (P, P), row: sender.
+
+    Activations and their gradients between stages on different ranks, ``activation_bytes`` each;
+    weights and gradients as the schedule's transfers have them. Unknown sizes count as in the
+    simulator: as 0, unknown gradient bytes as the weights'. The gradients of replicated stages are
+    summed round a ring of the ranks that have one: each sends 2 (n - 1) / n of them to the next.
+    """
+    problem = schedule.problem
+    sent = activation_traffic(problem) + _reductions(schedule)
+    for t in schedule.transfers:
+        sent[t.source, t.target] += size(problem.profile, t.kind, t.stage)
+    return sent
+
+
+def over_wires(profile: Profile, amounts: FloatArray) -> dict[str, float]:
+    """What of ``amounts``, from rank (row) to rank, shape (P, P), goes over each wire, summed.
+
+    Wires that carry nothing, and all where the profile has no links, are left out.
+    """
+    pairs: list[tuple[int, int]] = [(int(a), int(b)) for a, b in np.argwhere(amounts)]
+    result: dict[str, float] = {}
+    for pair, wires in zip(pairs, occupied(profile, pairs), strict=True):
+        for wire in wires:
+            result[wire] = result.get(wire, 0.0) + float(amounts[pair])
+    return result
+
+
+def _reductions(schedule: Schedule) -> FloatArray:
+    profile = schedule.problem.profile
+    sent = np.zeros((profile.ranks, profile.ranks))
+    for stage, ranks in enumerate(holders(schedule)):
+        share = 2 * (len(ranks) - 1) / len(ranks) * size(profile, TravelKind.GRADIENT, stage)
+        for rank, following in zip(ranks, (*ranks[1:], ranks[0]), strict=True):
+            sent[rank, following] += share  # nothing where there is one
+    return sent
+
+
+def activation_traffic(problem: Problem) -> FloatArray:
+    """The part of :func:`traffic` that F's hand on and that comes back for it."""
+    sent = np.zeros((problem.ranks, problem.ranks))
+    owner = problem.placement.matrix(problem.stages, problem.microbatches)
+    for s, stage in enumerate(problem.profile.stages[:-1]):
+        here, there = owner[s], owner[s + 1]
+        apart = here != there
+        number = stage.activation_bytes or 0.0
+        np.add.at(sent, (here[apart], there[apart]), number)
+        np.add.at(sent, (there[apart], here[apart]), number)
+    return sent

@@ -1,0 +1,88 @@
+"""Writing files so that an existing one is replaced at once or not at all."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from ..errors import InputError
+
+
+def write_json(document: dict[str, Any], path: str) -> None:
+    """:func:`write_text` for a JSON object."""
+    write_text(json.dumps(document, allow_nan=False) + "\n", path)
+
+
+def write_text(text: str, path: str) -> None:
+    """Writes to ``path`` at once or not at all, or to standard output for ``-``.
+
+    Raises InputError where it cannot be written.
+    """
+    write_bytes(text.encode(), path)
+
+
+def write_bytes(data: bytes, path: str) -> None:
+    """:func:`write_text` for bytes."""
+    if path == "-":
+        sys.stdout.flush()
+        sys.stdout.buffer.write(data)
+        return
+    try:
+        target = Path(path)
+        if target.exists() and not target.is_file():  # a pipe or a device: nothing to replace
+            target.write_bytes(data)
+        else:
+            _replace(data, target.resolve())  # what a link points to, not the link
+    except OSError as error:
+        raise _cannot_write(path, error) from None
+
+
+def check_writable(path: str) -> None:
+    """Raises InputError where :func:`write_text` would fail, so that long work is not lost."""
+    target = Path(path)
+    try:
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not target.exists():
+            with tempfile.TemporaryFile(dir=target.resolve().parent):
+                pass
+        elif not os.access(target, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise _cannot_write(path, error) from None
+
+
+def _cannot_write(path: str, error: OSError) -> InputError:
+    folder = Path(path).parent
+    absent = error.errno == errno.ENOENT and not folder.exists()
+    why = f"there is no folder {folder}" if absent else error.strerror
+    return InputError(f"{path}: cannot be written: {why}")
+
+
+def _replace(data: bytes, target: Path) -> None:
+    exists = target.exists()
+    if exists and not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    mode = stat.S_IMODE(target.stat().st_mode) if exists else 0o666 & ~_umask()
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        temporary.chmod(mode)
+        temporary.replace(target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

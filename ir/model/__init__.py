@@ -1,0 +1,1 @@
+"""The vocabulary: op, profile, problem, placement, schedule and program."""

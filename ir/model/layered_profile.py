@@ -1,0 +1,68 @@
+"""A profile by layers, from which stages are cut."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, pairwise
+
+from .profile import Profile, StageProfile
+
+_SUMMED = ("t_f", "t_b", "t_w", "m_b", "m_w")
+_SUMMED_WHERE_KNOWN = (
+    "weight_bytes", "grad_bytes", "optimizer_bytes", "t_r", "m_r", "m_o",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class LayeredProfile:
+    """Layers in forward order, each with the times and sizes of a stage of its own.
+
+    ``tied[i]``: layers i and i+1 are never cut apart. ``cluster``: all else that a profile says; it
+    has no stages.
+    """
+
+    layers: tuple[StageProfile, ...]
+    tied: tuple[bool, ...]
+    cluster: Profile
+
+    @property
+    def ranks(self) -> int:
+        return self.cluster.ranks
+
+    def cut(self, starts: Sequence[int]) -> Profile:
+        """The profile of the stages that begin at these layers, the first of them 0."""
+        ends = pairwise((*starts, len(self.layers)))
+        return replace(self.cluster, stages=tuple(joined(self.layers[a:b]) for a, b in ends))
+
+
+def joined(stages: Sequence[StageProfile]) -> StageProfile:
+    """Consecutive stages as one: it sends what the last one sends; a sum is unknown where a part
+    is."""
+    total = {key: sum(getattr(stage, key) for stage in stages) for key in _SUMMED}
+    for key in _SUMMED_WHERE_KNOWN:
+        parts = [getattr(stage, key) for stage in stages]
+        total[key] = None if None in parts else sum(parts)
+    total["t_fb"] = _at_once(stages)
+    if any(stage.t_bw is not None for stage in stages):
+        total["t_bw"] = sum(stage.fused for stage in stages)
+    total["offload_bytes"] = _offloaded(stages)
+    layers = tuple(chain.from_iterable(stage.layers for stage in stages))
+    return replace(stages[-1], **total, layers=layers)
+
+
+def _at_once(stages: Sequence[StageProfile]) -> float | None:
+    """Their F's and BW's run at once, those of which nothing else is known one after the other."""
+    if all(stage.t_fb is None for stage in stages):
+        return None
+    return sum(stage.t_f + stage.fused - stage.saving for stage in stages)
+
+
+def _offloaded(stages: Sequence[StageProfile]) -> float | None:
+    """What moves where all of them are offloaded; None where that is M_B less ``m_o`` of each, or
+    one cannot."""
+    if all(s.offload_bytes is None for s in stages) or any(s.m_o is None for s in stages):
+        return None
+    return sum(
+        s.m_b - (s.m_o or 0.0) if s.offload_bytes is None else s.offload_bytes for s in stages
+    )

@@ -1,0 +1,105 @@
+"""Ops: what one rank does to one microbatch on one stage, as objects, as text and as integers.
+
+Text form: ``2F0`` is the forward of microbatch 0 on stage 2; the other kinds likewise.
+
+Packed form, for arrays of thousands of ops: one 64-bit integer, of which bits 0-2 are the kind,
+bits 3-22 the stage and the rest the microbatch, so that kernels decode it by shifts alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+
+STAGE_SHIFT = 3
+MICROBATCH_SHIFT = 23
+KIND_MASK = (1 << STAGE_SHIFT) - 1
+STAGE_MASK = (1 << (MICROBATCH_SHIFT - STAGE_SHIFT)) - 1
+CLASS_MASK = (1 << MICROBATCH_SHIFT) - 1
+"""Kind and stage."""
+
+
+class OpKind(IntEnum):
+    """F forward; B gradient of the stage's input; W gradient of its weights; BW both as one op.
+
+    What a microbatch holds between F and B may be given up: R computes it again, O takes it out to
+    the host and L loads it back (:mod:`..cost.remat`).
+    """
+
+    F = 0
+    B = 1
+    W = 2
+    BW = 3
+    R = 4
+    O = 5  # noqa: E741
+    L = 6
+
+    @property
+    def copies(self) -> bool:
+        """Whether it runs beside the rank's ops, on a lane between device and host."""
+        return self >= OpKind.O
+
+
+_TEXT = re.compile(r"(\d+)(F|BW|B|W|R|O|L)(\d+)")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Op:
+    """One op; ``str(Op(OpKind.F, 2, 0)) == "2F0"``."""
+
+    kind: OpKind
+    stage: int
+    microbatch: int
+
+    def __str__(self) -> str:
+        return f"{self.stage}{self.kind.name}{self.microbatch}"
+
+    @classmethod
+    def parse(cls, text: str) -> Op:
+        """The op that prints as ``text``. Raises ValueError where there is none."""
+        match = _TEXT.fullmatch(text)
+        if match is None:
+            raise ValueError(
+                f"not an op: {text!r} (expected e.g. 2F0, 2B0, 2W0, 2BW0, 2R0, 2O0 or 2L0)"
+            )
+        return cls(OpKind[match[2]], int(match[1]), int(match[3]))
+
+    @property
+    def packed(self) -> int:
+        return self.microbatch << MICROBATCH_SHIFT | self.stage << STAGE_SHIFT | self.kind
+
+    @classmethod
+    def unpack(cls, packed: int) -> Op:
+        return cls(
+            OpKind(packed & KIND_MASK),
+            packed >> STAGE_SHIFT & STAGE_MASK,
+            packed >> MICROBATCH_SHIFT,
+        )
+
+
+def pack(ops: Iterable[Op]) -> IntArray:
+    """The packed form of ``ops``, shape (number of ops,)."""
+    return np.fromiter((op.packed for op in ops), dtype=np.int64)
+
+
+def unpack(packed: IntArray) -> list[Op]:
+    """The inverse of :func:`pack`."""
+    return [Op.unpack(value) for value in packed.tolist()]
+
+
+def format_order(ops: Iterable[Op]) -> str:
+    """One rank's ops as text: ``0F0 0F1 0B0 0W0``."""
+    return " ".join(map(str, ops))
+
+
+def parse_order(text: str) -> list[Op]:
+    """The inverse of :func:`format_order`."""
+    return [Op.parse(word) for word in text.split()]

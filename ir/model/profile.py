@@ -1,0 +1,184 @@
+"""The profile: how long each stage computes, what it holds, and how far apart the ranks are.
+
+Times are milliseconds, memory is bytes; any one consistent unit works.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from .layers import Layer
+from .links import Link, Links, Sharing
+from .ops import FloatArray
+
+__all__ = ["DataParallel", "Link", "Links", "Profile", "Sharing", "StageProfile"]
+
+
+@dataclass(frozen=True, slots=True)
+class StageProfile:
+    """One stage's times and sizes for one microbatch.
+
+    ``t_f``, ``t_b``, ``t_w``: T_F, T_B, T_W; ``t_bw``: of a fused BW; None: T_B + T_W.
+    ``m_b``: memory held from the start of F to the end of B; ``m_w``: what of it stays until W
+    ends. ``t_fb``: of its F and its BW run at once, as one op (:mod:`..cost.overlap`); None: as
+    long as one after the other. ``activation_bytes``: what this stage sends to the next one.
+    Unknown sizes are None. ``layers``: those that it was cut from, where they are known.
+
+    ``t_r``, ``m_r``: of a microbatch that is to be recomputed, how long that takes and what is held
+    until then. ``m_o``: what stays on the device of one that is offloaded; ``offload_bytes``: what
+    moves, each way (None: M_B less ``m_o``). None where the stage cannot.
+    """
+
+    t_f: float
+    t_b: float
+    t_w: float
+    m_b: float = 1.0
+    m_w: float = 0.0
+    activation_bytes: float | None = None
+    weight_bytes: float | None = None
+    grad_bytes: float | None = None
+    optimizer_bytes: float | None = None
+    t_fb: float | None = None
+    layers: tuple[Layer, ...] = ()
+    t_r: float | None = None
+    m_r: float | None = None
+    m_o: float | None = None
+    offload_bytes: float | None = None
+    t_bw: float | None = None
+
+    @property
+    def fused(self) -> float:
+        """How long B and W take as one op."""
+        return self.t_b + self.t_w if self.t_bw is None else self.t_bw
+
+    @property
+    def saving(self) -> float:
+        """What running its F and its BW at once saves; negative where it costs."""
+        return 0.0 if self.t_fb is None else self.t_f + self.fused - self.t_fb
+
+
+@dataclass(frozen=True, slots=True)
+class DataParallel:
+    """Replicas of the whole pipeline: ``size`` of them, the ranks of one number joined by
+    ``link``."""
+
+    size: int
+    link: Link
+
+    def time(self, gradient: float) -> float:
+        """Milliseconds to average ``gradient`` bytes over all replicas: see
+        :mod:`..cost.gradient_averaging`."""
+        return 2 * (self.size - 1) * self.link.delay(gradient / self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What the planner knows of a model on a cluster; see ``docs/formats.md``.
+
+    ``t_comm`` is one delay between any two different ranks or a full matrix (row: sender).
+    ``memory_limit`` bounds activations, one number a rank; None is unlimited. ``host_link`` is each
+    rank's own, as fast in both directions at once.
+    """
+
+    stages: tuple[StageProfile, ...]
+    ranks: int
+    t_comm: float | tuple[tuple[float, ...], ...] | None = None
+    links: Links | None = None
+    memory_limit: tuple[float, ...] | None = None
+    device_memory: tuple[float, ...] | None = None
+    name: str = ""
+    host_link: Link | None = None
+    data_parallel: DataParallel | None = None
+
+    @property
+    def num_stages(self) -> int:
+        return len(self.stages)
+
+    def offload_time(self, stage: int) -> float | None:
+        """How long the stage's activations take out to the host, or back; None where they stay."""
+        of = self.stages[stage]
+        if self.host_link is None or of.m_o is None:
+            return None
+        moved = of.m_b - of.m_o if of.offload_bytes is None else of.offload_bytes
+        return self.host_link.delay(moved)
+
+    def delays(self, size: float | None) -> FloatArray:
+        """Delay from rank to rank (row: sender), shape (P, P), diagonal 0.
+
+        ``t_comm`` where it is given, else what ``links`` need for a message of ``size`` bytes
+        (an unknown size counts as 0), else 0.
+        """
+        if self.t_comm is None:
+            return self.link_delays(size or 0.0)
+        matrix = np.array(
+            np.broadcast_to(np.asarray(self.t_comm, dtype=np.float64), (self.ranks, self.ranks))
+        )
+        np.fill_diagonal(matrix, 0.0)
+        return matrix
+
+    def link_delays(self, size: float) -> FloatArray:
+        """Delay of a message of ``size`` bytes over ``links``, shape (P, P); 0 without links."""
+        if self.links is None:
+            return np.zeros((self.ranks, self.ranks))
+        return self.links.delays(size, self.ranks)
+
+    def split(self, chunks: int) -> Profile:
+        """Each stage cut evenly into ``chunks`` consecutive ones; what travels stays as large, and
+        with it what is kept for recomputing or beside the host.
+
+        Raises ValueError for fewer than one chunk.
+        """
+        if chunks < 1:
+            raise ValueError(f"cannot cut a stage into {chunks} chunks")
+        stages = tuple(_part(stage, 1.0 / chunks) for stage in self.stages for _ in range(chunks))
+        return replace(self, stages=stages)
+
+    @property
+    def pairs_known(self) -> bool:
+        """Whether it is known of every stage how long a pair takes."""
+        return all(stage.t_fb is not None for stage in self.stages)
+
+    def pair_time(self, forward: int, backward: int) -> float:
+        """Of the F of one stage and the BW of another (or the same) run at once.
+
+        They save what that of the two saves which saves less, and take no less than either alone.
+        """
+        f, b = self.stages[forward], self.stages[backward]
+        least = max(f.t_f, b.fused)
+        return max(least, f.t_f + b.fused - min(f.saving, b.saving))
+
+    def limit_from(self, limit: float | None) -> tuple[float, ...]:
+        """One limit a rank: ``limit`` for all where given, else the profile's, else unlimited."""
+        if limit is not None:
+            return (float(limit),) * self.ranks
+        return self.memory_limit or (math.inf,) * self.ranks
+
+
+def _part(stage: StageProfile, share: float) -> StageProfile:
+    def scale(value: float | None) -> float | None:
+        return None if value is None else value * share
+
+    def kept(value: float | None) -> float | None:
+        return None if value is None else min(value, stage.m_b * share)
+
+    return replace(
+        stage,
+        t_f=stage.t_f * share,
+        t_b=stage.t_b * share,
+        t_w=stage.t_w * share,
+        m_b=stage.m_b * share,
+        m_w=stage.m_w * share,
+        weight_bytes=scale(stage.weight_bytes),
+        grad_bytes=scale(stage.grad_bytes),
+        optimizer_bytes=scale(stage.optimizer_bytes),
+        t_fb=scale(stage.t_fb),
+        layers=(),
+        t_r=scale(stage.t_r),
+        m_r=kept(stage.m_r),
+        m_o=kept(stage.m_o),
+        offload_bytes=scale(stage.offload_bytes),
+        t_bw=scale(stage.t_bw),
+    )

@@ -1,0 +1,205 @@
+"""The schedule: who computes what in which order, and what is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+import numpy as np
+
+from .ops import FloatArray, IntArray, Op, pack, unpack
+from .problem import Objective, Problem
+
+
+class Status(Enum):
+    """``OPTIMAL`` only where cost and lower bound are equal to within 1e-6 relative."""
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+
+
+class Updates(Enum):
+    """When the optimizer steps a stage: once an iteration, or after each microbatch's gradient."""
+
+    ITERATION = "iteration"
+    MICROBATCH = "microbatch"
+
+
+class TravelKind(Enum):
+    """What a transfer of a weight-passing schedule carries."""
+
+    WEIGHT = "weight"
+    GRADIENT = "gradient"
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One copy of a stage's weights, or of their gradient, moving from ``source`` to ``target``.
+
+    Weights may be used on the sender as before; a gradient leaves with all that was added to it,
+    and what the sender adds from then on leaves with the next one. ``copy`` tells apart the copies
+    of one tensor that are under way; a copy's transfers are in the order in which they happen. It
+    starts when its copy's transfer before it has ended, the first ``after`` ops of ``source`` are
+    done, and the first ``room`` ops of ``target``, which has a buffer for it from then on.
+    ``before``: the position in ``target``'s order of the first op that needs it (the number of its
+    ops where none does). ``blocks``: the position in ``source``'s order of the first op that waits
+    until it has ended; None where none does.
+    """
+
+    kind: TravelKind
+    stage: int
+    copy: int
+    source: int
+    target: int
+    after: int
+    before: int
+    room: int = 0
+    blocks: int | None = None
+
+    @property
+    def item(self) -> tuple[TravelKind, int, int]:
+        """What moves: kind, stage and copy."""
+        return self.kind, self.stage, self.copy
+
+    def __str__(self) -> str:
+        return (
+            f"{self.kind.value} {self.stage} copy {self.copy} from rank {self.source} to "
+            f"{self.target}"
+        )
+
+
+class Averaged(NamedTuple):
+    """When a rank averages the gradient of ``stage`` over the replicas of the pipeline, in ms."""
+
+    stage: int
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timing:
+    """When each op runs: ``start[r][i]`` and ``end[r][i]`` are those of rank r's i-th op.
+
+    ``peak_memory`` is the largest sum of M_B and M_W held, one number a rank;
+    ``transfers`` is (number of transfers, 2), start and end of each. ``beside``: where each
+    rank's order has O's and L's, which do not occupy it; empty where there are none.
+    ``averages``: of each rank, in their order; empty where there are no replicas.
+    """
+
+    start: tuple[FloatArray, ...]
+    end: tuple[FloatArray, ...]
+    peak_memory: tuple[float, ...]
+    transfers: FloatArray
+    beside: tuple[Sequence[int], ...] = ()
+    averages: tuple[tuple[Averaged, ...], ...] = ()
+
+    @property
+    def spans(self) -> tuple[float, ...]:
+        """Of each rank, from its first op's start to its last op's end."""
+        return tuple(
+            float(end[-1] - start[0]) if len(start) else 0.0
+            for start, end in zip(self.start, self.end, strict=True)
+        )
+
+    @property
+    def averaged_spans(self) -> tuple[float, ...]:
+        """The same until all that the rank averages is averaged."""
+        rows = self.averages or ((),) * len(self.start)
+        return tuple(
+            max([span, *(one.end - float(start[0]) for one in row)]) if len(start) else 0.0
+            for span, start, row in zip(self.spans, self.start, rows, strict=True)
+        )
+
+    @property
+    def period(self) -> float:
+        return max(self.spans)
+
+    @property
+    def makespan(self) -> float:
+        last = max(float(end[-1]) for end in self.end if len(end))
+        return last - min(float(start[0]) for start in self.start if len(start))
+
+    @property
+    def work(self) -> float:
+        """The summed duration of all ops that occupy a rank, those that run at once counted
+        once."""
+        beside = self.beside or ((),) * len(self.start)
+        rows = zip(self.start, self.end, beside, strict=True)
+        return float(sum(_busy(np.delete(a, at), np.delete(b, at)) for a, b, at in rows))
+
+    def cost(self, objective: Objective) -> float:
+        return self.period if objective is Objective.PERIOD else self.makespan
+
+    def step(self, objective: Objective) -> float:
+        """The cost until all gradients are averaged: what :meth:`cost` is without replicas."""
+        if objective is Objective.PERIOD:
+            return max(self.averaged_spans)
+        last = [one.end for row in self.averages for one in row]
+        first = min(float(start[0]) for start in self.start if len(start))
+        return max([first + self.makespan, *last]) - first
+
+    def exposed(self, objective: Objective) -> float:
+        """What averaging adds to the cost: the rest of it is hidden behind ops."""
+        return self.step(objective) - self.cost(objective)
+
+    def bubble_rate(self, objective: Objective) -> float:
+        """``1 - work / (P * cost)``; 0 where nothing takes any time."""
+        total = len(self.start) * self.cost(objective)
+        return 1.0 - self.work / total if total > 0 else 0.0
+
+
+def _busy(start: FloatArray, end: FloatArray) -> float:
+    """Of one rank's ops, each of which begins no earlier than the one before it ends, or with
+    it."""
+    alone = np.maximum(start, np.concatenate([start[:1], end[:-1]]))
+    return float(np.sum(np.maximum(end - alone, 0.0)))
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How a schedule came to be and how good it is known to be; unknown is None."""
+
+    objective: Objective
+    family: str
+    status: Status = Status.FEASIBLE
+    lower_bound: float | None = None
+    bound_name: str | None = None
+    solver: str | None = None
+    solve_seconds: float | None = None
+    seed: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schedule:
+    """An order of packed ops for each rank; ``timing`` is None until simulated or recorded.
+
+    ``pairs``: of each rank, where in its order an F begins that runs at once with the BW after it
+    (:mod:`..cost.overlap`); empty where no rank has any. ``updates``: :mod:`.weight_versions` says
+    what comes of those after each microbatch.
+    """
+
+    problem: Problem
+    order: tuple[IntArray, ...]
+    transfers: tuple[Transfer, ...] = ()
+    report: Report | None = None
+    timing: Timing | None = None
+    pairs: tuple[tuple[int, ...], ...] = ()
+    updates: Updates = Updates.ITERATION
+
+    @classmethod
+    def of(cls, problem: Problem, order: Sequence[Iterable[Op]], family: str) -> Schedule:
+        """A schedule from ops, one iterable a rank."""
+        return cls(
+            problem,
+            tuple(pack(ops) for ops in order),
+            report=Report(problem.objective, family),
+        )
+
+    def ops(self, rank: int) -> list[Op]:
+        return unpack(self.order[rank])
+
+    @property
+    def num_ops(self) -> int:
+        return sum(map(len, self.order))

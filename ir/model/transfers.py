@@ -1,0 +1,122 @@
+"""What travels in weight passing: the items, their journeys, their owners and their delays.
+
+An item is one copy of a stage's weights or one accumulator D of its gradient. Its transfers, in
+the order in which the schedule lists them, are its journey. The weights' copies set out from the
+stage's owner, which keeps the true weights and steps the optimizer; every D ends there. What a
+rank adds to a stage's gradient leaves with the next D of that stage that leaves it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TypeAlias
+
+import numpy as np
+
+from .ops import FloatArray
+from .problem import Problem
+from .profile import Profile
+from .schedule import Schedule, Transfer, TravelKind
+
+Item: TypeAlias = tuple[TravelKind, int, int]  # kind, stage, copy
+
+
+def journeys(transfers: Sequence[Transfer]) -> dict[Item, list[int]]:
+    """Each item's transfers, as indices, in the order in which they happen."""
+    result: defaultdict[Item, list[int]] = defaultdict(list)
+    for i, transfer in enumerate(transfers):
+        result[transfer.item].append(i)
+    return dict(result)
+
+
+def previous(transfers: Sequence[Transfer]) -> list[int | None]:
+    """For each transfer, the one before it on its item's journey; None for the first."""
+    result: list[int | None] = [None] * len(transfers)
+    for journey in journeys(transfers).values():
+        for earlier, later in pairwise(journey):
+            result[later] = earlier
+    return result
+
+
+def owners(schedule: Schedule) -> tuple[int, ...]:
+    """The rank of each stage's true weights and optimizer state, shape (S,).
+
+    It is where the weights set out and D ends; a stage of which nothing travels is owned by the
+    rank that runs it (where several do, see :func:`holders`, by that of microbatch 0).
+    """
+    problem = schedule.problem
+    result = problem.placement.matrix(problem.stages, problem.microbatches)[:, 0].tolist()
+    for (kind, stage, _), journey in journeys(schedule.transfers).items():
+        first, last = schedule.transfers[journey[0]], schedule.transfers[journey[-1]]
+        result[stage] = first.source if kind is TravelKind.WEIGHT else last.target
+    return tuple(result)
+
+
+def holders(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
+    """The ranks that have each stage's weights for good, and step them: (S,), each ascending.
+
+    The owner alone; or, of a stage of which nothing travels, all ranks that run it. Where they are
+    several the stage is *replicated*: they sum its gradients and all step alike.
+    """
+    problem = schedule.problem
+    users = problem.placement.matrix(problem.stages, problem.microbatches)
+    travels = {transfer.stage for transfer in schedule.transfers}
+    return tuple(
+        (owner,) if stage in travels else tuple(np.unique(users[stage]).tolist())
+        for stage, owner in enumerate(owners(schedule))
+    )
+
+
+def owned(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
+    """The stages that each rank owns or has a replica of, ascending, one tuple a rank."""
+    homes = holders(schedule)
+    return tuple(
+        tuple(stage for stage, ranks in enumerate(homes) if rank in ranks)
+        for rank in range(schedule.problem.ranks)
+    )
+
+
+def size(profile: Profile, kind: TravelKind, stage: int) -> float:
+    """Bytes of one transfer of the stage's weights or gradient.
+
+    Unknown gradient bytes count as the weights', unknown weight bytes as 0.
+    """
+    sizes = profile.stages[stage]
+    if kind is TravelKind.GRADIENT and sizes.grad_bytes is not None:
+        return sizes.grad_bytes
+    return sizes.weight_bytes or 0.0
+
+
+def travel_delays(problem: Problem, transfers: Sequence[Transfer]) -> FloatArray:
+    """How long each transfer takes, shape (number of transfers,).
+
+    ``links`` with the transfer's :func:`size` where the profile has links, else ``t_comm``, else 0.
+    """
+    profile = problem.profile
+    tables = {
+        (kind, stage): delay_matrix(profile, kind, stage)
+        for kind, stage in {(t.kind, t.stage) for t in transfers}
+    }
+    return np.array([tables[t.kind, t.stage][t.source, t.target] for t in transfers])
+
+
+def delay_matrix(profile: Profile, kind: TravelKind, stage: int) -> FloatArray:
+    """How long one transfer of the stage's weights or gradient takes from rank (row) to rank, shape
+    (P, P)."""
+    if profile.links is None:
+        return profile.delays(None)
+    return profile.link_delays(size(profile, kind, stage))
+
+
+def stepping(homes: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """The ranks that step a stage, in the order in which their parts of a norm are added up.
+
+    By the first stage that they step (``homes`` are :func:`holders`), which also begins first.
+    """
+    first: dict[int, int] = {}
+    for stage, ranks in enumerate(homes):
+        for rank in ranks:
+            first.setdefault(rank, stage)
+    return tuple(sorted(first, key=lambda rank: (first[rank], rank)))

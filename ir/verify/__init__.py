@@ -1,0 +1,1 @@
+"""Checks of schedules and programs, written apart from what makes them."""

@@ -1,0 +1,130 @@
+"""Checks of what all ranks of a program do together, part of :mod:`.program`.
+
+Messages of one ordered pair of ranks form a channel: the k-th receive gets the k-th send. A
+message goes through once both are posted (rendezvous); only waits and reductions block.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from .program_facts import Line, Message, Named, ProgramFacts
+
+
+def verify_channels(facts: ProgramFacts) -> Iterator[str]:
+    """Messages that do not match, channels out of order, and ranks that wait for ever."""
+    yield from _messages(facts)
+    yield from _orders(facts)
+    yield from _deadlock(facts)
+
+
+def _messages(facts: ProgramFacts) -> Iterator[str]:
+    """Each message that the schedule needs is sent once and received once, nothing else is."""
+    for verb in ("send", "recv"):
+        lines = [line for row in facts.lines for line in row if line.verb == verb]
+        counts = Counter(line.tensor for line in lines)
+        for line in lines:
+            message = facts.messages.get(line.tensor)
+            if message is None:
+                yield f"{line}: nobody needs {line.tensor} from another rank"
+            elif message != _ends(line):
+                yield f"{line}: {line.tensor} goes from rank {message[0]} to rank {message[1]}"
+            elif counts[line.tensor] > 1:
+                yield f"{line}: one of {counts[line.tensor]}, expected one {verb} of {line.tensor}"
+        for tensor, (source, target) in facts.messages.items():
+            if not counts[tensor]:
+                done, at = ("sent", source) if verb == "send" else ("received", target)
+                yield (
+                    f"{tensor} is never {done} by rank {at}: it goes from rank {source} to {target}"
+                )
+
+
+def _ends(line: Line) -> Message:
+    return (line.rank, line.peer) if line.verb == "send" else (line.peer, line.rank)
+
+
+def _orders(facts: ProgramFacts) -> Iterator[str]:
+    """Each channel is received in the order in which it is sent."""
+    sends: defaultdict[Message, list[Line]] = defaultdict(list)
+    receives: defaultdict[Message, list[Line]] = defaultdict(list)
+    for row in facts.lines:
+        for line in row:
+            if line.verb in ("send", "recv"):
+                (sends if line.verb == "send" else receives)[_ends(line)].append(line)
+    for (source, target), posted in sends.items():
+        pairs = zip(posted, receives[source, target], strict=False)
+        for k, (send, receive) in enumerate(pairs):
+            if send.tensor != receive.tensor:
+                yield (
+                    f"channel {source} to {target}: message {k} is sent as {send.tensor} "
+                    f"({send}) but received as {receive.tensor} ({receive})"
+                )
+                break  # all that follow are shifted too
+
+
+@dataclass(slots=True)
+class _World:
+    """All ranks at once: where each is, and what has been posted on each channel."""
+
+    facts: ProgramFacts
+    at: list[int]
+    posted: defaultdict[tuple[str, Message], list[Named]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    place: dict[tuple[str, int, Named], tuple[Message, int]] = field(default_factory=dict)
+    arrived: Counter[tuple[tuple[int, ...], int]] = field(default_factory=Counter)
+    relayed: set[tuple[str, int]] = field(default_factory=set)
+
+    def advance(self, rank: int) -> bool:
+        """Runs ``rank`` until it blocks; whether it ran anything."""
+        lines, begin = self.facts.lines[rank], self.at[rank]
+        while self.at[rank] < len(lines):
+            line = lines[self.at[rank]]
+            if line.verb in ("send", "recv"):
+                self._post(line)
+            elif self.blocker(line):
+                break
+            self.relayed.add((line.verb, rank))
+            self.at[rank] += 1
+        return self.at[rank] > begin
+
+    def _post(self, line: Line) -> None:
+        channel = self.posted[line.verb, _ends(line)]
+        self.place[line.verb, line.rank, line.tensor] = _ends(line), len(channel)
+        channel.append(line.tensor)
+
+    def blocker(self, line: Line) -> str | None:
+        """What ``line`` waits for; None where it can go on."""
+        if line.verb == "reduce":
+            return self._reduction(line)
+        if line.verb in ("sums", "verdict"):
+            passed_on = line.source is None or (line.verb, line.source) in self.relayed
+            return None if passed_on else f"rank {line.source} has not come to its own"
+        if line.verb not in ("wait send", "wait recv"):
+            return None
+        mine, other = ("send", "recv") if line.verb == "wait send" else ("recv", "send")
+        message, place = self.place.get((mine, line.rank, line.tensor), ((0, 0), -1))
+        if len(self.posted[other, message]) > place:
+            return None  # a wait for what was never posted is named by the rank's own replay
+        peer = message[1] if mine == "send" else message[0]
+        return f"rank {peer} has not posted its {other}"
+
+    def _reduction(self, line: Line) -> str | None:
+        members = {rank for s in line.stages for rank in self.facts.owners.get(s, ())}
+        self.arrived[line.stages, line.rank] = 1
+        late = sorted(rank for rank in members if not self.arrived[line.stages, rank])
+        return f"rank {late[0]} has not come to it" if late else None
+
+
+def _deadlock(facts: ProgramFacts) -> Iterator[str]:
+    """The ranks that wait for ever, if any, each with where it waits and for what."""
+    ranks = range(facts.schedule.ranks)
+    world = _World(facts, [0 for _ in ranks])
+    while any(world.advance(rank) for rank in ranks):
+        pass
+    for rank in ranks:
+        if world.at[rank] < len(facts.lines[rank]):
+            line = facts.lines[rank][world.at[rank]]
+            yield f"deadlock: {line} waits for ever: {world.blocker(line)}"

@@ -1,0 +1,77 @@
+"""Checks of steps that wait for no barrier, part of :mod:`.program`.
+
+Either no rank relays, or each that steps joins one chain: the sums go along it before the steps,
+the verdict back along it in the next iteration. What a rank does before its verdict may have to be
+done again, on all ranks alike: forwards alone, with inputs that were sent before a verdict, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .program_facts import Line, ProgramFacts
+
+_Chain = list[tuple[int | None, int, int | None]]  # from, rank, to
+
+
+def verify_relays(facts: ProgramFacts) -> Iterator[str]:
+    lines = [line for row in facts.lines for line in row]
+    sums, verdicts = ([n for n in lines if n.verb == verb] for verb in ("sums", "verdict"))
+    if not sums and not verdicts:
+        return
+    if facts.moves:
+        yield f"{(sums + verdicts)[0]}: no rank can step ahead where weights travel"
+    stepping = {line.rank for line in lines if line.verb == "step"}
+    for name, relays in (("sums", sums), ("verdict", verdicts)):
+        ranks = sorted(line.rank for line in relays)
+        if ranks != sorted(stepping):
+            yield f"ranks {sorted(stepping)} step, relay {name} is done by ranks {ranks}"
+    if len(_chain(sums)) < len(sums):
+        yield "the sums do not go from rank to rank, once through each"
+    if _chain(sums) != [link[::-1] for link in reversed(_chain(verdicts))]:
+        yield "the verdict is not relayed back on the way that the sums came"
+    for row in facts.lines:
+        yield from _sums_before_steps(row)
+    yield from _heads(facts)
+
+
+def _chain(relays: list[Line]) -> _Chain:
+    """The relays that follow each other, from the one that waits for none, as far as they fit."""
+    by_rank = {line.rank: line for line in relays}
+    begins = [line for line in relays if line.source is None]
+    line = begins[0] if len(begins) == 1 else None
+    chain: _Chain = []
+    while line is not None and len(chain) < len(relays):
+        chain.append((line.source, line.rank, line.target))
+        after = None if line.target is None else by_rank.get(line.target)
+        line = after if after is not None and after.source == line.rank else None
+    return chain
+
+
+def _heads(facts: ProgramFacts) -> Iterator[str]:
+    heads = [_head(row) for row in facts.lines]
+    early = {line.tensor for head in heads for line in head if line.verb == "send"}
+    for line in (line for head in heads for line in head):
+        if line.verb == "compute" and "F" not in line.op:
+            yield f"{line}: runs before the verdict, and cannot be run again"
+        if line.verb == "recv" and line.tensor not in early:
+            yield f"{line}: posted before the verdict, but sent after the sender's"
+
+
+def _head(row: list[Line]) -> list[Line]:
+    """What comes before the rank's verdict; nothing where it has none."""
+    at = next((line.at for line in row if line.verb == "verdict"), 0)
+    return row[:at]
+
+
+def _sums_before_steps(row: list[Line]) -> Iterator[str]:
+    at = {
+        verb: [line.at for line in row if line.verb == verb]
+        for verb in ("sums", "step", "compute", "reduce", "average")
+    }
+    gradients = at["compute"] + at["reduce"] + at["average"]
+    for line in row:
+        if line.verb == "sums" and min(at["step"], default=line.at) < line.at:
+            yield f"{line}: comes after a step"
+        if line.verb == "sums" and max(gradients, default=-1) > line.at:
+            yield f"{line}: comes before all gradients are there"

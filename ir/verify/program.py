@@ -1,0 +1,328 @@
+"""Checks a program document, without trusting the compiler: plain code on the raw JSON.
+
+Each rank's instructions are replayed alone (inputs there, buffers free, waits matched), then all
+together (:mod:`.channels`: messages matched, channels in order, no deadlock; and
+:mod:`.norm_relay`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..units import counted
+from .channels import verify_channels
+from .norm_relay import verify_relays
+from .program_facts import Line, Named, ProgramFacts, read_program
+from .schedule import verify_schedule
+
+_Op = tuple[str, int, int]
+
+
+def verify_program(document: dict[str, Any]) -> list[str]:
+    """Every breach in a program document, one readable line each; empty: valid.
+
+    Its schedule is verified too. Raises InputError, a line for each fault, for what has not the
+    shape of a program document.
+    """
+    facts = read_program(document, "program")
+    violations = [f"schedule: {line}" for line in verify_schedule(document["schedule"])]
+    for rank in range(facts.schedule.ranks):
+        violations += _Replay(facts, rank).violations()
+    violations += _updates(facts)
+    violations += verify_relays(facts)
+    violations += verify_channels(facts)
+    return violations
+
+
+@dataclass(slots=True)
+class _Replay:
+    """One rank's instructions, one after the other, and what is there in between."""
+
+    facts: ProgramFacts
+    rank: int
+    done: set[_Op] = field(default_factory=set)
+    computed: int = 0
+    buffer_of: dict[Named, int] = field(default_factory=dict)  # receives posted, not freed
+    tensor_in: dict[int, Named] = field(default_factory=dict)  # buffers taken
+    posted: set[Named] = field(default_factory=set)  # receives posted, ever
+    arrived: set[Named] = field(default_factory=set)  # receives waited for
+    sent: set[Named] = field(default_factory=set)  # sends posted
+    left: set[Named] = field(default_factory=set)  # sends waited for
+    closed: dict[int, Line] = field(default_factory=dict)  # stages reduced, averaged or stepped
+    unstepped: dict[int, str] = field(default_factory=dict)  # stages with a gradient not yet added
+
+    def violations(self) -> Iterator[str]:
+        checks = {
+            "recv": self._receive,
+            "wait recv": self._wait_receive,
+            "send": self._send,
+            "wait send": self._wait_send,
+            "free": self._free,
+            "compute": self._compute,
+            "reduce": self._close,
+            "average": self._close,
+            "step": self._close,
+        }
+        relays = ("sums", "verdict")  # see verify_relays
+        for line in self.facts.lines[self.rank]:
+            for message in () if line.verb in relays else checks[line.verb](line):
+                yield f"{line}: {message}"
+        yield from self._leftovers()
+
+    def _receive(self, line: Line) -> Iterator[str]:
+        tensor, buffers = line.tensor, self.facts.buffers[self.rank]
+        if line.buffer >= len(buffers):
+            yield f"there is no buffer {line.buffer}: the rank has {len(buffers)}"
+        elif not self._fits(tensor, *buffers[line.buffer]):
+            kind, stage = buffers[line.buffer]
+            yield f"buffer {line.buffer} is for {kind}{stage}, not for {tensor.kind}{tensor.stage}"
+        held = self.tensor_in.get(line.buffer)
+        if held is not None:
+            yield f"overwrites buffer {line.buffer}, which holds {held}"
+            self.buffer_of.pop(held, None)
+        self.tensor_in[line.buffer] = tensor
+        self.buffer_of[tensor] = line.buffer
+        self.posted.add(tensor)
+
+    def _fits(self, tensor: Named, kind: str, stage: int) -> bool:
+        """Weights and their gradients go into any buffer of their kind for a stage as large."""
+        if kind not in ("w", "dw") or stage >= self.facts.schedule.stages:
+            return (tensor.kind, tensor.stage) == (kind, stage)
+        large, small = map(self.facts.schedule.stage, (stage, tensor.stage))
+        return tensor.kind == kind and large.weight_bytes >= small.weight_bytes
+
+    def _wait_receive(self, line: Line) -> Iterator[str]:
+        if line.tensor not in self.posted:
+            yield "no receive of it is posted before"
+        elif line.tensor in self.arrived:
+            yield "it is waited for twice"
+        self.arrived.add(line.tensor)
+
+    def _send(self, line: Line) -> Iterator[str]:
+        tensor = line.tensor
+        if tensor.kind in ("w", "dw"):
+            yield from self._send_on(line)
+        elif not self.done & set(_makers(tensor)):
+            yield f"sent before {'F' if tensor.kind == 'x' else 'B'} has made it on this rank"
+        self.sent.add(tensor)
+
+    def _send_on(self, line: Line) -> Iterator[str]:
+        """A copy of weights or a gradient must be here, and what it is to carry computed."""
+        tensor, moves = line.tensor, self.facts.moves
+        if tensor not in self.facts.messages:
+            return  # named as a message that nobody needs
+        before = self.facts.earlier.get(tensor.number)
+        here = Named(tensor.kind, tensor.stage, before) if before is not None else None
+        if here and moves[here.number].target == self.rank and not self._there(here):
+            yield f"its copy has not come with {here}, or is freed"
+        if tensor.kind == "dw" and self.computed < moves[tensor.number].after:
+            after = moves[tensor.number].after
+            yield (
+                f"sent after {counted(self.computed, 'op')} of the rank, before the {after} that "
+                "it waits for"
+            )
+        if tensor.kind == "w" and here is None and tensor.stage in self.closed:
+            yield f"sent after {self.closed[tensor.stage].text}"
+
+    def _wait_send(self, line: Line) -> Iterator[str]:
+        if line.tensor not in self.sent:
+            yield "no send of it is posted before"
+        elif line.tensor in self.left:
+            yield "it is waited for twice"
+        self.left.add(line.tensor)
+
+    def _free(self, line: Line) -> Iterator[str]:
+        tensor = line.tensor
+        if tensor not in self.buffer_of:
+            yield "it is in no buffer"
+            return
+        if tensor not in self.arrived:
+            yield "freed before its receive is waited for"
+        yield from self._still_used(tensor)
+        self.tensor_in.pop(self.buffer_of.pop(tensor), None)
+
+    def _still_used(self, tensor: Named) -> Iterator[str]:
+        kind, s, j = tensor
+        if kind in ("x", "dy"):
+            if ("W", s, j) not in self.done:
+                yield f"freed before the weight gradient of stage {s}, microbatch {j} has read it"
+            return
+        if j in self.facts.later:
+            onward = Named(kind, s, self.facts.later[j])
+            if onward not in self.left:
+                yield f"freed before it has gone on as {onward}"
+
+    def _compute(self, line: Line) -> Iterator[str]:
+        order = self.facts.schedule.order[self.rank]
+        expected = str(order[self.computed]) if self.computed < len(order) else "nothing more"
+        if line.op != expected:
+            yield f"the schedule has {expected} as op {self.computed} of this rank"
+        self.computed += 1
+        op = _op(line.op)
+        yield from self._inputs(op)
+        if self._each:
+            yield from self._in_between(op)
+        elif op[0] in ("W", "BW") and op[1] in self.closed:
+            yield f"runs after {self.closed[op[1]].text}"
+        self.done |= {("B", *op[1:]), ("W", *op[1:])} if op[0] == "BW" else {op}
+
+    @property
+    def _each(self) -> bool:
+        """Whether each microbatch's gradient is followed by a step of its own."""
+        return self.facts.schedule.updates == "microbatch"
+
+    def _in_between(self, op: _Op) -> Iterator[str]:
+        """Nothing of a stage runs between a microbatch's gradient and the step with it."""
+        kind, stage, microbatch = op
+        if stage in self.unstepped:
+            yield f"runs before the step with {self.unstepped.pop(stage)}"
+        if kind in ("W", "BW"):
+            self.unstepped[stage] = f"{stage}{kind}{microbatch}"
+
+    def _inputs(self, op: _Op) -> Iterator[str]:
+        kind, s, j = op
+        last = self.facts.schedule.stages - 1
+        tensors = [Named("x", s, j)] if s > 0 and kind not in ("O", "L") else []
+        if kind in ("B", "W", "BW") and s < last:
+            tensors.append(Named("dy", s, j))
+        for tensor in tensors:
+            if tensor in self.facts.messages:
+                if not self._there(tensor):
+                    yield f"its input {tensor} is not there: {self._why(tensor)}"
+            elif not self.done & set(_makers(tensor)):
+                yield f"its input {tensor} has not been made on this rank"
+        before = {"F": None, "W": "B", "L": "O"}.get(kind, "F")
+        if before and (before, s, j) not in self.done:
+            yield f"runs before {s}{before}{j}"
+        if kind not in ("W", "O", "L") and not self._has_weights(s):
+            yield f"the weights of stage {s} are not there"
+
+    def _has_weights(self, stage: int) -> bool:
+        if self.rank in self.facts.owners.get(stage, ()):
+            return True
+        held = (t for t in self.buffer_of if (t.kind, t.stage) == ("w", stage))
+        return any(t in self.arrived for t in held)
+
+    def _there(self, tensor: Named) -> bool:
+        return tensor in self.arrived and tensor in self.buffer_of
+
+    def _why(self, tensor: Named) -> str:
+        if tensor not in self.posted:
+            return "never received before"
+        return "not waited for" if tensor not in self.arrived else "freed or overwritten"
+
+    def _close(self, line: Line) -> Iterator[str]:
+        """From ``reduce`` on, then ``average``, then ``step`` nothing adds to a stage's
+        gradient."""
+        if self._each:
+            if line.verb != "step" or self.unstepped.pop(line.stages[0], None) is None:
+                yield "no gradient is there to step with"
+            return
+        mine = [s for s in line.stages if self.rank in self.facts.owners.get(s, ())]
+        if not mine:
+            yield "no stage of it is owned by this rank"
+        for stage in mine:
+            earlier = self.closed.get(stage)
+            if earlier and _FOLLOWING[earlier.verb] > _FOLLOWING[line.verb]:
+                yield f"comes after {earlier.text}"
+            if line.verb == "step":
+                yield from self._still_leaving(stage)
+            late = self._not_yet_added(stage)
+            if late:
+                yield f"comes before {late}"
+            self.closed[stage] = line
+
+    def _still_leaving(self, stage: int) -> Iterator[str]:
+        """The owner's weights that are on their way out while their step would change them."""
+        for tensor in sorted(self.sent - self.left):
+            own = tensor.kind == "w" and tensor.number not in self.facts.earlier
+            if own and tensor.stage == stage:
+                yield f"comes before the send of {tensor} is waited for"
+
+    def _not_yet_added(self, stage: int) -> str | None:
+        """The first op here, or gradient from elsewhere, that has not been added to ``stage``'s."""
+        for run in self.facts.schedule.order[self.rank]:
+            op = ("W", run.stage, run.microbatch)
+            if run.stage == stage and run.kind in ("W", "BW") and op not in self.done:
+                return str(run)
+        for tensor, (_, target) in self.facts.messages.items():
+            comes_here = (tensor.kind, tensor.stage, target) == ("dw", stage, self.rank)
+            if comes_here and tensor not in self.arrived:
+                return f"{tensor} has come"
+        return None
+
+    def _leftovers(self) -> Iterator[str]:
+        order = self.facts.schedule.order[self.rank]
+        for run in order[self.computed :]:
+            yield f"rank {self.rank} never runs {run}"
+        for tensor in sorted(self.posted - self.arrived):
+            yield f"rank {self.rank} never waits for its receive of {tensor}"
+        for tensor in sorted(self.sent - self.left):
+            yield f"rank {self.rank} never waits for its send of {tensor}"
+        for tensor in sorted(set(self.buffer_of) & self.arrived):
+            yield f"rank {self.rank} never frees {tensor}"
+        yield from self._lost_gradients()
+
+    def _lost_gradients(self) -> Iterator[str]:
+        """Where weights travel, what a rank adds to another's stage must leave with a D."""
+        lines = self.facts.lines[self.rank]
+        for stage, owners in self.facts.owners.items():
+            if self.rank in owners:
+                continue
+            adds = [n for n in lines if n.verb == "compute" and _adds_to(n.op, stage)]
+            sends = [n.at for n in lines if n.verb == "send" and n.tensor[:2] == ("dw", stage)]
+            if adds and not any(at > adds[-1].at for at in sends):
+                yield (
+                    f"{adds[-1]}: its gradient never leaves for rank {owners[0]}, which steps "
+                    f"stage {stage}"
+                )
+
+
+_FOLLOWING = {"reduce": 0, "average": 1, "step": 2}
+
+
+def _adds_to(text: str, stage: int) -> bool:
+    kind, s, _ = _op(text)
+    return kind in ("W", "BW") and s == stage
+
+
+def _op(text: str) -> _Op:
+    kind = text.strip("0123456789")
+    stage, microbatch = text.split(kind)
+    return kind, int(stage), int(microbatch)
+
+
+def _makers(tensor: Named) -> tuple[_Op, ...]:
+    """The op whose end makes an activation or its gradient."""
+    if tensor.kind == "x":
+        return (("F", tensor.stage - 1, tensor.number),)
+    return (("B", tensor.stage + 1, tensor.number),)
+
+
+def _updates(facts: ProgramFacts) -> Iterator[str]:
+    """Each stage is stepped once by its owner, or by all that have a replica of it and sum its
+    gradients, and averaged by each or by none; each reduction is joined once by all it concerns."""
+    lines = [line for row in facts.lines for line in row]
+    each = facts.schedule.updates == "microbatch"
+    expected = facts.schedule.microbatches if each else 1
+    verbs = [v for v in ("average", "step") if v == "step" or any(n.verb == v for n in lines)]
+    for verb in verbs:
+        runs = Counter((line.stages[0], line.rank) for line in lines if line.verb == verb)
+        for stage, ranks in sorted(facts.owners.items()):
+            for rank in ranks:
+                times = runs[stage, rank]
+                if times != expected:
+                    wanted = "once" if expected == 1 else f"{expected} times"
+                    yield f"{verb} {stage} runs {times} times, expected {wanted}, on rank {rank}"
+    joined = Counter((line.stages, line.rank) for line in lines if line.verb == "reduce")
+    replicated = {(stage,) for stage, ranks in facts.owners.items() if len(ranks) > 1}
+    for group in sorted({stages for stages, _ in joined} | replicated):
+        for rank in sorted({rank for s in group for rank in facts.owners.get(s, ())}):
+            if joined[group, rank] != 1:
+                name = " ".join(map(str, group))
+                yield (
+                    f"reduce {name} runs {joined[group, rank]} times on rank {rank}, expected once"
+                )

@@ -1,0 +1,150 @@
+"""Schedules kept on disk by what was asked, verified again before they are trusted.
+
+An entry's name is the hash of everything that decides the answer: the problem (profile,
+microbatches, placement, memory limit, objective), what is compared, solver, seed, time or work
+limit and version. What it holds is checked as if a stranger had written it: its own digest, the
+verifier, and that it answers this question. Only its lower bound cannot be proven again in no time;
+it is never taken where it is below the bound in closed form.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Protocol
+
+from pipeloom import __version__
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.formats import dump_profile, dump_schedule, finite, parse_schedule, write_json
+from pipeloom.ir.formats.json_reader import read_json
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom.solver.bounds import lower_bound
+
+FORMAT = "pipeloom.cache"
+SAME = 1 - 1e-6
+"""Bounds that differ by less are equal."""
+
+
+class Asked(Protocol):
+    """A question that an answer is kept of."""
+
+    @property
+    def key(self) -> str:
+        """A hash: questions of the same key have the same answer."""
+        ...
+
+    def answered_by(self, schedule: Schedule) -> Problem | None:
+        """The problem that ``schedule`` solves; None where that is not what was asked."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What was asked of ``optimize``."""
+
+    problem: Problem
+    solver: str
+    seed: int
+    time_limit: float
+    work_limit: float | None = None
+    by_step: bool = False
+
+    @property
+    def key(self) -> str:
+        placement = self.problem.placement
+        words = {
+            "profile": dump_profile(self.problem.profile),
+            "microbatches": self.problem.microbatches,
+            "placement": [placement.passing.value, list(placement.owners)],
+            "memory_limit": finite(self.problem.memory_limit),
+            "objective": self.problem.objective.value,
+            "solver": self.solver,
+            "seed": self.seed,
+            "time_limit": self.time_limit,
+            "work_limit": self.work_limit,
+            "by_step": self.by_step,
+            "pipeloom": __version__,
+        }
+        return digest(words)
+
+    def answered_by(self, schedule: Schedule) -> Problem | None:
+        same = replace(self, problem=schedule.problem).key == self.key
+        return self.problem if same else None
+
+
+class ScheduleCache:
+    """A folder of answers. ``note`` is told, in a line, of entries that are of no use."""
+
+    def __init__(self, folder: str, note: Callable[[str], None]) -> None:
+        """Makes the folder. Raises InputError where that fails."""
+        self._folder, self._note = Path(folder), note
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"cache: expected a folder or a place for one, got {folder!r} ({error.strerror})"
+            ) from None
+
+    def path(self, question: Asked) -> Path:
+        return self._folder / f"{question.key}.json"
+
+    def find(self, question: Asked) -> Schedule | None:
+        """The answer, if it is there and holds."""
+        found = self.find_more(question)
+        return None if found is None else found[0]
+
+    def find_more(self, question: Asked) -> tuple[Schedule, dict[str, Any]] | None:
+        """The same with what else was kept of it."""
+        path = self.path(question)
+        if not path.exists():
+            return None
+        try:
+            return _checked(read_json(str(path)), question)
+        except InputError as error:
+            reason = str(error).splitlines()[0].removeprefix(f"{path}: ")
+            self._note(f"cache: {path} is ignored: {reason}")
+            return None
+
+    def keep(self, question: Asked, schedule: Schedule, more: dict[str, Any] | None = None) -> None:
+        """Writes an answer, and what ``more`` is to be known of it; where it cannot be written a
+        note says so."""
+        content = {"schedule": dump_schedule(schedule), **({} if more is None else {"more": more})}
+        entry = {"format": FORMAT, "version": 1, "digest": digest(content), **content}
+        try:
+            write_json(entry, str(self.path(question)))
+        except InputError as error:
+            self._note(f"cache: {error}")
+
+
+def _checked(entry: dict[str, Any], question: Asked) -> tuple[Schedule, dict[str, Any]]:
+    """The schedule of ``entry`` and more. Raises InputError with the first thing that is wrong with
+    it."""
+    content: dict[str, Any] = {key: entry[key] for key in ("schedule", "more") if key in entry}
+    if entry.get("format") != FORMAT or entry.get("version") != 1 or "schedule" not in content:
+        raise InputError(f"expected a version 1 of {FORMAT}")
+    if not all(isinstance(value, dict) for value in content.values()):
+        raise InputError("expected objects in it")
+    if entry.get("digest") != digest(content):
+        raise InputError("its digest does not fit: it was damaged or changed")
+    document = content["schedule"]
+    violations = verify_schedule(document)
+    if violations:
+        raise InputError(f"its schedule is not valid: {violations[0]}")
+    schedule = parse_schedule(document, "schedule")
+    problem = question.answered_by(schedule)
+    if problem is None:
+        raise InputError("it answers another question")
+    known = schedule.report.lower_bound if schedule.report else None
+    if known is None or known < lower_bound(problem).value * SAME:
+        raise InputError("its lower bound is weaker than the one at hand")
+    return replace(schedule, problem=problem), content.get("more", {})
+
+
+def digest(words: dict[str, Any]) -> str:
+    """A hash of what can be written as JSON."""
+    return sha256(json.dumps(words, sort_keys=True, allow_nan=False).encode()).hexdigest()

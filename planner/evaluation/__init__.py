@@ -1,0 +1,1 @@
+"""What a schedule costs: step, memory, traffic, bound."""

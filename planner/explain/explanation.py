@@ -1,0 +1,173 @@
+"""``optimize --explain``: the bound's argument, the schedule's losses, and what would change
+them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from pipeloom.ir.units import counted
+from pipeloom.report.text_table import table
+
+if TYPE_CHECKING:
+    from pipeloom.ir.model.schedule import Schedule
+    from pipeloom.solver.weight_passing import Memory
+
+    from .bound_reasons import Loss, Reason
+    from .sensitivity import Change, Enough
+
+SHOWN = 16
+"""Ranks in the table of losses: all, or else the first, the last and the worst of the others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What is known of a schedule beyond its figures; ``now`` is the schedule itself.
+
+    ``step``: where it was chosen for that, and the least that any step of its placement takes.
+    """
+
+    objective: str
+    ops: int
+    reason: Reason
+    losses: Sequence[Loss]
+    now: Change
+    changes: Sequence[Change]
+    enough: Enough | None
+    step: tuple[float, float] | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "step": self.step and dict(zip(("value", "bound"), self.step, strict=True)),
+            "bound": asdict(self.reason),
+            "losses": [asdict(loss) for loss in self.losses],
+            "changes": [asdict(change) for change in self.changes],
+            "enough_memory": None if self.enough is None else asdict(self.enough),
+        }
+
+    def text(self) -> str:
+        parts = [*self._why(), "", *self._where(), "", *self._what_if()]
+        return "\n".join([*self._chosen(), *parts])
+
+    def _chosen(self) -> list[str]:
+        if self.step is None:
+            return []
+        step, least = map(_duration, self.step)
+        return [
+            f"chosen for its step of {step}; no step of this placement is below {least}, "
+            "what the busiest rank computes",
+            f"what follows is about the {self.objective}, the changes at the end too",
+            "",
+        ]
+
+    def _why(self) -> list[str]:
+        rank = "" if self.reason.rank is None else f", rank {self.reason.rank} binds"
+        head = f"why no schedule is below {_duration(self.reason.value)} ({self.reason.name}{rank})"
+        return [head, *(f"  {words}" for words in self.reason.words)]
+
+    def _where(self) -> list[str]:
+        cost = self.now.cost or 0.0
+        header = ["rank", "computes", "before first B", "in between", "after last F", "spare", ""]
+        rows = [
+            [str(loss.rank), *map(_duration, _times(loss)), _binds(loss, self.reason)]
+            for loss in _shown(self.losses)
+        ]
+        spare = {
+            "period": "spare: what the rank spans less than the period",
+            "makespan": "spare: before the rank's first op and after its last",
+        }[self.objective]
+        lines = [f"where {_duration(cost)} of {self.objective} go on each rank ({spare})"]
+        return lines + [f"  {line}" for line in table(header, rows).splitlines()]
+
+    def _what_if(self) -> list[str]:
+        from .sensitivity import MOST_OPS
+
+        if not self.changes and self.enough is None and self.ops > MOST_OPS:
+            return [f"what would change it is left out: {self.ops} ops, more than {MOST_OPS}"]
+        header = ["what would change the bubble", "at least", "found", ""]
+        rows = [_row(change) for change in (self.now, *self.changes)]
+        lines = table(header, rows).splitlines()
+        if self.enough is not None:
+            lines.append(_enough_words(self.enough))
+        return lines
+
+
+def explanation(
+    schedule: Schedule,
+    seconds: float,
+    should_stop: Callable[[], bool] | None = None,
+    memory: Memory | None = None,
+    step: float | None = None,
+) -> Explanation:
+    """Explains ``schedule``; each change of the problem gets ``seconds`` of the optimizer.
+
+    ``memory`` says what a schedule holds in all, as for the optimizer. ``step``: what it was chosen
+    for, if so.
+    """
+    from pipeloom.solver.bounds import work_bound
+
+    from .bound_reasons import losses, why
+    from .sensitivity import Change, bubble, changes, enough_memory
+
+    problem, timing = schedule.problem, schedule.timing
+    assert timing is not None
+    cost, reason = timing.cost(problem.objective), why(schedule)
+    now = Change(
+        "as it is", reason.value, bubble(problem, reason.value), cost, bubble(problem, cost)
+    )
+    return Explanation(
+        problem.objective.value,
+        schedule.num_ops,
+        reason,
+        losses(schedule),
+        now,
+        changes(schedule, seconds, should_stop, memory),
+        enough_memory(problem),
+        None if step is None else (step, work_bound(problem).value),
+    )
+
+
+def _shown(losses: Sequence[Loss]) -> list[Loss]:
+    if len(losses) <= SHOWN:
+        return list(losses)
+    ends = {losses[0].rank, losses[-1].rank}
+    worst = sorted(losses, key=lambda loss: loss.spare)[: SHOWN - len(ends)]
+    kept = ends | {loss.rank for loss in worst}
+    return [loss for loss in losses if loss.rank in kept]
+
+
+def _times(loss: Loss) -> tuple[float, ...]:
+    return (loss.work, loss.head, loss.between, loss.tail, loss.spare)
+
+
+def _binds(loss: Loss, reason: Reason) -> str:
+    return "binds" if loss.rank == reason.rank else ""
+
+
+def _row(change: Change) -> list[str]:
+    from pipeloom.report.summaries import percent
+
+    found = "-" if change.bubble is None else percent(max(0.0, change.bubble))
+    return [change.what, percent(max(0.0, change.bound_bubble)), found, ""]
+
+
+def _enough_words(enough: Enough) -> str:
+    from pipeloom.ir.units import amount
+    from pipeloom.report.summaries import percent
+
+    rest = percent(max(0.0, enough.bound_bubble))
+    if enough.microbatches == 0:
+        return f"more memory cannot lower the bound: without any limit it is {rest} too"
+    more = counted(enough.microbatches, "more microbatch")
+    fit = "fits" if enough.microbatches == 1 else "fit"
+    return (
+        f"the bound falls until {more} {fit} (a limit of {amount(enough.limit)}), "
+        f"to {rest}, and no further"
+    )
+
+
+def _duration(milliseconds: float) -> str:
+    from pipeloom.ir.units import duration
+
+    return duration(milliseconds) if milliseconds > 1e-6 else "0"

@@ -1,0 +1,207 @@
+"""What more memory or faster links would buy: by the bound at once, by the optimizer in a
+moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from math import isfinite
+
+import numpy as np
+
+from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.cost.simulator import simulate
+from pipeloom.ir.errors import InfeasibleError
+from pipeloom.ir.model.problem import Passing, Problem
+from pipeloom.ir.model.profile import Link, Links, Profile
+from pipeloom.ir.model.schedule import Schedule, TravelKind
+from pipeloom.ir.model.transfers import delay_matrix
+from pipeloom.solver.bounds import lower_bound
+from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.weight_passing import Memory
+
+MOST_OPS = 200_000
+"""Beyond, the bounds take too long to be asked some twenty times."""
+MOST_TRIED = 50_000
+"""Ops beyond which a moment of the optimizer finds nothing: the bounds alone answer."""
+MOST_ALONE = 1_000_000
+"""Ranks times ops beyond which no rank is tried alone."""
+SAME = 1 + 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What the cost becomes under ``what``: at least ``bound``; ``cost`` is of a schedule found."""
+
+    what: str
+    bound: float
+    bound_bubble: float
+    cost: float | None = None
+    bubble: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Enough:
+    """From room for ``microbatches`` more on every rank on, memory buys nothing more.
+
+    ``limit``: the largest rank's limit then. ``bound``: what no memory brings the cost below.
+    """
+
+    microbatches: int
+    limit: float
+    bound: float
+    bound_bubble: float
+
+
+def changes(
+    schedule: Schedule,
+    seconds: float = 2.0,
+    should_stop: Callable[[], bool] | None = None,
+    memory: Memory | None = None,
+) -> list[Change]:
+    """One more microbatch's M_B, on every rank and where it helps most alone; faster links.
+
+    Each gets ``seconds`` of the optimizer, none where that is 0 or both travel; what is found costs
+    no more than ``schedule`` does under the change. Nothing is tried on more than ``MOST_OPS``.
+    ``memory`` is the optimizer's.
+    """
+    found: list[Change] = []
+    if schedule.num_ops > MOST_OPS:
+        return found
+    if schedule.problem.placement.passing is Passing.MIXED:
+        seconds = 0.0  # nothing to ask: islands are optimized part by part
+    for what, problem in _variants(schedule.problem):
+        bound = lower_bound(problem).value
+        cost = None
+        if seconds > 0 and schedule.num_ops <= MOST_TRIED and not (should_stop and should_stop()):
+            cost = _found(schedule, problem, seconds, should_stop, memory)
+        rate = None if cost is None else bubble(problem, cost)
+        found.append(Change(what, bound, bubble(problem, bound), cost, rate))
+    return found
+
+
+def enough_memory(problem: Problem) -> Enough | None:
+    """Where the bound stops falling as memory grows; None without a limit, or beyond MOST_OPS."""
+    if not problem.limited or _ops(problem) > MOST_OPS:
+        return None
+    least = lower_bound(replace(problem, memory_limit=(float("inf"),) * problem.ranks)).value
+
+    def suffices(count: int) -> bool:
+        return lower_bound(more_memory(problem, count)).value <= least * SAME
+
+    most = max(map(len, _stages_run(problem)))
+    low, high = -1, problem.microbatches * most
+    while high - low > 1:  # suffices(high) holds, as all microbatches fit then
+        middle = (low + high) // 2
+        low, high = (low, middle) if suffices(middle) else (middle, high)
+    limit = max(x for x in more_memory(problem, high).memory_limit if isfinite(x))
+    return Enough(high, limit, least, bubble(problem, least))
+
+
+def bubble(problem: Problem, cost: float) -> float:
+    """The bubble rate of a schedule of ``cost``; 0 where nothing takes any time."""
+    costs = Costs.of(problem)
+    work = float(costs.durations[:3].sum()) * problem.microbatches
+    return 1.0 - work / (problem.ranks * cost) if cost > 0 else 0.0
+
+
+def more_memory(problem: Problem, microbatches: int, rank: int | None = None) -> Problem:
+    """Room for ``microbatches`` more of the rank's largest M_B: on ``rank``, or on every rank."""
+    size = _largest(problem)
+    limits = [
+        limit + microbatches * size[r] if rank in (None, r) else limit
+        for r, limit in enumerate(problem.memory_limit)
+    ]
+    return replace(problem, memory_limit=tuple(limits))
+
+
+def faster_links(problem: Problem, share: float) -> Problem:
+    """Every delay between ranks times ``share``."""
+    return replace(problem, profile=_scaled(problem.profile, share))
+
+
+def _variants(problem: Problem) -> Iterator[tuple[str, Problem]]:
+    if problem.limited:
+        yield "one more microbatch's M_B on every rank", more_memory(problem, 1)
+        alone = _best_alone(problem)
+        if alone is not None:
+            yield f"one more microbatch's M_B on rank {alone} alone", more_memory(problem, 1, alone)
+    if _delayed(problem):
+        yield "links twice as fast", faster_links(problem, 0.5)
+        yield "links without delay", faster_links(problem, 0.0)
+
+
+def _delayed(problem: Problem) -> bool:
+    """Whether anything that travels takes time."""
+    if problem.placement.passing is Passing.WEIGHTS:
+        stages = range(problem.stages)
+        return any(
+            delay_matrix(problem.profile, kind, s).any() for kind in TravelKind for s in stages
+        )
+    costs = Costs.of(problem)
+    return bool(costs.into_f.any() or costs.into_b.any())
+
+
+def _best_alone(problem: Problem) -> int | None:
+    """The rank whose memory alone brings the bound down most; None where no single one does."""
+    if problem.ranks == 1 or problem.ranks * _ops(problem) > MOST_ALONE:
+        return None
+    bounds = [lower_bound(more_memory(problem, 1, r)).value for r in range(problem.ranks)]
+    best = min(range(problem.ranks), key=bounds.__getitem__)
+    return best if bounds[best] * SAME < lower_bound(problem).value else None
+
+
+def _ops(problem: Problem) -> int:
+    return 3 * problem.stages * problem.microbatches
+
+
+def _found(
+    schedule: Schedule,
+    problem: Problem,
+    seconds: float,
+    should_stop: Callable[[], bool] | None,
+    memory: Memory | None,
+) -> float:
+    """The least cost known under ``problem``: a new schedule's, or that of ``schedule``'s order."""
+    seed = (schedule.report and schedule.report.seed) or 0
+    kept = simulate(replace(schedule, problem=problem, timing=None)).cost(problem.objective)
+    with suppress(InfeasibleError):  # a moment may be too short to find what fits on the devices
+        new = optimize(
+            problem, time_limit=seconds, seed=seed, should_stop=should_stop, memory=memory
+        ).timing
+        assert new is not None
+        return min(new.cost(problem.objective), kept)
+    return kept
+
+
+def _largest(problem: Problem) -> list[float]:
+    """The largest M_B of each rank's stages; of a rank that runs all stages, their sum."""
+    stages = problem.profile.stages
+    if problem.placement.passing is Passing.WEIGHTS:
+        return [sum(stage.m_b for stage in stages)] * problem.ranks
+    return [max((stages[s].m_b for s in here), default=0.0) for here in _stages_run(problem)]
+
+
+def _stages_run(problem: Problem) -> list[list[int]]:
+    """The stages that each rank runs, of any microbatch."""
+    owner = problem.placement.matrix(problem.stages, problem.microbatches)
+    return [np.flatnonzero((owner == rank).any(axis=1)).tolist() for rank in range(problem.ranks)]
+
+
+def _scaled(profile: Profile, share: float) -> Profile:
+    links = _quicker(profile.links, share) if profile.links is not None and share > 0 else None
+    if profile.t_comm is None and links is not None:
+        return replace(profile, links=links)
+    if isinstance(profile.t_comm, tuple):
+        t_comm = tuple(tuple(x * share for x in r) for r in profile.t_comm)
+        return replace(profile, t_comm=t_comm, links=links)
+    return replace(profile, t_comm=(profile.t_comm or 0.0) * share, links=links)
+
+
+def _quicker(links: Links, share: float) -> Links:
+    def quicker(link: Link) -> Link:
+        return Link(link.latency * share, link.gigabytes_per_second / share)
+
+    pairs = tuple((a, b, quicker(link)) for a, b, link in links.pairs)
+    return replace(links, default=quicker(links.default), pairs=pairs)

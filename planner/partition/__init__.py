@@ -1,0 +1,1 @@
+"""The cut of a model's layers into stages."""

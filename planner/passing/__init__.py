@@ -1,0 +1,1 @@
+"""The choice of what travels: activations, weights, both, or FSDP."""

@@ -1,0 +1,1 @@
+"""The choice of the placement of stages on ranks."""

@@ -1,0 +1,133 @@
+"""The placements that ``--placement`` names: by a word, or by a file that maps stages to ranks."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.units import counted
+
+if TYPE_CHECKING:
+    from pipeloom.ir.model.problem import Placement
+    from pipeloom.ir.model.profile import Profile
+
+WORDS = "linear, interleaved:K, v, wave:K, auto or a file of JSON (a name with a dot or a slash)"
+AUTO = "auto"
+"""``optimize`` chooses the placement."""
+ONE_PLACEMENT = "--placement: expected one placement here, got 'auto': optimize alone chooses"
+MOST_CHUNKS = 64
+"""Stages a rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementChoice:
+    """As typed. ``chunks``: the stages of each rank; None where the file ``name`` says it, or for
+    auto."""
+
+    name: str
+    chunks: int | None
+
+    def place(self, profile: Profile, where: str) -> tuple[Profile, Placement]:
+        """The profile, cut where it has one stage a rank, and where each of its stages lives.
+
+        Raises InputError, naming the profile as ``where``, where the two do not go together.
+        """
+        if self.name == AUTO:
+            raise InputError(ONE_PLACEMENT)
+        if self.chunks is None:
+            return _from_file(self.name, profile, where)
+        return self._by_word(self.chunks, profile, where)
+
+    def _by_word(self, chunks: int, profile: Profile, where: str) -> tuple[Profile, Placement]:
+        from pipeloom.ir.model.problem import Placement
+
+        ranks = profile.ranks
+        if profile.num_stages not in {ranks, chunks * ranks}:
+            raise InputError(_misplaced(where, profile, self.name, chunks))
+        if profile.num_stages == ranks:
+            profile = profile.split(chunks)
+        if self.name == "v":
+            return profile, Placement.v(ranks)
+        if self.name.startswith("wave"):
+            return profile, Placement.wave(ranks, chunks // 2)
+        if chunks == 1:
+            return profile, Placement.linear(ranks)
+        return profile, Placement.interleaved(ranks, chunks)
+
+
+def placement_choice(text: str) -> PlacementChoice:
+    """``linear``, ``interleaved:2``, ``v``, ``wave:2``, ``owners.json``."""
+    if text in {"linear", "v"}:
+        return PlacementChoice(text, 2 if text == "v" else 1)
+    if match := re.fullmatch(r"(interleaved|wave):([0-9]{1,2})", text):
+        chunks = int(match[2]) * (2 if match[1] == "wave" else 1)
+        if 1 <= chunks <= MOST_CHUNKS:
+            return PlacementChoice(text, chunks)
+    if text == AUTO or "." in text or "/" in text:
+        return PlacementChoice(text, None)
+    raise argparse.ArgumentTypeError(
+        f"expected {WORDS}, at most {MOST_CHUNKS} stages a rank, got {text!r}"
+    )
+
+
+def _from_file(path: str, profile: Profile, where: str) -> tuple[Profile, Placement]:
+    from pipeloom.ir.model.problem import Passing, Placement
+
+    owners = owners_in(path, profile.ranks)
+    chunks, rest = divmod(len(owners), profile.ranks)
+    if profile.num_stages == profile.ranks and rest == 0:
+        profile = profile.split(chunks)
+    if profile.num_stages != len(owners):
+        raise InputError(
+            f"{path}: expected a rank for each of the {counted(profile.num_stages, 'stage')} of "
+            f"{where}, "
+            f"got {len(owners)}"
+        )
+    return profile, Placement(Passing.ACTIVATIONS, tuple(owners))
+
+
+def owners_in(path: str, ranks: int) -> list[int]:
+    """The rank of each stage, from a file. Raises InputError."""
+    from pipeloom.ir.formats.json_reader import parse_json, read_text
+
+    return _owners(parse_json(read_text(path), path), path, ranks)
+
+
+def _owners(document: Any, path: str, ranks: int) -> list[int]:
+    """The rank of each stage, from a list or from an object by stage. Raises InputError."""
+    from pipeloom.ir.formats.json_reader import show
+
+    if isinstance(document, dict):
+        missing = [key for key in map(str, range(len(document))) if key not in document]
+        if missing:
+            raise InputError(f"{path}: {missing[0]}: missing; expected a rank for each stage")
+        document = [document[str(stage)] for stage in range(len(document))]
+    if not isinstance(document, list) or not document:
+        raise InputError(
+            f"{path}: expected the ranks of all stages, such as [0, 1, 1, 0], got {show(document)}"
+        )
+    wrong = [
+        f"{path}: stage {stage}: expected a rank from 0 to {ranks - 1}, got {show(rank)}"
+        for stage, rank in enumerate(document)
+        if type(rank) is not int or not 0 <= rank < ranks
+    ]
+    if wrong:
+        raise InputError(*wrong)
+    return document
+
+
+def _misplaced(where: str, profile: Profile, name: str, chunks: int) -> str:
+    stages, ranks = profile.num_stages, profile.ranks
+    # one entry that stages share is one object
+    shared = stages > 1 and all(stage is profile.stages[0] for stage in profile.stages)
+    key, unit = ("num_stages", "") if shared else ("stages", " entries")
+    expected = f"{ranks}" if chunks == 1 else f"{ranks} (to be cut) or {chunks * ranks}"
+    hint = f"; --placement interleaved:{stages // ranks} fits" if stages % ranks == 0 else ""
+    return (
+        f"{where}: {key}: expected {expected}{unit} for the placement {name} on "
+        f"{counted(ranks, 'rank')}, "
+        f"got {stages}{hint}"
+    )

@@ -1,0 +1,1 @@
+"""Profiles calculated from a model's and a cluster's figures."""

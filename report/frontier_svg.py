@@ -1,0 +1,244 @@
+"""The frontier of a sweep: the memory limit against the bubble rate."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from pipeloom.ir.units import amount
+
+from .label_layout import Box, along, around, place
+from .summaries import percent
+from .svg_elements import FAINT, MUTED, document, element, label, number, ticks
+
+WIDTH, HEIGHT = 900.0, 540.0
+LEFT, RIGHT, TOP, BOTTOM = 92.0, 190.0, 76.0, 70.0
+LINE, BOUND = "#2f6cb3", "#8a97a6"
+_FAMILY_COLOURS = ("#e39a2b", "#14846b", "#7656a4", "#c2416b", "#8c6d46", "#3f9fb5", "#6b8e23")
+
+STYLE = f"""
+text {{ font-size: 12px; }}
+.title {{ font-size: 17px; font-weight: 600; }}
+.muted {{ fill: {MUTED}; }}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class FrontierPoint:
+    """A schedule found under a memory limit. ``bound``: no valid schedule has a smaller bubble."""
+
+    limit: float
+    bubble_rate: float
+    bound: float | None
+    optimal: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Frontier:
+    """What a sweep found: optimized points, and of families (name, peak memory, bubble rate).
+
+    A name may come several times; its marks are alike. ``scope`` says in words which schedules
+    were searched and are bounded; ``elsewhere`` names the families that are none of them.
+    """
+
+    title: str
+    objective: str
+    points: Sequence[FrontierPoint]
+    families: Sequence[tuple[str, float, float]]
+    scope: str = "the same placement and passing"
+    elsewhere: Collection[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Axes:
+    low: float
+    high: float
+    top: float
+
+    def x(self, limit: float) -> float:
+        share = (limit - self.low) / (self.high - self.low)
+        return LEFT + (WIDTH - LEFT - RIGHT) * share
+
+    def y(self, rate: float) -> float:
+        return HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * rate / self.top
+
+
+def frontier_svg(frontier: Frontier) -> str:
+    """An SVG file: optimized schedules as a line, their lower bounds under it, families as
+    marks."""
+    points = sorted(frontier.points, key=lambda point: point.limit)
+    axes = _axes(points, frontier.families)
+    content = [
+        label(frontier.title, 24, 32, class_="title"),
+        label(
+            f"filled: proven optimal; grey: no schedule with {frontier.scope}, can be there",
+            24,
+            52,
+            class_="muted",
+        ),
+        *_grid(axes, frontier.objective),
+        *_bound(points, axes),
+        *_line(points, axes),
+        *_families(frontier, axes),
+        *_labels(points, frontier.families, axes),
+        *_legend(frontier),
+    ]
+    return document(WIDTH, HEIGHT, STYLE, content, frontier.title)
+
+
+def _axes(points: Sequence[FrontierPoint], families: Sequence[tuple[str, float, float]]) -> _Axes:
+    limits = [p.limit for p in points] + [limit for _, limit, _ in families]
+    rates = [p.bubble_rate for p in points] + [rate for _, _, rate in families]
+    low, high = min(limits, default=0.0), max(limits, default=1.0)
+    space = (high - low) * 0.06 or max(abs(high), 1.0) * 0.1
+    return _Axes(max(0.0, low - space), high + space, max([*rates, 1e-3]) * 1.1)
+
+
+def _grid(axes: _Axes, objective: str) -> list[str]:
+    lines, bottom, right = [], HEIGHT - BOTTOM, WIDTH - RIGHT
+    for rate in ticks(axes.top, 6):
+        y = axes.y(rate)
+        lines.append(element("path", d=f"M{LEFT} {number(y)}H{right}", stroke=FAINT, fill="none"))
+        lines.append(
+            label(f"{rate * 100:g} %", LEFT - 10, y + 4, class_="muted", text_anchor="end")
+        )
+    for limit in ticks(axes.high, 9):
+        if limit >= axes.low:
+            x = axes.x(limit)
+            lines.append(element("path", d=f"M{number(x)} {bottom}v5", stroke=MUTED, fill="none"))
+            lines.append(label(amount(limit), x, bottom + 20, class_="muted", text_anchor="middle"))
+    lines.append(
+        label("memory limit of a rank", (LEFT + right) / 2, bottom + 44, text_anchor="middle")
+    )
+    middle = (TOP + bottom) / 2
+    lines.append(
+        label(
+            f"bubble rate of the {objective}",
+            22,
+            middle,
+            text_anchor="middle",
+            transform=f"rotate(-90 20 {number(middle)})",
+        )
+    )
+    return lines
+
+
+def _bound(points: Sequence[FrontierPoint], axes: _Axes) -> list[str]:
+    """A limit's bound holds for every smaller limit too: steps down at each point."""
+    known: list[tuple[float, float]] = []
+    best = 0.0
+    for point in reversed(points):
+        if point.bound is not None:
+            best = max(best, point.bound)
+            known.insert(0, (axes.x(point.limit), axes.y(best)))
+    if not known:
+        return []
+    left, bottom = number(axes.x(axes.low)), number(HEIGHT - BOTTOM)
+    steps = f"M{left} {number(known[0][1])}" + "".join(
+        f"V{number(y)}H{number(x)}" for x, y in known
+    )
+    return [
+        element("path", d=f"{steps}V{bottom}H{left}Z", fill="#eceff3"),
+        element(
+            "path", d=steps, stroke=BOUND, stroke_width=1.5, stroke_dasharray="5 4", fill="none"
+        ),
+    ]
+
+
+def _line(points: Sequence[FrontierPoint], axes: _Axes) -> list[str]:
+    """A schedule fits under every larger limit too: level until the next point."""
+    places = [(axes.x(p.limit), axes.y(p.bubble_rate)) for p in points]
+    path = "".join(f"H{number(x)}V{number(y)}" for x, y in places[1:]) + f"H{WIDTH - RIGHT}"
+    lines: list[str] = []
+    if places:
+        begin = f"M{number(places[0][0])} {number(places[0][1])}"
+        lines.append(element("path", d=begin + path, stroke=LINE, stroke_width=2, fill="none"))
+    for point, (x, y) in zip(points, places, strict=True):
+        words = f"limit {amount(point.limit)}: bubble {percent(point.bubble_rate)}"
+        fill = LINE if point.optimal else "#fff"
+        lines.append(
+            element(
+                "circle",
+                f"<title>{words}</title>",
+                cx=x,
+                cy=y,
+                r=5,
+                fill=fill,
+                stroke=LINE,
+                stroke_width=2,
+            )
+        )
+    return lines
+
+
+def _labels(
+    points: Sequence[FrontierPoint], families: Sequence[tuple[str, float, float]], axes: _Axes
+) -> list[str]:
+    """The bubble rate where it changes, as far as there is room."""
+    places = [(axes.x(p.limit), axes.y(p.bubble_rate)) for p in points]
+    corners = [(x, y) for p, (_, y) in enumerate(places) for x, _ in places[p : p + 2]]
+    taken = [
+        *along([*corners, *((WIDTH - RIGHT, y) for _, y in places[-1:])], 2.0),
+        *(around(x, y, 7.0) for x, y in places),
+        *(around(axes.x(peak), axes.y(rate), 7.5) for _, peak, rate in families),
+    ]
+    bounds = Box(LEFT, TOP - 14, WIDTH - RIGHT, HEIGHT - BOTTOM)
+    lines, last = [], ""
+    for point, (x, y) in zip(points, places, strict=True):
+        text = percent(point.bubble_rate)
+        box = place(text, x, y, taken, bounds) if text != last else None
+        last = text
+        if box is not None:
+            middle = (box.left + box.right) / 2
+            lines.append(label(text, middle, box.bottom - 2, fill=LINE, text_anchor="middle"))
+    return lines
+
+
+def _families(frontier: Frontier, axes: _Axes) -> list[str]:
+    lines, names = [], _names(frontier.families)
+    for name, peak, rate in frontier.families:
+        other = name in frontier.elsewhere
+        where = " (another placement)" if other else ""
+        words = f"<title>{name}{where}: peak memory {amount(peak)}, bubble {percent(rate)}</title>"
+        x, y = axes.x(peak), axes.y(rate)
+        lines.append(_mark(names.index(name), x, y, words, hollow=other))
+    return lines
+
+
+def _names(families: Sequence[tuple[str, float, float]]) -> list[str]:
+    return list(dict.fromkeys(name for name, _, _ in families))
+
+
+def _mark(i: int, x: float, y: float, content: str = "", *, hollow: bool = False) -> str:
+    """A diamond in the family's colour."""
+    path = f"M{number(x)} {number(y - 6.5)}l6.5 6.5l-6.5 6.5l-6.5-6.5Z"
+    colour = _FAMILY_COLOURS[i % len(_FAMILY_COLOURS)]
+    if hollow:
+        return element("path", content, d=path, fill="#fff", stroke=colour, stroke_width=2)
+    return element("path", content, d=path, fill=colour, stroke="#fff", stroke_width=1)
+
+
+def _legend(frontier: Frontier) -> list[str]:
+    x, y = WIDTH - RIGHT + 24, TOP + 8
+    lines = [
+        element("path", d=f"M{x - 8} {y}h16", stroke=LINE, stroke_width=2, fill="none"),
+        element("circle", cx=x, cy=y, r=4, fill=LINE),
+        label("optimized", x + 16, y + 4),
+        element(
+            "path",
+            d=f"M{x - 8} {y + 22}h16",
+            stroke=BOUND,
+            stroke_width=1.5,
+            stroke_dasharray="5 4",
+            fill="none",
+        ),
+        label("lower bound", x + 16, y + 26),
+    ]
+    names, at = _names(frontier.families), y + 22
+    for name in sorted(names, key=lambda name: name in frontier.elsewhere):
+        other, at = name in frontier.elsewhere, at + 22
+        lines += [_mark(names.index(name), x, at, hollow=other), label(name, x + 16, at + 4)]
+        if other:
+            at += 15
+            lines.append(label("another placement", x + 16, at + 4, class_="muted"))
+    return lines

@@ -1,0 +1,218 @@
+"""Numbers and schedules in words, for titles, summaries and tables."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+
+from pipeloom.ir.cost.overlap import pairs_save
+from pipeloom.ir.model.ops import OpKind
+from pipeloom.ir.model.problem import Objective, Passing, Placement, Problem
+from pipeloom.ir.model.schedule import Schedule, Status
+from pipeloom.ir.units import amount, counted, duration
+
+from .bars import peak_memory, timed, times
+
+
+def percent(share: float) -> str:
+    """``4.33 %``; tiny shares keep two digits."""
+    if abs(share) < 5e-7:
+        return "0 %"
+    return f"{share * 100:.2f} %" if abs(share) >= 1e-3 else f"{share * 100:.2g} %"
+
+
+def shape(schedule: Schedule) -> str:
+    """``8 ranks, 8 stages, 24 microbatches``."""
+    problem = schedule.problem
+    counts = (
+        (problem.ranks, "rank"),
+        (problem.stages, "stage"),
+        (problem.microbatches, "microbatch"),
+    )
+    return ", ".join(counted(count, word) for count, word in counts)
+
+
+def scope(problem: Problem, *, paired: bool = False) -> str:
+    """Which schedules a bound and ``optimal`` are about: ``one stage a rank, activations
+    travelling``.
+
+    ``paired``: which kind of schedule one with pairs is of, where they save time and bounds do not
+    hold for it: where the optimizer makes none.
+    """
+    words = _placed_and_passed(problem)
+    if pairs_save(problem):
+        return f"{words}, with pairs or without them"
+    if all(stage.saving <= 0 for stage in problem.profile.stages):
+        return words
+    return f"{words}, {'with' if paired else 'without'} pairs"
+
+
+def _placed_and_passed(problem: Problem) -> str:
+    placement, ranks = problem.placement, problem.ranks
+    travels = {
+        Passing.ACTIVATIONS: "activations travelling",
+        Passing.WEIGHTS: "weights travelling, each stage on one owner",
+        Passing.MIXED: "activations and weights travelling",
+    }[placement.passing]
+    if placement.passing is Passing.MIXED:
+        return _both_ways(problem) or _islands(problem) or f"the same placement, {travels}"
+    if placement.passing is not Passing.ACTIVATIONS:
+        return travels
+    chunks = problem.stages // ranks
+    if placement.owners == tuple(range(ranks)):
+        return f"one stage a rank, {travels}"
+    if placement.owners == tuple(range(ranks)) * chunks:
+        return f"{chunks} stages a rank in turn, {travels}"
+    if chunks % 2 == 0 and placement.owners == Placement.wave(ranks, chunks // 2).owners:
+        shape = "in a V" if chunks == 2 else f"in {chunks // 2} waves"
+        return f"{chunks} stages a rank {shape}, {travels}"
+    return f"the same placement, {travels}"
+
+
+def _both_ways(problem: Problem) -> str | None:
+    if (
+        problem.placement.owners
+        != Placement.bidirectional(problem.ranks, problem.microbatches).owners
+    ):
+        return None
+    return "one stage a rank each way, two copies of the weights, activations travelling"
+
+
+def _islands(problem: Problem) -> str | None:
+    """What travels inside islands of ranks and what between them; None where there are none."""
+    ranks, shape = problem.ranks, (problem.stages, problem.microbatches)
+    for size in (q for q in range(1, ranks + 1) if ranks % q == 0):
+        for inside, between, placed in (
+            ("weights", "activations", Placement.weights_inside),
+            ("activations", "weights", Placement.activations_inside),
+        ):
+            with suppress(ValueError):  # fewer stages than such islands need
+                if placed(ranks, size, *shape).owners == problem.placement.owners:
+                    return (
+                        f"{inside} travelling inside islands of {counted(size, 'rank')}, {between} "
+                        "between"
+                    )
+    return None
+
+
+def proof(schedule: Schedule) -> str | None:
+    """How good the schedule is known to be; None where nothing is known."""
+    known = gap(schedule)
+    if schedule.report is None or known is None:
+        return None
+    if schedule.report.status is Status.OPTIMAL:
+        return "optimal"
+    return f"at most {percent(known)} from optimal"
+
+
+def memory(schedule: Schedule) -> str:
+    """``peak memory 7.94 of 8``."""
+    peak = max(peak_memory(schedule), default=0.0)
+    limit = max(schedule.problem.memory_limit)
+    return f"peak memory {amount(peak)}" + (f" of {amount(limit)}" if math.isfinite(limit) else "")
+
+
+def summary(schedule: Schedule) -> str:
+    """One line: bubble, period, makespan, memory, proof."""
+    schedule = timed(schedule)
+    timing, objective = times(schedule), schedule.problem.objective
+    parts = [
+        f"bubble {percent(timing.bubble_rate(objective))} of the {objective.value}",
+        f"period {duration(timing.period)}",
+        f"makespan {duration(timing.makespan)}",
+        memory(schedule),
+        averaging(schedule),
+        proof(schedule),
+    ]
+    if objective is Objective.MAKESPAN:
+        parts[1], parts[2] = parts[2], parts[1]
+    return ", ".join(part for part in parts if part)
+
+
+def repeats(schedule: Schedule) -> str | None:
+    """How often the one iteration of a picture begins, where the next overlaps with it; None where
+    it does not."""
+    timing, objective = times(timed(schedule)), schedule.problem.objective
+    if objective is Objective.MAKESPAN or timing.period > timing.makespan * (1 - 1e-6):
+        return None
+    every = duration(timing.step(objective))
+    return f"one iteration of many: a rank begins the next where its row ends, one every {every}"
+
+
+def heading(schedule: Schedule, *, with_family: bool = True) -> str:
+    """``zb-6.2b: zb-h1`` or what of it is known."""
+    family = schedule.report.family if schedule.report and with_family else ""
+    return ": ".join(part for part in (schedule.problem.profile.name, family) if part) or "schedule"
+
+
+def facts(schedule: Schedule) -> str:
+    """Several lines, a name and a figure each: what is known of a schedule."""
+    schedule = timed(schedule)
+    timing, problem, report = times(schedule), schedule.problem, schedule.report
+    peaks = peak_memory(schedule)
+    fullest = max(range(problem.ranks), key=lambda rank: peaks[rank])
+    lines = [
+        (
+            "bubble rate",
+            f"{percent(timing.bubble_rate(problem.objective))} of the {problem.objective.value}",
+        ),
+        ("period", duration(timing.period)),
+        ("makespan", duration(timing.makespan)),
+        ("peak memory", f"{memory(schedule).removeprefix('peak memory ')} (rank {fullest})"),
+        *levers(schedule),
+        *([] if (line := averaging(schedule)) is None else [("averaging", line)]),
+    ]
+    if report is not None and report.lower_bound is not None:
+        because = f" ({report.bound_name})" if report.bound_name else ""
+        lines.append(
+            (
+                "lower bound",
+                f"{duration(report.lower_bound)} on the {problem.objective.value}{because}",
+            )
+        )
+        is_optimal = report.status is Status.OPTIMAL
+        proven = "proven" if is_optimal else f"gap {percent(gap(schedule) or 0.0)}"
+        lines.append(("status", f"{report.status.value}, {proven}"))
+        lines.append(("bound covers", f"all schedules with {scope(problem)}"))
+    if report is not None and report.solve_seconds is not None:
+        lines.append(("solved in", f"{report.solve_seconds:.1f} s"))
+    width = max(len(name) for name, _ in lines) + 2
+    head = f"{heading(schedule)}, {shape(schedule)}"
+    return "\n".join([head, *(f"  {name:<{width}}{figure}" for name, figure in lines)])
+
+
+def averaging(schedule: Schedule) -> str | None:
+    """What averaging over replicas adds to the cost; None where there are none."""
+    schedule = timed(schedule)
+    timing, objective = times(schedule), schedule.problem.objective
+    if not any(timing.averages):
+        return None
+    busy = max(math.fsum(one.end - one.start for one in row) for row in timing.averages)
+    left = timing.exposed(objective)
+    late = ", the rest waits for gradients" if left > busy * (1 + 1e-9) else ""
+    return (
+        f"{duration(left)} of averaging left after ops (of {duration(busy)} at most on a "
+        f"rank{late}), "
+        f"step {duration(timing.step(objective))}"
+    )
+
+
+def levers(schedule: Schedule) -> list[tuple[str, str]]:
+    """How often activations are recomputed or offloaded, where they are."""
+    ops = [op for rank in range(schedule.problem.ranks) for op in schedule.ops(rank)]
+    forwards = sum(op.kind is OpKind.F for op in ops)
+    parts = [
+        f"{number} {what}"
+        for kind, what in ((OpKind.R, "recomputed"), (OpKind.O, "offloaded"))
+        if (number := sum(op.kind is kind for op in ops))
+    ]
+    return [("activations", f"{', '.join(parts)} of {forwards}")] if parts else []
+
+
+def gap(schedule: Schedule) -> float | None:
+    """(cost - lower bound) / cost; None where no bound is known."""
+    report = schedule.report
+    if report is None or report.lower_bound is None:
+        return None
+    cost = times(timed(schedule)).cost(schedule.problem.objective)
+    return max(0.0, (cost - report.lower_bound) / cost) if cost > 0 else 0.0

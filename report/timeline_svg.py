@@ -1,0 +1,355 @@
+"""The timeline: one row a rank, time to the right, one or more schedules under each other.
+
+::
+
+    title                                             1. title and legend
+    F forward  B input gradient  ...
+    planned    bubble 4.33 %, period 812 ms, ...      2. for each schedule: its name and figures,
+      |-------------- period --------------|             the rank that spans longest,
+    0 [F0][F1][F2]//////[B0][W0]...   7.94 |====|        a row a rank, its peak memory,
+    1      [F0][F1]...                7.94 |====|
+      0        200        400        600 ms              and the axis
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+import numpy as np
+
+from pipeloom.ir.model.ops import OpKind
+from pipeloom.ir.model.schedule import Schedule, TravelKind
+from pipeloom.ir.units import amount, duration
+
+from .bars import Bar, averages, bars, copies, kinds, last, peak_memory, timed, times
+from .colours import AVERAGE, AVERAGED, NAMES, as_hex, colour, is_light
+from .summaries import heading, shape, summary
+from .svg_elements import FAINT, INK, MUTED, document, element, label, number, ticks
+
+LEFT, RIGHT, MARGIN = 70.0, 150.0, 24.0
+HEAD, AXIS, GAP = 52.0, 30.0, 16.0
+MEMORY_BAR = 56.0
+LINE, COPY = 1.5, 4.0  # what is below a row: transfers, and copies to and from the host
+# how wide the plot may grow for readable bars, and for visible ones
+ROOMY_WIDTH, MOST_WIDTH = 1600.0, 4000.0
+
+_TRAVEL = {TravelKind.WEIGHT: "#5b6b7f", TravelKind.GRADIENT: "#c2416b"}
+
+STYLE = f"""
+text {{ font-size: 12px; }}
+.title {{ font-size: 17px; font-weight: 600; }}
+.name {{ font-size: 14px; font-weight: 600; }}
+.muted {{ fill: {MUTED}; }}
+.n {{ pointer-events: none; }}
+.n text {{ font-size: 10px; text-anchor: middle; font-variant-numeric: tabular-nums; }}
+.bars rect {{ stroke: #fff; stroke-width: .6; }}
+.bars rect:hover {{ stroke: {INK}; stroke-width: 1.5; }}
+"""
+
+BUBBLE = element(
+    "defs",
+    element(
+        "pattern",
+        element("rect", width=6, height=6, fill="#f3f5f8")
+        + element("line", y2=6, stroke="#d9dfe7", stroke_width=1.6),
+        id="bubble",
+        width=6,
+        height=6,
+        patternUnits="userSpaceOnUse",
+        patternTransform="rotate(45)",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Where time and ranks lie: ``end`` is the last time, ``row`` the height of a rank's row.
+
+    ``lane``: of what is drawn in thin lines below it.
+    """
+
+    width: float
+    end: float
+    row: float
+    lane: float
+
+    @property
+    def right(self) -> float:
+        return self.width - RIGHT
+
+    def x(self, time: float) -> float:
+        return LEFT + (self.right - LEFT) * (time / self.end if self.end > 0 else 0.0)
+
+    def bar_height(self) -> float:
+        return self.row - 2 * (self.lane - LINE) - (5.0 if self.row >= 20 else 2.0)
+
+
+def timeline_svg(
+    panels: Sequence[tuple[str, Schedule]], *, title: str | None = None, width: float = 1200.0
+) -> str:
+    """An SVG file that shows the named schedules under each other on one time scale.
+
+    Times are a schedule's recorded ones (measured ones too) or, where it has none, simulated
+    ones; each panel starts at 0. The picture grows wider than ``width`` where the bars would
+    be too thin.
+    """
+    shown = [(name, timed(schedule)) for name, schedule in panels]
+    grid = _grid([schedule for _, schedule in shown], width)
+    first = shown[0][1]
+    text = title or f"{heading(first, with_family=len(shown) == 1)}, {shape(first)}"
+    legend, bottom = _legend(shown, 52, grid.width - MARGIN)
+    content = [BUBBLE, label(text, MARGIN, 32, class_="title"), *legend]
+    top = bottom + 32.0
+    for name, schedule in shown:
+        lines, height = _panel(name, schedule, grid, top)
+        content += lines
+        top += height + GAP
+    return document(grid.width, top, STYLE, content, text)
+
+
+def _grid(schedules: Sequence[Schedule], width: float) -> Grid:
+    end = max(map(last, schedules))
+    lengths = np.concatenate(
+        [
+            stop - start
+            for schedule in schedules
+            for start, stop in zip(times(schedule).start, times(schedule).end, strict=True)
+        ]
+    )
+    short, usual = np.quantile(lengths, [0.3, 0.5]).tolist() if len(lengths) else (0.0, 0.0)
+    wanted = LEFT + RIGHT
+    if short > 0:
+        wanted += max(min(16.0 * end / short, ROOMY_WIDTH), min(6.0 * end / usual, MOST_WIDTH))
+    ranks = max(schedule.problem.ranks for schedule in schedules)
+    row = 30.0 if ranks <= 8 else 24.0 if ranks <= 16 else 16.0
+    copied = any(kind.copies for schedule in schedules for kind in kinds(schedule))
+    lane = COPY if copied else LINE
+    return Grid(max(width, wanted), end, row + 2 * (lane - LINE), lane)
+
+
+def _legend(
+    shown: Sequence[tuple[str, Schedule]], y: float, right: float
+) -> tuple[list[str], float]:
+    """Steps right through the kinds that occur, then the bubble and what travels; where its last
+    line is."""
+    lines, x = [], MARGIN
+    several = any(bar.shade > 0 for _, s in shown for bar in bars(s, 0))
+
+    def entry(fills: Sequence[str], words: str) -> None:
+        nonlocal x, y
+        if x + 14 * len(fills) + 6 + 6.6 * len(words) > right:
+            x, y = MARGIN, y + 20
+        for fill in fills:
+            lines.append(element("rect", x=x, y=y, width=14, height=14, rx=2, fill=fill))
+            x += 14
+        x += 6 if fills else 0
+        lines.append(label(words, x, y + 11.5, class_="muted"))
+        x += 6.6 * len(words) + 20
+
+    for kind in sorted({kind for _, schedule in shown for kind in kinds(schedule)}):
+        shades = (0.0, 1.0) if several else (0.0,)
+        entry([as_hex(colour(kind, shade)) for shade in shades], f"{kind.name} {NAMES[kind]}")
+    entry(["url(#bubble)"], "bubble")
+    for travel in sorted({t.kind for _, s in shown for t in s.transfers}, key=list(_TRAVEL).index):
+        entry([_TRAVEL[travel]], f"{travel.value} arriving")
+    if any(any(schedule.pairs) for _, schedule in shown):
+        entry([], "one above the other: at once")
+    if any(times(schedule).averages for _, schedule in shown):
+        entry([as_hex(AVERAGE)], AVERAGED)
+    if several:
+        entry([], "dark to light: a rank's first to last stage")
+    return lines, y
+
+
+def _panel(name: str, schedule: Schedule, grid: Grid, top: float) -> tuple[list[str], float]:
+    """The elements of one schedule, and how high they are."""
+    ranks = schedule.problem.ranks
+    rows = top + HEAD
+    bottom = rows + ranks * grid.row
+    lines = [
+        label(name, MARGIN, top + 12, class_="name"),
+        label(summary(schedule), MARGIN + 9 * len(name) + 12, top + 12, class_="muted"),
+        *_axis(grid, rows, bottom),
+        *_longest(schedule, grid, top + HEAD - 14),
+        label("peak memory", grid.right + 16, rows - 8, class_="muted"),
+    ]
+    for rank in range(ranks):
+        lines += _row(schedule, rank, grid, rows + rank * grid.row)
+    return lines, HEAD + ranks * grid.row + AXIS
+
+
+def _axis(grid: Grid, rows: float, bottom: float) -> list[str]:
+    marks = ticks(grid.end, int((grid.right - LEFT) / 110))
+    unit, size = ("s", 1e3) if grid.end >= 1e4 else ("ms", 1.0) if grid.end >= 1 else ("us", 1e-3)
+    lines = [
+        element(
+            "path",
+            d="".join(f"M{number(grid.x(t))} {number(rows)}V{number(bottom + 5)}" for t in marks),
+            stroke=FAINT,
+            fill="none",
+        )
+    ]
+    for mark in marks:
+        words = f"{mark / size:g}" + (f" {unit}" if mark == marks[-1] else "")
+        lines.append(label(words, grid.x(mark), bottom + 19, class_="muted", text_anchor="middle"))
+    return lines
+
+
+def _longest(schedule: Schedule, grid: Grid, y: float) -> list[str]:
+    """A dimension line over the rank that spans longest: the period."""
+    timing = times(schedule)
+    rank = max(range(schedule.problem.ranks), key=lambda r: timing.spans[r])
+    left, right = grid.x(float(timing.start[rank][0])), grid.x(float(timing.end[rank][-1]))
+    words = f"period {duration(timing.period)} (rank {rank})"
+    middle, half = (left + right) / 2, 3.3 * len(words) + 6
+    path = (
+        f"M{number(left)} {number(y - 4)}v8M{number(right)} {number(y - 4)}v8"
+        f"M{number(left)} {number(y)}H{number(middle - half)}M{number(middle + half)} "
+        f"{number(y)}H{number(right)}"
+    )
+    return [
+        element("path", d=path, stroke=MUTED, fill="none"),
+        label(words, middle, y + 4, class_="muted", text_anchor="middle"),
+    ]
+
+
+def _row(schedule: Schedule, rank: int, grid: Grid, y: float) -> list[str]:
+    height = grid.bar_height()
+    shown = list(bars(schedule, rank))
+    lines = [label(f"rank {rank}", LEFT - 10, y + height / 2 + 4, text_anchor="end")]
+    if shown:
+        lines.append(_bubble(shown, grid, y, height))
+    lines += _bars(shown, grid, y, height)
+    lines += _transfers(schedule, rank, grid, y + height + 0.5)
+    lines += _copies(schedule, rank, grid, y + height + 0.5)
+    lines += _averages(schedule, rank, grid, y + height + 0.5)
+    return lines + _memory(schedule, rank, grid, y, height)
+
+
+def _bubble(shown: Sequence[Bar], grid: Grid, y: float, height: float) -> str:
+    """What the rank's span leaves open: hatched, and the bars are drawn over it."""
+    left, right = grid.x(shown[0].start), grid.x(max(bar.end for bar in shown))
+    return element("rect", x=left, y=y, width=right - left, height=height, fill="url(#bubble)")
+
+
+def _bars(shown: Sequence[Bar], grid: Grid, y: float, height: float) -> list[str]:
+    """Bars in one group a colour, and the microbatch's number on each that is wide enough."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    numbers: dict[str, list[str]] = {"#fff": [], INK: []}
+    for bar in shown:
+        rgb = colour(bar.op.kind, bar.shade)
+        left, right = grid.x(bar.start), grid.x(bar.end)
+        tall = height if bar.half is None else height / 2
+        at = y + tall * (bar.half or 0)
+        groups[as_hex(rgb)].append(
+            f'<rect x="{number(left)}" y="{number(at)}" width="{number(right - left)}" '
+            f'height="{number(tall)}" rx="1.5">{_tooltip(bar)}</rect>'
+        )
+        words = str(bar.op.microbatch)
+        if right - left >= 6.2 * len(words) + 2.5 and tall >= 9:
+            numbers[INK if is_light(rgb) else "#fff"].append(
+                f'<text x="{number((left + right) / 2)}" '
+                f'y="{number(at + tall / 2 + 3.6)}">{words}</text>'
+            )
+    return [
+        *(element("g", "".join(rects), class_="bars", fill=fill) for fill, rects in groups.items()),
+        *(element("g", "".join(n), class_="n", fill=fill) for fill, n in numbers.items() if n),
+    ]
+
+
+def _tooltip(bar: Bar) -> str:
+    op = bar.op
+    words = (
+        f"{op}: {NAMES[op.kind]} of microbatch {op.microbatch} on stage {op.stage}\n"
+        f"rank {bar.rank}, {bar.start:.6g} to {bar.end:.6g} ms ({duration(bar.end - bar.start)})"
+    )
+    return f"<title>{escape(words)}</title>"
+
+
+def _copies(schedule: Schedule, rank: int, grid: Grid, y: float) -> list[str]:
+    """What goes to the host, and below it what comes back, as thin bars under the rank's row."""
+    return [
+        element(
+            "rect",
+            _tooltip(bar),
+            x=grid.x(bar.start),
+            y=y + (grid.lane + 0.3 if bar.op.kind is OpKind.L else 0.0),
+            width=max(0.8, grid.x(bar.end) - grid.x(bar.start)),
+            height=grid.lane,
+            fill=as_hex(colour(bar.op.kind, bar.shade)),
+        )
+        for bar in copies(schedule, rank)
+    ]
+
+
+def _averages(schedule: Schedule, rank: int, grid: Grid, y: float) -> list[str]:
+    """What is averaged over replicas, as thin lines under the rank's row."""
+    return [
+        element(
+            "rect",
+            f"<title>average of stage {one.stage}, {one.start:.6g} to {one.end:.6g} ms</title>",
+            x=grid.x(one.start),
+            y=y,
+            width=max(0.8, grid.x(one.end) - grid.x(one.start)),
+            height=3.3,
+            fill=as_hex(AVERAGE),
+        )
+        for one in averages(schedule, rank)
+    ]
+
+
+def _transfers(schedule: Schedule, rank: int, grid: Grid, y: float) -> list[str]:
+    """Weights and gradients on their way to ``rank``, as thin lines under its row."""
+    lines = []
+    for transfer, (start, end) in zip(
+        schedule.transfers, times(schedule).transfers.tolist(), strict=False
+    ):
+        if transfer.target != rank or end <= start:
+            continue
+        left, right = grid.x(start), grid.x(end)
+        offset = 0.0 if transfer.kind is TravelKind.WEIGHT else 1.8
+        words = (
+            f"{transfer.kind.value} of stage {transfer.stage} from rank {transfer.source}, "
+            f"{start:.6g} to {end:.6g} ms"
+        )
+        lines.append(
+            element(
+                "rect",
+                f"<title>{words}</title>",
+                x=left,
+                y=y + offset,
+                width=max(0.8, right - left),
+                height=LINE,
+                fill=_TRAVEL[transfer.kind],
+            )
+        )
+    return lines
+
+
+def _memory(schedule: Schedule, rank: int, grid: Grid, y: float, height: float) -> list[str]:
+    """A gauge: the peak against the limit, or against the largest peak where there is none."""
+    peaks = peak_memory(schedule)
+    limit = schedule.problem.memory_limit[rank]
+    limited = np.isfinite(limit)
+    full = limit if limited else max(peaks)
+    share = min(1.0, peaks[rank] / full) if full > 0 else 0.0
+    x, tall = grid.right + 16, min(8.0, height / 2)
+    middle = y + height / 2 - tall / 2
+    words = f"{amount(peaks[rank])} of {amount(limit)}" if limited else amount(peaks[rank])
+    return [
+        element("rect", x=x, y=middle, width=MEMORY_BAR, height=tall, rx=2, fill="#e8ecf1"),
+        element(
+            "rect",
+            f"<title>{words}</title>",
+            x=x,
+            y=middle,
+            width=MEMORY_BAR * share,
+            height=tall,
+            rx=2,
+            fill="#5f7186",
+        ),
+        label(amount(peaks[rank]), x + MEMORY_BAR + 6, y + height / 2 + 4, class_="muted"),
+    ]

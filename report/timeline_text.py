@@ -1,0 +1,182 @@
+"""The timeline in a terminal: a row a rank, as many columns of time as fit.
+
+Each column shows the op that runs at its middle. An op is its kind and microbatch, filled up with
+a character of its kind, so that the picture reads without colour. A pair of ops that run at once is
+one cell with both microbatches, and what moves to and from the host is in rows of its own::
+
+    rank 0 │F0─F1─F2─····B0══W0┄P3/1≡≡≡≡
+        out│   O0→→→
+
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from pipeloom.ir.model.ops import OpKind
+from pipeloom.ir.model.schedule import Averaged, Schedule
+from pipeloom.ir.units import duration
+
+from .bars import Bar, averages, bars, copies, kinds, last, timed
+from .colours import AT_ONCE, AVERAGE, AVERAGED, NAMES, Colour, colour, is_light, of_pair
+from .summaries import heading, repeats, shape, summary
+
+_FILL = {
+    OpKind.F: "─", OpKind.B: "═", OpKind.W: "┄", OpKind.BW: "━",
+    OpKind.R: "╌", OpKind.O: "→", OpKind.L: "←",
+}  # fmt: skip
+# where one column is all that an op has
+_LETTER = {kind: kind.name for kind in OpKind} | {OpKind.BW: "D"}
+_IDLE = "·"
+_LANES = {OpKind.O: "out", OpKind.L: "back"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Mark:
+    """What is drawn from ``start`` to ``end``: the first of ``names`` that fits, and ``fill``."""
+
+    start: float
+    end: float
+    names: tuple[str, ...]
+    fill: str
+    rgb: Colour
+
+    def text(self, length: int) -> str:
+        """``F12──``, or ``F──`` where the number does not fit, or ``F``."""
+        name = next((name for name in self.names if len(name) <= length), self.names[-1])
+        return name + self.fill * (length - len(name))
+
+
+def timeline_text(
+    schedule: Schedule, *, title: str | None = None, columns: int = 100, colours: bool = False
+) -> str:
+    """The schedule in ``columns`` characters a line, with ANSI colours where asked for."""
+    schedule = timed(schedule)
+    end = last(schedule)
+    head = max(len(f"rank {rank}") for rank in range(schedule.problem.ranks)) + 2
+    width = max(10, columns - head - 1)
+    lines = [f"{title or heading(schedule)}, {shape(schedule)}"]
+    lanes = _lanes(schedule)
+    for rank in range(schedule.problem.ranks):
+        rows = [(f"rank {rank}", _cells(_marks(bars(schedule, rank)), end, width, _IDLE))]
+        for name, kinds_of_it in lanes.items():
+            own = [bar for bar in copies(schedule, rank) if bar.op.kind in kinds_of_it]
+            rows.append((name, _cells(_visible(own, end / width), end, width, " ")))
+        if averaged := averages(schedule, rank):
+            rows.append(("avg", _cells([*map(_average, averaged)], end, width, " ")))
+        for name, cells in rows:
+            row = "".join(_painted(text, mark) if colours else text for text, mark in cells)
+            label = name.ljust(head - 1) if name.startswith("rank") else name.rjust(head - 1)
+            lines.append(f"{label}│{row}│")
+    lines += [" " * head + _axis(end, width), _legend(schedule, colours), summary(schedule)]
+    lines += [line] if (line := repeats(schedule)) else []
+    return "\n".join(lines) + "\n"
+
+
+def _lanes(schedule: Schedule) -> dict[str, tuple[OpKind, ...]]:
+    """The rows under each rank's own for copies: one where no two of them overlap, else one each
+    way."""
+    found = [list(copies(schedule, rank)) for rank in range(schedule.problem.ranks)]
+    if not any(found):
+        return {}
+    rows = [sorted(row, key=lambda bar: bar.start) for row in found]
+    if any(after.start < before.end for row in rows for before, after in pairwise(row)):
+        return {name: (kind,) for kind, name in _LANES.items()}
+    return {"host": tuple(_LANES)}
+
+
+def _marks(shown: Iterable[Bar]) -> list[_Mark]:
+    """One a bar, and one a pair of those that run at once."""
+    marks: list[_Mark] = []
+    first: Bar | None = None
+    for bar in shown:
+        if bar.half == 0:
+            first = bar
+        elif bar.half is None or first is None:
+            marks.append(_mark(bar))
+        else:
+            number = first.op.microbatch
+            names = (f"P{number}/{bar.op.microbatch}", f"P{number}", "P")
+            marks.append(_Mark(first.start, bar.end, names, "≡", of_pair(bar.shade)))
+            first = None
+    return marks
+
+
+def _average(one: Averaged) -> _Mark:
+    return _Mark(one.start, one.end, (f"A{one.stage}", "A"), "~", AVERAGE)
+
+
+def _mark(bar: Bar) -> _Mark:
+    kind, fill = bar.op.kind, _FILL[bar.op.kind]
+    # two columns of BW would be a B and a W
+    short = f"BW{fill}" if kind is OpKind.BW else kind.name
+    names = (f"{kind.name}{bar.op.microbatch}", short, _LETTER[kind])
+    return _Mark(bar.start, bar.end, names, fill, colour(kind, bar.shade))
+
+
+def _visible(shown: Iterable[Bar], least: float) -> list[_Mark]:
+    """Copies may be short: each has a column at least."""
+    marks = map(_mark, sorted(shown, key=lambda bar: bar.start))
+    return [replace(mark, end=max(mark.end, mark.start + least)) for mark in marks]
+
+
+def _cells(shown: list[_Mark], end: float, width: int, idle: str) -> list[tuple[str, _Mark | None]]:
+    """Runs of columns that belong to one mark (or to none), each with its text."""
+    starts = [mark.start for mark in shown]
+    owners: list[_Mark | None] = []
+    for column in range(width):
+        middle = (column + 0.5) / width * end
+        i = bisect_right(starts, middle) - 1
+        owners.append(shown[i] if i >= 0 and middle < shown[i].end else None)
+    runs: list[tuple[_Mark | None, int]] = []
+    for mark in owners:
+        if runs and runs[-1][0] is mark:
+            runs[-1] = (mark, runs[-1][1] + 1)
+        else:
+            runs.append((mark, 1))
+    begin, finish = (shown[0].start, shown[-1].end) if shown else (end, 0.0)
+    cells, at = [], 0
+    for mark, length in runs:
+        inside = begin <= (at + 0.5) / width * end < finish
+        cells.append((mark.text(length) if mark else (idle if inside else " ") * length, mark))
+        at += length
+    return cells
+
+
+def _painted(text: str, mark: _Mark | None) -> str:
+    if mark is None:
+        return f"\x1b[2m{text}\x1b[0m"
+    rgb = mark.rgb
+    ink = "30" if is_light(rgb) else "97"
+    return f"\x1b[{ink};48;2;{rgb[0]};{rgb[1]};{rgb[2]}m{text}\x1b[0m"
+
+
+def _axis(end: float, width: int) -> str:
+    right, middle = duration(end), duration(end / 2)
+    text = "0" + middle.rjust(width // 2 + len(middle) // 2 - 1)
+    return text + right.rjust(max(len(right) + 1, width - len(text)))
+
+
+def _legend(schedule: Schedule, colours: bool) -> str:
+    parts = []
+    for kind in kinds(schedule):
+        ranks = range(schedule.problem.ranks)
+        shown = (bar for rank in ranks for bar in (*bars(schedule, rank), *copies(schedule, rank)))
+        mark = _mark(next(bar for bar in shown if bar.op.kind is kind))
+        sample = f"{kind.name}{_FILL[kind] * 2}"
+        narrow = f" ({_LETTER[kind]} in one column)" if _LETTER[kind] != kind.name else ""
+        parts.append(f"{_painted(sample, mark) if colours else sample} {NAMES[kind]}{narrow}")
+    if any(schedule.pairs):
+        mark = _Mark(0.0, 0.0, ("P",), "≡", of_pair(0.0))
+        sample = mark.text(3)
+        parts.append(
+            f"{_painted(sample, mark) if colours else sample} {AT_ONCE}: Pi/j of Fi and BWj"
+        )
+    if any(averages(schedule, rank) for rank in range(schedule.problem.ranks)):
+        mark = _Mark(0.0, 0.0, ("A",), "~", AVERAGE)
+        sample = mark.text(3)
+        parts.append(f"{_painted(sample, mark) if colours else sample} {AVERAGED}: Ai of stage i")
+    return "   ".join([*parts, f"{_IDLE * 3} bubble"])

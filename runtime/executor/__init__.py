@@ -1,0 +1,1 @@
+"""From instructions to calls: F, B, W, recomputation, offload."""

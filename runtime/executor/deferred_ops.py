@@ -1,0 +1,279 @@
+"""The products with a parameter whose weight gradient can be put off; one class and one line each.
+
+``RULES`` maps a torch function to a reader of its arguments, which gives None for a form that is
+not handled (it is then left to autograd).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+class Rule(Protocol):
+    """One product of ``x`` with ``weight``, plus ``bias`` where there is one.
+
+    ``forward`` and ``input_grad`` are given the bias and weight to compute with: under autocast
+    these are copies in its dtype. ``accumulate`` adds to the parameters' own ``.grad``.
+    """
+
+    @property
+    def weight(self) -> Tensor: ...
+
+    @property
+    def bias(self) -> Tensor | None: ...
+
+    @property
+    def autocast(self) -> bool:
+        """Whether autocast runs this product in its lower precision."""
+        ...
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor: ...
+
+    def input_grad(self, dy: Tensor, x: Tensor, weight: Tensor) -> Tensor: ...
+
+    def accumulate(self, x: Tensor, dy: Tensor) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Linear:
+    """``x @ weight.T + bias``: x (..., in), weight (out, in)."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+    autocast = True
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return functional.linear(x, weight, bias)
+
+    def input_grad(self, dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        return dy @ weight
+
+    def accumulate(self, x: Tensor, dy: Tensor) -> None:
+        rows = _rows(dy)
+        add_product(self.weight, rows.T, _rows(x))
+        if self.bias is not None:
+            add(self.bias, rows.sum(0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MatMul:
+    """``x @ weight + bias``: x (..., in), weight (in, out)."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+    autocast = True
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return x @ weight if bias is None else torch.addmm(bias, x, weight)
+
+    def input_grad(self, dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        return dy @ weight.T
+
+    def accumulate(self, x: Tensor, dy: Tensor) -> None:
+        rows = _rows(dy)
+        add_product(self.weight, _rows(x).T, rows)
+        if self.bias is not None:
+            add(self.bias, rows.sum(0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchedMatMul:
+    """``x @ weight``, both of three dimensions: x (experts, rows, in), weight (experts, in,
+    out)."""
+
+    weight: Tensor
+    bias: None = None
+    autocast = True
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return torch.bmm(x, weight)
+
+    def input_grad(self, dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        return torch.bmm(dy, weight.mT)
+
+    def accumulate(self, x: Tensor, dy: Tensor) -> None:
+        grad = self.weight.grad
+        if grad is not None and grad.dtype == dy.dtype:
+            grad.baddbmm_(x.mT, dy)
+        else:
+            add(self.weight, torch.bmm(x.mT, dy))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Convolution:
+    """``weight`` slid over x; ``settings`` are stride, padding, dilation and groups."""
+
+    function: Callable[..., Tensor]
+    settings: tuple[list[int], list[int], list[int], int]
+    weight: Tensor
+    bias: Tensor | None = None
+    autocast = True
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return self.function(x, weight, bias, *self.settings)
+
+    def input_grad(self, dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        return self._backward(dy, x, weight, (True, False, False))[0]
+
+    def accumulate(self, x: Tensor, dy: Tensor) -> None:
+        weight = self.weight.to(dy.dtype)
+        _, grad, bias_grad = self._backward(dy, x, weight, (False, True, self.bias is not None))
+        add(self.weight, grad)
+        if self.bias is not None:
+            add(self.bias, bias_grad)
+
+    def _backward(
+        self, dy: Tensor, x: Tensor, weight: Tensor, mask: tuple[bool, bool, bool]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        stride, padding, dilation, groups = self.settings
+        none = [0] * len(stride)
+        outputs: tuple[Tensor, Tensor, Tensor] = torch.ops.aten.convolution_backward(
+            dy, x, weight, [weight.shape[0]], stride, padding, dilation, False, none, groups, mask
+        )
+        return outputs
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Embedding:
+    """Rows of ``weight`` picked by the integers in x; ``padding``'s row gets no gradient."""
+
+    weight: Tensor
+    padding: int | None = None
+    bias: None = None
+    autocast = False
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return functional.embedding(x, weight, self.padding)
+
+    def input_grad(self, dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        raise AssertionError("integers have no gradient")
+
+    def accumulate(self, x: Tensor, dy: Tensor) -> None:
+        grad = self.weight.grad
+        if grad is None or self.padding is not None or grad.dtype.itemsize < 4:
+            padding = -1 if self.padding is None else self.padding
+            number = self.weight.shape[0]
+            add(
+                self.weight,
+                torch.ops.aten.embedding_dense_backward(dy, x, number, padding, False),
+            )
+        else:  # only the rows that were picked are touched
+            grad.index_add_(0, x.reshape(-1), _rows(dy).to(grad.dtype))
+
+
+def add_product(parameter: Tensor, a: Tensor, b: Tensor) -> None:
+    """Adds the matrix product ``a @ b`` to ``parameter.grad``, within the product where it can."""
+    grad = parameter.grad
+    if grad is not None and grad.dtype == a.dtype == b.dtype:
+        grad.addmm_(a, b)
+    else:
+        add(parameter, a @ b)
+
+
+def add(parameter: Tensor, gradient: Tensor) -> None:
+    """Adds to ``parameter.grad``, in the dtype that the parameter's gradients have."""
+    if parameter.grad is None:
+        parameter.grad = gradient.to(parameter.grad_dtype)
+    else:
+        parameter.grad.add_(gradient)
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x.reshape(-1, x.shape[-1])
+
+
+Reading = tuple[Rule, Tensor] | None
+
+
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Reading:  # noqa: A002
+    return Linear(weight, bias), input
+
+
+def _matmul(*args: Tensor, **named: Any) -> Reading:
+    if named or len(args) != 2:
+        return None
+    x, other = args
+    if other.dim() == 2 and x.dim() >= 2:
+        return MatMul(other), x
+    if other.dim() == x.dim() == 3 and other.shape[0] == x.shape[0]:
+        return BatchedMatMul(other), x
+    return None
+
+
+def _addmm(*args: Tensor, **named: Any) -> Reading:
+    if named or len(args) != 3:
+        return None
+    bias, x, weight = args
+    return (MatMul(weight, bias), x) if bias.shape == weight.shape[1:] else None
+
+
+def _embedding(  # noqa: PLR0917
+    input: Tensor,  # noqa: A002
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Reading:
+    if max_norm is not None or scale_grad_by_freq or sparse:
+        return None
+    padding = None if padding_idx is None else padding_idx % weight.shape[0]
+    return Embedding(weight, padding), input
+
+
+def _convolution(function: Callable[..., Tensor], dimensions: int) -> Callable[..., Reading]:
+    def read(  # noqa: PLR0917
+        input: Tensor,  # noqa: A002
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Reading:
+        if isinstance(padding, str) or input.dim() != dimensions + 2:
+            return None
+        stride, padding, dilation = (_each(v, dimensions) for v in (stride, padding, dilation))
+        return Convolution(function, (stride, padding, dilation, groups), weight, bias), input
+
+    return read
+
+
+def _each(value: Any, dimensions: int) -> list[int]:
+    return [value] * dimensions if isinstance(value, int) else list(value)
+
+
+_RULES: dict[Any, Callable[..., Reading]] = {
+    functional.linear: _linear,
+    functional.embedding: _embedding,
+    torch.matmul: _matmul,
+    torch.mm: _matmul,
+    torch.bmm: _matmul,
+    torch.addmm: _addmm,
+    Tensor.matmul: _matmul,
+    Tensor.__matmul__: _matmul,
+    Tensor.mm: _matmul,
+    Tensor.bmm: _matmul,
+    Tensor.addmm: _addmm,
+    functional.conv1d: _convolution(functional.conv1d, 1),
+    functional.conv2d: _convolution(functional.conv2d, 2),
+    functional.conv3d: _convolution(functional.conv3d, 3),
+}
+RULES: Mapping[Any, Callable[..., Reading]] = MappingProxyType(_RULES)
+
+
+def defer(function: Callable[..., Any], read: Callable[..., Reading]) -> None:
+    """Adds a product of your own, a fused kernel say, to those whose W is put off.
+
+    ``function`` must dispatch through ``torch.overrides.handle_torch_function``; ``read`` takes its
+    arguments and gives its :class:`Rule` and x, or None for a form that it does not handle.
+    """
+    _RULES[function] = read

@@ -1,0 +1,244 @@
+"""One rank's instructions, prepared once into a list of calls and run again every step.
+
+::
+
+    prepare:  1F0; send x2.0 to 2; ...   ->   [partial(runner.forward, cell), partial(send, ...)]
+    step:     for call in calls: call()
+
+Where ops are short this is the runtime's cost, and most of it is code that left the caches while
+an op ran: an instruction becomes few calls of few frames, and what can be looked up is, once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.model import program as ir
+from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir.units import counted
+
+from ..errors import ExecutionError
+from ..measure.activation_ledger import Memory, Turns
+from ..measure.op_timer import Call, Clock, make_clock
+from ..transport import Message, Transport
+from .remat_ops import calls
+from .speculative_rerun import Head, stale
+from .stage_runner import Cell, StageRunner
+from .tensor_routing import Carrier, pass_gradient, pass_output
+
+
+class Executor:
+    """Runs one rank of a program.
+
+    ``runners`` and ``cells`` are those of the (stage, microbatch) pairs of this rank;
+    ``carriers`` knows the tensors of each kind; ``reduce``, ``average`` and ``step`` make the calls
+    for the instructions of that name; ``judge`` and ``validate`` are those of the relays of sums
+    and verdict, ``rewind`` comes before ops are run again
+    (:class:`~pipeloom.runtime.executor.speculative_rerun.Head`). ``pace`` stretches each op to its
+    time in the program's profile.
+    """
+
+    def __init__(
+        self,
+        program: ir.Program,
+        transport: Transport,
+        *,
+        cells: Mapping[tuple[int, int], Cell],
+        runners: Mapping[int, StageRunner],
+        carriers: Mapping[ir.TensorKind, Carrier],
+        memory: Memory,
+        device: torch.device,
+        reduce: Callable[[tuple[int, ...]], Call],
+        average: Callable[[int], Call],
+        step: Callable[[int], Call],
+        judge: Call,
+        validate: Callable[[], bool],
+        rewind: Call,
+        pace: bool = False,
+    ) -> None:
+        self.program = program
+        self._least = Costs.of(program.schedule.problem).durations / 1e3 if pace else None
+        self._transport = transport
+        self._memory = memory
+        self._cells, self._runners, self._carriers = cells, runners, carriers
+        self._reduce, self._average, self._step = reduce, average, step
+        self._judge, self._validate, self._rewind = judge, validate, rewind
+        self._row = program.instructions[transport.rank]
+        self._buffers = [
+            torch.empty(spec.shape, dtype=spec.dtype, device=device)
+            for spec in (
+                carriers[buffer.kind].spec(buffer.kind, buffer.stage)
+                for buffer in program.buffers[transport.rank]
+            )
+        ]
+        self.ops: list[Op] = [i.op for i in self._row if isinstance(i, ir.Compute)]
+        self.clock: Clock = make_clock(2 * len(self.ops), device)
+        self._marks = 0
+        self._messages = transport.messages()
+        self._under_way: dict[tuple[type, ir.Tensor], Message] = {}
+        self._received: dict[ir.Tensor, Tensor] = {}
+        self._receives: dict[ir.Tensor, Message] = {}
+        self._head: Head | None = None
+        prepared = [self._prepare(instruction) for instruction in self._row]
+        self._calls = [call for calls in prepared for call in calls]
+        self._positions = [at for at, calls in enumerate(prepared) for _ in calls]
+        if self._head is not None:
+            self._head.calls = self._calls[: self._calls.index(self._head)]
+            self._head.stale = [self._receives[t] for t in stale(program, transport.rank)]
+
+    def run(self) -> None:
+        """One step. Raises ExecutionError naming the instruction that failed."""
+        self.clock.start()
+        self.issue()
+
+    def issue(self) -> None:
+        """All calls of a step, whose clock has been started; on a device a CUDA graph may record
+        them."""
+        index = 0
+        self._messages.begin()
+        try:
+            for index, call in enumerate(self._calls):  # noqa: B007
+                call()
+        except Exception as error:
+            raise ExecutionError(self._describe(self._positions[index], error)) from error
+
+    def _prepare(self, instruction: ir.Instruction) -> Sequence[Call]:
+        return _MAKERS[type(instruction)](self, instruction)
+
+    def _receive(self, receive: ir.Receive) -> Sequence[Call]:
+        tensor = receive.tensor
+        place = self._carriers[tensor.kind].fitting(tensor, self._buffers[receive.buffer])
+        self._received[tensor] = place
+        message = self._messages.receiving(place, receive.source)
+        self._under_way[ir.WaitReceive, tensor] = self._receives[tensor] = message
+        return _present(self._turns(tensor, place)[0], message.post)
+
+    def _send(self, send: ir.Send) -> Sequence[Call]:
+        take = self._carriers[send.tensor.kind].taking(send.tensor)
+        message = self._messages.sending(take, send.target)
+        self._under_way[ir.WaitSend, send.tensor] = message
+        return _present(message.post)
+
+    def _wait_receive(self, wait: ir.WaitReceive) -> Sequence[Call]:
+        tensor = wait.tensor
+        give = self._carriers[tensor.kind].giving(tensor, self._received[tensor])
+        return [self._under_way.pop((ir.WaitReceive, tensor)).wait, give]
+
+    def _wait_send(self, wait: ir.WaitSend) -> Sequence[Call]:
+        return [self._under_way.pop((ir.WaitSend, wait.tensor)).wait]
+
+    def _freeing(self, free: ir.Free) -> Sequence[Call]:
+        place = self._received.pop(free.tensor)
+        return _present(self._turns(free.tensor, place)[1], self._transport.releasing(place))
+
+    def _turns(self, tensor: ir.Tensor, place: Tensor) -> Turns | tuple[None, None]:
+        """Of activation memory: weights and their gradients are none."""
+        counts = tensor.kind in (ir.TensorKind.X, ir.TensorKind.DY)
+        return (self._memory.turns(place) if counts else None) or (None, None)
+
+    def _reducing(self, reduce: ir.Reduce) -> Sequence[Call]:
+        return [self._reduce(reduce.stages)]
+
+    def _averaging(self, average: ir.Average) -> Sequence[Call]:
+        return [self._average(average.stage)]
+
+    def _stepping(self, step: ir.Step) -> Sequence[Call]:
+        return [self._step(step.stage)]
+
+    def _relaying(self, relay: ir.Relay) -> Sequence[Call]:
+        if relay.kind is ir.RelayKind.SUMS:
+            return [self._judge]
+        held = [self._turns(tensor, place) for tensor, place in self._received.items()]
+        releases = _present(*(release for _, release in held))
+        posted = list(self._under_way.values())
+        self._head = Head(
+            self._validate, self._rewind, posted, releases, begin=self._messages.begin
+        )
+        return [self._head]
+
+    def _compute(self, compute: ir.Compute) -> Sequence[Call]:
+        op = compute.op
+        cell, runner = self._cells[op.stage, op.microbatch], self._runners[op.stage]
+        run: Call = partial(calls(runner, op.kind, cell), cell)
+        if self._least is not None and not op.kind.copies:
+            run = partial(_stretched, run, float(self._least[op.kind, op.stage]))
+        timed = [self.clock.timed(run, self._marks)]
+        self._marks += 2
+        hand_over = self._hand_over(op, cell)
+        return timed if hand_over is None else [*timed, hand_over]
+
+    def _hand_over(self, op: Op, cell: Cell) -> Call | None:
+        """Passes the result on where its next stage runs on this rank, too."""
+        if op.kind is OpKind.F:
+            target, hand_over = (op.stage + 1, op.microbatch), pass_output
+        elif op.kind in (OpKind.B, OpKind.BW):
+            target, hand_over = (op.stage - 1, op.microbatch), pass_gradient
+        else:
+            return None
+        return partial(hand_over, cell, self._cells[target]) if target in self._cells else None
+
+    def _describe(self, position: int, error: Exception) -> str:
+        instruction = self._row[position]
+        peer = _peer(self._row, instruction)
+        return (
+            f"rank {self._transport.rank}: instruction {position} of {len(self._row)} "
+            f"({self._place(position)}), "
+            f"{str(instruction)!r}{'' if peer is None else f', peer rank {peer}'}: "
+            f"{type(error).__name__}: {error}"
+        )
+
+    def _place(self, position: int) -> str:
+        """Where an instruction stands in the schedule."""
+        done = sum(isinstance(i, ir.Compute) for i in self._row[:position])
+        if done == len(self.ops):
+            return f"after the last of {counted(done, 'op')}"
+        place = f"op {done} of {len(self.ops)}"
+        computes = isinstance(self._row[position], ir.Compute)
+        return place if computes else f"before {place}, {self.ops[done]}"
+
+
+def _present(*calls: Call | None) -> list[Call]:
+    return [call for call in calls if call is not None]
+
+
+def _stretched(run: Call, seconds: float) -> None:
+    """Runs and then sleeps until ``seconds`` after the start."""
+    end = time.perf_counter() + seconds
+    run()
+    time.sleep(max(0.0, end - time.perf_counter()))
+
+
+_MAKERS: dict[type, Callable[[Executor, Any], Sequence[Call]]] = {
+    ir.Compute: Executor._compute,
+    ir.Receive: Executor._receive,
+    ir.Send: Executor._send,
+    ir.WaitReceive: Executor._wait_receive,
+    ir.WaitSend: Executor._wait_send,
+    ir.Free: Executor._freeing,
+    ir.Reduce: Executor._reducing,
+    ir.Average: Executor._averaging,
+    ir.Step: Executor._stepping,
+    ir.Relay: Executor._relaying,
+}
+
+
+def _peer(row: Sequence[ir.Instruction], instruction: ir.Instruction) -> int | None:
+    """The rank at the other end of a message, also where only its wait is known."""
+    if isinstance(instruction, ir.Relay):
+        return instruction.source
+    if not isinstance(instruction, ir.Send | ir.WaitSend | ir.Receive | ir.WaitReceive):
+        return None
+    sends = isinstance(instruction, ir.Send | ir.WaitSend)
+    for other in row:
+        if sends and isinstance(other, ir.Send) and other.tensor == instruction.tensor:
+            return other.target
+        if not sends and isinstance(other, ir.Receive) and other.tensor == instruction.tensor:
+            return other.source
+    return None

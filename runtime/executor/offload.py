@@ -1,0 +1,220 @@
+"""Activations that go out to the host after F and come back before B.
+
+A :class:`Parcel` is what autograd saved for one microbatch on one stage. Its storages go out once
+each, however many tensors share them; parameters and the stage's input, which is in a buffer of its
+own anyway, stay. On a CUDA device copies run on streams of their own, to and from pinned memory. On
+a CPU the host is the same memory: the copies are made all the same, at O and L, and what is out is
+not counted as activations.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from functools import cached_property
+from typing import Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import saved_tensors_hooks
+
+from ..cuda import make_event, make_stream
+from ..measure.activation_ledger import Memory, apart
+
+Copies: TypeAlias = Sequence[tuple[Tensor, Tensor]]  # target, source; bytes
+Wait: TypeAlias = Callable[[], None]
+
+
+class Lanes(Protocol):
+    """The two ways between a device and its host."""
+
+    def out(self, copies: Copies) -> Wait:
+        """Begins; what it returns ends it for all that runs on the device from then on."""
+        ...
+
+    def back(self, copies: Copies) -> Wait: ...
+
+
+class CpuLanes:
+    """Copies made on the spot: on the way out when they are waited for, so that F's time is its
+    own."""
+
+    def out(self, copies: Copies) -> Wait:
+        return lambda: _copy(copies)
+
+    def back(self, copies: Copies) -> Wait:
+        _copy(copies)
+        return _nothing
+
+
+class CudaLanes:
+    """A stream each way, ordered with the stream that computes by events."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._out, self._back = make_stream(device), make_stream(device)
+
+    def out(self, copies: Copies) -> Wait:
+        return self._beside(self._out, copies)
+
+    def back(self, copies: Copies) -> Wait:
+        # the host's memory is read, which the way out may still be writing
+        self._back.wait_stream(self._out)
+        return self._beside(self._back, copies)
+
+    def _beside(self, lane: torch.cuda.Stream, copies: Copies) -> Wait:
+        """The sources are done, and the targets free, once what is queued now has run."""
+        lane.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(lane):
+            _copy(copies)
+            done = make_event(timed=False)
+            done.record(lane)
+        return lambda: torch.cuda.current_stream(self._device).wait_event(done)
+
+
+class Host:
+    """Memory of the host, used again from step to step, and the lanes to it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pinned = device.type == "cuda"
+        self._idle: defaultdict[int, list[Tensor]] = defaultdict(list)
+
+    @cached_property
+    def lanes(self) -> Lanes:
+        return CudaLanes(self._device) if self._pinned else CpuLanes()
+
+    def take(self, size: int) -> Tensor:
+        idle = self._idle[size]
+        return idle.pop() if idle else torch.empty(size, dtype=torch.uint8, pin_memory=self._pinned)
+
+    def give(self, place: Tensor) -> None:
+        self._idle[place.nbytes].append(place)
+
+
+class Parcel:
+    """What autograd saved in one F, on the device or out."""
+
+    def __init__(self, host: Host, memory: Memory) -> None:
+        self._host, self._memory = host, memory
+        self._saved: list[_Saved] = []
+        self._stay: frozenset[int] = frozenset()
+        self._places: dict[int, tuple[Tensor, torch.device]] = {}
+        self._wait: Wait = _nothing
+
+    def packing(self, stay: Iterable[Tensor]) -> AbstractContextManager[object]:
+        """A context in which all that autograd saves belongs to the parcel, but for what is to
+        ``stay``."""
+        self._stay = frozenset(t.untyped_storage()._cdata for t in stay)
+        return saved_tensors_hooks(self._pack, _unpack)
+
+    def leave(self) -> None:
+        """Begins the way out, after F."""
+        storages = {saved.key: saved.storage for saved in self._saved}
+        copies = []
+        for key, storage in storages.items():
+            place = self._host.take(storage.nbytes())
+            self._places[key] = place, storage.device
+            copies.append((place, _bytes(storage)))
+        self._wait = self._host.lanes.out(copies)
+
+    def gone(self) -> None:
+        """Waits for that, and gives up the memory on the device."""
+        self._wait()
+        self._wait = _nothing
+        for saved in self._saved:
+            saved.give_up()
+
+    @property
+    def moved(self) -> int:
+        """Bytes that are out, or on their way."""
+        return sum(place.nbytes for place, _ in self._places.values())
+
+    def load(self) -> None:
+        """Begins the way back."""
+        there: dict[int, Tensor] = {}
+        copies = []
+        for key, (place, device) in self._places.items():
+            there[key] = torch.empty(place.nbytes, dtype=torch.uint8, device=device)
+            copies.append((there[key], place))
+        for saved in self._saved:
+            saved.fill(there[saved.key].untyped_storage())
+        self._wait = self._host.lanes.back(copies)
+
+    def back(self) -> None:
+        """Waits for that, before B."""
+        self._wait()
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets what autograd alone is to hold from here on."""
+        for place, _ in self._places.values():
+            self._host.give(place)
+        self._wait = _nothing
+        self._places.clear()
+        self._saved.clear()
+
+    def _pack(self, tensor: Tensor) -> Tensor | _Saved:
+        storage = tensor.untyped_storage()
+        if storage.nbytes() == 0 or storage._cdata in self._stay:
+            return tensor
+        saved = _Saved(self._memory, tensor)
+        self._saved.append(saved)
+        return saved
+
+
+class _Saved:
+    """A tensor that autograd saved: on the device, or the shape of one that is out."""
+
+    __slots__ = ("_held", "_memory", "key", "shape", "tensor")
+
+    def __init__(self, memory: Memory, tensor: Tensor) -> None:
+        self._memory = memory
+        self.key = tensor.untyped_storage().data_ptr()
+        self.shape = tensor.storage_offset(), tensor.size(), tensor.stride(), tensor.dtype
+        self.tensor: Tensor | None = apart(tensor)
+        self._held = memory.hold(tensor)
+
+    @property
+    def storage(self) -> torch.UntypedStorage:
+        assert self.tensor is not None
+        return self.tensor.untyped_storage()
+
+    def give_up(self) -> None:
+        if (
+            getattr(self, "tensor", None) is not None
+        ):  # torch.compile makes one without its __init__
+            self._memory.release(self._held)
+            self.tensor = None
+
+    def fill(self, storage: torch.UntypedStorage) -> None:
+        offset, size, stride, dtype = self.shape
+        empty = torch.empty(0, dtype=dtype, device=storage.device)
+        self.tensor = empty.set_(storage, offset, size, stride)
+        self._held = self._memory.hold(self.tensor)
+
+    def __del__(self) -> None:
+        self.give_up()
+
+
+def _unpack(saved: Tensor | _Saved) -> Tensor:
+    if isinstance(saved, Tensor):
+        return saved
+    assert saved.tensor is not None, "B comes after L"
+    return saved.tensor
+
+
+def _bytes(storage: torch.UntypedStorage) -> Tensor:
+    empty = torch.empty(0, dtype=torch.uint8, device=storage.device)
+    view: Tensor = empty.set_(storage, 0, (storage.nbytes(),), (1,))
+    return view
+
+
+def _copy(copies: Copies) -> None:
+    for target, source in copies:
+        target.copy_(source, non_blocking=True)
+
+
+def _nothing() -> None:
+    pass

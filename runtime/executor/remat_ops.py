@@ -1,0 +1,80 @@
+"""How ops run on a microbatch that is recomputed or offloaded between its F and its B."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.ops import OpKind
+
+from ..tensors.rng_state import RandomState, tensors
+from ..transport.in_process import here
+from .stage_runner import Cell, Run, StageRunner
+
+
+def calls(runner: StageRunner, kind: OpKind, cell: Cell) -> Run:
+    """What runs an op of this kind on ``cell``."""
+    if kind is OpKind.R or (cell.recomputed and kind is OpKind.F):
+        return partial(_forward_again if kind is OpKind.R else _forward_alone, runner)
+    if cell.parcel is None or kind is OpKind.W:
+        return runner.calls(kind)
+    return {OpKind.O: _out, OpKind.L: _load}.get(kind) or partial(
+        _forward_out if kind is OpKind.F else _backward_loaded, runner
+    )
+
+
+def _forward_alone(runner: StageRunner, cell: Cell) -> None:
+    """F that keeps its input alone."""
+    cell.state = RandomState(cell.inputs)
+    if runner.stage > 0:
+        cell.held = runner.memory.hold(*cell.inputs)
+    target = cell.target
+    with torch.no_grad():
+        runner.bare(cell)
+    if here() is not None and cell.state.drawn():
+        raise InputError(
+            f"stage {runner.stage}: expected no dropout or other random numbers where a forward is "
+            "recomputed on a "
+            "virtual rank: all threads draw from one generator, so the same ones cannot be drawn "
+            "again"
+        )
+    cell.target = target
+
+
+def _forward_again(runner: StageRunner, cell: Cell) -> None:
+    """R: from here on the microbatch is as after any F; what was sent on stays sent."""
+    assert cell.state is not None
+    sent, result, loss = cell.output, cell.result, cell.loss
+    with cell.state.again():
+        runner.forward(cell)
+    cell.output, cell.result, cell.loss, cell.state = sent, result, loss, None
+    runner.memory.release(cell.held)
+    cell.held = ()
+
+
+def _forward_out(runner: StageRunner, cell: Cell) -> None:
+    """F after which what it saved begins to leave for the host."""
+    assert cell.parcel is not None
+    module, inputs = runner.module, tensors(cell.inputs)
+    with cell.parcel.packing((*module.parameters(), *module.buffers(), *inputs)):
+        runner.bare(cell)
+    cell.parcel.leave()
+
+
+def _out(cell: Cell) -> None:
+    assert cell.parcel is not None
+    cell.parcel.gone()
+
+
+def _load(cell: Cell) -> None:
+    assert cell.parcel is not None
+    cell.parcel.load()
+
+
+def _backward_loaded(runner: StageRunner, cell: Cell) -> None:
+    """B or BW of what L has loaded."""
+    assert cell.parcel is not None
+    cell.parcel.back()
+    runner.backward(cell)

@@ -1,0 +1,83 @@
+"""What a rank ran before the verdict on its last step, run again where a step was wrong.
+
+::
+
+    rank 0   0F0 0F1 0F2 verdict │ 0F0 0F1 0F2 0B0 ...
+                 └ x ─┐   └ x ─┐ │
+    rank 1        1F0 verdict  ▼ │  1F0 1B0 ...
+                      received, and forgotten
+
+A rank's messages before its verdict have all been sent once it is there. What the receiver takes
+in after its own verdict is in the way of what is sent anew, so it is received first, into the
+buffers that it is meant for. All that is posted is waited for; then the head runs as if for the
+first time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pipeloom.ir.model import program as ir
+
+from ..measure.op_timer import Call
+from ..transport import Message
+
+
+class Head:
+    """The call of a ``relay verdict``: ``validate`` says whether to ``rewind`` and run again.
+
+    ``posted``: messages of the head that are not waited for within it; ``releases``: of the
+    buffers that the ledger counts by then; ``begin``: tells the messages that the step begins.
+    ``calls`` and ``stale`` (the receives to be forgotten) are known once the whole row is prepared.
+    """
+
+    def __init__(
+        self,
+        validate: Callable[[], bool],
+        rewind: Call,
+        posted: Sequence[Message],
+        releases: Sequence[Call],
+        *,
+        begin: Call,
+    ) -> None:
+        self._validate, self._rewind = validate, rewind
+        self._posted, self._releases, self._begin = posted, releases, begin
+        self.calls: Sequence[Call] = ()
+        self.stale: Sequence[Message] = ()
+
+    def __call__(self) -> None:
+        if not self._validate():
+            return
+        for message in self.stale:
+            if message.post is not None:
+                message.post()
+        for message in (*self._posted, *self.stale):
+            message.wait()
+        for release in self._releases:
+            release()
+        self._rewind()
+        self._begin()
+        for call in self.calls:
+            call()
+
+
+def stale(program: ir.Program, rank: int) -> list[ir.Tensor]:
+    """What comes to ``rank`` after its verdict, but is sent before the sender's; in order."""
+    early = {
+        item.tensor
+        for row in program.instructions
+        for item in row[: verdict(row)]
+        if isinstance(item, ir.Send)
+    }
+    row = program.instructions[rank]
+    late = (item for item in row[verdict(row) :] if isinstance(item, ir.Receive))
+    return [item.tensor for item in late if item.tensor in early]
+
+
+def verdict(row: Sequence[ir.Instruction]) -> int:
+    """Where the row's verdict stands; 0 where it has none."""
+    relays = (i for i, x in enumerate(row) if isinstance(x, ir.Relay) and x.kind is VERDICT)
+    return next(relays, 0)
+
+
+VERDICT = ir.RelayKind.VERDICT

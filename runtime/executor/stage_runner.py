@@ -1,0 +1,226 @@
+"""One stage's F, B, W and BW on one microbatch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
+
+from pipeloom.ir.model.ops import OpKind
+
+from ..errors import ShapeError
+from ..measure.activation_ledger import Held, Memory
+from ..tensors.microbatches import mapped
+from ..tensors.rng_state import RandomState
+from ..tensors.skip_connections import Skips
+from ..tensors.stage_interface import Edge
+from .offload import Parcel
+from .weight_grad_deferral import Deferral, WeightQueue, gradient_edge, run_backward
+
+SMALL = 1 << 16  # bytes of an output that is kept until its B, uncounted
+Loss = Callable[[Any, Any], Tensor]
+Using = Callable[[OpKind], AbstractContextManager[object]]
+
+
+def _unchanged(kind: OpKind) -> AbstractContextManager[object]:
+    """The context of ops whose weights are where they are."""
+    return nullcontext()
+
+
+class Cell:
+    """What one rank has of one microbatch on one stage, from before F to after W.
+
+    ``inputs`` and ``options``: F's positional and keyword arguments; ``edge``: what it hands on,
+    None of the last stage; ``roots``: where B starts; ``dy``: the gradients that B starts with;
+    ``output``, with its graph, and ``dx``: what F and B hand on; ``result``: the last stage's
+    output; ``queue``: None where BW is fused; ``recomputed``: F runs again, with the random numbers
+    from ``state`` on, and its input is ``held`` until then; ``parcel``: what is offloaded, or None.
+    """
+
+    __slots__ = (
+        "dx", "dy", "edge", "held", "inputs", "loss", "options", "output", "parcel", "queue",
+        "recomputed", "result", "roots", "state", "target",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        queue: WeightQueue | None,
+        edge: Edge | None = None,
+        *,
+        recomputed: bool = False,
+        parcel: Parcel | None = None,
+    ) -> None:
+        self.queue = queue
+        self.edge = edge
+        self.recomputed = recomputed
+        self.parcel = parcel
+        self.clear()
+
+    def clear(self) -> None:
+        self.inputs: tuple[Tensor, ...] = ()
+        self.options: Mapping[str, Any] = {}
+        self.roots: tuple[GradientEdge | Tensor, ...] = ()
+        self.dy: tuple[Tensor, ...] = ()
+        self.dx: tuple[Tensor, ...] = ()
+        self.output: tuple[Tensor, ...] = ()
+        self.result: Any = None
+        self.loss: Tensor | None = None
+        self.target: Any = None
+        self.state: RandomState | None = None
+        self.held: Held = ()
+        if self.parcel is not None:
+            self.parcel.clear()
+        if self.queue is not None:
+            self.queue.clear()
+
+
+Run = Callable[[Cell], None]
+
+
+class StageRunner:
+    """Runs one stage; the same object for all microbatches.
+
+    ``parameters``: those that ops compute with, by default the module's. ``using``: the context for
+    an op of each kind; ``skips``: those that start at the stage, end there or come by. The ``last``
+    stage computes ``loss`` and starts its backward with ``seed`` (1 / M, so that gradients are
+    those of the mean loss). ``bare`` is F of which nothing is counted.
+    """
+
+    def __init__(
+        self,
+        stage: int,
+        module: nn.Module,
+        *,
+        parameters: Iterable[nn.Parameter] | None = None,
+        using: Using = _unchanged,
+        memory: Memory,
+        last: bool,
+        loss: Loss | None,
+        seed: Tensor,
+        skips: Skips | None = None,
+    ) -> None:
+        self.stage = stage
+        self.module = module
+        self.memory = memory
+        self._deferral = Deferral(module.parameters() if parameters is None else parameters)
+        self._last = last
+        self._loss = loss
+        self._seed = seed
+        self._seeds: dict[tuple[torch.dtype, int], Tensor] = {}
+        self._skips = skips
+        self.keep_outputs = True
+        self.bare = _within(using(OpKind.F), self._forward)
+        forward = _within(memory.watching(), self._forward)
+        self.forward = _within(using(OpKind.F), forward)
+        self.backward = _within(using(OpKind.B), self._backward)
+        self.weight = _within(using(OpKind.W), _weight)
+
+    def calls(self, kind: OpKind) -> Run:
+        """What runs an op of this kind on a cell; B is BW where the cell has no queue."""
+        if kind is OpKind.F:
+            return self.forward
+        return self.weight if kind is OpKind.W else self.backward
+
+    def _forward(self, cell: Cell) -> None:
+        inputs, queue = cell.inputs, cell.queue
+        if self._skips is not None:
+            inputs = self._skips.arguments(self.stage, inputs)
+        if queue is None:
+            output = self.module(*inputs, **cell.options)
+        else:
+            # left before more is done: every access to a tensor passes it
+            with self._deferral.into(queue):
+                output = self.module(*inputs, **cell.options)
+        if self._last:
+            self._finish(cell, output)
+        else:
+            self._hand_on(cell, output)
+
+    def _backward(self, cell: Cell) -> None:
+        roots, dy, queue = cell.roots, cell.dy, cell.queue
+        if queue is None or not queue.again:
+            run_backward(roots, dy)
+        else:
+            with self._deferral.into(queue):
+                run_backward(roots, dy)
+        if self.stage > 0:
+            cell.dx = tuple([_gradient(x, cell.dy) for x in cell.inputs if x.requires_grad])
+        cell.inputs, cell.roots, cell.dy = (), (), ()
+
+    def _hand_on(self, cell: Cell, output: Any) -> None:
+        edge = cell.edge
+        assert edge is not None
+        outputs = as_tuple(output)
+        if self._skips is not None:
+            outputs = self._skips.outputs(self.stage, outputs, cell.inputs)
+        if not edge.fits(outputs):
+            raise ShapeError(
+                f"stage {self.stage}: its output is {Edge.of(outputs)}, was {edge} when it was "
+                "tried "
+                "on inputs of these shapes"
+            )
+        # what is small stays until B: cheaper than to hold its graph without it
+        sizes = zip(outputs, edge.nbytes)  # noqa: B905
+        cell.roots = tuple(
+            [x if size <= SMALL else gradient_edge(x) for x, size in sizes if x.requires_grad]
+        )
+        received = cell.inputs if self.stage > 0 else ()
+        cell.output = tuple([_apart(x, received) for x in outputs])
+
+    def _finish(self, cell: Cell, output: Any) -> None:
+        assert self._loss is not None
+        loss = self._loss(output, cell.target)
+        key = loss.dtype, self._seed._version  # a loss scale that adapts is written into it
+        seed = self._seeds.get(key)
+        if seed is None:
+            self._seeds = {key: (seed := self._seed.to(loss.dtype, copy=True))}
+        cell.roots, cell.dy = (loss,), (seed,)
+        cell.loss, cell.target = loss.detach(), None
+        if self.keep_outputs:
+            cell.result = mapped(Tensor.detach, output)
+
+
+def as_tuple(output: Any) -> tuple[Tensor, ...]:
+    """A stage's output as the next one's arguments. Raises ShapeError where it is no tensor."""
+    if isinstance(output, Tensor):
+        return (output,)
+    if isinstance(output, tuple | list) and all(isinstance(x, Tensor) for x in output):
+        return tuple(output)
+    raise ShapeError(f"expected a tensor or a tuple of tensors, got {type(output).__name__}")
+
+
+def _apart(tensor: Tensor, received: Sequence[Tensor]) -> Tensor:
+    """A copy of what shares memory with a received tensor, whose buffer is freed before it has
+    left."""
+    start = tensor.data_ptr()
+    for other in received:
+        if 0 <= start - other.data_ptr() < other.nbytes:
+            return tensor.clone()
+    return tensor
+
+
+def _gradient(x: Tensor, dy: Sequence[Tensor]) -> Tensor:
+    """What B leaves in an input: zeros where the stage does not use it."""
+    dx, x.grad = x.grad, None
+    return torch.zeros_like(x) if dx is None else _apart(dx, dy)
+
+
+def _weight(cell: Cell) -> None:
+    assert cell.queue is not None
+    cell.queue.run()
+
+
+def _within(context: AbstractContextManager[object], run: Run) -> Run:
+    """``run`` inside of ``context``, entered again and again."""
+    if isinstance(context, nullcontext):
+        return run
+
+    def inside(cell: Cell) -> None:
+        with context:
+            run(cell)
+
+    return inside

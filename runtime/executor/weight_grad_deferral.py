@@ -1,0 +1,218 @@
+"""The split of B and W: weight gradients are put off without walking the autograd graph.
+
+While a stage's forward runs, :class:`Deferral` (a torch function mode) swaps each product with one
+of the stage's parameters for :class:`_Deferred`, whose backward computes the input's gradient alone
+and queues what the weight's gradient needs. W empties the queue and accumulates in place into
+``parameter.grad``. What is not intercepted (norms, products with a tensor derived from a parameter,
+calls inside composite functions such as ``nn.MultiheadAttention``'s) gets its gradient in B, from
+autograd: just as right, only earlier.
+
+The mode is active in B as well where activation checkpointing runs a block's forward there: the
+queue knows (``again``). Elsewhere B is autograd's alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Self, cast
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.variable import Variable
+from torch.compiler import is_compiling
+from torch.overrides import TorchFunctionMode
+
+from ..measure.activation_ledger import Held, Ledger, Memory
+from .deferred_ops import RULES, Rule
+from .offload import Parcel
+
+
+class WeightQueue:
+    """The weight gradients of one stage and microbatch that wait for their W.
+
+    ``again``: some of the forward that fills it may run again in B.
+    """
+
+    __slots__ = ("_memory", "_waiting", "again")
+
+    def __init__(self, memory: Memory) -> None:
+        self.again = False
+        self._memory = memory
+        self._waiting: list[tuple[Rule, Tensor, Tensor, Held]] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, rule: Rule, x: Tensor, dy: Tensor) -> None:
+        self._waiting.append((rule, x, dy, self._memory.hold(x, dy)))
+
+    def clear(self) -> None:
+        """Lets go of all that waits, uncomputed."""
+        while self._waiting:
+            self._memory.release(self._waiting.pop()[-1])
+
+    def run(self) -> None:
+        """Computes all that waits and lets go of it, one by one."""
+        enabled = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)
+        try:
+            while self._waiting:
+                rule, x, dy, held = self._waiting.pop()
+                rule.accumulate(x, dy)
+                if held:
+                    self._memory.release(held)
+        finally:
+            torch._C._set_grad_enabled(enabled)
+
+
+class Deferral(TorchFunctionMode):
+    """Defers the weight gradients of one stage's parameters into ``queue``.
+
+    One object serves all microbatches of a stage: ``with deferral.into(queue)``. Parameters that
+    are frozen or carry gradient hooks are left to autograd. A product that is hidden from autograd,
+    or saved by other hooks than a ledger's or an offloaded parcel's, is one of a forward that may
+    run again.
+    """
+
+    _queue: WeightQueue
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        super().__init__()
+        self._parameters = frozenset(map(id, parameters))
+
+    def into(self, queue: WeightQueue) -> Self:
+        """The mode that fills ``queue``."""
+        self._queue, queue.again = queue, False
+        return self
+
+    def __enter__(self) -> Self:
+        _push(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _pop()
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        read = RULES.get(func)
+        if read is not None and not _transformed():
+            reading = read(*args, **(kwargs or {}))
+            if reading is not None and self._defers(reading[0]):
+                recorded = torch.is_grad_enabled()
+                hooks = None if is_compiling() else _saving(True)
+                if not recorded or (hooks is not None and not _ours(hooks[0])):
+                    self._queue.again = True
+                if recorded:
+                    return _apply(*reading, self._queue)
+        return func(*args, **(kwargs or {}))
+
+    def _defers(self, rule: Rule) -> bool:
+        return self._owns(rule.weight) and (rule.bias is None or self._owns(rule.bias))
+
+    def _owns(self, tensor: Tensor) -> bool:
+        return (
+            id(tensor) in self._parameters
+            and tensor.requires_grad
+            and not tensor._backward_hooks
+            and not tensor._post_accumulate_grad_hooks
+        )
+
+
+def _ours(pack: object) -> bool:
+    """Whether a hook keeps what autograd saves, instead of making it once more."""
+    return isinstance(getattr(pack, "__self__", None), Ledger | Parcel)
+
+
+def run_backward(roots: tuple[GradientEdge | Tensor, ...], gradients: tuple[Tensor, ...]) -> None:
+    """The backward pass from ``roots``, with the torch function modes that are active.
+
+    What ``torch.autograd.backward`` runs in the end, without its checks (the engine makes its own).
+    Called on a tensor that is a torch function, inside which the mode is off.
+    """
+    if not roots:
+        return
+    if gradients[0].is_cpu:
+        _run_here(roots, gradients, False, False, (), allow_unreachable=True, accumulate_grad=True)
+        return
+    # in this thread too, not in torch's one for each device: virtual ranks would wait for each
+    # other there, and no context needs to be carried to another thread
+    with torch.autograd.set_multithreading_enabled(False):
+        _run_here(roots, gradients, False, False, (), allow_unreachable=True, accumulate_grad=True)
+
+
+def gradient_edge(output: Tensor) -> GradientEdge:
+    """Where the backward of ``output`` starts; keeps its graph alive, but not its memory.
+
+    What ``torch.autograd.graph.get_gradient_edge`` gives. A node written in Python does not keep
+    its C++ self alive: torch holds on to it by a view of the output, this by the lightest
+    operation that has such a node as its input.
+    """
+    node = output.grad_fn
+    if not isinstance(node, torch._C._FunctionBase):
+        return get_gradient_edge(output)
+    return GradientEdge(node, output.output_nr, _held_by(output).grad_fn)
+
+
+_push, _pop = torch._C._push_on_torch_function_stack, torch._C._pop_torch_function_stack
+_saving = torch._C._autograd._top_saved_tensors_default_hooks
+_transformed = torch._C._are_functorch_transforms_active
+_run_here = Variable._execution_engine.run_backward
+_held_by = torch._C._functions.DelayedError("holds a graph, has no backward", 1)
+
+
+def _apply(rule: Rule, x: Tensor, queue: WeightQueue) -> Tensor:
+    device = x.device.type
+    if not (rule.autocast and torch.is_autocast_enabled(device)):
+        return _deferred(rule, queue, x)
+    if x.dtype is not torch.float64:  # autocast leaves float64 alone
+        x = x.to(torch.get_autocast_dtype(device))
+    with torch.autocast(device, enabled=False):
+        return _deferred(rule, queue, x)
+
+
+def _deferred(rule: Rule, queue: WeightQueue, x: Tensor) -> Tensor:
+    # the weight is an argument only where it is needed for a backward: each is a node of the graph
+    return _run(rule, queue, x, None if x.requires_grad else rule.weight)
+
+
+class _Deferred(torch.autograd.Function):
+    """A product whose backward leaves the gradients of weight and bias to the queue.
+
+    ``weight`` is an argument so that the backward runs although x needs no gradient.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, rule: Rule, queue: WeightQueue, x: Tensor, weight: Tensor | None
+    ) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.rule, ctx.queue = rule, queue
+        dtype = x.dtype if x.is_floating_point() else rule.weight.dtype
+        bias = rule.bias
+        return rule.forward(
+            x, _cast(rule.weight, dtype), None if bias is None else _cast(bias, dtype)
+        )
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError("gradients of gradients: a stage whose W is put off has none")
+        (x,), rule = ctx.saved_tensors, ctx.rule
+        ctx.queue.put(rule, x, dy)
+        if not ctx.needs_input_grad[2]:
+            return None, None, None, None
+        return None, None, rule.input_grad(dy, x, _cast(rule.weight, dy.dtype)), None
+
+
+def _cast(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    return weight if weight.dtype is dtype else weight.to(dtype)
+
+
+# without what `Function.apply` does for functorch: its transforms are left to autograd
+_run = cast("Callable[..., Tensor]", super(torch.autograd.Function, _Deferred).apply)

@@ -1,0 +1,106 @@
+"""Weight stashing: a microbatch's backward uses the weights of its forward, though updates came
+between.
+
+::
+
+    F0 F1 F2  b0 step  F3  b1 step  b2 step  b3 step     on a stage that lags by two updates
+    v0 v0 v0  v0       v1  v0       v0       v1           the version that each op uses
+
+A forward runs on tensors of its own that share the parameters' memory. A step that finds them still
+in use moves the parameters to a copy first, so a version is kept as long as a microbatch needs it,
+and none is copied that nobody needs. See :mod:`pipeloom.ir.model.weight_versions` for how many
+there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from pipeloom.ir.model.program import Program
+from pipeloom.ir.model.schedule import Updates
+
+from ..measure.activation_ledger import Memory
+from .stage_runner import Cell, StageRunner
+
+Version: TypeAlias = Mapping[str, Tensor]
+
+
+class Stash(nn.Module):
+    """One stage's module, which runs on the version of its weights that the microbatch at hand
+    has."""
+
+    def __init__(self, module: nn.Module, memory: Memory) -> None:
+        super().__init__()
+        self.module = module
+        self._memory = memory
+        self._newest: Version | None = None  # None: made when it is needed
+        self._under_way: dict[Cell, Version] = {}
+        self._at_hand: Version = {}
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        return functional_call(self.module, dict(self._at_hand), inputs, options)
+
+    def take(self, cell: Cell) -> None:
+        """The microbatch in ``cell`` has the newest version until :meth:`give_back`, also where it
+        is recomputed."""
+        if cell not in self._under_way:
+            self._under_way[cell] = self._current()
+        self._at_hand = self._under_way[cell]
+
+    @torch.no_grad()
+    def give_back(self, cell: Cell) -> None:
+        """Adds the gradient that the microbatch's backward left to the parameters'."""
+        version, self._at_hand = self._under_way.pop(cell), {}
+        for name, parameter in self.module.named_parameters():
+            gradient, version[name].grad = version[name].grad, None
+            if gradient is not None:
+                parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
+
+    def step(self, optimizer: torch.optim.Optimizer | None) -> None:
+        """Updates the parameters, and clears their gradients; without an optimizer nothing
+        changes."""
+        if optimizer is None:
+            return
+        if any(version is self._newest for version in self._under_way.values()):
+            for parameter in self.module.parameters():
+                parameter.data = parameter.data.clone()
+            self._memory.exclude(self.module)
+        optimizer.step()
+        optimizer.zero_grad()
+        self._newest = None
+
+    def _current(self) -> Version:
+        if self._newest is None:
+            self._newest = {  # own version counters: the optimizer raises the parameters'
+                name: parameter.data.requires_grad_(parameter.requires_grad)
+                for name, parameter in self.module.named_parameters()
+            }
+        return self._newest
+
+
+def make_stashes(
+    program: Program, modules: Mapping[int, nn.Module], memory: Memory
+) -> dict[int, Stash]:
+    """One of each of ``modules`` where the program steps after each microbatch; otherwise none."""
+    if program.schedule.updates is Updates.ITERATION:
+        return {}
+    return {s: Stash(module, memory) for s, module in modules.items()}
+
+
+class StashingRunner(StageRunner):
+    """Runs a stage whose optimizer steps after each microbatch; ``module`` is its stash."""
+
+    module: Stash
+
+    def _forward(self, cell: Cell) -> None:
+        self.module.take(cell)
+        super()._forward(cell)
+
+    def _backward(self, cell: Cell) -> None:
+        super()._backward(cell)
+        self.module.give_back(cell)

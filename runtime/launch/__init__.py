@@ -1,0 +1,1 @@
+"""The start of ranks: as processes, or as threads of one process."""

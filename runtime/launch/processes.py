@@ -1,0 +1,361 @@
+"""Starts one process a rank on this machine, or joins the processes that torchrun started.
+
+The first failure wins: when one rank throws or dies, the others are ended and one error names it.
+No process outlives its parent.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerContext, SpawnContext
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from pipeloom.ir.errors import InputError, PipeloomError
+
+from ..cuda import check_devices
+from ..errors import LaunchError
+
+LOOPBACK = "127.0.0.1"
+PRELOADED = ("torch", "torch._dynamo", "numba", "pipeloom.runtime.train.train")
+GRACE = 5.0  # seconds between asking a process to end and ending it
+SETTLE = 0.2  # seconds in which a failure may turn out to be the echo of another rank's death
+ECHO = 2.0  # seconds in which the peers of a dead rank may say where they were waiting for it
+LOST = 255  # the exit code that multiprocessing makes up once the fork server is gone
+
+
+def launch(
+    function: Callable[..., Any],
+    ranks: int,
+    args: Sequence[Any] = (),
+    *,
+    replicas: int = 1,
+    backend: str = "gloo",
+    timeout: float | None = None,
+    message_timeout: float = 300.0,
+) -> dict[int, Any]:
+    """Calls ``function(*args)`` in each of ``ranks`` processes, and returns each one's result.
+
+    With ``replicas`` there are as many times so many processes, numbered replica by replica, and
+    errors say which rank of which replica they are of.
+
+    ``torch.distributed`` is initialised around the call. Where the environment has ``RANK`` and
+    ``WORLD_SIZE`` (torchrun), this process is one of them: the function is called here and the
+    result holds this rank alone. Otherwise processes are spawned on this machine: the function
+    must be importable, and what goes in and out must pickle. ``timeout`` bounds the whole,
+    ``message_timeout`` any one message (seconds).
+
+    Raises LaunchError where a spawned process fails, InputError where torchrun started another
+    number of processes, or this machine has too few GPUs.
+    """
+    names = _Names(ranks, replicas)
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        return _join(function, names, args, backend, message_timeout)
+    if backend == "nccl":
+        check_devices(names.count)
+    with _Workers(names) as workers:
+        workers.start(function, args, backend, message_timeout)
+        return workers.results(None if timeout is None else time.monotonic() + timeout)
+
+
+def _join(
+    function: Callable[..., Any],
+    names: _Names,
+    args: Sequence[Any],
+    backend: str,
+    message_timeout: float,
+) -> dict[int, Any]:
+    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if size != names.count:
+        times = f" times {names.replicas} replicas" if names.replicas > 1 else ""
+        raise InputError(
+            f"WORLD_SIZE: expected {names.count}, the program's ranks{times}, got {size}"
+        )
+    return {rank: _call(function, args, backend, message_timeout)}
+
+
+def _call(
+    function: Callable[..., Any], args: Sequence[Any], backend: str, message_timeout: float
+) -> Any:
+    if dist.is_initialized():
+        return function(*args)
+    if backend == "nccl":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group(backend, timeout=timedelta(seconds=message_timeout))
+    result = function(*args)
+    dist.destroy_process_group()  # not after an error: it would wait for the others
+    # ends Gloo's threads: one that lets go of a tensor while the interpreter ends aborts the
+    # process
+    gc.collect()
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """What processes are called: ``ranks`` of each of ``replicas``, replica by replica."""
+
+    ranks: int
+    replicas: int
+
+    @property
+    def count(self) -> int:
+        return self.ranks * self.replicas
+
+    def of(self, *processes: int) -> str:
+        if self.replicas == 1:
+            return f"rank {', '.join(map(str, processes))}"
+        places = (divmod(process, self.ranks) for process in processes)
+        return "; ".join(f"replica {replica}, rank {rank}" for replica, rank in places)
+
+    def told(self, process: int, text: str) -> str:
+        """``text`` with whose it is in front of it; it may begin with the rank in its replica."""
+        return f"{self.of(process)}: {text.removeprefix(f'rank {process % self.ranks}: ')}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """What a child tells of its error; ``moment`` is on the machine's monotonic clock.
+
+    ``ours``: an error of pipeloom's own, which says in one line where it happened.
+    """
+
+    rank: int
+    message: str
+    moment: float = 0.0
+    details: str = ""
+    exit_code: int = 1
+    ours: bool = False
+
+    def raised(self) -> LaunchError:
+        return LaunchError(
+            self.message, rank=self.rank, details=self.details, exit_code=self.exit_code
+        )
+
+
+class _Workers:
+    """The spawned processes of one launch; leaving the context ends those that still run."""
+
+    def __init__(self, names: _Names) -> None:
+        self._names = names
+        # the parent serves the rendezvous, on a port that the system picks: nobody can race for it
+        self._store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
+        self._pipes: dict[int, Connection] = {}
+        self._processes: dict[int, BaseProcess] = {}
+
+    def start(
+        self,
+        function: Callable[..., Any],
+        args: Sequence[Any],
+        backend: str,
+        message_timeout: float,
+    ) -> None:
+        """Starts the processes. Raises LaunchError where what starts them dies meanwhile."""
+        context, names = _context(), self._names
+        call = (function, tuple(args), backend, message_timeout)
+        for rank in range(names.count):
+            ours, theirs = context.Pipe()
+            environment = _environment(rank, names.count, self._store.port)
+            process = context.Process(
+                target=_child,
+                args=(theirs, environment, names, call),
+                daemon=True,
+                name=names.of(rank),
+            )
+            try:
+                process.start()
+            except (EOFError, ConnectionError) as error:
+                raise LaunchError(f"{names.of(rank)}: the fork server died", rank=rank) from error
+            theirs.close()
+            self._pipes[rank], self._processes[rank] = ours, process
+
+    def __enter__(self) -> _Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        running = [p for p in self._processes.values() if p.is_alive()]
+        for process in running:
+            process.terminate()
+        for process in self._processes.values():
+            process.join(GRACE)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        for rank, process in self._processes.items():
+            if process.exitcode == LOST:
+                self._end_orphan(rank)
+        for pipe in self._pipes.values():
+            pipe.close()
+
+    def _end_orphan(self, rank: int) -> None:
+        """Without a fork server only the pipe tells whether the rank lives: its end is open."""
+        pid = self._processes[rank].pid
+        if pid is not None and not _closed(self._pipes[rank], 0.0):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            _closed(self._pipes[rank], GRACE)
+
+    def results(self, deadline: float | None) -> dict[int, Any]:
+        """Every rank's result. Raises LaunchError for the first failure, or at the deadline."""
+        found: dict[int, Any] = {}
+        while len(found) < len(self._pipes):
+            pending = [rank for rank in self._pipes if rank not in found]
+            ready = self._ready(pending, deadline)
+            if not ready:
+                raise LaunchError(f"no answer in time from {self._names.of(*pending)}")
+            answers = {rank: self._answer(rank) for rank in ready}
+            failures = [a for a in answers.values() if isinstance(a, _Failure)]
+            if failures:
+                raise self._first(failures, [r for r in pending if r not in answers]).raised()
+            found |= answers
+        return dict(sorted(found.items()))
+
+    def _ready(self, ranks: Sequence[int], deadline: float | None) -> list[int]:
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        signs = {rank: (self._pipes[rank], self._processes[rank].sentinel) for rank in ranks}
+        ready = wait([sign for pair in signs.values() for sign in pair], left)
+        return [rank for rank, pair in signs.items() if any(sign in ready for sign in pair)]
+
+    def _answer(self, rank: int) -> Any:
+        pipe, process = self._pipes[rank], self._processes[rank]
+        try:
+            if pipe.poll(SETTLE):
+                return pickle.loads(pipe.recv_bytes())
+        except EOFError:
+            process.join(GRACE)
+        else:
+            if process.exitcode == LOST:
+                name = self._names.of(rank)
+                return _Failure(rank, f"{name}: its fork server died, all ranks are ended")
+        return _Failure(rank, f"{self._names.of(rank)} died{_cause(process.exitcode)}")
+
+    def _first(self, failures: list[_Failure], pending: Sequence[int]) -> _Failure:
+        """The earliest failure: a dead rank's peers often report first.
+
+        The dead cannot say where they were; the first peer that was waiting for them can.
+        """
+        until = time.monotonic() + (ECHO if _only_dead(failures) else SETTLE)
+        left = list(pending)
+        while left and (ready := self._ready(left, until)):
+            answers = [self._answer(rank) for rank in ready]
+            failures += [a for a in answers if isinstance(a, _Failure)]
+            left = [rank for rank in left if rank not in ready]
+            if not _only_dead(failures):
+                until = min(until, time.monotonic() + SETTLE)
+        return _told(failures)
+
+
+def _told(failures: Sequence[_Failure]) -> _Failure:
+    """The earliest failure; where that rank died, with what the first of its peers says."""
+    first = min(failures, key=lambda failure: failure.moment)
+    peers = [f for f in failures if f.ours]
+    if first.moment > 0.0 or not peers:
+        return first
+    peer = min(peers, key=lambda failure: failure.moment)
+    return replace(first, message=f"{first.message}; {peer.message}")
+
+
+def _only_dead(failures: Sequence[_Failure]) -> bool:
+    """Whether none of the failures was told by the rank itself."""
+    return all(failure.moment == 0.0 for failure in failures)
+
+
+def _context() -> ForkServerContext | SpawnContext:
+    """On Linux a server that has imported torch once and forks; elsewhere new processes.
+
+    Importing torch, and what its optimizers import when first used, is seconds of each process's
+    start. The server only imports: no thread of torch's runs, and no device is touched.
+    """
+    if sys.platform != "linux":
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(PRELOADED))
+    return context
+
+
+def _closed(pipe: Connection, seconds: float) -> bool:
+    """Whether the process at the other end is gone, or goes within ``seconds``."""
+    try:
+        while pipe.poll(seconds):
+            pipe.recv_bytes()
+    except (EOFError, OSError):
+        return True
+    return False
+
+
+def _cause(code: int | None) -> str:
+    if code is None:
+        return ""
+    return f" with exit code {code}" if code >= 0 else f" by {signal.Signals(-code).name}"
+
+
+def _environment(rank: int, ranks: int, port: int) -> dict[str, str]:
+    """What torchrun would set, for a rendezvous that the parent serves."""
+    environment = {
+        **os.environ,
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": LOOPBACK,
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+    }
+    if sys.platform == "linux":
+        environment["GLOO_SOCKET_IFNAME"] = os.environ.get("GLOO_SOCKET_IFNAME", "lo")
+    return environment
+
+
+def _child(
+    pipe: Connection, environment: dict[str, str], names: _Names, call: tuple[Any, ...]
+) -> None:
+    threading.Thread(target=_watch, args=(pipe,), daemon=True).start()
+    os.environ.update(environment)
+    # set in any case: torch was loaded before this process had its environment
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    share = max(1, cores // int(environment["WORLD_SIZE"]))
+    torch.set_num_threads(int(asked) if asked.isdigit() and int(asked) > 0 else share)
+    try:
+        answer = pickle.dumps(_call(*call))
+    except BaseException as error:
+        pipe.send_bytes(pickle.dumps(_failure(int(environment["RANK"]), names, error)))
+        os._exit(1)  # at once: tearing down a broken process group can hang
+    pipe.send_bytes(answer)
+
+
+def _watch(pipe: Connection) -> None:
+    """Ends this process with its parent, which never sends: the pipe only ever closes."""
+    try:
+        pipe.recv_bytes()
+    except (EOFError, OSError):
+        os._exit(1)
+
+
+def _failure(rank: int, names: _Names, error: BaseException) -> _Failure:
+    ours = isinstance(error, PipeloomError)
+    text = str(error) if ours else f"{type(error).__name__}: {error}"
+    return _Failure(
+        rank,
+        names.told(rank, text),
+        time.monotonic(),
+        traceback.format_exc(),
+        error.exit_code if isinstance(error, PipeloomError) else 1,
+        ours,
+    )

@@ -1,0 +1,156 @@
+"""Virtual ranks in this process: a pipeline really executed where one machine, or one GPU, is at
+hand.
+
+Each rank is a thread. On a GPU it computes on a stream of its own and, where the driver has green
+contexts (:mod:`.sm_partitions`), on its own share of the multiprocessors, so that ranks do not take
+each other's; copies between ranks have streams of their own. Its backward passes are issued by its
+own thread too (:func:`~pipeloom.runtime.executor.weight_grad_deferral.run_backward`): torch's own
+has one thread a device for all of them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from pipeloom.ir.errors import PipeloomError
+
+from ..cuda import check_devices, make_stream
+from ..errors import LaunchError
+from ..transport.in_process import Hub, LinkTime, being
+from .sm_partitions import NoPartitionsError, partitions
+
+GRACE = 1.0  # seconds that the others have to end by themselves after a failure
+POLL = 0.05  # seconds between looks for one
+QUEUES = "32"  # of the device: with its default of 8, streams of several ranks wait for each other
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What a virtual rank came to; ``moment`` orders failures."""
+
+    result: Any = None
+    error: BaseException | None = None
+    moment: float = field(default=float("inf"))
+    details: str = ""
+
+
+def launch_local(
+    function: Callable[..., Any],
+    ranks: int,
+    args: Sequence[Any] = (),
+    *,
+    device: torch.device | str = "cpu",
+    link_time: LinkTime | None = None,
+    timeout: float | None = None,
+    partition: bool = True,
+) -> dict[int, Any]:
+    """Calls ``function(*args)`` on each of ``ranks`` threads, and returns each one's result.
+
+    Within, pipelines talk to each other over the ``local`` transport, without
+    ``torch.distributed``. Arguments are shared, not copied. ``link_time(source, target, bytes)``
+    gives the milliseconds that a message takes, one at a time on each ordered pair of ranks; a
+    CPU's links alone can be slowed. ``timeout``, in seconds, bounds the whole. ``partition``: on a
+    GPU, each rank has multiprocessors of its own; where that cannot be a warning says why.
+
+    Raises LaunchError for the first rank that fails, all others' waits end then too; a thread that
+    computes on past the timeout cannot be ended, it ends with the process.
+    """
+    device = torch.device(device)
+    if device.type == "cuda":
+        check_devices(1)
+    if link_time is not None and device.type != "cpu":
+        raise ValueError(f"link_time: expected a CPU, got {device}")
+    hub, outcomes = Hub(ranks, link_time), [_Outcome() for _ in range(ranks)]
+    streams = _streams(ranks, device, partition)
+
+    def run(rank: int) -> None:
+        outcome = outcomes[rank]
+        try:
+            with being(hub, rank), _computing(streams[rank]):
+                outcome.result = function(*args)
+        except BaseException as error:
+            outcome.error, outcome.moment = error, time.monotonic()
+            outcome.details = traceback.format_exc()
+            hub.fail(f"rank {rank} has ended")
+
+    threads = [
+        threading.Thread(target=run, args=(rank,), name=f"rank {rank}", daemon=True)
+        for rank in range(ranks)
+    ]
+    for thread in threads:
+        thread.start()
+    _join(threads, outcomes, timeout, hub)
+    first = min(range(ranks), key=lambda rank: outcomes[rank].moment)
+    if outcomes[first].error is not None:
+        raise _launch_error(first, outcomes[first])
+    return {rank: outcome.result for rank, outcome in enumerate(outcomes)}
+
+
+def _join(
+    threads: Sequence[threading.Thread],
+    outcomes: Sequence[_Outcome],
+    timeout: float | None,
+    hub: Hub,
+) -> None:
+    """Until all have ended, or a little after one has failed. Raises LaunchError at the timeout."""
+    end = float("inf") if timeout is None else time.monotonic() + timeout
+    while any(thread.is_alive() for thread in threads):
+        failed = min(outcome.moment for outcome in outcomes)
+        now = time.monotonic()
+        if now > failed + GRACE:
+            return
+        if now > end:
+            hub.fail("the run has ended")
+            late = ", ".join(str(r) for r, thread in enumerate(threads) if thread.is_alive())
+            raise LaunchError(f"no answer in time from rank {late}")
+        next(thread for thread in threads if thread.is_alive()).join(POLL)
+
+
+def _launch_error(rank: int, outcome: _Outcome) -> LaunchError:
+    error = outcome.error
+    text = str(error) if isinstance(error, PipeloomError) else f"{type(error).__name__}: {error}"
+    return LaunchError(
+        text if text.startswith(f"rank {rank}:") else f"rank {rank}: {text}",
+        rank=rank,
+        details=outcome.details,
+        exit_code=error.exit_code if isinstance(error, PipeloomError) else 1,
+    )
+
+
+def _streams(
+    ranks: int, device: torch.device, partition: bool
+) -> Sequence[torch.cuda.Stream | None]:
+    """What each rank computes on; None on a CPU."""
+    if device.type != "cuda":
+        return [None] * ranks
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", QUEUES)  # read when CUDA is first used
+    index = torch.cuda.current_device() if device.index is None else device.index
+    torch.cuda.synchronize(index)  # the arguments are there, whatever stream they were made on
+    if partition:
+        try:
+            return partitions(index, ranks).streams
+        except NoPartitionsError as error:
+            warnings.warn(f"ranks share the GPU's multiprocessors: {error}", stacklevel=3)
+    return [make_stream(torch.device("cuda", index)) for _ in range(ranks)]
+
+
+@contextmanager
+def _computing(stream: torch.cuda.Stream | None) -> Iterator[None]:
+    """Within: this thread computes on ``stream``; after it all of that is done."""
+    if stream is None:
+        yield
+        return
+    torch.cuda.set_device(stream.device)
+    with torch.cuda.stream(stream):
+        yield
+        stream.synchronize()

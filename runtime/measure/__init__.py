@@ -1,0 +1,1 @@
+"""Times, memory and traces of a step."""

@@ -1,0 +1,125 @@
+"""When ops start and end: the host's clock on a CPU, events on a GPU, so that nothing waits."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from ..cuda import make_event
+
+Call = Callable[[], None]
+
+
+class Clock(Protocol):
+    """Marks are numbered by the executor: op i starts at mark 2i and ends at mark 2i + 1."""
+
+    def start(self) -> None:
+        """Begins a step."""
+        ...
+
+    def timed(self, run: Call, first: int) -> Call:
+        """``run`` between marks ``first`` and ``first + 1``."""
+        ...
+
+    def seconds(self) -> list[float]:
+        """The last step's marks, on this process's ``time.perf_counter``."""
+        ...
+
+
+class HostClock:
+    def __init__(self, marks: int) -> None:
+        self._marks = [0.0] * marks
+
+    def start(self) -> None:
+        pass
+
+    def timed(self, run: Call, first: int) -> Call:
+        marks, now = self._marks, time.perf_counter
+
+        def timed() -> None:
+            marks[first] = now()
+            run()
+            marks[first + 1] = now()
+
+        return timed
+
+    def seconds(self) -> list[float]:
+        return list(self._marks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Anchor:
+    """An event on a device, and when the host's clock says that it was."""
+
+    event: torch.cuda.Event
+    seconds: float
+
+
+class _Anchors:
+    """One for each device, so that virtual ranks of one have one clock; renewed as time goes by.
+
+    A new one is dated by the old one, on the device's clock: a host that is late does not count.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._newest: dict[torch.device, _Anchor] = {}
+
+    def near(self, device: torch.device) -> _Anchor:
+        """One of the last seconds; makes the current stream wait for nothing, the host seldom."""
+        with self._lock:
+            old = self._newest.get(device)
+            if old is not None and time.perf_counter() - old.seconds < RENEWED:
+                return old
+            event = make_event(timed=True)
+            event.record(torch.cuda.current_stream(device))
+            event.synchronize()
+            now = time.perf_counter() if old is None else dated(old, event)
+            self._newest[device] = _Anchor(event, now)
+            return self._newest[device]
+
+
+RENEWED = 10.0  # seconds: an event's time since the anchor has seven digits
+_ANCHORS = _Anchors()
+
+
+def dated(anchor: _Anchor, event: torch.cuda.Event) -> float:
+    """When ``event`` was, in seconds of the host's clock."""
+    milliseconds: float = anchor.event.elapsed_time(event)
+    return anchor.seconds + milliseconds / 1e3
+
+
+class CudaClock:
+    """Events on the current stream, told by the device's clock and dated by its anchor."""
+
+    def __init__(self, marks: int, device: torch.device) -> None:
+        self._device = device
+        self._events = [make_event(timed=True) for _ in range(marks)]
+        self._anchor: _Anchor | None = None
+
+    def start(self) -> None:
+        self._anchor = _ANCHORS.near(self._device)
+
+    def timed(self, run: Call, first: int) -> Call:
+        begin, end = self._events[first : first + 2]
+
+        def timed() -> None:
+            begin.record()
+            run()
+            end.record()
+
+        return timed
+
+    def seconds(self) -> list[float]:
+        assert self._anchor is not None
+        torch.cuda.current_stream(self._device).synchronize()
+        return [dated(self._anchor, event) for event in self._events]
+
+
+def make_clock(marks: int, device: torch.device) -> Clock:
+    return CudaClock(marks, device) if device.type == "cuda" else HostClock(marks)

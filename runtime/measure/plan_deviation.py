@@ -1,0 +1,51 @@
+"""Why a run took far longer than its plan, or far less, in one line."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+
+from pipeloom.ir.cost.simulator import simulate
+from pipeloom.ir.model.schedule import Schedule
+
+FAR = 1.5  # the longer over the shorter: less is the usual noise of times on shared machines
+SHORT = 1.0  # milliseconds; the host's own work between ops is of the order of a tenth of that
+QUICK = "ops took less than profiled; where cores were busier then, profile again or use tune"
+
+
+def why_far_off(planned: Schedule, measured: Schedule) -> str | None:
+    """One line where the measured makespan is far above the planned one, or far below it, else
+    None.
+
+    Called in a process of the run: its machine's cores and ranks are the ones that are named.
+    """
+    plan = (planned.timing or simulate(planned)).makespan
+    if measured.timing is None or plan <= 0:
+        return None
+    ratio = measured.timing.makespan / plan
+    if 1 / FAR < ratio < FAR:
+        return None
+    if ratio < 1:
+        return f"{ratio:.2g}x the planned makespan: {QUICK}; see docs/profiling.md"
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", planned.problem.ranks))
+    reason = _reason(ranks, _cores(), _median_op(planned))
+    return f"{ratio:.1f}x the planned makespan: {reason}; see docs/profiling.md"
+
+
+def _reason(ranks: int, cores: int, op: float) -> str:
+    reasons = []
+    if ranks > cores:
+        reasons.append(f"{ranks} ranks share {cores} core{'s' * (cores > 1)}")
+    if op < SHORT:
+        reasons.append(f"ops are short, {op:.2g} ms in the median")
+    return ", ".join(reasons) or "the profile may be of another model or machine"
+
+
+def _median_op(schedule: Schedule) -> float:
+    stages = schedule.problem.profile.stages
+    return statistics.median(t for stage in stages for t in (stage.t_f, stage.t_b, stage.t_w))
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

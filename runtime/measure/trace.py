@@ -1,0 +1,68 @@
+"""What was measured: one rank's ops, and all ranks' as a schedule on one clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from pipeloom.ir.model.ops import FloatArray, Op, pack
+from pipeloom.ir.model.schedule import Averaged, Schedule, Status, Timing
+
+MILLISECONDS = 1e3
+
+
+class TracedOp(NamedTuple):
+    """An op and when it ran, in milliseconds."""
+
+    op: Op
+    start: float
+    end: float
+
+
+Row = tuple[Sequence[Op], Sequence[float], int, Mapping[int, tuple[float, float]]]
+
+
+def traced_ops(ops: Sequence[Op], seconds: Sequence[float]) -> list[TracedOp]:
+    """Ops with their marks (two each, in seconds), from the first one's start on."""
+    times = (np.array(seconds) - seconds[0]) * MILLISECONDS if ops else np.empty(0)
+    return [TracedOp(op, float(times[2 * i]), float(times[2 * i + 1])) for i, op in enumerate(ops)]
+
+
+def measured_schedule(planned: Schedule, rows: Sequence[Row]) -> Schedule:
+    """``planned`` with measured times; a row is one rank's ops, marks, peak memory, and
+    when it averaged stages over replicas.
+
+    Times are milliseconds from the first op's start on any rank. Transfers are left out: only ops
+    are measured; so are pairs, whose ops have each their own time. So is the lower bound: it holds
+    for the profile's times.
+    """
+    first = min((seconds[0] for _, seconds, *_ in rows if seconds), default=0.0)
+    times = [_pairs(seconds, first) for _, seconds, *_ in rows]
+    timing = Timing(
+        tuple(pairs[:, 0] for pairs in times),
+        tuple(pairs[:, 1] for pairs in times),
+        tuple(float(peak) for _, _, peak, _ in rows),
+        np.empty((0, 2)),
+        beside=tuple([i for i, op in enumerate(ops) if op.kind.copies] for ops, *_ in rows),
+        averages=tuple(_averages(spans, first) for *_, spans in rows),
+    )
+    order = tuple(pack(ops) for ops, *_ in rows)
+    report = planned.report and replace(
+        planned.report, status=Status.FEASIBLE, lower_bound=None, bound_name=None
+    )
+    return replace(planned, order=order, transfers=(), report=report, timing=timing, pairs=())
+
+
+def _averages(spans: Mapping[int, tuple[float, float]], first: float) -> tuple[Averaged, ...]:
+    found = [
+        Averaged(stage, (start - first) * MILLISECONDS, (end - first) * MILLISECONDS)
+        for stage, (start, end) in spans.items()
+    ]
+    return tuple(sorted(found, key=lambda one: one.start))
+
+
+def _pairs(seconds: Sequence[float], first: float) -> FloatArray:
+    return (np.array(seconds, dtype=np.float64).reshape(-1, 2) - first) * MILLISECONDS

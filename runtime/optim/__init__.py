@@ -1,0 +1,1 @@
+"""The end of a step: averaging, norm, clipping, optimizers."""

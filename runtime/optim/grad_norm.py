@@ -1,0 +1,174 @@
+"""The norm of all ranks' gradients, and what it says of a step.
+
+The ranks' parts are added in one order (:func:`~pipeloom.ir.model.transfers.stepping`), whether
+they are gathered or relayed, so that every rank has the same bits whichever way they came.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from pipeloom.ir.model.transfers import stepping
+
+from ..transport import Handle, Routes, Transport, connect
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """``norm``: of all gradients as one vector; ``most``: what it may be (infinite: anything).
+
+    As for ``torch.nn.utils.clip_grad_norm_``, gradients are scaled by ``most / (norm + 1e-6)``
+    where that is below 1. A step whose norm is NaN or Inf is skipped.
+    """
+
+    norm: float
+    most: float
+
+    @property
+    def finite(self) -> bool:
+        return math.isfinite(self.norm)
+
+    @property
+    def plain(self) -> bool:
+        """The gradients are stepped with as they are."""
+        return self.finite and self.norm + 1e-6 <= self.most
+
+    @property
+    def factor(self) -> float:
+        return 1.0 if self.plain else self.most / (self.norm + 1e-6)
+
+
+@torch.no_grad()
+def squares(gradients: Sequence[Tensor]) -> float:
+    """The sum of the squares of all elements; one wait for the device."""
+    if not gradients:
+        return 0.0
+    norms = [torch.linalg.vector_norm(g, dtype=_wide(g.dtype)).double() for g in gradients]
+    return float(torch.stack(norms).square().sum())
+
+
+def squares_of(parameters: Sequence[nn.Parameter]) -> float:
+    """That of the parameters' gradients."""
+    return squares([p.grad for p in parameters if p.grad is not None])
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype.itemsize < 4 else dtype
+
+
+class Sums(Protocol):
+    """How the ranks' sums of squares are added up."""
+
+    last: bool  # whether what add() returns is the whole
+
+    def add(self, value: float) -> float:
+        """Adds this rank's; the sum of those that are known now."""
+        ...
+
+    def total(self) -> float:
+        """The sum of all ranks', once after each :meth:`add`."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Gathered:
+    """All ranks wait for each other: one message, after which every rank adds up the same."""
+
+    last = True
+
+    def __init__(self, transport: Transport, order: Sequence[int], device: torch.device) -> None:
+        self._transport, self._order = transport, order
+        self._ranks = tuple(sorted(order))
+        self._device = device
+        self._sum = 0.0
+
+    def add(self, value: float) -> float:
+        parts = [value if rank == self._transport.rank else 0.0 for rank in self._order]
+        if len(parts) > 1:
+            gathered = torch.tensor(parts, dtype=torch.float64, device=self._device)
+            self._transport.all_reduce(gathered, self._ranks)
+            parts = gathered.tolist()
+        self._sum = 0.0
+        for part in parts:
+            self._sum += part
+        return self._sum
+
+    def total(self) -> float:
+        return self._sum
+
+    def close(self) -> None:
+        pass
+
+
+class Relayed:
+    """From rank to rank: the sums along ``order``, the verdict back along it.
+
+    ``transport`` carries nothing else. A message is waited for before the next one on its way.
+    """
+
+    def __init__(self, transport: Transport, order: Sequence[int], device: torch.device) -> None:
+        at = order.index(transport.rank)
+        self._before = order[at - 1] if at > 0 else None
+        self._after = order[at + 1] if at + 1 < len(order) else None
+        self.last = self._after is None
+        self._transport, self._device = transport, device
+        self._sent: dict[int, tuple[Handle, Tensor]] = {}
+        self._sum = 0.0
+
+    def add(self, value: float) -> float:
+        self._sum = (0.0 if self._before is None else self._receive(self._before)) + value
+        if self._after is not None:
+            self._send(self._sum, self._after)
+        return self._sum
+
+    def total(self) -> float:
+        if self._after is not None:
+            self._sum = self._receive(self._after)
+        if self._before is not None:
+            self._send(self._sum, self._before)
+        return self._sum
+
+    def close(self) -> None:
+        for handle, _ in self._sent.values():
+            handle.wait()
+        self._transport.close()
+
+    def _send(self, value: float, peer: int) -> None:
+        if peer in self._sent:
+            self._sent[peer][0].wait()
+        message = torch.tensor([value], dtype=torch.float64, device=self._device)
+        self._sent[peer] = self._transport.send(message, peer), message
+
+    def _receive(self, peer: int) -> float:
+        message = torch.empty(1, dtype=torch.float64, device=self._device)
+        self._transport.recv(message, peer).wait()
+        return float(message)
+
+
+def make_sums(
+    transport: Transport,
+    holders: Sequence[Sequence[int]],
+    device: torch.device,
+    group: dist.ProcessGroup | None,
+    seconds: float,
+    *,
+    relays: bool,
+) -> Sums:
+    """Over all ranks that have a stage for good; those that are relayed over connections of their
+    own."""
+    order = stepping(holders)
+    if not relays:
+        return Gathered(transport, order, device)
+    pairs = list(pairwise(order))
+    channels = {*pairs, *((after, before) for before, after in pairs)}
+    own = connect(Routes.of(channels, (), seconds), device, group)
+    return Relayed(own, order, device)

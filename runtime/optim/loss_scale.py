@@ -1,0 +1,45 @@
+"""Loss scaling: gradients small enough to vanish in 16 bits are computed larger, then divided
+again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pipeloom.ir.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class LossScale:
+    """What losses are multiplied by, and how that adapts, as in ``torch.amp.GradScaler``.
+
+    After a step with NaN or Inf in its gradients, which is skipped, ``scale`` is multiplied by
+    ``backoff``; after ``interval`` steps in a row without, by ``growth``. ``good`` counts those.
+    Powers of two lose no digit. Raises InputError where a value is out of its range.
+    """
+
+    scale: float = 65536.0
+    growth: float = 2.0
+    backoff: float = 0.5
+    interval: int = 2000
+    good: int = 0
+
+    def __post_init__(self) -> None:
+        ranges = {
+            "scale": (self.scale > 0, "more than 0"),
+            "growth": (self.growth >= 1, "at least 1"),
+            "backoff": (0 < self.backoff <= 1, "more than 0 and at most 1"),
+            "interval": (self.interval >= 1, "at least 1"),
+        }
+        for name, (right, expected) in ranges.items():
+            if not right:
+                raise InputError(
+                    f"loss_scale: {name}: expected {expected}, got {getattr(self, name)}"
+                )
+
+    def after(self, finite: bool) -> LossScale:
+        """The scale of the next step, after one whose gradients were finite, or not."""
+        if not finite:
+            return replace(self, scale=self.scale * self.backoff, good=0)
+        if self.good + 1 < self.interval:
+            return replace(self, good=self.good + 1)
+        return replace(self, scale=self.scale * self.growth, good=0)

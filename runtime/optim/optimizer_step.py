@@ -1,0 +1,167 @@
+"""One rank's optimizer steps: by the norm of all ranks' gradients, or ahead of it.
+
+::
+
+    plain     W ... | all sums gathered | clip, step                    | 0F0 0F1 ...
+    relayed   W ... | sums of the ranks so far | step | 0F0 0F1 verdict | 0B0 ...
+                                                                 └ wrong: undo, clip, step; 0F0 0F1
+
+A rank that steps ahead does so only with gradients as they are: where the sum so far is above what
+is allowed, or NaN, it waits for the verdict, as the factor depends on all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from ..stages.store import StageStore
+from .grad_norm import Sums, Verdict, squares_of
+from .loss_scale import LossScale
+from .optimizer_rollback import Undoable
+
+
+class Update:
+    """The steps of the stages that this rank owns, all judged together.
+
+    ``most``: what the norm of all gradients may be; ``trained``: the parameters that this rank
+    steps; ``counted``: those whose gradients it adds to the norm, so that each of the model's is
+    counted on one rank. ``sums`` is None where nothing is judged. ``rescale`` is told of each new
+    loss scale. ``ahead``: steps are not to wait for the sum of all.
+    """
+
+    def __init__(
+        self,
+        store: StageStore,
+        optimizers: Mapping[int, torch.optim.Optimizer],
+        *,
+        sums: Sums | None = None,
+        most: float = float("inf"),
+        loss_scale: LossScale | None = None,
+        trained: Sequence[nn.Parameter] = (),
+        counted: Sequence[nn.Parameter] = (),
+        squares: Callable[[Sequence[nn.Parameter]], float] = squares_of,
+        rescale: Callable[[float], object] = lambda scale: None,
+        ahead: bool = False,
+    ) -> None:
+        self._store, self._optimizers, self._sums, self._most = store, optimizers, sums, most
+        self._trained, self._counted, self._squares = trained, counted, squares
+        self._rescale = rescale
+        self._ahead = ahead
+        self._undoable = {
+            stage: Undoable(optimizer)
+            for stage, optimizer in optimizers.items()
+            if ahead and sums is not None and not sums.last
+        }
+        self._steps = True
+        self._scale_before = self.loss_scale = loss_scale
+        self.verdict: Verdict | None = None
+        self.pending = False  # whether the verdict on the last step is still to come
+
+    def judge(self) -> None:
+        """Once all gradients are there, before the first step: what is known of their norm."""
+        if self._sums is None:
+            return
+        if self.loss_scale is not None:
+            self._multiply(1.0 / self.loss_scale.scale)
+        found = self._sums.add(self._squares(self._counted))
+        if not self._ahead:
+            found = self._sums.total()
+        known = Verdict(found**0.5, self._most)
+        self._scale_before = self.loss_scale
+        self._scaled(known)
+        self.pending = self._ahead
+        if self._sums.last or not self._ahead:
+            self.verdict = known
+            self._clip(known)
+            self._steps = known.finite
+        else:
+            self._steps = known.plain
+
+    def step(self, stage: int) -> None:
+        """Nothing computes with the stage any more; its optimizer steps if that is right so far."""
+        self._store.settle(stage)
+        undoable = self._undoable.get(stage)
+        if undoable is not None and not self._steps:
+            undoable.hold()
+        elif stage in self._optimizers and self._steps:
+            (undoable or self._optimizers[stage]).step()
+
+    def validate(self) -> bool:
+        """The verdict on the last step; where it was wrong, it is taken back and done again.
+
+        Whether what was computed since must be: some rank's step may have been wrong.
+        """
+        assert self._sums is not None
+        self.pending = False
+        self.verdict = Verdict(self._sums.total() ** 0.5, self._most)
+        if self.verdict.plain:
+            return False
+        self._scaled(self.verdict)
+        if not self._sums.last:
+            self._step_again(self.verdict)
+        return True
+
+    def rescaled(self, scale: LossScale | None) -> None:
+        """The loss scale of the next step, where no verdict is pending."""
+        self.loss_scale = scale
+        if scale is not None:
+            self._rescale(scale.scale)
+
+    def close(self) -> None:
+        """All ranks call it."""
+        if self._sums is not None:
+            self._sums.close()
+
+    def _step_again(self, verdict: Verdict) -> None:
+        for stage in self._store.stages:
+            self._store.settle(stage)
+        for undoable in self._undoable.values():
+            undoable.undo()
+        self._clip(verdict)
+        for undoable in self._undoable.values():
+            undoable.redo(steps=verdict.finite)
+
+    def _clip(self, verdict: Verdict) -> None:
+        if verdict.finite and not verdict.plain:
+            self._multiply(verdict.factor)
+
+    @torch.no_grad()
+    def _multiply(self, factor: float) -> None:
+        for parameter in self._trained:
+            if parameter.grad is not None:
+                parameter.grad.mul_(factor)
+
+    def _scaled(self, verdict: Verdict) -> None:
+        if self._scale_before is not None:
+            self.rescaled(self._scale_before.after(verdict.finite))
+
+
+class Finishing:
+    """A hook of a module or an optimizer that calls ``finish``; in a copy, pickled or not,
+    nothing."""
+
+    def __init__(self, finish: Callable[[], None] | None) -> None:
+        self._finish = finish
+
+    def __call__(self, *_: object) -> None:
+        if self._finish is not None:
+            self._finish()
+
+    def __reduce__(self) -> tuple[type[Finishing], tuple[None]]:
+        return Finishing, (None,)
+
+
+def finish_before_state_dicts(
+    finish: Callable[[], None],
+    modules: Iterable[nn.Module],
+    optimizers: Iterable[torch.optim.Optimizer],
+) -> list[RemovableHandle]:
+    """A ``state_dict`` of any of these calls ``finish`` first, until the hooks are removed."""
+    hook = Finishing(finish)
+    asked: list[Any] = [*modules, *optimizers]
+    return [each.register_state_dict_pre_hook(hook) for each in asked]

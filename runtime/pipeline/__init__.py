@@ -1,0 +1,1 @@
+"""The public pipeline, and what it is made from."""

@@ -1,0 +1,165 @@
+"""A model source that knows its layers: cut between any two of them, as a profile by layers is.
+
+``named_layers()`` and ``tied_layers()`` are optional methods of a source. A stage is the modules of
+its layers one after the other, ``nn.Sequential``; parameters that tied layers share within a stage
+are one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.layers import Layer
+from pipeloom.ir.model.profile import Profile
+
+from ..stages.store import Stage, made
+from .model_source import ModelSource, skips_of
+
+WANTED = "expected pairs of a pipeloom Layer and a function that returns its module"
+
+
+def layers_of(source: ModelSource) -> list[tuple[Layer, Stage]] | None:
+    """What ``source.named_layers()`` returns, in forward order; None where it has no such method.
+
+    Raises InputError where that is no list of layers with different names, or where the source has
+    what cannot be cut by layers.
+    """
+    ask = getattr(source, "named_layers", None)
+    if not callable(ask):
+        return None
+    name = f"{type(source).__name__}.named_layers()"
+    value: Any = ask()
+    if not isinstance(value, Iterable):
+        raise InputError(f"{name}: {WANTED}, got {type(value).__name__}")
+    found = list(value)
+    for i, entry in enumerate(found):
+        pair = isinstance(entry, tuple) and len(entry) == 2
+        if not (pair and isinstance(entry[0], Layer) and callable(entry[1])):
+            raise InputError(f"{name}[{i}]: {WANTED}, got {entry!r}")
+    names = [layer.name for layer, _ in found]
+    if not names or len(set(names)) < len(names):
+        raise InputError(f"{name}: expected layers with different names, got {names}")
+    if skips_of(source, len(found)):
+        raise InputError(f"{name}: expected no skips between stages of a model that has layers")
+    return found
+
+
+def by_layers(source: ModelSource) -> tuple[ModelSource, list[Layer]]:
+    """``source`` with each layer as a stage, and what they are. Raises InputError where it has
+    none."""
+    found = layers_of(source)
+    if found is None:
+        raise InputError(
+            f"{type(source).__name__}: named_layers: missing; expected a method that returns pairs "
+            "of a "
+            "pipeloom Layer and a function that returns its module"
+        )
+    layers = [layer for layer, _ in found]
+    return LayeredSource(source, tuple((layer.name,) for layer in layers)), layers
+
+
+def as_planned(source: ModelSource, profile: Profile) -> ModelSource:
+    """``source`` cut as the stages of ``profile`` name their layers.
+
+    Where they name none, or the source has no layers, it is cut as ``stages`` does. Raises
+    InputError where the layers are others than those of the source.
+    """
+    parts = tuple(tuple(layer.name for layer in stage.layers) for stage in profile.stages)
+    found = layers_of(source)
+    if found is None or not all(parts):
+        return source
+    mine = [layer.name for layer, _ in found]
+    planned = list(chain.from_iterable(parts))
+    if planned != mine:
+        raise InputError(
+            f"profile: stages: expected the layers of {type(source).__name__}, {_brief(mine)}, got "
+            f"{_brief(planned)}"
+        )
+    return LayeredSource(source, parts)
+
+
+def _brief(names: Sequence[str]) -> str:
+    if len(names) <= 4:
+        return ", ".join(names)
+    return f"{names[0]}, {names[1]}, ..., {names[-1]} ({len(names)})"
+
+
+@dataclass(frozen=True)
+class LayeredSource:
+    """``source`` cut into stages of these layers, by name; a model source itself."""
+
+    source: ModelSource
+    parts: tuple[tuple[str, ...], ...]
+
+    def stages(self, count: int) -> Sequence[Stage]:
+        """One a part. Raises InputError for another number."""
+        if count != len(self.parts):
+            raise InputError(f"stages: expected {len(self.parts)}, as it was cut, got {count}")
+        return [partial(self._stage, part) for part in self.parts]
+
+    def _stage(self, part: Sequence[str]) -> nn.Module:
+        make = {layer.name: stage for layer, stage in layers_of(self.source) or ()}
+        module = nn.Sequential(*(made(make[name], i) for i, name in enumerate(part)))
+        for group in self._groups():
+            first, *others = [
+                f"{part.index(layer)}.{parameter}" for layer, parameter in group if layer in part
+            ] or [""]
+            for other in others:
+                _share(module, first, other)
+        return module
+
+    def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
+        """Of each group one parameter a stage, where it is in several."""
+        stage_of = {name: s for s, part in enumerate(self.parts) for name in part}
+        groups = []
+        for group in self._groups():
+            own: dict[int, str] = {}
+            for layer, parameter in group:
+                stage = stage_of[layer]
+                own.setdefault(stage, f"{self.parts[stage].index(layer)}.{parameter}")
+            if len(own) > 1:
+                groups.append(tuple(own.items()))
+        return tuple(groups)
+
+    def _groups(self) -> Sequence[Sequence[tuple[str, str]]]:
+        ask = getattr(self.source, "tied_layers", None)
+        if ask is None:
+            if self.source.tied(len(self.parts)):
+                raise InputError(
+                    f"{type(self.source).__name__}: tied_layers: missing; expected groups of "
+                    "(layer, parameter) that "
+                    "are one, as tied has them of stages"
+                )
+            return ()
+        groups: Sequence[Sequence[tuple[str, str]]] = ask()
+        known = set(chain.from_iterable(self.parts))
+        for layer, _ in chain.from_iterable(groups):
+            if layer not in known:
+                raise InputError(
+                    f"{type(self.source).__name__}.tied_layers(): expected names of its layers, "
+                    f"got {layer!r}"
+                )
+        return groups
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        return self.source.loss(output, target)
+
+    def batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        return self.source.batch(step, microbatches)
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return self.source.optimizer(parameters)
+
+
+def _share(module: nn.Module, first: str, other: str) -> None:
+    """Makes the parameter ``other`` the one called ``first``."""
+    path, _, name = other.rpartition(".")
+    setattr(module.get_submodule(path), name, module.get_parameter(first))

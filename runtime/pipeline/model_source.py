@@ -1,0 +1,181 @@
+"""What a user hands to the runtime: a model cut into stages, with its loss, data and optimizer."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.units import counted
+
+from ..stages.store import Stage
+
+
+class ModelSource(Protocol):
+    """A model that can be cut into any number of stages, and what it takes to train it."""
+
+    def stages(self, count: int) -> Sequence[Stage]:
+        """One a stage: a function that returns its module, called only where the stage is needed.
+
+        Its weights are the same wherever it is called. Modules are taken too; every process then
+        makes all of them.
+        """
+        ...
+
+    def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
+        """Groups of (stage, parameter name) that are one parameter."""
+        ...
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """The mean loss over one microbatch, a scalar."""
+        ...
+
+    def batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """Inputs and targets of one training step, one of each a microbatch."""
+        ...
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """A fresh optimizer for some of the model's parameters."""
+        ...
+
+
+def skips_of(source: ModelSource, count: int) -> Sequence[tuple[int, int]]:
+    """What an optional method ``skips(count)`` returns: pairs of stages, as :class:`Pipeline`
+    takes."""
+    skips: Callable[[int], Sequence[tuple[int, int]]] | None = getattr(source, "skips", None)
+    return () if skips is None else skips(count)
+
+
+METHODS = ("stages", "tied", "loss", "batch", "optimizer")
+
+
+def checked_stages(source: ModelSource, count: int) -> list[Stage]:
+    """``source.stages(count)``. Raises InputError where that is not one a stage."""
+    value: Any = source.stages(count)
+    name, wanted = f"{_of(source)}stages({count})", f"{count} functions that return a module"
+    if not isinstance(value, Iterable):
+        raise InputError(f"{name}: expected a list of {wanted}, got {_shown(value)}")
+    stages = list(value)
+    if len(stages) != count:
+        raise InputError(f"{name}: expected {wanted}, got {len(stages)}")
+    for s, stage in enumerate(stages):
+        if not callable(stage):
+            raise InputError(
+                f"{name}[{s}]: expected a function that returns a module, got {_shown(stage)}"
+            )
+    return stages
+
+
+def checked_batch(
+    source: ModelSource, step: int, microbatches: int
+) -> tuple[list[Tensor], list[Tensor]]:
+    """``source.batch(step, microbatches)``. Raises InputError where it is not what it should be."""
+    value: Any = source.batch(step, microbatches)
+    name = f"{_of(source)}batch({step}, {microbatches})"
+    if not (isinstance(value, Sequence) and len(value) == 2):
+        raise InputError(f"{name}: expected a pair, inputs and targets, got {_shown(value)}")
+    inputs, targets = value
+    return (
+        _microbatches(inputs, microbatches, f"{name}: inputs"),
+        _microbatches(targets, microbatches, f"{name}: targets"),
+    )
+
+
+def _microbatches(value: Any, count: int, name: str) -> list[Tensor]:
+    wanted = f"expected a list of {counted(count, 'tensor')}, one a microbatch"
+    if isinstance(value, Tensor):
+        raise InputError(f"{name}: {wanted}, got {_shown(value)}: tensor.chunk({count}) cuts it")
+    if not (isinstance(value, Sequence) and all(isinstance(x, Tensor) for x in value)):
+        raise InputError(f"{name}: {wanted}, got {_shown(value)}")
+    if len(value) != count:
+        raise InputError(f"{name}: {wanted}, got {len(value)}")
+    return list(value)
+
+
+def _of(source: ModelSource) -> str:
+    return f"{type(source).__name__}."
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, Tensor):
+        return f"one tensor {list(value.shape)}"
+    if isinstance(value, list | tuple):
+        kinds = sorted({type(item).__name__ for item in value})
+        return f"a {type(value).__name__} of {len(value)} ({', '.join(kinds) or 'nothing'})"
+    return type(value).__name__
+
+
+def load_source(name: str) -> ModelSource:
+    """The source that ``module:attribute`` names, or that the callable named there returns.
+
+    Modules are looked for in the current directory too, as ``python -m`` does.
+    Raises InputError where the name, the module or the attribute is wrong.
+    """
+    module_name, colon, attribute = name.partition(":")
+    if not (colon and module_name and attribute):
+        raise InputError(f"{name}: expected MODULE:ATTRIBUTE, e.g. examples.gpt:GPT")
+    value = _attribute(_module(name, module_name), name, attribute)
+    if _is_source(value):
+        return cast("ModelSource", value)
+    if not callable(value):
+        raise InputError(f"{name}: {_lacks(value)}; expected a model source or a callable")
+    return _made_by(value, name)
+
+
+def _module(name: str, module_name: str) -> ModuleType:
+    if module_name.endswith(".py"):
+        path = Path(module_name).with_suffix("")
+        meant = path.name if path.is_absolute() else ".".join(path.parts)
+        raise InputError(f"{name}: expected the module, {meant}, not its file")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise InputError(f"{name}: {error} (looked in {here} and the Python path)") from None
+    except Exception as error:
+        raise InputError(f"{name}: importing {module_name} failed: {_brief(error)}") from error
+
+
+def _attribute(module: ModuleType, name: str, path: str) -> Any:
+    value: Any = module
+    for part in path.split("."):
+        try:
+            value = getattr(value, part)
+        except AttributeError:
+            raise InputError(f"{name}: {module.__name__} has no attribute {path}") from None
+    return value
+
+
+def _made_by(make: Callable[[], Any], name: str) -> ModelSource:
+    try:
+        value = make()
+    except Exception as error:
+        raise InputError(f"{name}: calling it without arguments failed: {_brief(error)}") from error
+    if not _is_source(value):
+        raise InputError(f"{name}: what it returns is no model source: {_lacks(value)}")
+    return cast("ModelSource", value)
+
+
+def _is_source(value: object) -> bool:
+    return not isinstance(value, type) and not _missing(value)
+
+
+def _missing(value: object) -> list[str]:
+    return [method for method in METHODS if not callable(getattr(value, method, None))]
+
+
+def _lacks(value: object) -> str:
+    return f"{type(value).__name__} has no {', '.join(_missing(value))}"
+
+
+def _brief(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]

@@ -1,0 +1,422 @@
+"""The public pipeline: a program, the stages that it runs, and ``step``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, Unpack
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.program import Program
+from pipeloom.ir.model.schedule import Schedule
+
+from ..errors import ExecutionError
+from ..executor.cuda_graph import GraphedSteps, make_recording
+from ..executor.stage_runner import Loss
+from ..measure.activation_ledger import Ledger, NoLedger, device_peak
+from ..measure.op_timer import Call
+from ..measure.trace import TracedOp, measured_schedule, traced_ops
+from ..optim.loss_scale import LossScale
+from ..optim.optimizer_step import finish_before_state_dicts
+from ..optim.optimizers import MakeOptimizer
+from ..optim.step_end import Stepping
+from ..rank.checks import check_graph, check_program
+from ..rank.consistency import check_agreement
+from ..rank.context import Worker
+from ..rank.role import Role, has_relays, rank_in, routes_of
+from ..stages.fsdp import ShardedStages
+from ..stages.make_store import make_store
+from ..stages.mixed_precision import check_floating
+from ..stages.shared_parameters import Group
+from ..stages.store import Stage, device_of, stage_modules
+from ..tensors.microbatches import Batch
+from ..tensors.skip_connections import Skips
+from ..transport import connect
+from .layered_source import as_planned
+from .model_source import ModelSource, checked_stages, skips_of
+from .options import Options
+from .step_builder import Preparation, loss_in_full
+from .step_inputs import Arguments
+from .step_io import Feed, make_cells
+
+
+class Pipeline:
+    """One rank of a compiled program, ready to train.
+
+    Every rank makes one, with the same program, and calls :meth:`step` as often as the others::
+
+        pipeline = Pipeline(program, {0: first, 3: last}, loss=cross_entropy, optimizer=Adam)
+        losses = []
+        pipeline.step(tokens, target=labels, losses=losses)
+
+    Arguments:
+        program: what ``compile_schedule`` made or ``ir.formats.load_program`` read.
+        stages: the modules of the stages that this rank runs, by stage; or a sequence of all
+            stages, or of this rank's. A callable makes its module where it is needed. A stage
+            takes what the one before it gives, a tensor or a tuple of them, as its arguments (the
+            first one takes what ``step`` is given). Where
+            weights travel (``docs/weight-passing.md``) a rank needs all stages that it runs, owns
+            or passes on.
+        loss: ``loss(output, target)``, the mean over one microbatch; gradients are those of the
+            mean over all microbatches.
+        optimizer: makes the optimizer of one stage's parameters, as ``torch.optim.SGD`` with its
+            options bound does. Gradients are then cleared when a step begins. Without it, they add
+            up and the caller steps.
+        tied: groups of (stage, parameter name) that are one parameter.
+        skips: pairs of stages (i, j): of each, i returns one tensor more, in their order, which is
+            the last argument of j; see :mod:`pipeloom.runtime.tensors.skip_connections`.
+        varying_shapes: let shapes be others in each step; all ranks then begin a step by telling
+            each other. Microbatches of one step may differ in any case.
+        param_dtype: the dtype that parameters and floating inputs are cast to for computing, and in
+            which weights travel; the modules keep theirs outside of ``step``, and so do the
+            optimizers and the loss (mixed precision). By default the parameters' own.
+        reduce_dtype: the dtype of gradients that travel, or are summed over ranks; by default that
+            of ``param_dtype``. Each rank's sums have the parameters' own.
+        clip_grad_norm: the most that the norm of all gradients may be before the optimizers step,
+            as for ``torch.nn.utils.clip_grad_norm_``; None: any. A step with NaN or Inf in it is
+            skipped.
+        loss_scale: what losses are multiplied by before, and gradients divided by after the
+            backward passes; steps with NaN or Inf are skipped, too, and the scale adapts.
+        post_validation: with either of these two all ranks wait for each other before they step,
+            unless the program relays norms (``compile_schedule(..., post_validation=True)``): then
+            they step ahead, and again where that was wrong. False: they wait all the same.
+        cuda_graph: after three steps record one as a CUDA graph and launch that from then on; see
+            :mod:`pipeloom.runtime.executor.cuda_graph`. ``peak_memory`` is that of the recorded
+            step.
+        group: the process group whose ranks are the program's; by default all processes. Where
+            pipelines run side by side, all processes make theirs at the same time.
+        data_group: the process group of those that have this rank in the replicas of the pipeline
+            (``mesh["dp"].get_group()`` where ``group`` is ``mesh["pp"].get_group()``), over which a
+            program compiled with ``data_parallel`` averages gradients. All start as the first, but
+            for stages wrapped in ``fully_shard`` over it, of which each has its shards.
+        device: where received tensors live; by default where the parameters do.
+        timeout: seconds that a message or a reduction may take.
+        memory: count live activation bytes (see
+        :class:`~pipeloom.runtime.measure.activation_ledger.Ledger`). pace: let each op take at
+        least its time in the program's profile, asleep for the rest, as
+            on devices of that speed: where ranks share cores, an op would otherwise be the faster
+            the more of the others are idle. On a CPU only.
+        verify: check the program first, by the verifier that trusts no compiler.
+
+    Raises InvalidScheduleError where the program breaks the rules (a swapped receive, say), and
+    InputError where it does not fit the processes, the stages or the ties, or where program, ties,
+    dtypes or clipping are not the same on all ranks.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        stages: Mapping[int, Stage] | Sequence[Stage],
+        *,
+        loss: Loss | None = None,
+        optimizer: MakeOptimizer | None = None,
+        tied: Sequence[Group] = (),
+        skips: Sequence[tuple[int, int]] = (),
+        varying_shapes: bool = False,
+        param_dtype: torch.dtype | None = None,
+        reduce_dtype: torch.dtype | None = None,
+        clip_grad_norm: float | None = None,
+        loss_scale: LossScale | None = None,
+        post_validation: bool = True,
+        cuda_graph: bool = False,
+        group: dist.ProcessGroup | None = None,
+        data_group: dist.ProcessGroup | None = None,
+        device: torch.device | str | None = None,
+        timeout: float = 300.0,
+        memory: bool = True,
+        pace: bool = False,
+        verify: bool = True,
+    ) -> None:
+        check_floating(param_dtype=param_dtype, reduce_dtype=reduce_dtype)
+        alike = {
+            "tied": [[tuple(pair) for pair in shared] for shared in tied],
+            "skips": [tuple(pair) for pair in skips],
+            "varying_shapes": varying_shapes,
+            "param_dtype": param_dtype,
+            "reduce_dtype": reduce_dtype,
+            "clip_grad_norm": clip_grad_norm,
+            "loss_scale": loss_scale,
+            "post_validation": post_validation,
+            "cuda_graph": cuda_graph,
+        }
+        check_agreement(program, alike, group)
+        check_program(
+            program,
+            verify,
+            tied=tied,
+            param_dtype=param_dtype,
+            clip_grad_norm=clip_grad_norm,
+            loss_scale=loss_scale,
+        )
+        self.program = program
+        self.microbatches = program.schedule.problem.microbatches
+        self.num_stages = program.schedule.problem.stages
+        self.rank = rank_in(program, group)
+        role = Role.of(program, self.rank)
+        modules = stage_modules(stages, role.needed, self.num_stages)
+        self.device = device_of(modules.values()) if device is None else torch.device(device)
+        if pace and self.device.type != "cpu":
+            raise InputError(f"pace: expected a CPU, got {self.device}: its ops do not wait")
+        self.store = make_store(
+            modules,
+            program,
+            self.rank,
+            self.device,
+            param_dtype=param_dtype,
+            reduce_dtype=reduce_dtype,
+            tied=tied,
+            data_group=data_group,
+            timeout=timeout,
+        )
+        if loss is not None and param_dtype is not None:
+            loss = loss_in_full(loss, self.store)
+        judges = clip_grad_norm is not None or loss_scale is not None
+        relays = judges and post_validation and has_relays(program)
+        routes = routes_of(program, role.holders, tied, timeout, gathers=judges and not relays)
+        with ExitStack() as held:  # one that cannot be made leaves no connections behind
+            if isinstance(self.store, ShardedStages):
+                held.callback(self.store.close)
+            self._transport = connect(routes, self.device, group)
+            held.callback(self._transport.close)
+            self._memory = Ledger() if memory else NoLedger()
+            worker = Worker(program, role, self.store, self._transport, self._memory, self.device)
+            self._stepping = Stepping(
+                worker,
+                optimizer=optimizer,
+                tied=tied,
+                summed_in=reduce_dtype or param_dtype,
+                clip_grad_norm=clip_grad_norm,
+                loss_scale=loss_scale,
+                relays=relays,
+                group=group,
+                data_group=data_group,
+                timeout=timeout,
+            )
+            held.callback(self._stepping.update.close)
+            self.modules, self.optimizers = self._stepping.modules, self._stepping.optimizers
+            if cuda_graph:
+                check_graph(
+                    program,
+                    self.device,
+                    None if optimizer is None else self.optimizers,
+                    varying_shapes=varying_shapes,
+                    judged=judges,
+                    sharded=isinstance(self.store, ShardedStages),
+                    replicated=data_group is not None,
+                )
+            if relays:
+                for hook in finish_before_state_dicts(
+                    self.finish, self.modules.values(), self.optimizers.values()
+                ):
+                    held.callback(hook.remove)
+            cells = make_cells(program, self.rank, self._memory, self.device)
+            arguments = Arguments(cells, self.microbatches, param_dtype, varying=varying_shapes)
+            self._feed = Feed(worker, cells, arguments, needs_loss=loss is None)
+            self._graph: GraphedSteps | None = None
+            if cuda_graph:
+                recording = make_recording(self._transport, self.device)
+                self._graph = GraphedSteps(recording, self._transport, cells.values())
+            self._preparation = Preparation(
+                worker,
+                cells=cells,
+                stepping=self._stepping,
+                loss=loss,
+                skips=Skips(skips, self.num_stages),
+                pace=pace,
+                varying=varying_shapes,
+            )
+            self._held = held.pop_all()
+
+    @classmethod
+    def from_source(
+        cls,
+        program: Program,
+        source: ModelSource,
+        *,
+        train: bool = True,
+        **options: Unpack[Options],
+    ) -> Pipeline:
+        """The pipeline of ``source``, cut as the program is; without ``train`` no optimizer
+        steps."""
+        count = program.schedule.problem.stages
+        source = as_planned(source, program.schedule.problem.profile)
+        return cls(
+            program,
+            checked_stages(source, count),
+            loss=source.loss,
+            optimizer=source.optimizer if train else None,
+            tied=source.tied(count),
+            skips=skips_of(source, count),
+            **options,
+        )
+
+    def step(
+        self,
+        *inputs: Batch,
+        target: Batch | None = None,
+        losses: list[Tensor] | None = None,
+        return_outputs: bool = True,
+        **options: Any,
+    ) -> Any:
+        """One training step: all microbatches forward and backward, the reduction, the optimizer.
+
+        ``inputs``: the first stage's arguments, needed on the ranks that run it; ``target``: the
+        loss's, needed on those of the last one; ``options``: keyword arguments for all stages of
+        this rank. Each is a whole batch, cut along dimension 0, or a list of M microbatches, which
+        may differ in shape; options that are neither are given to each microbatch. On the last
+        stage's rank the output of the whole batch is returned (as a list of the microbatches' where
+        they do not fit together), unless ``return_outputs`` is off, which saves keeping it, and
+        ``losses`` becomes the list of the microbatches' losses; elsewhere None, and an empty list.
+
+        Raises ShapeError where shapes do not fit, ExecutionError where an instruction fails, or
+        gathering sharded stages.
+        """
+        self._feed.put(inputs, options, target)
+        self._gather()
+        executor = self._preparation.executor()
+        for runner in self._preparation.runners.values():
+            runner.keep_outputs = return_outputs
+        refill = partial(self._refill, inputs, options, target)
+        try:
+            if self._graph is None:
+                self._issue(executor.run, refill)
+            else:
+                issue = partial(self._issue, executor.issue, refill)
+                self._graph.run(issue, executor.clock, keep=return_outputs)
+        except Exception:
+            self._stepping.give_up()
+            raise
+        return self._feed.collect(losses)
+
+    def barrier(self) -> None:
+        """Returns once all ranks have called it: call it before a step whose trace is compared."""
+        self._transport.barrier()
+
+    def close(self) -> None:
+        """Finishes, and gives back the connections between the ranks, and stages to their
+        ``fully_shard``.
+
+        All ranks call it.
+        """
+        self.finish()
+        self._graph = None  # it knows the connections
+        self._held.close()
+
+    def finish(self) -> None:
+        """Returns once the last step is final and all that was queued on the device is done.
+
+        With post-validation all ranks call it, after the same step; it comes by itself before a
+        ``state_dict`` of a stage or an optimizer is made, which all ranks then do.
+        """
+        if self._stepping.update.pending:
+            try:
+                self._stepping.update.validate()
+            except Exception as error:
+                raise ExecutionError(
+                    f"rank {self.rank}: finish, which all ranks call after the same step, waits "
+                    "for the "
+                    f"verdict on it: {type(error).__name__}: {error}"
+                ) from error
+        self.synchronize()
+
+    def synchronize(self) -> None:
+        """Returns once all that was queued on the device is done; at once on a CPU."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def gather(self, value: Any) -> list[Any]:
+        """What each rank passed, in the order of ranks; all ranks call it."""
+        return self._transport.gather(value)
+
+    def marks(self) -> list[float]:
+        """When each op of the last step started and ended, in turn: seconds on this rank's
+        clock."""
+        return self._preparation.ran().clock.seconds()
+
+    def trace(self) -> list[TracedOp]:
+        """This rank's ops in the last step: op, start and end in milliseconds from the first's."""
+        return traced_ops(self._preparation.ran().ops, self.marks())
+
+    def averages(self) -> dict[int, tuple[float, float]]:
+        """When each stage was averaged over the replicas in the last step: seconds on this rank's
+        clock.
+
+        Empty without replicas, and on a GPU.
+        """
+        return dict(self._stepping.averages)
+
+    def gather_trace(
+        self,
+        marks: Sequence[float] | None = None,
+        averages: Mapping[int, tuple[float, float]] | None = None,
+    ) -> Schedule:
+        """The last step as a schedule with measured times, on one clock; all ranks call it.
+
+        ``marks`` and ``averages`` are those of an earlier step; with marks alone no averages are
+        told. ``timing.peak_memory`` is in bytes, each rank's count in the last step.
+        """
+        offset = self._transport.clock_offset()
+        seconds = [mark + offset for mark in (self.marks() if marks is None else marks)]
+        if averages is None:
+            averages = self.averages() if marks is None else {}
+        spans = {stage: (start + offset, end + offset) for stage, (start, end) in averages.items()}
+        rows = self._transport.gather(
+            (self._preparation.ran().ops, seconds, self.peak_memory, spans)
+        )
+        return measured_schedule(self.program.schedule, rows)
+
+    @property
+    def grad_norm(self) -> float | None:
+        """The norm of all gradients of the last step before they were clipped.
+
+        None where nothing needs it. With post-validation that of the last step whose verdict has
+        come: the one before the last, until :meth:`finish`.
+        """
+        verdict = self._stepping.update.verdict
+        return None if verdict is None else verdict.norm
+
+    @property
+    def loss_scale(self) -> LossScale | None:
+        """The loss scale of the next step; None without."""
+        return self._stepping.update.loss_scale
+
+    def take_loss_scale(self, other: Pipeline) -> None:
+        """That of ``other``, which ran the last steps; all ranks call it, after :meth:`finish`."""
+        self._stepping.update.rescaled(other.loss_scale)
+
+    @property
+    def peak_memory(self) -> int:
+        """Bytes of activations held at most during the last step; 0 where they are not counted."""
+        return self._memory.peak
+
+    @property
+    def device_peak(self) -> int | None:
+        """Bytes that torch's allocator had in use at most, on a CUDA device."""
+        return device_peak(self.device)
+
+    def _gather(self) -> None:
+        try:
+            self.store.gather()
+        except ConnectionError as error:
+            raise ExecutionError(f"rank {self.rank}: {error}") from error
+
+    def _issue(self, run: Call, refill: Call) -> None:
+        """All that a step does with what the cells were given."""
+        self._stepping.begin(refill)
+        self.store.begin()
+        self._memory.start(map(self.store.module, self.store.stages))
+        run()
+
+    def _refill(
+        self, inputs: Sequence[Batch], options: Mapping[str, Any], target: Batch | None
+    ) -> None:
+        """The ops since the step's begin are run again."""
+        self._feed.clear()
+        self._feed.put(inputs, options, target)
+        self.store.gather()
+        self.store.begin()

@@ -1,0 +1,123 @@
+"""What stages hand on: found out by running each once, before a step that needs it.
+
+Microbatches whose arguments have the same shapes on all ranks are of one kind: a stage is run once
+for each kind, wherever the first microbatch of that kind runs, and all ranks learn what came out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from pipeloom.ir.model.ops import IntArray
+
+from ..errors import ShapeError
+from ..executor.stage_runner import Cell, as_tuple
+from ..stages.store import StageStore
+from ..tensors.skip_connections import Skips
+from ..tensors.stage_interface import Edge, Spec
+from ..transport import Transport
+from .step_inputs import Cells, given
+
+Kind: TypeAlias = tuple[object, ...]  # the shapes of a microbatch's arguments, on all stages
+Edges: TypeAlias = list[list[Edge]]  # of each stage but the last, of each microbatch
+
+
+class Shapes:
+    """What each stage hands on, for every kind of microbatch seen so far; the same on all ranks.
+
+    ``placed``: the rank that runs each stage on each microbatch, shape (S, M).
+    """
+
+    def __init__(
+        self,
+        store: StageStore,
+        placed: IntArray,
+        skips: Skips,
+        transport: Transport,
+        device: torch.device,
+    ) -> None:
+        self._store, self._placed, self._skips = store, placed, skips
+        self._transport, self._device = transport, device
+        self._known: dict[Kind, list[Edge]] = {}
+
+    def edges(self, cells: Cells) -> Edges:
+        """For the arguments in the cells; every rank calls it. Raises ShapeError, alike on all.
+
+        Random numbers and the modules' buffers are as before afterwards.
+        """
+        if len(self._placed) == 1:
+            return []
+        kinds = self._kinds(cells)
+        new = {kind: j for j, kind in reversed([*enumerate(kinds)]) if kind not in self._known}
+        self._known |= {kind: [] for kind in new}
+        for stage in range(len(self._placed) - 1):
+            found = self._found(stage, new, cells)
+            for kind in new:
+                self._known[kind].append(found[kind])
+        return [
+            [self._known[kind][stage] for kind in kinds] for stage in range(len(self._placed) - 1)
+        ]
+
+    def _kinds(self, cells: Cells) -> list[Kind]:
+        """Each microbatch's, from what every rank has of it."""
+        mine = {(s, j): given(s, cell) for (s, j), cell in cells.items()}
+        rows = self._transport.gather({key: value for key, value in mine.items() if value})
+        kinds: list[list[object]] = [[] for _ in range(self._placed.shape[1])]
+        for (s, j), value in sorted(item for row in rows for item in row.items()):
+            kinds[j].append((s, value))
+        return list(map(tuple, kinds))
+
+    def _found(self, stage: int, new: Mapping[Kind, int], cells: Cells) -> dict[Kind, Edge]:
+        mine: dict[Kind, Edge | ShapeError] = {}
+        for kind, j in new.items():
+            if self._placed[stage, j] == self._transport.rank:
+                with self._store.trying(stage):
+                    mine[kind] = self._try(stage, cells[stage, j], kind)
+        found = {kind: edge for row in self._transport.gather(mine) for kind, edge in row.items()}
+        for edge in found.values():
+            if isinstance(edge, ShapeError):
+                raise edge
+        return found
+
+    def _try(self, stage: int, cell: Cell, kind: Kind) -> Edge | ShapeError:
+        """What the stage hands on, or the error that every rank is to raise."""
+        inputs = cell.inputs if stage == 0 else self._made_up(self._known[kind][stage - 1])
+        module = self._store.module(stage)
+        kept = [(buffer, buffer.clone()) for buffer in module.buffers()]
+        try:
+            with torch.random.fork_rng(_cuda(inputs)):
+                return self._run(stage, module, inputs, cell.options)
+        except Exception as error:
+            given = ", ".join(str(Spec.of(a)) for a in inputs)
+            kind_of = "" if isinstance(error, ShapeError) else f"{type(error).__name__}: "
+            return ShapeError(f"stage {stage} does not run on {given}: {kind_of}{error}")
+        finally:
+            with torch.no_grad():
+                for buffer, value in kept:
+                    buffer.copy_(value)
+
+    def _run(
+        self, stage: int, module: nn.Module, inputs: Sequence[Tensor], options: Mapping[str, Any]
+    ) -> Edge:
+        """With gradients, to see what wants one."""
+        with torch.enable_grad():
+            outputs = as_tuple(module(*self._skips.arguments(stage, inputs), **options))
+            handed_on = self._skips.outputs(stage, outputs, inputs)
+        if not any(x.is_floating_point() for x in handed_on):
+            texts = ", ".join(str(Spec.of(x)) for x in handed_on)
+            raise ShapeError(f"expected a tensor of a floating dtype, got {texts or 'none'}")
+        return Edge.of(handed_on)
+
+    def _made_up(self, edge: Edge) -> tuple[Tensor, ...]:
+        return tuple(
+            torch.zeros(spec.shape, dtype=spec.dtype, device=self._device, requires_grad=wants)
+            for spec, wants in zip(edge.specs, edge.wanted, strict=True)
+        )
+
+
+def _cuda(tensors: Sequence[Tensor]) -> list[torch.device]:
+    return sorted({t.device for t in tensors if t.device.type == "cuda"}, key=str)

@@ -1,0 +1,130 @@
+"""How long messages take between neighbouring ranks: ping-pong over the executor's own
+transport."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from pipeloom.ir.model.profile import Link, Links
+
+from ..cuda import keep_busy
+from ..measure.op_timer import make_clock
+from ..transport import Routes, Transport
+
+SMALL = 8  # bytes: what such a message takes is the latency
+LARGE = 1 << 22  # bytes: what a shorter one takes beyond that is noise, and no bandwidth
+WARMUP = 3
+AHEAD = (
+    5.0  # milliseconds by which hosts are ahead of a GPU, as in a pipeline: messages wait for none
+)
+# links whose delays differ by less count as the same: medians of short messages are noisy
+ALIKE = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSamples:
+    """One-way milliseconds between two ranks, of small messages and of those of ``size`` bytes."""
+
+    ranks: tuple[int, int]
+    size: int
+    small: Sequence[float]
+    large: Sequence[float]
+
+
+def ring(ranks: int) -> list[tuple[int, int]]:
+    """The pairs of neighbours, the last and the first included."""
+    return sorted({(min(r, (r + 1) % ranks), max(r, (r + 1) % ranks)) for r in range(ranks)})
+
+
+def ring_routes(ranks: int, timeout: float) -> Routes:
+    """Both directions between all neighbours."""
+    pairs = ring(ranks) if ranks > 1 else []
+    return Routes.of([*pairs, *((b, a) for a, b in pairs)], (), timeout)
+
+
+def probe_links(
+    transport: Transport,
+    size: int,
+    repeats: int,
+    device: torch.device,
+    pairs: Sequence[tuple[int, int]] | None = None,
+) -> list[LinkSamples]:
+    """One pair after the other; all ranks call it, the lower of a pair measures.
+
+    ``pairs``: (lower, higher) ranks; all neighbours where None.
+    """
+    found = []
+    if pairs is None:
+        pairs = ring(transport.size) if transport.size > 1 else []
+    for a, b in pairs:
+        transport.barrier()
+        if transport.rank not in (a, b):
+            continue
+        small, large = (
+            _ping_pong(transport, (a, b), length, repeats, device) for length in (SMALL, size)
+        )
+        if transport.rank == a:
+            found.append(LinkSamples((a, b), size, small, large))
+    transport.barrier()
+    return found
+
+
+def _ping_pong(
+    transport: Transport, pair: tuple[int, int], size: int, repeats: int, device: torch.device
+) -> list[float]:
+    """Half of each round trip, in milliseconds."""
+    first, second = pair
+    peer = second if transport.rank == first else first
+    ping = torch.zeros(max(1, size), dtype=torch.uint8, device=device)
+    pong = torch.zeros_like(ping)
+    release = transport.releasing(pong)
+    clock = make_clock(2, device)
+
+    def there_and_back() -> None:
+        # posted ahead, as the executor's receives are
+        answer = transport.recv(pong, peer)
+        if transport.rank == first:
+            transport.send(ping, peer).wait()
+            answer.wait()
+        else:
+            answer.wait()
+            transport.send(ping, peer).wait()
+        if release is not None:
+            release()
+
+    timed, times = clock.timed(there_and_back, 0), []
+    for _ in range(WARMUP + repeats):
+        clock.start()
+        if transport.rank == first:  # the other's stream is idle and waits for the ping
+            keep_busy(device, AHEAD)
+        timed()
+        begin, end = clock.seconds()
+        times.append((end - begin) * 1e3 / 2)
+    return times[WARMUP:]
+
+
+def links_of(samples: Sequence[LinkSamples]) -> Links:
+    """One link for all pairs, and those whose delay is another by more than a factor of
+    ``ALIKE``."""
+    common = link_of(samples)
+    size = samples[0].size
+    measured = [(sample.ranks, link_of([sample])) for sample in samples]
+    pairs = [
+        (*ranks, link)
+        for ranks, link in measured
+        if not 1 / ALIKE <= link.delay(size) / common.delay(size) <= ALIKE
+    ]
+    return Links(common, tuple(pairs))
+
+
+def link_of(samples: Sequence[LinkSamples]) -> Link:
+    """Latency and bandwidth by which small and large messages take their median times."""
+    latency = statistics.median(t for sample in samples for t in sample.small)
+    large = statistics.median(t for sample in samples for t in sample.large)
+    # where size drowns in the noise: as if it made a thousandth of the time
+    latency = min(latency, large * 0.999)
+    return Link(latency, max(samples[0].size, 1) / ((large - latency) * 1e6))

@@ -1,0 +1,70 @@
+"""What all ranks must have alike, compared before anything else: unlike programs would hang."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
+from itertools import zip_longest
+
+import torch.distributed as dist
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.program import Program
+
+from ..transport import gather_early
+
+SHOWN = 16  # digits of a hash in a message
+
+
+def check_agreement(
+    program: Program,
+    options: Mapping[str, object],
+    group: dist.ProcessGroup | None,
+    seconds: float = 300.0,
+) -> None:
+    """Raises InputError, the same on all ranks of ``group``, where program or options differ.
+
+    Compared are hashes of what decides who does what: instructions, buffers, placement, transfers.
+    Profiles, planned times and reports may differ. Every rank of the group calls it,
+    within ``seconds`` where they are virtual.
+    """
+    lines = [*(f"{name}: {value}" for name, value in options.items()), *described(program)]
+    digest = sha256("\n".join(lines).encode()).hexdigest()
+    digests: list[str] = gather_early(digest, group, seconds)
+    if len(set(digests)) > 1:
+        raise InputError(_difference(digests, gather_early(lines, group, seconds)))
+
+
+def described(program: Program) -> Iterator[str]:
+    """What a program does, line by line, each with where it stands."""
+    problem = program.schedule.problem
+    yield f"ranks, stages, microbatches: {problem.ranks}, {problem.stages}, {problem.microbatches}"
+    for rank, row in enumerate(program.instructions):
+        for i, instruction in enumerate(row):
+            yield f"instruction {i} of rank {rank}: {instruction}"
+    for rank, buffers in enumerate(program.buffers):
+        yield f"buffers of rank {rank}: {' '.join(map(str, buffers))}"
+    placed = problem.placement.matrix(problem.stages, problem.microbatches)
+    for stage, ranks in enumerate(placed.tolist()):
+        yield f"ranks of stage {stage}: {ranks}"
+    for x, transfer in enumerate(program.schedule.transfers):
+        yield f"transfer {x}: {transfer}"
+
+
+def _difference(digests: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    having: dict[str, list[int]] = {}
+    for rank, digest in enumerate(digests):
+        having.setdefault(digest, []).append(rank)
+    parts = [f"{digest[:SHOWN]} on {_ranks(ranks)}" for digest, ranks in having.items()]
+    one, other, *_ = (ranks[0] for ranks in having.values())
+    pairs = zip_longest(rows[one], rows[other], fillvalue="nothing more")
+    first, second = next((a, b) for a, b in pairs if a != b)
+    return (
+        f"program: expected one on all ranks, got {', '.join(parts)} (hashes); they differ first "
+        "in "
+        f"{first!r} on rank {one}, {second!r} on rank {other}"
+    )
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

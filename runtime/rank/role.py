@@ -1,0 +1,111 @@
+"""What a program asks of its ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch.distributed as dist
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model import program as ir
+from pipeloom.ir.model.program import Program
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.model.transfers import holders
+from pipeloom.ir.units import counted
+
+from ..stages.shared_parameters import Group, ranks_of, stages_of
+from ..transport import Routes, whereabouts
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What ``rank`` is to the stages of a program.
+
+    ``users``: the ranks that run each stage; ``holders``: those that have it for good; ``needed``:
+    the stages whose modules this rank needs, ascending, as it runs them, holds them or passes on
+    their weights.
+    """
+
+    rank: int
+    users: Sequence[Sequence[int]]
+    holders: Sequence[Sequence[int]]
+    needed: Sequence[int]
+
+    @classmethod
+    def of(cls, program: Program, rank: int) -> Role:
+        users, homes = users_of(program), holders(program.schedule)
+        passing = passed_on(program.schedule, rank)
+        needed = [
+            s
+            for s, (running, holding) in enumerate(zip(users, homes, strict=True))
+            if rank in running or rank in holding or s in passing
+        ]
+        return cls(rank, users, homes, needed)
+
+    @property
+    def held(self) -> list[int]:
+        """The stages that the rank has for good, ascending."""
+        return [s for s, ranks in enumerate(self.holders) if self.rank in ranks]
+
+    @property
+    def run(self) -> list[int]:
+        """The stages that the rank runs, ascending."""
+        return [s for s, ranks in enumerate(self.users) if self.rank in ranks]
+
+
+def rank_in(program: Program, group: dist.ProcessGroup | None) -> int:
+    """This rank. Raises InputError where the program is for another number of them."""
+    ranks = program.schedule.problem.ranks
+    rank, size = whereabouts(group)
+    if size != ranks:
+        raise InputError(f"program: made for {counted(ranks, 'rank')}, run by {size}")
+    return rank
+
+
+def has_relays(program: Program) -> bool:
+    """Whether norms are relayed, for post-validation."""
+    return any(isinstance(i, ir.Relay) for row in program.instructions for i in row)
+
+
+def users_of(program: Program) -> list[list[int]]:
+    """The ranks that run each stage."""
+    users: list[list[int]] = [[] for _ in range(program.schedule.problem.stages)]
+    for rank, row in enumerate(program.instructions):
+        for stage in sorted({i.op.stage for i in row if isinstance(i, ir.Compute)}):
+            users[stage].append(rank)
+    return users
+
+
+def passed_on(schedule: Schedule, rank: int) -> set[int]:
+    """The stages whose weights or gradients come by ``rank``, whether or not it runs them."""
+    return {t.stage for t in schedule.transfers if rank in (t.source, t.target)}
+
+
+def averaged(program: Program, rank: int) -> list[int]:
+    """The stages whose gradients ``rank`` averages over replicas, in the order in which it does."""
+    return [i.stage for i in program.instructions[rank] if isinstance(i, ir.Average)]
+
+
+def routes_of(
+    program: Program,
+    held: Sequence[Sequence[int]],
+    tied: Sequence[Group],
+    timeout: float,
+    *,
+    gathers: bool,
+) -> Routes:
+    """The pairs of ranks that send, and the groups that sum what is ``tied`` or replicated.
+
+    ``held``: the ranks that have each stage for good; ``gathers``: all of them sum norms.
+    """
+    channels = {
+        (rank, i.target)
+        for rank, row in enumerate(program.instructions)
+        for i in row
+        if isinstance(i, ir.Send)
+    }
+    groups = {ranks_of(stages_of(group), held) for group in tied} | set(map(tuple, held))
+    if gathers:
+        groups.add(ranks_of(range(len(held)), held))
+    return Routes.of(channels, {group for group in groups if len(group) > 1}, timeout)

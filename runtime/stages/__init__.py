@@ -1,0 +1,1 @@
+"""Where a stage's weights and gradients live."""

@@ -1,0 +1,131 @@
+"""Where a stage's weight gradients are added up while its accumulator D travels.
+
+::
+
+    D is here          parameters' .grad are views of D: autograd adds to it
+    D is still to come .grad are views of a sum kept here, which D takes over when it comes
+                       (or which leaves as D, where D starts on this rank)
+    no D leaves any more (on the owner alone)   .grad are the owner's own
+
+Where D travels in a dtype of its own, nothing is added to it while it is here: the sum kept is
+added to it when it leaves, in the wider of the two dtypes, so that a D is rounded once a hop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from .flat_parameters import Layout
+from .unused_parameters import NOTHING, clear_untouched
+
+
+class Collector:
+    """One stage's gradients on one rank; ``departures``: how many D's leave the rank in a step.
+
+    ``layout`` has the dtype of the sums, ``travels`` is that of D, by default the same.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        device: torch.device,
+        departures: int,
+        travels: torch.dtype | None = None,
+    ) -> None:
+        self._layout = layout
+        self._travels = travels or layout.dtype
+        self._collects = self._travels == layout.dtype  # whether D itself does
+        self._device = device
+        self._departures = departures
+        self._left = departures
+        self._own: list[Tensor | None] = []  # .grad as it is without a bound sum
+        self._sum: Tensor | None = None  # what .grad are views of
+        self._collected: Tensor | None = None  # the same, where that is a D
+        self._unsure: list[nn.Parameter] = []  # whose gradient came with D's alone
+
+    def begin(self) -> None:
+        """Before a step."""
+        self._left = self._departures
+        self._unsure = []  # one that failed may have left some
+
+    def ready(self) -> None:
+        """Before an op that adds to the gradients."""
+        if self._sum is None and self._left > 0:
+            self._bind(self._zeros())
+
+    def arrive(self, received: Tensor) -> None:
+        """D has come: it takes over what was kept, and what is added from now on.
+
+        Where another D of the stage is here, that one goes on collecting.
+        """
+        if self._collected is None and self._collects:
+            kept = self._sum
+            self._unbind()
+            if kept is not None:
+                received += kept
+            self._bind(received)
+            self._collected = received
+
+    def leave(self, received: Tensor | None) -> Tensor:
+        """What the D that came as ``received`` carries on from here; None: it starts here."""
+        self._left -= 1
+        if self._collected is not None and self._collected is not received:
+            return self._started(None) if received is None else received  # another D collects
+        found = self._sum
+        self._unbind()
+        if received is None:
+            return self._started(found)
+        if found is not None and found is not received:
+            received += found
+        return received
+
+    @torch.no_grad()
+    def come_home(self, received: Tensor) -> None:
+        """D has come to the owner to stay: adds it to the owner's gradients."""
+        kept, collected = self._sum, self._collected
+        self._unbind()
+        views = self._layout.views(received)
+        for parameter, gradient in zip(self._layout.parameters, views, strict=True):
+            if parameter.grad is None:
+                parameter.grad = gradient.to(self._layout.dtype, copy=True)
+                self._unsure.append(parameter)
+            else:
+                parameter.grad += gradient
+        if kept is not None:
+            self._bind(kept)
+            self._collected = collected
+
+    def settle(self) -> None:
+        """All is added: what nothing was added to has no gradient (:mod:`.unused_parameters`).
+
+        The host waits to learn that, where the owner itself had added nothing when a D came. As a
+        CUDA graph is recorded it cannot: there the gradient is 0.
+        """
+        unsure, self._unsure = self._unsure, []
+        if not (self._device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
+            clear_untouched(unsure)
+
+    def _started(self, found: Tensor | None) -> Tensor:
+        """A D that sets out here, with what was kept."""
+        return (self._zeros() if found is None else found).to(self._travels)
+
+    def _zeros(self) -> Tensor:
+        size, dtype = self._layout.size, self._layout.dtype
+        return torch.full((size,), NOTHING, dtype=dtype, device=self._device)
+
+    def _bind(self, flat: Tensor) -> None:
+        self._sum = flat
+        self._own = [p.grad for p in self._layout.parameters]
+        self._set(self._layout.views(flat))
+
+    def _unbind(self) -> None:
+        if self._sum is not None:
+            self._sum = self._collected = None
+            self._set(self._own)
+
+    def _set(self, gradients: Sequence[Tensor | None]) -> None:
+        for parameter, gradient in zip(self._layout.parameters, gradients, strict=True):
+            parameter.grad = gradient

@@ -1,0 +1,77 @@
+"""Which store a pipeline's stages need: by what travels, how they compute, and who has shards of
+them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.program import Program
+from pipeloom.ir.model.transfers import holders
+
+from .fsdp import ShardedStages, is_sharded
+from .shared_parameters import Group
+from .store import ResidentStages, StageStore
+from .streamed_weights import TravellingStages
+
+
+def make_store(
+    modules: Mapping[int, nn.Module],
+    program: Program,
+    rank: int,
+    device: torch.device,
+    *,
+    param_dtype: torch.dtype | None,
+    reduce_dtype: torch.dtype | None,
+    tied: Sequence[Group],
+    data_group: dist.ProcessGroup | None,
+    timeout: float,
+) -> StageStore:
+    """Modules as they are where no weights travel, none are cast and none sharded.
+
+    ``timeout``: seconds that shards wait for those of other processes.
+    Raises InputError for sharded stages that cannot be run.
+    """
+    sharded = [s for s, module in modules.items() if is_sharded(module)]
+    if sharded:
+        _check_sharded(sharded[0], program, param_dtype, tied)
+        if data_group is None:
+            raise InputError(
+                f"data_group: expected the processes that have shards of stage {sharded[0]}, got "
+                "None"
+            )
+        return ShardedStages(modules, data_group, timeout)
+    if not program.schedule.transfers and param_dtype is None:
+        return ResidentStages(modules)
+    return TravellingStages(
+        modules,
+        program.schedule,
+        rank,
+        device,
+        param_dtype=param_dtype,
+        reduce_dtype=reduce_dtype,
+    )
+
+
+def _check_sharded(
+    stage: int,
+    program: Program,
+    param_dtype: torch.dtype | None,
+    tied: Sequence[Group],
+) -> None:
+    where = f"stages[{stage}]: it is wrapped in fully_shard: "
+    if program.schedule.transfers:
+        raise InputError(f"{where}expected a program in which activations travel")
+    if param_dtype is not None:
+        raise InputError(
+            f"{where}expected its mp_policy to say in what it computes, got param_dtype "
+            f"{param_dtype}"
+        )
+    if tied:
+        raise InputError(f"{where}expected no tied parameters, got {list(tied)}")
+    if any(len(ranks) > 1 for ranks in holders(program.schedule)):
+        raise InputError(f"{where}expected a program in which each stage is on one rank")

@@ -1,0 +1,149 @@
+"""Parameters of which there are several copies: one start, one gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from pipeloom.ir.errors import InputError
+
+from ..transport import Transport
+from .store import StageStore
+
+Group = Sequence[tuple[int, str]]
+
+
+class SharedParameters:
+    """What has copies: parameters tied between stages, and those of replicated stages.
+
+    ``tied``: groups of (stage, parameter name) that are one parameter; ``holders``: the ranks that
+    have each stage for good, several where it is replicated. The copies start as the first one, get
+    the same summed gradient, and so stay equal under any optimizer that treats a parameter by
+    itself. ``reduce_dtype``: that in which gradients are summed over ranks; by default their own.
+    """
+
+    def __init__(
+        self,
+        tied: Sequence[Group],
+        holders: Sequence[Sequence[int]],
+        store: StageStore,
+        transport: Transport,
+        reduce_dtype: torch.dtype | None = None,
+    ) -> None:
+        self._dtype = reduce_dtype
+        self._holders = holders
+        self._store = store
+        self._transport = transport
+        groups = self._groups = [sorted(set(group)) for group in tied]
+        elsewhere = {member for group in groups for member in group}
+        for group in groups:
+            self._start_equal(group)
+        self._shared = {
+            stages: [self._copies(group) for group in groups if stages_of(group) == stages]
+            for stages in {stages_of(group) for group in groups}
+        }
+        for stage, ranks in enumerate(holders):
+            if len(ranks) > 1:
+                self._shared[stage,] = self._replicas(stage, elsewhere)
+
+    def reduction(self, stages: tuple[int, ...]) -> Callable[[], None]:
+        """The call that sums the gradients of what exactly these stages share."""
+        if stages not in self._shared:
+            raise InputError(
+                f"program: reduce {' '.join(map(str, stages))}: no parameter is tied between "
+                "these stages"
+            )
+        ranks = ranks_of(stages, self._holders)
+        trained = [copies for copies in self._shared[stages] if copies[0].requires_grad]
+
+        @torch.no_grad()
+        def reduce() -> None:
+            totals = [_total(copies) for copies in trained]
+            if len(ranks) > 1 and totals:
+                self._sum(totals, ranks)
+            for copies, total in zip(trained, totals, strict=True):
+                copies[0].grad = total
+                for copy in copies[1:]:
+                    copy.grad = total.clone()
+
+        return reduce
+
+    def counted(self, stage: int) -> list[nn.Parameter]:
+        """Of a stage that this rank has: its parameters of which the first copy is this one."""
+        if self._transport.rank != self._holders[stage][0]:
+            return []
+        later = {member for group in self._groups for member in group[1:]}
+        named = self._store.module(stage).named_parameters()
+        return [parameter for name, parameter in named if (stage, name) not in later]
+
+    def _sum(self, totals: list[Tensor], ranks: tuple[int, ...]) -> None:
+        """Sums each of ``totals`` in place over the ranks, in one message."""
+        flat = totals[0].flatten() if len(totals) == 1 else torch.cat([t.flatten() for t in totals])
+        flat = flat.to(self._dtype or flat.dtype)
+        self._transport.all_reduce(flat, ranks)
+        parts = torch.split(flat, [total.numel() for total in totals])
+        for total, part in zip(totals, parts, strict=True):
+            total.copy_(part.view_as(total))
+
+    def _replicas(self, stage: int, elsewhere: set[tuple[int, str]]) -> list[list[nn.Parameter]]:
+        """This rank's copies of a replicated stage's parameters, but for those in ``elsewhere``."""
+        ranks = self._holders[stage]
+        here = self._transport.rank in ranks
+        own = list(self._store.module(stage).named_parameters()) if here else []
+        first = here and self._transport.rank == ranks[0]
+        values = self._transport.share(
+            [p.detach().cpu() for _, p in own] if first else None, ranks[0]
+        )
+        with torch.no_grad():
+            for (name, parameter), value in zip(own, values if here else [], strict=True):
+                _start(parameter, value, f"stage {stage}: {name}")
+        return [[p] for name, p in own if (stage, name) not in elsewhere]
+
+    def _copies(self, group: Group) -> list[nn.Parameter]:
+        """This rank's copies, each once."""
+        rank = self._transport.rank
+        mine = [self._find(s, name) for s, name in group if rank in self._holders[s]]
+        return list({id(parameter): parameter for parameter in mine}.values())
+
+    def _find(self, stage: int, name: str) -> nn.Parameter:
+        try:
+            return self._store.module(stage).get_parameter(name)
+        except AttributeError:
+            raise InputError(f"tied: stage {stage} has no parameter {name!r}") from None
+
+    @torch.no_grad()
+    def _start_equal(self, group: Group) -> None:
+        source = self._holders[group[0][0]][0]
+        copies = self._copies(group)
+        mine: Tensor | None = None
+        if source == self._transport.rank:
+            mine = copies[0].detach().cpu()
+        value = self._transport.share(mine, source)
+        for copy in copies:
+            _start(copy, value, f"tied: {group}")
+
+
+def _total(copies: Sequence[nn.Parameter]) -> Tensor:
+    """The sum of the copies' gradients, in the first one's."""
+    first = copies[0]
+    total = torch.zeros_like(first, dtype=first.grad_dtype) if first.grad is None else first.grad
+    for copy in copies[1:]:
+        if copy.grad is not None:
+            total += copy.grad
+    return total
+
+
+def _start(copy: nn.Parameter, value: Tensor, name: str) -> None:
+    if copy.shape != value.shape:
+        raise InputError(f"{name}: shapes {list(value.shape)} and {list(copy.shape)} differ")
+    copy.copy_(value)
+
+
+def stages_of(group: Group) -> tuple[int, ...]:
+    return tuple(sorted({stage for stage, _ in group}))
+
+
+def ranks_of(stages: Sequence[int], holders: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    return tuple(sorted({rank for stage in stages for rank in holders[stage]}))

@@ -1,0 +1,143 @@
+"""The stages that a rank runs, and the seam for where their weights come from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from threading import RLock
+from typing import Protocol, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.ops import OpKind
+from pipeloom.ir.units import counted
+
+
+class StageStore(Protocol):
+    """The modules that this rank computes with.
+
+    :class:`ResidentStages` keeps a stage's weights where they are for good;
+    :class:`~pipeloom.runtime.stages.streamed_weights.TravellingStages` has them while it needs
+    them. A module is asked for once and called in every F: the object stays, its parameters' data
+    may move.
+    """
+
+    @property
+    def stages(self) -> Sequence[int]:
+        """The stages that ``module`` knows, ascending."""
+        ...
+
+    def module(self, stage: int) -> nn.Module: ...
+
+    def parameters(self, stage: int) -> Sequence[nn.Parameter]:
+        """Those that an op of the stage computes with."""
+        ...
+
+    def gather(self) -> None:
+        """Before each step, and before stages are tried: what is elsewhere comes; all ranks call
+        it."""
+        ...
+
+    def begin(self) -> None:
+        """Before each step."""
+        ...
+
+    def settle(self, stage: int) -> None:
+        """In each step: nothing computes with the stage any more, its optimizer may step."""
+        ...
+
+    def using(self, stage: int, kind: OpKind) -> AbstractContextManager[object]:
+        """Within: the stage can run an op of this kind. One object, entered again and again."""
+        ...
+
+    def trying(self, stage: int) -> AbstractContextManager[object]:
+        """Within: its module can run, though maybe with other values in its parameters."""
+        ...
+
+
+Stage: TypeAlias = nn.Module | Callable[[], nn.Module]
+
+
+class ResidentStages:
+    """Stages whose weights live on this rank for good."""
+
+    def __init__(self, modules: Mapping[int, nn.Module]) -> None:
+        self._modules = dict(sorted(modules.items()))
+
+    @property
+    def stages(self) -> Sequence[int]:
+        return list(self._modules)
+
+    def module(self, stage: int) -> nn.Module:
+        return self._modules[stage]
+
+    def parameters(self, stage: int) -> Sequence[nn.Parameter]:
+        return list(self._modules[stage].parameters())
+
+    def gather(self) -> None:
+        pass
+
+    def begin(self) -> None:
+        pass
+
+    def settle(self, stage: int) -> None:
+        pass
+
+    def using(self, stage: int, kind: OpKind) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def trying(self, stage: int) -> AbstractContextManager[object]:
+        return nullcontext()
+
+
+def stage_modules(
+    stages: Mapping[int, Stage] | Sequence[Stage], needed: Sequence[int], count: int
+) -> dict[int, nn.Module]:
+    """Those of the ``count`` stages that are ``needed``; a callable is called for its module.
+
+    A sequence holds all stages or just the needed ones, in order.
+    Raises InputError where a needed stage is missing or is not a module.
+    """
+    table = _table(stages, needed, count)
+    missing = [s for s in needed if s not in table]
+    if missing:
+        raise InputError(f"stages: this rank runs stages {list(needed)}, {missing} are missing")
+    return {s: made(table[s], s) for s in needed}
+
+
+def _table(
+    stages: Mapping[int, Stage] | Sequence[Stage], needed: Sequence[int], count: int
+) -> Mapping[int, Stage]:
+    if isinstance(stages, Mapping):
+        return stages
+    if len(stages) == count:
+        return dict(enumerate(stages))
+    if len(stages) == len(needed):
+        return dict(zip(needed, stages, strict=True))
+    raise InputError(
+        f"stages: expected {counted(count, 'stage')} in all or the {len(needed)} of this rank, got "
+        f"{len(stages)}"
+    )
+
+
+# virtual ranks are threads that share torch's random numbers, which stages are often seeded by
+_MAKING = RLock()
+
+
+def made(stage: Stage, index: int) -> nn.Module:
+    """The stage's module. Raises InputError where it is none."""
+    with _MAKING:
+        module = stage if isinstance(stage, nn.Module) else stage()
+    if not isinstance(module, nn.Module):
+        raise InputError(
+            f"stages[{index}]: expected a torch.nn.Module, got {type(module).__name__}"
+        )
+    return module
+
+
+def device_of(modules: Iterable[nn.Module]) -> torch.device:
+    """Where the first parameter or buffer lives; the CPU where there is none."""
+    tensors: list[Tensor] = [t for m in modules for t in (*m.parameters(), *m.buffers())]
+    return tensors[0].device if tensors else torch.device("cpu")

@@ -1,0 +1,228 @@
+"""Stages whose weights travel, or are computed with in a dtype of their own.
+
+::
+
+    recv w2.5      into a buffer
+    wait recv      the buffer becomes stage 2's weights on this rank
+    2F0            parameters take memory, the buffer is copied in, F runs, the memory is given back
+    2BW0           the same, and D's buffer (or a sum kept here) is what .grad point into
+    send w2.7      from the buffer; the owner sends its parameters themselves
+
+So beside the program's buffers a rank holds the weights that it owns and, during an op, those of
+one stage more. In mixed precision the owner has two tensors: the masters, which the parameters are
+outside of steps and while the optimizer runs, and what they are computed with, cast from these when
+a step begins, and sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model import program as ir
+from pipeloom.ir.model.ops import OpKind
+from pipeloom.ir.model.schedule import Schedule, TravelKind
+from pipeloom.ir.model.transfers import owned, previous
+
+from ..tensors.stage_interface import Spec
+from .flat_parameters import WHERE, FlatWeights, Layout, common_dtype
+from .gradient_accumulator import Collector
+from .mixed_precision import Precision
+
+
+class TravellingStages:
+    """The stages of one rank of a schedule in which weights travel: store and carrier in one.
+
+    ``modules``: those of all stages that the rank runs, owns or passes on. Their parameters are
+    moved into flat tensors; those of stages owned elsewhere hold no memory but while an op runs.
+    ``param_dtype``, ``reduce_dtype``: as :class:`Precision` says.
+    Raises InputError where parameters differ in dtype, or two stages share one.
+    """
+
+    def __init__(
+        self,
+        modules: Mapping[int, nn.Module],
+        schedule: Schedule,
+        rank: int,
+        device: torch.device,
+        *,
+        param_dtype: torch.dtype | None = None,
+        reduce_dtype: torch.dtype | None = None,
+    ) -> None:
+        self._modules = dict(sorted(modules.items()))
+        _check_apart(self._modules)
+        master = common_dtype(list(self._modules.values()), device)
+        self.precision = Precision.of(master, param_dtype, reduce_dtype)
+        mine = owned(schedule)[rank]
+        leaving = [
+            t.stage
+            for t in schedule.transfers
+            if t.kind is TravelKind.GRADIENT and t.source == rank
+        ]
+        self._stages = {
+            s: _Stage(module, s in mine, self.precision, device, leaving.count(s))
+            for s, module in self._modules.items()
+        }
+        self._earlier = previous(schedule.transfers)
+        later = {earlier for earlier in self._earlier if earlier is not None}
+        self._last = {x for x in range(len(schedule.transfers)) if x not in later}
+        self._received: dict[int, Tensor] = {}  # by transfer, while a program is prepared
+
+    @property
+    def stages(self) -> Sequence[int]:
+        return list(self._modules)
+
+    def module(self, stage: int) -> nn.Module:
+        return self._modules[stage]
+
+    def parameters(self, stage: int) -> Sequence[nn.Parameter]:
+        return list(self._modules[stage].parameters())
+
+    def gather(self) -> None:
+        pass
+
+    def begin(self) -> None:
+        for stage in self._stages.values():
+            stage.begin()
+
+    def settle(self, stage: int) -> None:
+        self._stages[stage].settle()
+
+    def using(self, stage: int, kind: OpKind) -> AbstractContextManager[object]:
+        return _Use(self._stages[stage], collects=kind is not OpKind.F, reads=kind is not OpKind.W)
+
+    def trying(self, stage: int) -> AbstractContextManager[object]:
+        return self._stages[stage].trying()
+
+    def spec(self, kind: ir.TensorKind, stage: int) -> Spec:
+        """A buffer serves any stage: it is as large as the largest one's."""
+        stages = self._stages.values()
+        if kind is ir.TensorKind.GRADIENT:
+            return Spec((max(s.gradient_layout.size for s in stages),), self.precision.reduce)
+        return Spec((max(s.layout.size for s in stages),), self.precision.param)
+
+    def fitting(self, tensor: ir.Tensor, buffer: Tensor) -> Tensor:
+        stage = self._stages[tensor.stage]
+        gradient = tensor.kind is ir.TensorKind.GRADIENT
+        return buffer[: (stage.gradient_layout if gradient else stage.layout).size]
+
+    def giving(self, tensor: ir.Tensor, buffer: Tensor) -> Callable[[], None]:
+        stage = self._stages[tensor.stage]
+        self._received[tensor.index] = buffer
+        if tensor.kind is ir.TensorKind.WEIGHT:
+            return partial(stage.come, buffer)
+        if tensor.index in self._last:
+            return partial(stage.gradients.come_home, buffer)
+        return partial(stage.gradients.arrive, buffer)
+
+    def taking(self, tensor: ir.Tensor) -> Callable[[], Tensor]:
+        stage, earlier = self._stages[tensor.stage], self._earlier[tensor.index]
+        came = None if earlier is None else self._received[earlier]
+        if tensor.kind is ir.TensorKind.GRADIENT:
+            return partial(stage.gradients.leave, came)
+        weights = stage.weights.flat if came is None else came
+        return lambda: weights
+
+
+class _Stage:
+    """One stage on one rank: its weights, wherever they are, and its gradients."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        owned: bool,
+        precision: Precision,
+        device: torch.device,
+        departures: int,
+    ) -> None:
+        parameters, spacing = list(module.parameters()), precision.spacing
+        trained = [p for p in parameters if p.requires_grad]
+        self.layout = Layout(parameters, precision.param, spacing)
+        self.gradient_layout = Layout(trained, precision.master, spacing)
+        self.gradients = Collector(self.gradient_layout, device, departures, precision.reduce)
+        self.owned = owned
+        self._here: Tensor | None = None
+        self._masters: FlatWeights | None = None
+        if precision.mixed:
+            for parameter in trained:
+                parameter.grad_dtype = precision.master
+            if owned:
+                self._masters = FlatWeights(Layout(parameters, precision.master, spacing), device)
+        self.weights = FlatWeights(self.layout, device)
+        if not owned:
+            self.weights.release()
+        self.settle()
+
+    @torch.no_grad()
+    def begin(self) -> None:
+        """Before a step: the weights that it computes with."""
+        self.gradients.begin()
+        if self._masters is not None:
+            self.weights.flat.copy_(self._masters.flat)
+            self.weights.bind()
+
+    def settle(self) -> None:
+        """The parameters are the masters again: all that computes with the stage is done."""
+        self.gradients.settle()
+        if self._masters is not None:
+            self._masters.bind()
+
+    @contextmanager
+    def trying(self) -> Iterator[None]:
+        self.begin()
+        with _Use(self, collects=False, reads=True):
+            yield
+        self.settle()
+
+    def come(self, buffer: Tensor) -> None:
+        """Weights have come; ops use the copy that came last."""
+        self._here = buffer
+
+    def fill(self) -> None:
+        if self.owned:
+            return
+        if self._here is None:
+            self.weights.allocate()  # to try shapes out, before any step
+            self.weights.flat.zero_()
+        else:
+            self.weights.fill(self._here)
+
+    def empty(self) -> None:
+        if not self.owned:
+            self.weights.release()
+
+
+class _Use:
+    """While an op runs: ``reads`` the weights, ``collects`` gradients."""
+
+    __slots__ = ("_collects", "_reads", "_stage")
+
+    def __init__(self, stage: _Stage, *, collects: bool, reads: bool) -> None:
+        self._stage, self._collects, self._reads = stage, collects, reads
+
+    def __enter__(self) -> None:
+        if self._reads:
+            self._stage.fill()
+        if self._collects:
+            self._stage.gradients.ready()
+
+    def __exit__(self, *_: object) -> None:
+        if self._reads:
+            self._stage.empty()
+
+
+def _check_apart(modules: Mapping[int, nn.Module]) -> None:
+    first: dict[int, tuple[int, str]] = {}
+    for stage, module in modules.items():
+        for name, parameter in module.named_parameters():
+            other, path = first.setdefault(id(parameter), (stage, name))
+            if other != stage:
+                raise InputError(
+                    f"stages: {path} of stage {other} and {name} of stage {stage} are one object; "
+                    f"{WHERE} each stage needs a copy, and the pair named in tied"
+                )

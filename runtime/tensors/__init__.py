@@ -1,0 +1,1 @@
+"""What flows through a stage: inputs, outputs, skips, random numbers."""

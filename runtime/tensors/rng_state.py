@@ -1,0 +1,40 @@
+"""Random numbers drawn twice: what dropout left out in a forward, it leaves out when that runs
+again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class RandomState:
+    """The states, now, of the generators that a computation on ``inputs`` draws from."""
+
+    def __init__(self, inputs: Sequence[Any]) -> None:
+        self._devices = sorted({x.device.index or 0 for x in tensors(inputs) if x.is_cuda})
+        self._cpu = torch.get_rng_state()
+        self._cuda = [torch.cuda.get_rng_state(device) for device in self._devices]
+
+    def drawn(self) -> bool:
+        """Whether any number has been drawn since."""
+        cuda = map(torch.cuda.get_rng_state, self._devices)
+        same = map(torch.equal, [self._cpu, *self._cuda], [torch.get_rng_state(), *cuda])
+        return not all(same)
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Within: the same numbers once more; after it all goes on as if none had been drawn."""
+        with torch.random.fork_rng(self._devices):
+            torch.set_rng_state(self._cpu)
+            for device, state in zip(self._devices, self._cuda, strict=True):
+                torch.cuda.set_rng_state(state, device)
+            yield
+
+
+def tensors(values: Sequence[Any]) -> list[Tensor]:
+    """Those among a stage's arguments."""
+    return [value for value in values if isinstance(value, Tensor)]

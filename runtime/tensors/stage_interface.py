@@ -1,0 +1,132 @@
+"""What passes between a stage and the next: some tensors, of which some want a gradient back.
+
+One message carries them all. A single tensor is its own message; several are packed::
+
+    stage 0 ──▶ (hidden float32[2, 8], mask bool[2, 8], skip float32[2, 4]) ──▶ stage 1
+                 x1.0:   hidden │ mask │ skip          one message of bytes
+                 dy0.0:  hidden'       │ skip'         no gradient of a mask
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import torch
+from torch import Tensor
+
+ALIGNED = 64  # bytes: where a packed tensor may begin
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """Shape and dtype of one microbatch's tensor."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Spec:
+        return cls(tuple(tensor.shape), tensor.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * self.dtype.itemsize
+
+    def __str__(self) -> str:
+        return f"{str(self.dtype).removeprefix('torch.')}{list(self.shape)}"
+
+
+@dataclass(frozen=True)
+class Edge:
+    """What a stage hands on for one microbatch; ``wanted[i]``: the i-th one's gradient comes
+    back."""
+
+    specs: tuple[Spec, ...]
+    wanted: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, outputs: Sequence[Tensor]) -> Edge:
+        return cls(tuple(map(Spec.of, outputs)), tuple(x.requires_grad for x in outputs))
+
+    @classmethod
+    def one(cls, spec: Spec) -> Edge:
+        """One tensor that wants a gradient."""
+        return cls((spec,), (True,))
+
+    def fits(self, outputs: Sequence[Tensor]) -> bool:
+        """Where gradients are off nothing is said of them."""
+        if len(outputs) != len(self.specs):
+            return False
+        for x, (shape, dtype, wants) in zip(outputs, self._expected):  # noqa: B905
+            if x.shape != shape or x.dtype is not dtype:
+                return False
+            if x.requires_grad is not wants and torch.is_grad_enabled():
+                return False
+        return True
+
+    @cached_property
+    def _expected(self) -> list[tuple[tuple[int, ...], torch.dtype, bool]]:
+        pairs = zip(self.specs, self.wanted, strict=True)
+        return [(spec.shape, spec.dtype, wants) for spec, wants in pairs]
+
+    @cached_property
+    def nbytes(self) -> tuple[int, ...]:
+        return tuple(spec.nbytes for spec in self.specs)
+
+    @cached_property
+    def forward(self) -> Parcel:
+        return Parcel(self.specs)
+
+    @cached_property
+    def backward(self) -> Parcel:
+        pairs = zip(self.specs, self.wanted, strict=True)
+        return Parcel([spec for spec, wants in pairs if wants])
+
+    def __str__(self) -> str:
+        texts = [
+            f"{spec}{'' if wants or not spec.dtype.is_floating_point else ' without gradient'}"
+            for spec, wants in zip(self.specs, self.wanted, strict=True)
+        ]
+        return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
+
+
+class Parcel:
+    """Tensors as one message: one as it is, several in bytes; of none, a byte."""
+
+    def __init__(self, specs: Sequence[Spec]) -> None:
+        self._specs = tuple(specs)
+        self._single = self._specs[0] if len(self._specs) == 1 else None
+        self._offsets: list[int] = []
+        end = 0
+        for spec in self._specs:
+            self._offsets.append(end)
+            end += -(-spec.nbytes // ALIGNED) * ALIGNED
+        self.nbytes = max(1, end if self._single is None else self._single.nbytes)
+
+    def place(self, buffer: Tensor) -> Tensor:
+        """The part of a buffer of bytes that the message fills."""
+        if self._single is None:
+            return buffer[: self.nbytes]
+        return _view(buffer, 0, self._single)
+
+    def tensors(self, place: Tensor) -> tuple[Tensor, ...]:
+        """What lies in a place."""
+        if self._single is not None:
+            return (place,)
+        return tuple(map(_view, [place] * len(self._specs), self._offsets, self._specs))
+
+    def message(self, tensors: Sequence[Tensor], device: torch.device) -> Tensor:
+        """What to send."""
+        if self._single is not None:
+            return tensors[0].contiguous()
+        packed = torch.empty(self.nbytes, dtype=torch.uint8, device=device)
+        for part, tensor in zip(self.tensors(packed), tensors, strict=True):
+            part.copy_(tensor.detach())
+        return packed
+
+
+def _view(buffer: Tensor, offset: int, spec: Spec) -> Tensor:
+    return buffer[offset : offset + spec.nbytes].view(spec.dtype).view(spec.shape)

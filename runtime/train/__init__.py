@@ -1,0 +1,1 @@
+"""Training runs: `pipeloom run` and `pipeloom tune`."""

@@ -1,0 +1,136 @@
+"""Replicas of a pipeline in one run: how many, who is in which, and what each trains on.
+
+Processes are numbered replica by replica: of 2 replicas of 3 ranks, the second has 3, 4 and 5.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.program import Average, Program
+
+from ..pipeline.model_source import ModelSource, checked_batch
+from ..pipeline.pipeline import Pipeline
+
+if TYPE_CHECKING:
+    from .train import RunSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """This process is in replica ``index`` of ``count``.
+
+    ``group``: the processes of its pipeline; ``data_group``: those that have its rank in the
+    replicas. Both are None where the program does not average over replicas.
+    """
+
+    count: int = 1
+    index: int = 0
+    group: dist.ProcessGroup | None = None
+    data_group: dist.ProcessGroup | None = None
+
+    @classmethod
+    def of(cls, program: Program, seconds: float) -> Replicas:
+        """Those that all processes of ``torch.distributed`` make up; all of them call it.
+
+        ``seconds``: the patience of the groups that it makes.
+        """
+        if averages(program) is None:
+            return ALONE
+        ranks, patience = program.schedule.problem.ranks, timedelta(seconds=seconds)
+        size = dist.get_world_size()
+        rows = [list(range(first, first + ranks)) for first in range(0, size, ranks)]
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        group, data_group = _mine(rows, patience), _mine(columns, patience)
+        return cls(len(rows), dist.get_rank() // ranks, group, data_group)
+
+    def batch(
+        self, source: ModelSource, step: int, microbatches: int
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """This replica's microbatches: a share of ``source.batch`` for all replicas' together."""
+        inputs, targets = checked_batch(source, step, self.count * microbatches)
+        mine = slice(self.index * microbatches, (self.index + 1) * microbatches)
+        return inputs[mine], targets[mine]
+
+    def gather(self, pipeline: Pipeline, value: Any) -> list[list[Any]]:
+        """What each rank passed, by replica and rank; all processes call it."""
+        rows = pipeline.gather(value)
+        if self.data_group is None:
+            return [rows]
+        found: list[Any] = [None] * self.count
+        dist.all_gather_object(found, rows, group=self.data_group)
+        return found
+
+    def barrier(self, pipeline: Pipeline) -> None:
+        """Returns once all processes have called it."""
+        pipeline.barrier()
+        if self.data_group is not None:
+            token = torch.zeros(1, device=pipeline.device)
+            dist.all_reduce(token, group=self.data_group)
+            token.item()
+
+
+ALONE = Replicas()
+
+
+def _mine(rows: Sequence[Sequence[int]], patience: timedelta) -> dist.ProcessGroup:
+    """The group of those ``rows`` of processes that has this one; all processes make all of
+    them."""
+    groups = [dist.new_group(list(row), timeout=patience) for row in rows]
+    return next(group for group in groups if isinstance(group, dist.ProcessGroup))
+
+
+def averages(program: Program) -> Average | None:
+    """An instruction of ``program`` that averages over replicas; None where it has none."""
+    return next((i for row in program.instructions for i in row if isinstance(i, Average)), None)
+
+
+def count_replicas(program: Program, settings: RunSettings) -> int:
+    """How many replicas to run: as the settings say, as torchrun started processes, or as the
+    profile plans.
+
+    Raises InputError, naming the key in the program's file or the setting, where the two do not go
+    together or none of the three tells the number.
+    """
+    first, asked = averages(program), settings.replicas
+    if first is None:
+        if asked not in (None, 1):
+            raise InputError(
+                f"instructions: expected averages for {asked} replicas, as compile --data-parallel "
+                "makes "
+                "them, got none"
+            )
+        return 1
+    for name in ("local", "cuda_graph"):
+        if getattr(settings, name):
+            raise InputError(
+                f"{name}: expected a program without averages over replicas, got one compiled with "
+                "--data-parallel "
+                f"('{first}')"
+            )
+    if asked is not None:
+        return asked
+    ranks, planned = program.schedule.problem.ranks, program.schedule.problem.profile.data_parallel
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        size = int(os.environ["WORLD_SIZE"])
+        if size % ranks:
+            raise InputError(
+                f"WORLD_SIZE: expected a multiple of {ranks}, the program's ranks, got {size}"
+            )
+        return size // ranks
+    if planned is None:
+        raise InputError(
+            "schedule: profile: data_parallel: missing; expected it with the number of replicas, "
+            "its size, "
+            "or --replicas R"
+        )
+    return planned.size

@@ -1,0 +1,55 @@
+"""Which memory limits admit a schedule at all."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.errors import InfeasibleError
+from pipeloom.ir.model.ops import FloatArray
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.units import exact_amount
+
+from ..core.linear_instance import ROUNDING
+from ..core.relaxations import least_kept
+
+
+def needs(problem: Problem) -> FloatArray:
+    """The least limit that each rank can run with, shape (P,).
+
+    While B runs on a stage, a rank holds M_B of it, and of the same microbatch's stages before it
+    the least that they can be left with (M_B, without levers), as their B's are yet to come. That
+    much is also enough: microbatches one at a time.
+    """
+    costs, kept = Costs.of(problem), least_kept(problem)
+    columns = np.arange(problem.microbatches)
+    below, most = np.zeros((2, problem.ranks, problem.microbatches))
+    for owner, m_b, least in zip(costs.owner, costs.m_b, kept, strict=True):
+        here = owner, columns
+        most[here] = np.maximum(most[here], below[here] + m_b)
+        below[here] += least
+    return np.asarray(most.max(axis=1))
+
+
+def smallest_limit(problem: Problem) -> tuple[float, int]:
+    """The smallest limit, the same on all ranks, that admits a schedule, and the rank it is for."""
+    least = needs(problem)
+    rank = int(least.argmax())
+    return float(least[rank]), rank
+
+
+def check_feasible(problem: Problem) -> None:
+    """Raises InfeasibleError, naming the rank that lacks most, where no schedule keeps the
+    limit."""
+    least, given = needs(problem), np.array(problem.memory_limit)
+    lacks = least - given * (1 + ROUNDING)
+    rank = int(lacks.argmax())
+    if lacks[rank] <= 0:
+        return
+    raise InfeasibleError(
+        f"memory limit {exact_amount(given[rank])} is too small for rank {rank}: one microbatch "
+        f"holds {exact_amount(least[rank])} there; the smallest feasible limit is "
+        f"{exact_amount(least[rank])}",
+        smallest=float(least[rank]),
+        rank=rank,
+    )

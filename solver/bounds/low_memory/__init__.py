@@ -1,0 +1,1 @@
+"""Bounds where few microbatches fit in memory."""

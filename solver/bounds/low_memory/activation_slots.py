@@ -1,0 +1,237 @@
+"""A bound for memory that holds few microbatches: each takes the place of an earlier one.
+
+**Names.** Call the k-th F (B, W) of a stage to run F(i, k) (B(i, k), W(i, k)), whatever its
+microbatch. Times stay, and so do all dependencies: when F(i, k) starts, k + 1 microbatches have
+passed stage i - 1, so F(i-1, k) ended at least a delay ago; likewise for B, and B(i, k) after
+F(i, k), W(i, k) after B(i, k). The memory held depends on the counts alone. So a bound for
+schedules in which every stage runs its F's, B's and W's in the order of their names holds for all.
+
+**Slots.** K_i M_B fit on stage i. When F(i, k + K_i) starts, its own M_B and those of the others
+between F and B fit, so B(i, k) has ended: microbatch k has left its slot. Say that B(i, k + e) has
+ended then and no later one. K_i - 1 - e others hold M_B, so at most q(e) W's wait, q(e) being the
+most M_W that fit next to K_i - e times M_B; at the end of B(i, k) at least one waited, W(i, k).
+From then on e B's and at least 1 + e - q(e) W's have run, one after the other: the slot is free
+for F(i, k + K_i) no earlier than the least of these, over e, after the end of B(i, k).
+
+**Turns.** More follows from the same count. When F(i, k + K_i + q) starts, B(i, k) to B(i, k + q)
+have ended, and e more, say; of all W's of ended B's at most q(e) wait. Since the start of B(i, k)
+there ran these q + 1 + e B's, the F's from k + K_i on, which B(i, k) made room for, and at least q
++ 1 + e - q(e) W's, as W(i, k) and later ones only can have run since. So F(i, k + K_i + q) starts
+no earlier than
+
+    (q + 1) b + q f + the least, over e, of e b + max(0, q + 1 + e - q(e)) w
+
+after the start of B(i, k): slots that are all taken are freed at the pace of a whole microbatch.
+
+**Paths.** These waits, the dependencies and the order on each stage are the arcs of a graph
+without cycles. The longest path from F(i, 0) to a moment of stage i, and the work that stage i has
+left after it, bound its span. Left are at least
+
+    from the start of F(i, k):  M - k of each kind, as no later one has run;
+    from the start of B(i, k):  M - k B's and W's, and the F's from k + K_i on.
+
+And from the start of F(i, 0) to the start of another op of stage i there run at least
+
+    before F(i, k):  k F's, and the B's and W's without which F(i, k) does not fit;
+    before B(i, k):  k + 1 F's, k B's, and k - q W's, q being the most M_W that fit next to one M_B.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from pipeloom.ir.model.ops import FloatArray, IntArray
+
+from ...core.linear_instance import Chain
+
+NEAR = 8
+"""So many microbatches after a slot is free, W's are counted one by one; after that by pace."""
+
+
+def slots(chain: Chain, lags: FloatArray) -> float:
+    """The longest of the paths above; see there for the proof."""
+    if chain.capacity.min() >= chain.microbatches:  # no microbatch waits for another's slot
+        return 0.0
+    return float(slot_spans(chain, lags).max())
+
+
+def slot_spans(chain: Chain, lags: FloatArray) -> FloatArray:
+    """The bound of :func:`slots` by stage, shape (S,)."""
+    before, after = done_before(chain), left_after(chain)
+    near, pace = turns(chain)
+    forward, backward = np.empty((2, chain.microbatches, chain.stages))
+    spans = [
+        _longest_path(
+            i,
+            chain.f,
+            chain.b,
+            chain.down,
+            chain.up,
+            chain.capacity,
+            near,
+            pace,
+            before[0][i],
+            before[1][i],
+            after[0][i],
+            after[1][i],
+            forward,
+            backward,
+        )
+        for i in range(chain.stages)
+    ]
+    return np.array(spans) + lags
+
+
+@numba.njit(cache=True, nogil=True)
+def _longest_path(  # noqa: PLR0917
+    source: int,
+    f: FloatArray,
+    b: FloatArray,
+    down: FloatArray,
+    up: FloatArray,
+    capacity: IntArray,
+    near: FloatArray,  # (S, Q), and
+    pace: FloatArray,  # (S,): those of turns
+    done_f: FloatArray,  # (M,) of the source, as the next three
+    done_b: FloatArray,
+    left_f: FloatArray,
+    left_b: FloatArray,
+    forward: FloatArray,  # (M, S) scratch: the start of F(s, k), of B(s, k), after F(source, 0)'s
+    backward: FloatArray,
+) -> float:
+    """What the source spans at least."""
+    microbatches, stages = forward.shape
+    far, room = near.shape[1] - 1, np.full(stages, -np.inf)
+    span = 0.0
+    for k in range(microbatches):
+        for s in range(stages):
+            start = done_f[k] if s == source else -np.inf
+            if k > 0:
+                start = max(start, forward[k - 1, s] + f[s])
+            freed = k - capacity[s]
+            for q in range(min(freed, far) + 1):
+                start = max(start, backward[freed - q, s] + near[s, q])
+            if freed >= far:
+                room[s] = max(room[s] + pace[s], backward[freed - far, s] + near[s, far])
+                start = max(start, room[s])
+            if s > 0:
+                start = max(start, forward[k, s - 1] + f[s - 1] + down[s - 1])
+            forward[k, s] = start
+        for s in range(stages - 1, -1, -1):
+            start = done_b[k] if s == source else -np.inf
+            if k > 0:
+                start = max(start, backward[k - 1, s] + b[s])
+            if s == stages - 1:
+                start = max(start, forward[k, s] + f[s])
+            else:
+                start = max(start, backward[k, s + 1] + b[s + 1] + up[s])
+            backward[k, s] = start
+        span = max(span, forward[k, source] + left_f[k], backward[k, source] + left_b[k])
+    return span
+
+
+def ways_up(chain: Chain) -> FloatArray:
+    """From the start of a B on the last stage to that of the same microbatch on each, shape
+    (S,)."""
+    legs = chain.b[1:] + chain.up[:-1]
+    return np.append(np.cumsum(legs[::-1])[::-1], 0.0)
+
+
+def turns(chain: Chain) -> tuple[FloatArray, FloatArray]:
+    """From the start of B(i, k) to that of F(i, k + K_i + q) for q < NEAR, shape (S, NEAR), at
+    least; and by how much it grows with each further q, shape (S,)."""
+    stages, last = range(chain.stages), NEAR - 1
+    near = np.array([[turn(chain, i, q) for q in range(NEAR)] for i in stages])
+    pace = chain.f + chain.b
+    for i in stages:
+        held = np.arange(chain.capacity[i], 0, -1)
+        more = np.arange(chain.capacity[i])  # e
+        if (last + 1 + more >= most_waiting(chain, i, held)).all():  # no W waits without need
+            pace[i] += chain.w[i]
+    return near, pace
+
+
+def turn(chain: Chain, i: int, q: int) -> float:
+    """From the start of B(i, k) to that of F(i, k + K_i + q), at least."""
+    return float((q + 1) * chain.b[i] + q * chain.f[i] + _besides(chain, i, q))
+
+
+def slot_wait(chain: Chain) -> FloatArray:
+    """From the end of B(i, k) to the start of F(i, k + K_i), at least, shape (S,)."""
+    return np.array([_besides(chain, i, 0) for i in range(chain.stages)])
+
+
+def _besides(chain: Chain, i: int, q: int) -> float:
+    """What a turn has to wait for besides its q + 1 B's and q F's: e further B's, and W's."""
+    more = np.arange(chain.capacity[i])  # e
+    waiting = most_waiting(chain, i, chain.capacity[i] - more)
+    weights = np.maximum(0, q + 1 + more - waiting)
+    return float((more * chain.b[i] + weights * chain.w[i]).min())
+
+
+def turnover(chain: Chain) -> FloatArray:
+    """How long each stage takes a microbatch, at least, once its slots are full, shape (S,)."""
+    return (chain.round_trip + chain.b + slot_wait(chain)) / chain.capacity
+
+
+def slots_limit_rate(chain: Chain, share: float = 1.0) -> bool:
+    """Whether some stage's slots turn over more slowly than in ``share`` of its work."""
+    slow = turnover(chain) > share * (chain.f + chain.b + chain.w)
+    return bool((slow & (chain.capacity < chain.microbatches)).any())
+
+
+def most_waiting(chain: Chain, i: int, held: IntArray) -> FloatArray:
+    """The most W's that wait where ``held`` M_B are held; more than M where there is no limit."""
+    most = np.full(np.shape(held), 2.0 * chain.microbatches)
+    if chain.m_w[i] > 0:
+        room = chain.limit[i] - held * chain.m_b[i]
+        most = np.minimum(most, np.floor(room / chain.m_w[i]))
+    return most
+
+
+def done_before(chain: Chain) -> tuple[FloatArray, FloatArray]:
+    """From the start of F(i, 0) to those of F(i, k) and B(i, k), shape (S, M), at least."""
+    k = np.arange(chain.microbatches)
+    f, b = np.empty((2, chain.stages, chain.microbatches))
+    for i in range(chain.stages):
+        waiting = most_waiting(chain, i, np.arange(chain.capacity[i] + 1))
+        f[i] = k * chain.f[i] + _least_before(chain.microbatches, chain.b[i], chain.w[i], waiting)
+        late = np.maximum(0, k - most_waiting(chain, i, np.array(1)))
+        b[i] = np.maximum((k + 1) * chain.f[i], chain.round_trip[i]) + k * chain.b[i]
+        b[i] = np.maximum(b[i], (k + 1) * chain.f[i] + k * chain.b[i] + late * chain.w[i])
+    return f, b
+
+
+@numba.njit(cache=True, nogil=True)
+def _least_before(microbatches: int, b: float, w: float, waiting: FloatArray) -> FloatArray:
+    """What B's and W's take at least before F(i, k), shape (M,).
+
+    ``waiting``: the most W's that wait where so many M_B are held, F(i, k)'s own included.
+    """
+    least = np.full(microbatches, np.inf)
+    for k in range(microbatches):
+        for held in range(1, min(len(waiting) - 1, k + 1) + 1):
+            gone = k + 1 - held  # B's before F(i, k)
+            least[k] = min(least[k], gone * b + max(0.0, gone - waiting[held]) * w)
+    return least
+
+
+def left_after(chain: Chain) -> tuple[FloatArray, FloatArray]:
+    """From the start of F(i, k), of B(i, k), to the last end on stage i, shape (S, M), at least."""
+    left = chain.microbatches - np.arange(chain.microbatches)
+    f, b, w = (time[:, None] for time in (chain.f, chain.b, chain.w))
+    later = np.maximum(0, left - chain.capacity[:, None])
+    return left * (f + b + w), left * (b + w) + later * f
+
+
+def rest_after(chain: Chain, i: int) -> tuple[FloatArray, FloatArray]:
+    """:func:`left_after` of stage i, (M,) each, turn by turn: B(i, k) makes room for later F's."""
+    f, b = (left[i].copy() for left in left_after(chain))
+    capacity, last = int(chain.capacity[i]), chain.microbatches - 1
+    waits = np.array([turn(chain, i, q) for q in range(chain.microbatches - capacity)])
+    for k in range(last, -1, -1):
+        later = f[k + capacity :]
+        b[k] = max(b[k], float((waits[: len(later)] + later).max(initial=0.0)))
+        f[k] = max(f[k], chain.round_trip[i] + b[k])
+    return f, b

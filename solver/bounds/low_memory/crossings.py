@@ -1,0 +1,124 @@
+"""A bound for little memory: microbatches on their way down meet others on their way up.
+
+On a stage the F of one and the B of the other run one after the other, so that how far two slots
+are apart in time cannot be chosen freely: it goes in steps of what one stage takes for both.
+
+**Two slots.** Names, slots and turns are those of :mod:`.activation_slots`; K M_B fit on stage i.
+Take every d-th microbatch alone, r, r + d, r + 2 d, ..., where 2 d is K or K + 1, and call them 0,
+1, 2, ...: F(t + 2) of stage i starts no earlier than a turn, of q = 2 d - K, after the start of
+B(t).
+
+**Crossings.** If F(s, t+1) runs before B(s, t) for some s > i, then so it does on stage s - 1:
+F(s-1, t+1) ends before F(s, t+1) starts, and B(s-1, t) starts after B(s, t) ends. So there is a
+last stage c, i - 1 <= c < S, such that F(t + 1) comes first on stages i to c and B(t) on all later
+ones. Let P be a bound on the start of F(i, t+1), Q one on that of B(S-1, t), both after the start
+of F(i, 0). By the dependencies and the order on stages c and c + 1
+
+    B(c, t) starts no earlier than Q and the way up from S - 1 to c, P and the way down to c and
+    f_c; F(c+1, t+1) no earlier than P and the way down, Q and the way up to c + 1 and b_(c+1)
+
+(the first where c >= i, the second where c < S - 1; where c = i - 1, F(i, t+1) starts no earlier
+than the end of B(i, t)). The ways on from there, up to stage i and through the slot, down to stage
+S - 1, bound F(i, t+2) and B(S-1, t+1): the next P and Q. F's and B's of one stage are also at least
+d f and d b apart, as d - 1 microbatches lie between.
+
+**Search.** Which c a schedule has is not known, so all are tried, step by step; of the pairs (P, Q)
+only those are kept that are not above another one in both. Two pairs may be replaced by
+their lesser numbers. At every step, P or Q and the work that must follow (:mod:`.activation_slots`)
+bound the span, for at least one of the pairs: the least over all is a bound.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pipeloom.ir.model.ops import FloatArray
+
+from ...core.linear_instance import Chain
+from .activation_slots import done_before, rest_after, turn, turnover, ways_up
+
+PAIRS = 256
+"""How many pairs are kept at most."""
+
+
+def crossings(chain: Chain, lags: FloatArray) -> float:
+    """The bound for the stage whose slots turn over slowest; see above for the proof."""
+    i = slowest_stage(chain)
+    capacity = int(chain.capacity[i])
+    if not 2 <= capacity < chain.microbatches:
+        return 0.0
+    d = (capacity + 1) // 2
+    wait = turn(chain, i, 2 * d - capacity) - float(chain.b[i])  # from the end of B(t) on
+    ladder = _Ladder(chain, i, d, wait)
+    return ladder.span() + float(lags[i])
+
+
+def slowest_stage(chain: Chain) -> int:
+    """The stage whose slots turn over slowest, of those that cannot hold all microbatches."""
+    return int(np.where(chain.capacity < chain.microbatches, turnover(chain), -np.inf).argmax())
+
+
+class _Ladder:
+    """Every ``d``-th microbatch on stages ``i`` to the last, two of them at a time."""
+
+    def __init__(self, chain: Chain, i: int, d: int, wait: float) -> None:
+        self.m, self.d = chain.microbatches, d
+        self.f, self.b = float(chain.f[i]), float(chain.b[i])
+        self.f_last, self.b_last = float(chain.f[-1]), float(chain.b[-1])
+        up = ways_up(chain)[i:]  # from the start of B on the last stage to that of B on each
+        self.down = (
+            chain.offset[i:] - chain.offset[i]
+        )  # from the start of F on i to that of F on each
+        self.f_here, self.b_here, self.up = chain.f[i:], chain.b[i:], up
+        self.done = done_before(chain)[0][i]
+        self.left_f, self.left_b = rest_after(chain, i)
+        self.wait = wait
+
+    def span(self) -> float:
+        """What stage i spans at least."""
+        p = np.array([self.d * self.f])
+        q = np.array([self.down[-1] + self.f_last])
+        spans = [0.0]
+        for t in range(-(-self.m // self.d)):
+            spans.append(self._spans(t, p, q))
+            p, q = _least(*self._step(p[:, None], q[:, None]))
+        return max(spans)
+
+    def _spans(self, t: int, p: FloatArray, q: FloatArray) -> float:
+        """The best bound over all r, from the pairs for microbatches t and t + 1."""
+        best = 0.0
+        for r in range(self.d):
+            now, following = r + t * self.d, r + (t + 1) * self.d
+            if now >= self.m:
+                break
+            spans = q + self.up[0] + self.left_b[now]
+            if following < self.m:
+                spans = np.maximum(spans, p + self.left_f[following])
+            best = max(best, float(self.done[r] + spans.min()))
+        return best
+
+    def _step(self, p: FloatArray, q: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """The next pairs for every c, from i - 1 on: shape (pairs, stages + 1)."""
+        b_first = np.maximum(p, q + self.up[0] + self.b)  # F(i, t+1) where c = i - 1
+        start = np.hstack([b_first, np.repeat(p, len(self.up), axis=1)])
+        back = np.maximum(q + self.up, p + self.down + self.f_here)  # B(c, t)
+        home = back + (self.up[0] - self.up) + self.b
+        home = np.hstack([q + self.up[0] + self.b, home])  # the end of B(i, t)
+        next_p = np.maximum(home + self.wait, start + self.d * self.f)
+        # F(c+1, t+1), then on to the last stage; where c is the last, no B comes first
+        meets = np.maximum(p + self.down, q + self.up + self.b_here)
+        turn = np.hstack([meets + (self.down[-1] - self.down), p + self.down[-1]]) + self.f_last
+        last_b = np.hstack([np.repeat(q, len(self.up), axis=1), back[:, -1:]])
+        return next_p, np.maximum(turn, last_b + self.d * self.b_last)
+
+
+def _least(p: FloatArray, q: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The pairs that are not above another in both, neighbours merged where they are too many."""
+    order = np.lexsort((q.ravel(), p.ravel()))
+    p, q = p.ravel()[order], q.ravel()[order]
+    keep = np.append(True, q[1:] < np.minimum.accumulate(q)[:-1])
+    p, q = p[keep], q[keep]
+    if len(p) <= PAIRS:
+        return p, q
+    first = np.arange(0, len(p), -(-len(p) // PAIRS))
+    return np.minimum.reduceat(p, first), np.minimum.reduceat(q, first)

@@ -1,0 +1,389 @@
+"""The crossings bound with more slots: several microbatches meet each one on its way up.
+
+**Lanes.** As in :mod:`.crossings`, take every d-th microbatch alone, with n d >= K: then F(t + n)
+of stage i starts no earlier than a turn (:mod:`.activation_slots`) after B(t). On its way up, t
+meets t + 1, t + 2, ..., t + n - 1 on their way down: let c_j be the last stage on which F(t + j)
+runs before B(t), i - 1 where there is none. Then
+
+    c_1 >= c_2 >= ..., as F(s, t+j) ends before F(s, t+j+1) starts;
+    c_j >= the c_(j+1) of t - 1, as B(s, t-1) ends before B(s, t) starts.
+
+Write y for a bound on the start of B(s, t) less the way up from stage S - 1 to s, and v_j for one
+on the start of F(s, t+j) less the way down from i to s. Each bound holds from some stage on: y on
+the stages above c_1 from the start, v_j on those below the last meeting of t + j. By the
+dependencies and the order on stages c_j and c_j + 1, meeting t + j makes
+
+    v_j  the larger of itself and y + up to c_j + 1 + b - down to there, on stages after c_j;
+    y    the larger of itself and v_j + down to c_j + f - up to there, on stages up to c_j,
+
+the first with the y that holds on c_j + 1 (before any meeting on c_j), the second only where v_j
+holds on c_j (c_j > the last meeting of t + j). After all meetings y bounds the end of B(i, t),
+hence with the slot F(i, t+n), and v_1 the start of B(S-1, t+1).
+
+**Search.** The choices of c_1, c_2, ... are tried one after the other, for t = 0, 1, ... Of states
+with the same meetings, only those are kept that are not above another one in every number; where
+there are too many, several that are close are replaced by the least of each number, and those that
+look worst are given up: their ``low`` then bounds the answer.
+
+**Low.** Of a state, ``low`` is the least that a schedule through it can span: what its numbers say
+of some F or B on stage i, and the least time from there to the end. A state whose ``low`` reaches
+the ceiling, the cost of some schedule, is dropped: no cheaper schedule passes through it.
+
+**The rest.** Dropping the first t microbatches leaves the same instance with fewer. So the least
+time from F(i, 0) to B(i, m) over all states, E(m), holds from F(i, t) to B(i, t+m) too, and bounds
+the rest. Where states were left out, E(m) takes the least of what their numbers say instead. Each
+pass, with more states than the last, starts from the rest that it left.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from pipeloom.ir.model.ops import FloatArray, IntArray
+
+from ...core.budget import Allowance
+from ...core.linear_instance import Chain
+from .activation_slots import done_before, rest_after, slots_limit_rate, turn, ways_up
+from .crossings import slowest_stage
+
+FEWEST, MOST = 3, 8
+"""Lanes; two are :mod:`.crossings`."""
+STATES = (300, 1000, 3000, 10_000, 30_000)
+"""How many states are kept at most, pass by pass."""
+CROWD = 8
+"""As many times that are compared in pairs; where there are more, close ones are merged first."""
+CELL = 1e-7
+"""How close states are that are merged in any case, in units of the ceiling."""
+COARSEST = 3e-3
+"""How close states may be merged at most; what is too many still is given up."""
+TINY = 1e-200
+"""Costs below this are not searched: a cell of them would be no number any more."""
+NEARLY = 0.9
+"""Lanes are tried where slots turn over at least so slowly, in units of a rank's work."""
+HOPEFUL = 0.97
+"""A number of lanes is given up whose bound is below this share of the best one."""
+FOLLOWER = 10
+"""What one state counts, in simulated ops, for each lane."""
+
+_States = tuple[npt.NDArray[np.int16], FloatArray]
+
+
+def lanes(
+    chain: Chain,
+    lags: FloatArray,
+    ceiling: float,
+    allowance: Allowance | None = None,
+    known: float = 0.0,
+) -> float:
+    """The best bound over numbers of lanes; ``ceiling`` is the cost of a schedule.
+
+    Numbers that come far below ``known``, another bound, or below each other are given up.
+    """
+    allowance = allowance or Allowance()
+    i = slowest_stage(chain)
+    lag = float(lags[i])
+    if chain.capacity[i] >= chain.microbatches or ceiling - lag < TINY:
+        return 0.0
+    found = counts(int(chain.capacity[i]))
+    meetings = chain.stages - i + 1  # a key of n - 1 of them is one integer
+    searches = [_Search(chain, i, n, ceiling - lag) for n in found if meetings ** (n - 1) < 2**63]
+    best = 0.0
+    for states in STATES:
+        for search in searches:
+            hopeful = search.found + lag >= HOPEFUL * max(best, known)
+            if hopeful and not search.exact and not allowance.spent:
+                search.found = search.run(states, allowance)
+                best = max(best, search.found + lag)
+                if best >= ceiling:
+                    return ceiling
+    return best
+
+
+def counts(capacity: int) -> list[int]:
+    """The numbers of lanes that ``capacity`` slots are searched with."""
+    steps = range(-(-capacity // FEWEST), 0, -1)
+    found = {-(-capacity // d) for d in steps}
+    return sorted(n for n in found if FEWEST <= n <= MOST)
+
+
+def worth_trying(chain: Chain) -> bool:
+    """Whether slots turn over about as slowly as ranks work, or more so."""
+    return slots_limit_rate(chain, NEARLY)
+
+
+class _Search:
+    """Every d-th microbatch on stages ``i`` to the last; stages count from ``i`` here.
+
+    A state is a row of ``met`` and one of ``numbers``: the stage of the meeting before and the last
+    ones of t+1, ..., t+n-2; ``low``, y, the y above that stage, the start of B(S-1, t), v_1, ...,
+    v_(n-1). While t meets the others, the numbers of those it has met are those of t + 1 already.
+    """
+
+    def __init__(self, chain: Chain, i: int, n: int, ceiling: float) -> None:
+        self.n, self.ceiling, capacity = n, ceiling, int(chain.capacity[i])
+        self.d = d = -(-capacity // n)
+        self.f, self.b = chain.f[i:], chain.b[i:]
+        self.up, self.down = ways_up(chain)[i:], chain.offset[i:] - chain.offset[i]
+        self.turn = turn(chain, i, n * d - capacity)  # B(t) to F(t+n)
+        self.trip = float(self.down[-1] + self.f[-1] + self.up[0])  # F(t) to B(t)
+        first, last = (chain.microbatches - 1) % d, (chain.microbatches - 1) // d
+        self.last = last  # of the lanes' t's
+        self.done = float(done_before(chain)[0][i, first])
+        rest_f, rest_b = rest_after(chain, i)
+        self.rest_f, self.rest_b = rest_f[first::d].copy(), rest_b[first::d].copy()
+        self.exact, self.found = False, float("inf")
+        self.between = np.empty(last + 1)  # E
+        for m in range(last + 1):
+            self.between[m] = self.trip if m == 0 else self.between[m - 1] + d * self.b[0]
+            if m >= n:
+                self.between[m] = max(self.between[m], self.between[m - n] + self.turn + self.trip)
+
+    def run(self, states: int, allowance: Allowance) -> float:
+        """One pass: what stage i spans at least, or the ceiling; improves the rest for the next."""
+        self._improve_rest()
+        n, top = self.n, len(self.f) - 1
+        met = np.full((1, n - 1), -1, dtype=np.int16)
+        met[0, 0] = top
+        begin = self.down[-1] + self.f[-1]
+        lanes = self.d * self.f[0] * np.arange(1, n)
+        numbers = np.concatenate([[0.0, begin, begin, begin], lanes])[None]
+        # of states left out at t: the least start of B(i, t), ..., B(i, t+n-1), F(i, t+n)
+        left = np.full((self.last + 2, n + 1), np.inf)
+        least = np.full(self.last + 1, np.inf)
+        given_up, cell, exact = self.ceiling, CELL * self.ceiling, True
+        for t in range(self.last + 1):
+            least[t] = float(numbers[:, 3].min(initial=np.inf)) + self.up[0]
+            for j in range(n - 1 if t < self.last else 0):
+                if allowance.spent:
+                    return min(given_up, float(numbers[:, 0].min(initial=np.inf)))
+                met, numbers = _meet(
+                    *(met, numbers, j, self.d, self.f, self.b, self.up, self.down),
+                    *(self.turn, self.trip, self.done, t, self.rest_f, self.rest_b),
+                    *(self.ceiling, left[t + (j == n - 2)]),
+                )
+                allowance.spend(FOLLOWER * len(met) * n)
+                cell = max(cell / 8, CELL * self.ceiling)
+                met, numbers, cell = _thin(met, numbers, top + 2, cell, states, self.ceiling)
+                exact = exact and cell <= CELL * self.ceiling
+                if len(met) > states:
+                    rank = np.argsort(numbers[:, 0], kind="stable")
+                    over, keep = rank[states:], rank[:states]
+                    given_up = min(given_up, float(numbers[over[0], 0]))
+                    _leave_out(numbers[over], j, self.up[0], self.turn, self.trip, left, t)
+                    met, numbers, exact = met[keep], numbers[keep], False
+        self.exact = exact
+        self._improve_between(least, left)
+        return min(given_up, float(numbers[:, 0].min(initial=np.inf)))
+
+    def _improve_rest(self) -> None:
+        f, b, last = self.rest_f, self.rest_b, self.last
+        for t in range(last, -1, -1):
+            if t < last:
+                b[t] = max(b[t], self.d * self.b[0] + b[t + 1])
+            if t + self.n <= last:
+                b[t] = max(b[t], self.turn + f[t + self.n])
+            f[t] = max(f[t], self.trip + b[t], self.between[last - t] + b[last])
+
+    def _improve_between(self, least: FloatArray, left: FloatArray) -> None:
+        """By the states met (``least``) and what is known of those that were left out."""
+        for m in range(self.last, -1, -1):  # later ones need the old values of earlier ones
+            value = min([least[m], *(left[m - k, k] for k in range(min(self.n, m + 1)))])
+            if m >= self.n:
+                further = left[: m - self.n + 1, self.n] + self.between[m - self.n :: -1]
+                value = min(value, float(further.min()))
+            self.between[m] = max(self.between[m], value)
+
+
+@numba.njit(cache=True, nogil=True)
+def _meet(  # noqa: PLR0917
+    met: npt.NDArray[np.int16],
+    numbers: FloatArray,
+    j: int,  # t + 1 + j is met
+    d: int,
+    f: FloatArray,
+    b: FloatArray,
+    up: FloatArray,
+    down: FloatArray,
+    turn: float,
+    trip: float,
+    done: float,
+    t: int,
+    rest_f: FloatArray,
+    rest_b: FloatArray,
+    ceiling: float,
+    left: FloatArray,  # (n + 1,) lessened by what the dropped states say
+) -> _States:
+    """The states after each choice of where t meets t + 1 + j, less those that reach the
+    ceiling."""
+    n, top, last = met.shape[1] + 1, len(f) - 1, len(rest_b) - 1
+    size = 0
+    for s in range(len(met)):
+        before = met[s, 1 + j] if j < n - 2 else -1
+        size += max(0, met[s, 0] - before + 1)
+    next_met = np.empty((size, n - 1), dtype=np.int16)
+    found = np.empty((size, n + 3))
+    size = 0
+    for s in range(len(met)):
+        before = met[s, 1 + j] if j < n - 2 else -1
+        previous, v = met[s, 0], numbers[s, 4 + j]
+        for at in range(before, previous + 1):
+            low, y, now = numbers[s, 0], numbers[s, 1], found[size]
+            now[:] = numbers[s]
+            above = y if at < previous else numbers[s, 2]
+            later = v
+            if at < top:
+                later = max(v, above + up[at + 1] + b[at + 1] - down[at + 1])
+            if at > before:
+                y = max(y, v + down[at] + f[at] - up[at])
+            low = max(low, done + y + up[0] + rest_b[t])
+            if j == 0:
+                turned = (y if at == top else numbers[s, 3]) + d * b[top]
+                now[3] = max(turned, later + down[top] + f[top])
+                low = max(low, done + now[3] + up[0] + rest_b[t + 1])
+            else:
+                now[3 + j] = later
+                if t + 1 + j <= last:
+                    low = max(low, done + later + trip + rest_b[t + 1 + j])
+            if j == n - 2:
+                now[2 + n] = max(y + up[0] + turn, v + d * f[0])  # v is that of F(i, t+n-1)
+                if t + n <= last:
+                    low = max(low, done + now[2 + n] + rest_f[t + n])
+                now[1] = now[2] = now[3]
+            else:
+                now[1], now[2] = y, above
+            now[0] = low
+            if low >= ceiling:
+                _lessen(left, now, j, up[0], turn, trip)
+                continue
+            next_met[size] = met[s]
+            next_met[size, 0] = top if j == n - 2 else at
+            if j > 0:
+                next_met[size, j] = at
+            size += 1
+    return next_met[:size].copy(), found[:size].copy()
+
+
+@numba.njit(cache=True, nogil=True)
+def _lessen(  # noqa: PLR0917
+    left: FloatArray, numbers: FloatArray, j: int, up: float, turn: float, trip: float
+) -> None:
+    """Lessens what is known of states left out, each entry to what this one's numbers say.
+
+    ``j``: t + 1 + j was the last one met; the last lane of all makes the numbers those of t + 1.
+    """
+    n = len(left) - 1
+    if j == n - 2:
+        left[0] = min(left[0], numbers[3] + up)
+        for k in range(1, n):
+            left[k] = min(left[k], numbers[3 + k] + trip)
+        left[n] = min(left[n], numbers[3] + up + turn)
+        return
+    left[0] = min(left[0], numbers[1] + up)
+    left[1] = min(left[1], numbers[3] + up)
+    for k in range(2, n):
+        # met already, those of t + 1; not yet, those of t
+        left[k] = min(left[k], numbers[2 + k if k <= j + 1 else 3 + k] + trip)
+    left[n] = min(left[n], numbers[1] + up + turn)
+
+
+@numba.njit(cache=True, nogil=True)
+def _leave_out(  # noqa: PLR0917
+    numbers: FloatArray,
+    j: int,
+    up: float,
+    turn: float,
+    trip: float,
+    left: FloatArray,  # (T + 2, n + 1)
+    t: int,
+) -> None:
+    """:func:`_lessen` by many states."""
+    n = left.shape[1] - 1
+    for s in range(len(numbers)):
+        _lessen(left[t + 1 if j == n - 2 else t], numbers[s], j, up, turn, trip)
+
+
+def _thin(  # noqa: PLR0917
+    met: npt.NDArray[np.int16],
+    numbers: FloatArray,
+    base: int,
+    cell: float,
+    states: int,
+    ceiling: float,
+) -> tuple[npt.NDArray[np.int16], FloatArray, float]:
+    """The states not above another; with larger and larger cells merged while there are too
+    many."""
+    while len(met) > 1:
+        key = _keys(met, base)
+        if len(met) > CROWD * states or cell > CELL * ceiling:
+            first, numbers = _merged(key, numbers, cell)
+            met, key = met[first], key[first]
+        if len(met) <= CROWD * states:
+            order = np.lexsort((numbers[:, 1:].sum(axis=1), key))
+            order = order[_undominated(order, key, numbers)]
+            met, numbers = met[order], numbers[order]
+        if len(met) <= states or cell > COARSEST * ceiling:
+            break
+        cell *= 2
+    return met, numbers, cell
+
+
+@numba.njit(cache=True, nogil=True)
+def _keys(met: npt.NDArray[np.int16], base: int) -> IntArray:
+    """One number for each row of meetings."""
+    keys = np.zeros(len(met), dtype=np.int64)
+    for i in range(len(met)):
+        for k in range(met.shape[1]):
+            keys[i] = keys[i] * base + met[i, k] + 1
+    return keys
+
+
+@numba.njit(cache=True, nogil=True)
+def _merged(key: IntArray, numbers: FloatArray, cell: float) -> tuple[IntArray, FloatArray]:
+    """One state for those of one key and cell, the least of each number; and which it was first."""
+    codes = np.empty(len(key), dtype=np.uint64)
+    for i in range(len(key)):
+        code = np.uint64(key[i]) * np.uint64(0x9E3779B97F4A7C15)
+        for k in range(1, numbers.shape[1]):
+            code = (code ^ np.uint64(np.int64(numbers[i, k] / cell))) * np.uint64(
+                0xBF58476D1CE4E5B9
+            )
+            code ^= code >> np.uint64(29)
+        codes[i] = code
+    order = np.argsort(codes)
+    first, least, size = np.empty(len(key), dtype=np.int64), np.empty_like(numbers), 0
+    for q in range(len(order)):
+        i = order[q]
+        # states of one code and key that are not close are merged all the same: that is no mistake
+        if q > 0 and codes[order[q - 1]] == codes[i] and key[first[size - 1]] == key[i]:
+            least[size - 1] = np.minimum(least[size - 1], numbers[i])
+        else:
+            first[size], least[size] = i, numbers[i]
+            size += 1
+    return first[:size].copy(), least[:size].copy()
+
+
+@numba.njit(cache=True, nogil=True)
+def _undominated(order: IntArray, key: IntArray, numbers: FloatArray) -> npt.NDArray[np.bool_]:
+    """Which states, in an order by key and sum, are above no earlier one of their key.
+
+    The one that is below takes over the lesser ``low``.
+    """
+    keep = np.ones(len(order), dtype=np.bool_)
+    begin = 0
+    for i in range(len(order)):
+        if key[order[i]] != key[order[begin]]:
+            begin = i
+        for j in range(begin, i):
+            if keep[j]:
+                above = True
+                for k in range(1, numbers.shape[1]):
+                    if numbers[order[i], k] < numbers[order[j], k]:
+                        above = False
+                        break
+                if above:
+                    keep[i] = False  # with its low, which may come of its past
+                    numbers[order[j], 0] = min(numbers[order[j], 0], numbers[order[i], 0])
+                    break
+    return keep

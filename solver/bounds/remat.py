@@ -1,0 +1,188 @@
+"""Lower bounds where activations may be recomputed or offloaded: what that costs in time, or on the
+lanes.
+
+The terms are those of :mod:`.general_placement`: rank r begins at S_r, its span is at most the
+cost, turn(s, s) is the least time from the start of F(s) to that of B(s) of one microbatch. R's are
+work: a rank with n R's works n T_R longer. t_o is how long a copy takes, each way.
+
+Both bounds are the least of a small linear program, bounded from below by its dual: any prices of
+memory and of lanes, at least 0, give a bound, so that it is enough to try those at which some
+stage's ways cost the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.model.ops import FloatArray, OpKind
+from pipeloom.ir.model.problem import Problem
+
+from .general_placement import Host, Placed
+from .memory_time import ramp, rate, span_that_holds
+
+MOST_COUNTED = 1000
+"""F's before a rank's first B; where there are more, its bound is that of several stages."""
+_Ways = tuple[FloatArray, FloatArray, FloatArray]
+"""What each way takes, by what becomes of a microbatch and by stage, (3, K): memory, work,
+lanes."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Rank:
+    """A rank's stages with what levers do there, shape (K,) and ``kept`` (3, K); infinite where
+    they cannot."""
+
+    placed: Placed
+    host: Host
+    t_r: FloatArray
+    t_o: FloatArray
+    kept: FloatArray
+
+    @classmethod
+    def all(cls, problem: Problem) -> Iterator[_Rank]:
+        placed, costs = Placed.of(problem), Costs.of(problem)
+        for host in placed.hosts:
+            own = list(host.stages)
+            times = costs.durations[OpKind.R, own], costs.durations[OpKind.O, own]
+            yield cls(placed, host, *times, costs.kept[:, own])
+
+
+def recomputed_or_idle(problem: Problem) -> float:
+    """Before its first B a rank idles, or makes room for F's, which costs R's later or takes
+    copies.
+
+    Say the first B of rank r starts x after S_r, x >= turn(l_r, h_r), and let each pair of stage
+    and microbatch whose F has run by then be a (all of M_B is held), r (its R is to come, m_r is
+    held) or o (it is out, m_o is held). What they hold is within the limit, and the out lane has
+    carried those that are out, after the first F ended: the sum of their t_o is at most x - min
+    T_F. Until then the rank has run these F's and some R's, so it idled x - sum T_F less these R's;
+    besides these and the R's of all r the rank has its work. So it spans at least
+
+        work + x - sum over a, o of T_F - sum over r of (T_F - T_R).
+
+    With prices p of memory and q of the lane, q <= 1, the sums are at most p limit + q (x - min
+    T_F) and, for each pair, the largest of 0, T_F - p M_B, T_F - T_R - p m_r and T_F - p m_o - q
+    t_o. What is left grows with x. Where the rank has one stage, all numbers of o and r that may
+    serve are tried, each with the most a that fit: one at least, the first B's own.
+    """
+    return max(_head(rank) + rank.placed.lag(rank.host) for rank in _Rank.all(problem))
+
+
+def _head(rank: _Rank) -> float:
+    placed, group = rank.placed, rank.host.group
+    x, f = placed.turn(rank.host.lowest, rank.host.highest), group.f
+    if not np.isfinite(group.limit):
+        return group.work
+    if len(f) == 1 and f[0] > 0 and group.m_b[0] > 0 and x / f[0] < MOST_COUNTED:
+        return group.work + _head_of_one(rank, x)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        memory = np.concatenate([f / group.m_b, (f - rank.t_r) / rank.kept[1], f / rank.kept[2]])
+        memory = np.append(memory, (rank.t_r / (group.m_b - rank.kept[1])))
+        lanes = np.append(f / rank.t_o, rank.t_r / rank.t_o)
+    lane_time = x - float(f.min())
+    gains = []
+    for p, q in product(_prices(memory), _prices(lanes, 1.0)):
+        ways = [
+            np.zeros_like(f),
+            f - p * group.m_b,
+            f - rank.t_r - p * rank.kept[1],
+            f - p * rank.kept[2] - _times(q, rank.t_o),
+        ]
+        best = group.microbatches * float(np.max(ways, axis=0).sum())
+        gains.append(p * group.limit + q * lane_time + best)
+    return group.work + max(0.0, x - min(gains))
+
+
+def _head_of_one(rank: _Rank, x: float) -> float:
+    """What the only stage of a rank idles before its first B, or recomputes later, at least."""
+    group, f = rank.host.group, float(rank.host.group.f[0])
+    m_b, t_r, t_o = float(group.m_b[0]), float(rank.t_r[0]), float(rank.t_o[0])
+    _, m_r, m_o = rank.kept[:, 0].tolist()
+    counts = np.arange(min(group.microbatches, int(x / f) + 2) + 1)  # more F's are in nobody's way
+    again = counts[:1] if not np.isfinite(t_r) else counts
+    out = counts[:1] if not np.isfinite(t_o) else counts
+    r, o = again[:, None], out[None, :]
+    room = group.limit - r * m_r - o * m_o
+    a = np.minimum(np.floor(room / m_b), group.microbatches - r - o)
+    since = np.maximum(x, np.where(o > 0, f + o * (t_o if len(out) > 1 else 0.0), 0.0))
+    idle = np.maximum(0.0, since - (a + r + o) * f)
+    lost = idle + r * (t_r if len(again) > 1 else 0.0)
+    return float(lost[(room >= 0) & (a >= 1)].min(initial=np.inf))
+
+
+def recomputed_or_held(problem: Problem) -> float:
+    """What microbatches hold, for as long as they hold it, fits in memory times span, or costs R's
+    or copies.
+
+    On stage s a microbatch that stays holds M_B for turn(s, s) + b at least and M_W for w; one that
+    is recomputed M_B for t_r + b and m_r for the rest of that time; one that is offloaded M_B for f
+    + t_o and for t_o + b, m_o for the rest. A rank's span is at least its work and its R's; it
+    holds what :func:`.general_placement.placed_throughput` says at most, levers or none: R and L
+    take no more than their F did. Each lane is free until the first F has ended, and carries no
+    more than one copy at a time. A span is too short where with some prices of R's time and of the
+    lane the cheapest ways of all microbatches cost more than what the span has of both and its
+    memory.
+    """
+    return max(_held(rank) + rank.placed.lag(rank.host) for rank in _Rank.all(problem))
+
+
+def _held(rank: _Rank) -> float:
+    group = rank.host.group
+    if not np.isfinite(group.limit) or group.limit <= 0:
+        return group.work
+    memory, again, lanes = _ways(rank)
+    largest = float(group.m_b.max())
+    rise = max(map(rate, group.m_b, group.f))
+    fall = max(*map(rate, group.m_b, group.b + group.w), *map(rate, group.m_w, group.w))
+    limit = min(group.limit, group.microbatches * float(group.m_b.sum()))
+    first = float(group.f.min())
+    with np.errstate(divide="ignore", invalid="ignore"):
+        work_prices = _prices((memory[0] - memory[1]) / rank.t_r)
+        lane_prices = _prices((memory[0] - memory[2]) / rank.t_o)
+        both = _prices((memory[2] - memory[1]) / rank.t_r)
+    spans = [group.work]
+    for p, q in product({*work_prices, *both}, lane_prices):
+        cheapest = memory + _times(p, again) + _times(q, lanes)
+        needed = group.microbatches * float(cheapest.min(axis=0).sum())
+        needed += p * group.work + q * first
+        if needed <= 0:
+            continue
+
+        def room(half: float, p: float = p, q: float = q) -> float:
+            held = ramp(limit, largest, rise, half) + ramp(limit, largest, fall, half)
+            return held + (p + q) * 2 * half
+
+        spans.append(span_that_holds(needed, limit, group.work, room))
+    return max(spans)
+
+
+def _ways(rank: _Rank) -> _Ways:
+    group, placed = rank.host.group, rank.placed
+    stays = np.array([placed.turn(s, s) for s in rank.host.stages])
+    after = group.m_b * group.b + group.m_w * group.w
+    zero, (_, m_r, m_o) = np.zeros_like(stays), rank.kept
+    again = np.where(np.isfinite(rank.t_r), rank.t_r, stays)
+    out = np.where(np.isfinite(rank.t_o), group.f + 2 * rank.t_o, stays)
+    memory = np.stack([
+        group.m_b * stays + after,
+        group.m_b * again + m_r * np.maximum(0.0, stays - again) + after,
+        group.m_b * out + m_o * np.maximum(0.0, stays - out) + after,
+    ])  # fmt: skip
+    return memory, np.stack([zero, rank.t_r, zero]), np.stack([zero, zero, rank.t_o])
+
+
+def _prices(of: FloatArray, most: float = np.inf) -> list[float]:
+    """0, and those that are prices."""
+    good = of[np.isfinite(of) & (of > 0)]
+    return sorted({0.0, *np.minimum(good, most).tolist()})
+
+
+def _times(price: float, amounts: FloatArray) -> FloatArray:
+    """What amounts cost; what cannot be, infinitely much, for nothing too."""
+    with np.errstate(invalid="ignore"):
+        return np.where(np.isfinite(amounts), price * amounts, np.inf)

@@ -1,0 +1,86 @@
+"""Schedules of one stage a rank from nothing: two constructors, each over a family of settings.
+
+:mod:`.round_based` goes microbatch by microbatch, :mod:`.list_scheduler_linear` follows the clock.
+Both need to know how many microbatches each stage takes in before its first B. The bound's own
+argument gives the warm-up that matters: the fewest F's that let every first B come in time for a
+given cost (:func:`bounds.fewest_forwards`). Fewer would exceed that cost; more only hold memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain as one_by_one
+
+import numpy as np
+
+from pipeloom.ir.cost.simulator import Simulator
+from pipeloom.ir.model.ops import FloatArray, IntArray
+from pipeloom.ir.model.problem import Problem
+
+from ..bounds.linear import fewest_forwards
+from ..core.linear_instance import Chain
+from .list_scheduler_linear import greedy_settings
+from .parameters import Setting
+from .round_based import rounds_settings
+
+EXCESS = (1e-9, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2)
+"""How far above the bound, relative, the warm-ups aim."""
+SLOPES = (2.0, 1.0, 0.7, 1.5, 3.0, 2.5)
+"""F's before the first B that a stage has more than the next one; capped by memory."""
+SHARES = (1.0, 0.9, 1.1, 0.75, 1.25)
+"""Further such slopes, in units of the one that fills the first stage's memory just so."""
+
+Rows = tuple[IntArray, ...]
+"""Packed ops, one array a rank."""
+
+
+class Constructor:
+    """Runs either constructor on one problem of one stage a rank, its arrays made once."""
+
+    def __init__(self, problem: Problem, chain: Chain) -> None:
+        self.chain = chain
+        self._ranks = problem.ranks
+        lengths = np.zeros(problem.ranks, dtype=np.int64)
+        lengths[chain.ranks] = 3 * chain.microbatches
+        self._simulator = Simulator(problem, np.append(0, np.cumsum(lengths)))
+        self._f_end = np.empty((chain.stages, chain.microbatches))
+        self._b_end = np.empty_like(self._f_end)
+
+    def build(self, setting: Setting) -> Rows | None:
+        """Packed ops, one array a rank; None where the setting gets stuck."""
+        c = self.chain
+        order = np.empty((c.stages, 3 * c.microbatches), dtype=np.int64)
+        complete = setting.build(c, order, self._f_end, self._b_end)
+        return self.by_rank(order) if complete else None
+
+    def cost(self, rows: Rows) -> float:
+        return self._simulator.cost(np.concatenate(rows))
+
+    def by_rank(self, order: IntArray) -> Rows:
+        """The rows of ``order``, shape (S, 3M), each at its stage's rank."""
+        rows = [np.empty(0, dtype=np.int64)] * self._ranks
+        for stage, rank in enumerate(self.chain.ranks.tolist()):
+            rows[rank] = order[stage]
+        return tuple(rows)
+
+
+def settings(chain: Chain, bound: float, lags: FloatArray) -> Iterator[Setting]:
+    """The family of settings of each constructor, those that the bound suggests first."""
+    warms = [fewest_forwards(chain, bound * (1 + excess), lags) for excess in EXCESS]
+    full = (float(chain.capacity[0]) - 1) / max(1, chain.stages - 1)
+    warms += [_slope(chain, slope) for slope in SLOPES]
+    further = [_slope(chain, full * share) for share in SHARES]
+    idle = bound - lags - chain.work
+    return one_by_one(
+        rounds_settings(chain, _distinct(warms + further), idle),
+        greedy_settings(chain, _distinct(warms)),
+    )
+
+
+def _distinct(warms: list[IntArray]) -> list[IntArray]:
+    return list({warm.tobytes(): warm for warm in warms}.values())
+
+
+def _slope(chain: Chain, slope: float) -> IntArray:
+    later = np.arange(chain.stages)[::-1]
+    return np.asarray(np.minimum(chain.capacity, np.floor(1 + slope * later).astype(np.int64)))

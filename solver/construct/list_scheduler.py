@@ -1,0 +1,421 @@
+"""The list scheduler for any map of stages to ranks: time runs forward over all ranks at once.
+
+A free rank takes, of the F's and B's whose input has come, the one with the least key: its
+microbatch and an offset of its stage and kind. An F has to find room in memory, and leave some for
+the F's of higher stages on its rank. A W runs where an F lacks memory, where more than ``defer`` of
+them wait, or where the next arrival is far enough away. Stage 0 may let some time pass between two
+F's.
+
+Which offsets, amounts and gaps are best depends on the placement and on memory, so they are drawn
+at random and annealed: :func:`tune_dispatch`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.model.ops import MICROBATCH_SHIFT, STAGE_SHIFT, FloatArray, IntArray, OpKind
+from pipeloom.ir.model.problem import Problem
+
+from ..core.kernel_rng import random
+from ..core.linear_instance import ROUNDING
+from .list_scheduler_linear import normal
+
+_F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
+ANY = 1 << 40
+"""No cap."""
+STRICT = 1000.0
+"""An offset that no microbatch's number makes up for: a strict priority."""
+METRED = 0.5
+"""Of so many changes of spacing the amount is a whole meeting."""
+CROWDED = 0.6
+"""Memory is small where it lets a rank have a microbatch no faster than in so much of the time that
+it computes."""
+UNEVEN = 0.5
+"""A setting is judged by its cost and so much of what ranks idle, those that idle most counting
+most."""
+
+
+class Stages(NamedTuple):
+    """What the kernel reads: by stage (S,), by rank (P,).
+
+    ``own[offsets[r]:offsets[r + 1]]`` are the stages of rank r; ``level`` is a stage's number among
+    those of its rank. ``into_f``, ``into_b``: the delays of what F and B wait for. ``work``: of
+    each rank. ``meeting``: T_F + T_B and the delays of both, of most stages: microbatches that
+    start a multiple of it apart meet without waiting. 0 where memory is far from slowing them down.
+    """
+
+    f: FloatArray
+    b: FloatArray
+    w: FloatArray
+    m_b: FloatArray
+    m_w: FloatArray
+    into_f: FloatArray
+    into_b: FloatArray
+    owner: IntArray
+    level: IntArray
+    own: IntArray
+    offsets: IntArray
+    limit: FloatArray
+    work: FloatArray
+    meeting: float
+
+    @classmethod
+    def of(cls, problem: Problem) -> Stages:
+        """Activations travel."""
+        costs = Costs.of(problem)
+        rows = [problem.placement.stages_of(rank) for rank in range(problem.ranks)]
+        level = np.zeros(problem.stages, dtype=np.int64)
+        for row in rows:
+            level[list(row)] = np.arange(len(row))
+        times = costs.durations[:3].sum(axis=0)
+        f, b, w = costs.durations[:3].copy()
+        there, back = f + costs.into_f[:, 0], b + costs.into_b[:, 0]
+        legs = f[:-1] + b[1:] + costs.into_f[1:, 0] + costs.into_b[:-1, 0]
+        stay = f + back + np.append((there + back)[::-1].cumsum()[::-1][1:], 0.0)
+        held = np.bincount(costs.owner[:, 0], costs.m_b * stay, problem.ranks)
+        busy = np.bincount(costs.owner[:, 0], times, problem.ranks).max()
+        with np.errstate(invalid="ignore"):
+            crowded = bool((held > CROWDED * busy * costs.limit).any())
+        return cls(
+            f,
+            b,
+            w,
+            costs.m_b,
+            costs.m_w,
+            costs.into_f[:, 0].copy(),
+            costs.into_b[:, 0].copy(),
+            costs.owner[:, 0].copy(),
+            level,
+            np.array([stage for row in rows for stage in row], dtype=np.int64),
+            np.cumsum([0, *map(len, rows)]).astype(np.int64),
+            costs.limit * (1 + ROUNDING),
+            problem.microbatches * np.array([float(times[list(row)].sum()) for row in rows]),
+            float(np.median(legs)) if crowded and len(legs) else 0.0,
+        )
+
+
+class DispatchSetting(NamedTuple):
+    """What the list scheduler leaves open.
+
+    ``key``: (2, S), the offsets of F's and B's, in microbatches. ``ahead``: (S,), how many
+    microbatches may be between F and B. ``reserve``: (S,), the memory that an F leaves. ``defer``:
+    (P,), how many W's may wait while something else can run. ``fill``: (P,), a W runs where the
+    next arrival is at least ``fill`` x T_W away. ``patience``: (S,), a rank waits for an op with a
+    lesser key that comes within it. ``gap``: (M,), the least time from the start of the F before to
+    this one's, on stage 0.
+    """
+
+    key: FloatArray
+    ahead: IntArray
+    reserve: FloatArray
+    defer: IntArray
+    fill: FloatArray
+    patience: FloatArray
+    gap: FloatArray
+
+    def copy(self) -> DispatchSetting:
+        """One whose arrays may be changed."""
+        return DispatchSetting(
+            self.key.copy(),
+            self.ahead.copy(),
+            self.reserve.copy(),
+            self.defer.copy(),
+            self.fill.copy(),
+            self.patience.copy(),
+            self.gap.copy(),
+        )
+
+
+def dispatch_settings(
+    stages: Stages, microbatches: int, rng: np.random.Generator
+) -> Iterator[DispatchSetting]:
+    """Random settings, without end: which kinds go first, how W's fill gaps, how F's are spaced.
+
+    Where memory is small, every other one lets all kinds wait their turn and spaces F's by whole
+    meetings, about as many as it takes for the work.
+    """
+    number, ranks = len(stages.f), len(stages.limit)
+    levels = int(stages.level.max()) + 1
+    higher = np.empty(number)  # M_B of the higher stages of the same rank
+    for s in range(number):
+        same = stages.owner == stages.owner[s]
+        higher[s] = stages.m_b[same & (stages.level > stages.level[s])].sum()
+    turn = float(stages.work.max()) / microbatches
+    room = float(stages.limit[stages.owner[0]] / max(stages.m_b[0], 1e-300))
+    while True:
+        if stages.meeting > 0:
+            meetings = max(1, int(np.ceil(turn / stages.meeting))) + int(rng.integers(-1, 2))
+            yield DispatchSetting(
+                np.zeros((2, number)),
+                np.full(number, microbatches),
+                higher * float(rng.integers(0, 2)),
+                np.full(ranks, ANY),
+                np.full(ranks, rng.uniform(0.3, 1.1)),
+                np.asarray(rng.uniform(0.0, 0.4) * stages.f, dtype=np.float64),
+                np.full(microbatches, stages.meeting * meetings),
+            )
+        scale = float(rng.choice((0.0, 0.5, 2.0, STRICT)))
+        offsets = scale * rng.permutation(2 * levels).reshape(2, levels).astype(np.float64)
+        key: FloatArray = np.ascontiguousarray(offsets[:, stages.level])
+        gap = np.zeros(microbatches)
+        warm = int(rng.uniform(0.3, 1.0) * min(room, microbatches))
+        gap[warm:] = rng.uniform(0.7, 1.6) * turn
+        yield DispatchSetting(
+            key,
+            np.full(number, microbatches),
+            higher * float(rng.integers(1, 3)),
+            np.full(ranks, ANY),
+            np.full(ranks, rng.uniform(0.3, 1.0)),
+            np.asarray(float(rng.choice((0.0, 0.2, 0.5))) * stages.f, dtype=np.float64),
+            gap,
+        )
+
+
+@numba.njit(cache=True, nogil=True)
+def dispatch(  # noqa: PLR0917
+    stages: Stages,
+    setting: DispatchSetting,
+    makespan: bool,
+    order: IntArray,
+    ends: FloatArray,
+    spans: FloatArray,
+) -> float:
+    """Fills ``order`` and ``spans``, what each rank spans; returns the order's cost.
+
+    Infinite where no op can start any more, for lack of memory.
+    """
+    number, microbatches = ends.shape[1:]
+    ranks = len(stages.limit)
+    ends[:] = np.inf
+    clock = np.full(ranks, np.inf)  # when a rank decides next; infinite: asleep
+    free, first, held = np.zeros(ranks), np.full(ranks, -1.0), np.zeros(ranks)
+    done = np.zeros((3, number), dtype=np.int64)
+    at = 3 * microbatches * stages.offsets[:-1]
+    clock[stages.owner[0]] = 0.0
+    entered = -np.inf  # when stage 0 started its last F
+    left = 3 * number * microbatches
+    while left > 0:
+        r = 0
+        for k in range(1, ranks):
+            if clock[k] < clock[r]:
+                r = k
+        now = clock[r]
+        if now == np.inf:
+            return np.inf
+        kind, s, comes = _choose(stages, setting, r, now, held[r], entered, done, ends)
+        if kind < 0:
+            clock[r] = comes
+            continue
+        j = done[kind, s]
+        order[at[r]] = j << MICROBATCH_SHIFT | s << STAGE_SHIFT | kind
+        at[r] += 1
+        done[kind, s] += 1
+        if first[r] < 0.0:
+            first[r] = now
+        wakes, arrival = -1, np.inf
+        if kind == _F:
+            free[r] = now + stages.f[s]
+            ends[_F, s, j] = free[r]
+            held[r] += stages.m_b[s]
+            if s == 0:
+                entered = now
+            if s + 1 < number:
+                wakes, arrival = stages.owner[s + 1], free[r] + stages.into_f[s + 1]
+        elif kind == _B:
+            free[r] = now + stages.b[s]
+            ends[_B, s, j] = free[r]
+            held[r] += stages.m_w[s] - stages.m_b[s]
+            if s > 0:
+                wakes, arrival = stages.owner[s - 1], free[r] + stages.into_b[s - 1]
+        else:
+            free[r] = now + stages.w[s]
+            held[r] -= stages.m_w[s]
+        clock[r] = free[r]
+        if wakes >= 0 and wakes != r:
+            clock[wakes] = min(clock[wakes], max(arrival, free[wakes]))
+        left -= 1
+    last = 0.0
+    for r in range(ranks):
+        spans[r] = free[r] - max(first[r], 0.0)
+        last = max(last, free[r])
+    return last if makespan else spans.max()
+
+
+@numba.njit(cache=True, nogil=True)
+def _choose(  # noqa: PLR0917
+    stages: Stages,
+    setting: DispatchSetting,
+    r: int,
+    now: float,
+    held: float,
+    entered: float,
+    done: IntArray,
+    ends: FloatArray,
+) -> tuple[int, int, float]:
+    """What rank r runs now: kind and stage; kind -1: nothing before the third."""
+    number, microbatches = ends.shape[1:]
+    best, best_kind, best_stage = np.inf, -1, -1
+    soon, comes = np.inf, np.inf  # the least key of those worth a wait; the next arrival
+    weight, weight_key, waiting, full = -1, np.inf, 0, False
+    for at in range(stages.offsets[r], stages.offsets[r + 1]):
+        s = stages.own[at]
+        jf, jb, jw = done[_F, s], done[_B, s], done[_W, s]
+        for kind in (_B, _F):
+            if kind == _B:
+                if jb == jf:
+                    continue
+                j = jb
+                came = ends[_F, s, j] if s == number - 1 else ends[_B, s + 1, j] + stages.into_b[s]
+            else:
+                if jf == microbatches or jf - jb >= setting.ahead[s]:
+                    continue
+                j = jf
+                came = max(0.0, entered + setting.gap[j])
+                if s > 0:
+                    came = ends[_F, s - 1, j] + stages.into_f[s]
+                if held + stages.m_b[s] > stages.limit[r] - setting.reserve[s]:
+                    full = full or came <= now
+                    continue
+            key = j + setting.key[kind, s]
+            if came <= now:
+                if key < best:
+                    best, best_kind, best_stage = key, kind, s
+                continue
+            comes = min(comes, came)
+            # the first of all passes without any wait
+            patience = setting.patience[s] if j > 0 or s == 0 else stages.f[s] * (1 - ROUNDING)
+            if came <= now + patience:
+                soon = min(soon, key)
+        if jw < jb:
+            waiting += jb - jw
+            if jw + setting.key[_B, s] < weight_key:
+                weight, weight_key = s, jw + setting.key[_B, s]
+    if weight >= 0 and (waiting > setting.defer[r] or (full and best_kind != _B)):
+        return _W, weight, now
+    if best_kind >= 0 and (best <= soon or comes == np.inf):
+        return best_kind, best_stage, now
+    if weight >= 0 and comes >= now + setting.fill[r] * stages.w[weight]:
+        return _W, weight, now
+    return -1, -1, comes
+
+
+@numba.njit(cache=True, nogil=True)
+def tune_dispatch(  # noqa: PLR0917
+    stages: Stages,
+    setting: DispatchSetting,  # changed
+    makespan: bool,
+    best: IntArray,  # the best order met, where it beats best_cost
+    best_cost: float,
+    hot: float,  # temperature of the first and of the last move, in units of cost
+    cold: float,
+    moves: int,
+    order: IntArray,
+    ends: FloatArray,
+    spans: FloatArray,
+    state: npt.NDArray[np.uint64],  # (1,) of the random numbers; changed
+    stopped: npt.NDArray[np.bool_],  # (1,) ends the search once it is set
+) -> tuple[float, float]:
+    """Tries ``moves`` moves; returns the cost of ``best``, and that of ``setting`` in the end."""
+    key, ahead, reserve = setting.key.copy(), setting.ahead.copy(), setting.reserve.copy()
+    defer, fill = setting.defer.copy(), setting.fill.copy()
+    patience, gap = setting.patience.copy(), setting.gap.copy()
+    cooling = (cold / hot) ** (1.0 / max(moves, 1))
+    temperature, current, current_cost = hot, np.inf, np.inf
+    for move in range(-1, moves):
+        if stopped[0]:
+            break
+        temperature *= cooling
+        if move >= 0:
+            for _ in range(1 + int(2 * random(state))):
+                _mutate(stages, setting, state)
+        cost = dispatch(stages, setting, makespan, order, ends, spans)
+        value = cost + UNEVEN * ((spans - stages.work) ** 4).mean() ** 0.25
+        if move < 0 or value <= current - temperature * np.log(1.0 - random(state)):
+            current, current_cost = value, cost
+            if cost < best_cost:
+                best_cost = cost
+                best[:] = order
+            key[:], ahead[:], reserve[:] = setting.key, setting.ahead, setting.reserve
+            defer[:], fill[:] = setting.defer, setting.fill
+            patience[:], gap[:] = setting.patience, setting.gap
+        else:
+            setting.key[:], setting.ahead[:], setting.reserve[:] = key, ahead, reserve
+            setting.defer[:], setting.fill[:] = defer, fill
+            setting.patience[:], setting.gap[:] = patience, gap
+    return best_cost, current_cost
+
+
+@numba.njit(cache=True, nogil=True)
+def _mutate(stages: Stages, setting: DispatchSetting, state: npt.NDArray[np.uint64]) -> None:
+    """Changes one number on a rank, or on some stages of one level, or the spacing of F's."""
+    number, ranks, microbatches = len(stages.f), len(stages.limit), len(setting.gap)
+    chance, r = random(state), int(random(state) * ranks)
+    more = 1 if random(state) < 0.5 else -1
+    if chance < 0.1:
+        more *= 5 if random(state) < 0.2 else 1
+        for k in range(ranks) if random(state) < 0.5 else range(r, r + 1):
+            setting.defer[k] = max(0, min(setting.defer[k], 2 * microbatches) + more)
+    elif chance < 0.2:
+        by = 0.3 * normal(state)
+        for k in range(ranks) if random(state) < 0.5 else range(r, r + 1):
+            setting.fill[k] = max(0.0, setting.fill[k] + by)
+    elif chance < 0.38:
+        _change_gaps(setting.gap, stages.work.max() / microbatches, stages.meeting, state)
+    else:
+        s, reach = int(random(state) * number), random(state)
+        first = s if reach < 0.6 else 0
+        last = s + 1 if reach < 0.4 or 0.6 <= reach < 0.8 else number
+        by = normal(state) * (2.0 if random(state) < 0.3 else 0.4)
+        slope, which = random(state) < 0.3, random(state)
+        more *= 1 + int(random(state) * 5) if random(state) < 0.2 else 1
+        for k in range(first, last):
+            if stages.level[k] != stages.level[s]:
+                continue
+            if chance < 0.73:
+                change = by * (k - first + 1) / (last - first) if slope else by
+                if which < 0.6:
+                    setting.key[_F, k] += change
+                if which > 0.4:
+                    setting.key[_B, k] += change
+            elif chance < 0.86:
+                setting.ahead[k] = min(microbatches, max(1, setting.ahead[k] + more))
+            elif chance < 0.91:
+                setting.reserve[k] = max(0.0, setting.reserve[k] + 0.5 * more * stages.m_b[k])
+            else:
+                setting.patience[k] = max(0.0, setting.patience[k] + 0.3 * by * stages.f[k])
+
+
+@numba.njit(cache=True, nogil=True)
+def _change_gaps(
+    gap: FloatArray, turn: float, meeting: float, state: npt.NDArray[np.uint64]
+) -> None:
+    """Changes one gap, or some of those from there on; ``turn``: about as long as one may be."""
+    microbatches = len(gap)
+    first = int(random(state) * microbatches)
+    if meeting > 0 and random(state) < METRED:
+        by = meeting if random(state) < 0.5 else -meeting
+        gap[first] = max(0.0, gap[first] + by)
+        if random(state) < 0.5:
+            other = int(random(state) * microbatches)
+            gap[other] = max(0.0, gap[other] - by)
+        return
+    by = turn * normal(state) * (0.2 if random(state) < 0.5 else 1.0)
+    if random(state) < 0.15:
+        by = -np.inf
+    reach, step = random(state), 1
+    if reach < 0.4:
+        step = microbatches
+    elif reach >= 0.8:
+        step = 2 + int(random(state) * 4)
+    last = microbatches
+    if random(state) < 0.5:
+        last = min(microbatches, first + 1 + int(random(state) * microbatches))
+    for k in range(first, last, step):
+        gap[k] = max(0.0, gap[k] + by)

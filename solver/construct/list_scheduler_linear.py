@@ -1,0 +1,328 @@
+"""The list scheduler: time runs forward over all ranks at once.
+
+A free rank takes, in this order: a B that has come; an F that has come, where warm-up and memory
+allow; a W, where F lacks memory, where more than ``defer`` of them wait, or where the next arrival
+is far enough away. Otherwise it waits. Stage 0 may let some time pass between two F's (``gap``):
+below P x M_B how microbatches are spaced decides where those on their way down meet those on their
+way up.
+
+:func:`tune_kernel` anneals all of these numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from pipeloom.ir.model.ops import MICROBATCH_SHIFT, STAGE_SHIFT, FloatArray, IntArray, OpKind
+
+from ..core.kernel_rng import random
+from ..core.linear_instance import Chain
+
+_F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
+FILLS = (0.0, 0.5, 1.0)
+PATIENCE = (0.0, 0.3, 1.0)
+SAMPLES = 300
+"""Settings with spaced microbatches."""
+SHARES, EXTRA, PERIODS = (0.0, 0.95, 1.0, 1.05), (0.5, 1.0), (1, 2, 3, 4, 5, 6, 7)
+"""Their gaps: a share of :func:`meeting`, and each so many microbatches some more of it."""
+ANY = 1 << 40
+"""No cap."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GreedySetting:
+    """What the list scheduler leaves open: by stage, but ``gap``, which is by microbatch.
+
+    ``warm``: how many microbatches may be between F and B. ``defer``: how many W's may wait while
+    an F could run. ``fill``: a W runs where the next arrival is at least ``fill`` x T_W away.
+    ``patience``: an F yields to a B that comes within ``patience`` x T_F. ``gap``: the least time
+    from the start of the F before to this one's, on stage 0.
+    """
+
+    warm: IntArray
+    defer: IntArray
+    fill: FloatArray
+    patience: FloatArray
+    gap: FloatArray
+
+    @classmethod
+    def uniform(
+        cls, chain: Chain, warm: IntArray, defer: IntArray, fill: float, patience: float
+    ) -> GreedySetting:
+        every = np.ones(chain.stages)
+        return cls(warm, defer, fill * every, patience * every, np.zeros(chain.microbatches))
+
+    def copy(self) -> GreedySetting:
+        """One whose arrays may be changed."""
+        floats = (array.copy() for array in (self.fill, self.patience, self.gap))
+        return GreedySetting(self.warm.copy(), self.defer.copy(), *floats)
+
+    def build(self, chain: Chain, order: IntArray, f_end: FloatArray, b_end: FloatArray) -> bool:
+        cost, _ = greedy_kernel(
+            *chain.arrays,
+            self.warm,
+            self.defer,
+            self.fill,
+            self.patience,
+            self.gap,
+            False,
+            order,
+            f_end,
+            b_end,
+        )
+        return bool(np.isfinite(cost))
+
+
+def greedy_settings(chain: Chain, warms: list[IntArray]) -> Iterator[GreedySetting]:
+    """The family of settings, given warm-ups; spaced ones first where memory holds few.
+
+    Microbatches that meet without waiting for one another are a multiple of one stage's F and B and
+    the delays apart (:mod:`..bounds.low_memory.crossings`), so gaps are about as long.
+    """
+    if chain.capacity.min() < chain.stages:
+        yield from _spaced(chain)
+    stages = np.arange(chain.stages)
+    defers = (np.full(chain.stages, ANY), stages, np.zeros_like(stages))
+    for defer, fill, patience, warm in product(defers, FILLS, PATIENCE, warms):
+        yield GreedySetting.uniform(chain, warm, defer, fill, patience)
+
+
+def _spaced(chain: Chain) -> Iterator[GreedySetting]:
+    """The same few hundred samples each time."""
+    rng, anything = np.random.default_rng(0), np.full(chain.stages, ANY)
+    for _ in range(SAMPLES):
+        fill, patience = rng.uniform(0.6, 1.3), rng.uniform(0.1, 1.0)
+        spaced = GreedySetting.uniform(chain, chain.capacity, anything, fill, patience)
+        spaced.gap[:] = rng.choice(SHARES) * meeting(chain)
+        period = int(rng.choice(PERIODS))
+        if period > 1:
+            spaced.gap[period - 1 :: period] += rng.choice(EXTRA) * meeting(chain)
+        yield spaced
+
+
+def meeting(chain: Chain) -> float:
+    """The longest that any stage takes for an F and a B with the delays to the next one."""
+    return float((chain.f + chain.b + chain.down + chain.up).max())
+
+
+@numba.njit(cache=True, nogil=True)
+def greedy_kernel(  # noqa: PLR0917
+    f: FloatArray,
+    b: FloatArray,
+    w: FloatArray,
+    m_b: FloatArray,
+    m_w: FloatArray,
+    limit: FloatArray,
+    down: FloatArray,
+    up: FloatArray,
+    warm: IntArray,
+    defer: IntArray,
+    fill: FloatArray,
+    patience: FloatArray,
+    gap: FloatArray,
+    makespan: bool,
+    order: IntArray,  # (S, 3M) out: packed ops
+    f_end: FloatArray,  # (S, M) scratch
+    b_end: FloatArray,  # (S, M) scratch
+) -> tuple[float, float]:
+    """Fills ``order``; returns its cost and the stages' mean span.
+
+    Infinite where no op can start any more (``warm`` or memory too small).
+    """
+    stages, microbatches = f_end.shape
+    f_end[:] = np.inf
+    b_end[:] = np.inf
+    clock = np.full(stages, np.inf)  # when a rank decides next; infinite: asleep
+    free, first = np.zeros(stages), np.zeros(stages)
+    clock[0] = 0.0
+    held = np.zeros(stages)
+    forwards = np.zeros(stages, dtype=np.int64)
+    backwards = np.zeros(stages, dtype=np.int64)
+    weights = np.zeros(stages, dtype=np.int64)
+    entered = -np.inf  # when stage 0 started its last F
+    left = 3 * stages * microbatches
+    while left > 0:
+        i = 0
+        for k in range(1, stages):
+            if clock[k] < clock[i]:
+                i = k
+        now = clock[i]
+        if now == np.inf:
+            return np.inf, np.inf
+        nf, nb, nw = forwards[i], backwards[i], weights[i]
+        f_comes = np.inf
+        if nf < microbatches and nf - nb < warm[i]:
+            f_comes = entered + gap[nf] if i == 0 else f_end[i - 1, nf] + down[i - 1]
+        b_comes = np.inf
+        if nb < nf:
+            b_comes = f_end[i, nb] if i == stages - 1 else b_end[i + 1, nb] + up[i]
+        fits = held[i] + m_b[i] <= limit[i]
+        pending = nw < nb
+        kind = -1
+        if b_comes <= now:
+            kind = _B
+        elif pending and ((f_comes <= now and not fits) or nb - nw > defer[i]):
+            kind = _W
+        elif f_comes <= now and fits and b_comes >= now + patience[i] * f[i]:
+            kind = _F
+        elif pending and min(b_comes, f_comes if fits else np.inf) >= now + fill[i] * w[i]:
+            kind = _W
+        if kind < 0:
+            comes = b_comes if f_comes <= now else min(b_comes, f_comes)
+            clock[i] = max(comes, now)
+            continue
+        at = nf + nb + nw
+        wakes = -1
+        if kind == _F:
+            order[i, at] = nf << MICROBATCH_SHIFT | i << STAGE_SHIFT | _F
+            if nf == 0:
+                first[i] = now
+            if i == 0:
+                entered = now
+            end = now + f[i]
+            f_end[i, nf] = end
+            forwards[i] += 1
+            held[i] += m_b[i]
+            if i + 1 < stages:
+                wakes = i + 1
+                arrival = end + down[i]
+        elif kind == _B:
+            order[i, at] = nb << MICROBATCH_SHIFT | i << STAGE_SHIFT | _B
+            end = now + b[i]
+            b_end[i, nb] = end
+            backwards[i] += 1
+            held[i] += m_w[i] - m_b[i]
+            if i > 0:
+                wakes = i - 1
+                arrival = end + up[i - 1]
+        else:
+            order[i, at] = nw << MICROBATCH_SHIFT | i << STAGE_SHIFT | _W
+            end = now + w[i]
+            weights[i] += 1
+            held[i] -= m_w[i]
+        free[i] = end
+        clock[i] = end
+        if wakes >= 0 and clock[wakes] > max(arrival, free[wakes]):
+            clock[wakes] = max(arrival, free[wakes])
+        left -= 1
+    spans = free - first
+    return free.max() if makespan else spans.max(), spans.mean()
+
+
+@numba.njit(cache=True, nogil=True)
+def tune_kernel(  # noqa: PLR0917
+    f: FloatArray,
+    b: FloatArray,
+    w: FloatArray,
+    m_b: FloatArray,
+    m_w: FloatArray,
+    limit: FloatArray,
+    down: FloatArray,
+    up: FloatArray,
+    capacity: IntArray,
+    warm: IntArray,  # this and the next four are changed
+    defer: IntArray,
+    fill: FloatArray,
+    patience: FloatArray,
+    gap: FloatArray,
+    makespan: bool,
+    best: IntArray,  # (S, 3M) out: the best order met, where it beats best_cost
+    best_cost: float,
+    unit: float,  # gaps move by about as much, or by shares of it
+    hot: float,  # temperature of the first and of the last move, in units of cost
+    cold: float,
+    moves: int,
+    state: npt.NDArray[np.uint64],  # (1,) of the random numbers; changed
+    stopped: npt.NDArray[np.bool_],  # (1,) ends the search once it is set
+) -> float:
+    """Tries ``moves`` moves; returns the cost of ``best``."""
+    stages, microbatches = len(f), len(gap)
+    order = np.empty_like(best)
+    f_end, b_end = np.empty((stages, microbatches)), np.empty((stages, microbatches))
+    old_warm, old_defer, old_fill = warm.copy(), defer.copy(), fill.copy()
+    old_patience, old_gap = patience.copy(), gap.copy()
+    cooling = (cold / hot) ** (1.0 / max(moves, 1))
+    temperature, current = hot, np.inf
+    for move in range(-1, moves):
+        if stopped[0]:
+            break
+        temperature *= cooling
+        if move >= 0:
+            old_warm[:], old_defer[:], old_fill[:] = warm, defer, fill
+            old_patience[:], old_gap[:] = patience, gap
+            for _ in range(1 + int(2 * random(state))):
+                kind, i = random(state), int(random(state) * stages)
+                if kind < 0.55:
+                    _change_gaps(gap, capacity[0], unit, state)
+                    continue
+                reach = random(state)  # one stage, it and all later ones, or all
+                last = i + 1 if reach < 0.6 else stages
+                more = 1 if random(state) < 0.5 else -1
+                by = 0.3 * normal(state)
+                for k in range(0 if reach > 0.8 else i, last):
+                    if kind < 0.65:
+                        warm[k] = min(max(1, warm[k] + more), capacity[k])
+                    elif kind < 0.75:
+                        defer[k] = max(0, min(defer[k], microbatches) + more)
+                    elif kind < 0.87:
+                        fill[k] = max(0.0, fill[k] + by)
+                    else:
+                        patience[k] = max(0.0, patience[k] + by)
+        cost, mean = greedy_kernel(
+            f, b, w, m_b, m_w, limit, down, up, warm, defer, fill, patience, gap,
+            makespan, order, f_end, b_end,
+        )  # fmt: skip
+        # what stages span on average tells apart the many settings of equal cost
+        value = cost + 0.05 * mean
+        if move < 0 or value <= current - temperature * np.log(1.0 - random(state)):
+            current = value
+            if cost < best_cost:
+                best_cost = cost
+                best[:] = order
+        else:
+            warm[:], defer[:], fill[:] = old_warm, old_defer, old_fill
+            patience[:], gap[:] = old_patience, old_gap
+    return best_cost
+
+
+@numba.njit(cache=True, nogil=True)
+def _change_gaps(gap: FloatArray, turn: int, unit: float, state: npt.NDArray[np.uint64]) -> None:
+    """Changes one gap; or from there on each, every ``turn``-th, or as often as chance has it."""
+    microbatches = len(gap)
+    at = int(random(state) * microbatches)
+    way = random(state)
+    if way < 0.3:
+        by = unit if random(state) < 0.5 else -unit
+    elif way < 0.6:
+        by = 0.1 * unit * normal(state)
+    elif way < 0.8:
+        by = unit * normal(state)
+    else:
+        by = -np.inf
+    reach = random(state)
+    step = 1
+    if reach < 0.4:
+        step = microbatches
+    elif reach < 0.65:
+        step = turn
+    elif reach < 0.85:
+        step = 2 + int(random(state) * 7)
+    for k in range(at, microbatches, step):
+        gap[k] = max(0.0, gap[k] + by)
+    if random(state) < 0.3 and at + 1 < microbatches:
+        gap[at + 1] = max(0.0, gap[at + 1] - by) if by > -np.inf else gap[at + 1]
+
+
+@numba.njit(cache=True, nogil=True)
+def normal(state: npt.NDArray[np.uint64]) -> float:
+    """About standard normal: the sum of twelve uniform numbers."""
+    total = -6.0
+    for _ in range(12):
+        total += random(state)
+    return total

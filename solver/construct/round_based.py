@@ -1,0 +1,240 @@
+"""Schedules built round by round: in round k every stage takes some F's, then runs B(k).
+
+The F's of a round go down the pipeline and the B's come up, so that when an op is placed the one it
+waits for has its time already: how long the rank would idle is known before anything is chosen,
+which a scheduler that follows the clock cannot know. W's fill the gaps that they fit in; where the
+gap is too short for one, the rank idles as long as its budget lasts, and after that runs a W all
+the same, which delays the other op.
+
+In round 0 a stage takes ``warm`` F's, later one or none. It takes none where ``warm`` microbatches
+are between its F and its B already; where it ``yields``, the next stage has an F in stock and would
+send its B before this F is done, if the budget lasts until then; in ``lockstep``, where the next
+stage takes none.
+
+The budget, and yielding, follow the heuristic of Qi et al., "Zero Bubble Pipeline Parallelism"
+(ICLR 2024, section 3.1): a stage may idle as long as the one that has idled most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from pipeloom.ir.model.ops import MICROBATCH_SHIFT, STAGE_SHIFT, FloatArray, IntArray, OpKind
+
+from ..core.linear_instance import Chain
+
+_F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
+TIE = 1e-9
+"""A W fits into a gap where rounding alone tells their lengths apart."""
+SCALE = 0.3
+"""How far a mutation moves a budget, in mean T_W's."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoundsSetting:
+    """What the rounds leave open; arrays by stage.
+
+    ``budget``: how long a stage may idle after its first F. ``shared``: it may in any case idle as
+    long as the stage that has idled most. ``warm``, ``yields``, ``lockstep``: see the module.
+    """
+
+    warm: IntArray
+    budget: FloatArray
+    yields: npt.NDArray[np.bool_]
+    shared: bool
+    lockstep: bool
+
+    def build(self, chain: Chain, order: IntArray, f_end: FloatArray, b_end: FloatArray) -> bool:
+        return bool(
+            rounds_kernel(
+                *chain.arrays,
+                self.warm,
+                self.budget,
+                self.yields,
+                self.shared,
+                self.lockstep,
+                order,
+                f_end,
+                b_end,
+            )
+        )
+
+    def mutated(self, chain: Chain, rng: np.random.Generator) -> RoundsSetting:
+        """Another setting that differs in one number or a few."""
+        setting = self
+        for _ in range(1 + int(rng.integers(3))):
+            setting = _MUTATIONS[int(rng.integers(len(_MUTATIONS)))](setting, chain, rng)
+        return setting
+
+
+_Mutation = Callable[[RoundsSetting, Chain, np.random.Generator], RoundsSetting]
+
+
+def _warm_one(setting: RoundsSetting, chain: Chain, rng: np.random.Generator) -> RoundsSetting:
+    warm = setting.warm.copy()
+    warm[rng.integers(chain.stages)] += rng.choice((-1, 1))
+    return replace(setting, warm=np.clip(warm, 1, chain.capacity))
+
+
+def _warm_up_to(setting: RoundsSetting, chain: Chain, rng: np.random.Generator) -> RoundsSetting:
+    warm = setting.warm.copy()
+    warm[: rng.integers(chain.stages) + 1] += rng.choice((-1, 1))
+    return replace(setting, warm=np.clip(warm, 1, chain.capacity))
+
+
+def _budget(setting: RoundsSetting, chain: Chain, rng: np.random.Generator) -> RoundsSetting:
+    budget = setting.budget.copy()
+    stage = int(rng.integers(chain.stages))
+    moved = budget[stage] + SCALE * float(chain.w.mean()) * rng.standard_normal()
+    budget[stage] = 0.0 if rng.random() < 0.1 else max(0.0, moved)
+    return replace(setting, budget=budget)
+
+
+def _yields(setting: RoundsSetting, chain: Chain, rng: np.random.Generator) -> RoundsSetting:
+    yields = setting.yields.copy()
+    yields[rng.integers(chain.stages)] ^= True
+    return replace(setting, yields=yields)
+
+
+def _share(setting: RoundsSetting, _: Chain, __: np.random.Generator) -> RoundsSetting:
+    return replace(setting, shared=not setting.shared)
+
+
+def _lockstep(setting: RoundsSetting, _: Chain, __: np.random.Generator) -> RoundsSetting:
+    return replace(setting, lockstep=not setting.lockstep)
+
+
+_MUTATIONS: tuple[_Mutation, ...] = (
+    *(_warm_one, _warm_one, _warm_up_to),
+    *(_budget, _budget, _budget, _yields, _share, _lockstep),
+)
+
+
+def rounds_settings(
+    chain: Chain, warms: list[IntArray], idle: FloatArray
+) -> Iterator[RoundsSetting]:
+    """The family of settings, given warm-ups; ``idle``: what a good schedule idles, by stage."""
+    none, every = np.zeros(chain.stages, dtype=bool), np.ones(chain.stages, dtype=bool)
+    budgets = ((np.zeros_like(idle), True), (np.zeros_like(idle), False), (idle, False))
+    shapes = [shape for warm in warms for shape in _shapes(warm)]
+    for lockstep, yields, (budget, shared), warm in product(
+        (True, False), (every, none), budgets, shapes
+    ):
+        yield RoundsSetting(warm, np.maximum(0.0, budget), yields, shared, lockstep)
+
+
+def _shapes(warm: IntArray) -> tuple[IntArray, ...]:
+    """``warm`` itself, and less where needed for every stage to take fewer than the one before."""
+    falling = warm.copy()
+    for i in range(1, len(warm)):
+        falling[i] = max(1, min(falling[i], falling[i - 1] - 1))
+    return (warm,) if np.array_equal(warm, falling) else (falling, warm)
+
+
+@numba.njit(cache=True, nogil=True)
+def rounds_kernel(  # noqa: PLR0917
+    f: FloatArray,
+    b: FloatArray,
+    w: FloatArray,
+    m_b: FloatArray,
+    m_w: FloatArray,
+    limit: FloatArray,
+    down: FloatArray,
+    up: FloatArray,
+    warm: IntArray,
+    budget: FloatArray,
+    yields: npt.NDArray[np.bool_],
+    shared: bool,
+    lockstep: bool,
+    order: IntArray,  # (S, 3M) out: packed ops
+    f_end: FloatArray,  # (S, M) scratch
+    b_end: FloatArray,  # (S, M) scratch
+) -> bool:
+    """Fills ``order``; False where an F that a B waits for is not there or does not fit."""
+    stages, microbatches = f_end.shape
+    free, idle, held = np.zeros(stages), np.zeros(stages), np.zeros(stages)
+    forwards = np.zeros(stages, dtype=np.int64)
+    weights = np.zeros(stages, dtype=np.int64)
+    takes = np.zeros(stages, dtype=np.int64)
+    most = 0.0  # that any stage has idled
+    for k in range(microbatches):  # also how many B's each stage has run
+        for i in range(stages):
+            takes[i] = 0
+            if k == 0:
+                takes[i] = warm[i]
+            elif forwards[i] < microbatches and (lockstep or forwards[i] - k < warm[i]):
+                takes[i] = 1
+                if yields[i] and i + 1 < stages and forwards[i] >= forwards[i + 1] + 2:
+                    comes = free[i + 1] + f[i + 1] + b[i + 1] + up[i]
+                    ready, room, gone = free[i], held[i] + m_b[i], weights[i]
+                    while room > limit[i] and gone < k:
+                        room -= m_w[i]
+                        ready += w[i]
+                        gone += 1
+                    allowed = max(budget[i], most if shared else 0.0)
+                    if free[i] >= comes or (
+                        ready + f[i] > comes and idle[i] + comes - free[i] <= allowed
+                    ):
+                        takes[i] = 0
+        if k > 0 and lockstep:
+            for i in range(stages - 2, -1, -1):
+                takes[i] = min(takes[i], takes[i + 1])
+        for step in range(2 * stages):
+            backward = step >= stages
+            i = 2 * stages - 1 - step if backward else step
+            if backward and forwards[i] <= k:
+                return False
+            for _ in range(1 if backward else takes[i]):
+                j = k if backward else forwards[i]
+                comes = 0.0
+                if backward:
+                    if i + 1 < stages:
+                        comes = b_end[i + 1, k] + up[i]
+                else:
+                    if i > 0 and forwards[i - 1] <= j:
+                        break
+                    if i > 0:
+                        comes = f_end[i - 1, j] + down[i - 1]
+                last = backward and i == 0 and forwards[0] == microbatches  # nothing waits for it
+                allowed = max(budget[i], most if shared else 0.0)
+                while weights[i] < k:
+                    full = not backward and held[i] + m_b[i] > limit[i]
+                    gap = comes - free[i]
+                    if not (full or last) and (
+                        gap <= 0.0 or (w[i] * (1 - TIE) > gap and idle[i] + gap <= allowed)
+                    ):
+                        break
+                    at = forwards[i] + k + weights[i]
+                    order[i, at] = weights[i] << MICROBATCH_SHIFT | i << STAGE_SHIFT | _W
+                    weights[i] += 1
+                    held[i] -= m_w[i]
+                    free[i] += w[i]
+                if not backward and held[i] + m_b[i] > limit[i]:
+                    return False
+                if comes > free[i]:
+                    if backward or j > 0:
+                        idle[i] += comes - free[i]
+                        most = max(most, idle[i])
+                    free[i] = comes
+                at = forwards[i] + k + weights[i]
+                if backward:
+                    order[i, at] = k << MICROBATCH_SHIFT | i << STAGE_SHIFT | _B
+                    held[i] += m_w[i] - m_b[i]
+                    free[i] += b[i]
+                    b_end[i, k] = free[i]
+                else:
+                    order[i, at] = j << MICROBATCH_SHIFT | i << STAGE_SHIFT | _F
+                    held[i] += m_b[i]
+                    free[i] += f[i]
+                    f_end[i, j] = free[i]
+                    forwards[i] += 1
+    for i in range(stages):
+        for gone in range(weights[i], microbatches):
+            order[i, 2 * microbatches + gone] = gone << MICROBATCH_SHIFT | i << STAGE_SHIFT | _W
+    return True

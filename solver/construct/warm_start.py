@@ -1,0 +1,86 @@
+"""Schedules of the 1F1B kin that fit any memory limit: good ones before anything is searched.
+
+They are made at once, however many ops there are. A stage keeps ``ahead`` microbatches between F
+and B, fewer the fewer stages are left, in proportion where memory holds fewer than there are
+stages; or as many as memory holds, which is best where messages take long. Three stages, 2, 2 and 1
+ahead, W's right after their B's::
+
+    stage 0  F0 F1 .  .  .  B0 W0 F2 .  B1 W1 .  .  .  B2 W2
+    stage 1  .  F0 F1 .  B0 W0 .  .  B1 W1 F2 .  B2 W2
+    stage 2  .  .  F0 B0 W0 F1 B1 W1 .  .  .  F2 B2 W2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import numba
+import numpy as np
+
+from pipeloom.ir.model.ops import MICROBATCH_SHIFT, STAGE_SHIFT, IntArray, OpKind
+from pipeloom.ir.model.problem import Problem
+
+from ..core.linear_instance import Chain
+
+_F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
+
+
+def warm_starts(problem: Problem, chain: Chain) -> Iterator[tuple[IntArray, ...]]:
+    """Orders of packed ops, one array a rank, each within the memory limit."""
+    stages = range(chain.stages)
+    fit = int(chain.capacity.min())
+    waits = (list(stages), [0] * chain.stages, [chain.microbatches] * chain.stages)
+    slopes = (1.0, 2.0) if fit >= min(chain.stages, chain.microbatches) else (fit / chain.stages,)
+    for slope, wait in product((*slopes, float(chain.microbatches)), waits):
+        rows = [np.empty(0, dtype=np.int64)] * problem.ranks
+        for i, ahead in enumerate(warm_up(chain, slope)):
+            rows[chain.ranks[i]] = in_turn(chain, i, ahead, wait[i])
+        yield tuple(rows)
+
+
+def warm_up(chain: Chain, slope: float) -> list[int]:
+    """How many microbatches each stage keeps between F and B: 1 on the last, ``slope`` more a
+    stage.
+
+    Never more than a stage before it has room for: that one would wait for a B of this one, which
+    waited for an F of that one.
+    """
+    later = np.arange(chain.stages)[::-1]
+    ahead = 1 + np.floor(slope * later + 1e-9).astype(np.int64)
+    return [int(n) for n in np.minimum(ahead, np.minimum.accumulate(chain.capacity))]
+
+
+def in_turn(chain: Chain, stage: int, ahead: int, wait: int) -> IntArray:
+    """``ahead`` F's, then B and F in turn; at most ``wait`` W's are left, fewer where F needs room.
+
+    Packed ops. ``ahead`` M_B fit in the stage's memory.
+    """
+    ops = np.empty(3 * chain.microbatches, dtype=np.int64)
+    _fill(ops, ahead, wait, chain.m_b[stage], chain.m_w[stage], chain.limit[stage])
+    ops += stage << STAGE_SHIFT
+    return ops
+
+
+@numba.njit(cache=True, nogil=True)
+def _fill(  # noqa: PLR0917
+    ops: IntArray, ahead: int, wait: int, m_b: float, m_w: float, limit: float
+) -> None:
+    """The packed ops of :func:`in_turn`, as on stage 0."""
+    microbatches = len(ops) // 3
+    at = forwards = weights = 0
+    for k in range(microbatches):
+        while forwards < min(k + ahead, microbatches):
+            while weights < k and (1 + forwards - k) * m_b + (k - weights) * m_w > limit:
+                ops[at] = weights << MICROBATCH_SHIFT | _W
+                weights, at = weights + 1, at + 1
+            ops[at] = forwards << MICROBATCH_SHIFT | _F
+            forwards, at = forwards + 1, at + 1
+        ops[at] = k << MICROBATCH_SHIFT | _B
+        at += 1
+        while weights < k + 1 - wait:
+            ops[at] = weights << MICROBATCH_SHIFT | _W
+            weights, at = weights + 1, at + 1
+    for k in range(weights, microbatches):
+        ops[at] = k << MICROBATCH_SHIFT | _W
+        at += 1

@@ -1,0 +1,1 @@
+"""The state of one solve: problem, bound, incumbent, budget."""

@@ -1,0 +1,320 @@
+"""The state of one solve: the best schedule so far, the bound, the clock, and who listens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from threading import RLock, get_ident
+from time import monotonic
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.cost.simulator import Simulator, offsets_of, simulate, timed
+from pipeloom.ir.model.ops import IntArray
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Report, Schedule, Status, Transfer
+
+from .bound import Bound
+from .budget import OPS_A_SECOND, Allowance
+
+FALLBACK = "one-at-a-time"
+"""The source of the schedule that is always there, one op after the other."""
+CLOSED = 1e-6
+"""Relative gap at which a schedule counts as optimal."""
+MARKS = (1 / 8, 1 / 4, 1 / 2, 1.0)
+"""Shares of limited work at which lanes exchange what they have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a solve knows ``seconds`` after its start. ``gap`` is (incumbent - bound) / incumbent;
+    ``source`` names what found the incumbent. Incumbent, gap and source are None before the first.
+    """
+
+    seconds: float
+    incumbent: float | None
+    bound: float
+    gap: float | None
+    source: str | None
+
+    @property
+    def built(self) -> bool:
+        """Whether there is more than :data:`FALLBACK`."""
+        return _built(self.source)
+
+
+def _built(source: str | None) -> bool:
+    return source not in {None, FALLBACK}
+
+
+Listener = Callable[[Progress], None]
+
+
+class Incumbent:
+    """Keeps the best order offered. ``over`` says when to stop: proven, out of time or told to.
+
+    Any thread may offer orders and bounds and ask whether it is over. ``progress`` and
+    ``should_stop`` are called in the thread alone that made the incumbent. ``stopped`` is one flag
+    for kernels to look at: it turns true when all is over.
+
+    With a ``work_limit``, in simulated ops, everything is to be repeatable: nothing depends on the
+    clock (``time_limit`` does not count), each lane works on a copy of its own, and these are
+    compared where they have done the same work. Only an interrupt ends it elsewhere.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        bound: Bound,
+        time_limit: float,
+        progress: Listener | None = None,
+        should_stop: Callable[[], bool] | None = None,
+        *,
+        work_limit: float = float("inf"),
+    ) -> None:
+        self.problem = problem
+        self._costs = Costs.of(problem)
+        self.bound = bound
+        self.cost = float("inf")
+        self.order: tuple[IntArray, ...] | None = None
+        self.pairs: tuple[tuple[int, ...], ...] = ()
+        self.transfers: tuple[Transfer, ...] = ()
+        self.source: str | None = None
+        self.one_lane = False
+        self.stopped: npt.NDArray[np.bool_] = np.zeros(1, dtype=np.bool_)
+        self._began = self._told = monotonic()
+        self.limited = work_limit < float("inf")
+        self.work = 0.0
+        self._work_limit = self._mark = work_limit
+        self._views: Sequence[Incumbent] = ()
+        self._time_limit = float("inf") if self.limited else time_limit
+        self._progress = progress
+        self._should_stop = should_stop
+        self._owner = get_ident()
+        self._lock = RLock()
+        self._news = self._told_to_stop = False
+
+    @property
+    def seconds(self) -> float:
+        return monotonic() - self._began
+
+    @property
+    def seconds_left(self) -> float:
+        return max(0.0, self._time_limit - self.seconds)
+
+    @property
+    def built(self) -> bool:
+        """Whether there is more than :data:`FALLBACK`."""
+        return _built(self.source)
+
+    @property
+    def closed(self) -> bool:
+        return self.order is not None and self.cost - self.bound.value <= CLOSED * self.cost
+
+    def over(self) -> bool:
+        """Whether to stop; tells the listener what is new, and about once a second."""
+        return self.interrupted() or self.closed or self.work >= self._mark
+
+    def interrupted(self) -> bool:
+        """Whether to stop at once, even in the middle of limited work."""
+        if get_ident() == self._owner:
+            if self._news or monotonic() - self._told >= 1.0:
+                self._tell()
+            if self._should_stop is not None and self._should_stop():
+                self._told_to_stop = True
+                self.stop()
+        if not self.limited and (self.closed or self.seconds_left <= 0.0):
+            self.stop()
+        return bool(self.stopped[0])
+
+    @property
+    def exhausted(self) -> bool:
+        """Out of time or work, or told to stop; whether proven or not."""
+        self.interrupted()
+        return self._told_to_stop or self.seconds_left <= 0.0 or self.work >= self._mark
+
+    @property
+    def ended(self) -> bool:
+        """Whether to leave whatever is still going on; limited work only where told to.
+
+        Time that is up is not enough where nothing but :data:`FALLBACK` is there: at their first
+        use kernels are compiled for seconds, and many ops take long to put in any order.
+        """
+        self.interrupted()
+        timed_out = not self.limited and bool(self.stopped[0])
+        return self._told_to_stop or (timed_out and self.built)
+
+    def resume(self, seconds: float) -> None:
+        """Goes on for so many more seconds; limited work goes on as it is."""
+        if not self.limited:
+            self._time_limit = self.seconds + seconds
+            self.stopped[0] = self._told_to_stop
+
+    def stop(self) -> None:
+        """Ends the solve for all threads, until it is resumed."""
+        self.stopped[0] = True
+        for view in self._views:
+            view.stopped[0] = True
+
+    def spend(self, ops: float) -> None:
+        """Counts work that was done."""
+        self.work += ops
+
+    def allowance(self, share: float = 1.0, seconds: float = float("inf")) -> Allowance:
+        """A share of what is left until the end, or of the work until lanes compare next."""
+        if self.limited:
+            left = max(0.0, self._mark - self.work)
+            return Allowance(ops=min(seconds * OPS_A_SECOND, share * left), stopped=self.stopped)
+        return Allowance(min(seconds, share * self.seconds_left), stopped=self.stopped)
+
+    def found(self) -> tuple[tuple[IntArray, ...], tuple[tuple[int, ...], ...], float]:
+        """The best order, its pairs, and its cost."""
+        with self._lock:
+            assert self.order is not None
+            return self.order, self.pairs, self.cost
+
+    def offer(
+        self,
+        order: tuple[IntArray, ...],
+        source: str,
+        cost: float | None = None,
+        pairs: tuple[tuple[int, ...], ...] = (),
+    ) -> bool:
+        """Takes ``order``, one array of packed ops a rank, and its pairs where it beats the best so
+        far."""
+        cost = self._cost(order, pairs) if cost is None else cost
+        if not cost < self.cost:
+            return False
+        order = tuple(map(np.copy, order))
+        with self._lock:
+            if not cost < self.cost:  # another thread was faster
+                return False
+            self.order, self.pairs, self.cost, self.source = order, pairs, cost, source
+        self._changed()
+        return True
+
+    def take(self, schedule: Schedule, cost: float) -> None:
+        """Takes a schedule whose weights travel, even where the best so far costs the same.
+
+        ``cost``: by the objective, or by what else the bound is on.
+        """
+        assert schedule.report is not None
+        with self._lock:
+            self.order, self.transfers, self.cost = schedule.order, schedule.transfers, cost
+            self.source = schedule.report.family
+        self._changed()
+
+    def raise_bound(self, bound: Bound) -> None:
+        """Takes a bound that a solver has proven, where it is better."""
+        with self._lock:
+            if not bound.value > self.bound.value:
+                return
+            self.bound = bound
+        self._changed()
+
+    def schedule(self, solver: str, seed: int, bound: Bound | None = None) -> Schedule:
+        """The best schedule with its times and its report.
+
+        ``bound``: the objective's, where schedules were not compared by that.
+        """
+        with self._lock:
+            order, source, known = self.order, self.source, bound or self.bound
+            pairs, transfers = self.pairs, self.transfers
+        assert order is not None
+        found = timed(Schedule(self.problem, order, transfers, pairs=pairs))
+        assert found.timing is not None
+        cost = found.timing.cost(self.problem.objective)
+        # rounding may put a proven bound a hair above a cost that meets it; more would be a wrong
+        # proof
+        assert known.value <= cost * (1 + CLOSED), f"{known} above {cost}"
+        report = Report(
+            objective=self.problem.objective,
+            family=source or "",
+            status=Status.OPTIMAL if cost - known.value <= CLOSED * cost else Status.FEASIBLE,
+            lower_bound=min(known.value, cost),
+            bound_name=known.name,
+            solver=solver,
+            solve_seconds=self.seconds,
+            seed=seed,
+        )
+        return replace(found, report=report)
+
+    def views(self, number: int) -> Sequence[Incumbent]:
+        """What each of so many lanes works on: this, or copies where work is limited."""
+        if not self.limited:
+            return [self] * number
+        self._views = [
+            Incumbent(self.problem, self.bound, 0.0, work_limit=self._work_limit)
+            for _ in range(number)
+        ]
+        for view in self._views:
+            view.work = self.work
+            view._adopt(self)
+        return self._views
+
+    def marks(self, views: Sequence[Incumbent]) -> Iterator[None]:
+        """How often the lanes set out: once, or from mark to mark; then they exchange the best."""
+        if not self.limited:
+            yield
+            return
+        for share in MARKS:
+            if self.over():
+                return
+            for view in views:
+                view._mark = share * self._work_limit
+            yield
+            self.gather()
+            for view in views:
+                view._adopt(self)
+            self.work = max(view.work for view in views)
+
+    def gather(self) -> None:
+        """Takes the best of what the lanes have found."""
+        for view in self._views:
+            self._adopt(view)
+
+    def _adopt(self, other: Incumbent) -> None:
+        """Takes the other's schedule and bound where they are better."""
+        self.raise_bound(other.bound)
+        with other._lock:  # its lane may still go on
+            order, pairs, cost, source = other.order, other.pairs, other.cost, other.source
+        if cost < self.cost:
+            with self._lock:
+                self.order, self.pairs, self.cost, self.source = order, pairs, cost, source
+            self._changed()
+
+    def _cost(self, order: tuple[IntArray, ...], pairs: tuple[tuple[int, ...], ...] = ()) -> float:
+        if any(pairs):
+            timing = simulate(Schedule(self.problem, order, pairs=pairs))
+            return timing.cost(self.problem.objective)
+        # arrays of its own: other threads offer as well
+        return Simulator(self.problem, offsets_of(order), self._costs).cost(np.concatenate(order))
+
+    def _changed(self) -> None:
+        """Tells the listener, or leaves it to the thread that may."""
+        if get_ident() == self._owner:
+            self._tell()
+        else:
+            self._news = True
+        if self.closed and not self.limited:
+            self.stop()
+
+    def _tell(self) -> None:
+        self._news = False
+        if self._progress is None:
+            return
+        self._told = monotonic()
+        with self._lock:
+            found, cost, source, bound = self.order is not None, self.cost, self.source, self.bound
+        gap = (cost - bound.value) / cost if found and cost > 0 else 0.0
+        self._progress(
+            Progress(
+                self.seconds,
+                cost if found else None,
+                bound.value,
+                max(0.0, gap) if found else None,
+                source,
+            )
+        )

@@ -1,0 +1,137 @@
+"""What a profile's levers leave of a problem: without them, with as little memory as any leaves, at
+least.
+
+Levers are recomputing and offloading (:mod:`pipeloom.ir.cost.remat`); they are there where a
+profile has their times, and activations alone travel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.model.ops import FloatArray, OpKind
+from pipeloom.ir.model.problem import Passing, Problem
+from pipeloom.ir.model.profile import Profile
+
+Mask = npt.NDArray[np.bool_]
+
+
+def recomputable(problem: Problem) -> Mask:
+    """The stages that may be recomputed, shape (S,)."""
+    return _possible(problem, OpKind.R)
+
+
+def offloadable(problem: Problem) -> Mask:
+    """The stages that may be offloaded, shape (S,)."""
+    return _possible(problem, OpKind.O)
+
+
+def _possible(problem: Problem, kind: OpKind) -> Mask:
+    if problem.placement.passing is not Passing.ACTIVATIONS:
+        return np.zeros(problem.stages, dtype=np.bool_)
+    return np.asarray(np.isfinite(Costs.of(problem).durations[kind]))
+
+
+def fusible(problem: Problem) -> Mask:
+    """The stages whose B and W take less as one op, shape (S,)."""
+    if problem.placement.passing is not Passing.ACTIVATIONS:
+        return np.zeros(problem.stages, dtype=np.bool_)
+    return np.array([stage.fused < stage.t_b + stage.t_w for stage in problem.profile.stages])
+
+
+def has_levers(problem: Problem) -> bool:
+    return bool((recomputable(problem) | offloadable(problem) | fusible(problem)).any())
+
+
+def without_recomputing(profile: Profile) -> Profile:
+    stages = tuple(replace(stage, t_r=None, m_r=None) for stage in profile.stages)
+    return replace(profile, stages=stages)
+
+
+def without_offloading(profile: Profile) -> Profile:
+    stages = tuple(replace(stage, m_o=None, offload_bytes=None) for stage in profile.stages)
+    return replace(profile, stages=stages, host_link=None)
+
+
+def recomputing(problem: Problem) -> Problem:
+    """The same where what may be recomputed may not be offloaded."""
+    stages = tuple(
+        stage if stage.t_r is None else replace(stage, m_o=None, offload_bytes=None)
+        for stage in problem.profile.stages
+    )
+    return replace(problem, profile=replace(problem.profile, stages=stages))
+
+
+def plain(problem: Problem) -> Problem:
+    """The same without levers: a fused BW takes T_B + T_W."""
+    profile = without_offloading(without_recomputing(problem.profile))
+    stages = tuple(replace(stage, t_bw=None) for stage in profile.stages)
+    return replace(problem, profile=replace(profile, stages=stages))
+
+
+def apart(problem: Problem) -> Problem:
+    """A problem in which no schedule costs less than the best of ``problem``, and no BW less than
+    its B and W.
+
+    Where BW takes less, B takes no longer than that and W what is left of it. Split any BW so: the
+    B leaves its gradient earlier and the W ends with the BW, so that there is a schedule of the
+    same cost. The B's and W's apart take no longer than they did.
+    """
+    stages = tuple(
+        stage
+        if stage.fused >= stage.t_b + stage.t_w
+        else replace(stage, t_b=min(stage.t_b, stage.fused), t_w=max(0.0, stage.fused - stage.t_b))
+        for stage in problem.profile.stages
+    )
+    stages = tuple(replace(stage, t_bw=None) for stage in stages)
+    return replace(problem, profile=replace(problem.profile, stages=stages))
+
+
+def least_kept(problem: Problem) -> FloatArray:
+    """The least that a microbatch may hold of each stage while it waits for its B, shape (S,)."""
+    costs = Costs.of(problem)
+    if problem.placement.passing is not Passing.ACTIVATIONS:
+        return costs.m_b
+    return np.asarray(costs.kept.min(axis=0))
+
+
+def relaxed(problem: Problem) -> Problem:
+    """A problem without levers that no schedule of ``problem`` costs less than the best one of.
+
+    M_B is :func:`least_kept`, and M_W no more than that. Take any schedule of ``problem`` and leave
+    out its R's, O's and L's, all other ops at their times: ranks are free where ops ran, inputs
+    come as they did, and every microbatch holds no more than before, as it held at least that much
+    from F to B whatever became of it. So it is a schedule of the relaxed problem with the same
+    cost. Times are those of :func:`apart`.
+    """
+    bare = plain(apart(problem))
+    stages = tuple(
+        replace(stage, m_b=m_b, m_w=min(stage.m_w, m_b))
+        for stage, m_b in zip(bare.profile.stages, least_kept(problem).tolist(), strict=True)
+    )
+    return replace(bare, profile=replace(bare.profile, stages=stages))
+
+
+def relaxed_at_backwards(problem: Problem) -> Problem:
+    """Another such problem: M_B is :func:`least_kept`, M_W nothing, and each rank's limit is less.
+
+    At the start of a B its own M_B is held, and :func:`least_kept` of all others whose F has run
+    and whose B has not. So these and its own together leave free what its M_B is more than what is
+    least kept of it, on the rank's stage where that is least. That holds at any other time too:
+    those between F and B then are still there when the rank's next B starts.
+    """
+    least = least_kept(problem)
+    bare = plain(apart(problem))
+    rest = Costs.of(problem).m_b - least
+    own = map(problem.placement.stages_of, range(problem.ranks))
+    free = [min(rest[list(stages)].tolist(), default=0.0) for stages in own]
+    stages = tuple(
+        replace(stage, m_b=m_b, m_w=0.0)
+        for stage, m_b in zip(bare.profile.stages, least.tolist(), strict=True)
+    )
+    limit = tuple(np.maximum(0.0, np.array(problem.memory_limit) - free).tolist())
+    return replace(bare, profile=replace(bare.profile, stages=stages), memory_limit=limit)

@@ -1,0 +1,86 @@
+"""Lanes: parts of a portfolio, each in a thread of its own, that work on one incumbent.
+
+Kernels and solvers let go of Python's lock, so that threads are enough to use several cores. The
+caller's thread only waits: it alone calls the listener, asks whether to stop and hears Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from time import monotonic
+from typing import TypeVar
+
+from .incumbent import Incumbent
+
+Result = TypeVar("Result")
+
+POLL = 0.05
+"""Seconds between two looks at the clock."""
+GRACE = 0.5
+"""Seconds that work has to end once time is up or it is told to stop, before it is left alone."""
+
+Pieces = Iterator[None]
+"""Work in pieces: between two of them it may be left."""
+Lane = Callable[[Incumbent], Pieces]
+
+
+def side_by_side(best: Incumbent, lanes: Sequence[Lane]) -> None:
+    """Runs the lanes until it is over, or all have come to their end.
+
+    What one of them raises is raised here, once the others have stopped.
+    """
+    views = best.views(len(lanes))
+    work = [lane(view) for lane, view in zip(lanes, views, strict=True)]
+    try:
+        with ThreadPoolExecutor(len(lanes), "lane") as threads:
+            try:
+                for _ in best.marks(views):
+                    pairs = zip(work, views, strict=True)
+                    _await(best, {threads.submit(in_turn, pieces, view) for pieces, view in pairs})
+            finally:
+                best.stop()  # before the threads are waited for
+    finally:
+        best.gather()  # where a lane raised or the user interrupts
+
+
+def begun(work: Callable[[], Result]) -> Future[Result]:
+    """``work`` in a thread of its own, which nobody has to wait for before Python ends."""
+    threads = ThreadPoolExecutor(1, "solve")
+    future = threads.submit(work)
+    threads.shutdown(wait=False)
+    return future
+
+
+def has_ended(best: Incumbent, work: Future[Result]) -> bool:
+    """Waits for ``work``; False where it goes on though time is up and it has built a schedule, or
+    it was told to stop.
+
+    Not all of it looks at the clock: a kernel is compiled at its first use, an order of very many
+    ops is built, and where other processes have the cores a moment's work takes long.
+    """
+    leave = math.inf
+    while not wait([work], POLL).done:
+        if best.ended and leave == math.inf:
+            leave = monotonic() + GRACE
+        if monotonic() >= leave:
+            return False
+    best.over()  # tells the listener what is new
+    return True
+
+
+def in_turn(pieces: Pieces, best: Incumbent) -> None:
+    """Piece by piece until it is over."""
+    if not best.over():
+        for _ in pieces:
+            if best.over():
+                return
+
+
+def _await(best: Incumbent, running: set[Future[None]]) -> None:
+    while running:
+        done, running = wait(running, POLL, FIRST_EXCEPTION)
+        for each in done:
+            each.result()
+        best.over()

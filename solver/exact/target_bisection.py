@@ -1,0 +1,110 @@
+"""Proofs and schedules where memory is little, by asking whether any schedule costs less than a
+target.
+
+A target far below the best cost is soon refuted, one just below it may take long. So targets
+climb from what is proven to what is found, or has not been answered in its time.
+"""
+
+from __future__ import annotations
+
+from ortools.sat.python import cp_model
+
+from pipeloom.ir.cost.simulator import simulate
+from pipeloom.ir.errors import InvalidScheduleError
+from pipeloom.ir.model.ops import IntArray
+from pipeloom.ir.model.schedule import Schedule
+
+from ..bounds.low_memory.activation_slots import slots_limit_rate
+from ..core.bound import Bound
+from ..core.budget import OPS_A_SECOND, Allowance
+from ..core.incumbent import Incumbent
+from ..core.linear_instance import Chain
+from ..core.worker_threads import Pieces
+from .cp_sat_thread import Search
+from .interleaving import Interleaving
+from .solution_mapping import within_memory
+
+LITERALS = 12_000
+"""Up to how many open pairs are asked about."""
+OPS = 25_000
+"""Up to how many ops are."""
+STEPS = (0.3, 0.5, 0.7, 1.0)
+"""How far from what is proven to what is found targets are: low ones, which are refuted sooner,
+first."""
+SHARE = 0.4
+"""Of the time left, what one question takes; all of it where it decides the rest."""
+UNIT = 5.0
+"""Seconds that one unit of CP-SAT's deterministic time takes on this model, roughly."""
+PATIENCE = 3
+"""After so many questions without an answer the time is better spent on a search."""
+CLOSE = 1e-3
+"""Relative distance of bound and target from which on only the best cost is asked about."""
+JUST_BELOW = 5e-7
+"""How far below the best cost the highest target is, relative: proven, it counts as met."""
+
+
+_WORDS = "memory holds few microbatches: all orders of their F's and B's are searched"
+
+
+def bisect(best: Incumbent, chain: Chain, seed: int) -> Pieces:
+    """Asks until bound and cost meet or nothing is answered any more.
+
+    At once over where memory does not limit the rate, or the model would be too large.
+    """
+    ops = 3 * chain.stages * chain.microbatches
+    if not slots_limit_rate(chain) or literals(chain) > LITERALS or ops > OPS:
+        return
+    above = best.cost  # nothing answered lies between this and the bound
+    answers = unanswered = 0
+    while unanswered < PATIENCE:
+        low, high = best.bound.value, best.cost * (1 - JUST_BELOW)
+        target, share = low + STEPS[min(answers, len(STEPS) - 1)] * (above - low), SHARE
+        if target >= min(above, high) or target - low < CLOSE * best.cost:
+            target, share = high, 1.0
+        before = best.bound.value, best.cost
+        answered = ask(best, chain, target, best.allowance(share), seed)
+        if answered and before == (best.bound.value, best.cost):
+            return  # as near as ticks can tell
+        answers, unanswered = (answers + 1, 0) if answered else (0, unanswered + 1)
+        above = min(best.cost, above if answered else target)
+        yield
+
+
+def ask(best: Incumbent, chain: Chain, target: float, allowance: Allowance, seed: int) -> bool:
+    """Offers schedules of at most ``target`` as they are found; whether the best or none was."""
+    model = Interleaving(best.problem, chain, best.bound.value, target)
+    with Search(
+        model.cp,
+        model.orders,
+        max_time_in_seconds=allowance.seconds_left,
+        max_deterministic_time=allowance.ops / OPS_A_SECOND / UNIT,
+        num_workers=1,
+        linearization_level=0,
+        random_seed=seed % 2**31,
+    ) as search:
+        while (news := search.next(best.interrupted)) is not None:
+            if isinstance(news, float):
+                best.raise_bound(Bound(model.proves(news), "interleaving", _WORDS))
+            elif (cost := _cost(best, news)) is not None:
+                best.offer(news, "interleaving", cost)
+    best.spend(search.work * UNIT * OPS_A_SECOND)
+    if search.bound is not None:
+        best.raise_bound(Bound(model.proves(search.bound), "interleaving", _WORDS))
+    if search.status == cp_model.INFEASIBLE:
+        best.raise_bound(Bound(target, "interleaving", _WORDS))
+    return best.closed or search.status in (cp_model.INFEASIBLE, cp_model.OPTIMAL)
+
+
+def literals(chain: Chain) -> int:
+    """How many pairs of F and B are open."""
+    return int(chain.microbatches * (chain.capacity - 1).sum())
+
+
+def _cost(best: Incumbent, order: tuple[IntArray, ...]) -> float | None:
+    """What ``order`` costs; None where it breaks a rule."""
+    schedule = Schedule(best.problem, order)
+    try:
+        timing = simulate(schedule)
+    except InvalidScheduleError:
+        return None
+    return timing.cost(best.problem.objective) if within_memory(best.problem, timing) else None

@@ -1,0 +1,1 @@
+"""Microbatches that go both ways through two copies of the stages."""

@@ -1,0 +1,91 @@
+"""Chimera (Li and Hoefler, 2021): two pipelines against each other, each stage on two ranks.
+
+Stage s of an even microbatch runs on rank s, of an odd one on rank P-1-s; P is even. Each direction
+is 1F1B, and of the two a rank takes what is ready first. Both ranks of a stage keep its weights,
+sum its gradients once an iteration, and step alike. P = 4, M = 4, T_F = T_B = T_W (``F1'`` goes the
+other way, ``b0 --`` is a fused BW)::
+
+    rank 0   F0 F2 .  F1'b1'-- F3'b3'-- .  b0 -- .  .  b2 --
+    rank 1   .  F0 F1'F2 F3'.  b1'-- b0 -- b3'-- b2 -- .  .
+    rank 2   .  F1'F0 F3'F2 .  b0 -- b1'-- b2 -- b3'-- .  .
+    rank 3   F1'F3'.  F0 b0 -- F2 b2 -- .  b1'-- .  .  b3'--
+
+Idle time beside the work for M = P, T_BW = 2 T_F, without communication: 2 (P-2) T_F, the published
+one. With more microbatches those of the next P fill what is left, and it is less.
+
+Memory: rank i holds at most P - i of the one and i + 1 of the other direction, for M = P at most P.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Schedule
+
+from ..base import alternate, finished, require
+from .base import Bidirectional
+
+_LENGTH = {OpKind.F: 1, OpKind.BW: 2}  # for which the two directions are merged
+
+
+@dataclass(frozen=True)
+class Chimera(Bidirectional):
+    name: str = "chimera"
+    summary: str = "two 1F1B pipelines against each other, each stage on two ranks"
+    most: int | None = None
+    """How many microbatches of each direction a rank holds at most; None: as many as 1F1B."""
+
+    def build(self, problem: Problem) -> Schedule:
+        require(self.name, self.supports(problem))
+        return finished(problem, _merged(problem.ranks, problem.microbatches, self.most), self.name)
+
+
+def _merged(ranks: int, microbatches: int, most: int | None) -> list[list[Op]]:
+    """Each rank's two rows of 1F1B as one, what can start first first; backwards win a tie."""
+    queues = [
+        (rank, list(reversed(list(_direction(stage, ranks, microbatches, odd, most)))))
+        for rank in range(ranks)
+        for odd, stage in enumerate((rank, ranks - 1 - rank))
+    ]
+    clock, ends = [0] * ranks, dict[Op, int]()
+    order: list[list[Op]] = [[] for _ in range(ranks)]
+    while heads := [
+        one for one in queues if one[1] and _ready(one[1][-1], ranks, ends) is not None
+    ]:
+
+        def start(one: tuple[int, list[Op]]) -> tuple[int, bool, int, int]:
+            rank, queue = one
+            op = queue[-1]
+            at = max(clock[rank], _ready(op, ranks, ends) or 0)
+            return at, op.kind is OpKind.F, op.microbatch, rank
+
+        rank, queue = min(heads, key=start)
+        at = start((rank, queue))[0]
+        op = queue.pop()
+        clock[rank] = ends[op] = at + _LENGTH[op.kind]
+        order[rank].append(op)
+    return order
+
+
+def _direction(
+    stage: int, ranks: int, microbatches: int, odd: int, most: int | None
+) -> Iterator[Op]:
+    """1F1B of one direction on ``stage``: of the even microbatches, or the odd ones."""
+    count, ahead = (microbatches + 1 - odd) // 2, min(ranks - stage, most or ranks)
+    for op in alternate(stage, count, ahead=ahead, backward=OpKind.BW):
+        yield Op(op.kind, op.stage, 2 * op.microbatch + odd)
+
+
+def _ready(op: Op, ranks: int, ends: dict[Op, int]) -> int | None:
+    """When the op's input is made; None while it is not known."""
+    if op.kind is OpKind.F:
+        return 0 if op.stage == 0 else ends.get(Op(OpKind.F, op.stage - 1, op.microbatch))
+    last = op.stage == ranks - 1
+    return ends.get(
+        Op(OpKind.F, op.stage, op.microbatch)
+        if last
+        else Op(OpKind.BW, op.stage + 1, op.microbatch)
+    )

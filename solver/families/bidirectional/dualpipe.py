@@ -1,0 +1,59 @@
+"""DualPipe (DeepSeek-V3, 2024): two pipelines against each other, F's and BW's in pairs.
+
+Stage s of an even microbatch runs on rank s, of an odd one on rank P-1-s; P is even, and both ranks
+of a stage keep its weights. P = 4, M = 8, T_F = T_B = T_W, a pair as long as its ops (``F1'`` goes
+the other way, ``b0 --`` is a fused BW, a pair stands in brackets)::
+
+    rank 0  F0  F2  F4  F1' b1' W1' F3' [F6 b3' --] .   [F5' b0  --] b5' --  .   [F7' b2  --] b7' --  b4  W4  b6  W6
+    rank 1  .   F0  F1' F2  F3' F4  b1' --  [F5' b0  --] [F6 b3' --] [F7' b2  --] b5' --  b4  --  .   b7' b6  W7' W6
+    rank 2  .   F1' F0  F3' F2  F5' b0  --  [F4 b1' --] [F7' b2  --] [F6 b3' --] b4  --  b5' --  .   b6  b7' W6  W7'
+    rank 3  F1' F3' F5' F0  b0  W0  F2  [F7' b2  --] .   [F4 b1' --] b4  --  .   [F6 b3' --] b6  --  b5' W5' b7' W7'
+
+A rank of the upper half and its mirror image in the lower half do the same for opposite directions:
+the steps are those of :mod:`..dualpipe_steps` on P/2 ranks, for half of the microbatches each way.
+The first of a rank's two chunks is its stage of the direction that enters on its side. With M odd
+the other direction is one short.
+
+Where the profile knows how long an F and a BW take at once (``t_fb``), a pair is one op of that
+length (:mod:`pipeloom.ir.cost.overlap`), as published; elsewhere its F runs before its BW, in the
+same order.
+
+Memory: at most P + 1 microbatches, and two stages' weights. Bubble without communication, with
+pairs, of the ranks in the middle (those at the ends have fewer pairs), where W <= F and F&B <= F +
+BW: (P/2 - 1)(F&B + F - 2 W). That is the published (P/2 - 1)(F&B + BW - 3 W) where T_F = T_B. With
+M odd: once F&B more, for what is not there.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Schedule
+
+from ..base import finished, require
+from ..dualpipe_steps import DualSteps, Row, known, ops_and_pairs
+from .base import Bidirectional
+
+
+@dataclass(frozen=True)
+class DualPipe(Bidirectional):
+    name: str = "dualpipe"
+    summary: str = "two pipelines against each other, F's and backwards in pairs, each stage twice"
+
+    def build(self, problem: Problem) -> Schedule:
+        require(self.name, self.supports(problem))
+        ranks, count = problem.ranks, problem.microbatches
+        rows = [_rank(rank, ranks, count) for rank in range(ranks)]
+        return finished(problem, [ops for ops, _ in rows], self.name, pairs=known(problem, rows))
+
+
+def _rank(rank: int, ranks: int, microbatches: int) -> Row:
+    lower = rank >= ranks // 2  # where the odd microbatches enter
+    place = ranks - 1 - rank if lower else rank
+    steps = DualSteps(place, ranks // 2, (microbatches + 1) // 2).steps
+
+    def microbatch(chunk: int, index: int) -> int:
+        return 2 * index + (chunk != lower)
+
+    return ops_and_pairs(steps, (place, ranks - 1 - place), microbatch, microbatches)

@@ -1,0 +1,128 @@
+"""The steps that DualPipe and DualPipeV share: two chunks a rank, F's and BW's in pairs.
+
+Of the ``turns`` ranks that a microbatch passes before it turns round or meets the others, the one
+at ``place``, with h = turns - 1 - place below it; F, B of the first chunk, f, b of the second:
+
+1. 2 h F's
+2. place + 1 times F f
+3. h times: b apart from its W, W, f
+4. count - turns - h times the pairs F b and f B
+5. h times b and the pair f B
+6. place + 1 times b B; from the middle on B and W are apart and W's wait
+7. h times W B
+8. W's
+
+``count`` microbatches pass each chunk, in their order. The steps want count >= 2 turns; with fewer
+the order is that of 2 turns without those that are not there, which asks for nothing new. The first
+pair where h = 0 runs one after the other: the microbatch's F is what its own b on the other chunk
+waits for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir.model.problem import Problem
+
+Row: TypeAlias = tuple[list[Op], tuple[int, ...]]  # a rank's ops, and where its pairs begin
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What is to be done for the ``index``-th microbatch on a chunk; ``paired`` with the one
+    after."""
+
+    kind: OpKind
+    chunk: int
+    index: int
+    paired: bool = False
+
+
+class DualSteps:
+    """``steps``: one rank's."""
+
+    def __init__(self, place: int, turns: int, count: int) -> None:
+        self._passed: Counter[tuple[bool, int]] = Counter()  # by whether it is F, and chunk
+        self._late: deque[Step] = deque()
+        self.steps: list[Step] = []
+        below = turns - 1 - place
+        count = max(count, 2 * turns)
+        self._enter(place, below)
+        for i in range(count - turns - below):
+            self._pair(forward=0, at_once=below > 0 or i > 0)
+            self._pair(forward=1)
+        for _ in range(below):
+            self._backward(1)
+            self._pair(forward=1)
+        self._leave(place, below)
+
+    def _enter(self, place: int, below: int) -> None:
+        for _ in range(2 * below):
+            self._forward(0)
+        for _ in range(place + 1):
+            self._forward(0)
+            self._forward(1)
+        for _ in range(below):
+            self._backward(1, split=True)
+            self._weight()
+            self._forward(1)
+
+    def _leave(self, place: int, below: int) -> None:
+        for i in range(2 * (place + 1)):
+            self._backward(1 - i % 2, split=i > place)
+        for _ in range(below):
+            self._weight()
+            self._backward(0, split=True)
+        while self._late:
+            self._weight()
+
+    def _pair(self, forward: int, at_once: bool = True) -> None:
+        self._forward(forward, at_once)
+        self._backward(1 - forward)
+
+    def _forward(self, chunk: int, paired: bool = False) -> None:
+        self.steps.append(Step(OpKind.F, chunk, self._next(True, chunk), paired))
+
+    def _backward(self, chunk: int, split: bool = False) -> None:
+        index = self._next(False, chunk)
+        self.steps.append(Step(OpKind.B if split else OpKind.BW, chunk, index))
+        if split:
+            self._late.append(Step(OpKind.W, chunk, index))
+
+    def _weight(self) -> None:
+        self.steps.append(self._late.popleft())
+
+    def _next(self, forward: bool, chunk: int) -> int:
+        self._passed[forward, chunk] += 1
+        return self._passed[forward, chunk] - 1
+
+
+def ops_and_pairs(
+    steps: list[Step], stages: tuple[int, int], microbatch: Callable[[int, int], int], count: int
+) -> Row:
+    """The ops of ``steps`` on a rank's two ``stages``, and where those that run at once begin.
+
+    ``microbatch(chunk, index)``: its number; from ``count`` on it is not there.
+    """
+    ops: list[Op] = []
+    pairs = []
+    whole = False  # whether the step before is there and paired with this one
+    for step in steps:
+        number = microbatch(step.chunk, step.index)
+        there = number < count
+        if there and whole:
+            pairs.append(len(ops) - 1)
+        if there:
+            ops.append(Op(step.kind, stages[step.chunk], number))
+        whole = there and step.paired
+    return ops, tuple(pairs)
+
+
+def known(problem: Problem, rows: list[Row]) -> tuple[tuple[int, ...], ...]:
+    """The pairs of all ranks, where the profile knows how long they take; else none runs at
+    once."""
+    return tuple(pairs for _, pairs in rows) if problem.profile.pairs_known else ()

@@ -1,0 +1,1 @@
+"""Several stages a rank, in loops."""

@@ -1,0 +1,84 @@
+"""Interleaved 1F1B (Narayanan et al., 2021, figure 4): K chunks of the model a rank.
+
+Stage s runs on rank s mod P. P = 2, K = 2, M = 4, T_F = T_B = T_W of a chunk; upper case is the
+first chunk (stages 0..P-1), lower case the second, ``B0 --`` a fused BW of microbatch 0::
+
+    rank 0   F0 F1 f0 f1 F2 .  b0 -- F3 b1 -- f2 B0 -- f3 B1 -- .  b2 -- .  b3 -- B2 -- B3 --
+    rank 1   .  F0 F1 f0 b0 -- f1 b1 -- F2 B0 -- F3 B1 -- f2 b2 -- f3 b3 -- B2 -- B3 --
+
+Forwards go by groups of at least P microbatches: a group passes the first chunk, then the second,
+...; backwards the same with the chunks reversed. Rank i runs (K - 1) G + 2 (P - 1 - i) F's, G the
+largest group, before F and BW alternate. Where P divides M every group has P and this is Megatron's
+order. Otherwise there are M div P groups (one where M < P), as equal as can be: in a group of fewer
+than P each rank would idle until the group comes round to its next chunk.
+
+No deadlock: number the F's of each rank, and its BW's, from 0; the k-th is the same pair of chunk
+and microbatch on all ranks. F k on rank 0 waits at most for F k - g on rank P-1 (g the size of its
+group), that comes after BW k - g - (K - 1) G - 1 there, which waits for the BW g' before it on rank
+0, and that comes after F k - g - g' - 1 + 2 (P - 1) there: an earlier F, since g + g' >= 2 P. (In a
+single group F k - g is among the warm-up F's of rank P-1.) Without a change of chunk the F's go
+back too: F k on rank i comes after BW k - 1 - (its warm-up), on rank P-1 after F k - 1 - 2 (P - 1 -
+i).
+
+Memory on rank 0: (K - 1) G + 2 P - 1 chunks, 1 + (P - 1)/(P K) times 1F1B's where G = P. Bubble
+without communication: (P - 1)(T_F + T_B + T_W)/K beside the work, T of a whole rank, where M >= P.
+Every boundary between stages on different ranks pays t_comm, so a microbatch pays K times as often
+as with one stage a rank. One chunk is 1F1B.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Schedule
+
+from ..base import finished, require
+from .base import Looped
+
+
+@dataclass(frozen=True)
+class Interleaved1F1B(Looped):
+    summary: str = "1F1B over K chunks a rank (:K, 2 by default): 1/K of the bubble, more traffic"
+    family: ClassVar[str] = "interleaved-1f1b"
+    lead: ClassVar[int] = 2  # F's that a rank runs ahead of the one below it
+
+    def build(self, problem: Problem) -> Schedule:
+        require(self.name, self.supports(problem))
+        chunks = problem.stages // problem.ranks
+        lead = self.lead if chunks > 1 else 1
+        order = [
+            _rank(rank, problem.ranks, chunks, problem.microbatches, lead)
+            for rank in range(problem.ranks)
+        ]
+        return finished(problem, order, f"{self.family}:{chunks}")
+
+
+def _rank(rank: int, ranks: int, chunks: int, microbatches: int, lead: int) -> list[Op]:
+    sizes = _groups(ranks, microbatches)
+    slots = _slots(sizes, chunks)
+    warm_up = (chunks - 1) * max(sizes) + lead * (ranks - 1 - rank)
+    forwards = [Op(OpKind.F, c * ranks + rank, j) for c, j in slots]
+    backwards = [Op(OpKind.BW, (chunks - 1 - c) * ranks + rank, j) for c, j in slots]
+    ops = forwards[:warm_up]
+    for k, backward in enumerate(backwards):
+        ops += [*forwards[warm_up + k : warm_up + k + 1], backward]
+    return ops
+
+
+def _groups(ranks: int, microbatches: int) -> list[int]:
+    """The groups' sizes: at least P each, as equal as can be, the larger ones last."""
+    number = max(1, microbatches // ranks)
+    return [(microbatches + i) // number for i in range(number)]
+
+
+def _slots(sizes: list[int], chunks: int) -> list[tuple[int, int]]:
+    """(chunk, microbatch) of each forward: group after group, in each chunk after chunk."""
+    slots: list[tuple[int, int]] = []
+    first = 0
+    for size in sizes:
+        slots += [(chunk, first + j) for chunk in range(chunks) for j in range(size)]
+        first += size
+    return slots

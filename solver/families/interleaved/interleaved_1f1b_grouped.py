@@ -1,0 +1,34 @@
+"""Grouped interleaved 1F1B (Qi et al., 2024, the zero-bubble code): interleaved, in 1F1B's memory.
+
+Stage s runs on rank s mod P. P = 2, K = 2, M = 4, T_F = T_B = T_W of a chunk; upper case is the
+first chunk (stages 0..P-1), lower case the second, ``B0 --`` a fused BW of microbatch 0::
+
+    rank 0  F0 F1 f0 f1 .  .  b0 -- F2 b1 -- F3 B0 -- f2 B1 -- f3 b2 -- .  b3 -- B2 -- B3 --
+    rank 1  .  F0 F1 f0 b0 -- f1 b1 -- F2 B0 -- F3 B1 -- f2 b2 -- f3 b3 -- B2 -- B3 --
+
+The building block of the source with groups of P: each rank runs the F's of P microbatches on one
+chunk, then on the next, BW's in between, as in the plain order (:mod:`.interleaved_1f1b`), whose
+groups these are for any M. But rank i runs P - 1 - i F's ahead of the last rank, where the plain
+order runs twice as many: as in 1F1B, the gradient of an F is due just when the ranks below have had
+time to make it.
+
+No deadlock: as in the plain order, where the last step wants k - g - g' - 1 + (P - 1) < k.
+
+Memory on rank 0: K P chunks where P divides M, P x M_B as in 1F1B. Bubble without communication:
+(P - 1)(T_F + T_B + T_W)/K beside the work, as in the plain order. The price: every boundary that a
+microbatch crosses costs up to 2 t_comm of idle time, which the plain order's deeper warm-up hides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from .interleaved_1f1b import Interleaved1F1B
+
+
+@dataclass(frozen=True)
+class GroupedInterleaved1F1B(Interleaved1F1B):
+    summary: str = "interleaved 1F1B with half the lead (:K, 2 by default): 1F1B's memory"
+    family: ClassVar[str] = "interleaved-1f1b-grouped"
+    lead: ClassVar[int] = 1

@@ -1,0 +1,46 @@
+"""Breadth-first looping (Breadth-First Pipeline Parallelism, Lamy-Poirier, 2023): K chunks a rank.
+
+P = 2, K = 2, M = 3, T_F = T_B = T_W of a chunk; lower case is the second chunk (stages P..2P-1),
+``B0 --`` a fused BW of microbatch 0::
+
+    rank 0  F0 F1 F2 f0 f1 f2 .  .  .  b0 -- b1 -- b2 -- B0 -- B1 -- B2 --
+    rank 1  .  F0 F1 F2 f0 f1 f2 b0 -- b1 -- b2 -- B0 -- B1 -- B2 --
+
+Every microbatch passes the first chunk, then every one the second, ...; backwards the same with the
+chunks reversed. Each chunk's weights are wanted once forwards and once backwards, which is what
+sharded data parallelism asks for, and microbatches M > P give messages time. Memory: K M chunks, M
+x M_B on every rank. Bubble without communication: (P - 1)(T_F + T_B + T_W)/K beside the work, where
+M >= P. All ranks run the same (chunk, microbatch) in the same order, so it cannot deadlock.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Schedule
+
+from ..base import finished, require
+from .base import Looped
+
+
+@dataclass(frozen=True)
+class LoopedBFS(Looped):
+    summary: str = (
+        "all microbatches chunk by chunk, K a rank (:K, 2 by default): memory grows with them"
+    )
+    family: ClassVar[str] = "looped-bfs"
+
+    def build(self, problem: Problem) -> Schedule:
+        require(self.name, self.supports(problem))
+        ranks, microbatches = problem.ranks, range(problem.microbatches)
+        order = []
+        for rank in range(ranks):
+            stages = range(rank, problem.stages, ranks)
+            forwards = [Op(OpKind.F, s, j) for s in stages for j in microbatches]
+            order.append(
+                forwards + [Op(OpKind.BW, s, j) for s in reversed(stages) for j in microbatches]
+            )
+        return finished(problem, order, f"looped-bfs:{problem.stages // ranks}")

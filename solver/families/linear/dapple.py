@@ -1,0 +1,38 @@
+"""DAPPLE (Fan et al., 2021): early backward, with as many forwards ahead as hide slow links.
+
+P = 3, M = 4, T_F = T_B = T_W; ``B0 --`` a fused BW of microbatch 0::
+
+    rank 0  F0 F1 F2 F3 .  .  .  B0 -- .  B1 -- .  B2 -- .  B3 --
+    rank 1  .  F0 F1 F2 .  B0 -- F3 B1 -- .  B2 -- .  B3 --
+    rank 2  .  .  F0 B0 -- F1 B1 -- F2 B2 -- F3 B3 --
+
+Its policy A, P-i F's on rank i before F and BW alternate, is what is called 1F1B now. This is its
+policy B: 2 (P - i) - 1 F's. In 1F1B every microbatch waits for a message to the next rank and one
+back, 2 t_comm in each period; with twice the F's ahead it does not, until 2 t_comm is more than T_F
++ T_B + T_W. Memory: at most (2 P - 1) M_B, on rank 0. Bubble without communication: 1F1B's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipeloom.ir.model.ops import OpKind
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Schedule
+
+from ..base import Linear, alternate, finished, require
+
+
+@dataclass(frozen=True)
+class Dapple(Linear):
+    name: str = "dapple"
+    summary: str = "1F1B with twice the forwards ahead: about twice the memory, slow links hidden"
+
+    def build(self, problem: Problem) -> Schedule:
+        require(self.name, self.supports(problem))
+        ranks, count = problem.ranks, problem.microbatches
+        order = [
+            alternate(rank, count, ahead=2 * (ranks - rank) - 1, backward=OpKind.BW)
+            for rank in range(ranks)
+        ]
+        return finished(problem, order, self.name)

@@ -1,0 +1,40 @@
+"""ZB-H1 (Zero Bubble Pipeline Parallelism, Qi et al., 2024, figure 2): 1F1B's memory, fewer
+bubbles.
+
+P = 3, M = 4, T_F = T_B = T_W = 1::
+
+    rank 0  F0 F1 F2 .  .  B0 W0 F3 B1 W1 .  B2 W2 .  B3 W3
+    rank 1  .  F0 F1 .  B0 F2 .  B1 W0 F3 B2 W1 .  B3 W2 W3
+    rank 2  .  .  F0 B0 F1 B1 F2 B2 W0 F3 B3 W1 W2 W3
+
+1F1B whose B passes on the gradient before W runs. On rank i, W trails B by i microbatches: the
+memory that rank i saves with its P - i microbatches in flight pays for i waiting W's, and these
+fill the gaps while the last B's travel back to rank 0. Memory: at most P x M_B, on rank 0.
+Bubble without communication: (P - 1)(T_F + T_B - T_W) beside the work where T_W <= T_F, else
+(P - 1) T_B.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipeloom.ir.model.ops import OpKind
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Schedule
+
+from ..base import Linear, alternate, finished, require
+
+
+@dataclass(frozen=True)
+class ZBH1(Linear):
+    name: str = "zb-h1"
+    summary: str = "1F1B with B and W apart, W trailing: 1F1B's memory, fewer bubbles"
+
+    def build(self, problem: Problem) -> Schedule:
+        require(self.name, self.supports(problem))
+        ranks, count = problem.ranks, problem.microbatches
+        order = [
+            alternate(rank, count, ahead=ranks - rank, backward=OpKind.B, delay=rank)
+            for rank in range(ranks)
+        ]
+        return finished(problem, order, self.name)

@@ -1,0 +1,1 @@
+"""Two or more stages a rank, in a V or a wave."""

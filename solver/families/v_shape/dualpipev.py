@@ -1,0 +1,51 @@
+"""DualPipeV (the V of DeepSeek's DualPipe, 2025): two chunks a rank, F's and BW's in pairs.
+
+P = 2, M = 5, T_F = T_B = T_W of a chunk; lower case is the second chunk (stages P..2P-1),
+``B0 --`` a fused BW of microbatch 0::
+
+    rank 0  F0 F1 F2 f0 b0 w0 f1 F3 b1 -- f2 B0 -- F4 b2 -- f3 B1 -- b3 -- f4 .  B2 -- b4 -- B3 W3 B4 W4
+    rank 1  .  F0 f0 F1 f1 F2 b0 -- f2 B0 -- F3 b1 -- f3 B1 -- F4 b2 -- f4 B2 -- b3 -- B3 -- b4 B4 w4 W4
+
+The steps are those of :mod:`..dualpipe_steps`, on P ranks. Where the profile knows how long an F
+and a BW take at once (``t_fb``), a pair is one op of that length (:mod:`pipeloom.ir.cost.overlap`),
+as published: an F's messages behind a BW's computation. Elsewhere the F of a pair runs before the
+BW, in the same order.
+
+Memory: at most 2 P + 1 chunks, (P + 1/2) x M_B. Bubble without communication, in times of chunks,
+with pairs, of the last rank, where W <= F and F&B <= F + BW: (P - 1)(F&B + F - 2 W), the published
+(P - 1)(F&B + BW - 3 W) where T_F = T_B. Without them (P - 1)(2 T_B - T_W) at T_F = T_B: the output
+of a pair's F need not wait for its BW.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Schedule
+
+from ..base import finished, require
+from ..dualpipe_steps import DualSteps, known, ops_and_pairs
+from .base import Folded
+
+
+@dataclass(frozen=True)
+class DualPipeV(Folded):
+    name: str = "dualpipev"
+    summary: str = (
+        "two chunks a rank in a V, F's and backwards in pairs, at once where t_fb is known"
+    )
+
+    def build(self, problem: Problem) -> Schedule:
+        require(self.name, self.supports(problem))
+        ranks, count = problem.ranks, problem.microbatches
+        rows = [
+            ops_and_pairs(
+                DualSteps(rank, ranks, count).steps,
+                (rank, 2 * ranks - 1 - rank),
+                lambda _, index: index,
+                count,
+            )
+            for rank in range(ranks)
+        ]
+        return finished(problem, [ops for ops, _ in rows], self.name, pairs=known(problem, rows))

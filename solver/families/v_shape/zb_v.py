@@ -1,0 +1,200 @@
+"""ZB-V (Zero Bubble Pipeline Parallelism, Qi et al., 2024): two chunks a rank in a V, 1F1B's
+memory.
+
+P = 3, M = 4, T_F = T_B = T_W of a chunk; lower case is the second chunk (stages P..2P-1)::
+
+    rank 0  F0 F1 F2 F3 .  f0 b0 f1 b1 w0 f2 b2 w1 B0 w2 f3 b3 B1 W0 B2 w3 B3 W1 W2 W3
+    rank 1  .  F0 F1 F2 f0 F3 f1 b0 w0 f2 b1 w1 B0 W0 f3 b2 B1 b3 B2 w2 B3 W1 w3 W2 W3
+    rank 2  .  .  F0 f0 F1 f1 F2 f2 b0 w0 F3 B0 W0 f3 b1 B1 b2 B2 b3 B3 w1 W1 w2 W2 w3 W3
+
+The schedule is made op by op (see ``legs.py`` for the four legs of a microbatch), by the rules that
+the published figures follow from:
+
+1. *In.* The first microbatch goes down and up. Until it is back at rank i, ranks 0..i run further
+   F's down, as many as fit in time and leave memory for the F's up of the ranks above.
+2. *Level.* From rank 1 on, F's of both legs in turn, until each rank has run as many F's as the one
+   before it and one more F up.
+3. *Rounds.* In each, every rank runs one B, up where its input is there, else down, then one F, up
+   where its input is there, else down.
+
+W's wait in line: one runs where an input comes so late that a W fits in before, where memory is
+full, and where the rank would otherwise have waited longer, in sum, than the rank that has waited
+most, or than an earlier try lets it. Whether that last rule holds for B's down and for F's is free,
+which gives four schedules; each is tried again with its own waits allowed while that shortens the
+longest of them, and the best of all is taken.
+
+The order is made for equal stages: mean times, mean delay, and room for C chunks on each rank, by
+default 2 P, which is 1F1B's P x M_B. An op is put down after what it needs, so it cannot deadlock,
+whatever the times. Progress: of the unfinished microbatches the first can always go on. Its B's
+need no memory. Its F up finds room once the W's that wait have run: what its rank still holds then
+are F's down whose F's up are to come, and of these there are never more than C - 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+from math import inf
+
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Schedule
+
+from ..base import finished, require
+from .base import Folded
+from .builder import B_DOWN, B_UP, F_DOWN, F_UP, Legs, MeanStage
+
+_SAME = 1e-9  # relative: times and amounts as near as this are the same, whatever was rounded
+
+
+@dataclass(frozen=True)
+class ZBV(Folded):
+    """``chunks``: for how many there is room on each rank; None takes 2 P."""
+
+    chunks: int | None = None
+    summary: str = (
+        "two chunks a rank in a V, B and W apart: 1F1B's memory (:C for C chunks), few bubbles"
+    )
+    parameter: str = "C"
+    least: int = 2
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return "zb-v" + (f":{self.chunks}" if self.chunks else "")
+
+    def with_parameter(self, value: int) -> ZBV:
+        return replace(self, chunks=value)
+
+    def build(self, problem: Problem) -> Schedule:
+        require(self.name, self.supports(problem))
+        tries = (
+            legs
+            for before_b, before_f in product((True, False), repeat=2)
+            for legs in self._improved(problem, (before_f, before_f, before_b, True))
+        )
+        return finished(problem, min(tries, key=lambda legs: legs.longest).order, self.name)
+
+    def _improved(self, problem: Problem, fills: tuple[bool, ...]) -> Iterator[Legs]:
+        """Tries whose longest wait gets shorter; each knows the waits of the one before."""
+        stage, ranks = MeanStage.of(problem), problem.ranks
+        chunks = self.chunks or 2 * ranks
+        spare, least = [0.0] * ranks, inf
+        while True:
+            legs = Legs(stage, ranks, problem.microbatches)
+            _Rules(legs, chunks, fills, spare).apply()
+            if legs.longest >= least:
+                return
+            yield legs
+            least = legs.longest
+            spare = [least - own for own in legs.waited]
+
+
+@dataclass(frozen=True)
+class _Rules:
+    """What runs next; ``chunks``: the room on each rank.
+
+    ``fills``: by leg, whether a W may go before it to spare a wait. ``spare``: by rank, by how much
+    it waited less in an earlier try than the rank that waited longest.
+    """
+
+    legs: Legs
+    chunks: int
+    fills: tuple[bool, ...]
+    spare: list[float]
+
+    def apply(self) -> None:
+        legs = self.legs
+        self._in()
+        self._level()
+        while any(legs.count(rank, B_UP) < legs.microbatches for rank in range(legs.ranks)):
+            self._round()
+        for rank in range(legs.ranks):
+            while legs.late[rank]:
+                legs.run_w(rank)
+
+    def _in(self) -> None:
+        legs = self.legs
+        for rank in range(legs.ranks):
+            legs.run(rank, F_DOWN)
+        for rank in reversed(range(legs.ranks)):
+            back = legs.ready(rank, F_UP)
+            assert back is not None
+            while (
+                self._room(rank, 2 * rank + 2)
+                and _not_after(legs.clock[rank] + legs.stage.t_f, back)
+                and legs.count(rank, F_DOWN) < legs.microbatches
+            ):
+                for above in range(rank + 1):
+                    self._try(above, F_DOWN)
+            legs.run(rank, F_UP)
+
+    def _level(self) -> None:
+        legs, leg = self.legs, F_DOWN
+        for rank in range(1, legs.ranks):
+            idle = 0  # passes that ran nothing: after two there is nothing to run
+            while self._behind(rank) and idle < 2:
+                ran = [self._try(below, leg) for below in reversed(range(rank, legs.ranks))]
+                idle = 0 if any(ran) else idle + 1
+                leg = F_DOWN + F_UP - leg
+
+    def _behind(self, rank: int) -> bool:
+        """Whether ``rank`` has run fewer F's than the rank before it, or no more F's up."""
+        (down, up), (down_before, up_before) = (
+            (self.legs.count(r, F_DOWN), self.legs.count(r, F_UP)) for r in (rank, rank - 1)
+        )
+        return down + up < down_before + up_before or up <= up_before < self.legs.microbatches
+
+    def _round(self) -> None:
+        legs = self.legs
+        ups = [legs.ready(rank, B_UP) is not None for rank in range(legs.ranks)]
+        for rank in reversed(range(legs.ranks)):
+            if ups[rank]:
+                self._run(rank, B_UP)
+        for rank in range(legs.ranks):
+            if not ups[rank] and legs.ready(rank, B_DOWN) is not None:
+                self._run(rank, B_DOWN)
+        for rank in range(legs.ranks):
+            leg = F_DOWN if legs.ready(rank, F_UP) is None else F_UP
+            if legs.ready(rank, leg) is not None and self._make_room(rank, leg):
+                self._run(rank, leg)
+
+    def _run(self, rank: int, leg: int) -> None:
+        """The op of ``leg``, after the W's that go before it."""
+        legs = self.legs
+        ready = legs.ready(rank, leg)
+        assert ready is not None
+        if legs.comes_from(rank, leg) is not None:
+            while legs.late[rank] and _not_after(legs.clock[rank] + legs.stage.t_w, ready):
+                legs.run_w(rank)
+        wait = ready - legs.clock[rank]
+        if legs.late[rank] and self.fills[leg] and not _not_after(wait, self._patience(rank)):
+            legs.run_w(rank)
+        legs.run(rank, leg)
+
+    def _patience(self, rank: int) -> float:
+        """How much longer ``rank`` may wait without a longer wait than others have."""
+        most = max(self.legs.longest, self.spare[rank])
+        return most - self.legs.waited[rank]
+
+    def _make_room(self, rank: int, leg: int) -> bool:
+        """Runs W's until the chunk of an F fits; whether it may run."""
+        legs = self.legs
+        below = legs.count(rank, F_DOWN) - legs.count(rank, F_UP)
+        if leg == F_DOWN and below == self.chunks - 1:  # the last place is for an F up
+            return False
+        while not self._room(rank, 1) and legs.late[rank]:
+            legs.run_w(rank)
+        return self._room(rank, 1)
+
+    def _try(self, rank: int, leg: int) -> bool:
+        possible = self.legs.ready(rank, leg) is not None and self._make_room(rank, leg)
+        if possible:
+            self.legs.run(rank, leg)
+        return possible
+
+    def _room(self, rank: int, chunks: int) -> bool:
+        return _not_after(self.legs.held[rank] + chunks, self.chunks)
+
+
+def _not_after(a: float, b: float) -> bool:
+    return a <= b + _SAME * max(1.0, abs(b))

@@ -1,0 +1,110 @@
+"""Fully sharded data parallelism (Rajbhandari et al., 2020, ZeRO-3), sharded by whole stages.
+
+Rank r runs all stages of microbatches r, P + r, 2P + r, ..., one microbatch after the other: F of
+stages 0 .. S-1, then BW of stages S-1 .. 0. Stage s is owned by rank s mod P. Before each F and
+before each BW the weights are gathered from their owner, after each BW the gradient goes home, and
+neither is kept. P = 2, two stages, prefetch depth 0 (w: a rank waits for weights, d: for a gradient
+to leave or to come)::
+
+    rank 0   F0 w F1 w B1 d B0 d F0 w F1 ...
+    rank 1   w F0 F1 B1 d w B0 d w F0 ...
+
+Prefetch depth K: the weights for an op are fetched while at most the K ops before it run, and a
+gradient is home before the K + 1st op after its own starts, on the rank that sends it and on the
+owner. So K = 0 overlaps nothing, K = 1 is what implementations do, and a K as large as the number
+of a rank's ops (2 S M / P) overlaps everything; a rank has buffers for the weights of K + 1 ops.
+
+Traffic: all weights twice and all gradients once a microbatch, but for the stages that a rank owns:
+with equal stages (P-1)/P of three models to and from each rank, as an all-gather before F and B
+and a reduce-scatter after have. The bytes of a rank are the same as where each stage is cut in P,
+and so are the weights, gradients and optimizer states that it keeps; but at one moment one owner
+sends to all others, where a cut stage would leave all ranks at once. Where each pair of ranks has
+a wire of its own, one gather takes what a whole stage takes over one link, P/(P-1) of an all-gather
+by a ring; where an owner has one wire out, P - 1 times that.
+
+Without delays there is no bubble where P divides M. Memory: the activations of one microbatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.profile import Profile
+from pipeloom.ir.model.schedule import Schedule, Transfer, TravelKind
+
+from ..base import finished, not_round_robin, require, round_robin
+
+
+@dataclass(frozen=True)
+class FSDP:
+    """``ahead``: K; None is 1."""
+
+    ahead: int | None = None
+    summary: str = "data parallel, weights gathered before F and B (:K ops ahead, 1 by default)"
+    parameter: str = "K"
+    least: int = 0
+
+    @property
+    def name(self) -> str:
+        return "fsdp" if self.ahead is None else f"fsdp:{self.ahead}"
+
+    def with_parameter(self, value: int) -> FSDP:
+        return replace(self, ahead=value)
+
+    def problem(
+        self,
+        profile: Profile,
+        microbatches: int,
+        memory_limit: float | None,
+        objective: Objective,
+    ) -> Problem:
+        return round_robin(profile, microbatches, memory_limit, objective)
+
+    def supports(self, problem: Problem) -> str | None:
+        return not_round_robin(problem)
+
+    def build(self, problem: Problem) -> Schedule:
+        require(self.name, self.supports(problem))
+        ranks = range(problem.ranks)
+        rows = [list(_row(rank, problem)) for rank in ranks]
+        lengths = [len(row) for row in rows]
+        ahead = 1 if self.ahead is None else self.ahead
+        transfers = [
+            transfer for rank in ranks for transfer in _transfers(rank, rows[rank], lengths, ahead)
+        ]
+        return finished(problem, rows, self.name, transfers=transfers)
+
+
+def _row(rank: int, problem: Problem) -> Iterator[Op]:
+    for j in range(rank, problem.microbatches, problem.ranks):
+        for s in range(problem.stages):
+            yield Op(OpKind.F, s, j)
+        for s in reversed(range(problem.stages)):
+            yield Op(OpKind.BW, s, j)
+
+
+def _transfers(rank: int, row: list[Op], lengths: list[int], ahead: int) -> Iterator[Transfer]:
+    """What ``rank`` gathers for its ops, and the gradients that it sends home."""
+    for i, op in enumerate(row):
+        owner = op.stage % len(lengths)
+        if owner == rank:
+            continue
+        copy = 2 * op.microbatch + (op.kind is OpKind.BW)
+        room = max(0, i - ahead)
+        yield Transfer(TravelKind.WEIGHT, op.stage, copy, owner, rank, after=0, before=i, room=room)
+        if op.kind is OpKind.BW:
+            done = i + 1 + ahead
+            yield Transfer(
+                TravelKind.GRADIENT,
+                op.stage,
+                op.microbatch,
+                rank,
+                owner,
+                after=i + 1,
+                before=min(done, lengths[owner]),
+                room=min(i, lengths[owner]),
+                blocks=min(done, lengths[rank]),
+            )

@@ -1,0 +1,170 @@
+"""Families in which microbatches stay on ranks and weights travel round them, one rank a turn.
+
+Rank r runs all stages of microbatches r, P + r, 2P + r, ..., whose activations never leave it. In
+turn t it is in phase q = t - r; a family says in which phases the k-th of its microbatches runs
+which ops. Where several ops fall in one turn, the earlier microbatch goes first.
+
+Stage s is owned by rank s, which keeps the true weights. Three items of each stage travel: a copy
+of the weights for the F's, one for the B's, and D, the accumulator of the gradient. Each goes from
+its owner to rank 0 for its first use, and from then on to the next rank in every turn, used there
+or not, until the turn of its last use; D then goes home, from the last rank that added to it. A
+family has to place its ops so that each item is where it is used: the phases of the uses of one
+item are all equal mod P.
+
+What travels on leaves when the rank has finished its turn, and a rank has room for what the next
+turn brings before the last op of the turn. Ops wait for what they use. So all that joins two ranks
+leads from one turn to the next, and without delays the makespan is at most the sum over the turns
+of the most work that any rank has in each.
+
+Any M: where P does not divide it some ranks have one microbatch fewer; for M < P some have none.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.profile import Profile
+from pipeloom.ir.model.schedule import Schedule, Transfer, TravelKind
+from pipeloom.ir.units import counted
+
+from ..base import finished, not_round_robin, require, round_robin
+
+
+class Ring(ABC):
+    """What these families share; one of them adds ``name``, ``summary`` and :meth:`phases`."""
+
+    name: str
+
+    @abstractmethod
+    def phases(self, ranks: int, k: int) -> Iterator[tuple[int, OpKind, int]]:
+        """Phase, kind and stage of each op of a rank's k-th microbatch."""
+
+    def problem(
+        self,
+        profile: Profile,
+        microbatches: int,
+        memory_limit: float | None,
+        objective: Objective,
+    ) -> Problem:
+        problem = round_robin(profile, microbatches, memory_limit, objective)
+        require(self.name, self.supports(problem))
+        return problem
+
+    def supports(self, problem: Problem) -> str | None:
+        if problem.stages != problem.ranks:
+            return (
+                f"needs as many stages as ranks, not {counted(problem.stages, 'stage')} on "
+                f"{counted(problem.ranks, 'rank')}"
+            )
+        return not_round_robin(problem)
+
+    def build(self, problem: Problem) -> Schedule:
+        require(self.name, self.supports(problem))
+        turns = self.turns(problem.ranks, problem.microbatches)
+        order = [[op for _, op in row] for row in turns.rows]
+        return finished(problem, order, self.name, transfers=_transfers(turns))
+
+    def turns(self, ranks: int, microbatches: int) -> Turns:
+        """Which ops run on which rank in which turn."""
+        return Turns([list(self._row(rank, ranks, microbatches)) for rank in range(ranks)])
+
+    def _row(self, rank: int, ranks: int, microbatches: int) -> Iterator[tuple[int, Op]]:
+        """The turns and ops of ``rank``, in order."""
+        own = range(rank, microbatches, ranks)
+        found = [
+            (phase, k, kind, stage)
+            for k in range(len(own))
+            for phase, kind, stage in self.phases(ranks, k)
+        ]
+        for phase, k, kind, stage in sorted(found, key=lambda one: one[:2]):
+            yield rank + phase, Op(kind, stage, own[k])
+
+
+class Turns:
+    """Which ops run on which rank in which turn; ``rows[r]`` are rank r's turns and ops, in
+    order."""
+
+    def __init__(self, rows: list[list[tuple[int, Op]]]) -> None:
+        self.rows = rows
+        self._turn = [[turn for turn, _ in row] for row in rows]
+
+    @property
+    def ranks(self) -> int:
+        return len(self.rows)
+
+    def done(self, rank: int, turn: int) -> int:
+        """How many ops ``rank`` has run when ``turn`` is over."""
+        return bisect_right(self._turn[rank], turn)
+
+    def room(self, rank: int, turn: int) -> int:
+        """How many of its ops ``rank`` has run when it has room for what comes after ``turn``."""
+        return max(self.done(rank, turn - 1), self.done(rank, turn) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """An op that needs an item: its turn, rank and position in the rank's order."""
+
+    turn: int
+    rank: int
+    position: int
+
+
+# the items of a stage: what it is, which copy, and the kinds of ops that use it
+_ITEMS = (
+    (TravelKind.WEIGHT, 0, (OpKind.F,)),
+    (TravelKind.WEIGHT, 1, (OpKind.B, OpKind.BW)),
+    (TravelKind.GRADIENT, 0, (OpKind.W, OpKind.BW)),
+)
+
+
+def _transfers(turns: Turns) -> tuple[Transfer, ...]:
+    """All transfers, in the order of the turns after which they happen."""
+    if turns.ranks == 1:
+        return ()
+    uses = _uses(turns)
+    legs: list[tuple[int, Transfer]] = []
+    for stage in range(turns.ranks):
+        for kind, copy, served in _ITEMS:
+            found = [use for op in served for use in uses[stage, op]]
+            found.sort(key=lambda use: use.turn)
+            legs += _journey(turns, kind, stage, copy, found)
+    return tuple(transfer for _, transfer in sorted(legs, key=lambda leg: leg[0]))
+
+
+def _uses(turns: Turns) -> dict[tuple[int, OpKind], list[_Use]]:
+    """The ops by stage and kind."""
+    found: dict[tuple[int, OpKind], list[_Use]] = defaultdict(list)
+    for rank, row in enumerate(turns.rows):
+        for i, (turn, op) in enumerate(row):
+            found[op.stage, op.kind].append(_Use(turn, rank, i))
+    return found
+
+
+def _journey(
+    turns: Turns, kind: TravelKind, stage: int, copy: int, uses: list[_Use]
+) -> Iterator[tuple[int, Transfer]]:
+    """The transfers of one item, each with the turn after which it happens."""
+    first, last = uses[0].turn, uses[-1].turn
+    needed = {(use.turn, use.rank): use.position for use in uses}
+    ranks = [(turn - first) % turns.ranks for turn in range(first, last + 1)]
+    turn = first
+    if kind is TravelKind.WEIGHT and stage != ranks[0]:
+        ranks.insert(0, stage)  # from the owner
+        turn -= 1
+    if kind is TravelKind.GRADIENT and stage != ranks[-1]:
+        ranks.append(stage)  # home
+    for source, target in pairwise(ranks):
+        # the owner has the weights from the start
+        after = 0 if turn < first else turns.done(source, turn)
+        before = needed.get((turn + 1, target), len(turns.rows[target]))
+        room = turns.room(target, turn)
+        yield turn, Transfer(kind, stage, copy, source, target, after, before, room)
+        turn += 1

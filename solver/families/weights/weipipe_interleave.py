@@ -1,0 +1,44 @@
+"""WeiPipe-Interleave (WeiPipe, Lin et al., 2025): microbatches stay on ranks, weights pass by.
+
+P stages on P ranks that form a ring (see :mod:`.ring`). The k-th microbatch of a rank runs F of
+stage j in phase Pk + j and BW of stage P-1-j in phase P(k+1) + j; where both fall in one turn BW
+goes first. P = 2, M = 4 (rank 0 has microbatches 0 and 2; ``F10`` is stage 1, microbatch 0, ``B`` a
+fused BW), the turns ruled off::
+
+    turn    0     1     2         3         4         5     6
+    rank 0  F00 | F10 | B10 F02 | B00 F12 | B12     | B02 |
+    rank 1      | F01 | F11     | B11 F03 | B01 F13 | B13 | B03
+
+D travels with the second copy of the weights, and each visits the microbatches in order, one a
+turn. This order is why the method has a bubble: F's and BW's could go on without D (see
+docs/weight-passing.md).
+
+Makespan without communication, with t = T_F + T_B + T_W of a stage equal everywhere: the last F is
+in turn M + P - 2, the first BW in turn P: P turns have F's alone, P turns BW's alone, M - 1 turns
+both. In all at most (M + P - 1) t, the published bubble rate (P-1)/(M+P-1). Where M > P one chain
+attains it: rank 0 until it runs out of F's to run beside BW's, then D's rank by rank to the last
+one. Where M <= P no rank has both in one turn, and the makespan is
+P t + (M - 1) max(T_F, T_B + T_W), less than the formula's where 1 < M.
+
+Memory: a rank holds at most the activations of P stages (its whole model for one microbatch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pipeloom.ir.model.ops import OpKind
+
+from .ring import Ring
+
+
+@dataclass(frozen=True)
+class WeiPipeInterleave(Ring):
+    name: str = "weipipe-interleave"
+    summary: str = "weights and gradients travel, activations stay: traffic independent of length"
+
+    def phases(self, ranks: int, k: int) -> Iterator[tuple[int, OpKind, int]]:
+        for j in range(ranks):
+            yield ranks * k + j, OpKind.F, j
+            yield ranks * (k + 1) + j, OpKind.BW, ranks - 1 - j

@@ -1,0 +1,47 @@
+"""WZB2 (WeiPipe, Lin et al., 2025): B and W apart, one op a turn; a ring that weights travel.
+
+P stages on P ranks (see :mod:`.ring`). The k-th microbatch of a rank runs F of stage j in phase
+3Pk + j, B of stage P-1-j in phase 3Pk + P + j and W of stage j in phase 3Pk + 2P + j. P = 2, M = 4
+(rank 0 has microbatches 0 and 2; ``F10`` is stage 1, microbatch 0)::
+
+    turn    0   1   2   3   4   5   6   7   8   9   10  11  12
+    rank 0  F00 F10 B10 B00 W00 W10 F02 F12 B12 B02 W02 W12
+    rank 1      F01 F11 B11 B01 W01 W11 F03 F13 B13 B03 W03 W13
+
+Each turn has one op, yet three stages' worth travels, of which the op uses one. So it moves three
+times what interleave moves.
+
+Makespan without communication at equal times T_F = T_B = T_W = u, where P divides M: (3 M + P-1) u,
+a bubble rate of (P-1) / (3 M + P-1); of the period there is no bubble. At other times, equal on all
+stages, a turn lasts as long as its longest op. In the first P - 1 of the P turns in which rank 0
+has F's alone (or B's, or W's), some other rank still has the op before, so that it is at most::
+
+    P T_F + (P-1) T_W + M/P ((P-1) (max(T_F, T_B) + max(T_B, T_W)) + T_B + T_W)
+        + (M/P - 1) ((P-1) max(T_W, T_F) + T_F)
+
+Memory: a rank holds at most the activations of P stages (its whole model for one microbatch).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pipeloom.ir.model.ops import OpKind
+
+from .ring import Ring
+
+
+@dataclass(frozen=True)
+class WZB2(Ring):
+    name: str = "wzb2"
+    summary: str = (
+        "weights travel, B and W apart, one op a turn: 1/3 of interleave's bubble at equal times"
+    )
+
+    def phases(self, ranks: int, k: int) -> Iterator[tuple[int, OpKind, int]]:
+        start = 3 * ranks * k
+        for j in range(ranks):
+            yield start + j, OpKind.F, j
+            yield start + ranks + j, OpKind.B, ranks - 1 - j
+            yield start + 2 * ranks + j, OpKind.W, j

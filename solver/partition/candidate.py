@@ -1,0 +1,109 @@
+"""A cut that was looked at, and what is known of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+
+from pipeloom.ir.cost.simulator import timed
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Report, Schedule, Status
+
+from ..construct.linear import Rows
+from ..core.linear_instance import ROUNDING
+from ..placement.successive_halving import cost_of
+from .cuts import Cut
+from .quick_schedule import Sketch
+
+CLOSED = 1e-6
+NONE = Sketch()
+
+
+@dataclass(slots=True, eq=False)
+class Option:
+    """A cut with a placement: ``bound`` on all its schedules, ``sketched``: one built at once.
+
+    ``schedule``: the best one found, None where it was not searched.
+    """
+
+    problem: Problem
+    cut: Cut
+    bound: float
+    bound_name: str | None = None
+    sketched: Sketch = NONE
+    schedule: Schedule | None = None
+
+    @property
+    def order(self) -> Rows | None:
+        return self.sketched.rows if self.schedule is None else self.schedule.order
+
+    @property
+    def sketch(self) -> float:
+        return self.sketched.cost
+
+    @property
+    def promise(self) -> tuple[float, float, float]:
+        """What it is worth as far as is known: the least first."""
+        return min(self.cost, self.sketch), self.bound, self.sketch
+
+    @property
+    def name(self) -> str:
+        """The placement and how many layers each stage has."""
+        number = sum(len(stage.layers) for stage in self.problem.profile.stages)
+        sizes = "+".join(str(b - a) for a, b in pairwise((*self.cut, number)))
+        return f"{self.problem.placement.name} {sizes}"
+
+    def may_cost_less(self, cost: float) -> bool:
+        """Whether a schedule that is better than ``cost`` and its own best one is not ruled out."""
+        return self.bound < min(cost, self.cost) * (1 - CLOSED)
+
+    @property
+    def cost(self) -> float:
+        return math.inf if self.schedule is None else cost_of(self.schedule)
+
+    def take(self, schedule: Schedule) -> None:
+        """Keeps the schedule if it is better, and the bound that came with it."""
+        best = (
+            schedule if self.schedule is None or cost_of(schedule) <= self.cost else self.schedule
+        )
+        proven = max((schedule, self.schedule or schedule), key=_proven)
+        self.bound = max(self.bound, _proven(proven))
+        self.schedule = _with_bound(best, proven)
+
+
+def _proven(schedule: Schedule) -> float:
+    return (schedule.report.lower_bound if schedule.report else None) or 0.0
+
+
+def _with_bound(schedule: Schedule, proven: Schedule) -> Schedule:
+    """``schedule`` under the bound that came with another one of the same problem."""
+    if schedule is proven or schedule.report is None or proven.report is None:
+        return schedule
+    bound = min(_proven(proven), cost_of(schedule))
+    closed = cost_of(schedule) - bound <= CLOSED * cost_of(schedule)
+    status = Status.OPTIMAL if closed else Status.FEASIBLE
+    known = replace(
+        schedule.report, lower_bound=bound, bound_name=proven.report.bound_name, status=status
+    )
+    return replace(schedule, report=known)
+
+
+def carried(option: Option, order: Rows) -> Schedule | None:
+    """The order of another cut's schedule with this one's times; None where memory does not hold
+    it.
+
+    Who computes what in which order may be the same wherever the stages begin.
+    """
+    problem = option.problem
+    report = Report(
+        problem.objective, "search", lower_bound=option.bound, bound_name=option.bound_name
+    )
+    schedule = timed(Schedule(problem, order, report=report))
+    assert schedule.timing is not None
+    limit = np.array(problem.memory_limit) * (1 + ROUNDING)
+    if (np.array(schedule.timing.peak_memory) > limit).any():
+        return None
+    return _with_bound(schedule, schedule)

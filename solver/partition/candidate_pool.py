@@ -1,0 +1,184 @@
+"""The cuts of one placement: those that were looked at, those to look at next, and what is left."""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum
+
+from pipeloom.ir.errors import InfeasibleError
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Schedule
+
+from ..bounds import lower_bound as bound_of
+from ..core.budget import Allowance
+from ..core.linear_instance import ROUNDING
+from ..placement.search import room
+from .candidate import CLOSED, Option
+from .cut_bounds import EveryCut
+from .cuts import Cut
+from .min_memory import Smallest, of_cut, smallest
+from .quick_schedule import effort, sketched
+
+MOST_LEFT = 400
+"""Cuts that are bounded one by one in the end."""
+LOOKED_AT = 100
+"""What the bounds of a cut count, in simulated ops, times stages squared times microbatches."""
+
+
+class Way(Enum):
+    """How the cut is chosen: with the schedule, or before it."""
+
+    JOINT = "joint"
+    BALANCED = "balanced"
+    EVEN = "even"
+
+
+@dataclass(eq=False)
+class Desk:
+    """The cuts of one placement that have been looked at, and those to look at next."""
+
+    every: EveryCut
+    seed: int
+    options: dict[Cut, Option] = field(default_factory=dict)
+    _refused: set[Cut] = field(default_factory=set)
+    bound: float = 0.0
+    lacking: Smallest | None = None
+    _balanced: Cut | None = None
+    _queue: list[tuple[tuple[float, ...], Cut]] = field(default_factory=list)
+    _queued: set[Cut] = field(default_factory=set)
+    _near: Iterator[Cut] = field(default_factory=lambda: iter(()))
+    _near_to: Option | None = None
+
+    def open(self, way: Way, spent: Callable[[], bool] = lambda: False) -> bool:
+        """Takes the first cuts; False, and :attr:`lacking` says why, where none fits and no other
+        is to be tried.
+
+        ``spent``: whether there is no time left for more than the least.
+        """
+        cutter = self.every.cutter
+        even, balanced = cutter.even(), cutter.balanced(self.every.fitting())
+        self.bound, self._balanced = self.every.bound(), balanced
+        first = [balanced] if way is Way.BALANCED else [even]
+        if way is Way.JOINT:
+            first = [self.every.first(), balanced, self.every.least_full(), even]
+        for cut in first:
+            if cut is not None:
+                self.look(cut, math.inf, spent)
+            if self.options and spent():
+                break
+        if self.options:
+            return True
+        self.lacking = self._lacking(first[0] if way is not Way.JOINT else None)
+        if way is Way.JOINT:
+            self.look(self.lacking.cut, math.inf, spent)
+        return bool(self.options) or (way is Way.JOINT and not self.ruled_out)
+
+    @property
+    def ruled_out(self) -> bool:
+        """Whether it is proven that no cut fits in memory."""
+        if math.isinf(self.bound):
+            return True
+        lacking, most = self.lacking, max(self.every.limit) * (1 + ROUNDING)
+        return lacking is not None and lacking.proven and (lacking.device or lacking.limit > most)
+
+    def _lacking(self, cut: Cut | None) -> Smallest:
+        """What ``cut``, or where there is none the cut that needs least, lacks."""
+        cutter, placement = self.every.cutter, self.every.placement
+        return smallest(cutter, placement) if cut is None else of_cut(cutter, placement, cut)
+
+    @property
+    def balanced(self) -> Option | None:
+        """The balanced cut, if it fits in memory."""
+        return None if self._balanced is None else self.options.get(self._balanced)
+
+    @property
+    def best(self) -> Option | None:
+        return min(self.options.values(), key=lambda option: option.sketch, default=None)
+
+    @property
+    def found(self) -> Schedule | None:
+        """The best schedule of all these cuts."""
+        best = min(self.options.values(), key=lambda option: option.cost, default=None)
+        return None if best is None else best.schedule
+
+    def look(self, cut: Cut, cost: float, spent: Callable[[], bool] = lambda: False) -> float:
+        """Bounds a cut and, where it may cost less than ``cost``, sketches a schedule; the work
+        done."""
+        self._queued.add(cut)
+        problem = self._problem(cut)
+        for near in self.every.cutter.neighbours(cut):
+            if near not in self._queued:
+                self._queued.add(near)
+                heapq.heappush(self._queue, (self.every.of(near), near))
+        work = float(problem.stages**2 * problem.microbatches * LOOKED_AT)
+        option = self.option(cut)
+        if option is None:
+            return work
+        if option.bound < cost * (1 - CLOSED):
+            option.sketched = sketched(problem, option.bound, self.seed, spent)
+            work += effort(problem)
+        return work
+
+    def option(self, cut: Cut) -> Option | None:
+        """The cut with its bound; None where it does not fit in memory."""
+        if cut in self.options or cut in self._refused:
+            return self.options.get(cut)
+        problem = self._problem(cut)
+        try:
+            bound = bound_of(problem)
+        except InfeasibleError:
+            self._refused.add(cut)
+            return None
+        self.options[cut] = Option(problem, cut, bound.value, bound.name)
+        return self.options[cut]
+
+    @property
+    def seen(self) -> int:
+        """How many cuts were looked at."""
+        return len(self.options) + len(self._refused)
+
+    def certified(self, cost: float, looking: Allowance) -> float:
+        """No schedule of any cut costs less than this, which is at most ``cost``.
+
+        The cuts whose ranks each alone allow less than ``cost`` are listed: of them the least bound
+        counts. Where they are too many it is :attr:`bound`.
+        """
+        left = None if self.bound >= cost else self.every.below(cost * (1 - CLOSED), MOST_LEFT)
+        least = cost
+        for cut in left or ():
+            if looking.spent:
+                return min(self.bound, cost)
+            problem = self._problem(cut)
+            looking.spend(problem.stages**2 * problem.microbatches * LOOKED_AT)
+            with suppress(InfeasibleError):
+                known = self.options.get(cut)
+                least = min(least, bound_of(problem).value if known is None else known.bound)
+        return min(self.bound, cost) if left is None else max(self.bound, least)
+
+    def by_bound(self) -> Cut | None:
+        """The next cut in the order of bounds that look at one rank alone."""
+        while self._queue:
+            _, cut = heapq.heappop(self._queue)
+            if cut not in self.options:
+                return cut
+        return None
+
+    def near_the_best(self) -> Cut | None:
+        """A neighbour of the best cut that has not been looked at."""
+        best = self.best
+        if best is None:
+            return None
+        if best is not self._near_to:
+            near = sorted(self.every.cutter.neighbours(best.cut), key=self.every.of)
+            self._near, self._near_to = iter(near), best
+        return next((cut for cut in self._near if cut not in self.options), None)
+
+    def _problem(self, cut: Cut) -> Problem:
+        every = self.every
+        profile, placement = every.cutter.profile.cut(cut), every.placement
+        limit = room(profile, placement, every.limit)
+        return Problem(profile, every.microbatches, placement, limit, every.objective)

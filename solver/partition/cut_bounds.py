@@ -1,0 +1,335 @@
+"""Lower bounds that hold for every cut at once: no schedule of any of them costs less.
+
+With one stage a rank, the bounds of :mod:`pipeloom.solver.bounds.linear` that look at a stage alone
+(:func:`head_tail` without its chain over the stages, :func:`through` from stage 0) need of a cut
+nothing but the stage's number k, its first layer a and its end b: its own times and sizes are sums
+over a..b, the way of a microbatch before it and after it is that of the layers before a and from b
+on and the delays between, of which there are k and S-1-k. Messages may differ in size: a delay
+counts as the least that any allowed boundary gives. So with g(k, a, b) the best of those bounds, no
+cut costs less than the least over all cuts of the largest g of its stages, which goes stage by
+stage.
+
+On a V the two stages of rank r are [i, i') and [j', j), where i and j are what the ranks before it
+leave: the same, from the outside inwards. Elsewhere the ranks share the work at best evenly, and
+one microbatch passes all layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from pipeloom.ir.model.ops import FloatArray
+from pipeloom.ir.model.problem import Objective, Placement
+
+from ..core.linear_instance import ROUNDING
+from ..core.overlap_relaxation import least_times_of
+from .cuts import Cut, Cutter, best_path, best_value
+
+KEPT = ("weight_bytes", "grad_bytes", "optimizer_bytes")
+MOST_PENDING = 256
+"""Microbatches in memory up to which a tail is looked for; where more fit there is hardly one."""
+STEPS = 50
+"""Beginnings of cuts that are looked at for each cut that is asked for."""
+MOST_V_LAYERS = 80
+"""On a V all pairs of runs are compared: the fourth power of the number of layers."""
+
+
+@dataclass(frozen=True)
+class EveryCut:
+    """The bounds on all cuts of one placement.
+
+    ``limit``: of the activations of each rank; they have no more than what the weights, gradients
+    and optimizer state of its stage leave of the profile's ``device_memory``.
+    """
+
+    cutter: Cutter
+    placement: Placement
+    microbatches: int
+    limit: tuple[float, ...]
+    objective: Objective
+
+    def bound(self) -> float:
+        """No schedule of any cut costs less; infinite where no cut fits in memory."""
+        shared = max(self._evenly_shared(), self._way())
+        if self._linear:
+            return max(shared, best_value(self.price, self._stages, self.cutter.number, np.maximum))
+        if self.placement.name == "v" and self.cutter.number <= MOST_V_LAYERS:
+            return max(shared, self._v())
+        return shared
+
+    def first(self) -> Cut | None:
+        """A cut that has the least bound of all, with one stage a rank; None for others."""
+        if not self._linear:
+            return None
+        return best_path(self.price, self._stages, self.cutter.number, np.maximum)
+
+    def of(self, cut: Cut) -> tuple[float, ...]:
+        """What speaks against ``cut``: the bound of its worst rank, then those of the others."""
+        ends = (*cut[1:], self.cutter.number)
+        if self._linear:
+            found = [
+                float(self._prices[k][a, b]) for k, (a, b) in enumerate(zip(cut, ends, strict=True))
+            ]
+        else:
+            work = np.zeros(self.cutter.profile.ranks)
+            for rank, a, b in zip(self.placement.owners, cut, ends, strict=True):
+                work[rank] += self.microbatches * self._times[a, b]
+            found = work.tolist()
+        return tuple(sorted(found, reverse=True))
+
+    def below(self, cost: float, most: int) -> list[Cut] | None:
+        """The cuts each of whose ranks alone allows less than ``cost``; None where there are too
+        many.
+
+        Too many: more than ``most``, or so many beginnings of cuts that they were not all looked
+        at.
+        """
+        number, found, steps = self.cutter.number, list[Cut](), [most * STEPS]
+        ahead = self._reachable(cost)
+        work = np.zeros(len(self.limit))
+
+        def extend(starts: Cut) -> bool:
+            stage, first, rank = len(starts) - 1, starts[-1], self.placement.owners[len(starts) - 1]
+            if stage == self._stages - 1:
+                if self._fits(stage, first, number, work[rank], cost):
+                    found.append(starts)
+                return len(found) <= most
+            for end in np.flatnonzero(ahead[stage + 1]).tolist():
+                steps[0] -= 1
+                if steps[0] < 0:
+                    return False
+                if end <= first or not self._fits(stage, first, end, work[rank], cost):
+                    continue
+                work[rank] += self.microbatches * self._times[first, end]
+                complete = extend((*starts, end))
+                work[rank] -= self.microbatches * self._times[first, end]
+                if not complete:
+                    return False
+            return True
+
+        return found if ahead[0][0] and extend((0,)) else ([] if not ahead[0][0] else None)
+
+    def _fits(self, stage: int, first: int, end: int, before: float, cost: float) -> bool:
+        """Whether the stage's rank, with the stages ``before``, may cost less than ``cost``."""
+        if self._linear:
+            return bool(self._prices[stage][first, end] < cost)
+        work = before + self.microbatches * self._times[first, end]
+        return bool(self._penalty[first, end] + work < cost)
+
+    def _reachable(self, cost: float) -> list[npt.NDArray[np.bool_]]:
+        """Whether the stages from each one on, the first of them from each layer, may cost less."""
+        end = np.zeros(self.cutter.number + 1, dtype=bool)
+        end[-1] = True
+        found = [end]
+        for stage in range(self._stages - 1, -1, -1):
+            allowed = self._prices[stage] if self._linear else self._penalty
+            found.append(np.asarray(((allowed < cost) & found[-1][None, :]).any(axis=1)))
+        return found[::-1]
+
+    def fitting(self) -> FloatArray:
+        """0 for a run of layers that may be a stage and of which a microbatch fits in memory, else
+        infinite.
+
+        Of each rank's other stages nothing is known, so that these may still not fit together.
+        """
+        rooms = [self._room(rank) for rank in set(self.placement.owners)]
+        room = np.min(rooms, axis=0) * (1 + ROUNDING)
+        return np.where(self.cutter.runs("m_b") <= room, self._penalty, np.inf)
+
+    def least_full(self) -> Cut | None:
+        """The cut whose fullest stage is least, with as many microbatches on it as there are ranks;
+        None where there is none."""
+        kept = sum(self.cutter.runs(key) for key in KEPT)
+        held = self.cutter.runs("m_b") * min(self.microbatches, len(self.limit)) + kept
+        return self.cutter.balanced(self._penalty, np.asarray(held))
+
+    def price(self, stage: int) -> FloatArray:
+        """g(k, a, b) of stage k, by a and b; infinite for what may not be a stage or does not
+        fit."""
+        return self._prices[stage]
+
+    @property
+    def _linear(self) -> bool:
+        owners = self.placement.owners
+        return len(set(owners)) == len(owners)
+
+    @property
+    def _stages(self) -> int:
+        return self.cutter.stages
+
+    @cached_property
+    def _least(self) -> Cutter:
+        """The layers with the times that bounds count: less where pairs save time.
+
+        As in :mod:`..core.overlap_relaxation`, of which the proof needs but that B and W of a stage
+        take no more than theirs, and F, B and W no more than a pair: B and W of each layer take
+        less by what it saves. Where that is more than they take, nothing is left of any layer's.
+        """
+        layers = self.cutter.profile.layers
+        if all(layer.saving <= 0 for layer in layers):
+            return self.cutter
+        if any(layer.saving > layer.t_b + layer.t_w for layer in layers):
+            least = tuple(replace(layer, t_b=0.0, t_w=0.0, t_fb=None) for layer in layers)
+        else:
+            least = tuple(map(least_times_of, layers))
+        return replace(self.cutter, profile=replace(self.cutter.profile, layers=least))
+
+    @cached_property
+    def _times(self) -> FloatArray:
+        return np.asarray(sum(self._least.runs(key) for key in ("t_f", "t_b", "t_w")))
+
+    @cached_property
+    def _delays(self) -> tuple[FloatArray, FloatArray]:
+        """The least delay down to stage k, and from it back up, 0 for stage 0; shape (S,) each."""
+        cluster, owners = self.cutter.profile.cluster, self.placement.owners
+        sent = {
+            self.cutter.profile.layers[end - 1].activation_bytes for end in self._boundaries[1:]
+        }
+        least = np.min([cluster.delays(size) for size in sent], axis=0)
+        pairs = list(pairwise(owners))
+        down = [0.0, *(float(least[a, b]) for a, b in pairs)]
+        up = [0.0, *(float(least[b, a]) for a, b in pairs)]
+        return np.array(down), np.array(up)
+
+    @cached_property
+    def _penalty(self) -> FloatArray:
+        return self.cutter.penalty()
+
+    @cached_property
+    def _prices(self) -> list[FloatArray]:
+        return [self._penalty + self._alone(stage) for stage in range(self._stages)]
+
+    def _alone(self, stage: int) -> FloatArray:
+        rank = self.placement.owners[stage]
+        run = _Run.of(self._least, self._room(rank), self.microbatches)
+        down, up = self._delays
+        f, b = self._least.sums("t_f"), self._least.sums("t_b")
+        after = f[-1] - f + b[-1] - b + float((down + up)[stage + 1 :].sum())
+        idle = run.idle(np.asarray(after)[None, :])
+        spans = run.work + idle
+        if self.objective is Objective.MAKESPAN:
+            spans = spans + (f[:, None] + float(down[: stage + 1].sum()))
+        way = (f + b)[:, None] + float((down + up)[: stage + 1].sum())
+        last = run.w if stage == 0 else self._least.profile.layers[0].t_w
+        through = run.until_last_b(idle) + way + last
+        return np.where(run.fits, np.maximum(spans, through), np.inf)
+
+    def _room(self, rank: int) -> FloatArray:
+        """What each run of layers has for activations on ``rank``."""
+        if any(
+            layer.t_r is not None or layer.m_o is not None for layer in self.cutter.profile.layers
+        ):
+            return np.full((self.cutter.number + 1,) * 2, np.inf)  # M_B need not be held
+        limit, device = self.limit[rank], self.cutter.profile.cluster.device_memory
+        if device is None:
+            return np.full((self.cutter.number + 1,) * 2, limit)
+        kept = sum(self.cutter.runs(key) for key in KEPT)
+        return np.asarray(np.clip(device[rank] - kept, 0.0, limit))
+
+    def _evenly_shared(self) -> float:
+        """The work of all ranks together, or of what is never divided."""
+        whole = [float(self._times[a, b]) for a, b in pairwise(self._boundaries)]
+        return self.microbatches * max(float(self._times[0, -1]) / len(self.limit), *whole)
+
+    @cached_property
+    def _boundaries(self) -> list[int]:
+        return [0, *(i + 1 for i, tied in enumerate(self.cutter.profile.tied) if not tied)]
+
+    def _way(self) -> float:
+        """One microbatch there and back, and the W of its first layer."""
+        down, up = self._delays
+        way = self._least.sums("t_f")[-1] + self._least.sums("t_b")[-1] + (down + up).sum()
+        return float(way + self._least.profile.layers[0].t_w)
+
+    def _v(self) -> float:
+        """Work, and the way to a rank's first F and from its last B; pairs from the inside
+        outwards."""
+        number, ranks = self.cutter.number, len(self.limit)
+        allowed, work = self._penalty, self.microbatches * self._times
+        down, up = self._delays
+        f, b = self._least.sums("t_f"), self._least.sums("t_b")
+        both = self.microbatches * (self._least.runs("t_f") + self._least.runs("t_b"))
+        value = np.diag(np.zeros(number + 1))
+        value[~np.eye(number + 1, dtype=bool)] = np.inf
+        for rank in range(ranks - 1, -1, -1):
+            lag = float(down[: rank + 1].sum()) if self.objective is Objective.MAKESPAN else 0.0
+            way = float((down + up)[: rank + 1].sum())
+            found = np.full_like(value, np.inf)
+            for i in range(rank, number):
+                begins = lag + (f[i] if self.objective is Objective.MAKESPAN else 0.0)
+                back = way + f[i] + b[i] + (self._least.profile.layers[0].t_w if rank else 0.0)
+                for j in range(i + 2, number + 1):
+                    pairs = (work[i, i : j + 1][:, None] + work[i : j + 1, j][None, :]) + begins
+                    through = (both[i, i : j + 1][:, None] + both[i : j + 1, j][None, :]) + back
+                    rules = allowed[i, i : j + 1][:, None] + allowed[i : j + 1, j][None, :]
+                    spans = np.maximum(pairs, through) + rules
+                    found[i, j] = np.maximum(spans, value[i : j + 1, i : j + 1]).min()
+            value = found
+        return float(value[0, number])
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Every run of layers as one stage of a rank, by first layer and end."""
+
+    f: FloatArray
+    b: FloatArray
+    w: FloatArray
+    m_b: FloatArray
+    m_w: FloatArray
+    limit: FloatArray
+    capacity: FloatArray
+    microbatches: int
+
+    @classmethod
+    def of(cls, cutter: Cutter, room: FloatArray, microbatches: int) -> _Run:
+        f, b, w, m_b, m_w = (cutter.runs(key) for key in ("t_f", "t_b", "t_w", "m_b", "m_w"))
+        room = room * (1 + ROUNDING)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            fit = np.where(m_b > 0, room / m_b, np.inf)
+        return cls(f, b, w, m_b, m_w, room, np.minimum(np.floor(fit), microbatches), microbatches)
+
+    @property
+    def fits(self) -> FloatArray:
+        return np.asarray(self.capacity >= 1)
+
+    @property
+    def work(self) -> FloatArray:
+        return self.microbatches * (self.f + self.b + self.w)
+
+    def idle(self, after: FloatArray) -> FloatArray:
+        """Head and tail, as in :func:`..bounds.through`; ``after``: the way behind it, by its
+        end."""
+        trip = self.f + after
+        head = np.maximum(0.0, trip - self.capacity * self.f)
+        few = self.capacity <= MOST_PENDING
+        tail = np.where(few, np.maximum(0.0, trip - self.f - self._busy()), 0.0)
+        apart = self.capacity < self.microbatches
+        return np.where(apart, head + tail, np.maximum(head, tail))
+
+    def _busy(self) -> FloatArray:
+        """What a rank can run between its last F and that microbatch's B."""
+        most = np.zeros_like(self.f)
+        for pending in range(min(int(self.capacity.max()), MOST_PENDING)):
+            room = self.limit - (1 + pending) * self.m_b
+            with np.errstate(divide="ignore", invalid="ignore"):
+                fit = np.where(self.m_w > 0, np.maximum(0.0, np.floor(room / self.m_w)), np.inf)
+            weights = np.minimum(fit, self.microbatches - 1 - pending)
+            busy = pending * (self.b + self.w) + weights * self.w
+            most = np.where(pending < self.capacity, np.maximum(most, busy), most)
+        return most
+
+    def until_last_b(self, idle: FloatArray) -> FloatArray:
+        """From the first F to the end of the last B: all but the W's whose M_W memory then
+        holds."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            late = np.where(
+                self.m_w > 0, 1 + np.floor((self.limit - self.m_b) / self.m_w), self.microbatches
+            )
+        early = np.maximum(0.0, self.microbatches - late)
+        return np.asarray(self.microbatches * (self.f + self.b) + early * self.w + idle)

@@ -1,0 +1,156 @@
+"""The smallest memory with which any cut of a placement has a schedule at all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+
+import numpy as np
+
+from pipeloom.ir.model.ops import FloatArray
+from pipeloom.ir.model.problem import Placement, Problem
+from pipeloom.ir.units import exact_amount
+
+from ..bounds.feasibility import needs
+from ..core.linear_instance import ROUNDING
+from ..placement.search import kept
+from .cut_bounds import KEPT
+from .cuts import Cut, Cutter, best_path, best_value
+
+MOST_CUTS = 2000
+"""Cuts that are tried where the least cannot be computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Smallest:
+    """``limit``: of activations, the same on all ranks, or with ``device`` of all that a device
+    holds.
+
+    ``rank``: the one that needs it in ``cut``; ``proven``: whether every cut needs as much. With
+    ``alone`` the others do not count.
+    """
+
+    limit: float
+    rank: int
+    cut: Cut
+    proven: bool
+    device: bool = False
+    alone: bool = False
+
+    def __str__(self) -> str:
+        cut = "this cut does not fit" if self.alone else "no cut fits"
+        what = "device_memory" if self.device else "the memory limit"
+        which = "feasible one" if self.proven or self.alone else "one found that is feasible"
+        least = f"the smallest {which} is {exact_amount(self.limit)}, for rank {self.rank}"
+        return f"{cut} in {what}; {least}"
+
+
+def of_cut(cutter: Cutter, placement: Placement, cut: Cut) -> Smallest:
+    """The smallest limit of this cut alone, or the smallest device where no limit is small
+    enough."""
+    for device in (False, True):
+        over, needed = _Needs(cutter, placement, device).of(cut)
+        if not over:
+            break
+    return Smallest(float(needed.max()), int(needed.argmax()), cut, False, device, alone=True)
+
+
+def smallest(cutter: Cutter, placement: Placement) -> Smallest:
+    """The smallest limit of all cuts, or the smallest device where that holds none of them.
+
+    With one stage a rank a cut that needs least is found stage by stage; elsewhere layers are moved
+    while that helps.
+    """
+    for device in (False, True):
+        found = _Needs(cutter, placement, device).least()
+        if found is not None:
+            return found
+    raise AssertionError("some device is large enough")
+
+
+@dataclass(frozen=True)
+class _Needs:
+    """What ranks need for activations or, with ``device``, for weights, gradients and optimizer
+    state too."""
+
+    cutter: Cutter
+    placement: Placement
+    device: bool
+
+    def least(self) -> Smallest | None:
+        """None where no cut was found that the devices hold."""
+        stages, number = len(self.placement.owners), self.cutter.number
+        start = best_path(self._price, stages, number, np.maximum)
+        if start is None:
+            return None
+        alone = len(set(self.placement.owners)) == stages
+        cut = start if alone else self._descended([start, self.cutter.even() or start])
+        over, needed = self.of(cut)
+        if over:
+            return None
+        bound = max(best_value(self._price, stages, number, np.maximum), self._shared())
+        limit = float(needed.max())
+        proven = alone or limit <= bound * (1 + ROUNDING)
+        return Smallest(limit, int(needed.argmax()), cut, proven, self.device)
+
+    def of(self, cut: Cut) -> tuple[float, FloatArray]:
+        """What the worst rank lacks of its device, and what each rank needs, shape (P,)."""
+        profile, placement = self.cutter.profile.cut(cut), self.placement
+        free = (float("inf"),) * profile.ranks
+        needed = needs(Problem(profile, 1, placement, free))
+        ends = (*cut[1:], self.cutter.number)
+        stays = np.zeros(profile.ranks)
+        for rank, first, end in zip(placement.owners, cut, ends, strict=True):
+            stays[rank] += self._stays[first, end]
+        if self.device:
+            return 0.0, needed + stays
+        if profile.device_memory is None:
+            return 0.0, needed
+        lacks = needed + stays - np.array(profile.device_memory) * (1 + ROUNDING)
+        return max(0.0, float(lacks.max())), needed
+
+    def _price(self, stage: int) -> FloatArray:
+        """Of each run of layers as this stage, what it alone needs; infinite where its device is
+        too small."""
+        needed = self.cutter.runs("m_b") + self.cutter.penalty()
+        if self.device:
+            return np.asarray(needed + self._stays)
+        device = self.cutter.profile.cluster.device_memory
+        if device is None:
+            return needed
+        room = device[self.placement.owners[stage]] * (1 + ROUNDING)
+        return np.where(needed + self._stays <= room, needed, np.inf)
+
+    @cached_property
+    def _stays(self) -> FloatArray:
+        """Weights, gradients and optimizer state of each run of layers, as far as they are
+        known."""
+        return np.asarray(sum(self.cutter.runs(key) for key in KEPT))
+
+    def _shared(self) -> float:
+        """What the fullest rank needs at least; 0 where not all of a microbatch is held at once."""
+        layers = self.cutter.profile.layers
+        if any(layer.t_r is not None or layer.m_o is not None for layer in layers):
+            return 0.0
+        held = sum(layer.m_b + (kept(layer) if self.device else 0.0) for layer in layers)
+        return held / self.cutter.profile.ranks
+
+    def _descended(self, starts: Sequence[Cut]) -> Cut:
+        """The best of these, then of its neighbours, until none is better or enough were tried."""
+        tried = 0
+        best = min(starts, key=self._rating)
+        rating, found = self._rating(best), True
+        while found and tried < MOST_CUTS:
+            found = False
+            for cut in islice(self.cutter.neighbours(best), MOST_CUTS - tried):
+                tried += 1
+                if (other := self._rating(cut)) < rating:
+                    best, rating, found = cut, other, True
+                    break
+        return best
+
+    def _rating(self, cut: Cut) -> tuple[float, ...]:
+        over, needed = self.of(cut)
+        return (over, *sorted(needed.tolist(), reverse=True))

@@ -1,0 +1,83 @@
+"""What a cut is worth, at a glance: its bound, and the best of a few schedules that are built at
+once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from pipeloom.ir.model.problem import Objective, Problem
+
+from ..construct.linear import Constructor, Rows, settings
+from ..construct.list_scheduler import Stages, dispatch, dispatch_settings
+from ..core.linear_instance import Chain
+from ..search.local_search import CHOSEN_OP, building
+
+DRAWN = 40
+"""Settings of the list scheduler that are tried."""
+BUILT = 400
+"""Orders that the constructors of one stage a rank build."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sketch:
+    """The cost of an order, infinite where none was found."""
+
+    cost: float = math.inf
+    rows: Rows | None = None
+
+
+def sketched(
+    problem: Problem, bound: float, seed: int, spent: Callable[[], bool] = lambda: False
+) -> Sketch:
+    """The best of some schedules that are built without any search; of fewer once ``spent`` turns
+    true."""
+    chain = Chain.of(problem)
+    if chain:
+        return _constructed(problem, chain, bound, spent)
+    return _dispatched(problem, seed, spent)
+
+
+def effort(problem: Problem) -> float:
+    """What bound and sketch count, in simulated ops."""
+    size = 3 * problem.stages * problem.microbatches
+    if len(set(problem.placement.owners)) == problem.stages:
+        return BUILT * building(size)
+    return DRAWN * CHOSEN_OP * size * max(1, problem.stages // problem.ranks)
+
+
+def _constructed(problem: Problem, chain: Chain, bound: float, spent: Callable[[], bool]) -> Sketch:
+    constructor, best = Constructor(problem, chain), Sketch()
+    family = list(settings(chain, bound, chain.lags(problem.objective)))
+    every = max(1, len(family) // BUILT)
+    for setting in family[::every]:
+        rows = constructor.build(setting)
+        cost = np.inf if rows is None else constructor.cost(rows)
+        if cost < best.cost:
+            best = Sketch(cost, rows)
+        if best.cost <= bound * (1 + 1e-6) or spent():
+            break
+    return best
+
+
+def _dispatched(problem: Problem, seed: int, spent: Callable[[], bool]) -> Sketch:
+    stages, best = Stages.of(problem), Sketch()
+    size = 3 * problem.stages * problem.microbatches
+    order, spans = np.empty(size, dtype=np.int64), np.empty(problem.ranks)
+    ends = np.empty((2, problem.stages, problem.microbatches))
+    drawn = islice(
+        dispatch_settings(stages, problem.microbatches, np.random.default_rng(seed)), DRAWN
+    )
+    makespan = problem.objective is Objective.MAKESPAN
+    for setting in drawn:
+        cost = dispatch(stages, setting, makespan, order, ends, spans)
+        if cost < best.cost:
+            rows = np.split(order.copy(), 3 * problem.microbatches * stages.offsets[1:-1])
+            best = Sketch(cost, tuple(rows))
+        if spent():
+            break
+    return best

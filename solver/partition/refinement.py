@@ -1,0 +1,153 @@
+"""The best of the cuts that were looked at are searched, and what one finds is tried on the others.
+
+An order of ops is one of every cut with the same placement, where memory holds it. So the best
+order found is carried to all cuts that may still win, and from the best of them to cuts near by for
+as long as that helps; a search begins with the best order of all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Schedule
+
+from ..construct.linear import Rows
+from ..core.budget import Allowance
+from .candidate import CLOSED, Option, carried
+from .candidate_pool import Desk
+
+Search: TypeAlias = Callable[[Problem, str, float, Rows | None], Schedule]
+"""The optimizer, given a problem, its name, its share of the time, and an order to begin with."""
+
+LOOKING = 0.12
+"""The share of the time in which cuts are looked at before any is searched."""
+CARRYING = 0.03
+"""The share of the time in which a schedule is tried on other cuts, after each round."""
+CERTIFYING = 0.05
+"""The share of the time in which the cuts that are left are bounded in the end."""
+ROUNDS = ((3, 0.24), (4, 0.2))
+"""How many of the best cuts are searched in each round, and the share of the time of all of
+them."""
+HURRY = 1e-3
+"""The share of a search for which there is no time left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finals:
+    """Searches the cuts of ``desks``; ``allowance``: of the whole, which began before."""
+
+    desks: Sequence[Desk]
+    search: Search
+    allowance: Allowance
+    should_stop: Callable[[], bool]
+
+    def joint(self) -> list[Option]:
+        """Those that were searched, the best first."""
+        left = 1.0 - LOOKING - CERTIFYING
+        for number, share in (*ROUNDS, (1, None)):
+            best = self._ranked()[:number] if self.searched() else self._first(number)
+            left -= self._round(best, (left if share is None else share) / len(best))
+            if share is not None and not self.should_stop():
+                self._carry()
+                left -= CARRYING
+        return self.searched()
+
+    def _first(self, number: int) -> list[Option]:
+        """The best by sketch, and its placement's balanced cut in place of the last of them.
+
+        The best of many sketches is also the luckiest one.
+        """
+        ranked = self._ranked()
+        balanced = self._desk(ranked[0]).balanced
+        if balanced is None or balanced in ranked[:number]:
+            return ranked[:number]
+        return [*ranked[: number - 1], balanced]
+
+    def _desk(self, option: Option) -> Desk:
+        return next(desk for desk in self.desks if desk.options.get(option.cut) is option)
+
+    def each(self) -> list[Option]:
+        """All of them, each for an equal share."""
+        options = self._ranked()
+        self._round(options, 1 / len(options))
+        return self.searched()
+
+    def searched(self) -> list[Option]:
+        """Those with a schedule, the best first."""
+        return [option for option in self._ranked() if option.schedule]
+
+    def _ranked(self) -> list[Option]:
+        options = (option for desk in self.desks for option in desk.options.values())
+        return sorted(options, key=lambda option: option.promise)
+
+    def _round(self, options: Sequence[Option], share: float) -> float:
+        """Searches each for a share of the time unless it cannot win; returns what they had in
+        all."""
+        had = 0.0
+        for option in options:
+            best = min(each.cost for each in self._ranked())
+            left = 0.0 if self.should_stop() else self.allowance.share_left - CERTIFYING
+            if left < HURRY and math.isfinite(best):
+                break
+            if not option.may_cost_less(best):
+                continue
+            # before anything was found the first schedules come at once, whatever is left
+            part = max(HURRY, min(share, left))
+            start = self._best_order(option)
+            option.take(self.search(option.problem, option.name, part, start))
+            had += part
+        return had
+
+    def _best_order(self, option: Option) -> Rows | None:
+        """That of the cheapest schedule with the same placement."""
+        placement = option.problem.placement
+        same = (o for o in self.searched() if o.problem.placement == placement)
+        return option.order or next((each.order for each in same), None)
+
+    def _carry(self) -> None:
+        """Tries the best schedule on the cuts that may still win, then on those near the best."""
+        carrying = self.allowance.again(CARRYING)
+        searched = self.searched()
+        if not searched:
+            return
+        best = searched[0]
+        desk = self._desk(best)
+        for option in list(desk.options.values()):
+            if carrying.spent:
+                return
+            self._try(option, best, carrying)
+        current = min(desk.options.values(), key=lambda option: option.cost)
+        while (nearer := self._nearer(desk, current, carrying)) is not None:
+            current = nearer
+
+    def _nearer(self, desk: Desk, current: Option, carrying: Allowance) -> Option | None:
+        """A cut near by on which the schedule of ``current`` costs less; None where there is
+        none."""
+        for cut in desk.every.cutter.neighbours(current.cut):
+            if carrying.spent or self.should_stop():
+                return None
+            if desk.every.of(cut)[0] >= current.cost * (1 - CLOSED):
+                continue
+            option = desk.option(cut)
+            if option is not None and self._try(option, current, carrying) < current.cost * (
+                1 - CLOSED
+            ):
+                return option
+        return None
+
+    def _try(self, option: Option, other: Option, carrying: Allowance) -> float:
+        """The cost of ``option`` once the schedule of ``other`` was tried on it."""
+        if option is not other and option.may_cost_less(math.inf) and other.order is not None:
+            carrying.spend(sum(map(len, other.order)) * CARRIED_OP)
+            schedule = carried(option, other.order)
+            if schedule is not None:
+                option.take(schedule)
+        return option.cost
+
+
+CARRIED_OP = 20
+"""What trying an order counts, in simulated ops, for each of its ops."""

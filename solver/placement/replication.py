@@ -1,0 +1,54 @@
+"""Whether ``--placement auto`` tries two copies of the weights, and what it says of them."""
+
+from __future__ import annotations
+
+from pipeloom.ir.model.problem import Passing, Problem
+from pipeloom.ir.model.profile import Profile
+from pipeloom.ir.units import counted
+
+BIDIRECTIONAL = "bidirectional"
+SIZES = ("weight_bytes", "grad_bytes", "optimizer_bytes")
+
+
+def why_one_way(profile: Profile, microbatches: int) -> str | None:
+    """Why the microbatches cannot go both ways; None where they can."""
+    if profile.ranks % 2:
+        return f"needs an even number of ranks, not {profile.ranks}"
+    if profile.num_stages != profile.ranks:
+        return (
+            f"needs one stage a rank, not {profile.num_stages} on {counted(profile.ranks, 'rank')}"
+        )
+    if microbatches < 2:
+        return "needs two microbatches, one each way"
+    return None
+
+
+def why_unchecked(profile: Profile) -> str | None:
+    """Why nobody knows whether two copies of the weights fit; None where ``device_memory`` counts
+    them."""
+    unknown = ["device_memory"] if profile.device_memory is None else _unknown(profile)
+    if not unknown:
+        return None
+    return (
+        f"two copies of the weights may not fit (no {', '.join(unknown)} in the profile): --copies "
+        "2 tries them"
+    )
+
+
+def assumed(problem: Problem) -> str:
+    """What a table has to say of a placement; empty where nothing."""
+    if problem.placement.passing is not Passing.MIXED:
+        return ""
+    copies = f"two copies of the weights{_counted(problem.profile)}"
+    return f"{copies}, summing their gradients takes no time here"
+
+
+def _counted(profile: Profile) -> str:
+    if profile.device_memory is None:
+        return " (not counted: no device_memory)"
+    unknown = _unknown(profile)
+    return f" (unknown {', '.join(unknown)} counted as 0)" if unknown else ""
+
+
+def _unknown(profile: Profile) -> list[str]:
+    return [key for key in SIZES if any(getattr(s, key) is None for s in profile.stages)]

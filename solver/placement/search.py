@@ -1,0 +1,214 @@
+"""Which placement is best: those that fit a profile are bounded, and race while they can still
+win."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from pipeloom.ir.errors import InfeasibleError
+from pipeloom.ir.model.problem import Objective, Placement, Problem
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.units import exact_amount
+
+from ..bounds import lower_bound
+from ..core.linear_instance import ROUNDING
+from .replication import BIDIRECTIONAL, assumed, why_one_way, why_unchecked
+from .successive_halving import Race, Runner, Searcher, cost_of
+
+CUTS = (1, 2, 3, 4)
+"""Stages a rank into which a profile of one stage a rank is cut."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A placement: the bound on all of its schedules, and the best schedule found.
+
+    ``bound`` is None where none fits, as ``why_not`` says; ``schedule`` is None where it was not
+    searched, since no schedule of it beats one that was there, or for lack of time. ``note``: what
+    is assumed.
+    """
+
+    name: str
+    bound: float | None
+    schedule: Schedule | None = None
+    why_not: str | None = None
+    note: str = ""
+
+    @property
+    def cost(self) -> float:
+        return math.inf if self.schedule is None else cost_of(self.schedule)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """``best``: the cheapest schedule of all placements, None where none fits; ``tried``: one each.
+
+    No schedule of any of these placements costs less than ``bound``.
+    """
+
+    best: Schedule | None
+    tried: tuple[Tried, ...]
+
+    @property
+    def bound(self) -> float | None:
+        bounds = [each.bound for each in self.tried if each.bound is not None]
+        return min(bounds, default=None)
+
+
+def best_placement(
+    profile: Profile,
+    microbatches: int,
+    searcher: Searcher,
+    *,
+    seconds: float = math.inf,
+    each: float | None = None,
+    memory_limit: float | None = None,
+    objective: Objective = Objective.PERIOD,
+    copies: int | None = None,
+    abreast: int = 2,
+    should_stop: Callable[[], bool] = lambda: False,
+    begins: Callable[[int], None] = lambda number: None,
+) -> Chosen:
+    """The best schedule of all placements of ``profile``, with so many ``copies`` of its weights at
+    most, 1 or 2.
+
+    ``copies`` None: two where the profile has what tells whether they fit, else one.
+    Activations keep the memory limit, and what the weights, gradients and optimizer state of a
+    rank's stages leave of ``device_memory``. A placement whose bound is no lower than the best cost
+    found is left out.
+
+    Without a limit each search runs to its own end, so that none by itself finds less. With
+    ``each``, so many seconds are for every placement that may still win, and as many again for what
+    promises most by then. Within ``seconds`` in all, the placements get their first schedules and
+    explore, ``abreast`` at a time; the more promising half goes on; the rest of the time is for
+    what promises most. ``begins`` is told how many there are.
+    """
+    race = Race(should_stop, abreast)
+    field = _Field(microbatches, memory_limit, objective)
+    for placed, placement in placements(profile):
+        field.enter(placed, placement)
+    if copies != 1:
+        field.enter_two_copies(profile, asked=copies == 2)
+    race.runners = field.runners
+    begins(len(race.runners))
+    if seconds < math.inf:
+        race.share(searcher, seconds)
+    else:
+        race.each(searcher, math.inf if each is None else each)
+    tried = [Tried(r.name, r.bound, r.schedule, note=r.note) for r in race.runners]
+    order = sorted([*tried, *field.out], key=lambda each: (each.cost, each.bound or math.inf))
+    return Chosen(race.best, tuple(order))
+
+
+class _Field:
+    """Who may take part in the race: ``runners``; and who does not fit: ``out``."""
+
+    def __init__(self, microbatches: int, memory_limit: float | None, objective: Objective) -> None:
+        self._given = microbatches, memory_limit, objective
+        self.runners: list[Runner] = []
+        self.out: list[Tried] = []
+
+    def enter(self, profile: Profile, placement: Placement) -> None:
+        microbatches, memory_limit, objective = self._given
+        limit = room(profile, placement, profile.limit_from(memory_limit))
+        problem = Problem(profile, microbatches, placement, limit, objective)
+        name, note = placement.name, assumed(problem)
+        try:
+            self.runners.append(Runner(name, lower_bound(problem).value, problem, note))
+        except InfeasibleError as error:
+            why = _device_lacks(problem, error) or str(error)
+            self.out.append(Tried(name, None, why_not=why, note=note))
+
+    def enter_two_copies(self, profile: Profile, *, asked: bool) -> None:
+        reason = why_one_way(profile, self._given[0])
+        if reason is None and not asked:
+            reason = why_unchecked(profile)
+        if reason is None:
+            self.enter(profile, Placement.bidirectional(profile.ranks, self._given[0]))
+        else:
+            self.out.append(Tried(BIDIRECTIONAL, None, why_not=reason))
+
+
+def placements(profile: Profile) -> Iterator[tuple[Profile, Placement]]:
+    """The profile, cut where it has one stage a rank, with each placement of its stages; equal ones
+    once."""
+    ranks, seen = profile.ranks, set()
+    chunks, rest = divmod(profile.num_stages, ranks)
+    for cut in CUTS if (chunks, rest) == (1, 0) else (1,) if rest == 0 else ():
+        placed, each = profile.split(cut) if cut > 1 else profile, cut * chunks
+        found = [Placement.linear(ranks) if each == 1 else Placement.interleaved(ranks, each)]
+        if each == 2:
+            found.append(Placement.v(ranks))
+        elif each % 2 == 0:
+            found.append(Placement.wave(ranks, each // 2))
+        for placement in found:
+            if placement.owners not in seen:
+                seen.add(placement.owners)
+                yield placed, placement
+
+
+def room(profile: Profile, placement: Placement, limit: tuple[float, ...]) -> tuple[float, ...]:
+    """What each rank has for activations: its ``limit``, or less where weights leave less."""
+    if profile.device_memory is None:
+        return limit
+    return tuple(
+        max(0.0, min(given, device - _kept_on(profile, placement, rank)))
+        for rank, (given, device) in enumerate(zip(limit, profile.device_memory, strict=True))
+    )
+
+
+def _kept_on(profile: Profile, placement: Placement, rank: int) -> float:
+    """Bytes of weights, gradients and optimizer state of the rank's stages."""
+    return sum(kept(profile.stages[s]) for s in _on(profile, placement, rank))
+
+
+def overfull(schedule: Schedule) -> tuple[int, float, float] | None:
+    """The rank that exceeds ``device_memory`` most, what it holds and what it may; None where all
+    keep it.
+
+    Held are activations, and the weights, gradients and optimizer state of the rank's stages.
+    """
+    problem, timing = schedule.problem, schedule.timing
+    devices = problem.profile.device_memory
+    if devices is None or timing is None:
+        return None
+    held = [
+        peak + _kept_on(problem.profile, problem.placement, rank)
+        for rank, peak in enumerate(timing.peak_memory)
+    ]
+    rank = max(range(problem.ranks), key=lambda at: held[at] - devices[at])
+    lacks = held[rank] > devices[rank] * (1 + ROUNDING)
+    return (rank, held[rank], devices[rank]) if lacks else None
+
+
+def _device_lacks(problem: Problem, error: InfeasibleError) -> str | None:
+    """Why it is the device that is too small, and not a limit that somebody gave; None where it is
+    the limit."""
+    profile, rank, least = problem.profile, error.rank, error.smallest
+    if profile.device_memory is None:
+        return None
+    device = profile.device_memory[rank]
+    stays = sum(kept(profile.stages[s]) for s in _on(profile, problem.placement, rank))
+    if device - stays > problem.memory_limit[rank]:
+        return None
+    return (
+        f"device_memory {exact_amount(device)} is too small for rank {rank}: weights, gradients "
+        "and optimizer "
+        f"state hold {exact_amount(stays)} there, one microbatch {exact_amount(least)}"
+    )
+
+
+def _on(profile: Profile, placement: Placement, rank: int) -> set[int]:
+    """The stages whose weights ``rank`` has: all that it runs, of any microbatch."""
+    each = len(placement.owners) // profile.num_stages
+    return {at // each for at, owner in enumerate(placement.owners) if owner == rank}
+
+
+def kept(stage: StageProfile) -> float:
+    """Weights, gradients and optimizer state of a stage; unknown ones count as 0."""
+    return sum(
+        size or 0.0 for size in (stage.weight_bytes, stage.grad_bytes, stage.optimizer_bytes)
+    )

@@ -1,0 +1,214 @@
+"""A race of searches, of one placement each: they share what time there is while they can still
+win."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from time import monotonic
+from typing import Protocol, TypeAlias
+
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Schedule
+
+from ..core.worker_threads import POLL
+
+
+class Search(Protocol):
+    """The optimizer at one problem, left and taken up again: see :class:`..portfolio.Solving`."""
+
+    @property
+    def done(self) -> bool: ...
+
+    def begin(self, seconds: float) -> Schedule: ...
+
+    def run(self, seconds: float) -> Schedule: ...
+
+    def explore(self, seconds: float) -> Schedule:
+        """As :meth:`run` on one core, in any thread."""
+        ...
+
+    def look(self) -> None:
+        """Tells what is new and hears an interrupt, while another thread explores."""
+        ...
+
+
+Searcher: TypeAlias = Callable[[Problem, str], Search]
+"""The optimizer, given a problem and the name of its placement."""
+
+HOPE = 1 / 3
+"""Of the gap to its bound a search may still close so much, as far as anyone knows."""
+LEAST_SECONDS = 0.5
+QUICK = 0.3
+"""Seconds of a core that show what a placement is good for, where they can be had."""
+EXPLORING = 0.5
+"""Of the time, what is at most for finding out which placement is worth the rest."""
+CLOSED = 1e-6
+
+
+@dataclass(slots=True, eq=False)
+class Runner:
+    """A placement in the race: the bound known so far, its search and the best schedule."""
+
+    name: str
+    bound: float
+    problem: Problem
+    note: str = ""
+    search: Search | None = None
+    schedule: Schedule | None = None
+    spent: float = 0.0
+
+    @property
+    def cost(self) -> float:
+        return math.inf if self.schedule is None else cost_of(self.schedule)
+
+    @property
+    def promise(self) -> float:
+        """What its cost may become: a third of the gap to its bound closed."""
+        return self.cost - HOPE * (self.cost - self.bound) if self.schedule else math.inf
+
+    def take(self, schedule: Schedule) -> None:
+        self.schedule = schedule
+        known = schedule.report.lower_bound if schedule.report else None
+        self.bound = max(self.bound, known or 0.0)
+
+    def go(self, search: Callable[[float], Schedule], seconds: float) -> None:
+        began = monotonic()
+        self.take(search(seconds))
+        self.spent += monotonic() - began
+
+
+class Race:
+    """The placements that fit; the first of them is searched whatever happens.
+
+    ``abreast``: how many explore side by side, one core each.
+    """
+
+    def __init__(self, should_stop: Callable[[], bool], abreast: int) -> None:
+        self._ends, self._should_stop, self._abreast = math.inf, should_stop, abreast
+        self.runners: list[Runner] = []
+
+    @property
+    def best(self) -> Schedule | None:
+        return min(self.runners, key=lambda r: r.cost).schedule if self.runners else None
+
+    @property
+    def cost(self) -> float:
+        return min((runner.cost for runner in self.runners), default=math.inf)
+
+    @property
+    def left(self) -> float:
+        return max(0.0, self._ends - monotonic())
+
+    @property
+    def over(self) -> bool:
+        return self.cost < math.inf and (self._should_stop() or self.left <= 0.0)
+
+    def share(self, searcher: Searcher, seconds: float) -> None:
+        """``seconds`` in all: those with the least bound begin; fewer and fewer explore; the most
+        promising go on."""
+        self._ends = monotonic() + seconds
+        self._begin(searcher)
+        self._explore()
+        self._finish()
+
+    def each(self, searcher: Searcher, seconds: float) -> None:
+        """``seconds`` for each that may still win, as it would have alone; as much again for the
+        most promising.
+
+        Without limit each runs to its own end.
+        """
+        self._begin(searcher)
+        served: set[int] = set()
+        while waiting := [r for r in self._going_on() if id(r) not in served]:
+            served.add(id(waiting[0]))
+            self._advance(waiting[0], max(0.0, seconds - waiting[0].spent))
+            if self.over:
+                return
+        if seconds < math.inf:
+            self._ends = monotonic() + seconds
+            self._finish()
+
+    def _begin(self, searcher: Searcher) -> None:
+        for runner in sorted(self.runners, key=lambda r: r.bound):
+            if not self.over and self._may_win(runner):
+                runner.search = searcher(runner.problem, runner.name)
+                runner.go(runner.search.begin, self.left)
+
+    def _explore(self) -> None:
+        """All explore equally long, then the better half of them, then its better half."""
+        racing = self._going_on()
+        cores, time = self._abreast, EXPLORING * self.left
+        rounds = math.ceil(math.log2(max(1, len(racing))))
+        if racing:
+            rounds = max(1, min(rounds, int(time * cores / (QUICK * len(racing)))))
+        for _ in range(rounds):
+            if len(racing) < 2 or self.over:
+                return
+            turns = math.ceil(len(racing) / cores)
+            for first in range(0, len(racing), cores):
+                self._abreast_for(time / rounds / turns, racing[first : first + cores])
+            still = self._going_on()
+            racing = [runner for runner in still if runner in racing][: (len(racing) + 1) // 2]
+
+    def _abreast_for(self, seconds: float, runners: Sequence[Runner]) -> None:
+        """One core each, for a moment."""
+        if self.over:
+            return
+        seconds = min(seconds, self.left)
+        with ThreadPoolExecutor(len(runners), "placement") as threads:
+            running: set[Future[None]] = set()
+            for runner in runners:
+                assert runner.search is not None
+                running.add(threads.submit(runner.go, runner.search.explore, seconds))
+            while running:
+                done, running = wait(running, POLL)
+                for each in done:
+                    each.result()
+                for runner in runners:
+                    assert runner.search is not None
+                    runner.search.look()
+
+    def _finish(self) -> None:
+        """A third of what is left for the most promising, again and again: mostly the same one."""
+        while not self.over and (going_on := self._going_on()):
+            self._advance(going_on[0], min(self.left, max(self.left / 3, LEAST_SECONDS)))
+
+    def _advance(self, runner: Runner, seconds: float) -> None:
+        if not self.over:
+            assert runner.search is not None
+            runner.go(runner.search.run, seconds)
+
+    def _going_on(self) -> list[Runner]:
+        """Those that have begun and may still win, the most promising first."""
+        begun = [r for r in self.runners if r.search is not None and self._may_win(r)]
+        return sorted(begun, key=lambda runner: runner.promise)
+
+    def _may_win(self, runner: Runner) -> bool:
+        done = runner.search is not None and runner.search.done
+        return not done and runner.bound < self.cost * (1 - CLOSED)
+
+
+def cost_of(schedule: Schedule) -> float:
+    """Of a timed schedule, by its problem's objective, averaging over replicas included."""
+    assert schedule.timing is not None
+    return schedule.timing.step(schedule.problem.objective)
+
+
+class Known:
+    """A search that is over before it begins: its schedule is known."""
+
+    done = True
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+
+    def begin(self, _: float) -> Schedule:
+        return self._schedule
+
+    run = explore = begin
+
+    def look(self) -> None:
+        pass

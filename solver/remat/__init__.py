@@ -1,0 +1,1 @@
+"""Schedules that recompute, offload or fuse."""

@@ -1,0 +1,97 @@
+"""Simulated annealing on orders with levers: which are pulled changes along with the order."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, STAYS, choice_of
+from pipeloom.ir.cost.simulator import levers_of, simulate
+from pipeloom.ir.model.ops import (
+    KIND_MASK,
+    MICROBATCH_SHIFT,
+    STAGE_MASK,
+    STAGE_SHIFT,
+    IntArray,
+    OpKind,
+)
+from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.schedule import Schedule
+
+from ..construct.linear import Rows
+from ..core.incumbent import Incumbent
+from ..core.kernel_rng import seeded
+from ..core.linear_instance import ROUNDING
+from ..core.relaxations import fusible, offloadable, recomputable
+from ..search.annealing_kernel import anneal_kernel
+from ..search.local_search import COLD, SLICE, SLICES, split_backwards
+from ..search.remat_moves import FUSED
+
+
+class LeverAnnealer:
+    """Anneals any order with levers or none. ``every``: what may be recomputed always is."""
+
+    def __init__(self, problem: Problem, rng: np.random.Generator, every: bool) -> None:
+        self._problem, self._rng, self._costs = problem, rng, Costs.of(problem)
+        self._makespan = problem.objective is Objective.MAKESPAN
+        again, out = recomputable(problem), offloadable(problem)
+        self._ways = np.zeros((4, problem.stages), dtype=np.bool_)
+        self._ways[STAYS] = ~again if every else True
+        self._ways[RECOMPUTED] = again
+        self._ways[OFFLOADED] = out & ~again if every else out
+        self._ways[FUSED] = fusible(problem)
+        self._state = seeded(rng)
+
+    def round(self, best: Incumbent, start: Rows) -> Rows:
+        """The best order met from ``start`` on."""
+        c, problem = self._costs, self._problem
+        choice = choice_of(problem, start)
+        rows = tuple(map(self._split, start))
+        whole = [np.append(row, self._behind(rank, row)) for rank, row in enumerate(rows)]
+        offsets = np.cumsum([0, *map(len, whole)]).astype(np.int64)
+        order = np.concatenate(whole)
+        stop = offsets[:-1] + np.array(list(map(len, rows)))
+        unit = float(c.durations[:3].mean())
+        hot = unit * 10 ** self._rng.uniform(-3.0, -0.5)
+        reach = int(self._rng.choice((3, 8, 20)))
+        moves = max(100, SLICE // (2 * len(order)))
+        reached, least = start, simulate(Schedule(problem, start)).cost(problem.objective)
+        for piece in range(SLICES):
+            found, chosen, ends = order.copy(), choice.copy(), stop.copy()
+            cost = anneal_kernel(
+                order, found, least, offsets,
+                c.durations, c.owner, c.into_f, c.into_b, c.m_b, c.m_w, c.limit * (1 + ROUNDING),
+                (levers_of(c, choice), chosen, self._ways, stop, ends),
+                self._makespan, hot * COLD ** (piece / SLICES),
+                hot * COLD ** ((piece + 1) / SLICES),
+                moves, reach, self._state, best.stopped,
+            )  # fmt: skip
+            best.spend(2 * moves * len(order))
+            if cost < least:
+                least = cost
+                pulled = zip(offsets.tolist(), ends.tolist(), strict=False)
+                reached = tuple(found[a:b].copy() for a, b in pulled)
+                best.offer(reached, "search", cost)
+            if best.over():
+                break
+        return reached
+
+    def _split(self, row: IntArray) -> IntArray:
+        """Each BW as B and W, where it takes no less."""
+        fused = self._ways[FUSED, row >> STAGE_SHIFT & STAGE_MASK] & (row & KIND_MASK == OpKind.BW)
+        pieces = np.split(row, np.flatnonzero(fused))
+        whole = [part[: bool(i)] for i, part in enumerate(pieces)]
+        rest = [split_backwards(part[bool(i) :]) for i, part in enumerate(pieces)]
+        return np.concatenate([part for both in zip(whole, rest, strict=True) for part in both])
+
+    def _behind(self, rank: int, row: IntArray) -> IntArray:
+        """The ops of the rank that might run as well, (N,)."""
+        microbatches = np.arange(self._problem.microbatches) << MICROBATCH_SHIFT
+        kinds = {OpKind.R: RECOMPUTED, OpKind.O: OFFLOADED, OpKind.L: OFFLOADED, OpKind.W: FUSED}
+        ops = [
+            microbatches | stage << STAGE_SHIFT | kind
+            for stage in self._problem.placement.stages_of(rank)
+            for kind, way in kinds.items()
+            if self._ways[way, stage]
+        ]
+        return np.setdiff1d(np.concatenate([*ops, row[:0]]), row)

@@ -1,0 +1,147 @@
+"""The portfolio where activations may be recomputed or offloaded: schedules without, with whole
+stages, then any.
+
+::
+
+    bounds      of the problem with as little memory as any lever leaves (levers.relaxed)
+    first       one microbatch at a time
+    plain       the optimizer without levers, where the memory limit allows any schedule; and
+                with one BW for each B and W, where that takes less
+    reductions  the optimizer on stages that are recomputed or offloaded whole (lever_reduction)
+    fits        the optimizer with more memory, its schedules made to fit by levers (lever_fit)
+    annealing   of the best of these and of what becomes of each microbatch, half of them at a time
+                left out, and of the best one until the time is up
+
+The bounds hold for schedules with any levers or none, so what meets them is optimal among all.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Protocol
+
+import numpy as np
+
+from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, STAYS
+from pipeloom.ir.cost.simulator import simulate
+from pipeloom.ir.errors import InfeasibleError
+from pipeloom.ir.model.ops import IntArray, Op, OpKind, pack
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Schedule
+
+from ..bounds import lower_bounds
+from ..core.incumbent import Incumbent
+from ..core.linear_instance import ROUNDING
+from ..core.relaxations import fusible, plain, recomputable
+from ..core.worker_threads import Pieces
+from .annealing import LeverAnnealer
+from .fused_backward import fused, fused_neighbours, fused_whole
+from .repair import fitted, roomier
+from .whole_stages import reductions
+
+PLAIN, REDUCED, FITTED = 0.15, 0.2, 0.25
+"""Shares of what is left: for schedules without levers; then for all reductions together, and for
+all fits."""
+STARTS = 4
+"""How many schedules are annealed at first."""
+
+
+class Solve(Protocol):
+    """The optimizer for a problem without levers, in so many seconds or millions of ops."""
+
+    def __call__(self, problem: Problem, seconds: float, work: float | None) -> Schedule: ...
+
+
+def pull(best: Incumbent, solve: Solve, seed: int, *, every: bool) -> Pieces:
+    """Improves ``best``, whose problem has levers; ``every``: what may be recomputed always is."""
+    problem, starts = best.problem, _Starts(best)
+    starts.offer(one_at_a_time(problem, every))
+    for found in lower_bounds(problem):
+        best.raise_bound(found)
+    yield
+    if not every:
+        with suppress(InfeasibleError):
+            starts.offer(_solved(best, solve, plain(problem), PLAIN).order)
+        yield
+        if fusible(problem).any():
+            with suppress(InfeasibleError):
+                starts.offer(
+                    fused(problem, _solved(best, solve, fused_whole(problem), PLAIN).order)
+                )
+            yield
+    whole = list(reductions(problem, every)) if problem.limited or every else []
+    for number, reduction in enumerate(whole):
+        reduced = reduction.reduced
+        if reduced is not None:
+            with suppress(InfeasibleError):
+                share = REDUCED / (len(whole) - REDUCED * number)
+                starts.offer(reduction.expanded(_solved(best, solve, reduced, share).order))
+            yield
+    more = list(roomier(problem)) if problem.limited and not every else []
+    for number, with_more in enumerate(more):
+        share = FITTED / (len(more) - FITTED * number)
+        for rows in fitted(problem, _solved(best, solve, with_more, share).order):
+            starts.offer(rows)
+        yield
+    annealer = LeverAnnealer(problem, np.random.default_rng(seed), every)
+    while True:
+        for start in starts.best():
+            starts.offer(annealer.round(best, start))
+            yield
+
+
+class _Starts:
+    """The best schedules met, of which fewer and fewer are gone on with."""
+
+    def __init__(self, best: Incumbent) -> None:
+        self._best, self._number = best, STARTS
+        self._known: list[tuple[float, tuple[IntArray, ...]]] = []
+
+    def offer(self, rows: tuple[IntArray, ...]) -> None:
+        """Takes an order, or one with BW's instead, where it keeps the memory limit and is none of
+        those known."""
+        for either in (rows, fused_neighbours(self._best.problem, rows)):
+            self._take(either)
+
+    def _take(self, rows: tuple[IntArray, ...]) -> None:
+        problem = self._best.problem
+        timing = simulate(Schedule(problem, rows))
+        cost = timing.cost(problem.objective)
+        limit = np.array(problem.memory_limit) * (1 + ROUNDING)
+        if (np.array(timing.peak_memory) <= limit).all() and cost not in dict(self._known):
+            self._known = sorted([*self._known, (cost, rows)], key=lambda known: known[0])[:STARTS]
+            self._best.offer(rows, "search", cost)
+
+    def best(self) -> list[tuple[IntArray, ...]]:
+        """Those to go on with now."""
+        self._known = self._known[: self._number]
+        self._number = max(1, self._number // 2)
+        return [rows for _, rows in self._known]
+
+
+def _solved(best: Incumbent, solve: Solve, problem: Problem, share: float) -> Schedule:
+    allowance = best.allowance(share)
+    work = allowance.ops / 1e6 if best.limited else None
+    found = solve(problem, allowance.seconds_left, work)
+    if best.limited:
+        best.spend(allowance.ops)
+    return found
+
+
+def one_at_a_time(problem: Problem, every: bool) -> tuple[IntArray, ...]:
+    """Each microbatch alone, there and back; of what waits on its rank as little held as can be."""
+    kept = Costs.of(problem).kept
+    levers = kept.argmin(axis=0)
+    if every:
+        levers = np.where(recomputable(problem), RECOMPUTED, levers)
+    owners = problem.placement.owners
+    rows: list[list[Op]] = [[] for _ in range(problem.ranks)]
+    for j in range(problem.microbatches):
+        for s, rank in enumerate(owners):
+            kinds = {OFFLOADED: (OpKind.F, OpKind.O)}.get(int(levers[s]), (OpKind.F,))
+            rows[rank] += [Op(kind, s, j) for kind in kinds]
+        for s in reversed(range(problem.stages)):
+            first = {STAYS: (), RECOMPUTED: (OpKind.R,), OFFLOADED: (OpKind.L,)}[int(levers[s])]
+            rows[owners[s]] += [Op(kind, s, j) for kind in (*first, OpKind.B, OpKind.W)]
+    return tuple(map(pack, rows))

@@ -1,0 +1,199 @@
+"""Schedules that hold too much, made to fit: levers are pulled where memory is short.
+
+With more memory the optimizer finds a schedule without levers that idles little. Here its order
+stays, and where an op has no room some microbatch that waits for its B gives up its place::
+
+    more memory   F0 F1 F2 F3 B0 W0 F4 ...
+    as it fits    F0 F1 F2 O0 F3 L0 B0 W0 R1 ...
+
+By the times of the schedule with more memory it is estimated what that costs: a copy keeps the rank
+waiting until it is out, and again until it is back; R takes its time. The one that costs least for
+as long as it leaves memory free gives up its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, STAYS
+from pipeloom.ir.cost.simulator import simulate
+from pipeloom.ir.model.ops import IntArray, Op, OpKind, pack, unpack
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Schedule
+
+from ..bounds.feasibility import needs
+from ..core.linear_instance import ROUNDING
+from ..core.relaxations import offloadable, plain, recomputable
+from ..search.local_search import split_backwards
+from .whole_stages import brought_forward
+
+MORE = (1.25, 1.6, 2.2, 3.5)
+"""So many times the memory."""
+LOST = ((1.0, 1.0), (0.25, 1.0), (1.0, 0.25), (1.0, np.inf), (np.inf, 1.0))
+"""What time lost counts for, by R's and W's and by waiting for copies, as ranks may idle anyway;
+infinite: never."""
+LITTLE = 0.1
+"""What any of them costs, in units of the mean T_F (of 1 ms where F takes no time), so that few are
+chosen."""
+
+_Pair = tuple[int, int]
+
+
+def roomier(problem: Problem) -> Iterator[Problem]:
+    """The problem without levers, with more memory, in which some schedule fits."""
+    bare = plain(problem)
+    least, given = needs(bare), np.array(problem.memory_limit)
+    seen = set()
+    for more in MORE:
+        limit = tuple(np.maximum(given * more, least).tolist())
+        if limit not in seen:
+            seen.add(limit)
+            yield replace(bare, memory_limit=limit)
+
+
+def fitted(problem: Problem, rows: tuple[IntArray, ...]) -> Iterator[tuple[IntArray, ...]]:
+    """``rows``, without levers and of any memory, as they fit: some ways to choose."""
+    rows = tuple(map(split_backwards, rows))
+    timing = simulate(Schedule(plain(problem), rows))
+    starts = [row.tolist() for row in timing.start]
+    for again, out in LOST:
+        fits = _Fit(problem, again, out)
+        made = [fits.rank(r, unpack(row), starts[r]) for r, row in enumerate(rows)]
+        if all(row is not None for row in made):
+            yield tuple(pack(row) for row in made if row is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Waits:
+    """A microbatch between F and B: when F ends and B starts, without levers."""
+
+    since: float
+    until: float
+
+
+class _Fit:
+    """One way to choose; of one rank after the other."""
+
+    def __init__(self, problem: Problem, again: float, out: float) -> None:
+        self._problem, self._costs = problem, Costs.of(problem)
+        self._lost = {RECOMPUTED: again, OFFLOADED: out}
+        self._little = LITTLE * (float(self._costs.durations[OpKind.F].mean()) or 1.0)
+        self._possible = {RECOMPUTED: recomputable(problem), OFFLOADED: offloadable(problem)}
+
+    def rank(self, rank: int, row: list[Op], starts: list[float]) -> list[Op] | None:
+        """The rank's ops with levers; None where it cannot be made to fit."""
+        costs = self._costs
+        self._limit = self._problem.memory_limit[rank] * (1 + ROUNDING)
+        self._held, self._lanes = 0.0, [-np.inf, -np.inf]
+        self._here: dict[_Pair, _Waits] = {}
+        self._lever: dict[_Pair, int] = {}
+        self._weights: dict[_Pair, float] = {}
+        self._ops: list[Op] = []
+        times = dict(zip(row, starts, strict=True))
+        for op, now in times.items():
+            s, pair = op.stage, (op.stage, op.microbatch)
+            fits = True
+            if op.kind is OpKind.F:
+                until = times[replace(op, kind=OpKind.B)]
+                self._here[pair] = _Waits(now + float(costs.durations[OpKind.F, s]), until)
+                fits = self._take(float(costs.m_b[s]), now, pair)
+            elif op.kind is OpKind.B:
+                self._here.pop(pair, None)
+                fits = self._back(op, now)
+                self._held -= float(costs.m_b[s] - costs.m_w[s])
+                self._weights[pair] = times[replace(op, kind=OpKind.W)]
+            elif pair in self._weights:
+                self._run_w(pair)
+            if not fits:
+                return None
+            if op.kind is not OpKind.W:
+                self._ops.append(op)
+        return brought_forward(self._with_recomputed(), costs, self._limit)
+
+    def _run_w(self, pair: _Pair) -> None:
+        del self._weights[pair]
+        self._held -= float(self._costs.m_w[pair[0]])
+        self._ops.append(Op(OpKind.W, *pair))
+
+    def _with_recomputed(self) -> list[Op]:
+        """R's right before their B's."""
+        result = []
+        for op in self._ops:
+            if op.kind is OpKind.B and self._lever.get((op.stage, op.microbatch)) == RECOMPUTED:
+                result.append(replace(op, kind=OpKind.R))
+            result.append(op)
+        return result
+
+    def _back(self, op: Op, now: float) -> bool:
+        """Has room for what B needs, where that is not there."""
+        lever = self._lever.get((op.stage, op.microbatch), STAYS)
+        if lever == STAYS:
+            return True
+        rest = float(self._costs.m_b[op.stage] - self._costs.kept[lever, op.stage])
+        fits = self._take(rest, now, None)
+        if lever == OFFLOADED:
+            self._ops.append(replace(op, kind=OpKind.L))
+        return fits
+
+    def _take(self, memory: float, now: float, new: _Pair | None) -> bool:
+        """Has others give up their place until there is room, or the new one be recomputed."""
+        self._held += memory
+        while self._held > self._limit:
+            ways = [
+                (self._cost(waits, pair, lever, now), lever, pair)
+                for pair, waits in self._here.items()
+                for lever in (RECOMPUTED, OFFLOADED)
+                if self._possible[lever][pair[0]] and (lever == RECOMPUTED or pair != new)
+            ]
+            ways += [
+                (self._early(pair, at, now), STAYS, pair) for pair, at in self._weights.items()
+            ]
+            cost, lever, pair = min(ways, default=(np.inf, STAYS, (0, 0)))
+            if cost == np.inf:
+                return False
+            if lever == STAYS:
+                self._run_w(pair)
+            else:
+                self._pull(pair, lever)
+        return True
+
+    def _pull(self, pair: _Pair, lever: int) -> None:
+        s, waits = pair[0], self._here.pop(pair)
+        self._lever[pair] = lever
+        self._held -= float(self._costs.m_b[s] - self._costs.kept[lever, s])
+        if lever == OFFLOADED:
+            took = float(self._costs.durations[OpKind.O, s])
+            self._lanes[0] = max(waits.since, self._lanes[0]) + took
+            self._lanes[1] = max(waits.until, self._lanes[1] + took)
+            self._ops.append(Op(OpKind.O, *pair))
+
+    def _early(self, pair: _Pair, at: float, now: float) -> float:
+        """What it costs to run a W now."""
+        lost = float(self._costs.durations[OpKind.W, pair[0]])
+        return self._rate(RECOMPUTED, lost, at - now, float(self._costs.m_w[pair[0]]))
+
+    def _cost(self, waits: _Waits, pair: _Pair, lever: int, now: float) -> float:
+        """What it costs to recompute, or to offload now."""
+        costs, s = self._costs, pair[0]
+        if lever == RECOMPUTED:
+            lost, free = float(costs.durations[OpKind.R, s]), waits.until - now
+        else:
+            took = float(costs.durations[OpKind.O, s])
+            gone = max(waits.since, self._lanes[0]) + took
+            back = max(gone, self._lanes[1]) + took
+            lost = max(0.0, gone - now) + max(0.0, back - waits.until)
+            free = waits.until - took - now
+        size = float(costs.m_b[s] - costs.kept[lever, s])
+        return self._rate(lever, lost, free, size)
+
+    def _rate(self, lever: int, lost: float, free: float, size: float) -> float:
+        """Time lost, as it counts for ``lever``, for each unit of memory that is free for a unit of
+        time."""
+        if size <= 0:
+            return float("inf")
+        counted = self._lost[lever] * lost if lost else 0.0
+        return (self._little + counted) / (max(free, 1e-6 * self._little) * size)

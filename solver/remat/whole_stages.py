@@ -1,0 +1,225 @@
+"""Whole stages recomputed or offloaded: a problem without levers whose schedules become ones with
+them.
+
+Where R runs right before its B, both together are a longer B, and the rest of M_B is there for as
+long as this one op runs, so that a rank needs room for it once::
+
+    reduced     F .......... B      W       M_B is what waits for B; limit less the largest rest
+    expanded    F ....... R  B      W
+
+The same for offloading, but its copies run beside the ops: room for one rest or more lets an F go
+on while another's activations leave. Which of them leave, and when, :func:`expanded` decides by
+what memory there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+
+from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, STAYS
+from pipeloom.ir.model.ops import IntArray, Op, OpKind, pack, unpack
+from pipeloom.ir.model.problem import Problem
+
+from ..core.linear_instance import ROUNDING
+from ..core.relaxations import offloadable, plain, recomputable
+
+FARTHEST = 6
+"""Ops of its rank that an L is brought forward past, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """``lever``: what becomes of each stage's microbatches, (S,). ``rests``: room for so many of
+    what is there only while a stage computes. ``latest``: of those that may leave, the one whose B
+    is last does, else the one that has been there longest.
+    """
+
+    problem: Problem
+    lever: tuple[int, ...]
+    rests: int
+    latest: bool
+
+    @property
+    def reduced(self) -> Problem | None:
+        """The problem without levers; None where there is no room."""
+        problem, costs = self.problem, Costs.of(self.problem)
+        room = np.array(problem.memory_limit)
+        bare = plain(problem)
+        stages = list(bare.profile.stages)
+        for s, lever in enumerate(self.lever):
+            if lever == STAYS:
+                continue
+            kept, t_w = float(costs.kept[lever, s]), stages[s].t_w
+            again = float(costs.durations[OpKind.R, s]) if lever == RECOMPUTED else 0.0
+            joined = self._joined(costs, s)
+            stages[s] = replace(
+                stages[s],
+                t_b=stages[s].t_b + again + (t_w if joined else 0.0),
+                t_w=0.0 if joined else t_w,
+                m_b=kept,
+                m_w=0.0 if joined else stages[s].m_w,
+            )
+        for rank in range(problem.ranks):
+            own = problem.placement.stages_of(rank)
+            rest = max((self._room(costs, s) for s in own), default=0.0)
+            room[rank] -= rest
+        if (room < 0).any():
+            return None
+        profile = replace(bare.profile, stages=tuple(stages))
+        return replace(bare, profile=profile, memory_limit=tuple(room.tolist()))
+
+    def _room(self, costs: Costs, stage: int) -> float:
+        lever = self.lever[stage]
+        rests = self.rests if lever == OFFLOADED else 1
+        return rests * float(costs.m_b[stage] - costs.kept[lever, stage])
+
+    def _joined(self, costs: Costs, stage: int) -> bool:
+        """Whether W has to follow B at once: M_W is more than what waited for B."""
+        lever = self.lever[stage]
+        return lever != STAYS and bool(costs.m_w[stage] > costs.kept[lever, stage])
+
+    def expanded(self, rows: Sequence[IntArray]) -> tuple[IntArray, ...]:
+        """A schedule of ``problem`` from one of ``reduced``."""
+        costs = Costs.of(self.problem)
+        joined = [self._joined(costs, s) for s in range(self.problem.stages)]
+        result = []
+        for rank, row in enumerate(rows):
+            limit = self.problem.memory_limit[rank] * (1 + ROUNDING)
+            ops = _Expansion(self, costs, joined, limit).of(_split(unpack(row), joined))
+            result.append(pack(brought_forward(ops, costs, limit)))
+        return tuple(result)
+
+
+def reductions(problem: Problem, every: bool) -> Iterator[Reduction]:
+    """Those to try: all stages, then fewer, the first ones; ``every``: all that may are
+    recomputed."""
+    again, out = recomputable(problem), offloadable(problem)
+    if every:
+        yield Reduction(problem, tuple(np.where(again, RECOMPUTED, STAYS).tolist()), 1, False)
+        return
+    seen = set()
+    for first in sorted({-(-problem.stages * k // 4) for k in (4, 3, 2, 1)}, reverse=True):
+        below = np.arange(problem.stages) < first
+        for lever, possible in ((RECOMPUTED, again), (OFFLOADED, out)):
+            levers = tuple(np.where(possible & below, lever, STAYS).tolist())
+            if levers in seen or not any(levers):
+                continue
+            seen.add(levers)
+            ways = [(1, False)] if lever == RECOMPUTED else product((2, 1), (False, True))
+            yield from (Reduction(problem, levers, *way) for way in ways)
+
+
+def _split(row: list[Op], joined: list[bool]) -> list[Op]:
+    """Each BW as B and W, and W's that are to follow their B at once there."""
+    result = []
+    for op in row:
+        if op.kind is OpKind.W and joined[op.stage]:
+            continue
+        if op.kind is not OpKind.BW:
+            result.append(op)
+        else:
+            result.append(replace(op, kind=OpKind.B))
+        if op.kind is OpKind.BW or (op.kind is OpKind.B and joined[op.stage]):
+            result.append(replace(op, kind=OpKind.W))
+    return result
+
+
+class _Expansion:
+    """One rank's ops with levers between them, and what it holds meanwhile."""
+
+    def __init__(self, of: Reduction, costs: Costs, joined: list[bool], limit: float) -> None:
+        self._lever, self._latest = of.lever, of.latest
+        self._costs, self._limit = costs, limit
+        self._held = 0.0
+        self._here: dict[tuple[int, int], int] = {}  # may leave; where their B's stand
+        self._away: set[tuple[int, int]] = set()
+        self._ops: list[Op] = []
+
+    def of(self, row: list[Op]) -> list[Op]:
+        backward = {(op.stage, op.microbatch): i for i, op in enumerate(row) if op.kind is OpKind.B}
+        for op in row:
+            if op.kind is OpKind.F:
+                self._forward(op, backward[op.stage, op.microbatch])
+            elif op.kind is OpKind.B:
+                self._backward(op)
+            else:
+                self._held -= float(self._costs.m_w[op.stage])
+                self._ops.append(op)
+        return self._ops
+
+    def _forward(self, op: Op, backward: int) -> None:
+        lever = self._lever[op.stage]
+        again = lever == RECOMPUTED
+        self._take(float(self._costs.kept[RECOMPUTED if again else STAYS, op.stage]))
+        self._ops.append(op)
+        if lever == OFFLOADED:
+            self._here[op.stage, op.microbatch] = backward
+
+    def _backward(self, op: Op) -> None:
+        s, pair = op.stage, (op.stage, op.microbatch)
+        self._here.pop(pair, None)
+        if self._lever[s] == RECOMPUTED:
+            self._return(op, OpKind.R)
+        elif pair in self._away:
+            self._return(op, OpKind.L)
+        self._held -= float(self._costs.m_b[s] - self._costs.m_w[s])
+        self._ops.append(op)
+
+    def _return(self, op: Op, kind: OpKind) -> None:
+        self._take(self._rest(op.stage))
+        self._ops.append(replace(op, kind=kind))
+
+    def _rest(self, stage: int) -> float:
+        return float(self._costs.m_b[stage] - self._costs.kept[self._lever[stage], stage])
+
+    def _take(self, memory: float) -> None:
+        """Has others leave where there is no room."""
+        while self._held + memory > self._limit and self._here:
+            leaves = max(self._here, key=self._here.__getitem__) if self._latest else None
+            pair = leaves or next(iter(self._here))
+            del self._here[pair]
+            self._away.add(pair)
+            self._held -= self._rest(pair[0])
+            self._ops.append(Op(OpKind.O, *pair))
+        self._held += memory
+
+
+def brought_forward(ops: list[Op], costs: Costs, limit: float) -> list[Op]:
+    """Each L as many ops earlier as memory allows, so that it is back in time."""
+    if not any(op.kind is OpKind.L for op in ops):
+        return ops
+    again = {(op.stage, op.microbatch) for op in ops if op.kind is OpKind.R}
+    held = np.cumsum([_change(op, costs, again) for op in ops]).tolist()
+    for at, op in enumerate(ops):
+        if op.kind is not OpKind.L:
+            continue
+        rest = _change(op, costs, again)
+        out = replace(op, kind=OpKind.O)
+        for place in range(at, max(1, at - FARTHEST), -1):
+            before = held[place - 2] if place > 1 else 0.0
+            if ops[place - 1] == out or before + rest > limit:
+                break
+            ops[place - 1], ops[place] = ops[place], ops[place - 1]
+            held[place - 1] = before + rest
+    return ops
+
+
+def _change(op: Op, costs: Costs, again: set[tuple[int, int]]) -> float:
+    """What the rank holds more from ``op`` on."""
+    m_b, m_w = float(costs.m_b[op.stage]), float(costs.m_w[op.stage])
+    kept: list[float] = costs.kept[:, op.stage].tolist()
+    first = kept[RECOMPUTED] if (op.stage, op.microbatch) in again else m_b
+    return {
+        OpKind.F: first,
+        OpKind.B: m_w - m_b,
+        OpKind.W: -m_w,
+        OpKind.BW: -m_b,
+        OpKind.R: m_b - kept[RECOMPUTED],
+        OpKind.O: kept[OFFLOADED] - m_b,
+        OpKind.L: m_b - kept[OFFLOADED],
+    }[op.kind]

@@ -1,0 +1,1 @@
+"""Local search: better orders from a given one."""

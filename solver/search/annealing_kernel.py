@@ -1,0 +1,360 @@
+"""The kernel of the local search: simulated annealing on the orders of all ranks.
+
+A move takes one op of one rank, or some that follow each other, and puts it a few places earlier or
+later. Half of the moves are made
+where the cost is decided: on the longest path to the end of the rank that spans most, ops leave
+what a rank runs there without a pause, to before its first op or behind its last, as neighbourhoods
+for job shops do (Nowicki and Smutnicki, 1996). Ops of the same kind and stage that it passes hand
+their microbatches on, so that their sequence stays: moving F2 behind F3 leaves F2 before F3 and
+moves the later place alone. Orders that break the memory limit or the order of F, B and W on the
+rank are dropped before anything is simulated, as both depend on the order alone.
+
+Where a problem has levers (:class:`Pulling`), some moves change what becomes of a few microbatches
+of a stage instead: their R's, O's, L's and W's come from behind the rank's list, or go there.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED
+from pipeloom.ir.cost.simulator import run_kernel
+from pipeloom.ir.model.ops import (
+    CLASS_MASK,
+    KIND_MASK,
+    MICROBATCH_SHIFT,
+    STAGE_MASK,
+    STAGE_SHIFT,
+    FloatArray,
+    IntArray,
+    OpKind,
+)
+
+from ..core.kernel_rng import random
+from .remat_moves import CHANGES, RUN, Pulling, change
+
+EDGES = 0.5
+"""How many of the moves are made on the longest path."""
+LONGEST, MORE = 4, 0.3
+"""How many ops that follow each other a move takes at most, and how often it takes one more."""
+_HERE, _BACK, _DONE, _AWAY = 1, 2, 3, 4
+"""How far a microbatch has come: what its B needs is there, B has run, W has run; what B needs is
+not there."""
+_F, _B, _W, _BW = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.BW))
+_R, _O, _L = int(OpKind.R), int(OpKind.O), int(OpKind.L)
+
+
+@numba.njit(cache=True, nogil=True)
+def shift(order: IntArray, source: int, target: int) -> None:
+    """Moves the op at ``source`` to ``target``; ops of its class keep their microbatches'
+    sequence."""
+    step = 1 if target > source else -1
+    carried = order[source]
+    at = source
+    while at != target:
+        passed = order[at + step]
+        if passed & CLASS_MASK == carried & CLASS_MASK:
+            passed, carried = carried, passed
+        order[at] = passed
+        at += step
+    order[target] = carried
+
+
+@numba.njit(cache=True, nogil=True)
+def keeps_rules(  # noqa: PLR0917
+    order: IntArray,
+    first: int,  # where the rank's ops begin
+    low: int,
+    high: int,  # the places low..high have changed
+    m_b: FloatArray,
+    m_w: FloatArray,
+    limit: float,
+    levers: Pulling | None,
+    done: npt.NDArray[np.int8],  # (S, M) scratch, all 0: how far a microbatch has come; left all 0
+) -> bool:
+    """Whether the ops of each microbatch are in order and the memory fits."""
+    held = 0.0
+    keeps = True
+    for at in range(first, high + 1):
+        op = order[at]
+        kind, stage, microbatch = (
+            op & KIND_MASK,
+            op >> STAGE_SHIFT & STAGE_MASK,
+            op >> MICROBATCH_SHIFT,
+        )
+        steps = done[stage, microbatch]
+        if kind == _F:
+            held += m_b[stage]
+            done[stage, microbatch] = _HERE
+            if levers is not None and levers[0][0][stage, microbatch] == RECOMPUTED:
+                held += levers[0][1][RECOMPUTED, stage] - m_b[stage]
+                done[stage, microbatch] = _AWAY
+            keeps = steps == 0 and (at < low or held <= limit)
+        elif kind == _W:
+            held -= m_w[stage]
+            keeps = steps == _BACK
+            done[stage, microbatch] = _DONE
+        elif kind <= _BW:
+            held -= m_b[stage]
+            if kind == _B:
+                held += m_w[stage]
+            keeps = steps == _HERE
+            done[stage, microbatch] = _BACK
+        elif levers is not None:
+            kept = levers[0][1]
+            if kind == _O:
+                held -= m_b[stage] - kept[OFFLOADED, stage]
+                keeps = steps == _HERE
+                done[stage, microbatch] = _AWAY
+            else:
+                held += m_b[stage] - kept[RECOMPUTED if kind == _R else OFFLOADED, stage]
+                keeps = steps == _AWAY and (at < low or held <= limit)
+                done[stage, microbatch] = _HERE
+        if not keeps:
+            break
+    for at in range(first, high + 1):
+        op = order[at]
+        done[op >> STAGE_SHIFT & STAGE_MASK, op >> MICROBATCH_SHIFT] = 0
+    return keeps
+
+
+@numba.njit(cache=True, nogil=True)
+def _note(order: IntArray, low: int, high: int, place: IntArray) -> None:
+    """Where the F's and B's of the places low..high are: ``place``, (2, S, M)."""
+    for at in range(low, high + 1):
+        op = order[at]
+        if op & KIND_MASK <= _BW and op & KIND_MASK != _W:
+            row = 0 if op & KIND_MASK == _F else 1
+            place[row, op >> STAGE_SHIFT & STAGE_MASK, op >> MICROBATCH_SHIFT] = at
+
+
+@numba.njit(cache=True, nogil=True)
+def _beside(order: IntArray, start: FloatArray, end: FloatArray, at: int, first: int) -> bool:
+    """Whether copies alone are between an op and the one that it follows without a pause."""
+    before = at - 1
+    while before >= first and order[before] & KIND_MASK >= _O:
+        if order[before] & KIND_MASK == _O and start[at] <= end[before]:
+            return True
+        before -= 1
+    return bool(before >= first and start[at] <= end[before])
+
+
+@numba.njit(cache=True, nogil=True)
+def _critical_blocks(  # noqa: PLR0917
+    order: IntArray,
+    offsets: IntArray,
+    stop: IntArray,
+    owner: IntArray,
+    start: FloatArray,
+    end: FloatArray,
+    place: IntArray,
+    rank: int,
+    blocks: IntArray,  # (N, 2) out: first and last place of each
+) -> int:
+    """The longest path to the last op of ``rank``, from its end: how many blocks it has.
+
+    A block is what one rank runs without a pause, from an op that waited for its input to the one
+    whose output is waited for. Blocks of one op are left out.
+    """
+    stages, found = owner.shape[0], 0
+    last = stop[rank] - 1
+    while True:
+        first = last
+        while first > offsets[rank] and (
+            start[first] <= end[first - 1] or _beside(order, start, end, first, offsets[rank])
+        ):
+            first -= 1
+        if first < last:
+            blocks[found, 0], blocks[found, 1] = first, last
+            found += 1
+        op = order[first]
+        kind, stage, microbatch = (
+            op & KIND_MASK,
+            op >> STAGE_SHIFT & STAGE_MASK,
+            op >> MICROBATCH_SHIFT,
+        )
+        if kind > _BW or kind == _W or (kind == _F and stage == 0):
+            return found
+        if kind == _F:
+            last = place[0, stage - 1, microbatch]
+            rank = owner[stage - 1, microbatch]
+        elif stage == stages - 1:
+            return found
+        else:
+            last = place[1, stage + 1, microbatch]
+            rank = owner[stage + 1, microbatch]
+
+
+@numba.njit(cache=True, nogil=True)
+def _at_an_edge(
+    blocks: IntArray, number: int, reach: int, state: npt.NDArray[np.uint64]
+) -> tuple[int, int]:
+    """A move that may shorten the path: an op of a block goes before its first, or behind its
+    last."""
+    block = int(random(state) * number)
+    first, last = blocks[block]
+    distance = 1 + int(min(reach, last - first) * random(state) ** 3)
+    if random(state) < 0.5:
+        return min(last, first + distance), first
+    return max(first, last - distance), last
+
+
+@numba.njit(cache=True, nogil=True)
+def _rank_of(offsets: IntArray, place: int) -> int:
+    return int(np.searchsorted(offsets, place, side="right")) - 1
+
+
+@numba.njit(cache=True, nogil=True)
+def anneal_kernel(  # noqa: PLR0917
+    order: IntArray,  # (N,) packed ops, rank after rank; changed
+    best: IntArray,  # (N,) out: the best order met, where it beats best_cost
+    best_cost: float,
+    offsets: IntArray,
+    durations: FloatArray,
+    owner: IntArray,
+    into_f: FloatArray,
+    into_b: FloatArray,
+    m_b: FloatArray,
+    m_w: FloatArray,
+    limit: FloatArray,
+    levers: Pulling | None,
+    makespan: bool,
+    hot: float,  # temperature of the first and of the last move, in units of cost
+    cold: float,
+    moves: int,
+    reach: int,  # how many places a move goes at most
+    state: npt.NDArray[np.uint64],  # (1,) of the random numbers; changed
+    stopped: npt.NDArray[np.bool_],  # (1,) turns true where another thread ends it all
+) -> float:
+    """Tries ``moves`` moves; returns the cost of ``best``."""
+    ranks = offsets.shape[0] - 1
+    size = order.shape[0]
+    start, end = np.empty(size), np.empty(size)
+    peak, position = np.empty(ranks), np.empty(ranks, dtype=np.int64)
+    f_end, b_end = np.empty(owner.shape), np.empty(owner.shape)
+    done = np.zeros(owner.shape, dtype=np.int8)
+    most = max(reach + LONGEST, 0 if levers is None else size)
+    saved = np.empty(most, dtype=np.int64)
+    if levers is not None:
+        inner = levers[0]
+        choice, best_choice, ways, stop, best_stop = (
+            inner[0],
+            levers[1],
+            levers[2],
+            levers[3],
+            levers[4],
+        )
+        was = np.empty(RUN, dtype=np.int8)
+    else:
+        inner, stop = None, offsets[1:]
+    cooling = (cold / hot) ** (1.0 / max(moves, 1))
+    temperature = hot
+    current = np.inf
+    critical = number = 0
+    place = np.empty((2, *owner.shape), dtype=np.int64)
+    blocks = np.empty((size, 2), dtype=np.int64)
+    _note(order, 0, size - 1, place)
+    for move in range(-1, moves):
+        if stopped[0]:
+            break
+        low = high = 0
+        rank = stage = since = until = stopped_at = 0
+        changed = False
+        if move >= 0:
+            temperature *= cooling
+            if levers is not None:
+                changed = random(state) < CHANGES
+                if changed:
+                    stage = int(random(state) * owner.shape[0])
+                    lever = int(random(state) * ways.shape[0])
+                    if not ways[lever, stage]:
+                        continue
+                    rank = owner[stage, 0]
+                    since = int(random(state) * owner.shape[1])
+                    until = min(owner.shape[1], since + 1 + int(RUN * random(state) ** 2))
+                    was[: until - since] = choice[stage, since:until]
+                    stopped_at = stop[rank]
+                    low, high = offsets[rank], offsets[rank + 1] - 1
+                    saved[: high - low + 1] = order[low : high + 1]
+                    if not change(
+                        order, low, stop, rank, choice, stage, since, until, lever, state
+                    ):
+                        continue
+            if changed:
+                first = low
+            elif number > 0 and random(state) < EDGES:
+                source, target = _at_an_edge(blocks, number, reach, state)
+                rank = _rank_of(offsets, source)
+                first, length = offsets[rank], stop[rank] - offsets[rank]
+            else:
+                rank = critical if random(state) < 0.3 else int(random(state) * ranks)
+                first, length = offsets[rank], stop[rank] - offsets[rank]
+                if length < 2:
+                    continue
+                source = first + int(random(state) * length)
+                distance = 1 + int(reach * random(state) ** 3)
+                target = source + distance if random(state) < 0.5 else source - distance
+            if not changed:
+                together = 1
+                while together < LONGEST and random(state) < MORE:
+                    together += 1
+                low, high = min(source, target), max(source + together - 1, target)
+                if low < first or high >= first + length:
+                    continue
+                if order[source] & CLASS_MASK == order[target] & CLASS_MASK:
+                    continue
+                saved[: high - low + 1] = order[low : high + 1]
+                for k in range(together):
+                    if target > source:
+                        shift(order, source, high)
+                    else:
+                        shift(order, source + k, target + k)
+            until_here = stop[rank] - 1 if changed else high
+            if not keeps_rules(order, first, low, until_here, m_b, m_w, limit[rank], levers, done):
+                order[low : high + 1] = saved[: high - low + 1]
+                if levers is not None and changed:
+                    stop[rank] = stopped_at
+                    choice[stage, since:until] = was[: until - since]
+                continue
+        runs = run_kernel(
+            order, offsets[:-1], stop, durations, owner, into_f, into_b, m_b, m_w, inner,
+            start, end, peak, f_end, b_end, position,
+        )  # fmt: skip
+        cost, value, longest, latest = np.inf, np.inf, 0, 0
+        if runs:
+            span, total, last, opens = 0.0, 0.0, 0.0, np.inf
+            for r in range(ranks):
+                if stop[r] > offsets[r]:
+                    begins, ends = start[offsets[r]], end[stop[r] - 1]
+                    total += ends - begins
+                    opens = min(opens, begins)
+                    if ends > last:
+                        last, latest = ends, r
+                    if ends - begins > span:
+                        span, longest = ends - begins, r
+            longest = latest if makespan else longest
+            cost = last - opens if makespan else span
+            # what ranks span beyond the longest tells apart the many orders of equal cost
+            value = cost + 0.1 * total / ranks
+        if move < 0 or value <= current - temperature * np.log(1.0 - random(state)):
+            current = value
+            critical = longest
+            if runs:
+                _note(order, low, high, place)
+                number = _critical_blocks(
+                    order, offsets, stop, owner, start, end, place, longest, blocks
+                )
+            if cost < best_cost:
+                best_cost = cost
+                best[:] = order
+                if levers is not None:
+                    best_choice[:] = choice
+                    best_stop[:] = stop
+        else:
+            order[low : high + 1] = saved[: high - low + 1]
+            if levers is not None and changed:
+                stop[rank] = stopped_at
+                choice[stage, since:until] = was[: until - since]
+    return best_cost

@@ -1,0 +1,340 @@
+"""Local search in rounds: over the settings of each constructor, and over the orders themselves.
+
+A round does an amount of work that is counted in ops, not in seconds, so that a seed gives the same
+rounds on every machine; only how many there are depends on the clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.model.ops import KIND_MASK, IntArray, OpKind
+from pipeloom.ir.model.problem import Objective, Problem
+
+from ..construct.linear import Constructor, Rows
+from ..construct.list_scheduler import (
+    DispatchSetting,
+    Stages,
+    dispatch,
+    dispatch_settings,
+    tune_dispatch,
+)
+from ..construct.list_scheduler_linear import GreedySetting, tune_kernel
+from ..construct.parameters import Setting
+from ..construct.round_based import RoundsSetting
+from ..core.incumbent import Incumbent
+from ..core.kernel_rng import seeded
+from ..core.linear_instance import ROUNDING
+from ..core.worker_threads import Pieces
+from .annealing_kernel import anneal_kernel
+
+POOL = 8
+"""How many settings are tuned side by side."""
+SLICE = 10_000_000
+"""Ops that are simulated between two looks at the clock, about 0.2 s."""
+BUILD_OP, BUILD = 10, 20_000
+"""What building one order costs, an op and in all, in simulated ops."""
+DISPATCHED_OP, CHOSEN_OP = 3, 5
+"""What an op that the list scheduler places costs, in simulated ops; for any placement, and each
+stage of a rank."""
+SLICES = 4
+"""Slices in a round of annealing."""
+FRESH = 4
+"""Random settings of the list scheduler for any placement that a pool begins with; its size."""
+DRAWN = 10
+"""Of so many random settings the best one is annealed."""
+NEAR = 1.01
+"""Up to how many times the best cost its own best may be for it to go on."""
+COLD = 0.03
+"""The last temperature of a round, in units of the first."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tried:
+    """A setting and the cost of what its constructor makes of it."""
+
+    cost: float
+    setting: Setting
+
+
+def building(ops: int) -> int:
+    """What building and timing one order counts."""
+    return BUILD_OP * ops + BUILD
+
+
+class Tuner:
+    """Hill climbing on the settings of the rounds: each of the best few is changed a little, and
+    kept if no worse.
+
+    Fast where orders are long: one number of a setting moves ops on all ranks at once.
+    """
+
+    def __init__(
+        self, constructor: Constructor, tried: Sequence[Tried], rng: np.random.Generator
+    ) -> None:
+        self._constructor = constructor
+        pool = [(t.cost, t.setting) for t in tried if isinstance(t.setting, RoundsSetting)]
+        self._pool = sorted(pool, key=lambda tried: tried[0])[:POOL]
+        self._rng = rng
+        ops = 3 * constructor.chain.stages * constructor.chain.microbatches
+        self._build = building(ops)
+        self._builds = max(10, SLICE // self._build)
+
+    @property
+    def able(self) -> bool:
+        return bool(self._pool)
+
+    def round(self, best: Incumbent) -> None:
+        for _ in range(self._builds):
+            slot = int(self._rng.integers(len(self._pool)))
+            best.spend(self._build)
+            before, setting = self._pool[slot]
+            setting = setting.mutated(self._constructor.chain, self._rng)
+            rows = self._constructor.build(setting)
+            if rows is None:
+                continue
+            cost = self._constructor.cost(rows)
+            if cost <= before:
+                self._pool[slot] = cost, setting
+            best.offer(rows, "search", cost)
+            if best.over():
+                return
+
+
+class Dispatcher:
+    """Anneals the list scheduler's numbers, how microbatches are spaced among them.
+
+    Each round starts from one of the best settings so far. Strong where memory holds fewer
+    microbatches than there are stages.
+    """
+
+    def __init__(
+        self,
+        constructor: Constructor,
+        tried: Sequence[Tried],
+        rng: np.random.Generator,
+        objective: Objective,
+        ops: int = SLICE,
+    ) -> None:
+        self._constructor, self._rng = constructor, rng
+        self._pool: list[tuple[float, GreedySetting]] = []
+        for each in sorted(tried, key=lambda tried: tried.cost):
+            if isinstance(each.setting, GreedySetting):
+                self._keep(each.cost, each.setting)
+        self._makespan = objective is Objective.MAKESPAN
+        self._state = seeded(rng)
+        c = constructor.chain
+        self._unit = float((c.f + c.b + c.down + c.up).mean())
+        self._moves = max(10, ops // (DISPATCHED_OP * 3 * c.stages * c.microbatches))
+
+    @property
+    def able(self) -> bool:
+        return bool(self._pool) and self._unit > 0.0
+
+    def round(self, best: Incumbent) -> None:
+        setting = self._pool[int(self._rng.integers(len(self._pool)))][1].copy()
+        chain = self._constructor.chain
+        order = np.empty((chain.stages, 3 * chain.microbatches), dtype=np.int64)
+        hot = self._unit * 10 ** self._rng.uniform(-2.5, 0.0)
+        for piece in range(SLICES):
+            cost = tune_kernel(
+                *chain.arrays,
+                chain.capacity,
+                setting.warm,
+                setting.defer,
+                setting.fill,
+                setting.patience,
+                setting.gap,
+                self._makespan,
+                order,
+                best.cost,
+                self._unit,
+                hot * COLD ** (piece / SLICES),
+                hot * COLD ** ((piece + 1) / SLICES),
+                self._moves,
+                self._state,
+                best.stopped,
+            )
+            best.spend(self._moves * DISPATCHED_OP * order.size)
+            if cost < best.cost:
+                self._offer(best, self._constructor.by_rank(order.copy()))
+            if best.over():
+                return
+        rows = self._constructor.build(setting)
+        if rows is not None:
+            self._keep(self._offer(best, rows), setting)
+
+    def _offer(self, best: Incumbent, rows: Rows) -> float:
+        """Offers an order and returns its cost, less than the kernel's where a gap was not
+        needed."""
+        cost = self._constructor.cost(rows)
+        best.offer(rows, "search", cost)
+        return cost
+
+    def _keep(self, cost: float, setting: GreedySetting) -> None:
+        """Takes the setting into the pool if it is among the best, one of each cost."""
+        if all(abs(cost - other) > 1e-9 * cost for other, _ in self._pool):
+            self._pool = sorted([*self._pool, (cost, setting)], key=lambda kept: kept[0])[:POOL]
+
+
+class ListScheduler:
+    """Anneals the numbers of the list scheduler for any map of stages to ranks.
+
+    Each round starts from a setting at random, or from one of the best so far. It gives up where
+    some rounds have come nowhere near the best schedule there is.
+    """
+
+    def __init__(self, problem: Problem, rng: np.random.Generator, ops: int = SLICE) -> None:
+        self._rounds, self._near = 0, True
+        self._stages, self._rng = Stages.of(problem), rng
+        self._makespan = problem.objective is Objective.MAKESPAN
+        self._settings = dispatch_settings(self._stages, problem.microbatches, rng)
+        self._pool: list[tuple[float, DispatchSetting]] = []
+        self._state = seeded(rng)
+        self._unit = float(self._stages.work.max()) / problem.microbatches
+        size = 3 * problem.stages * problem.microbatches
+        self._order, self._found = np.empty((2, size), dtype=np.int64)
+        self._ends = np.empty((2, problem.stages, problem.microbatches))
+        self._spans = np.empty(problem.ranks)
+        self._offsets = 3 * problem.microbatches * self._stages.offsets
+        self._move = CHOSEN_OP * size * max(1, problem.stages // problem.ranks)
+        self._moves = max(10, ops // self._move)
+
+    @property
+    def able(self) -> bool:
+        return self._unit > 0.0 and (self._near or self._rounds < FRESH)
+
+    def round(self, best: Incumbent) -> None:
+        self._rounds += 1
+        new = len(self._pool) < FRESH or self._rng.random() < 1 / FRESH
+        setting = self._draw(best) if new else self._pooled()
+        hot = self._unit * (0.5 if new else 10 ** self._rng.uniform(-2.0, 0.0))
+        cost = float("inf")
+        for piece in range(1 if new else SLICES):
+            found, cost = tune_dispatch(
+                self._stages,
+                setting,
+                self._makespan,
+                self._found,
+                best.cost,
+                hot * COLD ** (piece / SLICES),
+                hot * COLD ** ((piece + 1) / SLICES),
+                self._moves,
+                self._order,
+                self._ends,
+                self._spans,
+                self._state,
+                best.stopped,
+            )
+            best.spend(self._moves * self._move)
+            if found < best.cost:
+                best.offer(_rows(self._found, self._offsets), "search")
+            if best.over():
+                return
+        if np.isfinite(cost):
+            self._pool = sorted([*self._pool, (cost, setting)], key=lambda kept: kept[0])[:FRESH]
+        self._near = bool(self._pool) and self._pool[0][0] <= best.cost * NEAR
+
+    def pieces(self, best: Incumbent) -> Pieces:
+        """The rounds that fill the pool, and one from its best, which shows what may become of it.
+
+        Before orders are annealed: where no family fits the placement, what it makes is far better
+        than they are.
+        """
+        while self.able and self._rounds <= FRESH:
+            self.round(best)
+            yield
+
+    def first(self, best: Incumbent) -> None:
+        """Offers what the best of some settings at random makes."""
+        if np.isfinite(self._cost(self._draw(best))):
+            best.offer(_rows(self._order, self._offsets), "search")
+
+    def _pooled(self) -> DispatchSetting:
+        return self._pool[int(self._rng.integers(len(self._pool)))][1].copy()
+
+    def _draw(self, best: Incumbent) -> DispatchSetting:
+        """The best of some settings at random."""
+        drawn = list(islice(self._settings, DRAWN))
+        best.spend(DRAWN * self._move)
+        return min(drawn, key=self._cost)
+
+    def _cost(self, setting: DispatchSetting) -> float:
+        return dispatch(self._stages, setting, self._makespan, self._order, self._ends, self._spans)
+
+
+class Annealer:
+    """Simulated annealing from the best order, each round with a temperature and reach of its
+    own."""
+
+    def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
+        self._costs = Costs.of(problem)
+        self._makespan = problem.objective is Objective.MAKESPAN
+        self._rng = rng
+        self._state = seeded(rng)
+        self._unit = float(self._costs.durations[:3].mean())
+
+    @property
+    def able(self) -> bool:
+        return self._unit > 0.0
+
+    def round(self, best: Incumbent) -> None:
+        assert best.order is not None
+        hot = self._unit * 10 ** self._rng.uniform(-3.0, -1.0)
+        reach = int(self._rng.choice((3, 8, 20)))
+        rows = tuple(map(split_backwards, best.order))
+        offsets = np.cumsum([0, *map(len, rows)]).astype(np.int64)
+        order = np.concatenate(rows)
+        for piece in range(SLICES):
+            self._anneal(best, order, offsets, reach, hot * COLD ** (piece / SLICES))
+            if best.over():
+                return
+
+    def _anneal(
+        self, best: Incumbent, order: IntArray, offsets: IntArray, reach: int, hot: float
+    ) -> None:
+        c, found = self._costs, order.copy()
+        moves = max(100, SLICE // len(order))
+        best.spend(moves * len(order))
+        cost = anneal_kernel(
+            order,
+            found,
+            best.cost,
+            offsets,
+            c.durations,
+            c.owner,
+            c.into_f,
+            c.into_b,
+            c.m_b,
+            c.m_w,
+            c.limit * (1 + ROUNDING),
+            None,
+            self._makespan,
+            hot,
+            hot * COLD ** (1 / SLICES),
+            moves,
+            reach,
+            self._state,
+            best.stopped,
+        )
+        best.offer(_rows(found, offsets), "search", cost)
+
+
+def split_backwards(row: IntArray) -> IntArray:
+    """``row`` with each fused BW as B and then W, which frees the gradient earlier."""
+    kinds = row & KIND_MASK
+    fused = kinds == OpKind.BW
+    ops = np.repeat(row, 1 + fused)
+    first = np.cumsum(1 + fused) - (1 + fused)
+    ops[first[fused]] += OpKind.B - OpKind.BW
+    ops[first[fused] + 1] += OpKind.W - OpKind.BW
+    return ops
+
+
+def _rows(order: IntArray, offsets: IntArray) -> Rows:
+    return tuple(np.split(order, offsets[1:-1]))

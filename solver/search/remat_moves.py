@@ -1,0 +1,140 @@
+"""Moves of the local search that change what becomes of microbatches.
+
+A rank's part of the order has the ops that run first and, behind ``stop``, the R's, O's, L's and
+W's of what is neither recomputed nor offloaded nor split. A change takes ops from there and puts
+them where they serve: R right before its B, O soon after its F, L a little before its B, W right
+behind B.
+"""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, Choice
+from pipeloom.ir.cost.simulator import Levers
+from pipeloom.ir.model.ops import KIND_MASK, MICROBATCH_SHIFT, STAGE_SHIFT, IntArray, OpKind
+
+from ..core.kernel_rng import random
+
+_F, _B, _W, _BW = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.BW))
+_R, _O, _L = int(OpKind.R), int(OpKind.O), int(OpKind.L)
+CHANGES = 0.3
+"""Share of moves that change what becomes of microbatches."""
+RUN = 4
+"""Of so many microbatches in a row at most."""
+NEAR = 6
+"""An O stands less than so many places behind its F at first, an L before its B."""
+FUSED = 3
+"""Beside the choices of :mod:`pipeloom.ir.cost.remat`: B and W are one op, or two again."""
+
+Pulling = tuple[Levers, Choice, npt.NDArray[np.bool_], IntArray, IntArray]
+"""What the simulator reads, whose choice is changed; out: the choice of the best order; what each
+stage may have, (4, S); where each rank's ops end, (P,); out: those of the best order."""
+
+
+@numba.njit(cache=True, nogil=True)
+def change(  # noqa: PLR0917
+    order: IntArray,  # changed, as stop and choice are
+    first: int,  # the rank's ops begin here
+    stop: IntArray,
+    rank: int,
+    choice: Choice,
+    stage: int,
+    since: int,
+    until: int,
+    lever: int,
+    state: npt.NDArray[np.uint64],
+) -> bool:
+    """Has ``lever`` become of the microbatches since..until of a stage; False where it was so."""
+    changed = False
+    if lever == FUSED:
+        split = order[_backward(order, first, _of(stage, since))] & KIND_MASK == _BW
+        for microbatch in range(since, until):
+            changed |= _join(order, first, stop, rank, _of(stage, microbatch), split)
+        return changed
+    for microbatch in range(since, until):
+        was, of = choice[stage, microbatch], _of(stage, microbatch)
+        if was == lever:
+            continue
+        changed = True
+        choice[stage, microbatch] = lever
+        if was == RECOMPUTED:
+            _take_out(order, first, stop, rank, of | _R)
+        elif was == OFFLOADED:
+            _take_out(order, first, stop, rank, of | _O)
+            _take_out(order, first, stop, rank, of | _L)
+        before = _backward(order, first, of)
+        if lever == RECOMPUTED:
+            _put_in(order, stop, rank, of | _R, before)
+        elif lever == OFFLOADED:
+            out = _find(order, first, of | _F) + 1 + int(NEAR * random(state) ** 2)
+            out = min(out, before)
+            back = max(out, before - int(NEAR * random(state) ** 2))
+            _put_in(order, stop, rank, of | _O, out)
+            _put_in(order, stop, rank, of | _L, back + 1)
+    return changed
+
+
+@numba.njit(cache=True, nogil=True)
+def _of(stage: int, microbatch: int) -> int:
+    return microbatch << MICROBATCH_SHIFT | stage << STAGE_SHIFT
+
+
+@numba.njit(cache=True, nogil=True)
+def _join(  # noqa: PLR0917
+    order: IntArray, first: int, stop: IntArray, rank: int, of: int, split: bool
+) -> bool:
+    """Makes one op of B and W, or two again; False where it is so."""
+    at = _backward(order, first, of)
+    if (order[at] & KIND_MASK == _BW) != split:
+        return False
+    if split:
+        order[at] = of | _B
+        _put_in(order, stop, rank, of | _W, at + 1)
+    else:
+        order[at] = of | _BW
+        _take_out(order, at, stop, rank, of | _W)
+    return True
+
+
+@numba.njit(cache=True, nogil=True)
+def _take_out(order: IntArray, first: int, stop: IntArray, rank: int, op: int) -> None:
+    stop[rank] -= 1
+    _carry(order, _find(order, first, op), stop[rank])
+
+
+@numba.njit(cache=True, nogil=True)
+def _put_in(order: IntArray, stop: IntArray, rank: int, op: int, target: int) -> None:
+    _carry(order, _find(order, stop[rank], op), target)
+    stop[rank] += 1
+
+
+@numba.njit(cache=True, nogil=True)
+def _find(order: IntArray, first: int, op: int) -> int:
+    at = first
+    while order[at] != op:
+        at += 1
+    return at
+
+
+@numba.njit(cache=True, nogil=True)
+def _backward(order: IntArray, first: int, of: int) -> int:
+    """Where the B or BW of a microbatch stands."""
+    at = first
+    while order[at] != of | _B and order[at] != of | _BW:
+        at += 1
+    return at
+
+
+@numba.njit(cache=True, nogil=True)
+def _carry(order: IntArray, source: int, target: int) -> None:
+    """Puts an op elsewhere; those between move by one."""
+    op = order[source]
+    step = 1 if target > source else -1
+    at = source
+    while at != target:
+        order[at] = order[at + step]
+        at += step
+    order[target] = op

@@ -1,0 +1,92 @@
+"""What is chosen about a schedule in which weights travel, and what else could be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from pipeloom.ir.model.problem import Problem
+
+from .streaming import Route, Streaming
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """``rounds`` and ``deep`` are the order's (:mod:`.round_orders`), the others
+    :class:`..Streaming`'s."""
+
+    rounds: int
+    deep: int = 1
+    buffers: int = 3
+    route: Route = Route.DIRECT
+    opening: int = 0
+    home: Route = Route.DIRECT
+    collections: int = 1
+    lead: int = 1
+
+    @property
+    def streaming(self) -> Streaming:
+        return Streaming(
+            self.buffers, self.route, self.collections, self.lead, self.home, self.opening
+        )
+
+    def __str__(self) -> str:
+        words = [_counted(self.rounds, "round"), _counted(self.buffers, "buffer"), self.route.value]
+        if self.opening and self.route is not Route.FAN:
+            words.append(f"first {_counted(self.opening, 'stage')} fanned out")
+        if self.deep > 1:
+            words.append(f"last {self.deep} stages deep")
+        if self.home is not self.route or self.collections > 1:
+            often = f" {self.collections} times" if self.collections > 1 else ""
+            words.append(f"D home {self.home.value}{often}")
+        return ", ".join(words)
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" + ("s" if number > 1 else "")
+
+
+class Choices:
+    """All that can be chosen for one problem."""
+
+    def __init__(self, problem: Problem) -> None:
+        stages = problem.stages
+        counts = [problem.placement.owners.count(rank) for rank in range(problem.ranks)]
+        self.most = max(counts)  # microbatches of a rank
+        self._rounds = sorted({-(-self.most // size) for size in range(1, self.most + 1)})
+        self._buffers = sorted({min(n, stages) for n in _steps(stages)})
+
+    def of(self, field: str, now: Choice) -> Sequence[Any]:
+        """The values that ``field`` of a choice may take."""
+        stages = self._buffers[-1]
+        values: dict[str, Sequence[Any]] = {
+            "rounds": self._rounds,
+            "deep": sorted({1, min(now.buffers, stages), stages}),
+            "buffers": self._buffers,
+            "route": list(Route),
+            "opening": sorted({0, *(n for n in (1, 2, 4, 8) if n <= stages)}),
+            "home": list(Route),
+            "collections": sorted({1, 2, now.rounds}),
+            "lead": (0, 1, 2),
+        }
+        return values[field]
+
+    def any(self, rng: np.random.Generator) -> Choice:
+        """Every field at random."""
+        choice = Choice(1)
+        for field in fields(Choice):
+            values = list(self.of(field.name, choice))
+            choice = replace(choice, **{field.name: values[rng.integers(len(values))]})
+        return choice
+
+
+def _steps(most: int) -> Iterator[int]:
+    """1, 2, 3, 4, 6, 8, 12, 16, ... until ``most`` is reached."""
+    step = 1
+    while step < most:
+        yield from (step, step * 3 // 2)
+        step *= 2
+    yield step

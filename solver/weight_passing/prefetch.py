@@ -1,0 +1,102 @@
+"""Which weights a rank fetches, when it runs a given order of ops with few buffers for them.
+
+A *visit* is a run of F's, B's and BW's of one stage, one after the other (W's need no weights and
+do not end it). The order of visits is known, so what to give up for a new stage is decided as
+Belady (1966) does: what is used again last. That gives the fewest fetches; ``lead`` gives up some
+of them for time: a stage that one of the last visits used is given up only where all the others
+were, too, so that the buffer is free, and the fetch can start, a while before its first use.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pipeloom.ir.model.ops import KIND_MASK, STAGE_MASK, STAGE_SHIFT, IntArray, OpKind
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """The ``number``-th visit of ``stage`` on a rank: positions of its first and its last op."""
+
+    stage: int
+    number: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fetch:
+    """Weights that come for ``visit``, once the first ``room`` ops of the rank are done."""
+
+    visit: Visit
+    room: int
+
+
+@dataclass(slots=True)
+class _Held:
+    """What is in a buffer: since when it is no longer in use, and when it is used next."""
+
+    visit: int
+    last: int
+    next_visit: float
+
+
+def visits(order: IntArray) -> list[Visit]:
+    """The visits of one rank's packed ops, in order."""
+    kind, stage = order & KIND_MASK, order >> STAGE_SHIFT & STAGE_MASK
+    using = np.flatnonzero(kind != OpKind.W)
+    if not len(using):
+        return []
+    change = np.flatnonzero(np.diff(stage[using])) + 1
+    firsts, lasts = using[np.append(0, change)], using[np.append(change - 1, len(using) - 1)]
+    counts: defaultdict[int, int] = defaultdict(int)
+    found = []
+    for here, first, last in zip(
+        stage[firsts].tolist(), firsts.tolist(), lasts.tolist(), strict=True
+    ):
+        found.append(Visit(here, counts[here], first, last))
+        counts[here] += 1
+    return found
+
+
+def fetches(found: Sequence[Visit], buffers: int, lead: int) -> list[Fetch]:
+    """The fetches that serve a rank's visits of stages which it does not own, in order.
+
+    Raises ValueError for fewer than one buffer.
+    """
+    if buffers < 1:
+        raise ValueError(f"buffers: expected 1 or more, got {buffers}")
+    following = _following(found)
+    held: dict[int, _Held] = {}  # by stage
+    result = []
+    for i, visit in enumerate(found):
+        if visit.stage not in held:
+            room = 0
+            if len(held) >= buffers:
+                room = held.pop(_given_up(held, i - 1 - lead)).last + 1
+            result.append(Fetch(visit, room))
+        held[visit.stage] = _Held(i, visit.last, following[i])
+    return result
+
+
+def _following(found: Sequence[Visit]) -> list[float]:
+    """For each visit the next one of its stage; infinite where there is none."""
+    following = [float("inf")] * len(found)
+    later: dict[int, int] = {}
+    for i in reversed(range(len(found))):
+        following[i] = later.get(found[i].stage, float("inf"))
+        later[found[i].stage] = i
+    return following
+
+
+def _given_up(held: dict[int, _Held], newest: int) -> int:
+    """The stage that is used again last, among those not used after visit ``newest`` if there are
+    any."""
+    old = {stage for stage, kept in held.items() if kept.visit <= newest}
+    if not old:
+        return min(held, key=lambda stage: held[stage].visit)
+    return max(old, key=lambda stage: (held[stage].next_visit, -held[stage].visit))

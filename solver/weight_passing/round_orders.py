@@ -1,0 +1,79 @@
+"""The order of a rank's ops where its microbatches run in rounds.
+
+The microbatches of a round share the weights that come: F of a stage for all of them, then the next
+stage's, and back. More microbatches a round are fewer fetches, and more activations held. The last
+``deep`` stages are run microbatch by microbatch, there and back, so that only one microbatch
+holds their activations; their weights have to stay for the whole round then. One round of
+microbatches 0 and 1, three stages, deep 1 and 2::
+
+    0F0 0F1  1F0 1F1  2F0 2BW0 2F1 2BW1           1BW0 1BW1  0BW0 0BW1
+    0F0 0F1  1F0 2F0 2BW0 1BW0  1F1 2F1 2BW1 1BW1            0BW0 0BW1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.model.ops import (
+    KIND_MASK,
+    MICROBATCH_SHIFT,
+    STAGE_MASK,
+    STAGE_SHIFT,
+    IntArray,
+    OpKind,
+)
+from pipeloom.ir.model.problem import Problem
+
+from ..core.linear_instance import ROUNDING
+
+Rows = tuple[IntArray, ...]
+
+
+def rows(problem: Problem, rounds: int, deep: int) -> Rows:
+    """Every rank's ops; ranks with fewer microbatches than ``rounds`` leave the last ones out.
+
+    ``deep``: from 1 to the number of stages.
+    """
+    owner = np.array(problem.placement.owners)
+    return tuple(
+        _row(np.flatnonzero(owner == rank), problem.stages, rounds, deep)
+        for rank in range(problem.ranks)
+    )
+
+
+def _row(microbatches: IntArray, stages: int, rounds: int, deep: int) -> IntArray:
+    groups = [group for group in np.array_split(microbatches, rounds) if len(group)]
+    pieces = [piece for group in groups for piece in _round(group, stages, deep)]
+    return np.concatenate([np.empty(0, dtype=np.int64), *pieces])
+
+
+def _round(group: IntArray, stages: int, deep: int) -> Iterator[IntArray]:
+    turn = stages - deep
+    for stage in range(turn):
+        yield _ops(OpKind.F, [stage], group)
+    there, back = range(turn, stages), range(stages - 1, turn - 1, -1)
+    for microbatch in group:
+        yield _ops(OpKind.F, there, microbatch)
+        yield _ops(OpKind.BW, back, microbatch)
+    for stage in reversed(range(turn)):
+        yield _ops(OpKind.BW, [stage], group)
+
+
+def _ops(kind: OpKind, stages: Sequence[int], microbatches: IntArray | int) -> IntArray:
+    places = np.array(stages, dtype=np.int64) << STAGE_SHIFT | kind
+    return (np.asarray(microbatches, dtype=np.int64) << MICROBATCH_SHIFT) + places
+
+
+def within_limit(problem: Problem, order: Rows) -> bool:
+    """Whether the activations of every rank keep its memory limit."""
+    m_b = Costs.of(problem).m_b
+    held = np.stack([m_b, -m_b])
+    for row, limit in zip(order, problem.memory_limit, strict=True):
+        backward = (row & KIND_MASK == OpKind.BW).astype(np.int64)
+        change = held[backward, row >> STAGE_SHIFT & STAGE_MASK]
+        if np.max(np.cumsum(change), initial=0.0) > limit * (1 + ROUNDING):
+            return False
+    return True

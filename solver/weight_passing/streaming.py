@@ -1,0 +1,278 @@
+"""From an order of ops on ranks to the transfers that serve it, where weights travel.
+
+Every stage has an owner. A rank keeps the weights of other stages in a few buffers, and fetches
+what is not there (:mod:`.prefetch`). The fetches for the k-th visits of a stage on all ranks are
+served together: each straight from the owner, or by copies that go on from rank to rank as soon as
+they have come: one up the ranks, two for half of them each, or more, of which the first goes the
+farthest (where one message at a time leaves the owner each way, nothing gets to all ranks sooner)::
+
+    direct     0 > 1, 0 > 2, ..., 0 > 6       both ways  0 > 1 > 2 > 3, 0 > 6 > 5 > 4
+    one way    0 > 1 > 2 > 3 > 4 > 5 > 6      fan        0 > 2 > 3, 0 > 1, 0 > 5 > 4, 0 > 6
+
+Nobody waits for the accumulators D: a rank keeps what it has to add until D leaves it. They go the
+ways of the weights backwards, ``collections`` times an iteration, with an equal part of each rank's
+contributions each. More often is more traffic, and less memory for what is kept: a D's buffer and
+the sum kept for it are needed only from one collection to the next.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import pairwise, zip_longest
+
+import numpy as np
+
+from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.cost.simulator import timed
+from pipeloom.ir.model.ops import KIND_MASK, STAGE_MASK, STAGE_SHIFT, FloatArray, IntArray, OpKind
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Report, Schedule, Transfer, TravelKind
+from pipeloom.ir.model.transfers import delay_matrix, size
+
+from .link_priority import most_urgent_first
+from .prefetch import Fetch, fetches, visits
+
+
+class Route(Enum):
+    """How the copies of a stage's weights reach several ranks, and its D's come home."""
+
+    DIRECT = "direct"
+    ONE_WAY = "one way"
+    BOTH_WAYS = "both ways"
+    FAN = "fan"
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """``buffers``: of each rank, for weights of stages that it does not own. ``collections``: D's
+    of a stage that leave a rank. ``lead``: see :mod:`.prefetch`. Counts of one or more, lead 0 or
+    more. ``home``: the route of the D's, None for that of the weights. ``opening``: how many
+    stages' first copies fan out, whatever the route, as ranks wait for these with nothing else to
+    do.
+    """
+
+    buffers: int = 2
+    route: Route = Route.DIRECT
+    collections: int = 1
+    lead: int = 1
+    home: Route | None = None
+    opening: int = 0
+
+
+def streamed(
+    problem: Problem,
+    order: Sequence[IntArray],
+    name: str,
+    plan: Streaming,
+    owner: Sequence[int] | None = None,
+) -> Schedule:
+    """The timed schedule of ``order``, one array of packed ops a rank, with its transfers.
+
+    Raises InvalidScheduleError where it cannot run: never with direct routes, and on a path only
+    where ranks run their ops in unlike orders.
+    """
+    home = default_owners(problem) if owner is None else owner
+    listed = _listed(problem, order, plan, home)
+    transfers = tuple(leg.transfer for leg in listed)
+    schedule = Schedule(problem, tuple(order), transfers, Report(problem.objective, name))
+    return timed(most_urgent_first(schedule, np.array([leg.latest for leg in listed])))
+
+
+def stream(
+    problem: Problem,
+    order: Sequence[IntArray],
+    plan: Streaming,
+    owner: Sequence[int] | None = None,
+) -> tuple[Transfer, ...]:
+    """The transfers that serve ``order``, of stages owned as ``owner`` says.
+
+    They are listed by the time at which they could start if no op had to wait for anything.
+    Raises ValueError for a plan out of range.
+    """
+    home = default_owners(problem) if owner is None else owner
+    return tuple(leg.transfer for leg in _listed(problem, order, plan, home))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Leg:
+    """A transfer, between when it could start and must, if no op had to wait for anything."""
+
+    earliest: float
+    latest: float
+    number: int  # on its journey
+    transfer: Transfer = field(compare=False)
+
+
+def _listed(
+    problem: Problem, order: Sequence[IntArray], plan: Streaming, owner: Sequence[int]
+) -> list[_Leg]:
+    if plan.collections < 1:
+        raise ValueError(f"collections: expected 1 or more, got {plan.collections}")
+    clock = _Clock(problem, order)
+    journeys = [*_weights(problem, order, plan, owner), *_gradients(problem, order, plan, owner)]
+    return sorted(leg for journey in journeys for leg in clock.legs(journey))
+
+
+def default_owners(problem: Problem) -> tuple[int, ...]:
+    """A rank for each stage, of those that run it.
+
+    The largest stage first, each to the rank that owns the fewest bytes so far; of equals to the
+    one with the fewest stages, then to the first from rank ``stage`` mod P on.
+    """
+    profile, matrix = problem.profile, users(problem)
+    sizes = [_held(problem, stage) for stage in range(problem.stages)]
+    bytes_, counts = np.zeros(profile.ranks), np.zeros(profile.ranks)
+    owner = [0] * problem.stages
+    for stage in sorted(range(problem.stages), key=lambda s: -sizes[s]):
+        able = matrix[stage]
+        rank = min(able, key=lambda r: (bytes_[r], counts[r], (r - stage) % profile.ranks))
+        owner[stage] = rank
+        bytes_[rank] += sizes[stage]
+        counts[rank] += 1
+    return tuple(owner)
+
+
+def users(problem: Problem) -> list[list[int]]:
+    """The ranks that run each stage, ascending."""
+    matrix = problem.placement.matrix(problem.stages, problem.microbatches)
+    return [np.unique(row).tolist() for row in matrix]
+
+
+def _held(problem: Problem, stage: int) -> float:
+    """Bytes that a stage's owner keeps for it."""
+    optimizer = problem.profile.stages[stage].optimizer_bytes or 0.0
+    return optimizer + sum(size(problem.profile, kind, stage) for kind in TravelKind)
+
+
+class _Clock:
+    """When each op would run if no op had to wait."""
+
+    def __init__(self, problem: Problem, order: Sequence[IntArray]) -> None:
+        durations = Costs.of(problem).durations
+        self._problem = problem
+        self._delays: dict[tuple[TravelKind, int], FloatArray] = {}
+        self._done = [
+            np.concatenate(
+                [[0.0], np.cumsum(durations[row & KIND_MASK, row >> STAGE_SHIFT & STAGE_MASK])]
+            )
+            for row in order
+        ]
+
+    def legs(self, journey: Sequence[Transfer]) -> Iterator[_Leg]:
+        earliest, starts = 0.0, []
+        for t in journey:
+            earliest = max(earliest, self._at(t.source, t.after), self._at(t.target, t.room))
+            starts.append(earliest)
+        latest, legs = float("inf"), []
+        for n, t in reversed(list(enumerate(journey))):
+            latest = min(latest, self._at(t.target, t.before)) - self._delay(t)
+            legs.append(_Leg(starts[n], latest, n, t))
+        return reversed(legs)
+
+    def _delay(self, t: Transfer) -> float:
+        key = t.kind, t.stage
+        if key not in self._delays:
+            self._delays[key] = delay_matrix(self._problem.profile, *key)
+        return float(self._delays[key][t.source, t.target])
+
+    def _at(self, rank: int, ops: int) -> float:
+        return float(self._done[rank][ops])
+
+
+def _weights(
+    problem: Problem, order: Sequence[IntArray], plan: Streaming, owner: Sequence[int]
+) -> Iterator[list[Transfer]]:
+    """The journeys of all copies of weights."""
+    wanted: dict[tuple[int, int], dict[int, Fetch]] = defaultdict(dict)
+    for rank, row in enumerate(order):
+        foreign = [visit for visit in visits(row) if owner[visit.stage] != rank]
+        for fetch in fetches(foreign, plan.buffers, plan.lead):
+            wanted[fetch.visit.stage, fetch.visit.number][rank] = fetch
+    copies: dict[int, int] = defaultdict(int)
+    for (stage, number), by_rank in sorted(wanted.items()):
+        route = Route.FAN if number == 0 and stage < plan.opening else plan.route
+        for path in _paths(by_rank, owner[stage], problem.ranks, route):
+            yield [
+                Transfer(
+                    TravelKind.WEIGHT,
+                    stage,
+                    copies[stage],
+                    source,
+                    target,
+                    after=0,
+                    before=by_rank[target].visit.first,
+                    room=by_rank[target].room,
+                )
+                for source, target in pairwise([owner[stage], *path])
+            ]
+            copies[stage] += 1
+
+
+def _gradients(
+    problem: Problem, order: Sequence[IntArray], plan: Streaming, owner: Sequence[int]
+) -> Iterator[list[Transfer]]:
+    """The journeys of all D's."""
+    parts = [_parts(row, plan.collections) for row in order]
+    lengths = [len(row) for row in order]
+    for stage in range(problem.stages):
+        home, copy = owner[stage], 0
+        for number in range(plan.collections):
+            done = {
+                r: ends[stage][number] for r, ends in enumerate(parts) if number < len(ends[stage])
+            }
+            adding = {r: end for r, end in done.items() if r != home}
+            for path in _paths(adding, home, problem.ranks, plan.home or plan.route):
+                yield [
+                    Transfer(
+                        TravelKind.GRADIENT,
+                        stage,
+                        copy,
+                        source,
+                        target,
+                        after=done[source],
+                        before=lengths[target],
+                        # a buffer from its last contribution on
+                        room=max(0, done.get(target, lengths[target]) - 1),
+                    )
+                    for source, target in pairwise([*reversed(path), home])
+                ]
+                copy += 1
+
+
+def _parts(order: IntArray, collections: int) -> dict[int, list[int]]:
+    """By stage, for each collection that a rank adds to: how many ops are done once it has."""
+    kind, stage = order & KIND_MASK, order >> STAGE_SHIFT & STAGE_MASK
+    adds = (kind == OpKind.W) | (kind == OpKind.BW)
+    found: dict[int, list[int]] = defaultdict(list)
+    for here in np.unique(stage[adds]).tolist():
+        positions = np.flatnonzero(adds & (stage == here))
+        parts = np.array_split(positions, collections)
+        found[here] = [int(part[-1]) + 1 for part in parts if len(part)]
+    return found
+
+
+def _paths(ranks: Iterable[int], owner: int, number: int, route: Route) -> list[list[int]]:
+    """What the copies for ``ranks`` pass after they have left the owner, in the order in which they
+    leave."""
+    up = sorted(ranks, key=lambda rank: (rank - owner) % number)
+    if route is Route.DIRECT:
+        return [[rank] for rank in up]
+    half = len(up) if route is Route.ONE_WAY else (len(up) + 1) // 2
+    ways = [way for way in (up[:half], up[half:][::-1]) if way]
+    if route is not Route.FAN:
+        return ways
+    fans = [_fan(way) for way in ways]
+    return [part for parts in zip_longest(*fans) for part in parts if part]
+
+
+def _fan(way: list[int]) -> list[list[int]]:
+    """``way`` cut in parts of 1, 2, 3, ... ranks, the farthest first."""
+    parts: list[list[int]] = []
+    while way:
+        length = len(parts) + 1
+        parts.append(way[:length])
+        way = way[length:]
+    return parts[::-1]

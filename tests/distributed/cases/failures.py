@@ -1,0 +1,349 @@
+"""What the failure tests run on every rank."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.overrides import handle_torch_function, has_torch_function
+
+from pipeloom.compiler import compile_schedule
+from pipeloom.ir.cost.simulator import timed
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.ops import parse_order
+from pipeloom.ir.model.problem import Passing, Placement, Problem
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.program import Program
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.runtime.errors import ShapeError
+from pipeloom.runtime.executor.deferred_ops import Linear, defer
+from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.runtime.stages.fsdp import ShardedStages
+from pipeloom.runtime.transport import unix_socket as short
+from tests.distributed.cases.gradients import schedule
+
+
+class Failing(nn.Module):
+    """Throws on its ``after``-th call."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.left = after
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.left -= 1
+        if self.left == 0:
+            raise ValueError("a bad batch")
+        out: Tensor = self.linear(x)
+        return out
+
+
+class Wider(nn.Module):
+    """Gives more rows from its third call on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return x if self.calls < 3 else torch.cat([x, x])
+
+
+class _Broken(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Tensor:
+        raise ValueError("a bad gradient")
+
+
+class FailingBackward(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = _Broken.apply(super().forward(x))  # type: ignore[no-untyped-call]
+        return out
+
+
+class FailingProduct(Linear):
+    def accumulate(self, x: Tensor, dy: Tensor) -> None:
+        raise ValueError("a bad product")
+
+
+class FailingWeight(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return product(x, self.weight)
+
+
+def product(x: Tensor, weight: Tensor) -> Tensor:
+    if has_torch_function((x, weight)):
+        out: Tensor = handle_torch_function(product, (x, weight), x, weight)
+        return out
+    return nn.functional.linear(x, weight)
+
+
+defer(product, lambda x, weight: (FailingProduct(weight), x))
+
+
+class Doing(nn.Linear):
+    """Calls ``action`` in its third forward, that of microbatch 1."""
+
+    def __init__(self, action: Callable[[], object]) -> None:
+        super().__init__(4, 4)
+        self.action, self.calls = action, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        if self.calls == 3:
+            self.action()
+        return super().forward(x)
+
+
+class Doubling(nn.Linear):
+    """Gives float64 from its third call on."""
+
+    calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        out = super().forward(x)
+        return out if self.calls < 3 else out.double()
+
+
+def program(family: str = "1f1b") -> Program:
+    return compile_schedule(schedule(family, 2, 4))
+
+
+def squared(output: Tensor, target: Tensor) -> Tensor:
+    return (output - target).pow(2).mean()
+
+
+def pipeline(
+    first: nn.Module, last: nn.Module, timeout: float = 60.0, family: str = "1f1b"
+) -> Pipeline:
+    return Pipeline(program(family), [first, last], loss=squared, timeout=timeout)
+
+
+LONG = 1 << 16  # rows, a microbatch of which is too long for a packet
+
+
+def step(pipe: Pipeline, rows: int = 8) -> None:
+    x = torch.ones(rows, 4, requires_grad=True)
+    pipe.step(x, target=torch.zeros(rows, 4))
+
+
+def throws_in_a_forward() -> None:
+    """The shape exchange runs the first stage once, so its third call is that of microbatch 1."""
+    step(pipeline(Failing(after=3), nn.Linear(4, 4)))
+
+
+def throws_in_b() -> None:
+    step(pipeline(nn.Linear(4, 4), FailingBackward(4, 4), family="zb-h1"))
+
+
+def throws_in_bw() -> None:
+    step(pipeline(nn.Linear(4, 4), FailingBackward(4, 4)))
+
+
+def throws_in_w() -> None:
+    step(pipeline(nn.Linear(4, 4), FailingWeight(4, 4), family="zb-h1"))
+
+
+def changes_a_dtype() -> None:
+    step(pipeline(Doubling(4, 4), nn.Linear(4, 4)))
+
+
+def is_killed() -> None:
+    kill = partial(os.kill, os.getpid(), signal.SIGKILL)
+    step(pipeline(Doing(kill), nn.Linear(4, 4)))
+
+
+def is_stopped() -> None:
+    """Rank 0 sleeps for good in the middle of its second microbatch."""
+    stop = partial(os.kill, os.getpid(), signal.SIGSTOP)
+    step(pipeline(Doing(stop), nn.Linear(4, 4), timeout=2.0))
+
+
+def drops_its_connections() -> None:
+    shut = partial(drop, socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    step(pipeline(Doing(shut), nn.Linear(4, 4)))
+
+
+def drops_its_gloo_connections() -> None:
+    shut = partial(drop, socket.AF_INET, socket.SOCK_STREAM)
+    step(pipeline(Doing(shut), nn.Linear(4, 4), timeout=10.0), rows=LONG)
+
+
+def drop(family: socket.AddressFamily, kind: socket.SocketKind) -> None:
+    """Shuts this process's connections of a kind, then hangs."""
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(OSError), socket.socket(fileno=os.dup(int(path.name))) as found:
+            if found.family == family and found.type == kind:
+                found.getpeername()  # raises for what only listens
+                found.shutdown(socket.SHUT_RDWR)
+    time.sleep(60)
+
+
+def fills_the_channel() -> None:
+    """Rank 1 hangs in its third forward; rank 0 sends on until the packets find no room."""
+    short.ROOM = 1
+    plan = compile_schedule(schedule("gpipe", 2, 48))
+    stages = [nn.Linear(4, 4), Doing(partial(time.sleep, 60))]
+    step(Pipeline(plan, stages, loss=squared, timeout=2.0), rows=48)
+
+
+def differs_in_its_program() -> None:
+    pipeline(nn.Linear(4, 4), nn.Linear(4, 4), family=("1f1b", "gpipe")[dist.get_rank()])
+
+
+def differs_in_an_option() -> None:
+    dtype = (None, torch.bfloat16)[dist.get_rank()]
+    Pipeline(program(), [nn.Linear(4, 4)] * 2, loss=squared, param_dtype=dtype)
+
+
+def has_a_broken_program() -> None:
+    """On rank 1 alone: the program that its verifier refuses is another one than rank 0's."""
+    good = program()
+    broken = replace(good, instructions=(good.instructions[0], good.instructions[1][1:]))
+    Pipeline((good, broken)[dist.get_rank()], [nn.Linear(4, 4)] * 2, loss=squared)
+
+
+def told(functions: Sequence[Callable[[], None]]) -> list[str]:
+    """What this rank says of each fault."""
+    answers = []
+    for function in functions:
+        try:
+            function()
+        except InputError as error:
+            answers.append(str(error))
+    return answers
+
+
+def is_left_alone() -> None:
+    """Rank 1 makes its pipeline and takes part in the shapes, then runs a step too few."""
+    pipe = pipeline(nn.Linear(4, 4), nn.Linear(4, 4), timeout=2.0)
+    step(pipe)
+    if dist.get_rank() == 1:
+        time.sleep(60)
+    step(pipe)
+
+
+def changes_a_shape() -> None:
+    step(pipeline(nn.Sequential(nn.Linear(4, 4), Wider()), nn.Linear(4, 4)))
+
+
+def changes_the_batch() -> str:
+    """Rank 0 says what is wrong before anything is sent."""
+    pipe = pipeline(nn.Linear(4, 4), nn.Linear(4, 4))
+    step(pipe)
+    if dist.get_rank() == 1:
+        return ""
+    try:
+        step(pipe, rows=16)
+    except ShapeError as error:
+        return str(error)
+    return "nothing was raised"
+
+
+def alone(microbatches: int = 4) -> Program:
+    """Two stages, both on one rank."""
+    problem = Problem(
+        Profile((StageProfile(1.0, 1.0, 1.0),) * 2, ranks=1),
+        microbatches,
+        Placement(Passing.ACTIVATIONS, (0, 0)),
+        (float("inf"),),
+    )
+    text = "0F{0} 1F{0} 1B{0} 0B{0} 1W{0} 0W{0}"
+    order = " ".join(text.format(j) for j in range(microbatches))
+    return compile_schedule(timed(Schedule.of(problem, [parse_order(order)], "custom")))
+
+
+def gives_no_verdict() -> None:
+    """Rank 1 hangs in its first step, when rank 0 is at its next forwards."""
+    running = stepping_ahead()
+    if dist.get_rank() == 1:
+        running.optimizers[1].register_step_pre_hook(lambda *_: time.sleep(60))
+    for _ in range(2):
+        step(running)
+
+
+def waits_for_another_replica() -> None:
+    """Two replicas of one rank; the other one hangs before its first step."""
+    groups = [dist.new_group([rank]) for rank in range(2)]
+    running = Pipeline(
+        compile_schedule(alone().schedule, data_parallel=True),
+        [nn.Linear(4, 4), nn.Linear(4, 4)],
+        loss=squared,
+        group=groups[dist.get_rank()],
+        data_group=dist.group.WORLD,
+        timeout=2.0,
+    )
+    if dist.get_rank() == 1:
+        time.sleep(60)
+    step(running)
+
+
+def gathers_shards_alone() -> None:
+    """The other replica hangs before its first step, for which shards are gathered."""
+    running = sharded()
+    if dist.get_rank() == 1:
+        time.sleep(60)
+    step(running)
+
+
+def sums_a_norm_alone() -> None:
+    """The other replica hangs before the norm of all shards' gradients."""
+    running = sharded()
+    assert isinstance(running.store, ShardedStages)
+    if dist.get_rank() == 1:
+        time.sleep(60)
+    running.store.squares([])
+
+
+def sharded() -> Pipeline:
+    """Two replicas of one rank, whose group has more patience than the pipeline."""
+    from torch.distributed.device_mesh import init_device_mesh  # seconds, for two cases
+    from torch.distributed.fsdp import fully_shard
+
+    groups = [dist.new_group([rank]) for rank in range(2)]
+    mesh = init_device_mesh("cpu", (2,))
+    return Pipeline(
+        compile_schedule(alone().schedule, data_parallel=True),
+        [fully_shard(nn.Linear(4, 4), mesh=mesh) for _ in range(2)],
+        loss=squared,
+        group=groups[dist.get_rank()],
+        data_group=mesh.get_group(),
+        timeout=2.0,
+    )
+
+
+def asks_for_a_state_alone() -> None:
+    running = stepping_ahead()
+    step(running)
+    if dist.get_rank() == 0:
+        running.modules[0].state_dict()
+    time.sleep(60)
+
+
+def stepping_ahead() -> Pipeline:
+    return Pipeline(
+        compile_schedule(schedule("1f1b", 2, 4), post_validation=True),
+        [nn.Linear(4, 4), nn.Linear(4, 4)],
+        loss=squared,
+        optimizer=partial(torch.optim.SGD, lr=0.1),
+        clip_grad_norm=1.0,
+        timeout=2.0,
+    )

@@ -1,0 +1,143 @@
+"""A slice of ``python -m benchmarks.random_instances``, and that its checks can fail."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.random_instances import DEEP_EVERY, checks, summary, work_of
+from benchmarks.random_instances.checks import Outcome, check
+from benchmarks.random_instances.instances import (
+    DELAYS,
+    LIMITS,
+    MEMORY,
+    TIMES,
+    Instance,
+    random_instance,
+)
+from pipeloom.ir.cost.simulator import timed
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Schedule, Status
+from pipeloom.solver import portfolio as solve
+from pipeloom.solver.core.incumbent import Incumbent
+from pipeloom.solver.core.worker_threads import Lane, side_by_side
+from pipeloom.solver.portfolio import optimize
+
+SLICE, PARTS, WORK = 300, 10, 2.0
+ORDINARY = 5  # parts; the others are slow
+TINY = 4
+"""The seed of an instance that the oracle searches, and that has a schedule."""
+
+
+@pytest.mark.parametrize(
+    "part",
+    [pytest.param(n, marks=[pytest.mark.slow] if n >= ORDINARY else []) for n in range(PARTS)],
+)
+def test_whatever_the_instance_all_holds(part: int) -> None:
+    found = [
+        (random_instance(seed), check(random_instance(seed), work_of(seed, WORK)))
+        for seed in range(part, SLICE, PARTS)
+    ]
+    assert summary(found)["faults"] == []
+
+
+def test_some_instances_get_past_the_constructors(monkeypatch: pytest.MonkeyPatch) -> None:
+    entered = []
+
+    def watched(best: Incumbent, lanes: Sequence[Lane]) -> None:
+        entered.append(best)
+        side_by_side(best, lanes)
+
+    monkeypatch.setattr(solve, "side_by_side", watched)
+    for seed in range(0, SLICE, DEEP_EVERY):
+        check(random_instance(seed), work_of(seed, WORK))
+    assert entered
+
+
+def test_every_way_to_draw_an_instance_occurs() -> None:
+    words = {word for seed in range(SLICE) for word in random_instance(seed).words}
+    assert words == {*TIMES, *DELAYS, *MEMORY, *LIMITS, "period", "makespan"}
+
+
+def test_a_seed_gives_the_same_instance() -> None:
+    assert random_instance(7) == random_instance(7) != random_instance(8)
+
+
+def faults(instance: Instance) -> list[str]:
+    return check(instance, WORK).faults
+
+
+def tiny() -> Instance:
+    instance = random_instance(TINY)
+    outcome = check(instance, WORK)
+    assert outcome.faults == []
+    assert outcome.optimum is not None
+    assert 0 < outcome.optimum < np.inf
+    return instance
+
+
+def test_a_bound_above_the_optimum_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    instance = tiny()
+    high = ("too high", lambda problem: 1.001 * checks.exhaustive_optimum(problem), "")
+    monkeypatch.setattr(checks, "GENERAL", (*checks.GENERAL, high))
+    assert ["too high" in fault for fault in faults(instance)] == [True]
+
+
+def test_a_worse_schedule_called_optimal_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    def worse(problem: Problem, **_: object) -> Schedule:
+        schedule = optimize(problem)
+        assert schedule.report is not None
+        report = replace(schedule.report, lower_bound=0.9 * (schedule.report.lower_bound or 0.0))
+        return replace(schedule, report=replace(report, status=Status.OPTIMAL))
+
+    instance = tiny()
+    monkeypatch.setattr(checks, "optimize", worse)
+    assert any("above the bound" in fault for fault in faults(instance))
+
+
+def test_an_order_that_breaks_the_rules_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    def incomplete(problem: Problem, **_: object) -> Schedule:
+        schedule = optimize(problem)
+        first, *others = schedule.order
+        return timed(replace(schedule, order=(first[:-1], *others)))
+
+    instance = tiny()
+    monkeypatch.setattr(checks, "optimize", incomplete)
+    assert any("never runs" in fault for fault in faults(instance))
+
+
+def test_a_limit_that_is_ignored_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unlimited(problem: Problem, **_: object) -> Schedule:
+        return optimize(replace(problem, memory_limit=(np.inf,) * problem.ranks))
+
+    instance = next(i for i in map(random_instance, range(SLICE)) if not i.feasible)
+    monkeypatch.setattr(checks, "optimize", unlimited)
+    assert faults(instance) == ["optimize: infeasible, but no InfeasibleError"]
+
+
+def test_a_crash_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(problem: Problem, **_: object) -> Schedule:
+        raise ZeroDivisionError("of nothing")
+
+    instance = tiny()
+    monkeypatch.setattr(checks, "optimize", crash)
+    outcome = check(instance, WORK)
+    assert outcome.status == "crash"
+    assert outcome.faults[0].startswith("ZeroDivisionError: of nothing (crash:")
+
+
+def test_the_summary_counts() -> None:
+    instance = random_instance(0)
+    found = [
+        (instance, Outcome("optimal", schedules=3)),
+        (instance, Outcome("feasible", 0.25, schedules=2)),
+        (instance, Outcome(faults=["broken"])),
+    ]
+    result = summary(found)
+    assert (result["instances"], result["optimal"], result["crash"]) == (3, 1, 1)
+    assert (result["schedules_verified"], result["worst_gap"]) == (5, 0.25)
+    assert result["widest"] == [f"0.250 over : {instance}"]
+    assert result["faults"] == [f"{instance}: broken"]

@@ -1,0 +1,107 @@
+"""Activations, weights and gradients in one program: it verifies, runs, and forgets no gradient."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeloom.compiler import compile_schedule, passes
+from pipeloom.compiler.passes.compute import compute
+from pipeloom.ir.cost.simulator import timed
+from pipeloom.ir.formats import dump_schedule, parse_schedule
+from pipeloom.ir.formats.program_json import dump_program
+from pipeloom.ir.model.ops import parse_order
+from pipeloom.ir.model.problem import Placement, Problem
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.program import Program
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.model.transfers import holders, owned
+from pipeloom.ir.verify.program import verify_program
+from pipeloom.ir.verify.schedule import verify_schedule
+from tests.support.weight_machine import WeightMachine
+from tests.support.weight_schedules import mixed_schedules
+
+SEEDS = st.integers(0, 2**32)
+
+
+def document(program: Program) -> dict[str, Any]:
+    return json.loads(json.dumps(dump_program(program)))  # type: ignore[no-any-return]
+
+
+@settings(max_examples=100, deadline=None)
+@given(mixed_schedules())
+def test_a_schedule_and_its_file_are_valid(schedule: Schedule) -> None:
+    written = dump_schedule(schedule)
+    assert verify_schedule(written) == []
+    assert dump_schedule(timed(parse_schedule(written, "file"))) == written
+
+
+@settings(max_examples=200, deadline=None)
+@given(mixed_schedules(), SEEDS, st.booleans())
+def test_its_program_runs_and_collects_every_gradient_once(
+    schedule: Schedule, seed: int, tie: bool
+) -> None:
+    problem = schedule.problem
+    tied = [(0, problem.stages - 1)] if tie and problem.stages > 1 else []
+    machine = WeightMachine(compile_schedule(schedule, tied=tied))
+    machine.run(Random(seed))
+    everything = frozenset(range(problem.microbatches))
+    assert machine.total == dict.fromkeys(range(problem.stages), everything)
+    replicated = {(s,) for s, ranks in enumerate(holders(schedule)) if len(ranks) > 1}
+    for rank, mine in enumerate(owned(schedule)):
+        assert machine.ran[rank] == set(schedule.ops(rank))
+        assert machine.stepped[rank] == list(mine)
+        expected = [group for group in sorted({*replicated, *tied}) if set(group) & set(mine)]
+        assert [item.stages for item in machine.reduced[rank]] == expected
+        assert not machine.content[rank], "buffers left taken"
+        assert not machine.leaving[rank], "sends not waited for"
+
+
+@settings(max_examples=100, deadline=None)
+@given(mixed_schedules())
+def test_every_compiled_program_is_valid(schedule: Schedule) -> None:
+    assert verify_program(document(compile_schedule(schedule))) == []
+
+
+@settings(max_examples=50, deadline=None)
+@given(mixed_schedules())
+def test_passes_leave_their_argument_as_it_was(schedule: Schedule) -> None:
+    program = compute(schedule)
+    for lower in passes():
+        before = program.instructions
+        lowered = lower(program)
+        assert program.instructions is before
+        program = lowered
+
+
+@settings(max_examples=150, deadline=None)
+@given(mixed_schedules(), st.data())
+def test_no_instruction_can_be_left_out(schedule: Schedule, data: st.DataObject) -> None:
+    program = document(compile_schedule(schedule))
+    rows = [row for row in program["instructions"] if row]
+    row = data.draw(st.sampled_from(rows))
+    del row[data.draw(st.integers(0, len(row) - 1))]
+    assert verify_program(program) != []
+
+
+def test_the_reduce_of_a_replicated_stage_is_asked_for() -> None:
+    profile = Profile((StageProfile(1.0, 1.0, 1.0),), 2)
+    problem = Problem(profile, 2, Placement.round_robin(2, 2), profile.limit_from(None))
+    plan = Schedule.of(problem, [parse_order("0F0 0BW0"), parse_order("0F1 0BW1")], "by hand")
+    program = document(compile_schedule(plan))
+    assert program["instructions"] == [
+        ["0F0", "0BW0", "reduce 0", "step 0"],
+        ["0F1", "0BW1", "reduce 0", "step 0"],
+    ]
+    assert verify_program(program) == []
+    program["instructions"] = [
+        [line for line in row if line != "reduce 0"] for row in program["instructions"]
+    ]
+    assert verify_program(program) == [
+        "reduce 0 runs 0 times on rank 0, expected once",
+        "reduce 0 runs 0 times on rank 1, expected once",
+    ]

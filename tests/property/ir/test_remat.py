@@ -1,0 +1,169 @@
+"""Recomputed and offloaded activations: two readings of the rules agree, and a small case by
+hand."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeloom.compiler import compile_schedule
+from pipeloom.ir.cost.simulator import simulate, timed
+from pipeloom.ir.cost.steady_state.steady_state import replay
+from pipeloom.ir.errors import InvalidScheduleError
+from pipeloom.ir.formats import dump_program, dump_schedule, parse_schedule
+from pipeloom.ir.model.links import Link
+from pipeloom.ir.model.ops import Op, OpKind, parse_order
+from pipeloom.ir.model.problem import Passing, Placement, Problem
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.verify.program import verify_program
+from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom.report.attribution import attribute
+from tests.support.random_schedules import random_order
+
+TIMES = st.sampled_from([0.0, 0.1, 1.0, 1.7, 3.0])
+SHARES = st.sampled_from([0.0, 0.25, 1.0])
+
+
+@st.composite
+def lever_schedules(draw: st.DrawFn) -> Schedule:
+    """Up to 3 ranks, 5 stages and 4 microbatches, of which any are recomputed or offloaded."""
+    ranks = draw(st.integers(1, 3))
+    owners = draw(st.lists(st.integers(0, ranks - 1), min_size=1, max_size=5))
+    stages = [
+        StageProfile(
+            *draw(st.tuples(TIMES, TIMES, TIMES)),
+            m_b=8.0,
+            m_w=8.0 * draw(SHARES),
+            t_r=draw(TIMES),
+            m_r=8.0 * draw(SHARES),
+            m_o=8.0 * draw(SHARES),
+            offload_bytes=draw(TIMES),
+            t_bw=draw(st.none() | TIMES),
+        )
+        for _ in owners
+    ]
+    link = Link(draw(TIMES), 1e-6)
+    profile = Profile(tuple(stages), ranks, t_comm=draw(TIMES), host_link=link)
+    placement = Placement(Passing.ACTIVATIONS, tuple(owners))
+    problem = Problem(profile, draw(st.integers(1, 4)), placement, profile.limit_from(None))
+    random = Random(draw(st.integers(0, 2**32)))
+    order = random_order(problem, draw(st.sampled_from([0.0, 0.5])), random)
+    return Schedule.of(problem, [_pulled(row, random) for row in order], "random")
+
+
+def _pulled(row: list[Op], random: Random) -> list[Op]:
+    """``row`` with levers pulled here and there, each op of theirs anywhere it may be."""
+    for op in [op for op in row if op.kind is OpKind.F]:
+        lever = random.choice([(), (OpKind.R,), (OpKind.O, OpKind.L)])
+        at = row.index(op)
+        for kind in lever:
+            at = random.randint(at + 1, _backward(row, op))
+            row.insert(at, Op(kind, op.stage, op.microbatch))
+    return row
+
+
+def _backward(row: list[Op], forward: Op) -> int:
+    same = (forward.stage, forward.microbatch)
+    kinds = (OpKind.B, OpKind.BW)
+    return next(
+        i for i, op in enumerate(row) if op.kind in kinds and (op.stage, op.microbatch) == same
+    )
+
+
+@settings(deadline=None)
+@given(lever_schedules())
+def test_the_verifier_and_the_replay_agree_with_the_simulator(schedule: Schedule) -> None:
+    schedule = timed(schedule)
+    document = dump_schedule(schedule)
+    assert verify_schedule(document) == []
+    again = parse_schedule(document, "it")
+    assert again.timing is not None
+    assert schedule.timing is not None
+    assert again.timing.work == pytest.approx(schedule.timing.work)
+    played = replay(schedule).timings[0]
+    for rank in range(schedule.problem.ranks):
+        assert played.start[rank].tolist() == pytest.approx(schedule.timing.start[rank].tolist())
+
+
+@settings(deadline=None)
+@given(lever_schedules())
+def test_a_run_as_planned_lost_nothing(schedule: Schedule) -> None:
+    """Copies are no compute of their rank, and what waits for them waits for an input."""
+    schedule = timed(schedule)
+    found = attribute(schedule, schedule)
+    assert found.measured == found.planned
+    assert found.causes.total - found.slack == pytest.approx(0.0, abs=1e-6)
+    assert schedule.timing is not None
+    assert sum(row.compute for row in found.ranks) == pytest.approx(schedule.timing.work, abs=1e-6)
+    for row in found.ranks:
+        parts = row.compute + row.waiting + row.receive + row.host
+        assert parts == pytest.approx(found.measured, abs=1e-6)
+
+
+@settings(deadline=None)
+@given(lever_schedules())
+def test_programs_of_them_are_valid(schedule: Schedule) -> None:
+    assert verify_program(dump_program(compile_schedule(schedule))) == []
+
+
+@settings(deadline=None)
+@given(lever_schedules(), st.randoms(use_true_random=False))
+def test_a_lever_op_that_is_lost_or_comes_too_late_is_found(
+    schedule: Schedule, random: Random
+) -> None:
+    rows = [schedule.ops(rank) for rank in range(schedule.problem.ranks)]
+    places = [(r, i) for r, row in enumerate(rows) for i, op in enumerate(row) if op.kind > 3]
+    if not places:
+        return
+    document = dump_schedule(timed(schedule))
+    rank, i = random.choice(places)
+    entry = document["order"][rank].pop(i)
+    if entry["op"] == "R" or random.random() < 0.5:  # behind its B
+        document["order"][rank].append(entry)
+    assert verify_schedule(document) != []
+
+
+def problem(**stage: float) -> Problem:
+    profile = Profile(
+        (StageProfile(2.0, 3.0, 1.0, m_b=10.0, m_w=4.0, **stage),), 1, host_link=Link(0.0, 1e-6)
+    )
+    return Problem(profile, 2, Placement.linear(1), (10.0,))
+
+
+def test_recomputing_by_hand() -> None:
+    """F 0-2, 2-4; R 4-6; B 6-9; W 9-10; then B of the other."""
+    order = parse_order("0F0 0F1 0R0 0B0 0W0 0R1 0B1 0W1")
+    timing = simulate(Schedule.of(problem(t_r=2.0, m_r=1.0), [order], ""))
+    assert timing.end[0].tolist() == [2, 4, 6, 9, 10, 12, 15, 16]
+    assert timing.peak_memory == (11.0,)  # M_B of the one, the input of the other
+    assert timing.work == 16.0
+
+
+def test_offloading_by_hand() -> None:
+    """O 0 goes out from 2 to 5 while F 1 runs; B 1 waits for nothing, L 0 comes back beside it."""
+    order = parse_order("0F0 0F1 0O0 0B1 0L0 0W1 0B0 0W0")
+    timing = simulate(Schedule.of(problem(m_o=1.0, offload_bytes=3.0), [order], ""))
+    starts = dict(zip(map(str, order), timing.start[0].tolist(), strict=True))
+    assert starts == {
+        "0F0": 0.0, "0F1": 2.0, "0O0": 2.0, "0B1": 5.0, "0L0": 8.0, "0W1": 8.0, "0B0": 11.0, "0W0": 14.0,  # noqa: E501
+    }  # fmt: skip
+    assert timing.peak_memory == (20.0,)
+    assert timing.work == 12.0
+    assert timing.period == 15.0
+
+
+@pytest.mark.parametrize(
+    ("order", "why"),
+    [
+        ("0F0 0R0 0O0 0L0 0B0 0W0", "expected at most one R, or one O and one L"),
+        ("0F0 0O0 0B0 0W0", "expected at most one R, or one O and one L"),
+        ("0F0 0R0 0B0 0W0", "stage 0: the profile has no t_r for it"),
+    ],
+)
+def test_what_cannot_be_is_named(order: str, why: str) -> None:
+    with pytest.raises(InvalidScheduleError, match=why):
+        simulate(Schedule.of(problem(m_o=1.0), [parse_order(order)], ""))

@@ -1,0 +1,217 @@
+"""No bound is above the cost of the best of all orders of a tiny problem."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from pipeloom.ir.cost.simulator import simulate
+from pipeloom.ir.model.problem import Objective, Placement, Problem
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.schedule import Schedule, Status
+from pipeloom.solver.bounds import GENERAL, LINEAR, PLACED, lower_bound
+from pipeloom.solver.bounds.general_placement import Placed, last_forward
+from pipeloom.solver.bounds.low_memory.activation_slots import slots
+from pipeloom.solver.bounds.low_memory.crossings import crossings, slowest_stage
+from pipeloom.solver.bounds.low_memory.crossings_search import _Search as LaneSearch
+from pipeloom.solver.bounds.low_memory.crossings_search import counts, lanes
+from pipeloom.solver.bounds.milp_relaxation import relaxation
+from pipeloom.solver.core.budget import Allowance
+from pipeloom.solver.core.linear_instance import Chain
+from pipeloom.solver.portfolio import one_at_a_time, optimize
+from tests.support.oracle import exhaustive_optimum
+
+AMOUNT = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0, 7.0])
+
+
+@st.composite
+def stage_profiles(draw: st.DrawFn) -> StageProfile:
+    m_b = draw(AMOUNT)
+    m_w = m_b * draw(st.sampled_from([0.0, 0.4, 1.0]))
+    return StageProfile(draw(AMOUNT), draw(AMOUNT), draw(AMOUNT), m_b, m_w)
+
+
+@st.composite
+def problems(draw: st.DrawFn, ranks: int, microbatches: int) -> Problem:
+    stages = draw(st.lists(stage_profiles(), min_size=ranks, max_size=ranks))
+    if draw(st.booleans()):
+        stages = [stages[0]] * ranks
+    delay = st.sampled_from([0.0, 0.0, 0.3, 1.0, 40.0])
+    matrix = tuple(tuple(draw(delay) for _ in range(ranks)) for _ in range(ranks))
+    t_comm = draw(st.one_of(delay, st.just(matrix)))
+    slack = st.sampled_from([0.0, 0.4, 1.0, 1.5, 2.0, math.inf])
+    limit = tuple(stage.m_b * (1 + draw(slack)) if stage.m_b else 0.0 for stage in stages)
+    return Problem(
+        Profile(tuple(stages), ranks, t_comm),
+        microbatches,
+        Placement.linear(ranks),
+        limit,
+        draw(st.sampled_from(Objective)),
+    )
+
+
+def assert_below_optimum(problem: Problem) -> None:
+    least = exhaustive_optimum(problem)
+    best = least * (1 + 1e-9)
+    chain = Chain.of(problem)
+    assert chain is not None
+    lags = chain.lags(problem.objective)
+    assert {name: value for name, bound, _ in GENERAL if (value := bound(problem)) > best} == {}
+    assert {name: value for name, bound, _ in LINEAR if (value := bound(chain, lags)) > best} == {}
+    assert last_forward(Placed.of(problem)) <= best
+    for ceiling in {least, 1.1 * least}:  # the cost of the optimum, of any other schedule
+        assert relaxation(chain, problem.objective, ceiling) <= best
+        assert lanes(chain, lags, ceiling) <= best
+
+
+@pytest.mark.parametrize(
+    ("ranks", "microbatches"), [(1, 3), (1, 4), (2, 1), (2, 2), (2, 3), (3, 1), (3, 2), (3, 3)]
+)
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_bounds_hold(ranks: int, microbatches: int, data: st.DataObject) -> None:
+    assert_below_optimum(data.draw(problems(ranks, microbatches)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "microbatches"), [(2, 3), (2, 4), (3, 3), (4, 2)])
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_bounds_hold_for_many_problems(ranks: int, microbatches: int, data: st.DataObject) -> None:
+    assert_below_optimum(data.draw(problems(ranks, microbatches)))
+
+
+@given(problem=problems(3, 2))
+def test_the_bound_is_the_best_of_all(problem: Problem) -> None:
+    bound = lower_bound(problem)
+    assert bound.name in {name for name, _, _ in (*GENERAL, *PLACED, *LINEAR)}
+    assert all(bound.value >= general(problem) for _, general, _ in GENERAL)
+
+
+def test_the_relaxation_can_beat_every_bound_in_closed_form() -> None:
+    stages = tuple(StageProfile(*times) for times in ((3, 1, 1), (1, 1, 3), (3, 2, 4)))
+    problem = Problem.linear(Profile(stages, 3, 0.5), 3, 2.0)
+    chain = Chain.of(problem)
+    assert chain is not None
+    assert lower_bound(problem).value == pytest.approx(27.0)
+    assert exhaustive_optimum(problem) == 28.0
+    value = relaxation(chain, problem.objective, 30.0)
+    assert value == pytest.approx(28.0, rel=1e-6)
+
+
+@pytest.mark.parametrize("objective", Objective)
+def test_one_microbatch_at_a_time_is_the_best_where_no_second_one_fits(
+    objective: Objective,
+) -> None:
+    stages = tuple(StageProfile(*times, 1.0, 0.5) for times in ((3, 1, 1), (1, 1, 3), (3, 2, 4)))
+    problem = Problem.linear(Profile(stages, 3, 0.5), 20, 1.0, objective)
+    bound = lower_bound(problem)
+    assert bound.name == "slots"
+    schedule = Schedule(problem, one_at_a_time(problem))
+    assert bound.value == pytest.approx(simulate(schedule).cost(objective))
+
+
+def test_two_microbatches_under_way_meet_in_steps_of_a_stage() -> None:
+    """Slots alone allow a microbatch every (4 x 2 + 0.6) / 2 = 4.3; halfway, stages 0 to 1 and 2 to
+    3 take 2 x 2 each, and the slot's W the 0.6: one every 4.6."""
+    stage = StageProfile(1.0, 1.0, 0.6, 1.0, 0.5)
+    problem = Problem.linear(Profile((stage,) * 4, 4, 0.0), 40, 2.0)
+    chain = Chain.of(problem)
+    assert chain is not None
+    lags = chain.lags(problem.objective)
+    assert slots(chain, lags) == pytest.approx(20 * 8.6, abs=8)
+    assert crossings(chain, lags) == pytest.approx(40 * 4.6, abs=8)
+    schedule = optimize(problem, solver="heuristic")
+    assert schedule.report is not None
+    assert schedule.report.status is Status.OPTIMAL
+
+
+@st.composite
+def tight_problems(draw: st.DrawFn) -> Problem:
+    """Two stages, four microbatches, three of which fit: all of these meet."""
+    times = st.sampled_from([0.0, 1.0, 1.2, 2.0])
+    weights = draw(st.sampled_from([0.0, 0.4, 1.0]))
+    stages = tuple(
+        StageProfile(draw(times), draw(times), draw(times), 1.0, weights) for _ in range(2)
+    )
+    delay = draw(st.sampled_from([0.0, 0.3, 4.0]))
+    limit = draw(st.sampled_from([3.0, 3.5]))
+    return Problem.linear(Profile(stages, 2, delay), 4, limit, draw(st.sampled_from(Objective)))
+
+
+@pytest.mark.slow
+@settings(max_examples=200, deadline=None)
+@given(problem=tight_problems())
+def test_lanes_hold_where_several_microbatches_meet(problem: Problem) -> None:
+    chain = Chain.of(problem)
+    assert chain is not None
+    least = exhaustive_optimum(problem)
+    for ceiling in (least, 1.2 * least, 2 * least):
+        bound = lanes(chain, chain.lags(problem.objective), ceiling)
+        assert bound <= least * (1 + 1e-9)
+
+
+@st.composite
+def slotted_problems(draw: st.DrawFn) -> Problem:
+    """Two to five slots, more microbatches: small enough for an exact solver, not for the
+    oracle."""
+    times = st.sampled_from([0.0, 0.3, 1.0, 1.7, 2.5])
+    ranks, slots_ = draw(st.integers(2, 3)), draw(st.integers(2, 5))
+    stages = tuple(
+        StageProfile(draw(times), draw(times), draw(times), 1.0, draw(st.sampled_from([0, 0.4, 1])))
+        for _ in range(ranks)
+    )
+    limit = slots_ + draw(st.sampled_from([0.0, 0.5]))
+    profile = Profile(stages, ranks, draw(st.sampled_from([0.0, 0.1, 0.5, 3.0])))
+    microbatches = slots_ + draw(st.integers(1, 3))
+    return Problem.linear(profile, microbatches, limit, draw(st.sampled_from(Objective)))
+
+
+@pytest.mark.parametrize("examples", [8, pytest.param(150, marks=pytest.mark.slow)])
+def test_every_pass_of_every_number_of_lanes_holds(examples: int) -> None:
+    @settings(max_examples=examples, deadline=None)
+    @given(problem=slotted_problems())
+    def check(problem: Problem) -> None:
+        solved = optimize(problem, solver="cp-sat", time_limit=60)
+        assert solved.timing is not None
+        assert solved.report is not None
+        assume(solved.report.status is Status.OPTIMAL)
+        least = solved.timing.cost(problem.objective)
+        chain = Chain.of(problem)
+        assert chain is not None
+        i = slowest_stage(chain)
+        assume(chain.capacity[i] < chain.microbatches and least > 0)
+        lag = float(chain.lags(problem.objective)[i])
+        for ceiling in (1.1 * least, 2 * least):
+            for count in {2, *counts(int(chain.capacity[i]))}:
+                search = LaneSearch(chain, i, count, ceiling - lag)
+                for states in (3, 30, 300, 3000):
+                    assert search.run(states, Allowance()) + lag <= least * (1 + 1e-9)
+
+    check()
+
+
+def test_lanes_see_that_four_slots_on_eight_stages_meet_in_steps_of_two() -> None:
+    """Four lanes of two stages: 2 x 2 and the W of 0.6 in one of them, so one microbatch every
+    4.6."""
+    stage = StageProfile(1.0, 1.0, 0.6, 1.0, 0.5)
+    problem = Problem.linear(Profile((stage,) * 8, 8, 0.0), 16, 4.0)
+    chain = Chain.of(problem)
+    assert chain is not None
+    lags = chain.lags(problem.objective)
+    value = lanes(chain, lags, 16 * 4.6 + 8)
+    assert max(slots(chain, lags), crossings(chain, lags)) + 1 < value
+
+
+def test_the_relaxation_ends_when_it_is_stopped() -> None:
+    stage = StageProfile(29.718, 29.444, 19.927, 1.0, 0.432)
+    problem = Problem.linear(Profile((stage,) * 64, 64, 0.527), 1024, 128.0)
+    chain = Chain.of(problem)
+    assert chain is not None
+    ceiling = lower_bound(problem).value * 1.02
+    never = Allowance(stopped=np.ones(1, dtype=np.bool_))
+    assert relaxation(chain, problem.objective, ceiling, never) <= ceiling

@@ -1,0 +1,80 @@
+"""Every setting of a constructor gives a valid schedule, or says that it gets stuck."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeloom.ir.cost.simulator import timed
+from pipeloom.ir.formats.schedule_json import dump_schedule
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Report, Schedule
+from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom.solver.bounds import lower_bound
+from pipeloom.solver.construct.linear import Constructor, Rows
+from pipeloom.solver.construct.linear import settings as family
+from pipeloom.solver.construct.round_based import RoundsSetting
+from pipeloom.solver.core.incumbent import Incumbent
+from pipeloom.solver.core.linear_instance import Chain
+from pipeloom.solver.portfolio import one_at_a_time
+from pipeloom.solver.search.local_search import Dispatcher, Tried
+from tests.property.solver.bounds.test_bounds import problems
+
+MUTATIONS = 5
+EVERY = 37
+"""Which settings of the family are built."""
+
+
+def assert_valid(problem: Problem, rows: Rows, cost: float, bound: float) -> None:
+    """Verified by the contract's rules, of this cost, and no better than the bound."""
+    schedule = timed(Schedule(problem, rows, report=Report(problem.objective, "search")))
+    assert verify_schedule(dump_schedule(schedule)) == []
+    assert schedule.timing is not None
+    assert abs(schedule.timing.cost(problem.objective) - cost) <= 1e-9 * cost
+    assert cost >= bound * (1 - 1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.integers(1, 4), st.integers(1, 8), st.integers(0, 1 << 30))
+def test_what_is_built_is_valid_and_costs_what_it_says(
+    data: st.DataObject, ranks: int, microbatches: int, seed: int
+) -> None:
+    problem = data.draw(problems(ranks, microbatches))
+    chain = Chain.of(problem)
+    assert chain is not None
+    bound, rng = lower_bound(problem).value, np.random.default_rng(seed)
+    constructor = Constructor(problem, chain)
+    settings_of_both = family(chain, bound, chain.lags(problem.objective))
+    for setting in islice(settings_of_both, None, None, EVERY):
+        rows = constructor.build(setting)
+        if rows is not None:
+            assert_valid(problem, rows, constructor.cost(rows), bound)
+        if isinstance(setting, RoundsSetting):
+            for _ in range(MUTATIONS):
+                setting = setting.mutated(chain, rng)  # noqa: PLW2901
+                rows = constructor.build(setting)
+                if rows is not None:
+                    assert_valid(problem, rows, constructor.cost(rows), bound)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data(), st.integers(1, 4), st.integers(1, 8), st.integers(0, 1 << 30))
+def test_what_the_dispatcher_finds_is_valid(
+    data: st.DataObject, ranks: int, microbatches: int, seed: int
+) -> None:
+    problem = data.draw(problems(ranks, microbatches))
+    chain = Chain.of(problem)
+    assert chain is not None
+    best = Incumbent(problem, lower_bound(problem), time_limit=60)
+    best.offer(one_at_a_time(problem), "one-at-a-time")
+    lags = chain.lags(problem.objective)
+    built = [Tried(0.0, each) for each in family(chain, best.bound.value, lags)]
+    constructor, rng = Constructor(problem, chain), np.random.default_rng(seed)
+    dispatcher = Dispatcher(constructor, built, rng, problem.objective, ops=20_000)
+    if dispatcher.able:
+        dispatcher.round(best)
+    assert best.order is not None
+    assert_valid(problem, best.order, best.cost, best.bound.value)

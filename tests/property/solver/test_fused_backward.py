@@ -1,0 +1,97 @@
+"""B and W as one op that takes less: decided for each microbatch, never all or nothing."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+
+from pipeloom.ir.cost.simulator import simulate
+from pipeloom.ir.errors import InputError, InvalidScheduleError
+from pipeloom.ir.formats import dump_profile, dump_schedule, parse_profile
+from pipeloom.ir.formats.layered_profile_json import parse_layers
+from pipeloom.ir.model.ops import IntArray, Op, OpKind, pack
+from pipeloom.ir.model.problem import Placement, Problem
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom.solver.bounds import lower_bounds
+from pipeloom.solver.core.relaxations import fusible
+from pipeloom.solver.portfolio import optimize
+
+FUSED, APART = (OpKind.BW,), (OpKind.B, OpKind.W)
+LAST = StageProfile(4.0, 6.0, 4.0, m_b=10.0, m_w=4.0, t_bw=8.0)
+PROFILES = [
+    Profile((StageProfile(t_f, t_b, t_w, 10.0, 4.0, t_bw=t_bw), last), 2, t_comm=0.5)
+    for (t_f, t_b, t_w, t_bw), last in (
+        ((4.0, 5.0, 3.0, 7.0), StageProfile(3.0, 5.0, 4.0, m_b=10.0, m_w=4.0, t_bw=8.0)),
+        ((3.0, 3.0, 2.0, 4.5), LAST),
+    )
+]
+
+
+def problem(profile: Profile, microbatches: int) -> Problem:
+    return Problem(profile, microbatches, Placement.linear(2), (20.0,) * 2)
+
+
+def orders(rank: int, ways: tuple[tuple[OpKind, ...], ...]) -> list[IntArray]:
+    """Every order of two microbatches on a rank."""
+    rows = []
+    for chosen in product(ways, repeat=2):
+        kinds = [(OpKind.F, *way) for way in chosen]
+        size = sum(map(len, kinds))
+        for places in combinations(range(size), len(kinds[0])):
+            left = [list(own) for own in kinds]
+            turns = [0 if at in places else 1 for at in range(size)]
+            rows.append(pack(Op(left[j].pop(0), rank, j) for j in turns))
+    return rows
+
+
+def least(of: Problem, *ways: tuple[OpKind, ...]) -> float:
+    """The least period of two microbatches on two ranks by trying all that memory holds."""
+    best = np.inf
+    for rows in product(*(orders(rank, ways) for rank in range(2))):
+        with suppress(InvalidScheduleError):
+            timing = simulate(Schedule(of, rows))
+            if max(timing.peak_memory) <= of.memory_limit[0]:
+                best = min(best, timing.period)
+    return float(best)
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_the_best_mix_is_found(profile: Profile) -> None:
+    of = problem(profile, 2)
+    mixed = least(of, FUSED, APART)
+    assert mixed < min(least(of, FUSED), least(of, APART))
+    found = optimize(of, work_limit=2.0)
+    assert found.timing is not None
+    assert found.timing.period == pytest.approx(mixed)
+    assert max(bound.value for bound in lower_bounds(of)) <= mixed * (1 + 1e-9)
+    assert verify_schedule(dump_schedule(found)) == []
+
+
+def test_microbatches_of_one_stage_differ() -> None:
+    """In the steady state of the busier rank fusing saves time; its last gradients are waited
+    for."""
+    found = optimize(problem(PROFILES[1], 4), work_limit=2.0)
+    kinds = {op.kind for op in found.ops(1)}
+    assert kinds == {OpKind.F, OpKind.B, OpKind.W, OpKind.BW}
+
+
+def test_a_bw_that_takes_longer_is_no_lever() -> None:
+    slow = StageProfile(4.0, 6.0, 4.0, m_b=10.0, m_w=4.0, t_bw=11.0)
+    of = problem(Profile((slow,) * 2, 2), 3)
+    assert not fusible(of).any()
+    found = optimize(of, work_limit=0.5)
+    assert OpKind.BW not in {op.kind for rank in range(2) for op in found.ops(rank)}
+
+
+def test_it_is_in_the_format_of_stages_alone() -> None:
+    document = dump_profile(PROFILES[0])
+    assert parse_profile(document, "it") == PROFILES[0]
+    (layer, *_), rest = document.pop("stages"), document
+    rest.pop("num_stages", None)
+    with pytest.raises(InputError, match="t_bw: expected it of stages alone"):
+        parse_layers({**rest, "layers": [{"name": "a", **layer}]}, "it")

@@ -1,0 +1,105 @@
+"""The list scheduler for any placement: what it builds is valid, and costs what it says."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeloom.ir.cost.simulator import timed
+from pipeloom.ir.formats import dump_schedule
+from pipeloom.ir.model.problem import Objective, Placement, Problem
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom.solver.construct.list_scheduler import (
+    Stages,
+    dispatch,
+    dispatch_settings,
+    tune_dispatch,
+)
+from pipeloom.solver.families import build_family
+from pipeloom.solver.portfolio import optimize
+from tests.property.solver.bounds.test_general_placement import problems
+
+
+@pytest.mark.parametrize("owners", [(0, 1, 1, 0), (0, 1, 0, 1), (1, 0, 0), (0, 2, 1, 0, 2)])
+@settings(max_examples=15, deadline=None)
+@given(data=st.data(), seed=st.integers(0, 1000))
+def test_orders_are_valid_and_cost_what_the_kernel_says(
+    owners: tuple[int, ...], data: st.DataObject, seed: int
+) -> None:
+    problem = data.draw(problems(owners, 5))
+    stages, rng = Stages.of(problem), np.random.default_rng(seed)
+    order = np.empty(3 * 5 * len(owners), dtype=np.int64)
+    ends, spans = np.empty((2, len(owners), 5)), np.empty(problem.ranks)
+    for setting in islice(dispatch_settings(stages, 5, rng), 5):
+        makespan = problem.objective is Objective.MAKESPAN
+        cost = dispatch(stages, setting, makespan, order, ends, spans)
+        if np.isfinite(cost):
+            rows = tuple(np.split(order, 3 * 5 * stages.offsets[1:-1]))
+            schedule = timed(Schedule(problem, rows))
+            assert schedule.timing is not None
+            assert verify_schedule(dump_schedule(schedule)) == []
+            assert schedule.timing.cost(problem.objective) <= cost * (1 + 1e-9)
+
+
+def folded(limit: float) -> Problem:
+    """Four ranks, two chunks each in a V."""
+    profile = Profile((StageProfile(14.4, 14.4, 9.7, 1.0, 0.43),) * 8, 4, 1.6)
+    return Problem(profile, 16, Placement.v(4), (limit,) * 4)
+
+
+def test_microbatches_meet_without_waiting_where_memory_is_small() -> None:
+    """A microbatch holds 9 x 28.8 + 12 x 1.6 ms of chunks on each rank, and takes it 77 ms: 4
+    chunks that fit, not 8."""
+    assert Stages.of(folded(4.0)).meeting == pytest.approx(14.4 + 14.4 + 2 * 1.6)
+    assert Stages.of(folded(8.0)).meeting == 0.0
+    assert Stages.of(folded(np.inf)).meeting == 0.0
+
+
+def test_annealing_its_numbers_never_loses_the_best() -> None:
+    problem, rng = folded(6.0), np.random.default_rng(1)
+    stages = Stages.of(problem)
+    order, best = np.empty((2, 3 * 8 * 16), dtype=np.int64)
+    ends, spans = np.empty((2, 8, 16)), np.empty(4)
+    setting = next(
+        setting
+        for setting in dispatch_settings(stages, 16, rng)
+        if np.isfinite(dispatch(stages, setting, False, order, ends, spans))
+    )
+    first = dispatch(stages, setting, False, order, ends, spans)
+    state = np.array([7], dtype=np.uint64)
+    never = np.zeros(1, dtype=np.bool_)
+    cost, _ = tune_dispatch(
+        *(stages, setting, False, best, np.inf, 20.0, 0.5, 300),
+        *(order, ends, spans, state, never),
+    )
+    assert cost < first
+    rows = tuple(np.split(best, 3 * 16 * stages.offsets[1:-1]))
+    found = timed(Schedule(problem, rows))
+    assert found.timing is not None
+    assert found.timing.period <= cost * (1 + 1e-9)  # less where F's need not be so far apart
+
+
+def test_below_p_m_b_the_published_v_is_beaten() -> None:
+    problem = folded(6.0)
+    published = build_family("v-half", problem.profile, 16, memory_limit=6.0)
+    assert published.timing is not None
+    schedule = optimize(problem, solver="heuristic", work_limit=30.0)
+    assert schedule.timing is not None
+    assert schedule.timing.period < 0.97 * published.timing.period
+
+
+def test_at_p_m_b_the_published_v_is_beaten_where_b_takes_longer_than_f() -> None:
+    """Seven ranks: ZB-V idles .5 % more than it has to."""
+    profile = Profile((StageProfile(9.458, 9.748, 7.288, 1.0, 0.43),) * 14, 7, 0.879)
+    published = build_family("zb-v", profile, 28)
+    assert published.timing is not None
+    problem = Problem(profile, 28, Placement.v(7), (14.0,) * 7)
+    schedule = optimize(problem, solver="heuristic", work_limit=20.0)
+    assert schedule.timing is not None
+    assert schedule.timing.period < 0.996 * published.timing.period

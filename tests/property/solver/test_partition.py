@@ -1,0 +1,308 @@
+"""Cuts and their bounds against all cuts one by one, and the joint search against all schedules of
+all cuts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from pipeloom.ir.errors import InfeasibleError
+from pipeloom.ir.model.layered_profile import LayeredProfile
+from pipeloom.ir.model.problem import Objective, Placement, Problem
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.solver.bounds import lower_bound
+from pipeloom.solver.bounds.feasibility import needs
+from pipeloom.solver.construct.linear import Rows
+from pipeloom.solver.core.budget import Allowance
+from pipeloom.solver.partition.candidate_pool import Desk, Way
+from pipeloom.solver.partition.cut_bounds import EveryCut
+from pipeloom.solver.partition.cuts import Cut, Cutter, Rules
+from pipeloom.solver.partition.min_memory import of_cut, smallest
+from pipeloom.solver.partition.quick_schedule import sketched
+from pipeloom.solver.partition.refinement import LOOKING, ROUNDS
+from pipeloom.solver.partition.search import best_partition, look
+from pipeloom.solver.placement.search import cost_of, kept, room
+from pipeloom.solver.portfolio import optimize
+from tests.support.layered_profiles import layered, placement
+from tests.support.oracle import exhaustive_optimum
+
+PLACEMENTS = ("linear", "v", "interleaved")
+
+
+def every_cut(profile: LayeredProfile, stages: int, rules: Rules) -> list[Cut]:
+    """By the definition."""
+    number = len(profile.layers)
+    found = []
+    for inner in combinations(range(1, number), stages - 1):
+        lengths = [b - a for a, b in pairwise((0, *inner, number))]
+        most = rules.most or number
+        if all(rules.least <= n <= most for n in lengths) and not any(
+            profile.tied[start - 1] for start in inner
+        ):
+            found.append((0, *inner))
+    return found
+
+
+def problem_of(
+    profile: LayeredProfile, where: Placement, cut: Cut, microbatches: int, objective: Objective
+) -> Problem:
+    stages = profile.cut(cut)
+    limit = room(stages, where, stages.limit_from(None))
+    return Problem(stages, microbatches, where, limit, objective)
+
+
+RULES = st.sampled_from([Rules(), Rules(1, 3), Rules(2), Rules(2, 3)])
+
+
+@settings(max_examples=100, deadline=None)
+@given(layered(3, 8), RULES, st.integers(1, 2))
+def test_even_balanced_and_neighbours_are_among_all_cuts(
+    profile: LayeredProfile, rules: Rules, each: int
+) -> None:
+    cutter = Cutter(profile, each * profile.ranks, rules)
+    cuts = every_cut(profile, cutter.stages, rules)
+    assert all(map(cutter.allowed, cuts))
+    even, balanced = cutter.even(), cutter.balanced()
+    assert (even is None) == (balanced is None) == (not cuts)
+    if even is None or balanced is None:
+        return
+    assert even in cuts
+
+    def longest(cut: Cut) -> float:
+        return max(stage.t_f + stage.t_b + stage.t_w for stage in profile.cut(cut).stages)
+
+    assert balanced in cuts
+    assert longest(balanced) == pytest.approx(min(map(longest, cuts)))
+    assert set(cutter.neighbours(even)) <= set(cuts) - {even}
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    layered(3, 7), RULES, st.sampled_from(PLACEMENTS), st.integers(1, 6), st.sampled_from(Objective)
+)
+def test_the_bound_on_all_cuts_is_no_more_than_that_of_each(
+    profile: LayeredProfile, rules: Rules, name: str, microbatches: int, objective: Objective
+) -> None:
+    where = placement(name, profile.ranks)
+    cutter = Cutter(profile, len(where.owners), rules)
+    every = EveryCut(cutter, where, microbatches, profile.cluster.limit_from(None), objective)
+    bound, costs = every.bound(), {}
+    for cut in every_cut(profile, cutter.stages, rules):
+        problem = problem_of(profile, where, cut, microbatches, objective)
+        try:
+            own = lower_bound(problem).value
+        except InfeasibleError:
+            continue
+        costs[cut] = sketched(problem, own, 0).cost
+        assert bound <= costs[cut] * (1 + 1e-9)
+        assert every.of(cut)[0] <= costs[cut] * (1 + 1e-9)
+        if name == "linear":  # they say what the bounds of the cut say, or less
+            assert every.of(cut)[0] <= own * (1 + 1e-9)
+    if not costs:
+        return
+    middle = sorted(costs.values())[len(costs) // 2] * (1 - 1e-9)
+    listed = every.below(middle, 10_000)
+    assert listed is not None
+    assert {cut for cut, cost in costs.items() if cost < middle} <= set(listed)
+
+
+@settings(max_examples=40, deadline=None)
+@given(layered(3, 7), st.floats(0.0, 1.2), st.sampled_from(PLACEMENTS), st.integers(2, 5))
+def test_the_bound_on_all_cuts_holds_for_schedules_with_pairs(
+    profile: LayeredProfile, share: float, name: str, microbatches: int
+) -> None:
+    """Each second layer saves, up to more than its B and W take."""
+    layers = tuple(
+        replace(layer, t_fb=layer.t_f + (layer.t_b + layer.t_w) * max(-0.5, 1 - share * (i % 2)))
+        for i, layer in enumerate(profile.layers)
+    )
+    profile = replace(profile, layers=layers, cluster=replace(profile.cluster, memory_limit=None))
+    profile = replace(profile, cluster=replace(profile.cluster, device_memory=None))
+    where = placement(name, profile.ranks)
+    cutter = Cutter(profile, len(where.owners), Rules())
+    cut = cutter.even()
+    assume(cut is not None)
+    assert cut is not None
+    every = EveryCut(cutter, where, microbatches, (math.inf,) * profile.ranks, Objective.PERIOD)
+    problem = problem_of(profile, where, cut, microbatches, Objective.PERIOD)
+    cost = cost_of(optimize(problem, solver="heuristic", work_limit=0.05))
+    assert every.bound() <= cost * (1 + 1e-9)
+    assert every.of(cut)[0] <= cost * (1 + 1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(layered(3, 7), RULES, st.integers(1, 4))
+def test_the_least_full_cut_is_least_of_all(
+    profile: LayeredProfile, rules: Rules, microbatches: int
+) -> None:
+    where = Placement.linear(profile.ranks)
+    cutter = Cutter(profile, profile.ranks, rules)
+    limit = (math.inf,) * profile.ranks
+    found = EveryCut(cutter, where, microbatches, limit, Objective.PERIOD).least_full()
+    cuts = every_cut(profile, profile.ranks, rules)
+    assume(cuts)
+    assert found in cuts
+
+    def fullest(cut: Cut) -> float:
+        held = min(microbatches, profile.ranks)
+        return max(held * stage.m_b + kept(stage) for stage in profile.cut(cut).stages)
+
+    assert fullest(found) == pytest.approx(min(map(fullest, cuts)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(layered(3, 7), RULES, st.sampled_from(PLACEMENTS))
+def test_the_smallest_limit_is_that_of_the_cut_that_needs_least(
+    profile: LayeredProfile, rules: Rules, name: str
+) -> None:
+    where = placement(name, profile.ranks)
+    cutter = Cutter(profile, len(where.owners), rules)
+    cuts = every_cut(profile, cutter.stages, rules)
+    assume(cuts)
+    found = smallest(cutter, where)
+    each = [of_cut(cutter, where, cut) for cut in cuts]
+    least = min(each, key=lambda other: (other.device, other.limit))
+    assert (found.device, found.limit) >= (least.device, least.limit * (1 - 1e-12))
+    if found.proven:
+        assert found.limit == pytest.approx(least.limit)
+    if name == "linear":
+        assert found.proven
+        assert found.device == least.device
+    assert found.cut in cuts
+    if found.device:  # enough for the cut, and a bit less is not
+        return
+    stages = profile.cut(found.cut)
+    for limit, feasible in ((found.limit, True), (found.limit * 0.999, False)):
+        given_limit = room(stages, where, (limit,) * profile.ranks)
+        problem = Problem(stages, 1, where, given_limit)
+        assert (needs(problem) <= np.array(given_limit) * (1 + 1e-9)).all() == feasible
+
+
+def searched(problem: Problem, name: str, share: float, start: Rows | None) -> Schedule:
+    return optimize(problem, solver="cp-sat", work_limit=30.0 * share, start=start)
+
+
+@settings(max_examples=25, deadline=None)
+@given(layered(2, 5), st.integers(1, 2), st.sampled_from(PLACEMENTS), st.sampled_from(Objective))
+def test_no_schedule_of_any_cut_is_better_than_the_joint_search(
+    profile: LayeredProfile, microbatches: int, name: str, objective: Objective
+) -> None:
+    where = placement(name, profile.ranks)
+    assume(len(where.owners) * microbatches <= 8)
+    cuts = every_cut(profile, len(where.owners), Rules())
+    problems = [problem_of(profile, where, cut, microbatches, objective) for cut in cuts]
+    optima = [cost for cost in map(exhaustive_optimum, problems) if math.isfinite(cost)]
+    found = best_partition(profile, microbatches, [where], searched, objective=objective)
+    if not optima:
+        assert found.best is None
+        assert where.name in found.why_not
+        return
+    assert found.best is not None
+    assert found.best.cost == pytest.approx(min(optima))
+    assert found.bound <= min(optima) * (1 + 1e-9)
+    assert found.best.cut in cuts
+    for way in (Way.EVEN, Way.BALANCED):
+        other = best_partition(
+            profile, microbatches, [where], searched, way=way, objective=objective
+        )
+        if other.best is not None:
+            assert found.best.cost <= other.best.cost * (1 + 1e-9)
+            assert other.bound <= min(optima) * (1 + 1e-9)
+
+
+def test_two_searches_with_one_seed_are_one() -> None:
+    profile = layered_example()
+
+    def search(problem: Problem, name: str, share: float, start: Rows | None) -> Schedule:
+        return optimize(problem, solver="heuristic", work_limit=1e-3 * share, start=start)
+
+    first, second = (
+        best_partition(profile, 4, [Placement.v(2), Placement.linear(2)], search) for _ in range(2)
+    )
+    assert first.best is not None
+    assert second.best is not None
+    assert first.best.cut == second.best.cut
+    assert first.best.problem == second.best.problem
+    assert first.best.schedule is not None
+    assert second.best.schedule is not None
+    for a, b in zip(first.best.schedule.order, second.best.schedule.order, strict=True):
+        assert a.tolist() == b.tolist()
+    assert first.bound == second.bound
+
+
+def test_told_to_stop_it_has_a_schedule() -> None:
+    calls = []
+
+    def search(problem: Problem, name: str, share: float, start: Rows | None) -> Schedule:
+        calls.append(share)
+        return optimize(problem, solver="heuristic", work_limit=1e-3)
+
+    found = best_partition(
+        layered_example(), 4, [Placement.linear(2)], search, should_stop=lambda: True
+    )
+    assert found.best is not None
+    assert found.best.schedule is not None
+    assert cost_of(found.best.schedule) >= found.bound
+    assert len(calls) == 1
+    assert calls[0] <= 1e-3
+
+
+def test_the_balanced_cut_is_searched_in_the_first_round() -> None:
+    calls = []
+
+    def search(problem: Problem, name: str, share: float, start: Rows | None) -> Schedule:
+        calls.append(problem)
+        return optimize(problem, solver="heuristic", work_limit=1e-3, start=start)
+
+    profile, where = layered_example(8.0, blocks=14, ranks=3), Placement.v(3)
+    best_partition(profile, 3, [where], search)
+    alone = best_partition(profile, 3, [where], search, way=Way.BALANCED)
+    assert alone.best is not None
+    assert alone.best.problem in calls[: ROUNDS[0][0]]
+    assert alone.best.problem != calls[0]  # another cut's sketch is better
+
+
+def test_cuts_are_looked_at_until_one_fits() -> None:
+    """On a V of two ranks the outer stages hold what the inner ones do only where these have four
+    blocks."""
+    profile = layered_example(4.25)
+    cutter, where = Cutter(profile, 4), Placement.v(2)
+    desk = Desk(EveryCut(cutter, where, 2, (4.25, 4.25), Objective.PERIOD), 0)
+    work = desk.look((0, 1, 2, 3), math.inf)
+    assert not desk.options
+    look([desk], Allowance(ops=work / LOOKING), lambda: False)
+    assert desk.seen > 2  # where something fits one more look is all the share of the time
+    assert desk.options
+
+
+@pytest.mark.parametrize("where", [Placement.linear(2), Placement.v(2)])
+def test_a_sketch_without_time_is_the_first_schedule_built(where: Placement) -> None:
+    profile = layered_example()
+    cut = Cutter(profile, len(where.owners)).even()
+    assert cut is not None
+    problem = problem_of(profile, where, cut, 4, Objective.PERIOD)
+    asked = []
+
+    def spent() -> bool:
+        asked.append(True)
+        return len(asked) == stop
+
+    stop = 1
+    first = sketched(problem, 0.0, 0, spent)
+    assert len(asked) == 1
+    stop = 0
+    assert sketched(problem, 0.0, 0, spent).cost <= first.cost < math.inf
+    assert len(asked) > 10
+
+
+def layered_example(limit: float = 6.0, blocks: int = 6, ranks: int = 2) -> LayeredProfile:
+    from pipeloom.ir.model.profile import Profile
+    from tests.support.layered_profiles import model
+
+    return model(blocks, Profile((), ranks, 0.1, memory_limit=(limit,) * ranks))

@@ -1,0 +1,242 @@
+"""What the optimizer does with levers: bounds below every schedule, limits that nothing else
+keeps."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from itertools import combinations, pairwise, permutations, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeloom.ir.cost.remat import choice_of, held, pulled
+from pipeloom.ir.cost.simulator import simulate, timed
+from pipeloom.ir.errors import InfeasibleError, InvalidScheduleError
+from pipeloom.ir.formats import dump_schedule
+from pipeloom.ir.model.links import Link
+from pipeloom.ir.model.ops import IntArray, Op, OpKind, pack
+from pipeloom.ir.model.problem import Objective, Placement, Problem
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.schedule import Schedule, Status
+from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom.solver.bounds import lower_bounds
+from pipeloom.solver.bounds.feasibility import smallest_limit
+from pipeloom.solver.core.relaxations import plain, without_offloading, without_recomputing
+from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.remat.portfolio import one_at_a_time
+from pipeloom.solver.remat.whole_stages import reductions
+from tests.property.ir.test_remat import lever_schedules
+
+
+@settings(deadline=None, max_examples=100)
+@given(lever_schedules(), st.sampled_from(Objective))
+def test_no_bound_is_above_a_schedule(schedule: Schedule, objective: Objective) -> None:
+    timing = simulate(schedule)
+    problem = replace(schedule.problem, memory_limit=timing.peak_memory, objective=objective)
+    for bound in lower_bounds(problem):
+        assert bound.value <= timing.cost(objective) * (1 + 1e-9), bound
+
+
+@settings(deadline=None, max_examples=60)
+@given(lever_schedules(), st.booleans())
+def test_one_at_a_time_keeps_the_smallest_limit(schedule: Schedule, every: bool) -> None:
+    limit, _ = smallest_limit(schedule.problem)
+    problem = replace(schedule.problem, memory_limit=(limit,) * schedule.problem.ranks)
+    alone = timed(Schedule(problem, one_at_a_time(problem, every=False)))
+    assert alone.timing is not None
+    assert max(alone.timing.peak_memory) <= limit * (1 + 1e-9)
+    if every:
+        simulate(Schedule(problem, one_at_a_time(problem, every=True)))
+    if limit > 0:
+        below = replace(problem, memory_limit=(limit * 0.99,) * problem.ranks)
+        with pytest.raises(InfeasibleError):
+            next(lower_bounds(below))
+
+
+STAGE = StageProfile(4.0, 5.0, 3.0, m_b=10.0, m_w=4.0, t_r=4.0, m_r=1.0, m_o=1.0, offload_bytes=3.0)
+PROFILE = Profile((STAGE,) * 4, 2, t_comm=0.5, host_link=Link(0.0, 1e-6))
+
+
+def posed(profile: Profile, limit: float, microbatches: int = 4) -> Problem:
+    return Problem(profile, microbatches, Placement.v(2), (limit,) * 2)
+
+
+@pytest.mark.parametrize(
+    ("profile", "kinds"),
+    [
+        (without_offloading(PROFILE), {OpKind.R}),
+        (without_recomputing(PROFILE), {OpKind.O, OpKind.L}),
+        (PROFILE, {OpKind.R, OpKind.O, OpKind.L}),
+    ],
+)
+def test_a_limit_that_nothing_else_keeps(profile: Profile, kinds: set[OpKind]) -> None:
+    problem = posed(profile, 14.0)
+    with pytest.raises(InfeasibleError):
+        next(lower_bounds(plain(problem)))
+    found = optimize(problem, work_limit=40.0)
+    assert verify_schedule(dump_schedule(found)) == []
+    used = {op.kind for rank in range(2) for op in found.ops(rank)} - {*list(OpKind)[:4]}
+    assert used
+    assert used <= kinds
+    alone = simulate(Schedule(problem, one_at_a_time(problem, every=False)))
+    assert found.timing is not None
+    assert found.timing.period < 0.9 * alone.period
+    again = optimize(problem, work_limit=40.0)
+    assert [row.tolist() for row in again.order] == [row.tolist() for row in found.order]
+
+
+def test_all_are_recomputed_where_that_is_asked_for() -> None:
+    problem = posed(PROFILE, 30.0)
+    found = optimize(problem, work_limit=20.0, recompute_all=True)
+    assert (choice_of(problem, found.order) == 1).all()
+
+
+def test_where_memory_is_no_matter_no_lever_is_pulled() -> None:
+    found = optimize(posed(PROFILE, 1000.0), work_limit=20.0)
+    assert (choice_of(found.problem, found.order) == 0).all()
+
+
+def test_forwards_may_take_no_time() -> None:
+    stages = tuple(replace(stage, t_f=0.0, t_r=0.0, t_bw=7.0) for stage in PROFILE.stages)
+    found = optimize(
+        posed(replace(PROFILE, stages=stages), 24.0, 2), solver="heuristic", work_limit=0.02
+    )
+    assert verify_schedule(dump_schedule(found)) == []
+
+
+@pytest.mark.parametrize(("limit", "m_w"), [(13.0, 4.0), (24.0, 0.5)])
+def test_every_reduction_keeps_the_limit(limit: float, m_w: float) -> None:
+    stages = tuple(replace(stage, m_w=m_w) for stage in PROFILE.stages)
+    problem = posed(replace(PROFILE, stages=stages), limit)
+    built = 0
+    for reduction in reductions(problem, every=False):
+        reduced = reduction.reduced
+        if reduced is None:
+            continue
+        try:
+            found = optimize(reduced, solver="heuristic", work_limit=0.1)
+        except InfeasibleError:
+            continue
+        built += 1
+        schedule = timed(Schedule(problem, reduction.expanded(found.order)))
+        assert verify_schedule(dump_schedule(schedule)) == []
+    assert built
+
+
+def exhaustive(problem: Problem) -> float:
+    """The least period of one rank with one stage: every choice, in every order."""
+    best = np.inf
+    ways = {0: (), 1: (OpKind.R,), 2: (OpKind.O, OpKind.L)}
+    for choice in product(ways, repeat=problem.microbatches):
+        kinds = [(OpKind.F, *ways[c], OpKind.BW) for c in choice]
+        names = [j for j, own in enumerate(kinds) for _ in own]
+        for row in set(permutations(names)):
+            left = [list(own) for own in kinds]
+            ops = [Op(left[j].pop(0), 0, j) for j in row]
+            timing = simulate(Schedule(problem, (pack(ops),)))
+            if timing.peak_memory[0] <= problem.memory_limit[0]:
+                best = min(best, timing.period)
+    return float(best)
+
+
+@pytest.mark.parametrize("limit", [10.0, 11.0, 19.0, 20.0])
+def test_the_least_period_of_two_microbatches(limit: float) -> None:
+    profile = Profile((STAGE,), 1, host_link=Link(0.0, 1e-6))
+    problem = Problem(profile, 2, Placement.linear(1), (limit,))
+    least = exhaustive(problem)
+    found = optimize(problem, work_limit=2.0)
+    assert found.report is not None
+    assert found.timing is not None
+    assert found.report.lower_bound is not None
+    assert found.report.lower_bound <= least
+    assert found.timing.period == pytest.approx(least)
+
+
+def rows_that_fit(problem: Problem, rank: int) -> list[IntArray]:
+    """Every order of a rank of two microbatches, recomputed or not, that its memory holds."""
+    rows = []
+    for levers in product((False, True), repeat=2):
+        kinds = [(OpKind.F, *[OpKind.R] * again, OpKind.B, OpKind.W) for again in levers]
+        names = [j for j, own in enumerate(kinds) for _ in own]
+        for places in combinations(range(len(names)), len(kinds[0])):
+            left = [list(own) for own in kinds]
+            turns = [0 if at in places else 1 for at in range(len(names))]
+            row = pack(Op(left[j].pop(0), rank, j) for j in turns)
+            if held(problem, (row,))[0].max() <= problem.memory_limit[rank]:
+                rows.append(row)
+    return rows
+
+
+@pytest.mark.parametrize("limit", [11.0, 12.0])
+def test_the_least_period_of_two_ranks(limit: float) -> None:
+    stages = (STAGE, StageProfile(3.0, 2.0, 4.0, m_b=9.0, m_w=5.0, t_r=2.0, m_r=2.0))
+    profile = without_offloading(Profile(stages, 2, t_comm=0.5))
+    problem = Problem(profile, 2, Placement.linear(2), (limit,) * 2)
+    least = np.inf
+    for rows in product(*(rows_that_fit(problem, rank) for rank in range(2))):
+        with suppress(InvalidScheduleError):
+            least = min(least, simulate(Schedule(problem, rows)).period)
+    found = optimize(problem, work_limit=2.0)
+    assert found.timing is not None
+    assert found.timing.period == pytest.approx(least)
+    assert max(bound.value for bound in lower_bounds(problem)) <= least * (1 + 1e-9)
+
+
+def seeded(seed: int, limit: float) -> Problem:
+    """Three unequal stages, a rank each, which may be recomputed, or offloaded faster or more
+    slowly."""
+    random = np.random.default_rng(seed)
+    times, copies = random.uniform(2.0, 6.0, (3, 5)), random.uniform(1.0, 6.0, 3)
+    stages = [
+        StageProfile(f, b, w, 10.0, m_w, t_r=r, m_r=1.0, m_o=1.0, offload_bytes=copy)
+        for (f, b, w, r, m_w), copy in zip(times.tolist(), copies.tolist(), strict=True)
+    ]
+    profile = Profile(tuple(stages), 3, t_comm=0.5, host_link=Link(0.0, 1e-6))
+    return Problem(profile, 5, Placement.linear(3), (limit,) * 3)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_more_memory_is_never_worse(seed: int) -> None:
+    """Below M_B twice, plain schedules take one microbatch at a time; from 20 on they are the
+    search's first."""
+    limits = 10.0, 13.0, 18.0, 20.0, 23.0, 30.0
+    found = [optimize(seeded(seed, limit), work_limit=2.0) for limit in limits]
+    periods = [schedule.timing.period for schedule in found if schedule.timing is not None]
+    assert len(periods) == len(limits)
+    for less, more in pairwise(periods):
+        assert more <= less * (1 + 1e-9), periods
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_levers_pay_where_plain_schedules_fit(seed: int) -> None:
+    problem = seeded(seed, 20.0)
+    with_levers, without = (optimize(p, work_limit=2.0) for p in (problem, plain(problem)))
+    assert with_levers.timing is not None
+    assert without.timing is not None
+    assert with_levers.timing.period < without.timing.period
+    assert pulled(with_levers.order)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_one_microbatch_at_a_time_is_proven_where_no_more_fits(seed: int) -> None:
+    found = optimize(seeded(seed, 10.0), work_limit=2.0)
+    assert found.report is not None
+    assert found.report.status is Status.OPTIMAL
+
+
+def test_the_head_is_paid_for_by_recomputing_or_by_waiting() -> None:
+    """Rank 0's first B is 15 after its first F, 2 of whose M_B fit: 7 idle, or each F more costs an
+    R of 3."""
+    stage = StageProfile(4.0, 3.0, 1.0, m_b=10.0, t_r=3.0, m_r=0.0)
+    problem = Problem(Profile((stage,) * 2, 2, t_comm=2.0), 4, Placement.linear(2), (20.0,) * 2)
+    named = {bound.name: bound.value for bound in lower_bounds(problem)}
+    assert named["levers-head"] == 4 * 8 + 6  # two more F's: no idle time, two R's
+
+
+def test_what_the_profile_cannot_is_refused() -> None:
+    problem = plain(posed(PROFILE, 30.0))
+    with pytest.raises(InvalidScheduleError, match="t_r"):
+        simulate(Schedule(problem, one_at_a_time(posed(PROFILE, 30.0), every=True)))

@@ -1,0 +1,62 @@
+"""Whatever the problem: the optimizer's weight schedules verify, compile, run and keep the
+limit."""
+
+from __future__ import annotations
+
+from random import Random
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeloom.compiler import compile_schedule
+from pipeloom.ir.formats import dump_schedule
+from pipeloom.ir.formats.program_json import dump_program
+from pipeloom.ir.model.problem import Objective, Passing, Placement, Problem
+from pipeloom.ir.model.profile import Link, Links, Profile, Sharing, StageProfile
+from pipeloom.ir.verify.program import verify_program
+from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom.solver.bounds import lower_bound
+from pipeloom.solver.portfolio import optimize
+from tests.support.weight_machine import WeightMachine
+
+TIMES = st.sampled_from([0.0, 0.1, 1.0, 1.7, 3.0])
+LINKS = st.builds(Links, st.builds(Link, TIMES, st.just(1.0)), shared=st.sampled_from(Sharing))
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> Problem:
+    ranks, number, microbatches = (draw(st.integers(1, most)) for most in (5, 6, 13))
+    stages = tuple(
+        StageProfile(*draw(st.tuples(TIMES, TIMES, TIMES, TIMES)), weight_bytes=1e6 * draw(TIMES))
+        for _ in range(number)
+    )
+    profile = Profile(stages, ranks, t_comm=draw(TIMES), links=draw(st.none() | LINKS))
+    one = sum(stage.m_b for stage in stages)
+    anywhere = st.lists(st.integers(0, ranks - 1), min_size=microbatches, max_size=microbatches)
+    placement = draw(
+        st.just(Placement.round_robin(ranks, microbatches))
+        | anywhere.map(lambda owners: Placement(Passing.WEIGHTS, tuple(owners)))
+    )
+    limit = draw(st.none() | st.sampled_from([1.0, 1.6, 2.0, 3.5]).map(lambda share: share * one))
+    return Problem(
+        profile,
+        microbatches,
+        placement,
+        profile.limit_from(limit),
+        draw(st.sampled_from(Objective)),
+    )
+
+
+@settings(max_examples=80, deadline=None)
+@given(problems(), st.integers(0, 2**31))
+def test_any_problem_is_solved(problem: Problem, seed: int) -> None:
+    schedule = optimize(problem, work_limit=0.5, seed=seed)
+    assert verify_schedule(dump_schedule(schedule)) == []
+    assert schedule.timing is not None
+    assert schedule.timing.cost(problem.objective) >= lower_bound(problem).value * (1 - 1e-9)
+    program = compile_schedule(schedule)
+    assert verify_program(dump_program(program)) == []
+    machine = WeightMachine(program)
+    machine.run(Random(seed))
+    everything = frozenset(range(problem.microbatches))
+    assert machine.total == dict.fromkeys(range(problem.stages), everything)

@@ -1,0 +1,68 @@
+"""What the tests of the command line share."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SRC = Path(__file__).parents[2] / "src"
+# for processes of their own: this checkout's pipeloom
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(SRC)}
+
+
+@dataclass(frozen=True)
+class Done:
+    """What one command came to."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        value = json.loads(self.out)
+        assert isinstance(value, dict)
+        return value
+
+
+Command = Callable[..., Done]
+
+
+def profile_document(**changes: Any) -> dict[str, Any]:
+    """Two ranks, one stage each, T_F = T_B = T_W = 1; ``None`` takes a key out."""
+    stage = {"t_f": 1.0, "t_b": 1.0, "t_w": 1.0, "m_b": 1.0, "m_w": 0.5}
+    document = {
+        "format": "pipeloom.profile",
+        "version": 1,
+        "name": "small",
+        "stages": [stage, dict(stage)],
+        "ranks": 2,
+        "t_comm": 0.0,
+    } | changes
+    return {key: value for key, value in document.items() if value is not None}
+
+
+def layers_document(**changes: Any) -> dict[str, Any]:
+    """Two ranks; an embedding, six blocks, and a head that is not cut from the loss behind it."""
+    cost = {"t_f": 1.0, "t_b": 2.0, "t_w": 1.0, "m_b": 1.0, "m_w": 0.5, "activation_bytes": 8.0}
+    light = cost | {"t_f": 0.5, "t_b": 0.0, "t_w": 0.5, "m_b": 0.25, "m_w": 0.25}
+    heavy = cost | {"t_f": 2.0, "t_w": 2.0, "weight_bytes": 20.0, "with_next": True}
+    loss = {"t_f": 0.5, "t_b": 0.5, "t_w": 0.0, "m_b": 1.0, "m_w": 0.0}
+    document = {
+        "format": "pipeloom.profile",
+        "version": 1,
+        "name": "layered",
+        "layers": [
+            {"name": "emb", "kind": "embedding", **light, "weight_bytes": 20.0},
+            {"name": "layers.{}", "repeat": 6, **cost, "weight_bytes": 10.0},
+            {"name": "norm", "kind": "head", "modules": ["norm", "out"], **heavy},
+            {"name": "loss", "kind": "loss", "modules": [], **loss},
+        ],
+        "ranks": 2,
+        "t_comm": 0.0,
+    } | changes
+    return {key: value for key, value in document.items() if value is not None}

@@ -1,0 +1,29 @@
+"""Which families the tests that run over all of them can ask for."""
+
+from __future__ import annotations
+
+from pipeloom.solver.families import FAMILIES
+from pipeloom.solver.families.base import Linear
+from pipeloom.solver.families.bidirectional.base import Bidirectional
+from pipeloom.solver.families.weights.ring import Ring
+
+# those in which weights go round a ring, and all in which weights travel
+RINGS = [name for name, family in FAMILIES.items() if isinstance(family, Ring)]
+TRAVELLING = [*RINGS, "fsdp", "weights-inside", "activations-inside"]
+# those in which each stage is on two ranks
+REPLICATED = [name for name, family in FAMILIES.items() if isinstance(family, Bidirectional)]
+# those whose schedules are none of what `optimize` searches by default
+ELSEWHERE = [name for name, family in FAMILIES.items() if not isinstance(family, Linear)]
+
+
+def fits(name: str, ranks: int) -> bool:
+    """Whether a family can be built of one stage a rank: some want an even number, islands a
+    divisor."""
+    base, _, parameter = name.partition(":")
+    if base.endswith("-inside"):
+        return ranks % int(parameter or 1) == 0
+    return base not in {"wzb1", "chimera", "dualpipe"} or ranks % 2 == 0
+
+
+def families_of(ranks: int) -> list[str]:
+    return [name for name in FAMILIES if fits(name, ranks)]

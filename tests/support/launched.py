@@ -1,0 +1,33 @@
+"""All cases of one world size in one launch, slow ones or the others, kept for each test that
+asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from functools import cache
+from typing import Protocol, TypeVar
+
+from pipeloom.runtime.launch.processes import launch
+
+Case = TypeVar("Case", bound=Hashable)
+Outcome = TypeVar("Outcome")
+
+
+class Outcomes(Protocol[Case, Outcome]):
+    """From a number of ranks to each case's outcomes, one a rank; of slow ones or of the others."""
+
+    def __call__(self, ranks: int, slow: bool = ...) -> dict[Case, list[Outcome]]: ...
+
+
+def launched(
+    cases: Callable[[int], list[Case]],
+    run_cases: Callable[[list[Case]], list[Outcome]],
+    is_slow: Callable[[Case], bool] = lambda case: False,
+) -> Outcomes[Case, Outcome]:
+    @cache
+    def once(ranks: int, slow: bool) -> dict[Case, list[Outcome]]:
+        chosen = [case for case in cases(ranks) if is_slow(case) is slow]
+        found = launch(run_cases, ranks, (chosen,), timeout=240, message_timeout=60)
+        return {case: [found[rank][i] for rank in range(ranks)] for i, case in enumerate(chosen)}
+
+    return lambda ranks, slow=False: once(ranks, slow)

@@ -1,0 +1,140 @@
+"""A small transformer, cut into stages, for the tests of the runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pipeloom.runtime.pipeline.model_source import ModelSource
+from pipeloom.runtime.stages.store import made
+
+VOCABULARY, WIDTH, LENGTH = 17, 16, 6
+
+
+class Block(nn.Module):
+    """Causal attention and a gated feed-forward layer, both with residuals."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width, bias=False)
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (
+            t.unflatten(-1, (2, -1)).transpose(1, 2) for t in self.qkv(self.norm1(x)).chunk(3, -1)
+        )
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        added: Tensor = x + self.down(functional.gelu(self.up(self.norm2(x))))
+        return added
+
+
+class First(nn.Module):
+    """Token and position embedding, then blocks."""
+
+    def __init__(self, blocks: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(VOCABULARY, WIDTH)
+        self.positions = nn.Parameter(torch.randn(LENGTH, WIDTH))
+        self.blocks = nn.Sequential(*(Block(WIDTH) for _ in range(blocks)))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        out: Tensor = self.blocks(self.embedding(tokens) + self.positions)
+        return out
+
+
+class Last(nn.Module):
+    """Blocks, a norm, and the head, whose weight is the embedding's."""
+
+    def __init__(self, blocks: int) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(*(Block(WIDTH) for _ in range(blocks)))
+        self.norm = nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.norm(self.blocks(x)))
+        return out
+
+
+@dataclass(frozen=True)
+class TinyTransformer:
+    """A model source: one block a stage, each with weights of its own, embedding and head tied.
+
+    Where it is ``uneven``, stages with odd numbers have two blocks.
+    """
+
+    dtype: torch.dtype = torch.float64
+    rows: int = 2
+    rate: float = 0.1
+    uneven: bool = False
+
+    def stages(self, count: int) -> Sequence[Callable[[], nn.Module]]:
+        return [partial(self._stage, s, count) for s in range(count)]
+
+    def _stage(self, stage: int, count: int) -> nn.Module:
+        with torch.random.fork_rng():
+            torch.manual_seed(100 + stage)
+            blocks = 2 if self.uneven and stage % 2 else 1
+            module: nn.Module
+            if stage == 0:
+                module = First(blocks)
+            elif stage == count - 1:
+                module = Last(blocks)
+            else:
+                module = Block(WIDTH) if blocks == 1 else nn.Sequential(Block(WIDTH), Block(WIDTH))
+        return module.to(self.dtype)
+
+    def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
+        return [[(0, "embedding.weight"), (count - 1, "head.weight")]]
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        return functional.cross_entropy(output.flatten(0, 1), target.flatten())
+
+    def batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        generator = torch.Generator().manual_seed(step)
+        shape = (microbatches, self.rows, LENGTH + 1)
+        tokens = torch.randint(0, VOCABULARY, shape, generator=generator)
+        return list(tokens[..., :-1]), list(tokens[..., 1:])
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=self.rate, momentum=0.9)
+
+
+def reference(
+    source: ModelSource, stages: int, microbatches: int, steps: int = 1, train: bool = False
+) -> tuple[list[list[float]], dict[str, Tensor]]:
+    """One process, plain autograd: each step's losses, and the last step's gradients.
+
+    Gradients are named ``stage.parameter``; with ``train`` the parameters are returned instead,
+    after an optimizer step each time. The tied pair is one parameter object.
+    """
+    modules = [made(stage, s) for s, stage in enumerate(source.stages(stages))]
+    for (s, name), *others in source.tied(stages):
+        shared = modules[s].get_parameter(name)
+        for other, path in others:
+            owner, _, leaf = path.rpartition(".")
+            setattr(modules[other].get_submodule(owner), leaf, shared)
+    model = nn.Sequential(*modules)
+    optimizer = source.optimizer(model.parameters()) if train else None
+    history = []
+    for step in range(steps):
+        model.zero_grad()
+        losses = [
+            source.loss(model(x), y) for x, y in zip(*source.batch(step, microbatches), strict=True)
+        ]
+        for loss in losses:
+            (loss / microbatches).backward()
+        history.append([loss.item() for loss in losses])
+        if optimizer is not None:
+            optimizer.step()
+    named = model.named_parameters(remove_duplicate=False)
+    result = {name: p.detach() if train else p.grad for name, p in named}
+    return history, {name: tensor for name, tensor in result.items() if tensor is not None}

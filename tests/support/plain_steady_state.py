@@ -1,0 +1,291 @@
+"""Iterations played moment by moment, by plain loops that share nothing with
+:mod:`pipeloom.ir.cost.steady_state.steady_state`.
+
+Messages must take some time where there are wires: what is first at one moment is else a matter of
+taste. All links are alike.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import NamedTuple
+
+from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir.model.schedule import Schedule
+from tests.support.plain_wires import duration_of, lasts, needs_of, occupied_wires, over_links
+
+
+class Thing(NamedTuple):
+    """An op, the notice that there is room for a message, an activation that changes ranks, a
+    transfer or an all-reduce; in this order."""
+
+    iteration: int
+    sort: str  # "0 op", "1 notice", "2 message", "3 transfer" or "4 sum"
+    number: tuple[int, ...]
+    # op: rank, position; message: forward or not, its receiver's; transfer; stage; a notice's
+    # is 2 (message) or 3 (transfer), then that one's
+
+
+class Leg(NamedTuple):
+    """A thing on one of its wires, the first one 0; an op is one leg, without a wire."""
+
+    thing: Thing
+    hop: int
+
+
+class Playing:
+    """``ends`` says when each thing has ended, ``starts`` when it started."""
+
+    def __init__(self, schedule: Schedule, iterations: int) -> None:
+        self.schedule, self.profile = schedule, schedule.problem.profile
+        self.ranks = range(schedule.problem.ranks)
+        self.rows = [schedule.ops(rank) for rank in self.ranks]
+        self.starts: dict[Thing, float] = {}
+        self.ends: dict[Thing, float] = {}
+        self.now = 0.0
+        things = [thing._replace(iteration=i) for i in range(iterations) for thing in self.once]
+        self.needs: dict[Thing, list[Thing]] = {}
+        for thing in things:
+            self.needs[thing] = self.needs_of(thing)
+        self.ways = {thing: self.wires(thing) for thing in things}
+        self.queues: dict[object, list[Leg]] = {}
+        self.busy: dict[object, float] = {}
+        self.ready = [Leg(thing, 0) for thing in things]  # not yet in a queue
+        self.left: dict[Leg, float] = {}  # when each leg started
+        while len(self.ends) < len(things):
+            self.step()
+
+    @cached_property
+    def once(self) -> list[Thing]:
+        """All things of one iteration."""
+        ops = [Thing(0, "0 op", (r, i)) for r in self.ranks for i in range(len(self.rows[r]))]
+        messages = [message for op in ops if (message := self.message_to(op)) is not None]
+        number = range(len(self.schedule.transfers))
+        sums = [Thing(0, "4 sum", (stage,)) for stage in self.holders]
+        messages += [Thing(0, "3 transfer", (i,)) for i in number]
+        notices = [self.notice_of(each) for each in messages] if self.profile.links else []
+        return [*ops, *notices, *messages, *sums]
+
+    def notice_of(self, message: Thing) -> Thing:
+        return Thing(message.iteration, "1 notice", (int(message.sort[0]), *message.number))
+
+    def message_of(self, notice: Thing) -> Thing:
+        sort = {2: "2 message", 3: "3 transfer"}[notice.number[0]]
+        return Thing(notice.iteration, sort, notice.number[1:])
+
+    @cached_property
+    def holders(self) -> dict[int, list[int]]:
+        """The ranks that run each stage of which nothing travels, where they are several."""
+        users: dict[int, set[int]] = {}
+        for rank, row in enumerate(self.rows):
+            for op in row:
+                users.setdefault(op.stage, set()).add(rank)
+        travels = {t.stage for t in self.schedule.transfers}
+        return {
+            s: sorted(ranks) for s, ranks in users.items() if len(ranks) > 1 and s not in travels
+        }
+
+    def circle(self, stage: int) -> list[tuple[int, int]]:
+        """The hops of a stage's all-reduce."""
+        ranks = self.holders[stage]
+        return [(rank, ranks[(i + 1) % len(ranks)]) for i, rank in enumerate(ranks)]
+
+    @cached_property
+    def homes(self) -> dict[tuple[str, int, int], tuple[int, int]]:
+        """Rank and position of what makes each output."""
+        homes = {}
+        for rank, row in enumerate(self.rows):
+            for i, op in enumerate(row):
+                kind = "B" if op.kind is OpKind.BW else op.kind.name
+                homes[kind, op.stage, op.microbatch] = rank, i
+        return homes
+
+    def op(self, thing: Thing) -> Op:
+        rank, position = thing.number[-2:]
+        return self.rows[rank][position]
+
+    def message_to(self, thing: Thing) -> Thing | None:
+        """The message that brings the op its input, where another rank makes it."""
+        made = self.maker(thing)
+        if made is None or made[0] == thing.number[0]:
+            return None
+        backward = int(self.op(thing).kind is not OpKind.F)
+        return Thing(thing.iteration, "2 message", (backward, *thing.number))
+
+    def maker(self, thing: Thing) -> tuple[int, int] | None:
+        """Who makes what comes from the stage beside: rank and position."""
+        op = self.op(thing)
+        beside = [key for key in needs_of(op, self.schedule.problem.stages) if key[1] != op.stage]
+        return self.homes[beside[0]] if beside else None
+
+    def ends_of(self, thing: Thing) -> tuple[int, ...]:
+        """From which rank to which; of an all-reduce all that take part."""
+        if thing.sort == "4 sum":
+            return tuple(self.holders[thing.number[0]])
+        if thing.sort == "3 transfer":
+            transfer = self.schedule.transfers[thing.number[0]]
+            return transfer.source, transfer.target
+        if thing.sort == "0 op":
+            return thing.number[0], thing.number[0]
+        if thing.sort == "1 notice":
+            return self.ends_of(self.message_of(thing))[::-1]
+        made = self.maker(thing)
+        assert made is not None
+        return made[0], thing.number[1]
+
+    def needs_of(self, thing: Thing) -> list[Thing]:
+        if thing.sort == "0 op":
+            return self.begun({thing.number[0]}, thing.iteration) + self.needs_of_op(thing)
+        if thing.sort == "4 sum":
+            i, ranks = thing.iteration, set(self.ends_of(thing))
+            earlier = [other for other in self.once if other < thing._replace(iteration=0)]
+            return self.begun(ranks, i) + self.needs_of_end(ranks, i, earlier)
+        if thing.sort == "1 notice":
+            return self.needs_of_room(self.message_of(thing))
+        noticed = [self.notice_of(thing)] if self.profile.links else self.needs_of_room(thing)
+        return self.needs_of_sending(thing) + noticed
+
+    def begun(self, ranks: set[int], iteration: int) -> list[Thing]:
+        """What they have done once they begin the iteration."""
+        return self.needs_of_end(ranks, iteration - 1, self.once) if iteration > 0 else []
+
+    def needs_of_room(self, message: Thing) -> list[Thing]:
+        i, target = message.iteration, self.ends_of(message)[1]
+        room = 0
+        if message.sort == "3 transfer":
+            room = self.schedule.transfers[message.number[0]].room
+        return self.begun({target}, i) + [Thing(i, "0 op", (target, k)) for k in range(room)]
+
+    def needs_of_sending(self, message: Thing) -> list[Thing]:
+        i, source = message.iteration, self.ends_of(message)[0]
+        result = self.begun({source}, i)
+        if message.sort == "2 message":
+            made = self.maker(message)
+            assert made is not None
+            return [*result, Thing(i, "0 op", made)]
+        (number,) = message.number
+        t = self.schedule.transfers[number]
+        result += [Thing(i, "0 op", (source, k)) for k in range(t.after)]
+        same = [k for k in range(number) if self.schedule.transfers[k].item == t.item]
+        return result + [Thing(i, "3 transfer", (k,)) for k in same]
+
+    def needs_of_end(self, ranks: set[int], iteration: int, things: list[Thing]) -> list[Thing]:
+        """What ``ranks`` are done with an iteration after: what one sends need only be ready to
+        go."""
+        result = []
+        for thing in (other._replace(iteration=iteration) for other in things):
+            if thing.sort == "1 notice":
+                continue
+            ends = self.ends_of(thing)
+            arrives = thing.sort in ("2 message", "3 transfer")
+            if ranks & set(ends[1:] if arrives else ends):
+                result.append(thing)
+            elif arrives and ends[0] in ranks:
+                result += self.needs[thing]
+        return list(dict.fromkeys(result))
+
+    def ended(self, rank: int, iteration: int) -> float:
+        """When the rank is done with that iteration and all before it."""
+        needs = [n for i in range(iteration + 1) for n in self.needs_of_end({rank}, i, self.once)]
+        return max([0.0, *(self.ends[need] for need in needs)])
+
+    def needs_of_op(self, thing: Thing) -> list[Thing]:
+        i, (rank, position) = thing.iteration, thing.number
+        message = self.message_to(thing)
+        made = needs_of(self.op(thing), self.schedule.problem.stages)
+        result = [Thing(i, "0 op", (rank, position - 1))] if position else []
+        result += [Thing(i, "0 op", self.homes[key]) for key in made]
+        result += [message] if message else []
+        for k, t in enumerate(self.schedule.transfers):
+            comes = t.target == rank and t.before <= position
+            leaves = t.source == rank and t.blocks is not None and t.blocks <= position
+            if comes or leaves:
+                result.append(Thing(i, "3 transfer", (k,)))
+        return result
+
+    def duration(self, thing: Thing) -> float:
+        if thing.sort == "0 op":
+            return duration_of(self.profile, self.op(thing))
+        if thing.sort == "1 notice":
+            return 0.0
+        if thing.sort == "3 transfer":
+            return lasts(self.profile, self.schedule.transfers[thing.number[0]])
+        if thing.sort == "4 sum":
+            return self.sum_duration(thing.number[0])
+        if self.profile.t_comm is not None:
+            assert not isinstance(self.profile.t_comm, tuple)
+            return self.profile.t_comm
+        if self.profile.links is None:
+            return 0.0
+        op = self.op(thing)
+        sender = op.stage - 1 if op.kind is OpKind.F else op.stage
+        size = self.profile.stages[sender].activation_bytes or 0.0
+        source, target = self.ends_of(thing)
+        return over_links(self.profile, source, target, size)
+
+    def sum_duration(self, stage: int) -> float:
+        hops, steps = self.circle(stage), 2 * (len(self.holders[stage]) - 1)
+        if self.profile.links is None:
+            assert not isinstance(self.profile.t_comm, tuple)
+            return steps * (self.profile.t_comm or 0.0)
+        sizes = self.profile.stages[stage]
+        whole = sizes.weight_bytes if sizes.grad_bytes is None else sizes.grad_bytes
+        part = (whole or 0.0) / len(hops)
+        busy = [
+            sum(
+                over_links(self.profile, *hop, part)
+                for hop in hops
+                if wire in occupied_wires(self.profile, *hop)
+            )
+            for wire in self.wires(Thing(0, "4 sum", (stage,)))
+        ]
+        return steps * max(busy)
+
+    def wires(self, thing: Thing) -> list[object]:
+        """One after the other; of an all-reduce those of its hops, each once."""
+        if thing.sort == "0 op":
+            return []
+        hops = self.circle(thing.number[0]) if thing.sort == "4 sum" else [self.ends_of(thing)]
+        ways = [wire for a, b in hops for wire in occupied_wires(self.profile, a, b)]
+        return list(dict.fromkeys(ways))
+
+    def step(self) -> None:
+        """The first leg that is ready joins its queue; or time passes."""
+        waiting = [(self.joins(leg), leg) for leg in self.ready if self.joins(leg) <= self.now]
+        if waiting:
+            _, leg = min(waiting)
+            self.ready.remove(leg)
+            way = self.ways[leg.thing]
+            if way:
+                self.queues.setdefault(way[leg.hop], []).append(leg)
+            else:
+                self.start(leg)
+        else:
+            times = [*self.ends.values(), *self.busy.values()]
+            self.now = min(time for time in times if time > self.now)
+        for wire, queue in self.queues.items():
+            while queue and self.busy.get(wire, 0.0) <= self.now:
+                self.busy[wire] = self.now + self.duration(queue[0].thing)
+                self.start(queue.pop(0))
+
+    def joins(self, leg: Leg) -> float:
+        """When a leg joins its queue: never, as far as is known, or when what it waits for is
+        over."""
+        if leg.hop:
+            return self.left[Leg(leg.thing, leg.hop - 1)]
+        needs = self.needs[leg.thing]
+        if not all(self.over(need) for need in needs):
+            return float("inf")
+        return max([0.0, *(self.ends[need] for need in needs)])
+
+    def start(self, leg: Leg) -> None:
+        thing = leg.thing
+        self.left[leg] = self.now
+        self.starts.setdefault(thing, self.now)
+        if leg.hop + 1 < len(self.ways[thing]):
+            self.ready.append(Leg(thing, leg.hop + 1))
+        else:  # alike as the links are, the last one is the last to be left
+            self.ends[thing] = self.now + self.duration(thing)
+
+    def over(self, thing: Thing) -> bool:
+        return self.ends.get(thing, float("inf")) <= self.now

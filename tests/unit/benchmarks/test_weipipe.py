@@ -1,0 +1,63 @@
+"""The published throughput and memory tables, predicted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.weipipe.agreement import Agreement, compare
+from benchmarks.weipipe.assumptions import BASE, SOURCES, variations
+from benchmarks.weipipe.cells import load_rows
+from benchmarks.weipipe.predict import FAMILY, predict
+from benchmarks.weipipe.sent import counts
+from pipeloom.ir.model.links import Link
+
+
+def test_winners_and_what_runs_out_of_memory() -> None:
+    compared = compare()
+    found = Agreement.of(compared)
+    assert (len(compared), found.memory) == (21, 21 * len(FAMILY))
+    assert found.winners >= 20
+    assert [str(one.row) for one in compared if not one.right] == [
+        "16gpu_pcie_ethernet H=4096 S=4096 G=16"
+    ]
+
+
+def test_overlap_of_fsdp_decides_the_tables_with_ethernet() -> None:
+    """As slow as its messages: then it beats WeiPipe, which sends as much and has a bubble."""
+    row = load_rows()[0]
+    overlapping = replace(BASE, overlap=BASE.overlap | {"FSDP"})
+    assert predict(row, "FSDP", BASE).throughput < predict(row, "WeiPipe", BASE).throughput
+    assert predict(row, "FSDP", overlapping).throughput > predict(row, "WeiPipe", BASE).throughput
+
+
+def test_a_blocking_message_keeps_both_ranks() -> None:
+    """1F1B over one slow link: two messages a microbatch on top of the compute, in steady state."""
+    row = load_rows()[0]
+    times = []
+    for ethernet in (BASE.ethernet, BASE.ethernet / 2):
+        rate = predict(row, "1F1B", replace(BASE, ethernet=ethernet)).throughput
+        times.append(BASE.rounds * row.tokens / rate * 1e3)
+    message = Link(0.0, BASE.ethernet).delay(2.0 * row.tokens * row.hidden)
+    steady = 2 * message * BASE.rounds * row.gpus
+    assert times[1] - times[0] == pytest.approx(steady, rel=0.01)
+
+
+def test_every_assumption_has_a_source_and_is_varied() -> None:
+    names = set(SOURCES)
+    assert names == set(BASE.__dataclass_fields__)
+    varied = {
+        name
+        for _, given in variations()
+        for name in names
+        if getattr(given, name) != getattr(BASE, name)
+    }
+    assert varied == names
+
+
+@pytest.mark.parametrize("row", counts(), ids=lambda row: row["family"])
+def test_elements_a_turn_and_a_microbatch(row: dict[str, float]) -> None:
+    assert row["turn"] == pytest.approx(36.0)
+    expected = {"weipipe-naive": 72.0, "weipipe-interleave": 36.0, "wzb1": 54.0, "wzb2": 108.0}
+    assert row["microbatch"] == pytest.approx(expected[str(row["family"])])

@@ -1,0 +1,142 @@
+"""A profile by layers in the commands that need stages: each family is given as many as it runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeloom.ir.verify.schedule import verify_schedule
+from tests.support.command_line import Command, layers_document
+
+HURRY = ("--work-limit", 0.3, "--solver", "heuristic", "-q")
+
+
+@pytest.fixture
+def layers(tmp_path: Path) -> Path:
+    path = tmp_path / "layers.json"
+    path.write_text(json.dumps(layers_document()))
+    return path
+
+
+def sizes(schedule: Path) -> list[int]:
+    document = json.loads(schedule.read_text())
+    assert verify_schedule(document) == []
+    return [len(stage["layers"]) for stage in document["profile"]["stages"]]
+
+
+# times: the embedding 1, each of six blocks 4, head and loss (never cut apart) 6 and 1
+@pytest.mark.parametrize(
+    ("family", "way", "expected"),
+    [
+        ("1f1b", [], [5, 4]),  # 17 and 15
+        ("1f1b", ["--partition", "even"], [4, 5]),
+        ("zb-v", [], [3, 2, 2, 2]),  # 9, 8, 8, 7
+        ("interleaved-1f1b:3", ["--partition", "balanced"], [2, 1, 1, 1, 2, 2]),
+        ("wzb2", [], [5, 4]),
+    ],
+)
+def test_a_family_is_built_of_as_many_stages_as_it_runs(
+    pipeloom: Command, layers: Path, tmp_path: Path, family: str, way: list[str], expected: Any
+) -> None:
+    target = tmp_path / "s.json"
+    done = pipeloom("build", family, layers, "-m", 6, *way, "-o", target)
+    assert done.code == 0
+    found = sizes(target)
+    assert len(found) == len(expected)
+    assert sum(found) == 9
+    if family != "interleaved-1f1b:3":  # several cuts have its longest stage
+        assert found == expected
+
+
+def test_the_cut_of_a_schedule_is_taken(pipeloom: Command, layers: Path, tmp_path: Path) -> None:
+    even, target = tmp_path / "even.json", tmp_path / "s.json"
+    pipeloom("build", "gpipe", layers, "-m", 4, "--partition", "even", "-o", even)
+    pipeloom("build", "1f1b", layers, "-m", 4, "--partition", even, "-o", target)
+    assert sizes(target) == sizes(even) == [4, 5]
+    done = pipeloom("build", "zb-v", layers, "-m", 4, "--partition", even)
+    assert (done.code, done.err) == (2, f"pipeloom: {even}: stages: expected 4, got 2\n")
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(layers_document(layers=layers_document()["layers"][1:])))
+    done = pipeloom("build", "1f1b", other, "-m", 4, "--partition", even)
+    assert f"{even}: profile: expected stages of the layers of {other}" in done.err
+
+
+def test_all_of_them_side_by_side(pipeloom: Command, layers: Path) -> None:
+    done = pipeloom("compare", layers, "-m", 4, *HURRY, "--json")
+    rows = {row["schedule"]: row for row in done.json["results"]}
+    assert {"1f1b", "zb-v", "wzb2", "optimize"} <= {n for n, r in rows.items() if "period" in r}
+    best = rows["optimize"]
+    assert best["lower_bound"] <= best["period"] <= rows["1f1b"]["period"]
+    # even blocks: the second rank has 4 + 4 + 4 + 6 + 1 a microbatch
+    even = pipeloom("compare", layers, "-m", 4, *HURRY, "--json", "--partition", "even").json
+    assert even["results"][1]["period"] > rows["1f1b"]["period"]
+    out = pipeloom("compare", layers, "-m", 4, *HURRY).out
+    assert "of all cuts and all schedules with one stage a rank" in out
+    travelling = pipeloom("compare", layers, "-m", 4, *HURRY, "--passing", "weights", "--json").json
+    assert "weights travelling" in travelling["results"][-1]["scope"]
+
+
+def test_limits_are_swept_with_a_cut_each(pipeloom: Command, layers: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    words = ["sweep", layers, "-m", 6, "--memory-limits", "1,5,9,30", *HURRY]
+    done = pipeloom(*words, "-o", folder, "--json")
+    results = done.json["results"]
+    assert results[0]["status"] == "infeasible"
+    assert results[0]["smallest_memory_limit"] == 4.25
+    periods = [result["period"] for result in results[1:]]
+    assert periods == sorted(periods, reverse=True)
+    bounds = [result["lower_bound"] for result in results[1:]]
+    assert all(bound <= period * (1 + 1e-9) for bound, period in zip(bounds, periods, strict=True))
+    for limit in (5, 9, 30):
+        assert sum(sizes(folder / f"schedule-{limit}.json")) == 9
+    assert (folder / "frontier.svg").exists()
+
+
+def test_schemes_are_analyzed_with_cuts_of_their_own(pipeloom: Command, layers: Path) -> None:
+    done = pipeloom("analyze", layers, "-m", 4)
+    assert "layers cut for each scheme into as many stages as it runs: balanced" in done.out
+    answer = pipeloom("analyze", layers, "-m", 4, "--partition", "even", "--json").json
+    assert answer["partition"] == "even"
+    balanced = pipeloom("analyze", layers, "-m", 4, "--json").json
+    period = {s["scheme"]: s["period"] for s in balanced["schemes"]}["1f1b"]
+    assert period < {s["scheme"]: s["period"] for s in answer["schemes"]}["1f1b"]
+
+
+def test_a_table_of_ops_is_timed_by_layers(pipeloom: Command, layers: Path, tmp_path: Path) -> None:
+    schedule, table = tmp_path / "s.json", tmp_path / "s.csv"
+    pipeloom("build", "zb-v", layers, "-m", 4, "-o", schedule)
+    pipeloom("export", schedule, "--to", "torch-csv", "-o", table)
+    back = tmp_path / "back.json"
+    done = pipeloom("import", table, "--from", "torch-csv", "--profile", layers, "-o", back)
+    assert done.code == 0
+    assert json.loads(back.read_text())["order"] == json.loads(schedule.read_text())["order"]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (
+            ["build", "interleaved-1f1b:9", "-m", 4],
+            "layers: 8 that may be cut apart, fewer than 18 stages",
+        ),
+        (["build", "1f1b", "-m", 4, "--partition", "best"], "--partition: expected balanced, even"),
+        (["build", "1f1b", "-m", 4, "--partition", "no.json"], "no.json: no such file"),
+        (["show"], 'got "pipeloom.profile": optimize and build make one of a profile'),
+        (["verify"], 'got "pipeloom.profile"'),
+    ],
+)
+def test_what_cannot_be_is_one_line(
+    pipeloom: Command, layers: Path, words: list[Any], line: str
+) -> None:
+    words.insert(2 if words[0] == "build" else 1, layers)
+    done = pipeloom(*words)
+    assert (done.code, len(done.err.splitlines())) == (2, 1)
+    assert line in done.err
+
+
+def test_several_placements_are_for_optimize_alone(pipeloom: Command, layers: Path) -> None:
+    done = pipeloom("compare", layers, "-m", 4, *HURRY, "--placement", "auto", "--json")
+    assert "optimize alone chooses" in done.json["results"][-1]["reason"]

@@ -1,0 +1,56 @@
+"""``optimize --explain``: words for people, the same as JSON."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.support.command_line import Command, profile_document
+
+
+def test_explain_says_why_where_and_what_if(
+    pipeloom: Command, profile: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out.json"
+    words = ["optimize", profile, "-m", 4, "--memory-limit", 1, "-q", "-o", out]
+    done = pipeloom(*words, "--time-limit", 1, "--explain")
+    assert done.code == 0
+    assert "why no schedule is below 20 ms" in done.out
+    assert "before first B" in done.out
+    assert "one more microbatch's M_B on every rank" in done.out
+    assert "the bound falls until" in done.out
+    assert "links" not in done.out.split("what would change")[1]
+
+
+def test_explain_as_json_has_every_figure(pipeloom: Command, tmp_path: Path) -> None:
+    profile = tmp_path / "slow.json"
+    profile.write_text(json.dumps(profile_document(t_comm=0.5)))
+    done = pipeloom(
+        "optimize", profile, "-m", 3, "--memory-limit", 2, "--time-limit", 1, "--explain",
+        "--json", "-q"
+    )  # fmt: skip
+    answer = done.json
+    found = answer["explanation"]
+    assert found["bound"]["value"] == answer["lower_bound"]
+    assert [loss["rank"] for loss in found["losses"]] == [0, 1]
+    for loss in found["losses"]:
+        assert abs(sum(loss.values()) - loss["rank"] - answer["period"]) < 1e-6
+    whats = [change["what"] for change in found["changes"]]
+    assert whats[-2:] == ["links twice as fast", "links without delay"]
+    assert all(change["bound"] <= change["cost"] + 1e-9 for change in found["changes"])
+    assert set(found["enough_memory"]) == {"microbatches", "limit", "bound", "bound_bubble"}
+
+
+def test_without_explain_nothing_is_explained(pipeloom: Command, profile: Path) -> None:
+    done = pipeloom("optimize", profile, "-m", 2, "--time-limit", 1, "--json", "-q")
+    assert "explanation" not in done.json
+
+
+def test_an_infeasible_limit_is_explained_by_the_smallest_one(
+    pipeloom: Command, profile: Path
+) -> None:
+    done = pipeloom(
+        "optimize", profile, "-m", 2, "--memory-limit", 0.5, "--explain", "--json", "-q"
+    )
+    assert done.code == 1
+    assert (done.json["smallest_memory_limit"], done.json["rank"]) == (1.0, 0)

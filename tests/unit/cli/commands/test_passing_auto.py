@@ -1,0 +1,283 @@
+"""``optimize --passing auto``: the fastest scheme by one measure, and the reasons."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeloom.ir.cost.steady_state.send_points import step_between_ops
+from pipeloom.ir.formats import dump_profile, dump_schedule, parse_schedule
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.profile import Link, Links, Profile, Sharing, StageProfile
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom.planner.evaluation.evaluation import LEVEL, Judged, fastest
+from pipeloom.planner.passing import reasons
+from pipeloom.planner.passing.choose import Choice, Row, _order, _row, choose
+from pipeloom.planner.synthetic.cluster import islands
+from pipeloom.solver.families import build_family
+from pipeloom.solver.portfolio import optimize
+from tests.support.command_line import Command, profile_document
+
+STAGE = StageProfile(1.0, 1.0, 1.0, 100.0, 50.0, 1e6, 1e6, 1e6, 2e6)
+
+
+def search(problem: Problem, scheme: str, share: float) -> Schedule:
+    return optimize(problem, solver="heuristic", work_limit=0.05 * share)
+
+
+find = partial(choose, search=search)
+
+
+def cluster(stage: StageProfile = STAGE, between: float = 1.0, **changes: Any) -> Profile:
+    """Four ranks, two islands: 100 GB/s inside, so many GB/s between them."""
+    found = islands(4, 2, Link(0.0, 100.0), Link(0.0, between))
+    return replace(found, stages=(stage,) * 4, **changes)
+
+
+def test_the_fastest_that_fits_is_chosen_with_a_certificate_of_its_own() -> None:
+    choice = find(cluster(), 8)
+    assert choice.best is not None
+    assert {row.base for row in choice.rows} == {
+        "activations", "weights", "fsdp", "weights-inside", "activations-inside"
+    }  # fmt: skip
+    steps = [judged.step for judged in choice.usable]
+    assert choice.best.step == min(steps)
+    assert steps == sorted(steps)
+    schedule = choice.best.schedule
+    assert choice.best.step == step_between_ops(schedule)
+    assert verify_schedule(dump_schedule(schedule)) == []
+    assert schedule.report is not None
+    assert schedule.report.lower_bound is not None
+
+
+def test_large_activations_make_weights_travel_and_large_weights_activations() -> None:
+    heavy = cluster(replace(STAGE, weight_bytes=1e3, grad_bytes=1e3), 0.1)
+    best = find(heavy, 8).best
+    assert best is not None
+    assert best.scheme in {"weights", "fsdp", "activations-inside:2"}
+    light = cluster(replace(STAGE, activation_bytes=1e3), 0.1)
+    best = find(light, 8).best
+    assert best is not None
+    assert best.scheme in {"activations", "weights-inside:2"}
+
+
+def test_what_no_device_can_hold_is_no_limit_of_activations() -> None:
+    rows = find(cluster(device_memory=(10.0,) * 4), 8).rows
+    islands = [row for row in rows if row.base in {"weights-inside", "activations-inside"}]
+    assert islands
+    for row in islands:
+        assert row.why_not is not None
+        assert row.why_not.endswith("more than its device memory 10")
+
+
+def test_where_nothing_fits_the_one_that_needs_least_is_shown() -> None:
+    profile = cluster(device_memory=(1e6,) * 4)
+    few = [Judged.of("fsdp", build_family(f"fsdp:{k}", profile, 8)) for k in (4, 0)]
+    needs = [max(one.memory.total) for one in few]
+    row = _row("fsdp", few, None)
+    assert needs[1] < needs[0]
+    assert row.judged is few[1]
+    assert few[1].step > few[0].step
+    assert few[1].fullness == pytest.approx(needs[1] / 1e6)
+
+
+def test_device_memory_decides_and_says_so() -> None:
+    """Two microbatches' activations of all stages are 800 bytes: what travels needs far more."""
+    light = StageProfile(1.0, 1.0, 1.0, 100.0, 0.0, 10.0, 100.0, 100.0, 200.0)
+    choice = find(cluster(light, device_memory=(905.0,) * 4), 8)
+    assert choice.best is not None
+    assert choice.best.scheme == "activations"
+    assert max(choice.best.memory.total) <= 905.0
+    for row in choice.rows:
+        if row.why_not is not None:
+            assert "device memory 905" in row.why_not or "too small" in row.why_not
+    assert any(row.why_not for row in choice.rows)
+
+
+def test_nothing_is_searched_once_it_is_told_to_stop() -> None:
+    def never(problem: Problem, scheme: str, share: float) -> Schedule:
+        raise AssertionError("searched")
+
+    choice = choose(cluster(), 4, search=never, should_stop=lambda: True)
+    assert choice.best is not None
+    assert {row.judged.family for row in choice.rows if row.judged} >= {"fsdp:0"}  # the first alone
+
+
+def test_the_shares_are_of_all_the_time() -> None:
+    shares: list[float] = []
+
+    def count(problem: Problem, scheme: str, share: float) -> Schedule:
+        shares.append(share)
+        return search(problem, scheme, share)
+
+    choose(cluster(), 8, search=count)
+    assert sum(shares) <= 1.0 + 1e-9
+    assert len(shares) == 4  # nothing to search for fsdp; the islands' pipelines are alike
+
+
+def test_what_the_busiest_wire_carries() -> None:
+    links = Links(Link(0.0, 1.0))
+    profile = Profile((STAGE, replace(STAGE, weight_bytes=5e6)), 2, links=links)
+    wire = Judged.of("", build_family("1f1b", profile, 3)).wire
+    assert wire is not None
+    assert (wire.bytes, wire.weight_bytes, wire.time) == (3e6, 0.0, 3.0)
+    judged = Judged.of("", build_family("fsdp:1", profile, 2))
+    assert judged.wire is not None
+    # stage 1 is rank 1's: to rank 0 go its weights twice, and the gradient of stage 0
+    assert judged.wire.name == "1 to 0"
+    assert (judged.wire.bytes, judged.wire.weight_bytes) == (11e6, 11e6)
+    assert Judged.of("", build_family("1f1b", replace(profile, links=None), 3)).wire is None
+
+
+def test_the_bubble_is_of_the_step() -> None:
+    judged = Judged.of("", build_family("1f1b", Profile((STAGE,) * 2, 2, t_comm=0.0), 4))
+    assert judged.bubble == pytest.approx(1 - 2 * 12.0 / (2 * judged.step))
+
+
+def test_where_it_turns() -> None:
+    """The loser loses at the profile's size, and on the losing side of the turn; then it wins."""
+    choice = find(cluster(between=0.3), 8)
+    best = choice.best
+    assert best is not None
+    turned = 0
+    for other in choice.usable[1:]:
+        words = reasons.turns(other, best)
+        if words is None:
+            assert not other.step_at(1.0) < best.step_at(1.0)
+            continue
+        turned += 1
+        edge = float(words.split("microbatches ")[1].split()[0])
+        beyond, before = (1.2, 0.8) if words.startswith("from") else (0.8, 1.2)
+        assert other.step_at(edge * beyond) < best.step_at(edge * beyond), words
+        assert other.step_at(edge * before) >= best.step_at(edge * before), words
+    assert turned, "no scheme turns on this cluster: the test says nothing"
+
+
+def write(path: Path, profile: Profile) -> Path:
+    path.write_text(json.dumps(dump_profile(profile)))
+    return path
+
+
+def test_the_command_writes_the_best_and_the_table(pipeloom: Command, tmp_path: Path) -> None:
+    source, target = write(tmp_path / "p.json", cluster()), tmp_path / "s.json"
+    words = ["optimize", source, "-m", 8, "--passing", "auto", "--work-limit", 0.05, "-q"]
+    done = pipeloom(*words, "-o", target)
+    assert (done.code, done.err) == (0, "")
+    document = json.loads(target.read_text())
+    assert verify_schedule(document) == []
+    assert "chosen" in done.out
+    answer = pipeloom(*words, "--json").json
+    rows = answer["choice"]["schemes"]
+    assert answer["passing"] == document["passing"]
+    assert rows[0]["scheme"] == answer["choice"]["scheme"]
+    assert rows[0]["step"] == pytest.approx(step_between_ops(parse_schedule(document, "")))
+    for row in rows:
+        assert row["scheme"] in done.out
+        assert row["fits"] is (row["why_not"] is None)
+    assert [line for line in answer["choice"]["reasons"] if line not in done.out] == []
+
+
+def test_unknown_sizes_are_named(pipeloom: Command, tmp_path: Path) -> None:
+    unknown = replace(STAGE, weight_bytes=None)
+    words = ["optimize", "-m", 4, "--passing", "auto", "--work-limit", 0.05, "-q", "--json"]
+    done = pipeloom(*words, write(tmp_path / "p.json", cluster(unknown)))
+    assert "p.json: no weight_bytes: messages of unknown size count as empty" in done.err
+    done = pipeloom(*words, write(tmp_path / "t.json", Profile((STAGE,) * 4, 4, t_comm=0.1)))
+    assert "t.json: no links: each message counts as t_comm" in done.err
+    done = pipeloom(*words, write(tmp_path / "n.json", Profile((STAGE,) * 4, 4)))
+    assert "n.json: no links: messages take no time" in done.err
+
+
+def test_nothing_fits_is_answered_with_each_reason(pipeloom: Command, tmp_path: Path) -> None:
+    source = write(tmp_path / "p.json", cluster(device_memory=(1e6,) * 4))
+    words = ["optimize", source, "-m", 4, "--passing", "auto", "--work-limit", 0.05, "-q"]
+    done = pipeloom(*words, "--json")
+    assert done.code == 1
+    assert done.json["status"] == "infeasible"
+    assert [row["fits"] for row in done.json["choice"]["schemes"]] == [False] * 5
+    err = pipeloom(*words, "-o", tmp_path / "s.json").err
+    assert err.startswith("pipeloom: no scheme fits:\nscheme ")
+    for row in done.json["choice"]["schemes"]:
+        assert f"\n{row['scheme']}: {row['why_not']}\n" in err
+    assert not (tmp_path / "s.json").exists()
+
+
+def test_a_placement_is_not_asked_for(pipeloom: Command, profile: Path) -> None:
+    done = pipeloom("optimize", profile, "-m", 4, "--passing", "auto", "--placement", "v")
+    assert done.code == 2
+    assert "--placement" in done.err
+
+
+def test_fewer_stages_than_ranks(pipeloom: Command, tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(profile_document(ranks=4, num_stages=2)))
+    words = ["optimize", path, "-m", 4, "--passing", "auto", "--work-limit", 0.05, "-q", "--json"]
+    done = pipeloom(*words)
+    assert done.code == 0
+    rows = {row["scheme"]: row for row in done.json["choice"]["schemes"]}
+    assert rows["activations"]["why_not"] == "2 stages cannot fill 4 ranks"
+
+
+def test_where_nothing_takes_any_time() -> None:
+    nothing = StageProfile(0.0, 0.0, 0.0, 0.0, 0.0)
+    choice = find(Profile((nothing,) * 2, 2), 2)
+    assert isinstance(choice, Choice)
+    assert "chosen" in reasons.text(choice)
+
+
+def test_steps_of_the_same_length_are_called_so() -> None:
+    """On one rank nothing travels, whatever the scheme."""
+    choice = find(Profile((STAGE,), 1), 3)
+    assert [judged.step for judged in choice.usable] == [9.0] * 3
+    assert reasons.sentences(choice)[0].startswith("activations: 9 ms a step, as with ")
+
+
+def test_islands_are_explained_too(pipeloom: Command, tmp_path: Path) -> None:
+    """Rank 0's stages are asked for by microbatch as well: the answer was an IndexError."""
+    fast = cluster(replace(STAGE, weight_bytes=6e6, grad_bytes=6e6), 0.18)
+    source = write(tmp_path / "p.json", replace(fast, memory_limit=(450.0,) * 4))
+    words = ["optimize", source, "-m", 8, "--passing", "auto", "--work-limit", 0.05, "-q"]
+    done = pipeloom(*words, "--explain", "--json")
+    assert done.code == 0
+    assert done.json["choice"]["scheme"] == "weights-inside:2"
+    explained = done.json["explanation"]
+    assert explained["bound"]["value"] == done.json["lower_bound"]
+    assert explained["step"]["value"] == done.json["choice"]["schemes"][0]["step"]
+    assert explained["step"]["bound"] == 24.0  # eight microbatches of 3 on each of four stages
+    assert all(change["cost"] is None for change in explained["changes"])
+
+
+def test_of_level_steps_the_one_with_more_slack_is_taken() -> None:
+    """A weight that comes just in time comes late on a link that is a little slower than
+    measured."""
+    slow, fast = Link(0.06, 0.025), Link(0.06, 0.128)
+    stage = StageProfile(60.0, 60.0, 60.0, weight_bytes=1.24e6, grad_bytes=1.24e6)
+    links = Links(fast, ((1, 2, slow),), Sharing.RING)
+    profile = Profile((stage,) * 4, 4, links=links)
+    tight, ahead = (Judged.of("fsdp", build_family(f"fsdp:{k}", profile, 4)) for k in (1, 2))
+    assert abs(tight.step - ahead.step) <= LEVEL * ahead.step
+    assert tight.strained > ahead.strained
+    assert fastest([tight, ahead]) is fastest([ahead, tight]) is ahead
+    late = replace(ahead, step=tight.step * 1.01)
+    assert fastest([tight, late]) is tight
+
+
+def test_of_level_steps_with_equal_slack_the_one_that_holds_less_is_taken() -> None:
+    """All transfers are hidden; one more stage ahead is one more buffer for nothing."""
+    profile = Profile((STAGE,) * 4, 4, links=Links(Link(0.0, 1e4)))
+    lean, deep = (Judged.of("fsdp", build_family(f"fsdp:{k}", profile, 4)) for k in (1, 2))
+    assert abs(deep.step - lean.step) <= LEVEL * lean.step
+    assert deep.strained == pytest.approx(lean.strained, rel=1e-12)
+    assert deep.held > lean.held
+    quicker = replace(deep, step=lean.step * (1 - LEVEL / 2))
+    assert fastest([lean, quicker]) is fastest([quicker, lean]) is lean
+    rows = [Row("deep", replace(deep, step=lean.step * (1 + 1e-12)), None), Row("lean", lean, None)]
+    assert min(rows, key=_order).scheme == "lean"
+    rows[0] = Row("deep", quicker, None)
+    assert min(rows, key=_order).scheme == "deep", "of schemes whose steps are not the same"

@@ -1,0 +1,115 @@
+"""``optimize --placement auto``: the time that placements have, and what is said of them."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeloom.cli.arguments import Default
+from pipeloom.cli.main import main
+from pipeloom.planner.placement.choose import announce, entry, time
+from pipeloom.solver.placement.search import Tried
+from tests.support.command_line import Command
+
+
+def test_a_limit_that_is_typed_is_for_all_placements(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Namespace] = []
+
+    def run(args: Namespace) -> int:
+        asked.append(args)
+        return 0
+
+    monkeypatch.setattr("pipeloom.cli.commands.optimize.run", run)
+    for words in ([], ["--time-limit", "60"], ["--work-limit", "5"]):
+        main(["optimize", "profile.json", "-m", "4", "--placement", "auto", *words])
+    assert [time(args) for args in asked] == [{"each": 60.0}, {"seconds": 60.0}, {}]
+
+
+def test_it_says_how_long_it_may_take(capsys: pytest.CaptureFixture[str]) -> None:
+    args = Namespace(quiet=False, work_limit=None, time_limit=Default(60.0))
+    announce(args, 6)
+    assert "6 placements fit: 60 s for each that may win" in capsys.readouterr().err
+    announce(args, 6)
+    assert "420 s at most (--time-limit S: S seconds in all)" in capsys.readouterr().err
+    for silent in (
+        Namespace(quiet=True, work_limit=None, time_limit=Default(60.0)),
+        Namespace(quiet=False, work_limit=None, time_limit=60.0),
+    ):
+        announce(silent, 6)
+    announce(args, 0)
+    assert capsys.readouterr().err == ""
+
+
+def test_the_table_says_what_is_assumed_of_two_copies(
+    pipeloom: Command, profile: Path, tmp_path: Path
+) -> None:
+    words = ["optimize", profile, "-m", 4, "--placement", "auto", "--work-limit", 0.1, "-q"]
+    words += ["--copies", 2]
+    done = pipeloom(*words, "-o", tmp_path / "schedule.json")
+    (row,) = [line for line in done.out.splitlines() if line.startswith("bidirectional")]
+    assert "two copies of the weights (not counted: no device_memory)" in row
+    choice = pipeloom(*words, "-o", tmp_path / "schedule.json", "--json").json["choice"]
+    (entry,) = [one for one in choice["placements"] if one["placement"] == "bidirectional"]
+    assert entry["assumed"].startswith("two copies")
+    document = json.loads(profile.read_text())
+    profile.write_text(json.dumps(document | {"device_memory": 100.0}))
+    done = pipeloom(*words, "-o", tmp_path / "schedule.json")
+    assert "counted as 0" in " ".join(done.out.split())
+
+
+def two_copies(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    placements = answer["choice"]["placements"]
+    return [one for one in placements if one["placement"] == "bidirectional"]
+
+
+def test_two_copies_are_tried_where_they_are_known_to_fit_or_asked_for(
+    pipeloom: Command, profile: Path, tmp_path: Path
+) -> None:
+    words = ["optimize", profile, "-m", 2, "--placement", "auto", "--work-limit", 0.1, "-q"]
+    words += ["-o", tmp_path / "schedule.json", "--json"]
+    (left_out,) = two_copies(pipeloom(*words).json)
+    assert left_out["lower_bound"] is None
+    assert "no device_memory in the profile" in left_out["reason"]
+    assert "--copies 2" in left_out["reason"]
+    (asked_for,) = two_copies(pipeloom(*words, "--copies", 2).json)
+    assert asked_for["lower_bound"] is not None
+    assert two_copies(pipeloom(*words, "--copies", 1).json) == []
+    document = json.loads(profile.read_text()) | {"device_memory": 100.0}
+    for stage in document["stages"]:
+        stage |= {"weight_bytes": 1.0, "grad_bytes": 1.0, "optimizer_bytes": 1.0}
+    profile.write_text(json.dumps(document))
+    (counted,) = two_copies(pipeloom(*words).json)
+    assert counted["lower_bound"] is not None
+    del document["stages"][0]["optimizer_bytes"]
+    profile.write_text(json.dumps(document))
+    (left_out,) = two_copies(pipeloom(*words).json)
+    assert "no optimizer_bytes in the profile" in left_out["reason"]
+
+
+def test_copies_are_for_auto_alone(pipeloom: Command, profile: Path) -> None:
+    done = pipeloom("optimize", profile, "-m", 2, "--placement", "v", "--copies", 2)
+    assert done.code == 2
+    assert "--copies: expected it with --placement auto" in done.err
+    assert "got 2 with --placement v" in done.err
+
+
+def test_the_table_says_why_a_placement_was_not_searched() -> None:
+    late, beaten = Tried("v", 90.0), Tried("linear", 100.0)
+    assert entry(late, 100.0)["reason"] == "not searched: no time left"
+    assert entry(beaten, 100.0)["reason"] == "not searched: cannot be shorter"
+
+
+def test_one_placement_tells_of_a_device_that_is_too_small(
+    pipeloom: Command, profile: Path, tmp_path: Path
+) -> None:
+    document = json.loads(profile.read_text())
+    words = ["optimize", profile, "-m", 4, "--work-limit", 0.1, "-q", "-o", tmp_path / "s.json"]
+    for device, told in ((1e9, False), (1e-3, True)):
+        profile.write_text(json.dumps(document | {"device_memory": device}))
+        done = pipeloom(*words)
+        assert done.code == 0
+        assert (f"note: {profile}: device_memory: rank 0 holds" in done.err) is told

@@ -1,0 +1,48 @@
+"""Every command explains itself, quickly: nothing heavy is imported for that."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from pipeloom import __version__
+from pipeloom.cli.main import COMMANDS
+from tests.support.command_line import ENVIRONMENT, Command
+
+HEAVY = ("numpy", "numba", "ortools", "pulp", "networkx", "torch")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_an_example_of_the_command(pipeloom: Command, name: str) -> None:
+    done = pipeloom(name, "--help")
+    assert (done.code, done.err) == (0, "")
+    examples = done.out.split("example:\n")[1]
+    assert f"pipeloom {name}" in examples
+    assert "--json" in done.out
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_imports_nothing_heavy(name: str) -> None:
+    script = (
+        "import sys\nfrom pipeloom.cli.main import main\n"
+        f"code = main([{name!r}, '--help'])\n"
+        f"print([m for m in {HEAVY!r} if m in sys.modules], code, file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=ENVIRONMENT
+    )
+    assert done.stderr.split("\n")[0] == "[] 0"
+
+
+def test_the_overview_names_every_command_in_a_line(pipeloom: Command) -> None:
+    for words in (["--help"], []):
+        done = pipeloom(*words)
+        assert done.code == 0
+        for name, (_, summary) in COMMANDS.items():
+            assert any(line.split() == [name, *summary.split()] for line in done.out.splitlines())
+
+
+def test_version(pipeloom: Command) -> None:
+    assert pipeloom("--version").out == f"pipeloom {__version__}\n"

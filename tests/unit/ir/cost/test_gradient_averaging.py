@@ -1,0 +1,228 @@
+"""Averaging over replicas of the pipeline: its cost beside the ops, verified, drawn and
+searched."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeloom.cli.main import main
+from pipeloom.ir.cost.simulator import simulate, timed
+from pipeloom.ir.cost.steady_state.steady_state import replay, step_time
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.formats import dump_profile, dump_schedule, parse_profile
+from pipeloom.ir.formats.schedule_json import parse_schedule
+from pipeloom.ir.model.links import Link, Links
+from pipeloom.ir.model.ops import Op
+from pipeloom.ir.model.problem import Objective, Passing, Placement, Problem
+from pipeloom.ir.model.profile import DataParallel, Profile, StageProfile
+from pipeloom.ir.model.schedule import Averaged, Schedule
+from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom.report.chrome_trace import trace_events
+from pipeloom.report.summaries import averaging
+from pipeloom.report.timeline_svg import timeline_svg
+from pipeloom.report.timeline_text import timeline_text
+from pipeloom.solver.families import ASYNCHRONOUS, build_family
+from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.search.averaging_postpass import average_early
+from tests.support.families import families_of
+
+REPLICAS = DataParallel(4, Link(0.5, 1.0))  # 8e6 bytes: 6 rounds of .5 + 2 ms
+
+
+def profile(gradient: float = 8e6) -> Profile:
+    stage = StageProfile(2.0, 2.0, 1.5, 1.0, 0.5, t_fb=4.0, weight_bytes=1e6, grad_bytes=gradient)
+    return Profile((stage,) * 2, 2, t_comm=0.1, data_parallel=REPLICAS)
+
+
+def chunked(order: str) -> Schedule:
+    """Two stages on one rank."""
+    stage = StageProfile(1.0, 1.0, 2.0, grad_bytes=8e6)
+    one = Profile((stage,) * 2, 1, data_parallel=DataParallel(2, Link(0.0, 4.0)))  # 2 ms each
+    problem = Problem(one, 2, Placement.interleaved(1, 2), (9.0,))
+    return timed(Schedule.of(problem, [[Op.parse(text) for text in order.split()]], "custom"))
+
+
+FORWARD = "0F0 1F0 0F1 1F1 1B0 0B0 1B1 0B1 "  # 8 ms
+
+
+def test_a_stage_is_averaged_once_its_last_w_has_ended() -> None:
+    timing = chunked(FORWARD + "0W0 0W1 1W0 1W1").timing
+    assert timing is not None
+    assert timing.averages == ((Averaged(0, 12.0, 14.0), Averaged(1, 16.0, 18.0)),)
+    assert timing.period == 16.0
+    assert timing.step(Objective.PERIOD) == timing.step(Objective.MAKESPAN) == 18.0
+    assert timing.exposed(Objective.PERIOD) == 2.0
+
+
+def test_one_at_a_time() -> None:
+    schedule = chunked(FORWARD + "0W0 1W0 1W1 0W1")
+    slow = replace(schedule.problem.profile, data_parallel=DataParallel(2, Link(0.0, 1.0)))
+    timing = simulate(replace(schedule, problem=replace(schedule.problem, profile=slow)))
+    assert timing.averages == ((Averaged(1, 14.0, 22.0), Averaged(0, 22.0, 30.0)),)
+
+
+def test_a_ring_of_replicas() -> None:
+    assert REPLICAS.time(8e6) == pytest.approx(15.0)
+    assert DataParallel(1, Link(0.5, 1.0)).time(8e6) == 0.0
+
+
+def test_iterations_wait_for_it() -> None:
+    """One stage a rank: nothing is hidden; two of them: the first one is."""
+    schedule = build_family("1f1b", profile(), 4)
+    alone = replace(schedule.problem.profile, data_parallel=None)
+    plain = replace(schedule, problem=replace(schedule.problem, profile=alone))
+    assert step_time(schedule) == pytest.approx(step_time(plain) + 15.0)
+    assert step_time(chunked(FORWARD + "0W0 0W1 1W0 1W1")) == pytest.approx(18.0)
+    assert step_time(chunked(FORWARD + "0W0 1W0 1W1 0W1")) == pytest.approx(18.0)
+
+
+@pytest.mark.parametrize("family", [f for f in families_of(2) if f not in ASYNCHRONOUS])
+def test_every_family_verifies(family: str) -> None:
+    schedule = build_family(family, profile(3e6), 4)
+    document = dump_schedule(schedule)
+    assert verify_schedule(document) == []
+    timing = schedule.timing
+    assert timing is not None
+    read = parse_schedule(document, "schedule").timing
+    assert read is not None
+    assert read.averages == timing.averages
+    assert sum(map(len, timing.averages)) >= schedule.problem.stages
+    assert all(timing.step(each) >= timing.cost(each) for each in Objective)
+    assert document["report"]["step"] == timing.step(Objective.PERIOD)
+    if not schedule.transfers and schedule.problem.placement.passing is Passing.ACTIVATIONS:
+        done = replay(schedule).begin[-1]  # the same in other words: no wires, one iteration
+        assert done.tolist() == pytest.approx([row[-1].end for row in timing.averages])
+
+
+def _document() -> dict[str, Any]:
+    return json.loads(json.dumps(dump_schedule(build_family("zb-v", profile(), 4))))  # type: ignore[no-any-return]
+
+
+def test_the_verifier_sees_what_is_wrong() -> None:
+    early, late, short, gone, twice, step, none = (_document() for _ in range(7))
+    early["averages"][0][0]["start"] -= 1.0
+    early["averages"][0][0]["end"] -= 1.0
+    late["averages"][1][1]["start"] += 1.0
+    late["averages"][1][1]["end"] += 1.0
+    short["averages"][1][1]["end"] -= 1.0
+    del gone["averages"][0][1]
+    twice["averages"][0][1]["stage"] = twice["averages"][0][0]["stage"]
+    step["report"]["step"] += 1.0
+    del none["profile"]["data_parallel"]
+    for document, words in (
+        (early, "rank 0 averages stage 3 from"),
+        (late, "when its gradient is whole and the link is free"),
+        (short, "rank 1 averages stage 1 until"),
+        (gone, "rank 0 never averages stage 0"),
+        (twice, "rank 0 averages stage 3 2 times"),
+        (step, "report: step: expected"),
+        (none, "averages: expected none"),
+    ):
+        assert any(words in line for line in verify_schedule(document)), words
+
+
+def test_what_a_profile_says_wrong_of_replicas() -> None:
+    document = dump_profile(profile())
+    assert parse_profile(document, "p").data_parallel == REPLICAS
+    for values, words in (
+        ({"size": 0}, "data_parallel: size: expected"),
+        ({"gigabytes_per_second": 0}, "data_parallel: gigabytes_per_second: expected more than 0"),
+        ({"latency": -1}, "data_parallel: latency: expected"),
+    ):
+        with pytest.raises(InputError, match=words):
+            parse_profile(document | {"data_parallel": document["data_parallel"] | values}, "p")
+
+
+def test_pictures_show_it(tmp_path: Path) -> None:
+    schedule = build_family("zb-v", profile(), 4)
+    svg = timeline_svg([("plan", schedule)])
+    assert svg.count("average of stage") == 4
+    assert "gradients averaged over replicas" in svg
+    names = [event["name"] for event in trace_events(schedule)["traceEvents"]]
+    assert {f"average {stage}" for stage in range(4)} <= set(names)
+    text = timeline_text(schedule)
+    assert "of averaging left after ops" in text
+    rows = [line for line in text.splitlines() if line.strip().startswith("avg")]
+    assert [("A3" in row, "A2" in row) for row in rows] == [(True, False), (False, True)]
+
+
+def test_waiting_for_gradients_is_told_apart() -> None:
+    """A gradient comes home after the owner's last op, and is averaged then."""
+    alone = averaging(timed(build_family("1f1b", profile(), 4)))
+    assert alone is not None
+    assert "15 ms of averaging left after ops (of 15 ms at most on a rank), step" in alone
+    slow = replace(profile(), t_comm=None, links=Links(Link(1.0, 1.0)))
+    schedule = timed(build_family("fsdp", slow, 4))
+    assert schedule.timing is not None
+    busy = max(sum(one.end - one.start for one in row) for row in schedule.timing.averages)
+    assert schedule.timing.exposed(Objective.PERIOD) > busy
+    words = averaging(schedule)
+    assert words is not None
+    assert "(of 15 ms at most on a rank, the rest waits for gradients), step" in words
+
+
+def test_w_s_are_put_so_that_stages_end_early() -> None:
+    """Of two stages on a rank the first one's average hides behind the other's W's."""
+    found = average_early(chunked(FORWARD + "0W0 1W0 0W1 1W1"))
+    better = average_early(build_family("zb-v", profile(), 4))
+    plain = build_family("zb-v", profile(), 4)
+    assert found.timing is not None
+    assert found.timing.step(Objective.PERIOD) == 18.0
+    assert plain.timing is not None
+    assert better.timing is not None
+    assert better.timing.step(Objective.PERIOD) < plain.timing.step(Objective.PERIOD) - 1.0
+    assert verify_schedule(dump_schedule(better)) == []
+
+
+def test_the_figures_of_the_page() -> None:
+    stage = StageProfile(2.0, 2.0, 1.5, 1.0, 0.5, grad_bytes=6e6)
+    four = Profile((stage,) * 4, 4, t_comm=0.1, data_parallel=DataParallel(4, Link(0.01, 1.0)))
+    schedule = build_family("zb-v", four, 8)
+    found = average_early(schedule)
+    figures = [
+        (timing.period, timing.step(Objective.PERIOD))
+        for timing in (schedule.timing, found.timing)
+        if timing is not None
+    ]
+    assert figures == [pytest.approx((46.55, 53.57)), pytest.approx((45.8, 50.37))]
+
+
+def test_memory_and_order_stay_where_nothing_is_averaged() -> None:
+    alone = replace(profile(), data_parallel=None)
+    schedule = build_family("zb-v", alone, 4)
+    assert average_early(schedule) is schedule
+    tight = replace(profile(), memory_limit=(4.0, 4.0))
+    found = average_early(build_family("zb-v", tight, 4))
+    assert verify_schedule(dump_schedule(found)) == []
+
+
+def test_optimize_searches_with_it() -> None:
+    problem = Problem(profile().split(2), 4, Placement.v(2), (8.0, 8.0))
+    schedule = optimize(problem, work_limit=2.0)
+    assert verify_schedule(dump_schedule(schedule)) == []
+    assert schedule.timing is not None
+    again = average_early(schedule)
+    assert all(map(np.array_equal, again.order, schedule.order))
+
+
+def test_commands_tell_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps(dump_profile(profile())))
+    assert main(["compare", str(path), "-m", "4", "--no-optimizer"]) == 0
+    header, _, *rows = capsys.readouterr().out.splitlines()
+    assert header.split()[:3] == ["schedule", "step", "period"]
+    (row,) = [line.split() for line in rows if line.startswith("1f1b ")]
+    step, period = (float(row[place]) for place in (1, 3))  # each is followed by its unit
+    assert step == pytest.approx(period + 15)
+    assert main(["analyze", str(path), "-m", "4"]) == 0
+    assert "averaging" in capsys.readouterr().out.splitlines()[0]
+    assert main(["build", "1f1b", str(path), "-m", "4", "-o", str(tmp_path / "s.json")]) == 0
+    assert "15 ms of averaging left after ops" in capsys.readouterr().out
+    assert main(["verify", str(tmp_path / "s.json")]) == 0
+    assert "15 ms of averaging left after ops" in capsys.readouterr().out

@@ -1,0 +1,96 @@
+"""Profiles: delays between ranks, cutting stages, limits; and what a problem makes of them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.formats import dump_schedule
+from pipeloom.ir.model.problem import Objective, Passing, Placement, Problem
+from pipeloom.ir.model.profile import Link, Links, Profile, StageProfile
+from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom.solver.families import build_family
+
+STAGE = StageProfile(4.0, 6.0, 2.0, m_b=8.0, m_w=4.0, activation_bytes=1e6, weight_bytes=10.0)
+
+
+def test_one_delay_is_for_all_pairs_but_the_rank_itself() -> None:
+    assert Profile((STAGE,) * 2, 2, t_comm=0.5).delays(1e9).tolist() == [[0.0, 0.5], [0.5, 0.0]]
+
+
+def test_a_matrix_of_delays_goes_from_row_to_column() -> None:
+    profile = Profile((STAGE,) * 2, 2, t_comm=((9.0, 1.0), (2.0, 9.0)))
+    assert profile.delays(None).tolist() == [[0.0, 1.0], [2.0, 0.0]]
+
+
+def test_links_turn_bytes_into_delays_both_ways() -> None:
+    links = Links(Link(0.1, 10.0), ((2, 0, Link(1.0, 1.0)),))
+    matrix = Profile((STAGE,) * 3, 3, links=links).delays(2e6)  # 0.2 ms at 10 GB/s, 2 ms at 1 GB/s
+    expected = [[0.0, 0.3, 3.0], [0.3, 0.0, 0.3], [3.0, 0.3, 0.0]]
+    assert np.allclose(matrix, expected)
+
+
+def test_of_two_links_for_one_pair_the_first_counts_whoever_asks() -> None:
+    """The simulator took the last, the schedule's verifier the first, the transfers' the last."""
+    pairs = ((1, 0, Link(1.0, 1.0)), (0, 1, Link(7.0, 1.0)))
+    links = Links(Link(0.1, 10.0), pairs)
+    profile = Profile((STAGE,) * 2, 2, links=links)
+    assert profile.link_delays(0.0)[0, 1] == links.matrices(2)[0][0, 1] == 1.0
+    for family in ("1f1b", "weipipe-interleave"):
+        assert verify_schedule(dump_schedule(build_family(family, profile, 2))) == []
+
+
+def test_t_comm_comes_before_links_and_neither_is_no_delay() -> None:
+    links = Links(Link(5.0, 1.0))
+    assert Profile((STAGE,) * 2, 2, t_comm=0.5, links=links).delays(1.0)[0, 1] == 0.5
+    assert Profile((STAGE,) * 2, 2, links=links).delays(None)[0, 1] == 5.0
+    assert not Profile((STAGE,) * 2, 2).delays(1e9).any()
+
+
+def test_a_cut_stage_shares_out_all_but_what_it_sends() -> None:
+    first, second, *_ = Profile((STAGE, STAGE), 2).split(2).stages
+    assert first == second == StageProfile(2.0, 3.0, 1.0, 4.0, 2.0, 1e6, 5.0)
+    assert Profile((STAGE, STAGE), 2).split(3).num_stages == 6
+
+
+def test_less_than_one_chunk_is_refused() -> None:
+    with pytest.raises(ValueError, match="cannot cut a stage into 0 chunks"):
+        Profile((STAGE,), 1).split(0)
+
+
+def test_the_limit_given_comes_before_the_profile_s() -> None:
+    profile = Profile((STAGE,) * 2, 2, memory_limit=(1.0, 2.0))
+    assert profile.limit_from(5.0) == (5.0, 5.0)
+    assert profile.limit_from(0.0) == (0.0, 0.0)
+    assert profile.limit_from(None) == (1.0, 2.0)
+    assert Profile((STAGE,) * 2, 2).limit_from(None) == (math.inf, math.inf)
+
+
+def test_placements_say_who_runs_what() -> None:
+    assert Placement.linear(2).matrix(2, 3).tolist() == [[0, 0, 0], [1, 1, 1]]
+    assert Placement.interleaved(2, 2).matrix(4, 1).ravel().tolist() == [0, 1, 0, 1]
+    assert Placement.round_robin(2, 3).matrix(2, 3).tolist() == [[0, 1, 0], [0, 1, 0]]
+    mixed = Placement(Passing.MIXED, (0, 1, 1, 0))
+    assert mixed.matrix(2, 2).tolist() == [[0, 1], [1, 0]]
+    assert Placement.interleaved(2, 2).stages_of(1) == (1, 3)
+
+
+def test_a_linear_problem_is_one_stage_a_rank() -> None:
+    problem = Problem.linear(Profile((STAGE,) * 2, 2), 3, objective=Objective.MAKESPAN)
+    assert (problem.ranks, problem.stages, problem.limited) == (2, 2, False)
+    assert Problem.linear(problem.profile, 3, 5.0).limited
+
+
+def test_costs_put_each_delay_where_it_is_paid() -> None:
+    small = StageProfile(1.0, 2.0, 3.0, activation_bytes=1e6)
+    large = StageProfile(1.0, 2.0, 3.0, activation_bytes=2e6)
+    profile = Profile((small, large, large), 2, links=Links(Link(0.0, 1.0)))
+    placement = Placement(Passing.ACTIVATIONS, (0, 1, 1))
+    costs = Costs.of(Problem(profile, 1, placement, (math.inf,) * 2))
+    assert costs.durations[:4, 0].tolist() == [1.0, 2.0, 3.0, 5.0]
+    # stage 0 sends 1 MB to stage 1 and is sent as much back; stages 1 and 2 share a rank
+    assert costs.into_f.ravel().tolist() == [0.0, 1.0, 0.0]
+    assert costs.into_b.ravel().tolist() == [1.0, 0.0, 0.0]

@@ -1,0 +1,179 @@
+"""Explanations say what the bounds say, and the losses add up."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from benchmarks.frontier.unequal import KINDS, unequal
+from benchmarks.table5.rows import load_rows
+from pipeloom.ir.cost.simulator import timed
+from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir.model.problem import Objective, Placement, Problem
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.schedule import Report, Schedule
+from pipeloom.ir.units import duration
+from pipeloom.planner.explain.bound_reasons import _explained, losses, why
+from pipeloom.solver.bounds import GENERAL, LINEAR, lower_bound
+from pipeloom.solver.bounds.work import busy
+from pipeloom.solver.core.linear_instance import Chain
+from pipeloom.solver.families import build_family
+from pipeloom.solver.portfolio import one_at_a_time
+
+F, B, W = OpKind.F, OpKind.B, OpKind.W
+
+
+def schedule(problem: Problem, report: Report | None = None) -> Schedule:
+    return timed(Schedule(problem, one_at_a_time(problem), report=report))
+
+
+def equal(ranks: int, microbatches: int, limit: float | None = None) -> Problem:
+    """T_F = T_B = T_W = 1, M_B = 1, M_W = 0.5, no delays."""
+    stages = (StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * ranks
+    return Problem.linear(Profile(stages, ranks, 0.0), microbatches, limit)
+
+
+def test_the_head_and_the_tail_of_rank_0_are_why() -> None:
+    row = next(row for row in load_rows() if str(row) == "6.2B-24")
+    reason = why(schedule(Problem.linear(row.profile, 24, row.limit(1.0))))
+    assert (reason.name, reason.rank) == ("head-tail", 0)
+    assert reason.words == (
+        "rank 0 computes for 1898.1 ms and idles at least 289.4 ms",
+        "213.49 ms before its first B: that B cannot come before 451.23 ms, "
+        "and 8 microbatches fill its memory after 237.74 ms",
+        "75.915 ms after its last F: that microbatch's B starts at least 451.23 ms after the F, "
+        "and what memory holds then gives the rank 375.31 ms to compute meanwhile",
+    )
+
+
+def test_the_rank_that_all_microbatches_pass_is_why() -> None:
+    row = next(row for row in load_rows() if str(row) == "1.5B-24")
+    reason = why(schedule(Problem.linear(row.profile, 24, row.limit(2.0))))
+    assert (reason.name, reason.rank) == ("through", 0)
+    far, near = (float(x) for x in re.findall(r"([\d.]+) ms", " ".join(reason.words)))
+    assert far + near == pytest.approx(reason.value, abs=0.1)
+    assert "rank 7 takes at least" in reason.words[0]
+
+
+def test_the_busiest_rank_is_why_where_memory_is_ample() -> None:
+    stages = (StageProfile(1.0, 1.0, 1.0), StageProfile(3.0, 3.0, 3.0))
+    reason = why(schedule(Problem.linear(Profile(stages, 2, 0.0), 6)))
+    assert reason.rank == 1
+    assert reason.words == (
+        "rank 1 computes for 54 ms and runs one op at a time",
+        "no order helps, only another cut, or more stages a rank (interleaved:2, say): shared out "
+        "evenly, "
+        "each rank would compute for 36 ms",
+    )
+
+
+def test_no_other_cut_is_named_where_all_ranks_compute_as_long() -> None:
+    reason = why(schedule(Problem.linear(Profile((StageProfile(1.0, 1.0, 1.0),), 1, 0.0), 6)))
+    assert reason.words == ("rank 0 computes for 18 ms and runs one op at a time",)
+
+
+@pytest.mark.parametrize(("family", "ranks"), [("1f1b", 1), ("fsdp", 2)])
+def test_the_busiest_rank_computes_for_the_least_that_its_backwards_take(
+    family: str, ranks: int
+) -> None:
+    stages = (StageProfile(1.0, 1.0, 1.0, t_bw=1.5),) * ranks
+    reason = why(build_family(family, Profile(stages, ranks, 0.0), 6))
+    assert reason.value == 15.0
+    assert reason.words == ("rank 0 computes for 15 ms and runs one op at a time",)
+
+
+FUSED = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5, t_bw=1.25)
+RECOMPUTED = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5, t_r=0.125, m_r=0.25)
+
+
+@pytest.mark.parametrize(
+    ("stage", "limit", "value", "words"),
+    [
+        (FUSED, 4.0, 32.25, "rank 0 computes for 27 ms and idles at least 5.25 ms"),
+        (FUSED, 3.0, 37.5, "rank 0 spans at least 37.5 ms, of which it computes for 27 ms: "),
+        (RECOMPUTED, 1.0, 97.0, "rank 0 spans at least 97 ms, of which it computes for 36 ms: "),
+    ],
+)
+def test_the_words_are_of_the_problem_without_levers_that_the_bound_is_of(
+    stage: StageProfile, limit: float, value: float, words: str
+) -> None:
+    reason = why(schedule(Problem.linear(Profile((stage,) * 4, 4, 0.0), 12, limit)))
+    assert reason.value == value
+    assert reason.words[0].startswith(words)
+
+
+def test_a_bound_that_a_search_has_proven_names_it_and_the_closed_form() -> None:
+    problem = equal(2, 4, 1.0)
+    closed = lower_bound(problem)
+    report = Report(Objective.PERIOD, "ilp", lower_bound=closed.value + 2.0, bound_name="cp-sat")
+    reason = why(schedule(problem, report))
+    assert (reason.name, reason.value) == ("cp-sat", closed.value + 2.0)
+    assert f"{duration(closed.value)} is" in reason.words[0]
+    assert len(reason.words) > 1
+
+
+@pytest.mark.parametrize("objective", Objective)
+@pytest.mark.parametrize("kind", KINDS)
+def test_work_and_idle_time_of_the_rank_that_binds_are_the_bound(
+    kind: str, objective: Objective
+) -> None:
+    for seed in range(8):
+        problem = unequal(kind, seed, objective)
+        reason = why(schedule(problem))
+        assert reason.words
+        if reason.name == "head-tail":
+            assert reason.rank is not None
+            idle = re.search(r"idles at least ([\d.]+) ms", reason.words[0])
+            lag = re.search(r"starts at least ([\d.]+) ms after the first", reason.words[-1])
+            parts = [float(found[1]) for found in (idle, lag) if found]
+            total = busy(problem)[reason.rank] + sum(parts)
+            if reason.words[0].startswith("any cheaper schedule"):  # would cost more, not less
+                assert total > reason.value
+                assert any("holds up" in words for words in reason.words)
+            else:
+                assert total == pytest.approx(reason.value, abs=0.2)
+
+
+def test_every_bound_can_be_explained() -> None:
+    """A bound without words of its own is explained by its line in the table of bounds."""
+    problem = unequal("times", 0)
+    chain = Chain.of(problem)
+    assert chain is not None
+    for name, _, words in (*GENERAL, *LINEAR):
+        reason = _explained(problem, name, lower_bound(problem).value, words)
+        assert all(reason.words)
+
+
+def test_several_stages_a_rank_are_explained_too() -> None:
+    profile = Profile((StageProfile(1.0, 1.0, 1.0),) * 4, 2, 0.1)
+    problem = Problem(profile, 3, Placement.interleaved(2, 2), (4.0, 4.0))
+    assert why(schedule(problem)).words
+
+
+def test_losses_of_a_schedule_by_hand() -> None:
+    """Two ranks, unit times, one microbatch a time on rank 0::
+
+    rank 0   F0 F1 .  B0 .  B1 W0 W1
+    rank 1      F0 B0 F1 B1 W0 W1
+    """
+    rank0 = [Op(F, 0, 0), Op(F, 0, 1), Op(B, 0, 0), Op(B, 0, 1), Op(W, 0, 0), Op(W, 0, 1)]
+    rank1 = [Op(F, 1, 0), Op(B, 1, 0), Op(F, 1, 1), Op(B, 1, 1), Op(W, 1, 0), Op(W, 1, 1)]
+    found = losses(Schedule.of(equal(2, 2), [rank0, rank1], "by hand"))
+    assert [(x.work, x.head, x.between, x.tail, x.spare) for x in found] == [
+        (6.0, 1.0, 0.0, 1.0, 0.0),
+        (6.0, 0.0, 0.0, 0.0, 2.0),
+    ]
+
+
+@pytest.mark.parametrize("family", ["gpipe", "1f1b", "zb-h1", "interleaved-1f1b:2"])
+@pytest.mark.parametrize("objective", Objective)
+def test_losses_add_up_to_the_cost(family: str, objective: Objective) -> None:
+    stages = tuple(StageProfile(1.0 + s, 2.0, 1.5, 1.0, 0.5) for s in range(3))
+    built = build_family(family, Profile(stages, 3, 0.3), 6, objective=objective)
+    assert built.timing is not None
+    cost = built.timing.cost(objective)
+    for loss in losses(built):
+        parts = (loss.work, loss.head, loss.between, loss.tail, loss.spare)
+        assert sum(parts) == pytest.approx(cost)
+        assert min(parts) >= -1e-9

@@ -1,0 +1,104 @@
+"""What more memory and faster links buy."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from benchmarks.frontier.unequal import KINDS, unequal
+from benchmarks.table5.rows import load_rows
+from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.model.problem import Placement, Problem
+from pipeloom.ir.model.profile import Link, Links, Profile, StageProfile
+from pipeloom.planner.explain.sensitivity import (
+    bubble,
+    changes,
+    enough_memory,
+    faster_links,
+    more_memory,
+)
+from pipeloom.solver.bounds import lower_bound
+from pipeloom.solver.portfolio import optimize
+
+
+def problem(share: float) -> Problem:
+    row = next(row for row in load_rows() if str(row) == "6.2B-24")
+    return Problem.linear(row.profile, row.microbatches, row.limit(share))
+
+
+def test_memory_stops_paying_where_the_bound_stops_falling() -> None:
+    tight = problem(1.0)
+    enough = enough_memory(tight)
+    assert enough is not None
+    at, before = (
+        lower_bound(more_memory(tight, n)).value
+        for n in (enough.microbatches, enough.microbatches - 1)
+    )
+    assert at == pytest.approx(enough.bound)
+    assert before > enough.bound * (1 + 1e-6)
+    assert max(more_memory(tight, enough.microbatches).memory_limit) == enough.limit
+
+
+def test_without_a_limit_there_is_nothing_to_buy() -> None:
+    free = problem(math.inf)
+    assert enough_memory(free) is None
+    schedule = optimize(free, time_limit=0.1)
+    assert [each.what for each in changes(schedule, 0.0)] == [
+        "links twice as fast",
+        "links without delay",
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_change_raises_the_bound(kind: str) -> None:
+    for seed in range(3):
+        schedule = optimize(unequal(kind, seed), time_limit=0.05)
+        now = lower_bound(schedule.problem).value
+        found = changes(schedule, 0.0)
+        assert all(change.bound <= now * (1 + 1e-9) for change in found)
+        assert all(change.cost is None for change in found)
+
+
+def test_a_change_costs_no_more_than_the_same_order_under_it() -> None:
+    schedule = optimize(problem(1.0), time_limit=2.0)
+    assert schedule.timing is not None
+    for change in changes(schedule, 0.05):
+        assert change.cost is not None
+        assert change.bound <= change.cost * (1 + 1e-9)
+        assert change.cost <= schedule.timing.period
+        assert change.bubble == pytest.approx(bubble(schedule.problem, change.cost))
+
+
+def test_whoever_stops_it_gets_bounds_alone() -> None:
+    schedule = optimize(problem(1.0), time_limit=0.5)
+    assert {change.cost for change in changes(schedule, 5.0, lambda: True)} == {None}
+
+
+def test_beyond_some_size_nothing_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeloom.planner.explain.sensitivity.MOST_OPS", 100)
+    schedule = optimize(problem(1.0), time_limit=0.1)
+    assert changes(schedule) == []
+    assert enough_memory(schedule.problem) is None
+
+
+def test_memory_for_one_rank_or_for_all() -> None:
+    profile = Profile((StageProfile(1, 1, 1, 2.0), StageProfile(1, 1, 1, 3.0)) * 2, 2)
+    two = Problem(profile, 4, Placement.interleaved(2, 2), (10.0, math.inf))
+    assert more_memory(two, 2).memory_limit == (14.0, math.inf)
+    assert more_memory(two, 1, rank=1).memory_limit == (10.0, math.inf)
+
+
+def test_links_get_faster_however_they_are_given() -> None:
+    stages = (StageProfile(1, 1, 1, activation_bytes=2e6),) * 2
+    links = Links(Link(0.5, 1.0), ((0, 1, Link(1.0, 0.5)),))
+    for profile in (
+        Profile(stages, 2, 4.0),
+        Profile(stages, 2, ((0.0, 4.0), (5.0, 0.0))),
+        Profile(stages, 2, links=links),
+    ):
+        given = Problem.linear(profile, 2)
+        before = Costs.of(given).into_f
+        assert before.any()
+        assert Costs.of(faster_links(given, 0.5)).into_f == pytest.approx(before / 2)
+        assert not Costs.of(faster_links(given, 0.0)).into_f.any()

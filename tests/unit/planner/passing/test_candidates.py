@@ -1,0 +1,96 @@
+"""What may travel on a cluster, and the schedules of each way."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from pipeloom.ir.formats import dump_schedule
+from pipeloom.ir.model.problem import Objective, Passing, Problem
+from pipeloom.ir.model.profile import Link, Links, Profile, StageProfile
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom.planner.passing.candidates import Pipelines, Scheme, in_a_row, schemes
+from pipeloom.solver.portfolio import optimize
+
+SLOW = Link(0.5, 0.01)
+STAGE = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5, 1e4, 1e4, 1e4, 2e4)
+solve = partial(optimize, solver="heuristic", work_limit=0.02)
+
+
+def profile(ranks: int, stages: int | None = None, *slow: tuple[int, int]) -> Profile:
+    links = Links(Link(0.01, 1.0), tuple((a, b, SLOW) for a, b in slow))
+    return Profile((STAGE,) * (stages or ranks), ranks, links=links)
+
+
+def posed(profile: Profile, microbatches: int, limit: float | None = None) -> list[Scheme]:
+    return schemes(profile, microbatches, limit, Objective.PERIOD)
+
+
+def test_which_there_are() -> None:
+    pure = ["activations", "weights", "fsdp"]
+    assert [scheme.name for scheme in posed(profile(3), 3)] == pure
+    names = [scheme.name for scheme in posed(profile(6), 3)]
+    sizes = [f"{kind}-inside:{q}" for q in (2, 3) for kind in ("weights", "activations")]
+    assert names == pure + sizes
+    # two stages: a rank of four could have none, and so could one of three in an island
+    names = [scheme.name for scheme in posed(profile(4, 2), 3)]
+    assert names == ["weights", "fsdp", "weights-inside:2", "activations-inside:2"]
+
+
+def test_a_row_begins_where_it_leaves_out_the_slowest_link() -> None:
+    assert in_a_row(profile(4)).owners == (0, 1, 2, 3)
+    assert in_a_row(profile(4)).name == "linear"
+    assert in_a_row(profile(4, 4, (3, 0))).owners == (0, 1, 2, 3)
+    assert in_a_row(profile(4, 4, (1, 2))).owners == (2, 3, 0, 1)
+    assert in_a_row(profile(3, 5, (0, 1))).owners == (1, 1, 2, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "stages", "microbatches"), [(2, 2, 3), (4, 4, 6), (4, 9, 5), (3, 4, 2)]
+)
+def test_all_that_is_built_and_optimized_is_valid(
+    ranks: int, stages: int, microbatches: int
+) -> None:
+    cluster = profile(ranks, stages, (0, 1))
+    for scheme in posed(cluster, microbatches):
+        found = [*scheme.built(), *scheme.optimized(solve, scheme.problem.memory_limit)]
+        assert found, scheme.name
+        for schedule in found:
+            assert verify_schedule(dump_schedule(schedule)) == [], (scheme.name, schedule.report)
+            assert schedule.problem.profile == cluster
+            assert schedule.problem.memory_limit == scheme.problem.memory_limit
+
+
+def test_optimized_pipelines_keep_the_room_they_are_given() -> None:
+    scheme = next(s for s in posed(profile(4), 8) if s.name == "weights-inside:2")
+    room = (4.5,) * 4
+    for schedule in scheme.optimized(solve, room):
+        assert schedule.problem.memory_limit == room
+        assert verify_schedule(dump_schedule(schedule)) == []
+
+
+def test_a_row_of_one_stage_a_rank_keeps_the_optimizers_certificate() -> None:
+    asked: list[Problem] = []
+
+    def look(problem: Problem) -> Schedule:
+        asked.append(problem)
+        return solve(problem)
+
+    scheme = posed(profile(4, 4, (1, 2)), 8)[0]
+    (schedule,) = scheme.optimized(look, scheme.problem.memory_limit)
+    assert asked == [scheme.problem]
+    assert schedule.report is not None
+    assert schedule.report.lower_bound is not None
+    assert schedule.problem.placement.passing is Passing.ACTIVATIONS
+
+
+def test_chunks_count_among_activations_where_the_profile_has_them() -> None:
+    def families(scheme: Scheme) -> set[str]:
+        reports = [schedule.report for schedule in scheme.built()]
+        return {report.family.partition(":")[0] for report in reports if report}
+
+    assert {"interleaved-1f1b", "zb-v", "1f1b"} <= families(posed(profile(2, 4), 4)[0])
+    assert "zb-v" not in families(posed(profile(4), 4)[0])
+    assert isinstance(posed(profile(4), 4)[0], Pipelines)

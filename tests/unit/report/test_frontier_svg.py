@@ -1,0 +1,69 @@
+"""The frontier of a sweep as a picture."""
+
+from __future__ import annotations
+
+import re
+from itertools import combinations
+from xml.etree import ElementTree
+
+from pipeloom.report.frontier_svg import Frontier, FrontierPoint, frontier_svg
+
+
+def frontier(*points: FrontierPoint) -> Frontier:
+    return Frontier("a sweep", "period", points, [("1f1b", 8.0, 0.25)])
+
+
+def test_filled_points_are_the_proven_ones() -> None:
+    svg = frontier_svg(
+        frontier(FrontierPoint(8, 0.2, 0.2, True), FrontierPoint(16, 0.1, 0.05, False))
+    )
+    ElementTree.fromstring(svg)
+    fills = re.findall(r'<circle [^>]*r="5" fill="(#\w+)"', svg)
+    assert len(fills) == 2
+    assert fills[1] == "#fff" != fills[0]
+
+
+def test_a_bound_that_is_unknown_is_not_drawn() -> None:
+    drawn = frontier_svg(frontier(FrontierPoint(8, 0.2, 0.1, False)))
+    not_drawn = frontier_svg(frontier(FrontierPoint(8, 0.2, None, False)))
+    assert drawn.count("stroke-dasharray") == not_drawn.count("stroke-dasharray") + 1
+
+
+def test_one_limit_is_a_picture_too() -> None:
+    ElementTree.fromstring(frontier_svg(frontier(FrontierPoint(8, 0.0, 0.0, True))))
+    ElementTree.fromstring(frontier_svg(Frontier("nothing fits", "period", [], [])))
+
+
+def test_families_of_another_placement_are_hollow() -> None:
+    svg = frontier_svg(
+        Frontier(
+            "a sweep",
+            "period",
+            [FrontierPoint(8, 0.2, 0.2, True)],
+            [("1f1b", 8.0, 0.25), ("weipipe", 8.0, 0.1)],
+            "one stage a rank",
+            {"weipipe"},
+        )
+    )
+    assert "grey: no schedule with one stage a rank, can be there" in svg
+    diamonds = re.findall(r'd="M\S+ \S+l6.5 6.5l-6.5 6.5l-6.5-6.5Z" fill="(#\w+)"', svg)
+    assert [fill == "#fff" for fill in diamonds] == [False, True] * 2  # marks, then the legend
+    assert svg.count("another placement") == 2  # a title for the mouse, and the legend
+
+
+def test_labels_come_where_the_value_changes_and_meet_nothing() -> None:
+    rates = [(6, 0.2), (8, 0.1), (8.05, 0.1), (8.1, 0.099), (8.2, 0.098), (9, 0.01), (16, 0.01)]
+    svg = frontier_svg(frontier(*(FrontierPoint(x, rate, rate, True) for x, rate in rates)))
+    labels = [
+        (float(x), float(y), text)
+        for x, y, text in re.findall(
+            r'<text x="([\d.]+)" y="([\d.]+)" fill="#2f6cb3"[^>]*>([^<]*)<', svg
+        )
+    ]
+    texts = [text for *_, text in labels]
+    assert texts.count("10.00 %") == texts.count("1.00 %") == texts.count("20.00 %") == 1
+    for (x, y, _), (other, below, _) in combinations(labels, 2):
+        assert abs(x - other) > 40 or abs(y - below) >= 12
+    for x, y in re.findall(r'<circle [^>]*cx="([\d.]+)" cy="([\d.]+)" r="5"', svg):
+        for middle, base, _ in labels:
+            assert abs(float(x) - middle) > 20 or abs(float(y) - (base - 4)) > 10

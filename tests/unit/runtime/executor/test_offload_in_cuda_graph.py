@@ -1,0 +1,147 @@
+"""Offloading within a step that is recorded as a CUDA graph, as far as a made-up device can show
+it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pipeloom.compiler import compile_schedule
+from pipeloom.ir.model.links import Link
+from pipeloom.ir.model.ops import parse_order
+from pipeloom.ir.model.problem import Passing, Placement, Problem
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.program import Program
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.runtime.executor import offload
+from pipeloom.runtime.executor.cuda_graph import WARMUP
+from pipeloom.runtime.executor.offload import CudaLanes, Host
+from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.runtime.rank.checks import check_graph
+from tests.support.fake_device import DEVICE, Device, Event, Graph, Memory, Stream, on
+
+MICROBATCHES = 6
+ORDER = "0F0 0O0 0F1 0O1 0F2 0L0 0B0 0W0 0L1 0B1 0W1 0F3 0O3 0B2 0W2 0L3 0B3 0W3"
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Device:
+    device = Device()
+    monkeypatch.setattr(offload, "make_stream", lambda _: Stream(device))
+    monkeypatch.setattr(offload, "make_event", lambda timed: Event())
+    monkeypatch.setattr(torch.cuda, "stream", on)
+    return device
+
+
+class Rank:
+    """F writes where the one before wrote, once that is out; two go out before the first comes
+    back, to memory of the host that both use again.
+    """
+
+    def __init__(self, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.stream = Stream(device)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda _: self.stream)
+        self.lanes: Any = CudaLanes(DEVICE)
+        self.active, self.places = Memory(), [Memory(), Memory()]
+        self.seen: list[int] = []
+
+    def step(self) -> None:
+        for first in range(0, MICROBATCHES, 2):
+            for i in (first, first + 1):
+                self.stream.does(self._forward(i))
+                self.lanes.out([(self.places[i % 2], self.active)])()
+            for i in (first, first + 1):
+                again = Memory()
+                self.lanes.back([(again, self.places[i % 2])])()
+                self.stream.does(self._backward(again))
+
+    def _forward(self, i: int) -> Callable[[], None]:
+        def forward() -> None:
+            self.active.value = i
+
+        return forward
+
+    def _backward(self, memory: Memory) -> Callable[[], None]:
+        return lambda: self.seen.append(memory.value)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_comes_back_is_what_went_out_whatever_stream_goes_on_first(
+    device: Device, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    rank = Rank(device, monkeypatch)
+    with on(rank.stream):
+        rank.step()
+    device.run(seed)
+    assert rank.seen == [*range(MICROBATCHES)]
+
+
+def test_both_lanes_join_the_graph_and_come_back(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank, recorded = Rank(device, monkeypatch), Graph()
+    with on(rank.stream):
+        rank.step()  # events from before are not waited for within
+        recorded.begin()
+        rank.step()
+        recorded.end()
+    assert recorded.nodes == 4 * MICROBATCHES
+    assert all(stream.graph is recorded for stream in device.streams)
+
+
+def test_a_way_out_that_nobody_waits_for_would_not_come_back(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank, recorded = Rank(device, monkeypatch), Graph()
+    with on(rank.stream):
+        recorded.begin()
+        rank.lanes.out([(Memory(), Memory())])
+        with pytest.raises(AssertionError, match="a stream has not come back"):
+            recorded.end()
+
+
+def program() -> Program:
+    profile = Profile((StageProfile(1.0, 1.0, 1.0, m_o=0.5),), 1, host_link=Link(0.0, 1.0))
+    problem = Problem(profile, 4, Placement(Passing.ACTIVATIONS, (0,)), (float("inf"),))
+    return compile_schedule(Schedule.of(problem, [parse_order(ORDER)], "custom"))
+
+
+def test_the_hosts_memory_is_made_before_the_step_that_is_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Pinned memory cannot be made within."""
+    taken: list[int] = []
+    take = Host.take
+
+    def note(host: Host, size: int) -> torch.Tensor:
+        place = take(host, size)
+        taken.append(place.data_ptr())
+        return place
+
+    monkeypatch.setattr(Host, "take", note)
+    stage = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4), nn.Tanh())
+    pipeline = Pipeline(program(), [stage], loss=nn.functional.mse_loss)
+    x, y = torch.randn(2, 8, 4)
+    steps = []
+    for _ in range(WARMUP + 1):
+        taken.clear()
+        pipeline.step(x, target=y)
+        steps.append({*taken})
+    assert steps[0]
+    assert steps[-1] == steps[WARMUP - 1] <= steps[0]
+
+
+def test_offloading_is_not_refused() -> None:
+    check_graph(
+        program(),
+        DEVICE,
+        {0: torch.optim.SGD([nn.Parameter(torch.zeros(1))])},
+        varying_shapes=False,
+        judged=False,
+        sharded=False,
+        replicated=False,
+    )

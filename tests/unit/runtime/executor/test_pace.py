@@ -1,0 +1,42 @@
+"""Paced ops take the profile's time at least, asleep for what they do not compute."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from pipeloom.compiler import compile_schedule
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.ops import OpKind, parse_order
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.program import Program
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.runtime.train.train import RunSettings
+
+
+def program() -> Program:
+    problem = Problem.linear(Profile((StageProfile(t_f=30.0, t_b=20.0, t_w=10.0),), 1), 2)
+    return compile_schedule(Schedule.of(problem, [parse_order("0F0 0F1 0B0 0W0 0BW1")], "custom"))
+
+
+def durations(*, pace: bool) -> dict[str, float]:
+    pipeline = Pipeline(program(), [nn.Linear(2, 2)], loss=nn.functional.mse_loss, pace=pace)
+    for _ in range(2):  # the first step pays for what torch sets up
+        pipeline.step(torch.ones(4, 2), target=torch.zeros(4, 2))
+    return {str(ran.op): ran.end - ran.start for ran in pipeline.trace()}
+
+
+def test_ops_take_their_planned_time() -> None:
+    taken = durations(pace=True)
+    least = {OpKind.F: 30.0, OpKind.B: 20.0, OpKind.W: 10.0, OpKind.BW: 30.0}
+    kinds = {"0F0": OpKind.F, "0F1": OpKind.F, "0B0": OpKind.B, "0W0": OpKind.W, "0BW1": OpKind.BW}
+    assert taken.keys() == kinds.keys()
+    assert all(taken[op] >= least[kind] for op, kind in kinds.items())
+
+
+def test_a_device_that_runs_ahead_of_its_host_cannot_be_paced() -> None:
+    with pytest.raises(InputError, match="pace: expected device cpu, got cuda"):
+        RunSettings(device="cuda", pace=True)

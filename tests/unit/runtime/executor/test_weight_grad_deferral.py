@@ -1,0 +1,334 @@
+"""The B/W split gives autograd's gradients, whatever the stage is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
+from torch.nn import functional
+from torch.overrides import handle_torch_function, has_torch_function
+from torch.utils.checkpoint import checkpoint
+
+from pipeloom.ir.model.ops import OpKind
+from pipeloom.runtime.executor.deferred_ops import Linear, defer
+from pipeloom.runtime.executor.offload import Host, Parcel
+from pipeloom.runtime.executor.remat_ops import calls
+from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
+from pipeloom.runtime.executor.weight_grad_deferral import Deferral, WeightQueue, run_backward
+from pipeloom.runtime.measure.activation_ledger import Ledger, Memory, NoLedger
+from pipeloom.runtime.tensors.stage_interface import Edge, Spec
+
+ROUNDS = 3
+
+
+class Tied(nn.Module):
+    """Embedding and head share one weight, which a bias-free product uses a third time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(11, 6, padding_idx=-2)
+        self.bias = nn.Parameter(torch.randn(11))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.tanh(self.embedding(x))
+        return functional.linear(h, self.embedding.weight, self.bias)
+
+
+class Products(nn.Module):
+    """Every form of matrix product, on two- and three-dimensional parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Parameter(torch.randn(6, 6)), nn.Parameter(torch.randn(6, 6))
+        self.experts = nn.Parameter(torch.randn(4, 6, 6))
+        self.bias = nn.Parameter(torch.randn(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(x @ self.a)
+        x = torch.tanh(torch.matmul(x, self.b)) @ self.a.T
+        x = torch.tanh(torch.bmm(x, self.experts))
+        rows = torch.addmm(self.bias, x.reshape(-1, 6), self.a)
+        return torch.mm(rows, self.b).view_as(x) + (self.experts @ x.mT).mT
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(6, 12), nn.GELU(), nn.Linear(12, 6), nn.LayerNorm(6))
+            for _ in range(2)
+        )
+        self.reentrant = reentrant
+        self.calls = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = checkpoint(self.run, block, x, use_reentrant=self.reentrant)
+        return x
+
+    def run(self, block: nn.Module, x: Tensor) -> Tensor:
+        self.calls += 1
+        out: Tensor = block(x)
+        return out
+
+
+def convolutions() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(6, 8, 3, stride=2, padding=1, groups=2),
+        nn.Conv2d(8, 4, (1, 3), dilation=(1, 2), padding="same"),
+        nn.Flatten(2),
+        nn.Conv1d(4, 5, 2, bias=False),
+    )
+
+
+def frozen() -> nn.Module:
+    model = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6), nn.Linear(6, 6))
+    model[0].weight.requires_grad_(False)
+    model[2].bias.requires_grad_(False)
+    return model
+
+
+def parametrized() -> nn.Module:
+    return nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(6, 6)), nn.Linear(6, 6))
+
+
+def attention() -> nn.Module:
+    return nn.TransformerEncoderLayer(6, 2, 12, dropout=0.0, batch_first=True)
+
+
+def tokens() -> Tensor:
+    return torch.randint(0, 11, (4, 5))
+
+
+def floats() -> Tensor:
+    return torch.randn(4, 5, 6).requires_grad_()
+
+
+def images() -> Tensor:
+    return torch.randn(2, 6, 8, 7).requires_grad_()
+
+
+CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
+    "tied": (Tied, tokens),
+    "products": (Products, floats),
+    "checkpointed": (lambda: Checkpointed(reentrant=False), floats),
+    "reentrant": (lambda: Checkpointed(reentrant=True), floats),
+    "convolutions": (convolutions, images),
+    "frozen": (frozen, floats),
+    "parametrized": (parametrized, floats),
+    "attention": (attention, floats),
+}
+
+
+def gradients(model: nn.Module, xs: list[Tensor]) -> dict[str, Any]:
+    grads = {name: p.grad for name, p in model.named_parameters()}
+    grads |= {f"x{i}": x.grad for i, x in enumerate(xs)}
+    for tensor in (*model.parameters(), *xs):
+        tensor.grad = None
+    return grads
+
+
+def run_split(model: nn.Module, xs: list[Tensor]) -> tuple[Ledger, list[WeightQueue]]:
+    """All forwards, then all B, then all W: the longest that weight gradients can wait."""
+    mode, ledger = Deferral(model.parameters()), Ledger()
+    ledger.start([model])
+    queues = [WeightQueue(ledger) for _ in xs]
+    outputs = []
+    for queue, x in zip(queues, xs, strict=True):
+        with mode.into(queue), ledger.watching():
+            outputs.append(get_gradient_edge(model(x).pow(2).mean()))
+    for queue in queues:
+        with mode.into(queue):
+            one = torch.ones((), dtype=next(model.parameters()).dtype)
+            run_backward((outputs.pop(0),), (one,))
+    for queue in queues:
+        queue.run()
+    return ledger, queues
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("case", CASES)
+def test_split_gradients_are_autograds(case: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    make_model, make_input = CASES[case]
+    model = make_model().to(dtype)
+    xs = [make_input() for _ in range(ROUNDS)]
+    xs = [x.detach().to(dtype).requires_grad_() if x.is_floating_point() else x for x in xs]
+    for x in xs:
+        model(x).pow(2).mean().backward()
+    expected = gradients(model, xs)
+    ledger, _ = run_split(model, xs)
+    bound = 1e-6 if dtype == torch.float32 else 1e-13
+    for name, grad in gradients(model, xs).items():
+        want = expected[name]
+        if want is None or grad is None:
+            assert grad is want, name
+        else:
+            assert (grad - want).abs().max() <= bound * want.abs().max(), name
+    assert ledger.live == 0
+    assert ledger.peak > 0
+
+
+def waiting(model: nn.Module, x: Tensor) -> tuple[set[str], WeightQueue]:
+    """The parameters that have no gradient between B and W, and their queue."""
+    mode, queue = Deferral(model.parameters()), WeightQueue(Ledger())
+    with mode.into(queue):
+        model(x).sum().backward()
+    return {name for name, p in model.named_parameters() if p.grad is None}, queue
+
+
+def test_b_leaves_weights_and_biases_of_products_to_w() -> None:
+    model = nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.Linear(6, 6, bias=False))
+    names, queue = waiting(model, floats())
+    assert names == {"0.weight", "0.bias", "2.weight"}
+    assert len(queue) == 2
+    queue.run()
+    assert len(queue) == 0
+    assert all(p.grad is not None for p in model.parameters())
+
+
+def test_a_parameter_with_a_gradient_hook_is_left_to_autograd() -> None:
+    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
+    seen: list[int] = []
+    model[0].weight.register_hook(lambda grad: seen.append(0))
+    model[1].bias.register_post_accumulate_grad_hook(lambda p: seen.append(1))
+    names, _ = waiting(model, floats())
+    assert names == set()
+    assert sorted(seen) == [0, 1]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointing_runs_each_block_twice_only(reentrant: bool) -> None:
+    model = Checkpointed(reentrant)
+    run_split(model, [floats() for _ in range(ROUNDS)])
+    assert model.calls == 2 * 2 * ROUNDS
+
+
+def test_under_autocast_products_run_low_and_gradients_stay_in_the_parameters_dtype() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64))
+    xs = [torch.randn(32, 64).requires_grad_() for _ in range(ROUNDS)]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        losses = [model(x).float().pow(2).mean() for x in xs]
+    for loss in losses:
+        loss.backward()
+    expected = gradients(model, xs)
+    mode, queue = Deferral(model.parameters()), WeightQueue(Ledger())
+    with mode.into(queue):
+        for x in xs:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                out = model(x)
+            assert out.dtype is torch.bfloat16
+            out.float().pow(2).mean().backward()
+    queue.run()
+    for name, grad in gradients(model, xs).items():
+        want = expected[name]
+        assert (grad.dtype, grad.shape) == (want.dtype, want.shape)
+        assert (grad - want).abs().max() <= 0.01 * want.abs().max(), name
+
+
+def test_a_compiled_stage_is_split_too() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 6), nn.GELU(), nn.LayerNorm(6), nn.Linear(6, 6))
+    x = floats()
+    model(x).pow(2).mean().backward()
+    expected = gradients(model, [x])
+    run_split(torch.compile(model, backend="aot_eager"), [x])
+    for name, grad in gradients(model, [x]).items():
+        assert (grad - expected[name]).abs().max() <= 1e-6 * expected[name].abs().max(), name
+
+
+def test_what_runs_within_a_function_transform_is_left_to_autograd() -> None:
+    torch.manual_seed(0)
+    model, x = ByRow(), floats()
+    model(x).pow(2).mean().backward()
+    expected = gradients(model, [x])
+    run_split(model, [x])
+    for name, grad in gradients(model, [x]).items():
+        assert torch.equal(grad, expected[name]), name
+
+
+class ByRow(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows: Tensor = torch.func.vmap(self.inner)(x)
+        return rows
+
+
+def test_a_product_of_ones_own_is_deferred_once_it_has_a_rule() -> None:
+    model = nn.Sequential(Own(), nn.Linear(6, 6))
+    x = floats()
+    names, queue = waiting(model, x)
+    assert names == {"0.weight", "1.weight", "1.bias"}
+    queue.run()
+    found = gradients(model, [])
+    model(x).sum().backward()
+    for name, want in gradients(model, []).items():
+        assert (found[name] - want).abs().max() <= 1e-5 * want.abs().max(), name
+
+
+def own(x: Tensor, weight: Tensor) -> Tensor:
+    if has_torch_function((x, weight)):
+        out: Tensor = handle_torch_function(own, (x, weight), x, weight)
+        return out
+    return functional.linear(x, weight)
+
+
+class Own(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return own(x, self.weight)
+
+
+defer(own, lambda x, weight: (Linear(weight), x))
+
+
+@pytest.mark.parametrize(
+    "reentrant", [None, False, True], ids=["once", "checkpointed", "reentrant"]
+)
+@pytest.mark.parametrize("memory", [Ledger, NoLedger])
+def test_b_is_in_the_mode_where_it_runs_a_forward_again(
+    reentrant: bool | None, memory: Callable[[], Memory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Checkpointed(bool(reentrant))
+    module = nn.Sequential(*model.blocks) if reentrant is None else model
+    products = sum(isinstance(part, nn.Linear) for part in model.modules())
+    entered: list[Deferral] = []
+    enter = Deferral.__enter__
+    monkeypatch.setattr(Deferral, "__enter__", lambda self: (entered.append(self), enter(self))[1])
+    counted, x = memory(), floats()
+    runner = StageRunner(1, module, memory=counted, last=False, loss=None, seed=torch.ones(()))
+    queue = WeightQueue(counted)
+    cell = Cell(queue, Edge.one(Spec.of(x)))
+    for _ in range(2):
+        entered.clear()
+        cell.inputs = (x.detach().requires_grad_(),)
+        runner.forward(cell)
+        cell.output, cell.dy = (), (torch.ones_like(x),)
+        runner.backward(cell)
+        assert len(entered) == (1 if reentrant is None else 2)
+        assert len(queue) == products
+        runner.weight(cell)
+
+
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_what_is_offloaded_is_not_run_again_by_that(checkpointed: bool) -> None:
+    model, x, counted = Checkpointed(reentrant=False), floats(), Ledger()
+    module = model if checkpointed else nn.Sequential(*model.blocks)
+    runner = StageRunner(1, module, memory=counted, last=False, loss=None, seed=torch.ones(()))
+    parcel = Parcel(Host(torch.device("cpu")), counted)
+    cell = Cell(WeightQueue(counted), Edge.one(Spec.of(x)), parcel=parcel)
+    cell.inputs = (x.requires_grad_(),)
+    calls(runner, OpKind.F, cell)(cell)
+    assert cell.queue is not None
+    assert cell.queue.again is checkpointed

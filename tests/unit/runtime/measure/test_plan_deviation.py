@@ -1,0 +1,51 @@
+"""One line says why a run took far longer than planned, or far less, and none is said elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pipeloom.ir.cost.simulator import timed
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.runtime.measure import plan_deviation as lateness
+from tests.distributed.cases.gradients import schedule
+
+
+def lasting(op: float) -> Schedule:
+    """1F1B on two ranks, every op ``op`` milliseconds long and no delay."""
+    plan = schedule("1f1b", 2, 3)
+    profile = Profile(
+        (StageProfile(op, op, op),) * plan.problem.stages, ranks=plan.problem.ranks, t_comm=0.0
+    )
+    return timed(replace(plan, problem=replace(plan.problem, profile=profile), timing=None))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "cores", "op", "expected"),
+    [
+        (1.4, 1, 5.0, None),
+        (3.0, 1, 5.0, "2 ranks share 1 core"),
+        (3.0, 2, 5.0, "the profile may be of another model or machine"),
+        (3.0, 1, 0.25, "2 ranks share 1 core, ops are short, 0.25 ms in the median"),
+    ],
+)
+def test_the_reason(
+    ratio: float, cores: int, op: float, expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    monkeypatch.setattr(lateness, "_cores", lambda: cores)
+    found = lateness.why_far_off(lasting(op), lasting(ratio * op))
+    if expected is None:
+        assert found is None
+    else:
+        assert found == f"{ratio:.1f}x the planned makespan: {expected}; see docs/profiling.md"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "expected"), [(0.7, None), (0.35, "0.35x the planned makespan: ops took less")]
+)
+def test_a_plan_of_slower_ops(ratio: float, expected: str | None) -> None:
+    found = lateness.why_far_off(lasting(5.0), lasting(ratio * 5.0))
+    assert found is None if expected is None else found and found.startswith(expected)

@@ -1,0 +1,122 @@
+"""Loading a model source by name: what works, and one readable line for what does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import nn
+
+from pipeloom.ir.errors import InputError
+from pipeloom.runtime.pipeline.model_source import (
+    METHODS,
+    ModelSource,
+    checked_batch,
+    checked_stages,
+    load_source,
+)
+
+GOOD = "class Source:\n" + "".join(f"    def {name}(self, *_): ...\n" for name in METHODS)
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    text = GOOD + (
+        "source = Source()\n"
+        "class Partial:\n    def loss(self): ...\n"
+        "def needs(argument): ...\n"
+        "number = 3\n"
+    )
+    name = f"models_{tmp_path.name}".replace("-", "_")
+    (tmp_path / f"{name}.py").write_text(text)
+    (tmp_path / f"broken_{name}.py").write_text("raise RuntimeError('no data here')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return name
+
+
+@pytest.mark.parametrize("attribute", ["source", "Source"])
+def test_an_instance_or_a_callable_is_a_source(module: str, attribute: str) -> None:
+    assert type(load_source(f"{module}:{attribute}")).__name__ == "Source"
+
+
+@pytest.mark.parametrize(
+    ("attribute", "expected"),
+    [
+        ("missing", "has no attribute missing"),
+        ("number", "int has no stages, tied, loss, batch, optimizer"),
+        ("Partial", "Partial has no stages, tied, batch, optimizer"),
+        ("needs", "calling it without arguments failed: TypeError"),
+    ],
+)
+def test_what_is_wrong_is_named(module: str, attribute: str, expected: str) -> None:
+    with pytest.raises(InputError, match=expected) as caught:
+        load_source(f"{module}:{attribute}")
+    assert str(caught.value).startswith(f"{module}:{attribute}: ")
+    assert "\n" not in str(caught.value)
+
+
+def test_names_and_modules_that_cannot_be_loaded(module: str) -> None:
+    for name, expected in {
+        "nothing": "expected MODULE:ATTRIBUTE",
+        "nowhere_at_all:x": "No module named",
+        f"{module}.py:x": f"expected the module, {module}, not its file",
+        "./some/where.py:x": r"expected the module, some\.where, not its file",
+        f"broken_{module}:x": "RuntimeError: no data here",
+    }.items():
+        with pytest.raises(InputError, match=expected):
+            load_source(name)
+
+
+class Made:
+    """A source whose ``stages`` and ``batch`` give what they are told to."""
+
+    def __init__(self, stages: object = (), batch: object = ()) -> None:
+        self._stages, self._batch = stages, batch
+
+    def stages(self, count: int) -> Any:
+        return self._stages
+
+    def batch(self, step: int, microbatches: int) -> Any:
+        return self._batch
+
+
+X = [torch.zeros(2, 4)] * 3
+
+
+@pytest.mark.parametrize(
+    ("stages", "expected"),
+    [
+        ([nn.Linear], "Made.stages(2): expected 2 functions that return a module, got 1"),
+        (3, "Made.stages(2): expected a list of 2 functions that return a module, got int"),
+        ([nn.ReLU, 3], "Made.stages(2)[1]: expected a function that returns a module, got int"),
+    ],
+)
+def test_wrong_stages_are_named(stages: object, expected: str) -> None:
+    with pytest.raises(InputError) as caught:
+        checked_stages(cast("ModelSource", Made(stages=stages)), 2)
+    assert str(caught.value) == expected
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected"),
+    [
+        (X[0], "expected a pair, inputs and targets, got one tensor [2, 4]"),
+        (
+            (torch.zeros(6, 4), X),
+            "inputs: expected a list of 3 tensors, one a microbatch, "
+            "got one tensor [6, 4]: tensor.chunk(3) cuts it",
+        ),
+        ((X, X[:2]), "targets: expected a list of 3 tensors, one a microbatch, got 2"),
+        (
+            (X, [1, 2, 3]),
+            "targets: expected a list of 3 tensors, one a microbatch, got a list of 3 (int)",
+        ),
+    ],
+)
+def test_a_wrong_batch_is_named(batch: object, expected: str) -> None:
+    with pytest.raises(InputError) as caught:
+        checked_batch(cast("ModelSource", Made(batch=batch)), 0, 3)
+    assert str(caught.value).startswith("Made.batch(0, 3): ")
+    assert str(caught.value).endswith(expected)

@@ -1,0 +1,320 @@
+"""The public pipeline on one rank, which needs no processes: what ``step`` takes and gives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipeloom.compiler import compile_schedule
+from pipeloom.ir.cost.simulator import timed
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.formats import dump_schedule, parse_schedule
+from pipeloom.ir.model.ops import parse_order
+from pipeloom.ir.model.problem import Passing, Placement, Problem
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.program import Program, parse_instruction
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.runtime.errors import ShapeError
+from pipeloom.runtime.optim.loss_scale import LossScale
+from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.runtime.tensors.microbatches import split
+from pipeloom.runtime.transport.in_process import LocalTransport
+from pipeloom.solver.families import build_family
+
+MICROBATCHES = 3
+
+
+def program(order: str, tied: tuple[tuple[int, int], ...] = ()) -> Program:
+    """Two stages on one rank; ``order`` is repeated for each microbatch."""
+    problem = Problem(
+        Profile((StageProfile(1.0, 1.0, 1.0),) * 2, ranks=1),
+        MICROBATCHES,
+        Placement(Passing.ACTIVATIONS, (0, 0)),
+        (float("inf"),),
+    )
+    ops = parse_order(" ".join(order.format(j) for j in range(MICROBATCHES)))
+    return compile_schedule(timed(Schedule.of(problem, [ops], "custom")), tied=tied)
+
+
+SPLIT = "0F{0} 1F{0} 1B{0} 0B{0} 1W{0} 0W{0}"
+FUSED = "0F{0} 1F{0} 1BW{0} 0BW{0}"
+
+
+def stages() -> list[nn.Module]:
+    torch.manual_seed(0)
+    return [nn.Sequential(nn.Linear(4, 4), nn.Tanh()), nn.Linear(4, 2)]
+
+
+def loss(output: Tensor, target: Tensor) -> Tensor:
+    return (output - target).pow(2).mean()
+
+
+def batch() -> tuple[Tensor, Tensor]:
+    torch.manual_seed(1)
+    return torch.randn(6, 4), torch.randn(6, 2)
+
+
+def gradients(modules: list[nn.Module]) -> list[Tensor]:
+    return [p.grad for m in modules for p in m.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize("order", [SPLIT, FUSED])
+def test_a_step_gives_output_losses_and_the_gradients_of_their_mean(order: str) -> None:
+    x, y = batch()
+    modules, plain = stages(), stages()
+    pipeline = Pipeline(program(order), modules, loss=loss)
+    losses: list[Tensor] = []
+    output = pipeline.step(x, target=y, losses=losses)
+    wanted = nn.Sequential(*plain)(x)
+    loss(wanted, y).backward()
+    torch.testing.assert_close(output, wanted)
+    torch.testing.assert_close(torch.stack(losses).mean(), loss(wanted, y))
+    assert len(losses) == MICROBATCHES
+    assert not any(loss.requires_grad for loss in losses)
+    torch.testing.assert_close(gradients(modules), gradients(plain))
+
+
+def test_gradients_add_up_without_an_optimizer_and_start_anew_with_one() -> None:
+    x, y = batch()
+    modules = stages()
+    pipeline = Pipeline(program(SPLIT), modules, loss=loss)
+    pipeline.step(x, target=y)
+    once = [g.clone() for g in gradients(modules)]
+    pipeline.step(x, target=y)
+    torch.testing.assert_close(gradients(modules), [2 * g for g in once])
+    still = partial(torch.optim.SGD, lr=0.0)
+    pipeline = Pipeline(program(SPLIT), modules, loss=loss, optimizer=still)
+    pipeline.step(x, target=y)
+    torch.testing.assert_close(gradients(modules), once)
+
+
+def test_the_optimizer_steps_every_stage() -> None:
+    x, y = batch()
+    modules = stages()
+    before = [p.detach().clone() for m in modules for p in m.parameters()]
+    pipeline = Pipeline(
+        program(SPLIT), modules, loss=loss, optimizer=partial(torch.optim.SGD, lr=0.5)
+    )
+    pipeline.step(x, target=y)
+    after = [p for m in modules for p in m.parameters()]
+    expected = [b - 0.5 * g for b, g in zip(before, gradients(modules), strict=True)]
+    torch.testing.assert_close([p.detach() for p in after], expected)
+
+
+def test_microbatches_may_come_as_a_list_and_outputs_may_be_left_out() -> None:
+    x, y = batch()
+    pipeline = Pipeline(program(FUSED), stages(), loss=loss)
+    whole = pipeline.step(x, target=y)
+    parts = pipeline.step(list(x.chunk(MICROBATCHES)), target=list(y.chunk(MICROBATCHES)))
+    torch.testing.assert_close(whole, parts)
+    assert pipeline.step(x, target=y, return_outputs=False) is None
+
+
+def test_the_trace_has_every_op_in_order_and_is_a_schedule_file() -> None:
+    x, y = batch()
+    pipeline = Pipeline(program(SPLIT), stages(), loss=loss)
+    pipeline.step(x, target=y)
+    trace = pipeline.trace()
+    assert " ".join(str(t.op) for t in trace[:6]) == SPLIT.format(0)
+    times = [time for t in trace for time in (t.start, t.end)]
+    assert times == sorted(times)
+    assert times[0] == 0.0
+    assert pipeline.peak_memory > 0
+    measured = parse_schedule(dump_schedule(pipeline.gather_trace()), "trace")
+    assert measured.timing is not None
+    assert measured.timing.end[0].tolist() == pytest.approx([t.end for t in trace])
+    assert measured.timing.peak_memory == (float(pipeline.peak_memory),)
+
+
+def test_a_fused_backward_holds_nothing_for_later() -> None:
+    x, y = batch()
+    peaks = {}
+    for order in ("0F{0} 1F{0} 1B{0} 0B{0}", "0F{0} 1F{0} 1BW{0} 0BW{0}"):
+        weights = " ".join(f"1W{j} 0W{j}" for j in range(MICROBATCHES))
+        row = " ".join(order.format(j) for j in range(MICROBATCHES))
+        full = f"{row} {weights}" if "BW" not in order else row
+        pipeline = Pipeline(_program_of(full), stages(), loss=loss)
+        pipeline.step(x, target=y)
+        peaks["BW" in order] = pipeline.peak_memory
+    assert peaks[True] < peaks[False]
+
+
+def _program_of(row: str) -> Program:
+    problem = program(FUSED).schedule.problem
+    return compile_schedule(timed(Schedule.of(problem, [parse_order(row)], "custom")))
+
+
+def test_the_ledger_can_be_off() -> None:
+    x, y = batch()
+    pipeline = Pipeline(program(SPLIT), stages(), loss=loss, memory=False)
+    pipeline.step(x, target=y)
+    assert pipeline.peak_memory == 0
+
+
+def test_tied_parameters_on_one_rank_start_equal_and_get_the_sum() -> None:
+    x, y = torch.randn(6, 4), torch.randn(6, 4)
+    modules: list[nn.Module] = [nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)]
+    shared = nn.Linear(4, 4, bias=False)
+    shared.load_state_dict(modules[0].state_dict())
+    tied = [[(0, "weight"), (1, "weight")]]
+    pipeline = Pipeline(program(SPLIT, ((0, 1),)), modules, loss=loss, tied=tied)
+    pipeline.step(x, target=y)
+    loss(shared(shared(x)), y).backward()
+    torch.testing.assert_close(gradients(modules), gradients([shared, shared]))
+
+
+@pytest.mark.parametrize(
+    ("tied", "message"),
+    [
+        ([], "reduce 0 1: no parameter is tied between these stages"),
+        ([[(0, "0.weight"), (1, "head")]], "stage 1 has no parameter 'head'"),
+        ([[(0, "0.weight"), (1, "weight")]], r"shapes \[4, 4\] and \[2, 4\] differ"),
+    ],
+)
+def test_wrong_ties_are_refused(tied: list[list[tuple[int, str]]], message: str) -> None:
+    x, y = batch()
+    with pytest.raises(InputError, match=message):
+        Pipeline(program(SPLIT, ((0, 1),)), stages(), loss=loss, tied=tied).step(x, target=y)
+
+
+def test_a_step_says_what_it_misses() -> None:
+    x, y = batch()
+    with pytest.raises(InputError, match="rank 0 runs the last stage: loss is missing"):
+        Pipeline(program(FUSED), stages()).step(x, target=y)
+    with pytest.raises(InputError, match="rank 0 runs the last stage: target is missing"):
+        Pipeline(program(FUSED), stages(), loss=loss).step(x)
+    with pytest.raises(InputError, match="rank 0 runs the first stage: its inputs are missing"):
+        Pipeline(program(FUSED), stages(), loss=loss).step(target=y)
+    with pytest.raises(InputError, match="no step has run yet"):
+        Pipeline(program(FUSED), stages(), loss=loss).trace()
+
+
+def test_batches_that_cannot_be_cut() -> None:
+    for wrong, message in (
+        (torch.ones(7, 4), r"float32\[7, 4\] cannot be cut into 3 equal microbatches"),
+        (torch.tensor(1.0), r"float32\[\] cannot be cut"),
+        ([torch.ones(2)] * 2, "expected 3 microbatches, got 2"),
+        ([torch.ones(2), torch.ones(2), torch.ones(3).int()], r"microbatch 2 is int32\[3\]"),
+    ):
+        with pytest.raises(ShapeError, match=message):
+            split(wrong, 3, "target")
+
+
+def test_the_shape_exchange_leaves_buffers_and_random_numbers_alone() -> None:
+    x, y = batch()
+    norm = nn.BatchNorm1d(4)
+    pipeline = Pipeline(
+        program(FUSED), [nn.Sequential(norm, nn.Dropout()), nn.Linear(4, 2)], loss=loss
+    )
+    torch.manual_seed(5)
+    first = pipeline.step(x, target=y)
+    assert norm.num_batches_tracked == MICROBATCHES
+    torch.manual_seed(5)
+    torch.testing.assert_close(pipeline.step(x, target=y), first)
+
+
+def test_masters_are_the_parameters_again_after_each_step() -> None:
+    x, y = batch()
+    modules, seen = stages(), []
+    before = [p for m in modules for p in m.parameters()]
+    modules[0].register_forward_hook(lambda m, _, out: seen.append((m[0].weight.dtype, out.dtype)))
+    adam = partial(torch.optim.AdamW, lr=0.1)
+    half = {"param_dtype": torch.bfloat16, "reduce_dtype": torch.float32}
+    pipeline = Pipeline(program(SPLIT), modules, loss=loss, optimizer=adam, **half)
+    values = [p.detach().clone() for p in before]
+    losses: list[Tensor] = []
+    output = pipeline.step(x, target=y, losses=losses)
+    assert output is not None
+    assert output.dtype is torch.bfloat16
+    assert {value.dtype for value in losses} == {torch.float32}
+    assert set(seen[1:]) == {(torch.bfloat16, torch.bfloat16)}, "all but the trial"
+    after = [p for m in pipeline.modules.values() for p in m.parameters()]
+    assert [id(p) for p in after] == [id(p) for p in before]
+    assert {t.dtype for p in after for t in (p, p.grad) if t is not None} == {torch.float32}
+    assert all(not torch.equal(p, value) for p, value in zip(after, values, strict=True))
+    states = [s for o in pipeline.optimizers.values() for s in o.state.values()]
+    assert {s["exp_avg"].dtype for s in states} == {torch.float32}
+
+
+def test_gradients_are_clipped_before_any_stage_steps() -> None:
+    x, y = batch()
+    plain, modules = stages(), stages()
+    Pipeline(program(FUSED), plain, loss=loss).step(x, target=y)
+    norm = torch.nn.utils.clip_grad_norm_([p for m in plain for p in m.parameters()], 0.1)
+    assert norm > 0.1
+    sgd = partial(torch.optim.SGD, lr=1.0)
+    pipeline = Pipeline(program(FUSED), modules, loss=loss, optimizer=sgd, clip_grad_norm=0.1)
+    assert pipeline.grad_norm is None
+    pipeline.step(x, target=y)
+    assert pipeline.grad_norm == pytest.approx(norm.item())
+    torch.testing.assert_close(gradients(modules), gradients(plain))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"clip_grad_norm": 1.0}, "clip_grad_norm: expected an optimizer, which steps after it"),
+        ({"clip_grad_norm": 0.0}, "clip_grad_norm: expected more than 0, got 0.0"),
+        ({"clip_grad_norm": float("nan")}, "clip_grad_norm: expected more than 0, got nan"),
+        ({"param_dtype": torch.int8}, "param_dtype: expected a floating dtype, got torch.int8"),
+        ({"reduce_dtype": torch.bool}, "reduce_dtype: expected a floating dtype, got torch.bool"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        Pipeline(program(FUSED), stages(), loss=loss, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"loss_scale": LossScale(8.0)},
+        {"clip_grad_norm": 1.0},
+        {"param_dtype": torch.bfloat16},
+        {"tied": [[(0, "weight"), (1, "weight")]]},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_what_needs_all_gradients_at_once_is_refused_where_each_microbatch_steps(
+    options: dict[str, Any],
+) -> None:
+    stage = StageProfile(1.0, 1.0, 1.0)
+    stale = compile_schedule(build_family("pipedream", Profile((stage,), 1), MICROBATCHES))
+    (name,) = options
+    with pytest.raises(InputError, match=f"^{name}: expected none where updates come after each"):
+        Pipeline(stale, stages()[:1], loss=loss, optimizer=torch.optim.Adam, **options)
+
+
+def test_a_program_that_goes_on_after_a_step_is_not_clipped() -> None:
+    """Each stage stepped once it is done, which is a valid program."""
+    whole = program(FUSED)
+    (row,) = whole.instructions
+    lines = [item for item in row if str(item) != "step 1"]
+    at = max(i for i, item in enumerate(lines) if str(item).startswith("1BW")) + 1
+    early = replace(whole, instructions=((*lines[:at], parse_instruction("step 1"), *lines[at:]),))
+    sgd = partial(torch.optim.SGD, lr=1.0)
+    Pipeline(early, stages(), loss=loss, optimizer=sgd)
+    with pytest.raises(InputError, match="got '0BW2' after a step on rank 0"):
+        Pipeline(early, stages(), loss=loss, optimizer=sgd, clip_grad_norm=1.0)
+
+
+@pytest.mark.parametrize(
+    "options", [{"clip_grad_norm": 1.0}, {"cuda_graph": True}, {"skips": [(0, 5)]}]
+)
+def test_a_pipeline_that_cannot_be_made_leaves_no_connections(
+    options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed: list[LocalTransport] = []
+
+    def close(self: LocalTransport) -> None:
+        closed.append(self)
+
+    monkeypatch.setattr(LocalTransport, "close", close)
+    with pytest.raises(InputError):
+        Pipeline(program(SPLIT), stages(), loss=loss, **options)
+    assert len(closed) == 1

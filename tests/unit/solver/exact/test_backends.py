@@ -1,0 +1,196 @@
+"""What every exact backend keeps to besides being exact."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from pipeloom.ir.cost.simulator import timed
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.ops import parse_order
+from pipeloom.ir.model.problem import Objective, Placement, Problem
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.solver.exact import BACKENDS, cp_sat
+from pipeloom.solver.exact.cp_sat_model import Model
+from pipeloom.solver.exact.cp_sat_thread import Search
+from pipeloom.solver.exact.formulation import Formulation
+from pipeloom.solver.exact.solution_mapping import cost_of
+from pipeloom.solver.families import build_family
+
+backends = pytest.mark.parametrize("name", BACKENDS)
+
+
+def _large() -> Problem:
+    """An instance that no backend finishes within the seconds that the tests give it."""
+    stages = tuple(StageProfile(9.3 + 0.7 * s, 11.1 - 0.3 * s, 8.2, 1.0, 0.5) for s in range(6))
+    return Problem.linear(Profile(stages, 6, 0.5), 20, 6.0)
+
+
+def _one_f_one_b(problem: Problem) -> Schedule:
+    """1F1B with fused BW, as families build it."""
+    p, m = problem.ranks, problem.microbatches
+    rows = []
+    for s in range(p):
+        ahead = min(p - s, m)
+        row = [f"{s}F{j}" for j in range(ahead)]
+        for j in range(m):
+            row.append(f"{s}BW{j}")
+            row += [f"{s}F{ahead + j}"] if ahead + j < m else []
+        rows.append(parse_order(" ".join(row)))
+    return timed(Schedule.of(problem, rows, "1f1b"))
+
+
+@backends
+def test_an_optimal_incumbent_is_handed_back_with_its_proof(name: str) -> None:
+    problem = Problem.linear(Profile((StageProfile(1, 2, 3),), 1, 0.0), 2)
+    incumbent = _one_f_one_b(problem)
+    result = BACKENDS[name](problem, incumbent=incumbent, lower_bound=0.0, time_limit=20.0, seed=0)
+    assert result.schedule is incumbent
+    assert result.lower_bound == 12.0
+
+
+@backends
+def test_fused_incumbents_are_improved_on(name: str) -> None:
+    problem = Problem.linear(Profile((StageProfile(1, 1, 1),) * 2, 2, 0.0), 2, 2.0)
+    incumbent = _one_f_one_b(problem)
+    seen: list[float] = []
+    result = BACKENDS[name](
+        problem,
+        incumbent=incumbent,
+        lower_bound=0.0,
+        time_limit=20.0,
+        seed=0,
+        on_solution=lambda schedule: seen.append(cost_of(schedule)),
+    )
+    assert result.schedule is not None
+    assert cost_of(incumbent) > cost_of(result.schedule) == seen[-1] == result.lower_bound
+    assert seen == sorted(set(seen), reverse=True)
+
+
+@backends
+def test_a_known_bound_is_never_lowered(name: str) -> None:
+    problem = Problem.linear(Profile((StageProfile(1, 1, 1),) * 2, 2, 0.0), 2, 2.0)
+    result = BACKENDS[name](problem, incumbent=None, lower_bound=7.0, time_limit=20.0, seed=0)
+    assert result.lower_bound == 7.0 == cost_of(result.schedule or _one_f_one_b(problem))
+
+
+@backends
+def test_the_time_limit_and_should_stop_end_the_search(name: str) -> None:
+    problem = _large()
+    incumbent = _one_f_one_b(problem)
+    for options in ({"time_limit": 2.0}, {"time_limit": 100.0, "should_stop": lambda: True}):
+        begin = time.monotonic()
+        result = BACKENDS[name](problem, incumbent=incumbent, lower_bound=1.0, seed=0, **options)  # type: ignore[arg-type]
+        assert time.monotonic() - begin < 30.0
+        assert result.schedule is not None
+        assert 1.0 <= result.lower_bound <= cost_of(result.schedule) <= cost_of(incumbent)
+
+
+@backends
+def test_errors_of_the_caller_end_the_search(name: str) -> None:
+    """Ctrl-C is raised wherever the caller's thread is: here, where it is asked to stop."""
+
+    def interrupt() -> bool:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        BACKENDS[name](
+            _large(),
+            incumbent=None,
+            lower_bound=0.0,
+            time_limit=100.0,
+            seed=0,
+            should_stop=interrupt,
+        )
+
+
+@backends
+def test_only_activations_travel(name: str) -> None:
+    profile = Profile((StageProfile(1, 1, 1),) * 2, 2, 0.0)
+    problem = Problem(profile, 2, Placement.round_robin(2, 2), (9.0, 9.0), Objective.PERIOD)
+    with pytest.raises(InputError, match="passing is weights, expected activations"):
+        BACKENDS[name](problem, incumbent=None, lower_bound=0.0, time_limit=1.0, seed=0)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import sys, pipeloom.solver.exact; assert not {'ortools', 'pulp'} & set(sys.modules)",
+        "import pulp; from ortools.sat.python import cp_model",
+        "from ortools.sat.python import cp_model; import pulp",
+    ],
+)
+def test_imports(code: str) -> None:
+    """Both solvers load in one process, in either order, and none before it is used."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, env=environment)
+
+
+@backends
+def test_an_incumbent_over_the_limit_is_refused(name: str) -> None:
+    problem = Problem.linear(Profile((StageProfile(1, 1, 1),) * 2, 2, 0.0), 2, 1.0)
+    with pytest.raises(ValueError, match="incumbent"):
+        BACKENDS[name](
+            problem, incumbent=_one_f_one_b(problem), lower_bound=0.0, time_limit=1.0, seed=0
+        )
+
+
+def test_one_worker_is_deterministic() -> None:
+    stages = (StageProfile(2, 3, 1, 1.0, 0.5), StageProfile(1, 4, 2, 1.0, 0.5))
+    problem = Problem.linear(Profile(stages, 2, 0.3), 4, 2.0)
+    orders = []
+    for _ in range(2):
+        result = cp_sat.solve(
+            problem, incumbent=None, lower_bound=0.0, time_limit=60.0, seed=3, workers=1
+        )
+        assert result.schedule is not None
+        orders.append([row.tolist() for row in result.schedule.order])
+    assert orders[0] == orders[1]
+
+
+# of P = 4, M = 8 in a V with room for 10 chunks; it holds nine
+NINE_CHUNKS = (
+    "0F0 0F1 0F2 0F3 0F4 0F5 0F6 7F0 7B0 7F1 7B1 7F2 7B2 7W0 7F3 7B3 7W1 0F7 7W2 0B0 0W0 0B1 7W3 "
+    "0W1 "
+    "7F4 7B4 7W4 0B2 0W2 7F5 7B5 7F6 7B6 0B3 7W5 0W3 7F7 7B7 7W6 7W7 0B4 0W4 0B5 0W5 0B6 0W6 0B7 "
+    "0W7",
+    "1F0 1F1 1F2 1F3 1F4 6F0 1F5 6F1 6B0 6F2 6B1 6W0 6F3 6B2 6W1 6W2 6B3 1B0 1W0 1B1 1F6 6F4 1F7 "
+    "1W1 "
+    "1B2 6B4 6F5 6W3 1W2 6F6 1B3 6W4 6B5 1W3 6F7 6B6 1B4 6B7 6W5 1B5 6W6 1B6 6W7 1B7 1W4 1W5 1W6 "
+    "1W7",
+    "2F0 2F1 2F2 5F0 2F3 5F1 2F4 5F2 5B0 5F3 5W0 5B1 2B0 5W1 5B2 5F4 2B1 5B3 2B2 2F5 5W2 2F6 2F7 "
+    "5F5 "
+    "2W0 2W1 5F6 2B3 5B4 2W2 5W3 5F7 5B5 2B4 5W4 5B6 2B5 5B7 2B6 5W5 2B7 5W6 5W7 2W3 2W4 2W5 2W6 "
+    "2W7",
+    "3F0 4F0 3F1 4F1 3F2 4F2 3F3 4F3 3F4 4B0 3B0 4F4 4B1 3B1 4W0 4B2 3B2 4W1 4W2 4B3 3F5 4F5 3W0 "
+    "3F6 "
+    "4F6 3B3 3W1 4W3 3F7 4F7 4B4 3B4 4B5 3B5 4B6 3B6 4B7 3B7 4W4 4W5 4W6 3W2 3W3 3W4 4W7 3W5 3W6 "
+    "3W7",
+)
+
+
+def test_presolving_proves_no_bound_above_a_schedule() -> None:
+    """CP-SAT 9.15 did, in its search for clauses that others include: 653.882."""
+    stage = StageProfile(14.407, 14.38, 9.676, 1.0, 65536 / 151552)
+    problem = Problem(Profile((stage,) * 8, 4, 1.61), 8, Placement.v(4), (10.0,) * 4)
+    known = timed(Schedule.of(problem, map(parse_order, NINE_CHUNKS), "known"))
+    assert known.timing is not None
+    assert known.timing.period == pytest.approx(638.896)
+    incumbent = build_family("zb-v", problem.profile, 8, memory_limit=10.0)
+    model = Model.of(Formulation.of(problem), incumbent, 0.0)
+    with Search(
+        model.cp,
+        lambda _: 0.0,
+        num_workers=1,
+        cp_model_probing_level=0,
+        max_deterministic_time=0.2,
+    ) as search:
+        while search.next(None) is not None:
+            pass
+    assert search.bound is not None
+    assert search.bound / model.ticks.per_unit <= known.timing.period

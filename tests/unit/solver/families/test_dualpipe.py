@@ -1,0 +1,180 @@
+"""DualPipe, and pairs of an F and a BW that run at once as one op."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pipeloom.compiler import compile_schedule
+from pipeloom.compiler.exporters import torch_csv
+from pipeloom.ir.cost.memory_footprint import footprint
+from pipeloom.ir.cost.simulator import simulate
+from pipeloom.ir.cost.steady_state.steady_state import step_time
+from pipeloom.ir.errors import InputError, InvalidScheduleError
+from pipeloom.ir.formats.schedule_json import dump_schedule, parse_schedule
+from pipeloom.ir.model.ops import Op, OpKind, format_order
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.program import Compute, WaitReceive
+from pipeloom.ir.model.schedule import Schedule, Timing
+from pipeloom.ir.model.transfers import holders
+from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom.solver.families import build_family
+
+
+def profile(ranks: int, share: float = 1.0, t: tuple[float, ...] = (1.0, 1.0, 1.0)) -> Profile:
+    """Pairs take ``share`` of what both ops do alone."""
+    t_f, t_b, t_w = t
+    stage = StageProfile(t_f, t_b, t_w, weight_bytes=1.0, t_fb=share * (t_f + t_b + t_w))
+    return Profile((stage,) * ranks, ranks)
+
+
+def timing_of(schedule: Schedule) -> Timing:
+    assert schedule.timing is not None
+    return schedule.timing
+
+
+def idle(schedule: Schedule, rank: int) -> float:
+    """What of the makespan a rank does nothing in."""
+    timing = timing_of(schedule)
+    busy = np.zeros(round(timing.makespan * 1000), dtype=bool)
+    for start, end in zip(timing.start[rank], timing.end[rank], strict=True):
+        busy[round(start * 1000) : round(end * 1000)] = True
+    return float(np.count_nonzero(~busy)) / 1000
+
+
+def test_the_order_is_the_one_drawn() -> None:
+    schedule = build_family("dualpipe", profile(4), 8)
+    assert [format_order(schedule.ops(rank)) for rank in range(2)] == [
+        "0F0 0F2 0F4 3F1 3B1 3W1 3F3 0F6 3BW3 3F5 0BW0 3BW5 3F7 0BW2 3BW7 0B4 0W4 0B6 0W6",
+        "1F0 2F1 1F2 2F3 1F4 2BW1 2F5 1BW0 1F6 2BW3 2F7 1BW2 2BW5 1BW4 2B7 1B6 2W7 1W6",
+    ]
+    assert schedule.pairs == ((7, 9, 12), (6, 8, 10), (6, 8, 10), (7, 9, 12))
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("share", [1.0, 0.8, 0.7])
+@pytest.mark.parametrize("rounds", [2, 5])
+def test_the_published_bubble_parameters_and_activations(
+    ranks: int, share: float, rounds: int
+) -> None:
+    """DeepSeek-V3, table 2, at the times of its figure: T_F = T_B = T_W, so B = 2 F."""
+    schedule = build_family("dualpipe", profile(ranks, share), rounds * ranks)
+    middle = ranks // 2 - 1
+    assert idle(schedule, middle) == pytest.approx((ranks / 2 - 1) * (3 * share + 2 - 3))
+    assert max(timing_of(schedule).peak_memory) == ranks + 1
+    assert footprint(compile_schedule(schedule)).weights == (2.0,) * ranks
+
+
+def test_at_other_times_the_bubble_is_of_f_twice_and_w() -> None:
+    f, b, w = 1.0, 1.2, 0.8
+    schedule = build_family("dualpipe", profile(8, 0.8, (f, b, w)), 24)
+    assert idle(schedule, 3) == pytest.approx(3 * (0.8 * (f + b + w) + f - 2 * w))
+
+
+@pytest.mark.parametrize("share", [1.0, 0.8])
+def test_dualpipev_has_the_published_bubble_on_its_last_rank(share: float) -> None:
+    schedule = build_family("dualpipev", profile(4, share, (2.0, 2.0, 2.0)), 16)  # two chunks each
+    assert idle(schedule, 3) == pytest.approx(3 * (3 * share + 2 - 3))
+
+
+def test_without_t_fb_nothing_runs_at_once() -> None:
+    known = profile(4)
+    alone = Profile(tuple(replace(stage, t_fb=None) for stage in known.stages), 4)
+    for name in ("dualpipe", "dualpipev"):
+        one, other = build_family(name, known, 8), build_family(name, alone, 8)
+        assert [row.tolist() for row in one.order] == [row.tolist() for row in other.order]
+        assert any(one.pairs)
+        assert not any(other.pairs)
+
+
+def test_each_stage_is_on_two_ranks() -> None:
+    assert holders(build_family("dualpipe", profile(4), 4)) == ((0, 3), (1, 2), (1, 2), (0, 3))
+    with pytest.raises(InputError, match="dualpipe: needs an even number of ranks, not 3"):
+        build_family("dualpipe", profile(3), 4)
+
+
+def test_a_pair_takes_what_the_stage_that_saves_less_allows() -> None:
+    one, other = StageProfile(1.0, 1.0, 1.0, t_fb=2.0), StageProfile(2.0, 2.0, 1.0, t_fb=4.5)
+    unknown = StageProfile(1.0, 1.0, 1.0)
+    stages = Profile((one, other, unknown, StageProfile(1.0, 1.0, 1.0, t_fb=0.5)), 4)
+    assert stages.pair_time(0, 0) == 2.0
+    assert stages.pair_time(0, 1) == 1.0 + 3.0 - 0.5
+    assert stages.pair_time(1, 0) == 2.0 + 2.0 - 0.5
+    assert stages.pair_time(0, 2) == 3.0
+    assert stages.pair_time(3, 3) == 2.0  # no less than the BW alone
+
+
+def paired() -> Schedule:
+    """One rank, two microbatches: F0, then F1 with BW0, then BW1."""
+    problem = Problem.linear(profile(1, 0.75), 2)
+    f, bw = OpKind.F, OpKind.BW
+    row = [Op(f, 0, 0), Op(f, 0, 1), Op(bw, 0, 0), Op(bw, 0, 1)]
+    return replace(Schedule.of(problem, [row], "custom"), pairs=((1,),))
+
+
+def test_a_pair_starts_and_ends_together_and_is_work_once() -> None:
+    timing = simulate(paired())
+    assert timing.start[0].tolist() == [0.0, 1.0, 1.0, 3.25]
+    assert timing.end[0].tolist() == [1.0, 3.25, 3.25, 5.25]
+    assert timing.work == 5.25
+    assert timing.peak_memory == (2.0,)
+    assert step_time(paired()) == pytest.approx(5.25)
+
+
+def test_what_is_no_pair_is_named() -> None:
+    with pytest.raises(InvalidScheduleError, match="rank 0, op 0: expected an F and the BW of"):
+        simulate(replace(paired(), pairs=((0,),)))
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    return dump_schedule(build_family("dualpipe", profile(4, 0.8), 8)) | changes
+
+
+def test_pairs_are_in_the_file_and_come_back() -> None:
+    read = parse_schedule(document(), "s.json")
+    assert read.pairs == ((7, 9, 12), (6, 8, 10), (6, 8, 10), (7, 9, 12))
+    assert read.problem.profile == profile(4, 0.8)
+    assert dump_schedule(replace(read, timing=None))["order"] == document()["order"]
+    assert verify_schedule(document()) == []
+
+
+@pytest.mark.parametrize("pairs", [[[0]], 3, [[99], [], [], []], [["a"], [], [], []], [[-1]] * 4])
+def test_places_that_are_not_in_the_order_are_refused(pairs: Any) -> None:
+    expected = "pairs: expected "
+    with pytest.raises(InputError, match=expected):
+        parse_schedule(document(pairs=pairs), "s.json")
+    with pytest.raises(InputError, match=expected):
+        verify_schedule(document(pairs=pairs))
+
+
+def test_the_verifier_sees_a_pair_left_out_added_or_of_other_ops() -> None:
+    rest = [[6, 8, 10], [6, 8, 10], [7, 9, 12]]
+    assert any(
+        "rank 0 starts" in line for line in verify_schedule(document(pairs=[[9, 12], *rest]))
+    )
+    wrong = verify_schedule(document(pairs=[[0, 7, 9, 12], *rest]))
+    assert "rank 0 runs 0F0 (op 0) and 0F2 at once, expected an F and the BW of another" in wrong[0]
+    late = document()
+    late["order"][0][8]["end"] += 1.0
+    assert any("rank 0 ends 3BW3 (op 8)" in line for line in verify_schedule(late))
+
+
+def test_both_inputs_of_a_pair_are_waited_for_before_it() -> None:
+    schedule = build_family("dualpipe", profile(4), 8)
+    row = compile_schedule(schedule).instructions[1]
+    computes = [at for at, item in enumerate(row) if isinstance(item, Compute)]
+    for at in schedule.pairs[1]:
+        between = row[computes[at] + 1 : computes[at + 1]]
+        assert not any(isinstance(item, WaitReceive) for item in between)
+
+
+def test_an_export_has_the_f_of_a_pair_before_its_bw() -> None:
+    schedule = build_family("dualpipev", profile(4), 8)
+    assert any(schedule.pairs)
+    text = torch_csv.write(schedule)
+    read = torch_csv.read(text, schedule.problem.profile)
+    assert [row.tolist() for row in read.order] == [row.tolist() for row in schedule.order]

@@ -1,0 +1,277 @@
+"""The choice among placements: what is tried, what is left out, and what weights leave for
+activations."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+
+from pipeloom.ir.errors import InfeasibleError
+from pipeloom.ir.formats.schedule_json import dump_schedule
+from pipeloom.ir.model.problem import Placement, Problem
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom.solver.bounds import lower_bound
+from pipeloom.solver.families import build_family
+from pipeloom.solver.families.bidirectional.chimera import Chimera
+from pipeloom.solver.placement.search import (
+    Chosen,
+    Tried,
+    best_placement,
+    overfull,
+    placements,
+    room,
+)
+from pipeloom.solver.placement.successive_halving import cost_of
+from pipeloom.solver.portfolio import Solving, optimize
+
+STAGE = StageProfile(2.0, 2.0, 1.0, 1.0, 0.5, weight_bytes=2.0, grad_bytes=1.0)
+PROFILE = Profile((STAGE,) * 2, 2, 0.1)
+
+
+WORK = 1.0
+
+
+def search(problem: Problem, _: str = "") -> Solving:
+    return Solving.of(problem, solver="heuristic", work_limit=WORK)
+
+
+def test_a_profile_of_one_stage_a_rank_is_cut() -> None:
+    names = {placement.name: placed.num_stages for placed, placement in placements(PROFILE)}
+    assert names == {
+        "linear": 2, "interleaved:2": 4, "v": 4, "interleaved:3": 6, "interleaved:4": 8, "wave:2": 8,  # noqa: E501
+    }  # fmt: skip
+
+
+def test_stages_are_taken_as_they_are_where_there_are_several_a_rank() -> None:
+    found = list(placements(PROFILE.split(2)))
+    assert [(placed.num_stages, placement.name) for placed, placement in found] == [
+        (4, "interleaved:2"),
+        (4, "v"),
+    ]
+    assert list(placements(replace(PROFILE, stages=(STAGE,) * 3))) == []
+
+
+def test_the_best_of_all_is_no_worse_than_each_of_them() -> None:
+    chosen = best_placement(PROFILE, 4, search, memory_limit=2.0, copies=2)
+    assert chosen.best is not None
+    best = cost_of(chosen.best)
+    assert chosen.bound is not None
+    assert chosen.bound <= best
+    for placed, placement in placements(PROFILE):
+        problem = Problem(placed, 4, placement, (2.0, 2.0))
+        alone = optimize(problem, solver="heuristic", work_limit=WORK)
+        assert best <= cost_of(alone) * (1 + 1e-6)
+        assert chosen.bound <= max(lower_bound(problem).value, best)
+    for tried in chosen.tried:
+        assert tried.bound is not None
+        if tried.schedule is None:  # left out: it cannot be better
+            assert tried.bound >= best * (1 - 1e-6)
+
+
+def test_activations_have_what_weights_leave_on_the_device() -> None:
+    small = replace(PROFILE, device_memory=(5.0, 4.0))
+    limit = room(small, Placement.linear(2), (1.5, math.inf))
+    assert limit == (1.5, 1.0)
+    chosen = best_placement(replace(PROFILE, device_memory=(3.5, 3.5)), 4, search, copies=2)
+    assert chosen.best is None
+    assert chosen.bound is None
+    assert all("too small for rank" in (tried.why_not or "") for tried in chosen.tried)
+
+
+def test_an_interrupt_leaves_the_first_answer() -> None:
+    chosen = best_placement(PROFILE, 4, search, should_stop=lambda: True)
+    assert chosen.best is not None
+    assert sum(tried.schedule is not None for tried in chosen.tried) == 1
+
+
+class Improving:
+    """A search that has no bound and gets better by ``slope`` a second, on a clock that it
+    moves."""
+
+    def __init__(self, problem: Problem, name: str, clock: Clock) -> None:
+        self._schedule = build_family("gpipe", PROFILE, 2)
+        self._name, self._clock, self.done = name, clock, False
+        self._cost, self._slope = RACE.get(name, (99.0, 0.0))
+
+    def begin(self, _: float) -> Schedule:
+        return self.run(1.0)
+
+    def explore(self, seconds: float) -> Schedule:
+        return self.run(seconds)
+
+    def look(self) -> None:
+        self._clock.looks += 1
+
+    def run(self, seconds: float) -> Schedule:
+        self._clock.now += seconds
+        self._clock.spent[self._name] = self._clock.spent.get(self._name, 0.0) + seconds
+        self._cost -= self._slope * seconds
+        assert self._schedule.timing is not None
+        end = (np.array([self._cost]),) * 2
+        timing = replace(self._schedule.timing, start=(np.zeros(1),) * 2, end=end)
+        return replace(self._schedule, timing=timing, report=None)
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+    spent: dict[str, float] = field(default_factory=dict)
+    looks: int = 0
+
+
+RACE = {"v": (60.0, 0.0), "linear": (70.0, 0.2), "wave:2": (80.0, 0.0)}
+"""First costs, and how fast they fall."""
+
+
+def raced(monkeypatch: pytest.MonkeyPatch, **limits: float) -> tuple[Chosen, Clock]:
+    """Six placements of two ranks, one at a time."""
+    clock = Clock()
+    monkeypatch.setattr("pipeloom.solver.placement.successive_halving.monotonic", lambda: clock.now)
+
+    def searcher(problem: Problem, name: str) -> Improving:
+        return Improving(problem, name, clock)
+
+    chosen = best_placement(PROFILE, 2, searcher, copies=1, abreast=1, **limits)
+    assert [tried.name for tried in chosen.tried][:2] == ["v", "linear"]
+    return chosen, clock
+
+
+def test_within_seconds_all_begin_and_the_best_have_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Six begin, 1 s each; 45 of the other 90 s in three rounds of 15 s, for six, three and two."""
+    _, clock = raced(monkeypatch, seconds=96.0)
+    assert clock.spent["v"] == pytest.approx(1 + 15 / 6 + 15 / 3 + 15 / 2 + 45)
+    assert clock.spent["linear"] == pytest.approx(1 + 15 / 6 + 15 / 3 + 15 / 2)
+    assert clock.spent["wave:2"] == pytest.approx(1 + 15 / 6 + 15 / 3)
+    assert clock.spent["interleaved:3"] == pytest.approx(1 + 15 / 6)
+    assert clock.now == pytest.approx(96.0)
+    assert clock.looks > 0
+
+
+def test_where_time_is_short_all_explore_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2.4 s are left, half of them for six: .2 s each, too little to halve them."""
+    _, clock = raced(monkeypatch, seconds=8.4)
+    assert clock.spent["interleaved:3"] == pytest.approx(1 + 0.2)
+    assert clock.spent["linear"] == pytest.approx(1 + 0.2)
+    assert clock.spent["v"] == pytest.approx(1 + 0.2 + 1.2)
+
+
+def test_without_a_limit_in_all_each_has_what_it_would_have_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chosen, clock = raced(monkeypatch, each=10.0)
+    assert clock.spent.pop("v") == pytest.approx(20.0)
+    assert clock.spent == pytest.approx(dict.fromkeys(clock.spent, 10.0))
+    assert len(clock.spent) == 5
+    assert len(chosen.tried) == 6
+
+
+def test_the_schedule_keeps_the_limit() -> None:
+    chosen = best_placement(PROFILE, 3, search, memory_limit=1.0, copies=1)
+    assert chosen.best is not None
+    assert chosen.best.timing is not None
+    assert max(chosen.best.timing.peak_memory) <= 1.0 + 1e-9
+
+
+TWO_WAYS = Profile((STAGE,) * 2, 2, 0.1, device_memory=(8.5, 8.5))
+
+
+def entry(chosen: Chosen, name: str) -> Tried:
+    (found,) = [tried for tried in chosen.tried if tried.name == name]
+    return found
+
+
+def test_two_copies_of_the_weights_leave_less_for_activations() -> None:
+    """Both ranks have both stages, 3 each: 2.5 of 8.5 are left."""
+    found = entry(best_placement(TWO_WAYS, 4, search, copies=2), "bidirectional")
+    assert found.schedule is not None
+    assert found.schedule.problem.memory_limit == (2.5, 2.5)
+    assert max(found.schedule.timing.peak_memory) <= 2.5  # type: ignore[union-attr]
+    assert verify_schedule(dump_schedule(found.schedule)) == []
+    assert "two copies of the weights (unknown optimizer_bytes counted as 0)" in found.note
+    too_small = replace(TWO_WAYS, device_memory=(6.5, 6.5))
+    found = entry(best_placement(too_small, 4, search, copies=2), "bidirectional")
+    assert "too small for rank" in (found.why_not or "")
+
+
+def test_local_search_improves_what_the_two_way_families_are() -> None:
+    profile = Profile((STAGE,) * 4, 4, 0.1)
+    problem = Problem(profile, 6, Placement.bidirectional(4, 6), (math.inf,) * 4)
+    found = optimize(problem, solver="heuristic", work_limit=2.0)
+    assert found.report is not None
+    assert found.report.lower_bound is not None
+    built = [cost_of(build_family(name, profile, 6)) for name in ("chimera", "dualpipe")]
+    assert found.report.lower_bound <= cost_of(found) < min(built)
+    assert verify_schedule(dump_schedule(found)) == []
+
+
+@pytest.mark.parametrize("limit", [2.0, 3.0, 4.0])
+def test_with_less_memory_chimera_holds_fewer_microbatches(limit: float) -> None:
+    """Its own shape needs 5 here: one microbatch after the other would be four times as long."""
+    profile = Profile((STAGE,) * 4, 4, 0.1)
+    problem = Problem(profile, 8, Placement.bidirectional(4, 8), (limit,) * 4)
+    assert Chimera().supports(problem) is None
+    with pytest.raises(InfeasibleError, match="chimera"):
+        Chimera().build(problem)
+    found = Solving.of(problem).begin(60.0)
+    assert found.report is not None
+    assert found.report.family == "chimera"
+    assert max(found.timing.peak_memory) <= limit  # type: ignore[union-attr]
+    assert verify_schedule(dump_schedule(found)) == []
+
+
+@pytest.mark.parametrize(
+    ("profile", "microbatches", "reason"),
+    [
+        (Profile((STAGE,) * 3, 3, 0.1), 4, "needs an even number of ranks, not 3"),
+        (PROFILE.split(2), 4, "needs one stage a rank, not 4 on 2 ranks"),
+        (PROFILE, 1, "needs two microbatches, one each way"),
+    ],
+)
+def test_why_microbatches_go_one_way(profile: Profile, microbatches: int, reason: str) -> None:
+    chosen = best_placement(profile, microbatches, search, should_stop=lambda: True)
+    assert entry(chosen, "bidirectional").why_not == reason
+
+
+def test_two_copies_compete_with_pairs_where_they_save_time() -> None:
+    """A pair takes 3 ms, its ops 5 ms: no order without pairs comes near."""
+    profile = Profile((replace(STAGE, t_fb=3.0),) * 4, 4, 0.0)
+    found = entry(best_placement(profile, 12, search, copies=2), "bidirectional")
+    assert found.schedule is not None
+    assert any(found.schedule.pairs)
+    assert verify_schedule(dump_schedule(found.schedule)) == []
+    assert found.cost < 12 * 5.0
+
+
+HEAVY = replace(STAGE, m_b=2.0, m_w=0.0, weight_bytes=1.0, grad_bytes=1.0, optimizer_bytes=2.0)
+
+
+def test_a_device_that_is_too_small_is_named_with_what_it_has_to_hold() -> None:
+    profile = replace(Profile((HEAVY,) * 2, 2, 0.0), device_memory=(5.0, 5.0))
+    assert entry(best_placement(profile, 4, search), "linear").why_not == (
+        "device_memory 5 is too small for rank 0: weights, gradients and optimizer state hold 4 "
+        "there, one microbatch 2"
+    )
+    roomy = replace(profile, device_memory=(50.0, 50.0))
+    why = entry(best_placement(roomy, 4, search, memory_limit=1.0), "linear").why_not
+    assert why is not None
+    assert why.startswith("memory limit 1 is too small for rank 0")
+
+
+def test_the_rank_that_exceeds_its_device_most() -> None:
+    profile = Profile((HEAVY,) * 2, 2, 0.0)
+    schedule = build_family("1f1b", profile, 4)  # rank 0 holds two microbatches, rank 1 one
+    assert overfull(schedule) is None
+    for devices, found in (
+        ((8.0, 6.0), None),
+        ((7.0, 6.0), (0, 8.0, 7.0)),
+        ((7.0, 4.0), (1, 6.0, 4.0)),
+    ):
+        problem = replace(schedule.problem, profile=replace(profile, device_memory=devices))
+        assert overfull(replace(schedule, problem=problem)) == found

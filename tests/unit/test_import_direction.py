@@ -1,0 +1,38 @@
+"""The folders' import direction, as far as a linter cannot see it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("ir", "solver", "compiler", "runtime", "planner", "cli", "report")
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_the_package_links_to_the_folder(folder: str) -> None:
+    link = ROOT / "src" / "pipeloom" / folder
+    assert link.is_symlink()
+    assert link.resolve() == ROOT / folder
+
+
+def modules(folder: str) -> list[str]:
+    paths = sorted((ROOT / folder).rglob("*.py"))
+    names = [path.relative_to(ROOT).with_suffix("") for path in paths]
+    return [".".join(("pipeloom", *name.parts)).removesuffix(".__init__") for name in names]
+
+
+@pytest.mark.parametrize("folder", [f for f in FOLDERS if f != "runtime"])
+def test_planning_imports_no_torch(folder: str) -> None:
+    """Every module outside runtime/ can be imported where torch is not installed."""
+    code = "import sys, importlib; sys.modules['torch'] = None\n"
+    code += f"for name in {modules(folder)!r}: importlib.import_module(name)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={"PYTHONPATH": str(ROOT / "src"), "PATH": ""},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
