@@ -20,11 +20,11 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import amount, counted, duration
 from pipeloom.solver.bounds import lower_bounds, plain_bounds
 from pipeloom.solver.bounds.feasibility import check_feasible
+from pipeloom.solver.bounds.general import busy
 from pipeloom.solver.bounds.linear import heads, holding_spans, tail_idle, through_spans
 from pipeloom.solver.bounds.low_memory.activation_slots import slot_spans
 from pipeloom.solver.bounds.low_memory.crossings import slowest_stage
 from pipeloom.solver.bounds.weight_arrival import arrivals
-from pipeloom.solver.bounds.work import busy
 from pipeloom.solver.core.bound import Bound
 from pipeloom.solver.core.linear_instance import Chain
 from pipeloom.solver.core.relaxations import has_levers, relaxed, relaxed_at_backwards

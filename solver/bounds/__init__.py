@@ -20,8 +20,9 @@ from ..core.linear_instance import Chain
 from ..core.overlap_relaxation import least_times, paired_work
 from ..core.relaxations import apart, has_levers, relaxed, relaxed_at_backwards
 from ..families.bidirectional.base import is_bidirectional
-from .bidirectional import first_and_last, memory_time
+from .bidirectional import first_and_last, memory_time_both_ways
 from .feasibility import check_feasible
+from .general import critical_path, work
 from .general_placement import (
     Placed,
     last_forward,
@@ -35,7 +36,6 @@ from .low_memory.activation_slots import slots
 from .low_memory.crossings import crossings
 from .remat import recomputed_or_held, recomputed_or_idle
 from .weight_arrival import arrivals
-from .work import critical_path, work
 
 
 def lower_bound(problem: Problem) -> Bound:
@@ -163,7 +163,7 @@ BOTH_WAYS: tuple[_General, ...] = (
     ),
     (
         "throughput",
-        memory_time,
+        memory_time_both_ways,
         "what microbatches hold, for as long as they hold it, fits in memory times span",
     ),
 )

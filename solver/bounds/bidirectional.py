@@ -96,7 +96,7 @@ def _most(time: FloatArray, size: FloatArray, room: float) -> float:
     return total + float((taken * (time / size)[order]).sum())
 
 
-def memory_time(problem: Problem) -> float:
+def memory_time_both_ways(problem: Problem) -> float:
     """What visits hold for how long, against the limit times the span of their rank.
 
     A visit holds M_B from the start of its F to the end of its B, at least its turn and T_B, and

@@ -29,7 +29,7 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import exact_amount
 
-from ..bounds.work import busy
+from ..bounds.general import busy
 from ..core.incumbent import Incumbent
 from .parameters import Choice, Choices
 from .round_orders import rows, within_limit

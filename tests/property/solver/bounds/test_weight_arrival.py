@@ -15,8 +15,8 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.report.summaries import scope
 from pipeloom.solver.bounds import lower_bound
+from pipeloom.solver.bounds.general import busy
 from pipeloom.solver.bounds.weight_arrival import arrivals
-from pipeloom.solver.bounds.work import busy
 from pipeloom.solver.portfolio import optimize
 from tests.support.weight_oracle import least_makespan
 

@@ -16,7 +16,7 @@ from pipeloom.ir.model.schedule import Report, Schedule
 from pipeloom.ir.units import duration
 from pipeloom.planner.explain.bound_reasons import _explained, losses, why
 from pipeloom.solver.bounds import GENERAL, LINEAR, lower_bound
-from pipeloom.solver.bounds.work import busy
+from pipeloom.solver.bounds.general import busy
 from pipeloom.solver.core.linear_instance import Chain
 from pipeloom.solver.families import build_family
 from pipeloom.solver.portfolio import one_at_a_time

@@ -15,8 +15,8 @@ from pipeloom.ir.model.ops import IntArray, Op, OpKind, pack
 from pipeloom.ir.model.problem import Placement, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.solver.bounds import lower_bound
-from pipeloom.solver.bounds.bidirectional import first_and_last, memory_time
-from pipeloom.solver.bounds.work import work
+from pipeloom.solver.bounds.bidirectional import first_and_last, memory_time_both_ways
+from pipeloom.solver.bounds.general import work
 
 KINDS = (OpKind.F, OpKind.B, OpKind.W)
 
@@ -72,7 +72,7 @@ def test_bounds_hold(ranks: int, microbatches: int, limit: float, number: int) -
         problem = instance(rng, ranks, microbatches, limit)
         best = optimum(problem) * (1 + 1e-9)
         assert lower_bound(problem).value <= best
-        assert memory_time(problem) <= best
+        assert memory_time_both_ways(problem) <= best
         bound = first_and_last(problem)
         assert bound <= best
         idle |= bound > work(problem) * (1 + 1e-9)
@@ -89,4 +89,4 @@ def test_little_memory_costs_time() -> None:
     profile = Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * 4, 4, 0.0)
     problem = Problem(profile, 8, Placement.bidirectional(4, 8), (2.0,) * 4)
     assert first_and_last(problem) == pytest.approx(24.0 + 1.0)
-    assert memory_time(problem) == pytest.approx(8 * (0.5 * (7 + 1 + 1 + 1) + 0.5) / 2)
+    assert memory_time_both_ways(problem) == pytest.approx(8 * (0.5 * (7 + 1 + 1 + 1) + 0.5) / 2)
