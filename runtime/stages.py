@@ -153,8 +153,8 @@ def _check_reducing(module: nn.Module, index: int) -> None:
         for wrapper, name in wrappers.items():
             if wrapper is not None and isinstance(part, wrapper):
                 raise InputError(
-                    f"stages[{index}]: {path or 'it'} is wrapped in {name}, which reduces gradients in "
-                    "each microbatch's backward pass: expected the module without it, and the "
+                    f"stages[{index}]: {path or 'it'} is wrapped in {name}, which reduces "
+                    "gradients in each microbatch's backward pass: expected the module without it, and the "
                     "processes that it reduces over as data_group"
                 )
 

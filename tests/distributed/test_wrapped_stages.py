@@ -1,4 +1,4 @@
-"""Stages in wrappers that reduce gradients by themselves are refused; ``data_group`` is what they want."""
+"""Stages in wrappers that reduce gradients by themselves are refused: ``data_group`` does."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ Wrap = Callable[[nn.Module, DeviceMesh], nn.Module]
 
 
 def in_part(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
-    module.blocks[0] = DistributedDataParallel(module.blocks[0], process_group=mesh.get_group())  # type: ignore
+    blocks = module.get_submodule("blocks")
+    assert isinstance(blocks, nn.Sequential)
+    blocks[0] = DistributedDataParallel(blocks[0], process_group=mesh.get_group())
     return module
 
 
@@ -99,7 +101,7 @@ def _refused(wrap: Wrap, mesh: DeviceMesh) -> str:
 
 
 def _trained(mesh: DeviceMesh) -> float:
-    """How far the gradients are from one process's, with the wrapper's module and ``data_group``."""
+    """How far gradients are from one process's, with the wrapper's module and ``data_group``."""
     source, plan = TinyTransformer(), schedule("zb-h1", RANKS, MICROBATCHES)
     rank, module = _stage(mesh)
     group, data_group = mesh["pp"].get_group(), mesh["dp"].get_group()
