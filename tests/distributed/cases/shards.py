@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from pipeloom.runtime.norm_groups import ShardSquares
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -22,6 +21,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.program import Program
 from pipeloom.runtime.optim.grad_norm import squares_of
 from pipeloom.runtime.optim.loss_scale import LossScale
+from pipeloom.runtime.optim.norm_groups import ShardSquares
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from tests.distributed.cases.gradients import schedule
 

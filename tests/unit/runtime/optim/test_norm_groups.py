@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from pipeloom.runtime.norm_groups import Processes, Side, assigned, check_sides
 
 from pipeloom.ir.errors import InputError
+from pipeloom.runtime.optim.norm_groups import Processes, Side, assigned, check_sides
 
 NONE = frozenset[int]()
 NAMES = {(0, "table.weight"): NONE, (0, "up.weight"): NONE, (1, "head.weight"): NONE}
