@@ -59,7 +59,7 @@ class Stepping:
         self._device = device
         self._microbatches = program.schedule.problem.microbatches
         self.modules = {s: store.module(s) for s in role.held}
-        shared = SharedParameters(tied, role.holders, store, transport, summed_in)
+        shared = self._shared = SharedParameters(tied, role.holders, store, transport, summed_in)
         self.reduce = shared.reduction
         self._averaging = make_averaging(
             program, role.rank, store, data_group, summed_in, timeout=timeout
@@ -101,6 +101,7 @@ class Stepping:
     def give_up(self) -> None:
         """The step has failed: there is no verdict to wait for any more."""
         self.update.pending = False
+        self._shared.restore()
 
     @property
     def averages(self) -> Mapping[int, tuple[float, float]]:
@@ -153,6 +154,7 @@ class Stepping:
     def _clear_gradients(self) -> None:
         for optimizer in self.optimizers.values():
             optimizer.zero_grad()
+        self._shared.begin()
 
 
 def _once(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:

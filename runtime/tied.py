@@ -22,6 +22,9 @@ class SharedParameters:
     have each stage for good, several where it is replicated. The copies start as the first one, get
     the same summed gradient, and so stay equal under any optimizer that treats a parameter by
     itself. ``reduce_dtype``: that in which gradients are summed over ranks; by default their own.
+
+    Where gradients add up over steps, a sum is of what the step has added: what was there when it
+    began, which earlier sums have made equal, is put aside (not copied) until then.
     """
 
     def __init__(
@@ -47,6 +50,21 @@ class SharedParameters:
         for stage, ranks in enumerate(holders):
             if len(ranks) > 1:
                 self._shared[stage,] = self._replicas(stage, elsewhere)
+        self._reduced: dict[int, nn.Parameter] = {}  # what reductions sum, by id
+        self._earlier: dict[int, tuple[nn.Parameter, Tensor]] = {}
+
+    def begin(self) -> None:
+        """Before anything is added to the gradients in a step, which starts with none."""
+        self.restore()  # after a step that failed
+        for parameter in self._reduced.values():
+            if parameter.grad is not None:
+                self._earlier[id(parameter)] = parameter, parameter.grad
+                parameter.grad = None
+
+    def restore(self) -> None:
+        """What is still put aside is in the gradients again, as after a step that failed."""
+        for parameter, _ in list(self._earlier.values()):
+            self._add_earlier(parameter)
 
     def reduction(self, stages: tuple[int, ...]) -> Callable[[], None]:
         """The call that sums the gradients of what exactly these stages share."""
@@ -57,6 +75,7 @@ class SharedParameters:
             )
         ranks = ranks_of(stages, self._holders)
         trained = [copies for copies in self._shared[stages] if copies[0].requires_grad]
+        self._reduced |= {id(copy): copy for copies in trained for copy in copies}
 
         @torch.no_grad()
         def reduce() -> None:
@@ -67,6 +86,8 @@ class SharedParameters:
                 copies[0].grad = total
                 for copy in copies[1:]:
                     copy.grad = total.clone()
+                for copy in copies:
+                    self._add_earlier(copy)
 
         return reduce
 
@@ -77,6 +98,13 @@ class SharedParameters:
         later = {member for group in self._groups for member in group[1:]}
         named = self._store.module(stage).named_parameters()
         return [parameter for name, parameter in named if (stage, name) not in later]
+
+    @torch.no_grad()
+    def _add_earlier(self, parameter: nn.Parameter) -> None:
+        """Its gradient is again the tensor that it was before the step, with what came since."""
+        _, earlier = self._earlier.pop(id(parameter), (parameter, None))
+        if earlier is not None:
+            parameter.grad = earlier if parameter.grad is None else earlier.add_(parameter.grad)
 
     def _sum(self, totals: list[Tensor], ranks: tuple[int, ...]) -> None:
         """Sums each of ``totals`` in place over the ranks, in one message."""
