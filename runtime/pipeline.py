@@ -19,7 +19,7 @@ from .agreement import check_agreement
 from .arguments import Arguments
 from .batches import Batch
 from .by_layers import as_planned
-from .checks import check_graph, check_program
+from .checks import check_graph, check_program, check_tied
 from .clock import Call
 from .compute import Loss
 from .errors import ExecutionError
@@ -35,12 +35,12 @@ from .preparing import Preparation, loss_in_full
 from .roles import Role, has_relays, rank_in, routes_of
 from .sharding import ShardedStages
 from .skips import Skips
-from .stages import Stage, device_of, stage_modules
+from .stages import Stage, device_of, given_modules, stage_modules
 from .stepping import Stepping
 from .stores import make_store
-from .tied import Group
+from .tied import Group, find_ties
 from .tracing import TracedOp, measured_schedule, traced_ops
-from .transport import connect
+from .transport import connect, gather_early
 from .update import finish_before_state_dicts
 from .worker import Worker
 
@@ -67,7 +67,8 @@ class Pipeline:
         optimizer: makes the optimizer of one stage's parameters, as ``torch.optim.SGD`` with its
             options bound does. Gradients are then cleared when a step begins. Without it, they add
             up and the caller steps.
-        tied: groups of (stage, parameter name) that are one parameter.
+        tied: groups of (stage, parameter name) that are one parameter. Those that a rank sees to be one,
+            as stages that it was given have one object, are tied without being named.
         skips: pairs of stages (i, j): of each, i returns one tensor more, in their order, which is
             the last argument of j; see :mod:`pipeloom.runtime.skips`.
         varying_shapes: let shapes be others in each step; all ranks then begin a step by telling
@@ -156,6 +157,10 @@ class Pipeline:
         self.rank = rank_in(program, group)
         role = Role.of(program, self.rank)
         modules = stage_modules(stages, role.needed, self.num_stages)
+        given = given_modules(stages, role.needed, self.num_stages) | modules
+        gather = partial(gather_early, group=group, seconds=timeout)
+        tied = find_ties(tied, self.num_stages, given, modules, gather)
+        check_tied(program, tied)
         self.device = device_of(modules.values()) if device is None else torch.device(device)
         if pace and self.device.type != "cpu":
             raise InputError(f"pace: expected a CPU, got {self.device}: its ops do not wait")

@@ -59,7 +59,12 @@ class Stepping:
         self._device = device
         self._microbatches = program.schedule.problem.microbatches
         self.modules = {s: store.module(s) for s in role.held}
-        shared = self._shared = SharedParameters(tied, role.holders, store, transport, summed_in)
+        reduced = {
+            i.stages for row in program.instructions for i in row if isinstance(i, ir.Reduce)
+        }
+        shared = self._shared = SharedParameters(
+            tied, role.holders, store, transport, reduced=reduced, reduce_dtype=summed_in
+        )
         self.reduce = shared.reduction
         self._averaging = make_averaging(
             program, role.rank, store, data_group, summed_in, timeout=timeout
