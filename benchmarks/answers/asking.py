@@ -20,10 +20,6 @@ ORDER = ("order", "pairs", "transfers", "averages")
 """Of a schedule's file: what the answer is, without the profile and the report."""
 
 
-class CommandError(Exception):
-    """A command ended as no command may."""
-
-
 def families() -> list[str]:
     """All that ``build`` knows."""
     _, answer = _command("build", "--list", "--json")
@@ -42,7 +38,8 @@ def ask(instance: Instance) -> dict[str, Any]:
         began = perf_counter()
         code, answer = _command(*instance.command, str(profile), *options, *output, "--json")
         seconds = round(perf_counter() - began, 2)
-        found = {"command": [*instance.command, *instance.options], **_figures(code, answer)}
+        words = {"command": [*instance.command, *instance.options]}
+        found = words | {"profile": _digest(instance.profile)} | _figures(code, answer)
         if schedule.exists():
             document = json.loads(schedule.read_text(encoding="utf-8"))
             found["order"] = _digest({key: document.get(key) for key in ORDER})
@@ -62,15 +59,16 @@ def _command(*words: str) -> tuple[int, dict[str, Any]]:
         timeout=MOST_SECONDS,
         check=False,
     )
-    if done.returncode not in {0, 1, 2}:
-        raise CommandError(f"{' '.join(words)}: exit code {done.returncode}: {done.stderr}")
-    return done.returncode, json.loads(done.stdout) if done.stdout else {"message": done.stderr}
+    try:
+        return done.returncode, json.loads(done.stdout)
+    except ValueError:
+        return done.returncode, {"error": [done.stderr]}
 
 
 def _figures(code: int, answer: dict[str, Any]) -> dict[str, Any]:
     """Those that are held against each other later; ``candidates``: what was chosen among."""
-    if code == 2:
-        return {"status": "refused"}
+    if "error" in answer:
+        return {"status": "refused" if code == 2 else "crash", "error": answer["error"]}
     if "results" in answer:
         (found,) = [row for row in answer["results"] if row["schedule"] == "optimize"]
         others = {row["schedule"]: row.get("period") for row in answer["results"]}
@@ -79,12 +77,12 @@ def _figures(code: int, answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _report(answer: dict[str, Any]) -> dict[str, Any]:
-    if "objective" not in answer:
-        least = {key: value for key, value in answer.items() if key.startswith("smallest_")}
-        return {"status": answer["status"], **least}
-    cost, bound = answer[answer["objective"]], answer["lower_bound"]
-    step = {"step": answer["step"]} if answer.get("step") is not None else {}
-    return {"status": answer["status"], "cost": cost, "lower_bound": bound, "gap": answer["gap"], **step}
+    """Of one schedule, or how little memory would be enough for one."""
+    status = {"status": answer["status"]}
+    if answer.get("objective") not in answer:
+        return status | {k: value for k, value in answer.items() if k.startswith("smallest_")}
+    known = {key: answer[key] for key in ("lower_bound", "gap", "step") if key in answer}
+    return status | {"cost": answer[answer["objective"]]} | known
 
 
 def _chosen(answer: dict[str, Any]) -> dict[str, Any]:
@@ -100,11 +98,11 @@ def _chosen(answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def _program(schedule: Path, program: Path) -> str:
-    """The digest of the compiled program, which the verifier takes."""
+    """The digest of the compiled program, or what the compiler or the verifier has against it."""
     for words in (("compile", str(schedule), "-o", str(program)), ("verify", str(program))):
         code, answer = _command(*words, "--json")
         if code:
-            raise CommandError(f"{' '.join(words)}: {answer}")
+            return f"{words[0]}: {answer}"
     return hashlib.sha256(program.read_bytes()).hexdigest()
 
 

@@ -6,7 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from .profiles import (
+    HEAVY,
+    HELD,
     HOST_LINK,
+    ISLANDS,
     LINKS,
     OFFLOADED,
     RECOMPUTED,
@@ -24,6 +27,8 @@ from .profiles import (
 
 WORK = 30.0
 """Millions of simulated ops of each solve, unless an instance says otherwise."""
+FEW = 5.0
+"""The same where there are several placements to solve."""
 OWNERS = "OWNERS.json"
 """In options: the file that holds an instance's ``owners``."""
 
@@ -103,31 +108,38 @@ def _placed() -> Iterator[Instance]:
     ):
         yield searched("owners", profile, microbatches, "--placement", OWNERS, owners=owners)
     auto = ("--placement", "auto")
-    yield searched("placement auto", equal(3, 2.2), 7, *auto, work=15)
-    yield searched("placement auto", unequal(4, 4.0, seed=14), 9, *auto, work=15)
-    yield searched("placement auto", unequal(5, 3.0, seed=15), 11, *auto, work=15)
+    yield searched("placement auto", equal(3, 2.2), 7, *auto, work=FEW)
+    yield searched("placement auto", unequal(4, 4.0, seed=14), 9, *auto, work=FEW)
+    yield searched("placement auto", unequal(5, 3.0, seed=15), 11, *auto, work=FEW)
     two, roomy = (*auto, "--copies", "2"), {"device_memory": 3e9}
-    sized = with_keys(equal(4, links=LINKS), SIZES | {"m_b": 1e8, "m_w": 4e7}) | roomy
-    yield searched("two copies", sized, 8, *auto, work=15)
-    yield searched("two copies", equal(6, 6.0), 10, *two, work=15)
-    yield searched("two copies", unequal(4, 5.0, seed=16), 7, *two, work=15)
-    yield searched("two copies", equal(2, 3.0, t_comm=8.0), 6, *two, work=15)
+    sized = with_keys(equal(4, links=LINKS), SIZES | HELD) | roomy
+    yield searched("two copies", sized, 8, *auto, work=FEW)
+    yield searched("two copies", equal(6, 6.0), 10, *two, work=FEW)
+    yield searched("two copies", unequal(4, 5.0, seed=16), 7, *two, work=FEW)
+    yield searched("two copies", equal(2, 3.0, t_comm=8.0), 6, *two, work=FEW)
 
 
 def _travelling() -> Iterator[Instance]:
     """Weights travel, or whatever is fastest."""
     weights, auto = ("--passing", "weights"), ("--passing", "auto")
     sized = {ranks: with_keys(equal(ranks, links=LINKS), SIZES) for ranks in (3, 4, 5, 6)}
-    slow = {"latency": 0.05, "gigabytes_per_second": 2.0}
-    drawn = with_keys(unequal(4, seed=17, links=slow), SIZES)
-    yield searched("weights", sized[4], 8, *weights)
+    heavy = SIZES | {"weight_bytes": 1.5e9, "grad_bytes": 1.5e9}
+    slow = with_keys(unequal(4, seed=17, links=LINKS), heavy)
+    full = with_keys(slow, HELD) | {"device_memory": 1.7e10}
     yield searched("weights", sized[3], 10, *weights)
     yield searched("weights", sized[5] | {"memory_limit": 12.0}, 15, *weights)
-    yield searched("weights", drawn, 9, *weights)
-    yield searched("passing auto", sized[4], 8, *auto, work=10)
+    yield searched("weights", slow, 9, *weights)
+    yield searched("weights", full, 12, *weights)
+    yield searched("weights", with_keys(sized[6], heavy), 13, *weights)
+    islands = unequal(4, seed=17, links=ISLANDS, device_memory=3e9)
+    long = {"activation_bytes": 5e8, "weight_bytes": 1e7, "grad_bytes": 1e7}
     yield searched("passing auto", sized[3], 9, *auto, work=10)
     yield searched("passing auto", sized[6] | {"memory_limit": 6.0}, 13, *auto, work=10)
-    yield searched("passing auto", drawn, 12, *auto, work=10)
+    yield searched("passing auto", with_keys(islands, SIZES | HELD | HEAVY), 9, *auto, work=10)
+    yield searched("passing auto", with_keys(islands, SIZES | HELD | long), 12, *auto, work=10)
+    few = {"activation_bytes": 1e8, "weight_bytes": 2e8}
+    yield searched("passing auto", with_keys(islands, SIZES | HELD | few), 11, *auto, work=10)
+    yield searched("passing auto", full | {"device_memory": 2e10}, 8, *auto, work=10)
 
 
 def _remat() -> Iterator[Instance]:
@@ -173,7 +185,7 @@ def _timed() -> Iterator[Instance]:
     yield searched("averaging", averaged[4], 8)
     yield searched("averaging", averaged[4], 9, "--placement", "v")
     yield searched("averaging", averaged[3], 7, "--placement", "interleaved:2")
-    yield searched("averaging", averaged[3], 8, "--placement", "auto", work=15)
+    yield searched("averaging", averaged[3], 8, "--placement", "auto", work=FEW)
 
 
 def _cut() -> Iterator[Instance]:
@@ -183,7 +195,9 @@ def _cut() -> Iterator[Instance]:
     yield searched("layers", layered(3, 12.0, blocks=12, seed=26), 7, "--placement", "v")
     yield searched("layers", layered(5, 24.0, blocks=19, seed=27), 11, "--partition", "balanced")
     yield searched("layers", layered(4, blocks=16, seed=28), 10, "--partition", "even")
-    yield searched("layers", layered(3, 14.0, blocks=11, seed=29), 8, "--placement", "auto", work=15)
+    yield searched(
+        "layers", layered(3, 14.0, blocks=11, seed=29), 8, "--placement", "auto", work=FEW
+    )
 
 
 def _others() -> Iterator[Instance]:
@@ -200,6 +214,7 @@ def _others() -> Iterator[Instance]:
     yield searched("infeasible", with_keys(equal(3, 0.5), RECOMPUTED | {"m_r": 0.6}), 6)
 
 
+FAMILIES = "families"
 FAMILY_SIZES = ((4, 8), (3, 7), (6, 13))
 PARAMETRIZED = ("interleaved-1f1b:3", "looped-bfs:3", "zb-v:3", "wave:2", "fsdp:2")
 PROGRAMS = (
@@ -217,4 +232,4 @@ def built(families: Iterable[str]) -> Iterator[Instance]:
         for family in (*families, *PARAMETRIZED):
             program = number == 0 and family in PROGRAMS
             options = ("-m", str(microbatches))
-            yield Instance("families", profile, options, ("build", family), program=program)
+            yield Instance(FAMILIES, profile, options, ("build", family), program=program)

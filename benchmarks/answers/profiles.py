@@ -12,7 +12,12 @@ Document = dict[str, Any]
 T_F, T_B, T_W, M_B, M_W, T_COMM = 29.718, 29.444, 19.927, 1.0, 0.432, 0.527
 """Times and memory of the 6.2B profile's stages."""
 SIZES = {"activation_bytes": 2e7, "weight_bytes": 1e8, "grad_bytes": 1e8, "optimizer_bytes": 2e8}
+HEAVY = {"activation_bytes": 1e8, "weight_bytes": 2e8, "grad_bytes": 2e8, "optimizer_bytes": 4e8}
+HELD = {"m_b": 1e8, "m_w": 4e7}
 LINKS = {"latency": 0.01, "gigabytes_per_second": 10.0}
+_FAST = {"latency": 0.01, "gigabytes_per_second": 200.0}
+ISLANDS = {"latency": 0.05, "gigabytes_per_second": 2.0, "pairs": [[0, 1, _FAST], [2, 3, _FAST]]}
+"""Two islands of two ranks."""
 RECOMPUTED = {"t_r": 25.0, "m_r": 0.1}
 OFFLOADED = {"m_o": 0.1, "offload_bytes": 4e8}
 HOST_LINK = {"gigabytes_per_second": 16.0, "latency": 0.02}
