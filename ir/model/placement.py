@@ -7,14 +7,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
-from typing import TypeAlias
 
 import numpy as np
 
 from ..units import counted
 from .ops import IntArray
-
-Table: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 class Passing(Enum):
@@ -50,7 +47,7 @@ class Placement:
     """
 
     passing: Passing
-    table: Table
+    table: tuple[tuple[int, ...], ...]
     kind: PlacementKind = field(default=PlacementKind.CUSTOM, compare=False)
     size: int | None = field(default=None, compare=False)
     own_name: str | None = field(default=None, compare=False)
@@ -64,22 +61,18 @@ class Placement:
     @classmethod
     def of_stages(cls, owners: Sequence[int], name: str | None = None) -> Placement:
         """Stage s on rank ``owners[s]``: activations travel."""
-        table = tuple((rank,) for rank in owners)
-        found = _recognized(Passing.ACTIVATIONS, table, 1 + max(owners), len(owners), 1)
-        return replace(found, own_name=name)
-
-    @classmethod
-    def of_microbatches(cls, owners: Sequence[int]) -> Placement:
-        """Microbatch j on rank ``owners[j]``: weights travel."""
-        return _recognized(Passing.WEIGHTS, (tuple(owners),), 1 + max(owners), 1, len(owners))
+        owner = np.array(owners, dtype=np.int64)[:, np.newaxis]
+        return replace(cls.of_ops(Passing.ACTIVATIONS, 1 + max(owners), owner), own_name=name)
 
     @classmethod
     def of_ops(cls, passing: Passing, ranks: int, owner: IntArray) -> Placement:
-        """(Stage s, microbatch j) on rank ``owner[s, j]`` of ``ranks``; shape (S, M)."""
-        rows = owner[:1] if passing is Passing.WEIGHTS else owner
-        columns = rows[:, :1] if passing is Passing.ACTIVATIONS else rows
-        table = tuple(map(tuple, columns.tolist()))
-        return _recognized(passing, table, ranks, len(owner), owner.shape[1])
+        """(Stage s, microbatch j) on rank ``owner[s, j]``, of the kind that says so if one does."""
+        if passing is not Passing.MIXED:
+            owner = owner[:1] if passing is Passing.WEIGHTS else owner[:, :1]
+        for known in _known(passing, ranks, len(owner)):
+            if np.array_equal(known.matrix(*owner.shape), owner):
+                return known
+        return cls(passing, tuple(map(tuple, owner.tolist())))
 
     @classmethod
     def linear(cls, ranks: int) -> Placement:
@@ -165,37 +158,19 @@ def _islands(ranks: int, island: int, holder: str, holders: int, stages: int) ->
     return ranks // island
 
 
-def _recognized(
-    passing: Passing, table: Table, ranks: int, stages: int, microbatches: int
-) -> Placement:
-    """The placement that has a name and says of these stages and microbatches what ``table``
-    says; else one without a name."""
-    custom = Placement(passing, table)
-    owner = custom.matrix(stages, microbatches)
-    return next(
-        (
-            named
-            for named in _named(passing, ranks, stages)
-            if np.array_equal(named.matrix(stages, microbatches), owner)
-        ),
-        custom,
-    )
-
-
-def _named(passing: Passing, ranks: int, stages: int) -> Iterator[Placement]:
-    """All placements that have names, for so many ranks and stages."""
+def _known(passing: Passing, ranks: int, stages: int) -> Iterator[Placement]:
+    """Those of each kind, for so many ranks and stages."""
+    chunks, rest = divmod(stages, ranks)
     if passing is Passing.WEIGHTS:
         yield Placement.round_robin(ranks)
-    elif passing is Passing.ACTIVATIONS:
-        chunks, rest = divmod(stages, ranks)
-        if rest == 0:
-            yield Placement.linear(ranks) if chunks == 1 else Placement.interleaved(ranks, chunks)
-        if stages % (2 * ranks) == 0:
-            yield Placement.v(ranks) if chunks == 2 else Placement.wave(ranks, chunks // 2)
-    else:
+    elif passing is Passing.MIXED:
         if stages == ranks:
             yield Placement.bidirectional(ranks)
         for island in range(1, ranks + 1):
             for placed in (Placement.weights_inside, Placement.activations_inside):
                 with suppress(ValueError):  # no islands of that size, or too few stages
                     yield placed(ranks, island, stages)
+    elif rest == 0:
+        yield Placement.linear(ranks) if chunks == 1 else Placement.interleaved(ranks, chunks)
+        if chunks % 2 == 0:
+            yield Placement.v(ranks) if chunks == 2 else Placement.wave(ranks, chunks // 2)

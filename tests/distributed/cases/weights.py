@@ -221,10 +221,11 @@ def replicated_ends(profile: Profile, count: int) -> Schedule:
 def by_way(profile: Profile, count: int) -> Schedule:
     """All goes by way of rank 1, which runs and owns nothing."""
     others = [rank for rank in range(profile.ranks) if rank != 1]
-    placement = Placement.of_microbatches(tuple(others[j % len(others)] for j in range(count)))
+    runs = np.array([[others[j % len(others)] for j in range(count)]])
+    placement = Placement.of_ops(Passing.WEIGHTS, profile.ranks, runs)
     problem = Problem(profile, count, placement, profile.limit_from(None))
     rows: list[list[Op]] = [[] for _ in range(profile.ranks)]
-    for j, rank in enumerate(placement.table[0]):
+    for j, rank in enumerate(runs[0].tolist()):
         stages = range(profile.num_stages)
         rows[rank] += [Op(OpKind.F, s, j) for s in stages]
         rows[rank] += [Op(OpKind.BW, s, j) for s in reversed(stages)]

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from random import Random
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.formats.program_json import dump_program
-from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.placement import Passing, Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Link, Links, Profile, Sharing, StageProfile
 from pipeloom.ir.verify.program import verify_program
@@ -36,7 +37,7 @@ def problems(draw: st.DrawFn) -> Problem:
     anywhere = st.lists(st.integers(0, ranks - 1), min_size=microbatches, max_size=microbatches)
     placement = draw(
         st.just(Placement.round_robin(ranks))
-        | anywhere.map(lambda owners: Placement.of_microbatches(tuple(owners)))
+        | anywhere.map(lambda owners: Placement.of_ops(Passing.WEIGHTS, ranks, np.array([owners])))
     )
     limit = draw(st.none() | st.sampled_from([1.0, 1.6, 2.0, 3.5]).map(lambda share: share * one))
     return Problem(
