@@ -22,6 +22,7 @@ from ..measure.activation_ledger import Ledger, NoLedger, device_peak
 from ..measure.op_timer import Call
 from ..measure.trace import TracedOp, measured_schedule, traced_ops
 from ..optim.loss_scale import LossScale
+from ..optim.norm_groups import NormGroups, numbered
 from ..optim.optimizer_step import finish_before_state_dicts
 from ..optim.optimizers import MakeOptimizer
 from ..optim.step_end import Stepping
@@ -80,6 +81,12 @@ class Pipeline:
         clip_grad_norm: the most that the norm of all gradients may be before the optimizers step,
             as for ``torch.nn.utils.clip_grad_norm_``; None: any. A step with NaN or Inf in it is
             skipped.
+        norm_groups: where parameters are shards that are no DTensors (tensor or expert parallelism
+            of your own), patterns of their names in a stage, as for :func:`fnmatch.fnmatchcase`,
+            and of each the process group that has the shards: ``{"*.experts.*":
+            mesh["ep"].get_group()}``. Over it their squares are summed; all others count once.
+            Asked for where pipelines run side by side that are no replicas in ``data_group`` and
+            steps are judged by a norm; ``{}``: nothing is a shard.
         loss_scale: what losses are multiplied by before, and gradients divided by after the
             backward passes; steps with NaN or Inf are skipped, too, and the scale adapts.
         post_validation: with either of these two all ranks wait for each other before they step,
@@ -121,6 +128,7 @@ class Pipeline:
         param_dtype: torch.dtype | None = None,
         reduce_dtype: torch.dtype | None = None,
         clip_grad_norm: float | None = None,
+        norm_groups: NormGroups | None = None,
         loss_scale: LossScale | None = None,
         post_validation: bool = True,
         cuda_graph: bool = False,
@@ -140,6 +148,7 @@ class Pipeline:
             "param_dtype": param_dtype,
             "reduce_dtype": reduce_dtype,
             "clip_grad_norm": clip_grad_norm,
+            "norm_groups": None if norm_groups is None else numbered(norm_groups),
             "loss_scale": loss_scale,
             "post_validation": post_validation,
             "cuda_graph": cuda_graph,
@@ -192,6 +201,7 @@ class Pipeline:
                 summed_in=reduce_dtype or param_dtype,
                 clip_grad_norm=clip_grad_norm,
                 loss_scale=loss_scale,
+                norm_groups=norm_groups,
                 relays=relays,
                 group=group,
                 data_group=data_group,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from threading import RLock
@@ -126,15 +127,40 @@ def _table(
 _MAKING = RLock()
 
 
+# modules whose hooks reduce gradients in each backward pass, by where their class is, and its name
+REDUCING = {
+    ("torch.nn.parallel", "DistributedDataParallel"): "DistributedDataParallel",
+    ("torch.distributed.fsdp", "FullyShardedDataParallel"): "FullyShardedDataParallel",
+    ("torch.distributed._composable.replicate", "DDP"): "replicate",
+    ("torch.distributed._composable.replicate_with_fsdp", "ReplicateModule"): "replicate",
+}
+
+
 def made(stage: Stage, index: int) -> nn.Module:
-    """The stage's module. Raises InputError where it is none."""
+    """The stage's module. Raises InputError where it is none, or reduces gradients by itself."""
     with _MAKING:
         module = stage if isinstance(stage, nn.Module) else stage()
     if not isinstance(module, nn.Module):
         raise InputError(
             f"stages[{index}]: expected a torch.nn.Module, got {type(module).__name__}"
         )
+    _check_reducing(module, index)
     return module
+
+
+def _check_reducing(module: nn.Module, index: int) -> None:
+    """Such hooks know neither of microbatches nor of weight gradients that are put off."""
+    # whoever has wrapped a module has imported the wrapper
+    wrappers = {getattr(sys.modules.get(m), c, None): name for (m, c), name in REDUCING.items()}
+    for path, part in module.named_modules():
+        for wrapper, name in wrappers.items():
+            if wrapper is not None and isinstance(part, wrapper):
+                raise InputError(
+                    f"stages[{index}]: {path or 'it'} is wrapped in {name}, which reduces "
+                    "gradients in each microbatch's backward pass: expected the module without it, "
+                    "and the "
+                    "processes that it reduces over as data_group"
+                )
 
 
 def device_of(modules: Iterable[nn.Module]) -> torch.device:
