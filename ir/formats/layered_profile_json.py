@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from ..errors import InputError
 from ..model.layered_profile import LayeredProfile
+from ..model.layers import Layer
 from ..model.profile import StageProfile
-from .json_reader import Reader, read_json
-from .layer_json import numbered, read_layer, repeated
-from .profile_json import LAYER_KEYS, dump_profile, read_cluster, read_stage
-
-MOST_LAYERS = 512
-"""More are no layers; all cuts of so many can still be compared."""
+from .documents import MOST_LAYERS, LayeredProfileDocument, LayerEntry
+from .json_reader import read_json, show
+from .profile_json import cluster_of, dump_profile, layer_of, stage_of
+from .validation import validated
 
 
 def load_layers(path: str) -> LayeredProfile:
@@ -22,25 +24,14 @@ def load_layers(path: str) -> LayeredProfile:
 
 
 def parse_layers(data: dict[str, Any], where: str) -> LayeredProfile:
-    errors: list[str] = []
-    reader = Reader(data, where, errors)
-    cluster = read_cluster(reader)
-    layers: list[StageProfile] = []
-    tied: list[bool] = []
-    for i, entry in enumerate(reader.items("layers")):
-        found, together = _entry(Reader(entry, f"{where}: layers[{i}]", errors, LAYER_KEYS))
-        layers += found
-        tied += [together] * len(found)
-    if not layers and not errors:
-        reader.wrong("layers", [], "at least one layer")
-    if len(layers) > MOST_LAYERS:
-        reader.fail(f"{where}: layers: expected at most {MOST_LAYERS} layers, got {len(layers)}")
-    if not errors:
-        twice = repeated([layer for stage in layers for layer in stage.layers])
-        errors += [f"{where}: {line}" for line in twice]
-    if errors:
-        raise InputError(*errors)
-    return LayeredProfile(tuple(layers), (*tied[:-1], False), cluster)
+    document = validated(LayeredProfileDocument, data, where)
+    entries = [(entry, _layers(entry)) for entry in document.layers]
+    layers = tuple(chain.from_iterable(layers for _, layers in entries))
+    together = [bool(entry.with_next) for entry, layers in entries for _ in layers]
+    wrong = list(_wrong_layers(layers))
+    if wrong:
+        raise InputError(*(f"{where}: layers: {line}" for line in wrong))
+    return LayeredProfile(layers, (*together[:-1], False), cluster_of(document, ()))
 
 
 def dump_layers(profile: LayeredProfile) -> dict[str, Any]:
@@ -56,23 +47,29 @@ def dump_layers(profile: LayeredProfile) -> dict[str, Any]:
     return head | {"layers": entries} | document
 
 
-def _entry(reader: Reader) -> tuple[list[StageProfile], bool]:
-    """The layers that one entry stands for; whether none is cut from the one after it."""
-    layer = read_layer(reader)
-    repeat = reader.count("repeat", 1, MOST_LAYERS) if reader.has("repeat") else 1
-    together = reader.has("with_next") and reader.get(
-        "with_next", "true or false", lambda v: isinstance(v, bool), False
-    )
-    if reader.has("t_bw"):
-        reader.fail(
-            f"{reader.where}: t_bw: expected it of stages alone, as layers are cut by t_b and t_w"
-        )
-    cost = read_stage(reader)
-    if repeat == 1:
-        return [replace(cost, layers=(layer,))], together
-    names = {"name": [layer.name] if layer.name else [], "modules": layer.modules}
-    for key, values in names.items():
-        if any("{}" not in value for value in values):
-            reader.wrong(key, values[0], "{} in it, for the number of each repeated layer")
-            break
-    return [replace(cost, layers=(numbered(layer, n),)) for n in range(repeat)], together
+def _layers(entry: LayerEntry) -> list[StageProfile]:
+    """The layers that one entry stands for."""
+    layer = layer_of(entry)
+    number = entry.repeat or 1
+    layers = [layer] if number == 1 else [_numbered(layer, n) for n in range(number)]
+    return [stage_of(entry, (one,)) for one in layers]
+
+
+def _numbered(layer: Layer, number: int) -> Layer:
+    """``{}`` in its names is the number of the layer among those that one entry stands for."""
+    modules = tuple(module.replace("{}", str(number)) for module in layer.modules)
+    return Layer(layer.name.replace("{}", str(number)), layer.kind, modules)
+
+
+def _wrong_layers(stages: tuple[StageProfile, ...]) -> Iterator[str]:
+    """Too many layers, and each name of a layer, or else of a module, that is there twice."""
+    if len(stages) > MOST_LAYERS:
+        yield f"expected at most {MOST_LAYERS} layers, got {len(stages)}"
+    layers = [layer for stage in stages for layer in stage.layers]
+    names = Counter(layer.name for layer in layers)
+    modules = Counter(module for layer in layers for module in layer.modules)
+    for what, counts in (("name", names), ("modules", modules)):
+        twice = sorted(name for name, number in counts.items() if number > 1)
+        yield from (f"{what}: expected {show(name)} once, got it twice" for name in twice)
+        if twice:
+            return

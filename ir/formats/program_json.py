@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
+from ..errors import InputError
 from ..model.program import Buffer, Program, TensorKind, parse_instruction
-from ..units import counted
-from .json_reader import Reader, read_json
-from .schedule_json import dump_schedule, parse_schedule
+from .documents import PROGRAM, ProgramDocument
+from .json_reader import read_json
+from .schedule_json import dump_schedule, schedule_of
+from .validation import validated
 
-PROGRAM = "pipeloom.program"
+T = TypeVar("T")
 
 
 def load_program(path: str) -> Program:
@@ -18,42 +21,29 @@ def load_program(path: str) -> Program:
 
 
 def parse_program(data: dict[str, Any], where: str) -> Program:
-    errors: list[str] = []
-    reader = Reader(data, where, errors)
-    reader.format(PROGRAM)
-    reader.finish()
-    planned = reader.child("schedule")
-    reader.finish()
-    schedule = parse_schedule(planned.data, planned.where)
-    ranks = schedule.problem.ranks
-    instructions = [
-        _parsed(reader, f"instructions[{r}]", lines, parse_instruction)
-        for r, lines in enumerate(_lists(reader, "instructions", ranks))
-    ]
-    buffers = [
-        _parsed(reader, f"buffers[{r}]", names, _buffer)
-        for r, names in enumerate(_lists(reader, "buffers", ranks))
-    ]
-    reader.finish()
-    return Program(schedule, tuple(instructions), tuple(buffers))
+    document = validated(ProgramDocument, data, where)
+    schedule = schedule_of(document.schedule, f"{where}: schedule")
+    wrong: list[str] = []
+    rows = _parsed(document.instructions, parse_instruction, f"{where}: instructions", wrong)
+    buffers = _parsed(document.buffers, _buffer, f"{where}: buffers", wrong)
+    if wrong:
+        raise InputError(*wrong)
+    return Program(schedule, rows, buffers)
 
 
-def _lists(reader: Reader, key: str, ranks: int) -> list[list[Any]]:
-    lists = reader.items(key)
-    if len(lists) != ranks or not all(isinstance(entry, list) for entry in lists):
-        reader.wrong(key, lists, f"{counted(ranks, 'list')}, one a rank")
-        return []
-    return lists
-
-
-def _parsed(reader: Reader, key: str, texts: list[Any], parse: Any) -> tuple[Any, ...]:
-    parsed = []
-    for i, text in enumerate(texts):
-        try:
-            parsed.append(parse(str(text)))
-        except ValueError as error:
-            reader.fail(f"{reader.where}: {key}[{i}]: {error}")
-    return tuple(parsed)
+def _parsed(
+    lists: list[list[str]], parse: Callable[[str], T], where: str, wrong: list[str]
+) -> tuple[tuple[T, ...], ...]:
+    rows = []
+    for rank, texts in enumerate(lists):
+        row = []
+        for i, text in enumerate(texts):
+            try:
+                row.append(parse(text))
+            except ValueError as error:
+                wrong.append(f"{where}[{rank}][{i}]: {error}")
+        rows.append(tuple(row))
+    return tuple(rows)
 
 
 def _buffer(text: str) -> Buffer:

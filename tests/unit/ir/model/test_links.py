@@ -112,8 +112,8 @@ def test_what_is_shared_survives_the_file(shared: Any) -> None:
     [
         ("tree", 'shared: expected pairs, ports, ring or a list of groups of pairs, got "tree"'),
         (3, "shared: expected pairs, ports, ring or a list of groups of pairs, got 3"),
-        ([[0, 1]], "shared[0][0]: expected [rank, another rank] from 0 to 2, got 0"),
-        ([7], "shared[0]: expected a list of pairs [from rank, to rank], got 7"),
+        ([[0]], "shared[0][0]: expected [rank, another rank] from 0 to 2, got 0"),
+        ([7], "shared[0]: expected a list, got 7"),
         (
             [[[0, 1]], [[1, 1]]],
             "shared[1][0]: expected [rank, another rank] from 0 to 2, got [1, 1]",
