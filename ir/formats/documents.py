@@ -26,6 +26,8 @@ from pydantic import (
 from typing_extensions import TypedDict
 
 from ..units import counted
+from .instruction_text import InstructionText, parse_buffer, parse_text
+from .json_reader import is_count
 from .validation import Document, Expected, Fault, Whole, raise_faults, said, wrong
 
 PROFILE, SCHEDULE, PROGRAM = "pipeloom.profile", "pipeloom.schedule", "pipeloom.program"
@@ -74,9 +76,8 @@ def _keep(value: int, info: ValidationInfo) -> int:
     return value
 
 
-def _is_rank(value: object, ranks: int | None) -> bool:
-    whole = isinstance(value, int) and not isinstance(value, bool)
-    return whole and 0 <= value < (ranks or MOST_RANKS)  # type: ignore[operator]
+def _is_rank(value: Any, ranks: int | None) -> bool:
+    return is_count(value) and 0 <= value < (ranks or MOST_RANKS)
 
 
 def _rank(value: object, info: ValidationInfo) -> object:
@@ -447,5 +448,9 @@ class ProgramDocument(Document):
     format: Annotated[Literal["pipeloom.program"], Expected(f'"{PROGRAM}"')]
     version: Version
     schedule: ScheduleDocument
-    instructions: Annotated[list[list[str]], OneARank]
-    buffers: Annotated[list[list[str]], OneARank]
+    instructions: Annotated[
+        list[list[Annotated[InstructionText, PlainValidator(parse_text)]]], OneARank
+    ]
+    buffers: Annotated[
+        list[list[Annotated[tuple[str, int], PlainValidator(parse_buffer)]]], OneARank
+    ]

@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
-from ..errors import InputError
-from ..model.program import Buffer, Program, TensorKind, parse_instruction
+from ..model.ops import Op, OpKind
+from ..model.program import (
+    Average,
+    Buffer,
+    Compute,
+    Free,
+    Instruction,
+    Program,
+    Receive,
+    Reduce,
+    Relay,
+    RelayKind,
+    Send,
+    Step,
+    Tensor,
+    TensorKind,
+    WaitReceive,
+    WaitSend,
+)
 from .documents import PROGRAM, ProgramDocument
+from .instruction_text import InstructionText, parse_text
 from .json_reader import read_json
 from .schedule_json import dump_schedule, schedule_of
 from .validation import validated
-
-T = TypeVar("T")
 
 
 def load_program(path: str) -> Program:
@@ -22,35 +38,51 @@ def load_program(path: str) -> Program:
 
 def parse_program(data: dict[str, Any], where: str) -> Program:
     document = validated(ProgramDocument, data, where)
-    schedule = schedule_of(document.schedule, f"{where}: schedule")
-    wrong: list[str] = []
-    rows = _parsed(document.instructions, parse_instruction, f"{where}: instructions", wrong)
-    buffers = _parsed(document.buffers, _buffer, f"{where}: buffers", wrong)
-    if wrong:
-        raise InputError(*wrong)
-    return Program(schedule, rows, buffers)
+    return Program(
+        schedule_of(document.schedule, f"{where}: schedule"),
+        tuple(tuple(map(_instruction, row)) for row in document.instructions),
+        tuple(
+            tuple(Buffer(TensorKind(kind), stage) for kind, stage in row)
+            for row in document.buffers
+        ),
+    )
 
 
-def _parsed(
-    lists: list[list[str]], parse: Callable[[str], T], where: str, wrong: list[str]
-) -> tuple[tuple[T, ...], ...]:
-    rows = []
-    for rank, texts in enumerate(lists):
-        row = []
-        for i, text in enumerate(texts):
-            try:
-                row.append(parse(text))
-            except ValueError as error:
-                wrong.append(f"{where}[{rank}][{i}]: {error}")
-        rows.append(tuple(row))
-    return tuple(rows)
+def parse_instruction(text: str) -> Instruction:
+    """The instruction that prints as ``text``. Raises ValueError where there is none."""
+    return _instruction(parse_text(text))
 
 
-def _buffer(text: str) -> Buffer:
-    kind = text.rstrip("0123456789")
-    if kind not in {k.value for k in TensorKind} or kind == text:
-        raise ValueError(f"not a buffer: {text!r} (expected e.g. x1, dy1, w1 or dw1)")
-    return Buffer(TensorKind(kind), int(text[len(kind) :]))
+_TENSORS = {kind.value: kind for kind in TensorKind}
+
+
+def _tensor(text: InstructionText) -> Tensor:
+    kind, stage, number = text.tensor
+    return Tensor(_TENSORS[kind], stage, number)
+
+
+def _compute(text: InstructionText) -> Compute:
+    kind, stage, microbatch = text.op
+    return Compute(Op(OpKind[kind], stage, microbatch))
+
+
+_MAKE: dict[str, Callable[[InstructionText], Instruction]] = {
+    "recv": lambda text: Receive(_tensor(text), text.peer, text.buffer),
+    "send": lambda text: Send(_tensor(text), text.peer),
+    "wait recv": lambda text: WaitReceive(_tensor(text)),
+    "wait send": lambda text: WaitSend(_tensor(text)),
+    "free": lambda text: Free(_tensor(text)),
+    "compute": _compute,
+    "reduce": lambda text: Reduce(text.stages),
+    "average": lambda text: Average(text.stages[0]),
+    "step": lambda text: Step(text.stages[0]),
+    "relay sums": lambda text: Relay(RelayKind.SUMS, text.source, text.target),
+    "relay verdict": lambda text: Relay(RelayKind.VERDICT, text.source, text.target),
+}
+
+
+def _instruction(text: InstructionText) -> Instruction:
+    return _MAKE[text.verb](text)
 
 
 def dump_program(program: Program) -> dict[str, Any]:

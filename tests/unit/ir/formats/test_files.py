@@ -232,8 +232,9 @@ def test_each_fault_of_a_program_is_named() -> None:
     with pytest.raises(InputError) as caught:
         parse_program(program, "p")
     assert caught.value.errors == (
-        "p: instructions[0][1]: not an instruction: 'jump'",
-        "p: buffers[1][0]: not a buffer: 'y1' (expected e.g. x1, dy1, w1 or dw1)",
+        "p: instructions[0][1]: expected an instruction, such as 'recv x1.0 from 0 into 3', "
+        'got "jump"',
+        "p: buffers[1][0]: expected a kind and a stage, such as 'dy1', got \"y1\"",
     )
 
 
