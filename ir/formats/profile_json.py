@@ -9,7 +9,8 @@ from typing import Any
 from ..model.layers import Layer, LayerKind
 from ..model.links import Groups, Link, Links, Sharing
 from ..model.profile import DataParallel, Profile, StageProfile
-from .documents import (
+from .json_reader import read_json
+from .profile_document import (
     PROFILE,
     ClusterDocument,
     CostDocument,
@@ -19,7 +20,6 @@ from .documents import (
     LinksDocument,
     ProfileDocument,
 )
-from .json_reader import read_json
 from .validation import keys_in_doubt, validated
 
 
@@ -45,11 +45,13 @@ def profile_of(document: ProfileDocument) -> Profile:
     )
     if len(stages) == 1:
         stages *= document.num_stages or document.ranks
-    return cluster_of(document, stages)
+    return cluster_of(document, stages, document.tied)
 
 
-def cluster_of(document: ClusterDocument, stages: tuple[StageProfile, ...]) -> Profile:
-    """All that a profile says but its stages, with these."""
+def cluster_of(
+    document: ClusterDocument, stages: tuple[StageProfile, ...], tied: tuple[tuple[int, ...], ...]
+) -> Profile:
+    """All that a profile says but its stages and ties, with these."""
     host, replicas = document.host_link, document.data_parallel
     return Profile(
         stages=stages,
@@ -61,6 +63,7 @@ def cluster_of(document: ClusterDocument, stages: tuple[StageProfile, ...]) -> P
         name=document.name or "",
         host_link=None if host is None else _link(host),
         data_parallel=None if replicas is None else DataParallel(replicas.size, _link(replicas)),
+        tied=tied,
     )
 
 
@@ -70,8 +73,8 @@ def stage_of(document: CostDocument, layers: tuple[Layer, ...]) -> StageProfile:
 
 
 def layer_of(document: LayerDocument) -> Layer:
-    modules = [document.name] if document.modules is None else document.modules
-    return Layer(document.name, LayerKind(document.kind or "block"), tuple(modules))
+    kind = LayerKind(document.kind or "block")
+    return Layer(document.name, kind, tuple(document.module_names))
 
 
 def _link(document: LinkDocument, latency: float = 0.0) -> Link:
@@ -113,6 +116,8 @@ def dump_profile(profile: Profile) -> dict[str, Any]:
     if profile.data_parallel is not None:
         over = profile.data_parallel
         document["data_parallel"] = {"size": over.size, **asdict(over.link)}
+    if profile.tied:
+        document["tied"] = [list(group) for group in profile.tied]
     for key in ("memory_limit", "device_memory"):
         limit = getattr(profile, key)
         if limit is not None:

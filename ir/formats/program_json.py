@@ -24,9 +24,9 @@ from ..model.program import (
     WaitReceive,
     WaitSend,
 )
-from .documents import PROGRAM, ProgramDocument
 from .instruction_text import InstructionText, parse_text
 from .json_reader import read_json
+from .schedule_document import PROGRAM, ProgramDocument
 from .schedule_json import dump_schedule, schedule_of
 from .validation import validated
 

@@ -16,7 +16,8 @@ from ..model.ops import (
     IntArray,
     OpKind,
 )
-from ..model.problem import Objective, Passing, Placement, Problem
+from ..model.placement import Passing, Placement
+from ..model.problem import Objective, Problem
 from ..model.schedule import (
     Averaged,
     Report,
@@ -27,9 +28,9 @@ from ..model.schedule import (
     TravelKind,
     Updates,
 )
-from .documents import SCHEDULE, OpEntry, ReportDocument, ScheduleDocument, TransferEntry
 from .json_reader import read_json
 from .profile_json import dump_profile, finite, profile_of
+from .schedule_document import SCHEDULE, OpEntry, ReportDocument, ScheduleDocument, TransferEntry
 from .validation import validated
 
 _KINDS = {kind.name: int(kind) for kind in OpKind}
@@ -98,13 +99,7 @@ def _placement(document: ScheduleDocument, order: tuple[IntArray, ...]) -> Place
     owners = np.zeros((document.stages, document.microbatches), dtype=np.int64)
     for rank, row in enumerate(order):
         owners[(row & CLASS_MASK) >> STAGE_SHIFT, row >> MICROBATCH_SHIFT] = rank
-    passing = Passing(document.passing)
-    table = {
-        Passing.ACTIVATIONS: owners[:, 0],
-        Passing.WEIGHTS: owners[0],
-        Passing.MIXED: owners.ravel(),
-    }
-    return Placement(passing, tuple(table[passing].tolist()))
+    return Placement.of_ops(Passing(document.passing), document.ranks, owners)
 
 
 def _timing(document: ScheduleDocument) -> Timing:

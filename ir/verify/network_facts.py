@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 
-from ..formats.documents import LinkDocument, ProfileDocument
+from ..formats.profile_document import LinkDocument, ProfileDocument
 
 _Link = tuple[float, float]  # latency in ms, bytes a ms
 

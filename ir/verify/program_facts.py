@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
-from ..formats.documents import ProgramDocument
 from ..formats.instruction_text import TensorText
+from ..formats.schedule_document import ProgramDocument
 from ..formats.validation import validated
 from .schedule_facts import Facts, Move, Run, schedule_facts
 

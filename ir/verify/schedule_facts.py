@@ -12,14 +12,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ..errors import InputError
-from ..formats.documents import (
-    LinkDocument,
-    OpEntry,
-    ReportDocument,
-    ScheduleDocument,
-    StageDocument,
-    TransferEntry,
-)
+from ..formats.profile_document import LinkDocument, StageDocument
+from ..formats.schedule_document import OpEntry, ReportDocument, ScheduleDocument, TransferEntry
 from ..formats.validation import validated
 from .network_facts import Network, read_network
 

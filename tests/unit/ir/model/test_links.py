@@ -13,7 +13,7 @@ from pipeloom.ir.cost.steady_state.steady_state import step_time
 from pipeloom.ir.cost.traffic import over_wires
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_profile, dump_schedule
-from pipeloom.ir.formats.documents import ProfileDocument
+from pipeloom.ir.formats.profile_document import ProfileDocument
 from pipeloom.ir.formats.profile_json import parse_profile
 from pipeloom.ir.formats.validation import validated
 from pipeloom.ir.model.links import Link, Links, Sharing
