@@ -16,7 +16,7 @@ from pipeloom.ir.formats.schedule_json import dump_schedule
 from pipeloom.ir.model.problem import Placement, Problem
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.core.relaxations import plain
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 
 PROFILE = Path(__file__).parents[2] / "examples" / "profiles" / "gpt-6.2b-levers.json"
 MICROBATCHES = 24
