@@ -13,7 +13,8 @@ import numpy as np
 from pipeloom.ir.cost.remat import RECOMPUTED, choice_of
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.problem import Passing, Problem
+from pipeloom.ir.model.placement import Passing, PlacementKind
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
 from .bounds import lower_bound, work_bound
@@ -26,7 +27,6 @@ from .core.relaxations import has_levers, recomputable, recomputing
 from .core.tolerances import ROUNDING
 from .core.worker_threads import begun, has_ended
 from .exact import BACKENDS
-from .families.bidirectional.base import is_bidirectional
 from .portfolio import PORTFOLIOS, exactly
 from .proofs import closed_form_bounds
 from .remat.portfolio import pull
@@ -64,7 +64,7 @@ def _incumbent(problem: Problem, options: SolveOptions) -> Incumbent:
     known = [*PORTFOLIOS, *(BACKENDS if passing is Passing.ACTIVATIONS else ())]
     if options.solver not in known:
         raise InputError(f"solver: expected {' or '.join(known)}, got {options.solver!r}")
-    if passing is Passing.MIXED and not is_bidirectional(problem):
+    if passing is Passing.MIXED and problem.placement.kind is not PlacementKind.BIDIRECTIONAL:
         raise InputError(
             "passing: mixed: optimize plans schedules in which activations alone travel, or "
             "weights alone"

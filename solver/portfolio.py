@@ -18,7 +18,8 @@ from typing import Protocol
 import numpy as np
 
 from pipeloom.ir.cost.overlap import pairs_save
-from pipeloom.ir.model.problem import Passing, Problem
+from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.model.problem import Problem
 
 from .construct.linear import Constructor, settings
 from .construct.parameters import Setting

@@ -12,7 +12,7 @@ from ..core.options import Order
 
 def one_at_a_time(problem: Problem) -> Order:
     """The schedule that needs the least memory: each microbatch alone, there and back."""
-    owner = problem.placement.matrix(problem.stages, problem.microbatches)
+    owner = problem.owner
     stages = np.arange(problem.stages)
     back = np.repeat(stages[::-1], 2)
     stage = np.append(stages, back)

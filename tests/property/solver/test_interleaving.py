@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeloom.ir.model.problem import Objective, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.core.bound import Bound
