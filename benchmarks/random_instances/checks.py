@@ -16,6 +16,7 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.bounds import GENERAL, LINEAR, lower_bound
+from pipeloom.solver.bounds.general_placement import GeneralPlacement
 from pipeloom.solver.bounds.low_memory.crossings_search import lanes
 from pipeloom.solver.bounds.milp_relaxation import relaxation
 from pipeloom.solver.construct.one_at_a_time import one_at_a_time
@@ -188,8 +189,9 @@ def _bounds(problem: Problem, optimum: float) -> Iterator[str]:
     chain = Chain.of(problem)
     assert chain is not None
     lags = chain.lags(problem.objective)
-    values = {name: bound(problem) for name, bound, _ in GENERAL}
-    values |= {name: bound(chain, lags) for name, bound, _ in LINEAR}
+    placed = GeneralPlacement.of(problem)
+    found = [bound(problem) for bound in GENERAL] + [bound(placed) for bound in LINEAR]
+    values = {bound.name: bound.value for bound in found}
     for ceiling in (optimum, 1.3 * optimum):
         below = f" below {ceiling!r}"
         values["relaxation" + below] = relaxation(chain, problem.objective, ceiling, Budget(10.0))

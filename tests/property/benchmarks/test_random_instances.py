@@ -22,6 +22,7 @@ from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.solver import portfolio as solve
+from pipeloom.solver.core.bound import Bound
 from pipeloom.solver.core.incumbent import Incumbent
 from pipeloom.solver.core.worker_threads import Worker, side_by_side
 from pipeloom.solver.optimize import optimize
@@ -81,7 +82,10 @@ def tiny() -> Instance:
 
 def test_a_bound_above_the_optimum_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     instance = tiny()
-    high = ("too high", lambda problem: 1.001 * checks.exhaustive_optimum(problem), "")
+
+    def high(problem: Problem) -> Bound:
+        return Bound(1.001 * checks.exhaustive_optimum(problem), "too high", "")
+
     monkeypatch.setattr(checks, "GENERAL", (*checks.GENERAL, high))
     assert ["too high" in fault for fault in faults(instance)] == [True]
 
