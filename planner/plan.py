@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.problem import Objective, Passing, Problem
+from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import amount
 from pipeloom.solver.placement.search import overfull
@@ -136,9 +137,8 @@ def _one_problem(problem: Problem, search: Search, where: str) -> Answer:
     schedule = search.solve(problem)
     _tell_overfull(schedule, search, where)
     assert schedule.report is not None
-    bound, placement = schedule.report.lower_bound or 0.0, problem.placement
-    name = placement.name or placement.passing.value
-    candidate = Candidate(name, cost_of(schedule), bound, None)
+    bound = schedule.report.lower_bound or 0.0
+    candidate = Candidate(problem.placement.name, cost_of(schedule), bound, None)
     return Answer(schedule, search, bound, (candidate,), search.should_stop())
 
 

@@ -11,7 +11,8 @@ from typing import Any
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.layers import LayerKind
-from pipeloom.ir.model.problem import Objective, Passing, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import StageProfile
 from pipeloom.ir.model.schedule import Report, Schedule, Status
 from pipeloom.ir.units import amount, duration
@@ -196,7 +197,7 @@ def _placements(spec: PlacementSpec, profile: LayeredProfile, where: str) -> Seq
     if spec.name == AUTO:
         return [placement for _, placement in placements(one_each)]
     if spec.chunks is None:
-        return [Placement(Passing.ACTIVATIONS, spec.owners_on(profile.ranks), spec.name)]
+        return [Placement.of_stages(spec.owners_on(profile.ranks), spec.name)]
     return [spec.place(one_each, where)[1]]
 
 

@@ -9,7 +9,8 @@ from functools import cached_property
 from typing import TypeAlias
 
 from pipeloom.ir.errors import InfeasibleError, InputError
-from pipeloom.ir.model.problem import Objective, Passing, Problem
+from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.ir.units import counted
