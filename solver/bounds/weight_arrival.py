@@ -46,7 +46,7 @@ from pipeloom.ir.model.schedule import TravelKind
 from pipeloom.ir.model.transfers import delay_matrix
 from pipeloom.ir.model.wires import occupied
 
-from ..core.linear_instance import ROUNDING
+from ..core.tolerances import ROUNDING
 
 
 def arrivals(problem: Problem) -> float:

@@ -18,7 +18,7 @@ from pipeloom.report.summaries import scope
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.bounds.general import busy
 from pipeloom.solver.bounds.weight_arrival import arrivals
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 from tests.support.weight_oracle import least_makespan
 
 TIMES = st.sampled_from([0.0, 0.1, 1.0, 1.7, 3.0])

@@ -18,9 +18,9 @@ from pipeloom.ir.units import duration
 from pipeloom.planner.explain.bound_reasons import _explained, losses, why
 from pipeloom.solver.bounds import GENERAL, LINEAR, lower_bound
 from pipeloom.solver.bounds.general import busy
+from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.core.linear_instance import Chain
 from pipeloom.solver.families import build_family
-from pipeloom.solver.portfolio import one_at_a_time
 
 F, B, W = OpKind.F, OpKind.B, OpKind.W
 
