@@ -265,7 +265,7 @@ def placement(text: str) -> PlacementSpec:
     try:
         return PlacementSpec.of(text)
     except InputError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
+        raise argparse.ArgumentTypeError(str(error).removeprefix("placement: ")) from None
 
 
 def stages(text: str) -> list[int]:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.model.schedule import Schedule, Status
+from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 from pipeloom.solver.core.tolerances import CLOSED
 
-from .search import Search, memory_held
+from .search import Search
 
 if TYPE_CHECKING:
     from .explain.explanation import Explanation
-
-EXPLAIN_SECONDS = 2.0
-"""Of the optimizer, for each change of the problem that is tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +77,18 @@ class Answer:
         return describe(self.document) | self.facts
 
     def explain(
-        self, seconds: float | None = None, should_stop: Callable[[], bool] | None = None
+        self, seconds: float | None = None, should_stop: StoppingCriterion = NEVER
     ) -> Explanation:
         """Why no schedule is cheaper, where this one loses its time, and what would change that.
 
         Each change of the problem gets ``seconds`` of the optimizer: by default two, or none where
         the search was stopped.
         """
-        from .explain.explanation import explanation
+        from .explain.explanation import EXPLAIN_SECONDS, explain
 
         if seconds is None:
             seconds = 0.0 if self.stopped else min(EXPLAIN_SECONDS, self.search.options.time_limit)
-        return explanation(self.schedule, seconds, should_stop, memory_held, self.step)
+        return explain(self.schedule, seconds=seconds, should_stop=should_stop, step=self.step)
 
     def __str__(self) -> str:
         from pipeloom.report.summaries import facts

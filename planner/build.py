@@ -11,7 +11,7 @@ from pipeloom.solver.weight_passing.replicate import replicate as keep_copies
 
 from .documents import naming
 from .partition.fixed_cut import CutLike, profiles_of
-from .problem_setup import ProfileLike, ProfileSource, transfer_note
+from .problem_setup import ProfileLike, ProfileSource, objective_of, transfer_note
 from .progress import Listener, Note, unheard
 
 
@@ -45,7 +45,7 @@ def build(
             fitting,
             microbatches,
             memory_limit=memory_limit,
-            objective=Objective(objective),
+            objective=objective_of(objective),
         )
     if replicate:
         schedule = keep_copies(schedule, replicate)

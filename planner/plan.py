@@ -21,7 +21,15 @@ from .partition.joint import plan_partition
 from .passing.choose import plan_passing
 from .placement.choose import plan_placement
 from .placement.spec import AUTO, PlacementLike, PlacementSpec
-from .problem_setup import ProfileLike, ProfileSource, layers_of, make_problem, stages_of
+from .problem_setup import (
+    ProfileLike,
+    ProfileSource,
+    check_choice,
+    layers_of,
+    make_problem,
+    objective_of,
+    stages_of,
+)
 from .progress import Listener, Note
 from .search import Search, memory_held
 
@@ -73,6 +81,10 @@ def optimize(
         raise TypeError("profile: expected a profile, got a Problem: pipeloom.solve takes one")
     source, spec = ProfileSource.of(profile, progress), PlacementSpec.of(placement)
     cut = source.is_cut(partition=partition, min_layers=min_layers, max_layers=max_layers)
+    check_choice("passing", passing, "activations", "weights", "auto")
+    check_choice("recompute", recompute, "auto", "all", "none")
+    check_choice("offload", offload, "auto", "none")
+    check_choice("partition", partition or "joint", "joint", "balanced", "even")
     _check(passing, spec, recompute, copies, cut=cut)
     options = SolveOptions(
         solver=solver,
@@ -84,7 +96,7 @@ def optimize(
         memory=memory_held,
     )
     search = Search.of(options, cache, progress)
-    limits: dict[str, Any] = {"memory_limit": memory_limit, "objective": Objective(objective)}
+    limits: dict[str, Any] = {"memory_limit": memory_limit, "objective": objective_of(objective)}
     limits["where"] = source.where
     if cut:
         layers = layers_of(source, recompute, offload)

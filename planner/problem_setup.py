@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 # stages times microbatches; more would exhaust memory
 MOST_PAIRS = 20_000_000
-PASSINGS = ("activations", "weights")
 
 
 class ProfileSource:
@@ -103,6 +102,20 @@ class ProfileSource:
 ProfileLike: TypeAlias = Profile | LayeredProfile | Document
 
 
+def check_choice(name: str, value: object, *choices: str) -> None:
+    """Raises InputError, naming the option, where its value is none of ``choices``."""
+    if value not in choices:
+        *others, last = choices
+        raise InputError(f"{name}: expected {', '.join(others)} or {last}, got {value!r}")
+
+
+def objective_of(given: str | Objective) -> Objective:
+    """The objective of that name. Raises InputError."""
+    if not isinstance(given, Objective):
+        check_choice("objective", given, *(each.value for each in Objective))
+    return Objective(given)
+
+
 def check_microbatches(microbatches: int, stages: int) -> None:
     """Raises InputError where so many stages have room for fewer microbatches."""
     most = MOST_PAIRS // stages
@@ -168,7 +181,7 @@ def make_problem(
     else:
         profile, placed = spec.place(profile, where)
     limit = profile.limit_from(memory_limit)
-    return Problem(profile, microbatches, placed, limit, Objective(objective))
+    return Problem(profile, microbatches, placed, limit, objective_of(objective))
 
 
 def _round_robin(profile: Profile, spec: PlacementSpec) -> Placement:

@@ -16,7 +16,8 @@ from ..arguments import (
     example,
     stages,
 )
-from ..inputs import MICROBATCHES, options, read_profile, typed
+from ..inputs import MICROBATCHES, options, typed
+from ..kernel_warmup import announce_compiling
 from ..output import check_output, finish_schedule, print_json
 from ..progress import ProgressDisplay
 
@@ -62,28 +63,27 @@ def run(args: argparse.Namespace) -> int:
     if args.list:
         return _list_families(args)
     from pipeloom.planner.build import build
-    from pipeloom.solver.families import find_family
 
-    find_family(args.family)
     check_output(args)
-    display = ProgressDisplay()
+    announce_compiling()
     with typed("replicate", "partition", microbatches=MICROBATCHES):
         schedule = build(
             args.family,
-            read_profile(args, display),
+            args.profile,
             args.microbatches,
             **options(args, "memory_limit", "objective", "replicate", "partition"),
-            progress=display,
+            progress=ProgressDisplay(),
         )
     finish_schedule(args, schedule)
     return 0
 
 
 def _list_families(args: argparse.Namespace) -> int:
-    from pipeloom.solver.families import FAMILIES
+    from pipeloom.planner.build import families
 
+    found = families()
     if args.json:
-        print_json({"families": [{"name": n, "summary": f.summary} for n, f in FAMILIES.items()]})
+        print_json({"families": [{"name": n, "summary": words} for n, words in found.items()]})
     else:
-        print(table(["family", "what it is"], [[n, f.summary] for n, f in FAMILIES.items()]))
+        print(table(["family", "what it is"], [[n, words] for n, words in found.items()]))
     return 0

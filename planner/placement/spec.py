@@ -54,7 +54,9 @@ class PlacementSpec:
                 return cls(text, chunks)
         if text == AUTO or "." in text or "/" in text:
             return cls(text, None)
-        raise InputError(f"expected {WORDS}, at most {MOST_CHUNKS} stages a rank, got {text!r}")
+        raise InputError(
+            f"placement: expected {WORDS}, at most {MOST_CHUNKS} stages a rank, got {text!r}"
+        )
 
     def place(self, profile: Profile, where: str) -> tuple[Profile, Placement]:
         """The profile, cut where it has one stage a rank, and where each of its stages lives.
