@@ -14,7 +14,8 @@ from pipeloom.ir.units import counted
 from .kernel_warmup import announce_compiling
 
 if TYPE_CHECKING:
-    from pipeloom.ir.model.problem import Placement, Problem
+    from pipeloom.ir.model.placement import Placement
+    from pipeloom.ir.model.problem import Problem
     from pipeloom.ir.model.profile import Profile
     from pipeloom.ir.model.schedule import Schedule
 
@@ -120,14 +121,14 @@ def _stages_stay(args: argparse.Namespace, profile: Profile) -> tuple[Profile, P
 
 def _microbatches_stay(args: argparse.Namespace, profile: Profile) -> tuple[Profile, Placement]:
     """Microbatch j on rank j mod P, which runs all stages of it."""
-    from pipeloom.ir.model.problem import Placement
+    from pipeloom.ir.model.placement import Placement
 
     if args.placement.name != "linear":
         raise InputError(
             "--placement: expected none with --passing weights, where every rank runs all stages, "
             f"got {args.placement.name!r}"
         )
-    return profile, Placement.round_robin(profile.ranks, args.microbatches)
+    return profile, Placement.round_robin(profile.ranks)
 
 
 _PLACED = {"activations": _stages_stay, "weights": _microbatches_stay}

@@ -19,7 +19,8 @@ from pipeloom.ir.cost.remat import RECOMPUTED, choice_of
 from pipeloom.ir.cost.simulator import simulate, timed
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.model.ops import MICROBATCH_SHIFT, STAGE_SHIFT, OpKind
-from pipeloom.ir.model.problem import Passing, Problem
+from pipeloom.ir.model.placement import Passing, PlacementKind
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
 from .bounds import lower_bound, lower_bounds, work_bound
@@ -37,7 +38,6 @@ from .core.worker_threads import Lane, Pieces, begun, has_ended, side_by_side
 from .exact import BACKENDS
 from .families import synchronous
 from .families.base import Family
-from .families.bidirectional.base import is_bidirectional
 from .families.bidirectional.chimera import Chimera
 from .families.v_shape.zb_v import ZBV
 from .remat.portfolio import pull
@@ -255,7 +255,7 @@ def _check(problem: Problem, solver: str) -> None:
         known += BACKENDS
     if solver not in known:
         raise InputError(f"solver: expected {' or '.join(known)}, got {solver!r}")
-    if passing is Passing.MIXED and not is_bidirectional(problem):
+    if passing is Passing.MIXED and problem.placement.kind is not PlacementKind.BIDIRECTIONAL:
         raise InputError(
             "passing: mixed: optimize plans schedules in which activations alone travel, or "
             "weights alone"
@@ -279,7 +279,7 @@ def pass_weights(best: Incumbent, search: WeightSearch, solver: str, seed: int) 
 
 def one_at_a_time(problem: Problem) -> Rows:
     """The schedule that needs the least memory: each microbatch alone, there and back."""
-    owner = problem.placement.matrix(problem.stages, problem.microbatches)
+    owner = problem.owner
     stages = np.arange(problem.stages)
     back = np.repeat(stages[::-1], 2)
     stage = np.append(stages, back)

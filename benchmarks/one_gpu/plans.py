@@ -8,7 +8,8 @@ from dataclasses import replace
 import torch
 
 from pipeloom.ir.cost.simulator import simulate
-from pipeloom.ir.model.problem import Objective, Passing, Problem
+from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.planner.reprofile import reprofile

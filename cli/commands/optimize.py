@@ -343,7 +343,7 @@ def solve(args: argparse.Namespace, problem: Problem, label: str = "") -> tuple[
 
 def _by_step(args: argparse.Namespace, problem: Problem) -> bool:
     """Whether steps are compared, as ``--passing auto`` does, where the optimizer can."""
-    from pipeloom.ir.model.problem import Passing
+    from pipeloom.ir.model.placement import Passing
 
     return args.passing == "auto" and problem.placement.passing is Passing.WEIGHTS
 

@@ -13,7 +13,8 @@ import numpy as np
 from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.errors import InfeasibleError
-from pipeloom.ir.model.problem import Passing, Problem
+from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Link, Links, Profile
 from pipeloom.ir.model.schedule import Schedule, TravelKind
 from pipeloom.ir.model.transfers import delay_matrix
@@ -185,7 +186,7 @@ def _largest(problem: Problem) -> list[float]:
 
 def _stages_run(problem: Problem) -> list[list[int]]:
     """The stages that each rank runs, of any microbatch."""
-    owner = problem.placement.matrix(problem.stages, problem.microbatches)
+    owner = problem.owner
     return [np.flatnonzero((owner == rank).any(axis=1)).tolist() for rank in range(problem.ranks)]
 
 

@@ -8,7 +8,8 @@ from itertools import accumulate
 from pipeloom import __version__
 from pipeloom.ir.formats import dump_profile, finite
 from pipeloom.ir.model.layered_profile import LayeredProfile
-from pipeloom.ir.model.problem import Objective, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.solver.partition.candidate_pool import Way
 from pipeloom.solver.partition.cuts import Rules
@@ -58,12 +59,11 @@ class CutQuestion:
     def answered_by(self, schedule: Schedule) -> Problem | None:
         """The problem of the schedule's cut; None where it is no cut of these layers."""
         found = schedule.problem
-        placement = next((p for p in self.placements if p.owners == found.placement.owners), None)
+        placement = next((p for p in self.placements if p == found.placement), None)
         sizes = [len(stage.layers) for stage in found.profile.stages]
         if placement is None or 0 in sizes or sum(sizes) != len(self.profile.layers):
             return None
         profile = self.profile.cut([0, *accumulate(sizes)][:-1])
         limit = room(profile, placement, self.memory_limit)
         problem = Problem(profile, self.microbatches, placement, limit, self.objective)
-        named = replace(found.placement, name=placement.name)  # files do not say the name
-        return problem if replace(found, placement=named) == problem else None
+        return problem if found == problem else None

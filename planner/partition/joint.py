@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pipeloom.ir.model.layered_profile import LayeredProfile
-    from pipeloom.ir.model.problem import Placement
+    from pipeloom.ir.model.placement import Placement
     from pipeloom.ir.model.profile import StageProfile
     from pipeloom.ir.model.schedule import Schedule
     from pipeloom.solver.partition.candidate import Option
@@ -248,7 +248,7 @@ def layers_of(args: argparse.Namespace) -> LayeredProfile:
 
 def _placements(args: argparse.Namespace, profile: LayeredProfile) -> Sequence[Placement]:
     """The one that is asked for, or all of those that ``--placement auto`` tries."""
-    from pipeloom.ir.model.problem import Passing, Placement
+    from pipeloom.ir.model.placement import Placement
     from pipeloom.ir.model.profile import StageProfile
     from pipeloom.solver.placement.search import placements
 
@@ -258,7 +258,7 @@ def _placements(args: argparse.Namespace, profile: LayeredProfile) -> Sequence[P
         return [placement for _, placement in placements(one_each)]
     if args.placement.chunks is None:
         owners = owners_in(args.placement.name, profile.ranks)
-        return [Placement(Passing.ACTIVATIONS, tuple(owners), args.placement.name)]
+        return [Placement.of_stages(tuple(owners), args.placement.name)]
     return [args.placement.place(one_each, named(args.profile))[1]]
 
 

@@ -16,7 +16,8 @@ from pipeloom.ir.cost.steady_state.send_points import posted_between_ops, step_b
 from pipeloom.ir.cost.steady_state.steady_state import replay
 from pipeloom.ir.cost.traffic import activation_traffic, over_wires, traffic
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.problem import Objective, Passing
+from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, Timing
 from pipeloom.solver.families import ASYNCHRONOUS, FAMILIES, build_family

@@ -11,7 +11,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.units import counted
 
 if TYPE_CHECKING:
-    from pipeloom.ir.model.problem import Placement
+    from pipeloom.ir.model.placement import Placement
     from pipeloom.ir.model.profile import Profile
 
 WORDS = "linear, interleaved:K, v, wave:K, auto or a file of JSON (a name with a dot or a slash)"
@@ -42,7 +42,7 @@ class PlacementChoice:
         return self._by_word(self.chunks, profile, where)
 
     def _by_word(self, chunks: int, profile: Profile, where: str) -> tuple[Profile, Placement]:
-        from pipeloom.ir.model.problem import Placement
+        from pipeloom.ir.model.placement import Placement
 
         ranks = profile.ranks
         if profile.num_stages not in {ranks, chunks * ranks}:
@@ -74,7 +74,7 @@ def placement_choice(text: str) -> PlacementChoice:
 
 
 def _from_file(path: str, profile: Profile, where: str) -> tuple[Profile, Placement]:
-    from pipeloom.ir.model.problem import Passing, Placement
+    from pipeloom.ir.model.placement import Placement
 
     owners = owners_in(path, profile.ranks)
     chunks, rest = divmod(len(owners), profile.ranks)
@@ -86,7 +86,7 @@ def _from_file(path: str, profile: Profile, where: str) -> tuple[Profile, Placem
             f"{where}, "
             f"got {len(owners)}"
         )
-    return profile, Placement(Passing.ACTIVATIONS, tuple(owners))
+    return profile, Placement.of_stages(tuple(owners))
 
 
 def owners_in(path: str, ranks: int) -> list[int]:

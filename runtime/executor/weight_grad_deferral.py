@@ -70,16 +70,16 @@ class Deferral(TorchFunctionMode):
     """Defers the weight gradients of one stage's parameters into ``queue``.
 
     One object serves all microbatches of a stage: ``with deferral.into(queue)``. Parameters that
-    are frozen or carry gradient hooks are left to autograd. A product that is hidden from autograd,
-    or saved by other hooks than a ledger's or an offloaded parcel's, is one of a forward that may
-    run again.
+    are frozen or carry gradient hooks, on themselves or where autograd accumulates them, are left
+    to autograd. A product that is hidden from autograd, or saved by other hooks than a ledger's or
+    an offloaded parcel's, is one of a forward that may run again.
     """
 
     _queue: WeightQueue
 
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         super().__init__()
-        self._parameters = frozenset(map(id, parameters))
+        self._parameters = frozenset(id(p) for p in parameters if not _accumulates_by_hook(p))
 
     def into(self, queue: WeightQueue) -> Self:
         """The mode that fills ``queue``."""
@@ -122,6 +122,25 @@ class Deferral(TorchFunctionMode):
             and not tensor._backward_hooks
             and not tensor._post_accumulate_grad_hooks
         )
+
+
+def _accumulates_by_hook(parameter: nn.Parameter) -> bool:
+    """Whether others hook in where autograd adds to its gradient, as wrappers that reduce it do.
+
+    torch does not tell, but what it keeps hooks in it shows to whoever adds one.
+    """
+    if not parameter.requires_grad:
+        return False
+    node = get_gradient_edge(parameter).node
+    own = [node.register_hook(_nothing), node.register_prehook(_nothing)]
+    hooked = any(len(handle.hooks_dict_ref() or ()) > 1 for handle in own)
+    for handle in own:
+        handle.remove()
+    return hooked
+
+
+def _nothing(*_: object) -> None:
+    pass
 
 
 def _ours(pack: object) -> bool:

@@ -27,6 +27,7 @@ from .data_parallel import make_averaging
 from .forward_snapshot import Rewind
 from .grad_norm import make_sums, squares_of
 from .loss_scale import LossScale
+from .norm_groups import NormGroups, check_norm_groups, make_squares
 from .optimizer_step import Update
 from .optimizers import MakeOptimizer, make_optimizers
 
@@ -49,6 +50,7 @@ class Stepping:
         summed_in: torch.dtype | None,
         clip_grad_norm: float | None,
         loss_scale: LossScale | None,
+        norm_groups: NormGroups | None,
         relays: bool,
         group: dist.ProcessGroup | None,
         data_group: dist.ProcessGroup | None,
@@ -59,7 +61,12 @@ class Stepping:
         self._device = device
         self._microbatches = program.schedule.problem.microbatches
         self.modules = {s: store.module(s) for s in role.held}
-        shared = SharedParameters(tied, role.holders, store, transport, summed_in)
+        reduced = {
+            i.stages for row in program.instructions for i in row if isinstance(i, ir.Reduce)
+        }
+        shared = self._shared = SharedParameters(
+            tied, role.holders, store, transport, reduced=reduced, reduce_dtype=summed_in
+        )
         self.reduce = shared.reduction
         self._averaging = make_averaging(
             program, role.rank, store, data_group, summed_in, timeout=timeout
@@ -68,8 +75,23 @@ class Stepping:
         self.optimizers = {} if optimizer is None else make_optimizers(self.modules, optimizer)
         share = 1.0 if self.stashes else 1.0 / self._microbatches
         self.seed = torch.tensor(share, dtype=torch.float64, device=device)
+        judges = clip_grad_norm is not None or loss_scale is not None
+        check_norm_groups(
+            norm_groups, self.modules, group, data_group, judges=judges, seconds=timeout
+        )
+        squares = store.squares if isinstance(store, ShardedStages) else squares_of
+        if norm_groups:
+            squares = make_squares(
+                squares,
+                norm_groups,
+                self.modules,
+                tied,
+                gather=transport.gather,
+                device=device,
+                seconds=timeout,
+            )
         sums = None
-        if clip_grad_norm is not None or loss_scale is not None:
+        if judges:
             check_judged(program, clip_grad_norm, optimizer)
             sums = make_sums(transport, role.holders, device, group, timeout, relays=relays)
         if loss_scale is not None:
@@ -82,7 +104,7 @@ class Stepping:
             loss_scale=loss_scale,
             trained=_once(p for m in self.modules.values() for p in m.parameters()),
             counted=_once(p for s in self.modules for p in shared.counted(s)),
-            squares=store.squares if isinstance(store, ShardedStages) else squares_of,
+            squares=squares,
             rescale=self._rescale,
             ahead=relays,
         )
@@ -101,6 +123,7 @@ class Stepping:
     def give_up(self) -> None:
         """The step has failed: there is no verdict to wait for any more."""
         self.update.pending = False
+        self._shared.restore()
 
     @property
     def averages(self) -> Mapping[int, tuple[float, float]]:
@@ -154,6 +177,7 @@ class Stepping:
     def _clear_gradients(self) -> None:
         for optimizer in self.optimizers.values():
             optimizer.zero_grad()
+        self._shared.begin()
 
 
 def _once(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from ..optim.loss_scale import LossScale
+from ..optim.norm_groups import NormGroups
 
 
 class Options(TypedDict, total=False):
@@ -18,6 +19,7 @@ class Options(TypedDict, total=False):
     param_dtype: torch.dtype | None
     reduce_dtype: torch.dtype | None
     clip_grad_norm: float | None
+    norm_groups: NormGroups | None
     loss_scale: LossScale | None
     post_validation: bool
     cuda_graph: bool

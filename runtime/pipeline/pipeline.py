@@ -22,21 +22,22 @@ from ..measure.activation_ledger import Ledger, NoLedger, device_peak
 from ..measure.op_timer import Call
 from ..measure.trace import TracedOp, measured_schedule, traced_ops
 from ..optim.loss_scale import LossScale
+from ..optim.norm_groups import NormGroups, numbered
 from ..optim.optimizer_step import finish_before_state_dicts
 from ..optim.optimizers import MakeOptimizer
 from ..optim.step_end import Stepping
-from ..rank.checks import check_graph, check_program
+from ..rank.checks import check_graph, check_program, check_tied
 from ..rank.consistency import check_agreement
 from ..rank.context import Worker
 from ..rank.role import Role, has_relays, rank_in, routes_of
 from ..stages.fsdp import ShardedStages
 from ..stages.make_store import make_store
 from ..stages.mixed_precision import check_floating
-from ..stages.shared_parameters import Group
-from ..stages.store import Stage, device_of, stage_modules
+from ..stages.shared_parameters import Group, find_ties
+from ..stages.store import Stage, device_of, given_modules, stage_modules
 from ..tensors.microbatches import Batch
 from ..tensors.skip_connections import Skips
-from ..transport import connect
+from ..transport import connect, gather_early
 from .layered_source import as_planned
 from .model_source import ModelSource, checked_stages, skips_of
 from .options import Options
@@ -67,7 +68,8 @@ class Pipeline:
         optimizer: makes the optimizer of one stage's parameters, as ``torch.optim.SGD`` with its
             options bound does. Gradients are then cleared when a step begins. Without it, they add
             up and the caller steps.
-        tied: groups of (stage, parameter name) that are one parameter.
+        tied: groups of (stage, parameter name) that are one parameter. Those that a rank sees to be
+            one, as stages that it was given have one object, are tied without being named.
         skips: pairs of stages (i, j): of each, i returns one tensor more, in their order, which is
             the last argument of j; see :mod:`pipeloom.runtime.tensors.skip_connections`.
         varying_shapes: let shapes be others in each step; all ranks then begin a step by telling
@@ -80,6 +82,12 @@ class Pipeline:
         clip_grad_norm: the most that the norm of all gradients may be before the optimizers step,
             as for ``torch.nn.utils.clip_grad_norm_``; None: any. A step with NaN or Inf in it is
             skipped.
+        norm_groups: where parameters are shards that are no DTensors (tensor or expert parallelism
+            of your own), patterns of their names in a stage, as for :func:`fnmatch.fnmatchcase`,
+            and of each the process group that has the shards: ``{"*.experts.*":
+            mesh["ep"].get_group()}``. Over it their squares are summed; all others count once.
+            Asked for where pipelines run side by side that are no replicas in ``data_group`` and
+            steps are judged by a norm; ``{}``: nothing is a shard.
         loss_scale: what losses are multiplied by before, and gradients divided by after the
             backward passes; steps with NaN or Inf are skipped, too, and the scale adapts.
         post_validation: with either of these two all ranks wait for each other before they step,
@@ -121,6 +129,7 @@ class Pipeline:
         param_dtype: torch.dtype | None = None,
         reduce_dtype: torch.dtype | None = None,
         clip_grad_norm: float | None = None,
+        norm_groups: NormGroups | None = None,
         loss_scale: LossScale | None = None,
         post_validation: bool = True,
         cuda_graph: bool = False,
@@ -140,6 +149,7 @@ class Pipeline:
             "param_dtype": param_dtype,
             "reduce_dtype": reduce_dtype,
             "clip_grad_norm": clip_grad_norm,
+            "norm_groups": None if norm_groups is None else numbered(norm_groups),
             "loss_scale": loss_scale,
             "post_validation": post_validation,
             "cuda_graph": cuda_graph,
@@ -159,6 +169,10 @@ class Pipeline:
         self.rank = rank_in(program, group)
         role = Role.of(program, self.rank)
         modules = stage_modules(stages, role.needed, self.num_stages)
+        given = given_modules(stages, role.needed, self.num_stages) | modules
+        gather = partial(gather_early, group=group, seconds=timeout)
+        tied = find_ties(tied, self.num_stages, given, modules, gather)
+        check_tied(program, tied)
         self.device = device_of(modules.values()) if device is None else torch.device(device)
         if pace and self.device.type != "cpu":
             raise InputError(f"pace: expected a CPU, got {self.device}: its ops do not wait")
@@ -192,6 +206,7 @@ class Pipeline:
                 summed_in=reduce_dtype or param_dtype,
                 clip_grad_norm=clip_grad_norm,
                 loss_scale=loss_scale,
+                norm_groups=norm_groups,
                 relays=relays,
                 group=group,
                 data_group=data_group,

@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # takes a second to import, and whoever has wrapped a module 
 
 # what the calls of FSDPModule below set
 SET = ("reduce_grads", "all_reduce_grads", "reshard_after_backward", "post_forward_mesh_info")
+REPLICAS = " over the replicas"
 # before torch 2.13 it has another name
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
@@ -138,7 +139,7 @@ class ShardedModule:
         under_way = [part.unshard(async_op=True) for part in self._parts]
         if self._device == "cpu":  # on a GPU a wait with a timeout would block the host
             for work in (work for part in self._parts for work in _gathering(part)):
-                _wait(work, self._timeout, f"gathering the shards of stage {self._stage}")
+                _wait(work, self._timeout, f"gathering the shards of stage {self._stage}{REPLICAS}")
         for handle in under_way:
             if handle is not None:
                 handle.wait()
@@ -187,16 +188,10 @@ class ShardedStages(ResidentStages):
 
         found = [p.grad for p in parameters if p.grad is not None]
         shards = [g.to_local() for g in found if isinstance(g, DTensor)]
-        mine = torch.tensor(squares(shards), dtype=torch.float64)
-        device = next((shard.device for shard in shards), None)
-        mine = mine.to(device or "cpu")
-        work = dist.all_reduce(mine, group=self._group, async_op=True)
-        assert work is not None
-        if mine.device.type == "cpu":
-            _wait(work, self._timeout, "the norm of the gradients")
-        else:
-            work.wait()
-        return squares([g for g in found if not isinstance(g, DTensor)]) + float(mine)
+        device = parameters[0].device if parameters else torch.device("cpu")
+        what = f"the norm of the gradients{REPLICAS}"
+        mine = summed(squares(shards), self._group, device, self._timeout, what)
+        return squares([g for g in found if not isinstance(g, DTensor)]) + mine
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +238,24 @@ def _wait(work: dist.Work, timeout: timedelta, what: str) -> None:
         work.wait(timeout)
     except RuntimeError as error:
         patience = f"waited at most {timeout.total_seconds():g} s"
-        raise ConnectionError(f"{what} over the replicas, {patience}: {error}") from error
+        raise ConnectionError(f"{what}, {patience}: {error}") from error
+
+
+def summed(
+    value: float, group: dist.ProcessGroup, device: torch.device, timeout: timedelta, what: str
+) -> float:
+    """The sum of the ``value`` of each process of ``group``, the same bits on all; the host waits.
+
+    Raises ConnectionError where that takes longer on a CPU, saying of ``what``.
+    """
+    total = torch.tensor(value, dtype=torch.float64, device=device)
+    work = dist.all_reduce(total, group=group, async_op=True)
+    assert work is not None
+    if device.type == "cpu":
+        _wait(work, timeout, what)
+    else:
+        work.wait()
+    return float(total)
 
 
 def _shards(module: nn.Module) -> list[DTensor]:

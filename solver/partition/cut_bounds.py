@@ -24,7 +24,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeloom.ir.model.ops import FloatArray
-from pipeloom.ir.model.problem import Objective, Placement
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective
 
 from ..core.linear_instance import ROUNDING
 from ..core.overlap_relaxation import least_times_of

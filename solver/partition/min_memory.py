@@ -10,7 +10,8 @@ from itertools import islice
 import numpy as np
 
 from pipeloom.ir.model.ops import FloatArray
-from pipeloom.ir.model.problem import Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.units import exact_amount
 
 from ..bounds.feasibility import needs

@@ -18,7 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from pipeloom.ir.model.layered_profile import LayeredProfile
-from pipeloom.ir.model.problem import Objective, Placement
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.units import counted
 
 from ..core.budget import Allowance

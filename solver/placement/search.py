@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from pipeloom.ir.errors import InfeasibleError
-from pipeloom.ir.model.problem import Objective, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import exact_amount
@@ -127,7 +128,7 @@ class _Field:
         if reason is None and not asked:
             reason = why_unchecked(profile)
         if reason is None:
-            self.enter(profile, Placement.bidirectional(profile.ranks, self._given[0]))
+            self.enter(profile, Placement.bidirectional(profile.ranks))
         else:
             self.out.append(Tried(BIDIRECTIONAL, None, why_not=reason))
 
@@ -145,8 +146,8 @@ def placements(profile: Profile) -> Iterator[tuple[Profile, Placement]]:
         elif each % 2 == 0:
             found.append(Placement.wave(ranks, each // 2))
         for placement in found:
-            if placement.owners not in seen:
-                seen.add(placement.owners)
+            if placement not in seen:
+                seen.add(placement)
                 yield placed, placement
 
 
@@ -162,7 +163,7 @@ def room(profile: Profile, placement: Placement, limit: tuple[float, ...]) -> tu
 
 def _kept_on(profile: Profile, placement: Placement, rank: int) -> float:
     """Bytes of weights, gradients and optimizer state of the rank's stages."""
-    return sum(kept(profile.stages[s]) for s in _on(profile, placement, rank))
+    return sum(kept(profile.stages[s]) for s in placement.stages_of(rank))
 
 
 def overfull(schedule: Schedule) -> tuple[int, float, float] | None:
@@ -191,7 +192,7 @@ def _device_lacks(problem: Problem, error: InfeasibleError) -> str | None:
     if profile.device_memory is None:
         return None
     device = profile.device_memory[rank]
-    stays = sum(kept(profile.stages[s]) for s in _on(profile, problem.placement, rank))
+    stays = _kept_on(profile, problem.placement, rank)
     if device - stays > problem.memory_limit[rank]:
         return None
     return (
@@ -199,12 +200,6 @@ def _device_lacks(problem: Problem, error: InfeasibleError) -> str | None:
         "and optimizer "
         f"state hold {exact_amount(stays)} there, one microbatch {exact_amount(least)}"
     )
-
-
-def _on(profile: Profile, placement: Placement, rank: int) -> set[int]:
-    """The stages whose weights ``rank`` has: all that it runs, of any microbatch."""
-    each = len(placement.owners) // profile.num_stages
-    return {at // each for at, owner in enumerate(placement.owners) if owner == rank}
 
 
 def kept(stage: StageProfile) -> float:

@@ -30,7 +30,8 @@ from pipeloom.ir.model.ops import (
     IntArray,
     OpKind,
 )
-from pipeloom.ir.model.problem import Passing, Problem
+from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.model.problem import Problem
 
 from ..bounds import lower_bounds
 from ..construct.linear import Rows

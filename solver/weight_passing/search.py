@@ -67,7 +67,7 @@ NONE = Merit(*[float("inf")] * len(fields(Merit)))
 def owners(problem: Problem) -> tuple[int, ...]:
     """A rank for each stage; the first stage's has as many microbatches as any."""
     found = default_owners(problem)
-    busiest = int(np.bincount(problem.placement.owners).argmax())
+    busiest = int(np.bincount(problem.owner[0]).argmax())
     swapped = {found[0]: busiest, busiest: found[0]}
     return tuple(swapped.get(rank, rank) for rank in found)
 

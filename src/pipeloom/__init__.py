@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from .ir.formats import write_json as write_json
     from .ir.model.layers import Layer as Layer
     from .ir.model.layers import LayerKind as LayerKind
+    from .ir.model.placement import Placement as Placement
     from .ir.model.problem import Objective as Objective
-    from .ir.model.problem import Placement as Placement
     from .ir.model.problem import Problem as Problem
     from .ir.model.profile import Profile as Profile
     from .ir.model.profile import StageProfile as StageProfile
@@ -54,7 +54,8 @@ _HOMES = {
         "write_json",
     ),
     "ir.model.layers": ("Layer", "LayerKind"),
-    "ir.model.problem": ("Objective", "Placement", "Problem"),
+    "ir.model.placement": ("Placement",),
+    "ir.model.problem": ("Objective", "Problem"),
     "ir.model.profile": ("Profile", "StageProfile"),
     "ir.model.schedule": ("Schedule",),
     "ir.cost.simulator": ("simulate",),

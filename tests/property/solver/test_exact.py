@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pipeloom.ir.cost.simulator import timed
-from pipeloom.ir.model.problem import Objective, Passing, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.solver.exact import BACKENDS
@@ -39,7 +40,7 @@ def problems(draw: st.DrawFn, placements: tuple[tuple[int, ...], ...], most: int
     return Problem(
         Profile(stages, ranks, draw(st.one_of(delay, st.just(matrix)))),
         draw(st.integers(1, most)),
-        Placement(Passing.ACTIVATIONS, owners),
+        Placement.of_stages(owners),
         tuple(draw(limit) for _ in range(ranks)),
         draw(st.sampled_from(Objective)),
     )

@@ -13,7 +13,8 @@ from pipeloom.ir.errors import InputError, InvalidScheduleError
 from pipeloom.ir.formats import dump_profile, dump_schedule, parse_profile
 from pipeloom.ir.formats.layered_profile_json import parse_layers
 from pipeloom.ir.model.ops import IntArray, Op, OpKind, pack
-from pipeloom.ir.model.problem import Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule

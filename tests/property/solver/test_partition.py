@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.model.layered_profile import LayeredProfile
-from pipeloom.ir.model.problem import Objective, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.bounds.feasibility import needs

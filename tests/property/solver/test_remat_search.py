@@ -18,7 +18,8 @@ from pipeloom.ir.errors import InfeasibleError, InvalidScheduleError
 from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.model.links import Link
 from pipeloom.ir.model.ops import IntArray, Op, OpKind, pack
-from pipeloom.ir.model.problem import Objective, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.ir.verify.schedule import verify_schedule

@@ -13,7 +13,8 @@ import pytest
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_schedule
-from pipeloom.ir.model.problem import Objective, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.planner.cache import Question, ScheduleCache, digest
@@ -76,9 +77,7 @@ OTHERS = {
             "objective": Problem.linear(PROFILE, 3, 2.0, Objective.MAKESPAN),
             "delay": Problem.linear(replace(PROFILE, t_comm=0.2), 3, 2.0),
             "stage": Problem.linear(replace(PROFILE, stages=PROFILE.stages[::-1]), 3, 2.0),
-            "placement": Problem(
-                PROFILE, 3, Placement(QUESTION.problem.placement.passing, (1, 0)), (2.0, 2.0)
-            ),
+            "placement": Problem(PROFILE, 3, Placement.of_stages((1, 0)), (2.0, 2.0)),
         }.items()
     },
 }

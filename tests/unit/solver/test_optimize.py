@@ -7,7 +7,8 @@ import math
 import pytest
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.problem import Objective, Passing, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.solver.bounds import lower_bound
@@ -126,7 +127,7 @@ def test_exact_solvers_close_the_gap_that_bounds_leave(solver: str) -> None:
 @pytest.mark.parametrize("owners", [(0, 1, 2, 0, 1, 2), (0, 1, 2, 2, 1, 0)])
 def test_several_stages_a_rank_are_searched(owners: tuple[int, ...]) -> None:
     stage = StageProfile(1.0, 1.0, 0.8, 1.0, 0.5)
-    placement = Placement(Passing.ACTIVATIONS, owners)
+    placement = Placement.of_stages(owners)
     problem = Problem(Profile((stage,) * 6, 3, 0.1), 6, placement, (7.0,) * 3)
     schedule = optimize(problem, time_limit=1.0)
     assert_keeps_its_limit(schedule)
@@ -138,7 +139,7 @@ def test_several_stages_a_rank_are_searched(owners: tuple[int, ...]) -> None:
 
 def test_mixed_passing_is_refused_in_one_line() -> None:
     profile = Profile((StageProfile(1, 1, 1),) * 4, 4)
-    placement = Placement.weights_inside(4, 2, 4, 8)
+    placement = Placement.weights_inside(4, 2, 4)
     problem = Problem(profile, 8, placement, (math.inf,) * 4)
     with pytest.raises(InputError, match=r"^passing: mixed: optimize plans schedules in which act"):
         optimize(problem)

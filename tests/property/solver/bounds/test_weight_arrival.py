@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.model.ops import parse_order
-from pipeloom.ir.model.problem import Objective, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Link, Links, Profile, Sharing, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
@@ -33,7 +34,7 @@ def make(
     limit: float | None = None,
 ) -> Problem:
     profile = Profile(tuple(stages), ranks, t_comm=t_comm, links=links)
-    placement = Placement.round_robin(ranks, microbatches)
+    placement = Placement.round_robin(ranks)
     return Problem(profile, microbatches, placement, profile.limit_from(limit), Objective.MAKESPAN)
 
 

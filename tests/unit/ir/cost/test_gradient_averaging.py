@@ -19,7 +19,8 @@ from pipeloom.ir.formats import dump_profile, dump_schedule, parse_profile
 from pipeloom.ir.formats.schedule_json import parse_schedule
 from pipeloom.ir.model.links import Link, Links
 from pipeloom.ir.model.ops import Op
-from pipeloom.ir.model.problem import Objective, Passing, Placement, Problem
+from pipeloom.ir.model.placement import Passing, Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import DataParallel, Profile, StageProfile
 from pipeloom.ir.model.schedule import Averaged, Schedule
 from pipeloom.ir.verify.schedule import verify_schedule

@@ -10,7 +10,8 @@ from benchmarks.frontier.unequal import KINDS, unequal
 from benchmarks.table5.rows import load_rows
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.ops import Op, OpKind
-from pipeloom.ir.model.problem import Objective, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Report, Schedule
 from pipeloom.ir.units import duration

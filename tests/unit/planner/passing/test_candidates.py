@@ -7,7 +7,8 @@ from functools import partial
 import pytest
 
 from pipeloom.ir.formats import dump_schedule
-from pipeloom.ir.model.problem import Objective, Passing, Problem
+from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Link, Links, Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule

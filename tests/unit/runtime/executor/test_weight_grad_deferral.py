@@ -201,6 +201,25 @@ def test_a_parameter_with_a_gradient_hook_is_left_to_autograd() -> None:
     assert sorted(seen) == [0, 1]
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_so_is_one_with_a_hook_where_autograd_accumulates(before: bool) -> None:
+    """As wrappers that reduce gradients have them; once it is gone the product is put off again."""
+    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6))
+    node, seen = get_gradient_edge(model[1].weight).node, [0]
+
+    def count(*_: object) -> None:
+        seen[0] += 1
+
+    hook = node.register_prehook(count) if before else node.register_hook(count)
+    names, _ = waiting(model, floats())
+    assert names == {"0.weight", "0.bias"}
+    assert seen == [1]
+    hook.remove()
+    model.zero_grad()
+    assert waiting(model, floats())[0] == {"0.weight", "0.bias", "1.weight", "1.bias"}
+    assert seen == [1]
+
+
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpointing_runs_each_block_twice_only(reentrant: bool) -> None:
     model = Checkpointed(reentrant)

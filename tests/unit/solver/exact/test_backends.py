@@ -12,7 +12,8 @@ import pytest
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import parse_order
-from pipeloom.ir.model.problem import Objective, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.solver.exact import BACKENDS, cp_sat
@@ -112,7 +113,7 @@ def test_errors_of_the_caller_end_the_search(name: str) -> None:
 @backends
 def test_only_activations_travel(name: str) -> None:
     profile = Profile((StageProfile(1, 1, 1),) * 2, 2, 0.0)
-    problem = Problem(profile, 2, Placement.round_robin(2, 2), (9.0, 9.0), Objective.PERIOD)
+    problem = Problem(profile, 2, Placement.round_robin(2), (9.0, 9.0), Objective.PERIOD)
     with pytest.raises(InputError, match="passing is weights, expected activations"):
         BACKENDS[name](problem, incumbent=None, lower_bound=0.0, time_limit=1.0, seed=0)
 

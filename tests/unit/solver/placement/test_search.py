@@ -11,7 +11,8 @@ import pytest
 
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.formats.schedule_json import dump_schedule
-from pipeloom.ir.model.problem import Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
@@ -202,7 +203,7 @@ def test_two_copies_of_the_weights_leave_less_for_activations() -> None:
 
 def test_local_search_improves_what_the_two_way_families_are() -> None:
     profile = Profile((STAGE,) * 4, 4, 0.1)
-    problem = Problem(profile, 6, Placement.bidirectional(4, 6), (math.inf,) * 4)
+    problem = Problem(profile, 6, Placement.bidirectional(4), (math.inf,) * 4)
     found = optimize(problem, solver="heuristic", work_limit=2.0)
     assert found.report is not None
     assert found.report.lower_bound is not None
@@ -215,7 +216,7 @@ def test_local_search_improves_what_the_two_way_families_are() -> None:
 def test_with_less_memory_chimera_holds_fewer_microbatches(limit: float) -> None:
     """Its own shape needs 5 here: one microbatch after the other would be four times as long."""
     profile = Profile((STAGE,) * 4, 4, 0.1)
-    problem = Problem(profile, 8, Placement.bidirectional(4, 8), (limit,) * 4)
+    problem = Problem(profile, 8, Placement.bidirectional(4), (limit,) * 4)
     assert Chimera().supports(problem) is None
     with pytest.raises(InfeasibleError, match="chimera"):
         Chimera().build(problem)

@@ -11,7 +11,8 @@ from pipeloom.ir.cost.memory_footprint import footprint
 from pipeloom.ir.cost.steady_state.send_points import step_between_ops
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.model.ops import format_order, unpack
-from pipeloom.ir.model.problem import Objective, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Link, Links, Profile, Sharing, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Status, TravelKind
 from pipeloom.solver.bounds import lower_bound, work_bound
@@ -36,7 +37,7 @@ def make(
     stage = StageProfile(1.0, 1.0, 1.0, weight_bytes=1.0, grad_bytes=1.0)
     held = None if device_memory is None else (device_memory,) * ranks
     profile = Profile((stage,) * (stages or ranks), ranks, t_comm, links, device_memory=held)
-    placement = Placement.round_robin(ranks, microbatches)
+    placement = Placement.round_robin(ranks)
     return Problem(profile, microbatches, placement, profile.limit_from(limit), objective)
 
 
@@ -153,7 +154,7 @@ def test_smaller_devices_cost_no_time_as_long_as_transfers_hide() -> None:
     most = []
     for device in (3000.0, 2100.0, 1700.0):
         profile = Profile((stage,) * 8, 4, 0.5, device_memory=(device,) * 4)
-        problem = Problem(profile, 12, Placement.round_robin(4, 12), profile.limit_from(None))
+        problem = Problem(profile, 12, Placement.round_robin(4), profile.limit_from(None))
         schedule = optimize(problem, work_limit=20.0, memory=held)
         assert report(schedule) == (72.0, 72.0)
         most.append(max(held(schedule)))

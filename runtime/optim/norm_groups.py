@@ -1,0 +1,304 @@
+"""The norm of gradients of which some are shards over pipelines side by side, and who takes part.
+
+::
+
+    2 ranks x 2 shards, norm_groups={"*.up.weight": row}:
+
+              pipeline 0   pipeline 1
+    rank 0        0 <---------> 1       what shards add up to, and the first one's sum of all else
+    rank 1        2 <---------> 3       the same
+                  |             |
+               verdict       verdict    on one norm, with the same bits
+
+Gradients of parameters that are no shards are alike in all pipelines but for rounding; one sum of
+them for all keeps the pipelines from judging a step unlike each other.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from fnmatch import fnmatchcase
+from math import isclose
+from typing import Any, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from pipeloom.ir.errors import InputError
+
+from ..stages.fsdp import summed
+from ..stages.shared_parameters import Group
+from ..transport import gather_early, whereabouts
+
+NormGroups: TypeAlias = Mapping[str, dist.ProcessGroup]
+Processes: TypeAlias = tuple[int, ...]
+Named: TypeAlias = tuple[int, str]  # a stage, and a parameter's name in it
+Numbers: TypeAlias = frozenset[int]  # of groups
+Squares: TypeAlias = Callable[[Sequence[nn.Parameter]], float]
+
+
+class ShardSquares:
+    """The sum of the squares of all gradients, of which some are shards over ``groups``.
+
+    ``shards``: of each group the ids of its parameters. ``squares``: the sum of those of parameters
+    that are here. All processes of a group call it, ``seconds`` long at most on a CPU.
+    """
+
+    def __init__(
+        self,
+        squares: Squares,
+        groups: Sequence[dist.ProcessGroup],
+        shards: Sequence[frozenset[int]],
+        device: torch.device,
+        seconds: float,
+    ) -> None:
+        self._squares, self._device = squares, device
+        self._timeout = timedelta(seconds=seconds)
+        # the last group's processes end alike, and then those of the others
+        self._rounds = [*zip(groups, shards, strict=True), *((g, frozenset()) for g in groups[:-1])]
+
+    def __call__(self, parameters: Sequence[nn.Parameter]) -> float:
+        everywhere = frozenset[int]().union(*(ids for _, ids in self._rounds))
+        total = self._of([p for p in parameters if id(p) not in everywhere])
+        for group, ids in self._rounds:
+            part = self._of([p for p in parameters if id(p) in ids])
+            # times 0, so that one that is not finite is not lost
+            total = part + (total if group.rank() == 0 else 0.0 * total)
+            total = summed(total, group, self._device, self._timeout, "the norm over norm_groups")
+        return total
+
+    def _of(self, parameters: Sequence[nn.Parameter]) -> float:
+        return self._squares(parameters) if parameters else 0.0
+
+
+def distinct(norm_groups: NormGroups) -> list[dist.ProcessGroup]:
+    """Its groups, each once, in their order."""
+    return list({_processes(group): group for group in norm_groups.values()}.values())
+
+
+def numbered(norm_groups: NormGroups) -> dict[str, int]:
+    """The number of each pattern's group in :func:`distinct`.
+
+    Raises InputError for what is no group.
+    """
+    for pattern, group in norm_groups.items():
+        if not isinstance(group, dist.ProcessGroup):
+            raise InputError(
+                f"norm_groups: {pattern!r}: expected a process group that has this process, "
+                f"got {group!r}"
+            )
+    numbers = {_processes(group): i for i, group in enumerate(distinct(norm_groups))}
+    return {pattern: numbers[_processes(group)] for pattern, group in norm_groups.items()}
+
+
+def make_squares(
+    squares: Squares,
+    norm_groups: NormGroups,
+    modules: Mapping[int, nn.Module],
+    tied: Sequence[Group],
+    *,
+    gather: Callable[[Any], list[Any]],
+    device: torch.device,
+    seconds: float,
+) -> ShardSquares:
+    """Of this rank's ``modules``; ``gather`` gives what each rank of the pipeline passed.
+
+    Raises InputError, alike on all ranks, for patterns that do not fit their parameters.
+    """
+    groups = distinct(norm_groups)
+    parameters = {
+        (s, name): parameter
+        for s, module in modules.items()
+        for name, parameter in module.named_parameters(remove_duplicate=False)
+    }
+    known = {named: _known(p, groups) for named, p in parameters.items()}
+    names = {named: numbers for row in gather(known) for named, numbers in row.items()}
+    homes = assigned(numbered(norm_groups), names, tied)
+    trained = {named: p for named, p in parameters.items() if p.requires_grad}
+    copies = {n: p for n, p in trained.items() if n not in homes and not known[n]}
+    for differing in gather(_differing(copies, groups)):
+        if differing is not None:
+            raise InputError(differing)
+    shards = [
+        frozenset(id(p) for named, p in parameters.items() if homes.get(named) == i)
+        for i in range(len(groups))
+    ]
+    return ShardSquares(squares, groups, shards, device, seconds)
+
+
+def assigned(
+    patterns: Mapping[str, int], names: Mapping[Named, Numbers], tied: Sequence[Group]
+) -> dict[Named, int]:
+    """The number of each shard's group; ``names`` has those that a DTensor's norm is of anyway.
+
+    Raises InputError where patterns do not tell it.
+    """
+    homes: dict[Named, int] = {}
+    for pattern, number in patterns.items():
+        found = [named for named in names if fnmatchcase(named[1], pattern)]
+        if not found:
+            raise InputError(f"norm_groups: {pattern!r}: no parameter of any stage has such a name")
+        for stage, name in found:
+            if homes.setdefault((stage, name), number) != number:
+                raise InputError(
+                    f"norm_groups: {pattern!r}: expected one group a parameter, {name} of stage "
+                    f"{stage} has another one, too"
+                )
+            if number in names[stage, name]:
+                raise InputError(
+                    f"norm_groups: {pattern!r}: expected none for a DTensor, whose norm is of all "
+                    f"its shards, got {name} of stage {stage}"
+                )
+    for copies in tied:
+        if len({homes.get((stage, name)) for stage, name in copies}) > 1:
+            raise InputError(
+                "norm_groups: expected one group for all copies of a tied parameter, "
+                f"{list(copies)}"
+            )
+    return homes
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """What tells a parameter from other ones: on all processes that have a copy it is the same."""
+
+    shape: tuple[int, ...]
+    norm: float
+
+    @classmethod
+    def of(cls, parameter: nn.Parameter) -> _Copy:
+        here = getattr(parameter, "to_local", lambda: parameter)().detach()
+        return cls(tuple(here.shape), float(torch.linalg.vector_norm(here, dtype=torch.float64)))
+
+    def equals(self, other: _Copy | None) -> bool:
+        return (
+            other is not None
+            and self.shape == other.shape
+            and isclose(self.norm, other.norm, rel_tol=1e-6)
+        )
+
+
+def _differing(
+    parameters: Mapping[Named, nn.Parameter], groups: Sequence[dist.ProcessGroup]
+) -> str | None:
+    """What is to be said of one that no pattern names and that differs within a group."""
+    own, said = {named: _Copy.of(p) for named, p in parameters.items()}, None
+    for group in groups:
+        rows: list[Any] = [None] * group.size()
+        dist.all_gather_object(rows, own, group=group)
+        for stage, name in sorted(set().union(*rows)):
+            first, *others = (row.get((stage, name)) for row in rows)
+            if said is None and (first is None or not all(map(first.equals, others))):
+                said = (
+                    f"norm_groups: expected a pattern for {name} of stage {stage}, or copies of it "
+                    f"on all of the processes {list(_processes(group))}, where it differs"
+                )
+    return said
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """What a process tells all others: its ``rank`` in the processes of its ``pipeline``.
+
+    ``data``: those of its data group; ``meshes``: of its DTensors; ``groups``: of its norm groups,
+    None where nothing is said of them; ``judges``: its steps are judged by the norm.
+    """
+
+    rank: int
+    pipeline: Processes
+    data: Processes = ()
+    meshes: frozenset[Processes] = frozenset()
+    groups: tuple[Processes, ...] | None = None
+    judges: bool = True
+
+
+def check_norm_groups(
+    norm_groups: NormGroups | None,
+    modules: Mapping[int, nn.Module],
+    group: dist.ProcessGroup | None,
+    data_group: dist.ProcessGroup | None,
+    *,
+    judges: bool,
+    seconds: float,
+) -> None:
+    """Raises InputError where pipelines side by side would judge by different norms, or wrong ones.
+
+    All processes of ``torch.distributed`` call it, and are told the same.
+    """
+    if group is None and not norm_groups:
+        return  # all processes are one pipeline
+    side = Side(
+        whereabouts(group)[0],
+        _processes(group or dist.group.WORLD),
+        () if data_group is None else _processes(data_group),
+        frozenset(_mesh(p) for module in modules.values() for p in module.parameters()),
+        None if norm_groups is None else tuple(map(_processes, distinct(norm_groups))),
+        judges,
+    )
+    check_sides(gather_early(side, None, seconds))
+
+
+def check_sides(sides: Sequence[Side]) -> None:
+    """Of all processes, in their order."""
+    for process, side in enumerate(sides):
+        for i, group in enumerate(side.groups or ()):
+            _check_group(sides, process, i, group)
+    parts = _parts([p for s in sides for p in (s.pipeline, s.data, *s.meshes, *(s.groups or ()))])
+    if len(parts) > 1 and any(side.judges and side.groups is None for side in sides):
+        raise InputError(
+            "norm_groups: expected the process groups over which parameters are shards, as "
+            f"pipelines on processes {' and '.join(map(str, parts))} judge steps each by its own "
+            "norm; or {}, where they have nothing to do with each other"
+        )
+
+
+def _check_group(sides: Sequence[Side], process: int, number: int, group: Processes) -> None:
+    where = f"norm_groups: group {list(group)}: "
+    ranks = [sides[other].rank for other in group]
+    if len(set(ranks)) > 1:
+        raise InputError(f"{where}expected processes of one rank in their pipelines, got {ranks}")
+    for other in group:
+        if (sides[other].groups or ())[number : number + 1] != (group,):
+            raise InputError(
+                f"{where}expected it as the {number + 1}. on all of its processes, not so on "
+                f"{other}"
+            )
+    own = sides[process]
+    if {*group} & {*own.data} - {process}:
+        raise InputError(
+            f"{where}expected processes with other shards, got some of data_group "
+            f"{list(own.data)}, which averages them"
+        )
+
+
+def _parts(joined: Sequence[Processes]) -> list[list[int]]:
+    """The processes, apart where nothing joins them."""
+    parts: list[set[int]] = []
+    for processes in map(set, dict.fromkeys(joined)):
+        touching = [part for part in parts if part & processes]
+        parts = [part for part in parts if not part & processes]
+        if processes:
+            parts.append(processes.union(*touching))
+    return sorted(map(sorted, parts))
+
+
+def _processes(group: dist.ProcessGroup | None) -> Processes:
+    return tuple(dist.get_process_group_ranks(group))
+
+
+def _known(parameter: nn.Parameter, groups: Sequence[dist.ProcessGroup]) -> Numbers:
+    """Those of the groups whose other processes have a part of the parameter, as it knows."""
+    others = {*_mesh(parameter)} - {dist.get_rank()}
+    return frozenset(i for i, group in enumerate(groups) if others & {*_processes(group)})
+
+
+def _mesh(parameter: nn.Parameter) -> Processes:
+    """The processes that a DTensor is on; of another tensor none."""
+    tensor = sys.modules.get("torch.distributed.tensor")  # whoever has made one has imported it
+    if tensor is None or not isinstance(parameter, tensor.DTensor):
+        return ()
+    return tuple(parameter.device_mesh.mesh.flatten().tolist())

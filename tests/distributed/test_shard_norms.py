@@ -1,0 +1,54 @@
+"""Clipping where parameters are shards that are no DTensors: one norm for all, one process's."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from pipeloom.runtime.launch.processes import launch
+from tests.distributed.cases.shards import CLIP, Case, Outcome, refusals, run_cases, two_axes
+
+CASES = [
+    Case("1f1b"),
+    Case("zb-h1"),
+    Case("zb-h1", ahead=True),
+    Case("1f1b", ranks=1),
+    Case("1f1b", ranks=1, sharded=True),
+]
+
+
+@cache
+def results() -> dict[Case, list[Outcome]]:
+    found = launch(run_cases, 4, (CASES,), timeout=200, message_timeout=60)
+    return {case: [found[process][i] for process in range(4)] for i, case in enumerate(CASES)}
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_shards_are_clipped_by_one_processs_norm(case: Case) -> None:
+    rows = results()[case]
+    for row in rows:
+        assert row.norms == pytest.approx(row.expected, rel=1e-12)
+        assert min(row.expected) > CLIP, "it clips"
+        assert row.apart <= 1e-12
+        assert row.norms == rows[0].norms, "with the same bits on all"
+
+
+def test_groups_that_are_missing_or_do_not_fit_are_told() -> None:
+    for said in launch(refusals, 4, timeout=100, message_timeout=60).values():
+        assert "processes [0, 2] and [1, 3] judge steps each by its own norm" in said["missing"]
+        assert said["with a loss scale"] == said["missing"]
+        assert "expected processes of one rank in their pipelines" in said["of another rank"]
+        assert "'*.gate': no parameter of any stage" in said["of no parameter"]
+        assert "expected a pattern for 0.up.bias of stage 0" in said["forgotten"]
+        assert "expected a pattern for 0.experts.0.bias of stage 0" in said["experts forgotten"]
+        assert "'0.*': expected none for a DTensor" in said["of a DTensor"]
+        assert "'*.up.*': expected a process group" in said["no group"]
+
+
+def test_norms_over_two_axes_have_the_same_bits_everywhere() -> None:
+    rows = launch(two_axes, 4, timeout=100, message_timeout=60).values()
+    for found, expected, told in rows:
+        assert found == pytest.approx(expected, rel=1e-6)
+        assert told, "what is not finite on one process is so on all"
+    assert len({found for found, *_ in rows}) == 1

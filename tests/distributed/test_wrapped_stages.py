@@ -1,0 +1,128 @@
+"""Stages in wrappers that reduce gradients by themselves are refused: ``data_group`` does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed._composable import replicate
+from torch.distributed._composable.replicate_with_fsdp import replicate as replicate_with_fsdp
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.nn.parallel import DistributedDataParallel
+
+from pipeloom.compiler import compile_schedule
+from pipeloom.ir.errors import InputError
+from pipeloom.runtime.launch.processes import launch
+from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.runtime.stages.store import made
+from tests.distributed.cases.gradients import schedule
+from tests.support.models import TinyTransformer, reference
+
+REPLICAS, RANKS, MICROBATCHES = 2, 2, 3
+Wrap = Callable[[nn.Module, DeviceMesh], nn.Module]
+
+
+def in_part(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    blocks = module.get_submodule("blocks")
+    assert isinstance(blocks, nn.Sequential)
+    blocks[0] = DistributedDataParallel(blocks[0], process_group=mesh.get_group())
+    return module
+
+
+def compiled(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    wrapped = torch.compile(DistributedDataParallel(module, process_group=mesh.get_group()))
+    assert isinstance(wrapped, nn.Module)
+    return wrapped
+
+
+WRAPS: dict[str, Wrap] = {
+    "it is wrapped in DistributedDataParallel": lambda module, mesh: DistributedDataParallel(
+        module, process_group=mesh.get_group()
+    ),
+    "blocks.0 is wrapped in DistributedDataParallel": in_part,
+    "_orig_mod is wrapped in DistributedDataParallel": compiled,
+    "it is wrapped in FullyShardedDataParallel": lambda module, mesh: FullyShardedDataParallel(
+        module, process_group=mesh.get_group(), device_id=torch.device("cpu")
+    ),
+    "it is wrapped in replicate": lambda module, mesh: replicate(
+        module, process_group=mesh.get_group()
+    ),
+    "it is wrapped in replicate, ": lambda module, mesh: replicate_with_fsdp(module, mesh=mesh),
+}
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[int, tuple[list[str], float]]:
+    return launch(tried, REPLICAS * RANKS, timeout=200, message_timeout=60)
+
+
+def test_what_reduces_by_itself_is_refused_in_a_line_that_names_data_group(
+    outcomes: dict[int, tuple[list[str], float]],
+) -> None:
+    for process, (said, _) in outcomes.items():
+        for text, what in zip(said, WRAPS, strict=True):
+            assert text.startswith(f"stages[{process % RANKS}]: {what}")
+            assert "data_group" in text
+            assert "\n" not in text
+
+
+def test_its_inner_module_and_data_group_train_as_one_process(
+    outcomes: dict[int, tuple[list[str], float]],
+) -> None:
+    assert all(apart <= 1e-12 for _, apart in outcomes.values())
+
+
+def tried() -> tuple[list[str], float]:
+    torch.set_num_threads(1)
+    mesh = init_device_mesh("cpu", (REPLICAS, RANKS), mesh_dim_names=("dp", "pp"))
+    said = [_refused(wrap, mesh) for wrap in WRAPS.values()]
+    dist.barrier()
+    return said, _trained(mesh)
+
+
+def _stage(mesh: DeviceMesh) -> tuple[int, nn.Module]:
+    rank = mesh.get_local_rank("pp")
+    return rank, made(TinyTransformer().stages(RANKS)[rank], rank)
+
+
+def _refused(wrap: Wrap, mesh: DeviceMesh) -> str:
+    """Without ``data_group``, as whoever reduces by a wrapper has it."""
+    source, plan = TinyTransformer(), schedule("1f1b", RANKS, MICROBATCHES)
+    rank, module = _stage(mesh)
+    stages = {rank: wrap(module, mesh["dp"])}
+    with pytest.raises(InputError) as error:
+        Pipeline(compile_schedule(plan), stages, loss=source.loss, group=mesh["pp"].get_group())
+    return str(error.value)
+
+
+def _trained(mesh: DeviceMesh) -> float:
+    """How far gradients are from one process's, with the wrapper's module and ``data_group``."""
+    source, plan = TinyTransformer(), schedule("zb-h1", RANKS, MICROBATCHES)
+    rank, module = _stage(mesh)
+    group, data_group = mesh["pp"].get_group(), mesh["dp"].get_group()
+    wrapped = DistributedDataParallel(module, process_group=data_group)
+    pipeline = Pipeline(
+        compile_schedule(plan, tied=[(0, RANKS - 1)], data_parallel=True),
+        {rank: wrapped.module},
+        loss=source.loss,
+        tied=source.tied(RANKS),
+        group=group,
+        data_group=data_group,
+        optimizer=partial(torch.optim.SGD, lr=0.0),
+    )
+    inputs, targets = source.batch(0, REPLICAS * MICROBATCHES)
+    mine = slice(data_group.rank() * MICROBATCHES, (data_group.rank() + 1) * MICROBATCHES)
+    pipeline.step(inputs[mine], target=targets[mine])
+    _, expected = reference(source, RANKS, REPLICAS * MICROBATCHES)
+    apart = 0.0
+    for name, parameter in module.named_parameters():
+        assert parameter.grad is not None
+        exact = expected[f"{rank}.{name}"]
+        apart = max(apart, float((parameter.grad - exact).abs().max() / exact.abs().max()))
+    pipeline.close()
+    return apart

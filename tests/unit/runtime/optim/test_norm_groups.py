@@ -1,0 +1,82 @@
+"""Which processes share a norm, and which parameters are shards: what is refused at the start."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pipeloom.ir.errors import InputError
+from pipeloom.runtime.optim.norm_groups import Processes, Side, assigned, check_sides
+
+NONE = frozenset[int]()
+NAMES = {(0, "table.weight"): NONE, (0, "up.weight"): NONE, (1, "head.weight"): NONE}
+
+
+def mesh(*groups: tuple[Processes, ...] | None) -> list[Side]:
+    """Processes 0 and 2 are one pipeline, 1 and 3 another; ``groups``: of each process."""
+    return [Side(i // 2, (i % 2, i % 2 + 2), groups=own) for i, own in enumerate(groups)]
+
+
+UNTOLD = mesh(None, None, None, None)
+
+
+def joined(**changes: object) -> list[Side]:
+    """Untold, with a change of the first process."""
+    return [replace(UNTOLD[0], **changes), *UNTOLD[1:]]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "sides",
+    [
+        mesh(*[((0, 1),)] * 2, *[((2, 3),)] * 2),
+        mesh((), (), (), ()),
+        joined(data=(0, 1)),
+        joined(meshes=frozenset({(0, 1), (0,)})),
+        [replace(side, judges=False) for side in UNTOLD],
+    ],
+    ids=["one norm", "told apart", "replicas", "DTensors", "not judged"],
+)
+def test_processes_that_share_a_norm_or_are_known_not_to_are_fine(sides: list[Side]) -> None:
+    check_sides(sides)
+
+
+@pytest.mark.parametrize(
+    ("sides", "said"),
+    [
+        (UNTOLD, r"processes \[0, 2\] and \[1, 3\] judge steps each by its own norm"),
+        (joined(groups=()), r"processes \[0, 2\] and \[1, 3\] judge"),
+        (mesh(*[((0, 2),), ()] * 2), r"expected processes of one rank .*, got \[0, 1\]"),
+        (mesh(((0, 1),), (), (), ()), r"expected it as the 1\. on all .*, not so on 1"),
+        (mesh(((0,), (0, 1)), ((0, 1), (1,)), (), ()), r"expected it as the 2\. on all"),
+        (
+            [replace(s, data=(0, 1)) for s in mesh(((0, 1),), ((0, 1),), (), ())],
+            r"some of data_group \[0, 1\], which averages them",
+        ),
+    ],
+)
+def test_others_are_told_what_they_miss(sides: list[Side], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        check_sides(sides)
+
+
+def test_shards_are_found_by_their_names() -> None:
+    tied = [[(0, "table.weight"), (1, "head.weight")]]
+    found = assigned({"table.*": 1, "h*": 1, "*p.weight": 0}, NAMES, tied)
+    assert found == {(0, "table.weight"): 1, (1, "head.weight"): 1, (0, "up.weight"): 0}
+
+
+@pytest.mark.parametrize(
+    ("patterns", "said"),
+    [
+        ({"*.bias": 0}, "'\\*.bias': no parameter of any stage"),
+        ({"up.*": 0, "*.weight": 1}, "expected one group a parameter, up.weight of stage 0"),
+        ({"table.*": 0}, "one group for all copies of a tied parameter"),
+    ],
+)
+def test_patterns_that_leave_it_open_are_refused(patterns: dict[str, int], said: str) -> None:
+    tied = [[(0, "table.weight"), (1, "head.weight")]]
+    with pytest.raises(InputError, match=said):
+        assigned(patterns, NAMES, tied)
+    with pytest.raises(InputError, match="expected none for a DTensor"):
+        assigned({"up.*": 0}, {(0, "up.weight"): frozenset({0})}, ())
