@@ -20,6 +20,6 @@ class DocstringRoles(griffe.Extension):
 
 
 def _last_part(match: re.Match[str]) -> str:
-    """A name within pipeloom without the path to it."""
-    name = match[1].rpartition(".")[2] if match[1].startswith("pipeloom.") else match[1]
-    return f"`{name}`"
+    """A name of ours without the path to it; others keep theirs."""
+    ours = match[1].startswith((".", "pipeloom."))
+    return f"`{match[1].rpartition('.')[2] if ours else match[1]}`"

@@ -62,7 +62,10 @@ def _group(thing: Any) -> str:
 
 
 def _entry(name: str, thing: Any) -> str:
-    return f"::: {thing.__module__}.{thing.__qualname__}\n    options:\n      heading: {name}\n"
+    """With the members of an enum: they say what they are without docstrings."""
+    bare = "\n      show_if_no_docstring: true" if _is_enum(thing) else ""
+    path = f"{thing.__module__}.{thing.__qualname__}"
+    return f"::: {path}\n    options:\n      heading: {name}{bare}\n"
 
 
 def _bare_members(cls: type) -> list[str]:
@@ -82,10 +85,12 @@ def _bare_members(cls: type) -> list[str]:
 def _documented(thing: Any) -> bool:
     """Whether somebody wrote a docstring: a dataclass and an enum have one of Python's own."""
     text = thing.__doc__ or ""
-    generated = inspect.isclass(thing) and (
-        text.startswith(f"{thing.__name__}(") or (issubclass(thing, Enum) and text == Enum.__doc__)
-    )
-    return bool(text.strip()) and not generated
+    generated = text.startswith(f"{thing.__name__}(") if inspect.isclass(thing) else False
+    return bool(text.strip()) and not generated and not (_is_enum(thing) and text == Enum.__doc__)
+
+
+def _is_enum(thing: Any) -> bool:
+    return inspect.isclass(thing) and issubclass(thing, Enum)
 
 
 if __name__ == "__main__":
