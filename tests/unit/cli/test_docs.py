@@ -54,7 +54,11 @@ def test_the_files_that_a_page_names_exist(page: str) -> None:
 def _is_there(path: str) -> bool:
     """A file of the repository, one that a reader makes, or a pattern such as ``x.py``."""
     top, name = Path(path).parts[0], Path(path).name
-    return not (ROOT / top).is_dir() or name in ("x.py", "x_json.py", "x.md") or (ROOT / path).is_file()
+    return (
+        not (ROOT / top).is_dir()
+        or name in ("x.py", "x_json.py", "x.md")
+        or (ROOT / path).is_file()
+    )
 
 
 def test_decisions_are_numbered_without_holes_and_all_listed() -> None:
