@@ -17,7 +17,7 @@ What `pipeloom COMMAND --help` prints. How the commands work together, with real
 
 def command_reference() -> str:
     """The page, in Markdown: one section a command, in the order of ``pipeloom --help``."""
-    os.environ["COLUMNS"] = "100"  # what argparse breaks lines at
+    os.environ["COLUMNS"] = "98"  # what argparse breaks lines at
     sections = [f"## {name}\n\n```text\n{_help(name)}\n```\n" for name in COMMANDS]
     return "\n".join([HEAD, *sections])
 
