@@ -21,11 +21,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds what is not in ``docs/``: generated pages, and what pages link to elsewhere."""
     for name in undocumented():
         LOG.warning("pipeloom.%s has no docstring", name)
-    pages = {
-        file.src_uri: file.content_string
-        for file in files.documentation_pages()
-        if not file.inclusion.is_excluded()
-    }
+    pages = {file.src_uri: file.content_string for file in files.documentation_pages()}
     try:
         extra: dict[str, str | Path] = {**_generated(), **added(pages)}
     except (FileNotFoundError, ValueError) as error:
