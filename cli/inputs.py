@@ -16,7 +16,6 @@ from .kernel_warmup import announce_compiling
 if TYPE_CHECKING:
     from pipeloom.ir.model.problem import Placement, Problem
     from pipeloom.ir.model.profile import Profile
-    from pipeloom.ir.model.schedule import Schedule
 
 # stages times microbatches; more would exhaust memory
 MOST_PAIRS = 20_000_000
@@ -132,25 +131,6 @@ def _microbatches_stay(args: argparse.Namespace, profile: Profile) -> tuple[Prof
 
 _PLACED = {"activations": _stages_stay, "weights": _microbatches_stay}
 """By what travels: the profile as its stages are cut, and where ops are placed."""
-
-
-def transfer_note(schedule: Schedule) -> str | None:
-    """What the delays of travelling weights leave out, or how far gradients lag; None where neither
-    is so."""
-    from pipeloom.ir.model.weight_versions import staleness
-
-    lag = max(staleness(schedule))
-    if lag:
-        return f"asynchronous: gradients lag by up to {lag} update{'s' * (lag > 1)}"
-    profile = schedule.problem.profile
-    if not schedule.transfers:
-        return None
-    if profile.links is None:
-        cost = "free" if profile.t_comm is None else "t_comm each"
-        return f"no links in the profile: transfers counted as {cost}"
-    if any(stage.weight_bytes is None for stage in profile.stages):
-        return "weight_bytes unknown: transfers counted as free"
-    return None
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.core.decomposition import different_parts
 from pipeloom.solver.portfolio import optimize
 
-from ..evaluation.evaluation import Judged, fastest
+from ..evaluation.evaluation import ROUNDING, Evaluation
 from .candidates import Scheme, schemes
 
 Search: TypeAlias = Callable[[Problem, str, float], Schedule]
@@ -28,30 +28,24 @@ ISLANDS_SHARE = 3.0
 CLOSED = 1e-6
 
 
-@dataclass(frozen=True)
-class Row:
-    """A scheme: its fastest schedule that fits, and None; or the one that needs least, and why it
-    cannot be used."""
-
-    scheme: str
-    judged: Judged | None
-    why_not: str | None
-
-    @property
-    def base(self) -> str:
-        return self.scheme.partition(":")[0]
+LEVEL = 2e-3
+"""Steps that differ by a smaller share are level: that is nearer than any profile is to the truth."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """``best``: what to run; None where nothing fits. ``rows``: one a scheme, the fastest first."""
+    """``best``: what to run; None where nothing fits. ``rows``: one a scheme, the fastest first.
 
-    best: Judged | None
-    rows: tuple[Row, ...]
+    A row is the scheme's fastest schedule that fits, or the one that needs least and why it cannot
+    be used.
+    """
+
+    best: Evaluation | None
+    rows: tuple[Evaluation, ...]
 
     @property
-    def usable(self) -> list[Judged]:
-        return [row.judged for row in self.rows if row.judged and row.why_not is None]
+    def usable(self) -> list[Evaluation]:
+        return [row for row in self.rows if row.why_not is None]
 
 
 def choose(
@@ -65,14 +59,13 @@ def choose(
 ) -> Choice:
     """The schedule with the shortest step among all schemes, within memory limit and device memory.
 
-    Steps follow each other without a barrier, and a wire carries one message at a time
-    (:mod:`pipeloom.cli.ir.replay`). Each scheme's fixed shapes are tried, then what ``search``
+    Step times are those of :attr:`Evaluation.step_time`. Each scheme's fixed shapes are tried, then what ``search``
     finds for it (by default the optimizer, about a minute in all); once ``should_stop`` turns true,
     one shape a scheme.
     """
     look = search or searching(60.0)
     posed = schemes(profile, microbatches, memory_limit, objective)
-    found = {scheme.name: _judged(scheme.name, scheme.built(), should_stop) for scheme in posed}
+    found = {scheme.name: _evaluated(scheme.name, scheme.built(), should_stop) for scheme in posed}
     refused: dict[str, str] = {}
     for scheme, share in zip(posed, _shares(posed), strict=True):
         if share and not should_stop():
@@ -83,10 +76,10 @@ def choose(
     rows = [_row(name, candidates, refused.get(name)) for name, candidates in found.items()]
     if profile.num_stages < profile.ranks:
         few = f"{counted(profile.num_stages, 'stage')} cannot fill {counted(profile.ranks, 'rank')}"
-        rows.append(Row("activations", None, few))
+        rows.append(Evaluation("activations", why_not=few))
     rows.sort(key=_order)
-    best = rows[0].judged if rows[0].why_not is None else None
-    return Choice(best and replace(best, schedule=certified(best.schedule)), tuple(rows))
+    best = rows[0] if rows[0].why_not is None else None
+    return Choice(best and replace(best, planned=certified(best.schedule)), tuple(rows))
 
 
 def searching(time_limit: float, seed: int = 0) -> Search:
@@ -117,13 +110,14 @@ def certified(schedule: Schedule) -> Schedule:
     return replace(schedule, report=known)
 
 
-def _judged(
-    name: str, schedules: Iterable[Schedule], should_stop: Callable[[], bool] = lambda: False
-) -> list[Judged]:
+def _evaluated(
+    scheme: str, schedules: Iterable[Schedule], should_stop: Callable[[], bool] = lambda: False
+) -> list[Evaluation]:
     """At least the first of ``schedules``."""
-    found: list[Judged] = []
+    found: list[Evaluation] = []
     for schedule in schedules:
-        found.append(Judged.of(name, schedule))
+        name = schedule.report.family if schedule.report else scheme
+        found.append(Evaluation(name, schedule, scheme=scheme))
         if should_stop():
             break
     return found
@@ -140,8 +134,8 @@ def _shares(posed: Sequence[Scheme]) -> list[float]:
 
 
 def _optimized(
-    scheme: Scheme, built: Sequence[Judged], search: Search, share: float
-) -> list[Judged]:
+    scheme: Scheme, built: Sequence[Evaluation], search: Search, share: float
+) -> list[Evaluation]:
     """What the optimizer finds where activations have the room that the leanest built one
     leaves."""
     room = scheme.problem.memory_limit
@@ -150,7 +144,7 @@ def _optimized(
     islands = ":" in scheme.name
     number = max(1, len(different_parts(scheme.problem))) if islands else 1
     try:
-        return _judged(
+        return _evaluated(
             scheme.name,
             scheme.optimized(lambda problem: search(problem, scheme.name, share / number), room),
         )
@@ -160,18 +154,37 @@ def _optimized(
         return []  # the limit was what is left of the devices: the candidates say what they lack
 
 
-def _row(name: str, candidates: Sequence[Judged], refusal: str | None) -> Row:
+def _row(scheme: str, candidates: Sequence[Evaluation], refusal: str | None) -> Evaluation:
     best = fastest(candidates)
     if best is not None:
-        return Row(name, best, None)
-    nearest = min(candidates, key=lambda one: (one.fullness, one.step), default=None)
-    reason = refusal or (nearest and nearest.too_much()) or "no schedule"
-    return Row(name, nearest, reason)
+        return best
+    nearest = min(candidates, key=lambda one: (one.fullness, one.step_time), default=None)
+    if nearest is None:
+        return Evaluation(scheme, why_not=refusal or "no schedule")
+    return replace(nearest, why_not=refusal or nearest.excess() or "no schedule")
 
 
-def _order(row: Row) -> tuple[bool, float, float]:
-    """Those that fit by their step; of the same step, rounding aside, the one that holds less
-    first."""
-    if row.judged is None:
+def _order(row: Evaluation) -> tuple[bool, float, float]:
+    """Those that fit by their step time; where it is the same, rounding aside, the one that holds
+    less first."""
+    if row.planned is None:
         return row.why_not is not None, float("inf"), 0.0
-    return row.why_not is not None, float(f"{row.judged.step:.9g}"), row.judged.held
+    return row.why_not is not None, float(f"{row.step_time:.9g}"), row.device_memory
+
+
+def fastest(candidates: Sequence[Evaluation]) -> Evaluation | None:
+    """The one with the shortest step of those that fit; None where none does.
+
+    No profile is exact: of steps that are :data:`LEVEL` it is the one that is shortest under
+    strain, and of those that are equal there the one whose fullest rank holds least.
+    """
+    level: list[Evaluation] = []
+    for one in sorted(candidates, key=lambda one: one.step_time):
+        if level and one.step_time > level[0].step_time * (1 + LEVEL):
+            break
+        if one.excess() is None:
+            level.append(one)
+    if len(level) > 1:
+        most = min(one.strained for one in level) * (1 + ROUNDING)
+        level = [one for one in level if one.strained <= most]
+    return min(level, key=lambda one: one.device_memory) if len(level) > 1 else next(iter(level), None)
