@@ -87,9 +87,7 @@ def _settings(argv: Sequence[str] | None) -> Settings:
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
     parser.add_argument("--steps", type=int, default=30, help="optimizer steps, 30 by default")
     parser.add_argument("-m", "--microbatches", type=int, default=8, help="a step, 8 by default")
-    parser.add_argument(
-        "--time-limit", type=float, default=10.0, help="of each solve, in seconds"
-    )
+    parser.add_argument("--time-limit", type=float, default=10.0, help="of each solve, in seconds")
     parser.add_argument("--small", action="store_true", help="a tiny model, for a quick try")
     parser.add_argument("--out", type=Path, default=Path("out/demo"), help="out/demo by default")
     args = parser.parse_args(argv)

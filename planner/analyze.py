@@ -64,6 +64,7 @@ class BubbleSteps:
         """By the cost that the family's formula is about, else by the objective."""
         formula, microbatches = formula_of(row.name), row.schedule.problem.microbatches
         objective = formula.objective if formula else row.objective
+        instance = Instance.of(row.profile, microbatches)
         calm = replace(row.profile, t_comm=0.0, links=None)
 
         def rate(profile: Profile) -> float:
@@ -74,7 +75,7 @@ class BubbleSteps:
 
         return cls(
             objective.value,
-            formula and formula.rate(Instance.of(row.profile, microbatches)),
+            None if formula is None else formula.rate(instance),
             rate(equalized(calm)),
             rate(calm),
             row.timing.bubble_rate(objective),

@@ -112,9 +112,7 @@ class Comparison:
         cuts = "all cuts and " if self.all_cuts else ""
         pairs = ", or with pairs" if best.scope.endswith("without pairs") else ""
         line = f"{OPTIMIZER}, its bound and gap: of {cuts}all schedules with {best.scope}"
-        rest = (
-            f"of another placement or passing{pairs}, which may cost less: {', '.join(others)}"
-        )
+        rest = f"of another placement or passing{pairs}, which may cost less: {', '.join(others)}"
         return [line, rest] if others else [line]
 
     def _of_other_work(self) -> list[str]:
@@ -124,9 +122,8 @@ class Comparison:
             for row in self.rows
             if row.planned and not math.isclose(row.work_ratio, 1.0, rel_tol=1e-6)
         ]
-        if not names:
-            return []
-        return [f"busy for another time in all, so that their bubbles say little: {', '.join(names)}"]
+        line = "busy for another time in all, so that their bubbles say little"
+        return [f"{line}: {', '.join(names)}"] if names else []
 
 
 def compare(
@@ -216,7 +213,7 @@ def evaluate_optimum(
     ``cuts``: how layers are cut; its bound is then on all cuts, which holds for the one found too.
     Raises InputError for wrong input.
     """
-    if PlacementSpec.of(options["placement"]).name == AUTO:
+    if PlacementSpec.of(options.get("placement", "linear")).name == AUTO:
         raise InputError(ONE_PLACEMENT)
     try:
         answer = optimize(profile, microbatches, **cuts, **options)
@@ -229,5 +226,7 @@ def evaluate_optimum(
 def _under_all_cuts(answer: Answer) -> Schedule:
     report = answer.schedule.report
     assert report is not None
-    known = {"lower_bound": answer.lower_bound, "bound_name": "all cuts", "status": answer.status}
-    return replace(answer.schedule, report=replace(report, **known))
+    report = replace(
+        report, lower_bound=answer.lower_bound, bound_name="all cuts", status=answer.status
+    )
+    return replace(answer.schedule, report=report)

@@ -21,9 +21,9 @@ from pipeloom.solver.families import FAMILIES
 from pipeloom.solver.placement.search import room
 
 from .compare import evaluate_families, evaluate_optimum, family_profiles
+from .documents import FilePath
 from .evaluation.columns import BUBBLE, PEAK_MEMORY, PERIOD, STATUS, Column, evaluations_table
 from .evaluation.evaluation import Evaluation
-from .documents import FilePath
 from .problem_setup import ProfileLike, ProfileSource
 from .progress import Listener, Note, labelled, unheard
 

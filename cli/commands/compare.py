@@ -14,7 +14,15 @@ from ..arguments import (
     add_solver,
     example,
 )
-from ..inputs import MICROBATCHES, ONE_PLACEMENT, OPTIMIZER, cache_folder, options, read_profile, typed
+from ..inputs import (
+    MICROBATCHES,
+    OPTIMIZER_OPTIONS,
+    TABLE_OPTIONS,
+    cache_folder,
+    options,
+    read_profile,
+    typed,
+)
 from ..output import print_json
 from ..progress import interruptible, watched
 
@@ -41,13 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from pipeloom.planner.compare import compare
 
-    with watched(args.quiet) as display, typed(*OPTIMIZER, microbatches=MICROBATCHES):
+    with watched(args.quiet) as display, typed(*OPTIMIZER_OPTIONS, microbatches=MICROBATCHES):
         profile = read_profile(args, display)
         with interruptible() as interrupt:
             found = compare(
                 profile,
                 args.microbatches,
-                **options(args, *ONE_PLACEMENT, "memory_limit", "no_optimizer"),
+                **options(args, *TABLE_OPTIONS, "memory_limit", "no_optimizer"),
                 cache=cache_folder(args),
                 progress=display,
                 should_stop=interrupt,

@@ -17,7 +17,15 @@ from ..arguments import (
     example,
     limits,
 )
-from ..inputs import MICROBATCHES, ONE_PLACEMENT, OPTIMIZER, cache_folder, options, read_profile, typed
+from ..inputs import (
+    MICROBATCHES,
+    OPTIMIZER_OPTIONS,
+    TABLE_OPTIONS,
+    cache_folder,
+    options,
+    read_profile,
+    typed,
+)
 from ..output import print_json
 from ..progress import interruptible, watched
 
@@ -49,14 +57,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from pipeloom.planner.sweep import sweep
 
-    with watched(args.quiet) as display, typed(*OPTIMIZER, "output", microbatches=MICROBATCHES):
+    faults = typed(*OPTIMIZER_OPTIONS, "output", microbatches=MICROBATCHES)
+    with watched(args.quiet) as display, faults:
         profile = read_profile(args, display)
         with interruptible() as interrupt:
             found = sweep(
                 profile,
                 args.microbatches,
                 {limit.words: limit for limit in args.memory_limits},
-                **options(args, *ONE_PLACEMENT, "output"),
+                **options(args, *TABLE_OPTIONS, "output"),
                 cache=cache_folder(args),
                 progress=display,
                 should_stop=interrupt,

@@ -20,6 +20,7 @@ from ..output import check_output, finish
 if TYPE_CHECKING:
     from pipeloom.runtime.train.tune import TuneResult
 
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_training(parser, steps=20)
     parser.add_argument(

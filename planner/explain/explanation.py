@@ -37,7 +37,7 @@ class Explanation:
     enough: Enough | None
     step: tuple[float, float] | None = None
 
-    def as_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {
             "step": self.step and dict(zip(("value", "bound"), self.step, strict=True)),
             "bound": asdict(self.reason),
@@ -46,7 +46,7 @@ class Explanation:
             "enough_memory": None if self.enough is None else asdict(self.enough),
         }
 
-    def text(self) -> str:
+    def __str__(self) -> str:
         parts = [*self._why(), "", *self._where(), "", *self._what_if()]
         return "\n".join([*self._chosen(), *parts])
 

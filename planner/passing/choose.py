@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeAlias
 
 from pipeloom.ir.errors import InfeasibleError, InputError
-from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.problem import Objective, Passing, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.ir.units import counted
@@ -16,10 +17,14 @@ from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.core.decomposition import different_parts
 from pipeloom.solver.portfolio import optimize
 
+from ..answer import Answer, Candidate, NothingFits
 from ..evaluation.evaluation import ROUNDING, Evaluation
+from ..progress import Note
+from ..search import Search
 from .candidates import Scheme, schemes
+from .crossovers import missing_sizes
 
-Search: TypeAlias = Callable[[Problem, str, float], Schedule]
+Searcher: TypeAlias = Callable[[Problem, str, float], Schedule]
 """The optimizer, given a problem, what it is for, and its share of the time."""
 
 SHARES = {"activations": 4.0, "weights": 3.0}
@@ -29,7 +34,7 @@ CLOSED = 1e-6
 
 
 LEVEL = 2e-3
-"""Steps that differ by a smaller share are level: that is nearer than any profile is to the truth."""
+"""Steps are level that differ by a smaller share: no profile is as near to the truth."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +48,81 @@ class Choice:
     best: Evaluation | None
     rows: tuple[Evaluation, ...]
 
+    @cached_property
+    def reasons(self) -> list[str]:
+        """Sentences that say what decides; to find where a choice turns takes some time."""
+        from .reasons import sentences
+
+        return sentences(self)
+
     @property
     def usable(self) -> list[Evaluation]:
         return [row for row in self.rows if row.why_not is None]
+
+
+def plan_passing(
+    profile: Profile,
+    microbatches: int,
+    search: Search,
+    *,
+    memory_limit: float | None,
+    objective: Objective,
+    where: str,
+) -> Answer:
+    """The fastest scheme's schedule, and why it is that one. ``where``: what the profile is called.
+
+    Raises NothingFits.
+    """
+    from .reasons import as_json, text
+
+    lacking = missing_sizes(profile)
+    if lacking and profile.ranks > 1:
+        search.progress(Note(f"note: {where}: no {', '.join(lacking)}: {_assumed(profile)}"))
+
+    def searched(problem: Problem, name: str, share: float) -> Schedule:
+        by_step = problem.placement.passing is Passing.WEIGHTS
+        return search.share(share).solve(problem, name, by_step=by_step)
+
+    choice = choose(
+        profile,
+        microbatches,
+        memory_limit=memory_limit,
+        objective=objective,
+        search=searched,
+        should_stop=search.should_stop,
+    )
+    facts, words = {"choice": as_json(choice)}, text(choice)
+    if choice.best is None:
+        raise NothingFits("no scheme fits", words, facts)
+    best, report = choice.best, choice.best.schedule.report
+    assert report is not None
+    bound = report.lower_bound or 0.0
+    return Answer(
+        best.schedule,
+        search,
+        bound,
+        tuple(_candidate(row, best) for row in choice.rows),
+        search.should_stop(),
+        facts,
+        words,
+        best.step_time,
+    )
+
+
+def _assumed(profile: Profile) -> str:
+    """What is assumed of messages whose size, or whose links, a profile does not tell."""
+    if profile.t_comm is not None and profile.links is None:
+        return "each message counts as t_comm, whatever its size"
+    if profile.links is None:
+        return "messages take no time, and the choice may be another where they do"
+    return "messages of unknown size count as empty, and the choice may be another with them"
+
+
+def _candidate(row: Evaluation, best: Evaluation) -> Candidate:
+    if row.planned is None:
+        return Candidate(row.scheme, None, None, row.why_not)
+    reason = None if row.scheme == best.scheme else row.why_not or "takes longer"
+    return Candidate(row.scheme, row.step_time, None, reason)
 
 
 def choose(
@@ -54,14 +131,14 @@ def choose(
     *,
     memory_limit: float | None = None,
     objective: Objective = Objective.PERIOD,
-    search: Search | None = None,
+    search: Searcher | None = None,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Choice:
     """The schedule with the shortest step among all schemes, within memory limit and device memory.
 
-    Step times are those of :attr:`Evaluation.step_time`. Each scheme's fixed shapes are tried, then what ``search``
-    finds for it (by default the optimizer, about a minute in all); once ``should_stop`` turns true,
-    one shape a scheme.
+    Step times are those of :attr:`Evaluation.step_time`. Each scheme's fixed shapes are tried,
+    then what ``search`` finds for it (by default the optimizer, about a minute in all); once
+    ``should_stop`` turns true, one shape a scheme.
     """
     look = search or searching(60.0)
     posed = schemes(profile, microbatches, memory_limit, objective)
@@ -82,7 +159,7 @@ def choose(
     return Choice(best and replace(best, planned=certified(best.schedule)), tuple(rows))
 
 
-def searching(time_limit: float, seed: int = 0) -> Search:
+def searching(time_limit: float, seed: int = 0) -> Searcher:
     """The optimizer for ``time_limit`` seconds in all."""
 
     def search(problem: Problem, _: str, share: float) -> Schedule:
@@ -134,7 +211,7 @@ def _shares(posed: Sequence[Scheme]) -> list[float]:
 
 
 def _optimized(
-    scheme: Scheme, built: Sequence[Evaluation], search: Search, share: float
+    scheme: Scheme, built: Sequence[Evaluation], search: Searcher, share: float
 ) -> list[Evaluation]:
     """What the optimizer finds where activations have the room that the leanest built one
     leaves."""
@@ -184,7 +261,7 @@ def fastest(candidates: Sequence[Evaluation]) -> Evaluation | None:
             break
         if one.excess() is None:
             level.append(one)
-    if len(level) > 1:
-        most = min(one.strained for one in level) * (1 + ROUNDING)
-        level = [one for one in level if one.strained <= most]
-    return min(level, key=lambda one: one.device_memory) if len(level) > 1 else next(iter(level), None)
+    if len(level) < 2:  # slack and memory take time to find
+        return level[0] if level else None
+    most = min(one.strained for one in level) * (1 + ROUNDING)
+    return min((one for one in level if one.strained <= most), key=lambda one: one.device_memory)

@@ -33,7 +33,7 @@ def as_json(choice: Choice) -> dict[str, Any]:
     return {
         "scheme": choice.best.scheme if choice.best else None,
         "schemes": [_entry(row) for row in choice.rows],
-        "reasons": sentences(choice),
+        "reasons": choice.reasons,
     }
 
 
@@ -49,7 +49,7 @@ def text(choice: Choice) -> str:
         Column("", lambda row: "does not fit" if row.why_not else _against(row, choice.best)),
         Column("schedule", lambda row: row.name.removeprefix(f"{row.scheme}, ")),
     ]
-    return "\n".join([evaluations_table(choice.rows, columns), "", *sentences(choice)])
+    return "\n".join([evaluations_table(choice.rows, columns), "", *choice.reasons])
 
 
 def _against(row: Evaluation, best: Evaluation | None) -> str:

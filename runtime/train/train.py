@@ -107,8 +107,8 @@ class RunResult:
     activations held in any step; ``device_peak``: the same by the CUDA allocator, else None.
     All of these are over all ``replicas`` of the pipeline.
     ``measured``: the step of median time in the first replica, as a schedule with measured times
-    (milliseconds). ``planned``: the program's schedule. ``note``: why that is far above or below the plan, in one line; None where it is
-    not.
+    (milliseconds). ``planned``: the program's schedule. ``note``: why the measured one is far
+    above or below that, in one line; None where it is not.
     """
 
     losses: tuple[float, ...]

@@ -33,11 +33,18 @@ if TYPE_CHECKING:
     from .ir.model.schedule import Schedule as Schedule
     from .ir.verify.program import verify_program as verify_program
     from .ir.verify.schedule import verify_schedule as verify_schedule
+    from .planner.analyze import analyze as analyze
+    from .planner.compare import compare as compare
+    from .planner.evaluation.evaluation import Evaluation as Evaluation
+    from .planner.sweep import sweep as sweep
     from .runtime.optim.loss_scale import LossScale as LossScale
     from .runtime.pipeline.model_source import ModelSource as ModelSource
     from .runtime.pipeline.pipeline import Pipeline as Pipeline
     from .solver.families import build_family as build_family
     from .solver.portfolio import optimize as optimize
+    from .training import measure as measure
+    from .training import run as run
+    from .training import tune as tune
 
 __version__ = "0.1.0"
 
@@ -60,11 +67,16 @@ _HOMES = {
     "ir.cost.simulator": ("simulate",),
     "ir.verify.schedule": ("verify_schedule",),
     "ir.verify.program": ("verify_program",),
+    "planner.analyze": ("analyze",),
+    "planner.compare": ("compare",),
+    "planner.evaluation.evaluation": ("Evaluation",),
+    "planner.sweep": ("sweep",),
     "runtime.optim.loss_scale": ("LossScale",),
     "runtime.pipeline.model_source": ("ModelSource",),
     "runtime.pipeline.pipeline": ("Pipeline",),
     "solver.families": ("build_family",),
     "solver.portfolio": ("optimize",),
+    "training": ("measure", "run", "tune"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from pipeloom.ir.errors import InputError
 from pipeloom.planner.documents import Document, naming, read_program
 from pipeloom.planner.replan import Replanner
 from pipeloom.runtime.pipeline.layered_source import as_planned
@@ -75,9 +75,7 @@ def run(
     rank fails.
     """
     loaded, where = read_program(program)
-    chosen = RunSettings(
-        progress=not quiet, post_validation=not no_post_validation, **settings
-    )
+    chosen = RunSettings(progress=not quiet, post_validation=not no_post_validation, **settings)
     with naming(where, "local", "cuda_graph"):
         count_replicas(loaded, chosen)
     return run_program(loaded, model, chosen, trace_path=trace)
@@ -103,7 +101,8 @@ def tune(
     loaded, where = read_program(program)
     with naming(where):
         check_tunable(loaded)
-    chosen, problem = RunSettings(steps=steps, progress=not quiet, **settings), loaded.schedule.problem
+    chosen = RunSettings(steps=steps, progress=not quiet, **settings)
+    problem = loaded.schedule.problem
     source = load_source(model) if isinstance(model, str) else model
     tied = as_planned(source, problem.profile).tied(problem.stages)
     ties = tuple(tuple(stage for stage, _ in group) for group in tied)

@@ -51,6 +51,8 @@ def imported(path: Path) -> Iterator[str]:
 @pytest.mark.parametrize("folder", ["benchmarks", "examples"])
 def test_scripts_use_the_library_not_the_command_line(folder: str) -> None:
     paths = list((ROOT / folder).rglob("*.py"))
-    found = [path for path in paths if any(f"{n}.".startswith("pipeloom.cli.") for n in imported(path))]
+    found = [
+        path for path in paths if any(f"{n}.".startswith("pipeloom.cli.") for n in imported(path))
+    ]
     assert paths
     assert found == []

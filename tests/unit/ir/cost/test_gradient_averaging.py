@@ -56,7 +56,9 @@ def test_a_stage_is_averaged_once_its_last_w_has_ended() -> None:
     assert timing is not None
     assert timing.averages == ((Averaged(0, 12.0, 14.0), Averaged(1, 16.0, 18.0)),)
     assert timing.period == 16.0
-    assert timing.iteration_time(Objective.PERIOD) == timing.iteration_time(Objective.MAKESPAN) == 18.0
+    assert (
+        timing.iteration_time(Objective.PERIOD) == timing.iteration_time(Objective.MAKESPAN) == 18.0
+    )
     assert timing.exposed(Objective.PERIOD) == 2.0
 
 
@@ -176,7 +178,10 @@ def test_w_s_are_put_so_that_stages_end_early() -> None:
     assert found.timing.iteration_time(Objective.PERIOD) == 18.0
     assert plain.timing is not None
     assert better.timing is not None
-    assert better.timing.iteration_time(Objective.PERIOD) < plain.timing.iteration_time(Objective.PERIOD) - 1.0
+    assert (
+        better.timing.iteration_time(Objective.PERIOD)
+        < plain.timing.iteration_time(Objective.PERIOD) - 1.0
+    )
     assert verify_schedule(dump_schedule(better)) == []
 
 
