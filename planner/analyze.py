@@ -19,24 +19,10 @@ from pipeloom.solver.families.weights.islands import Islands
 
 from .compare import evaluate_families
 from .documents import naming
-from .evaluation.columns import (
-    ACTIVATIONS,
-    AVERAGING,
-    BALANCE,
-    BUSIEST_LINK,
-    DEVICE_MEMORY,
-    MAKESPAN,
-    PERIOD,
-    SCHEME,
-    SENT,
-    STEP,
-    WIRE,
-    WIRE_USE,
-    evaluations_table,
-    share,
-)
+from .evaluation import columns
 from .evaluation.evaluation import Evaluation
 from .evaluation.scaling import equalized
+from .evaluation.table import EvaluationTable, evaluations_table
 from .partition.fixed_cut import Profiles, profiles_of
 from .passing.crossovers import Crossover, crossovers, missing_sizes
 from .problem_setup import ProfileLike, ProfileSource
@@ -64,7 +50,6 @@ class BubbleSteps:
         """By the cost that the family's formula is about, else by the objective."""
         formula, microbatches = formula_of(row.name), row.schedule.problem.microbatches
         objective = formula.objective if formula else row.objective
-        instance = Instance.of(row.profile, microbatches)
         calm = replace(row.profile, t_comm=0.0, links=None)
 
         def rate(profile: Profile) -> float:
@@ -75,7 +60,7 @@ class BubbleSteps:
 
         return cls(
             objective.value,
-            None if formula is None else formula.rate(instance),
+            formula.rate(Instance.of(row.profile, microbatches)) if formula else None,
             rate(equalized(calm)),
             rate(calm),
             row.timing.bubble_rate(objective),
@@ -85,80 +70,74 @@ class BubbleSteps:
         """The formula's rate, what each cause adds in points, and the rate that is built."""
         first = None if self.formula is None else self.equal - self.formula
         added = map(_added, (first, self.stages - self.equal, self.built - self.stages))
-        return [self.objective, share(self.formula), *added, share(self.built)]
+        return [self.objective, columns.share(self.formula), *added, columns.share(self.built)]
 
 
 @dataclass(frozen=True)
-class Analysis:
-    """Schemes built without a memory limit; why others cannot be, in ``refused``.
+class Analysis(EvaluationTable):
+    """Schemes built without a memory limit, and why others cannot be.
 
-    ``bubbles``: of each row. ``missing``: what the profile lacks for crossovers. ``tokens``: of a
-    microbatch. ``partition``: how layers were cut. ``model``: what the profile was calculated of.
+    ``bubbles``: of each that is built. ``crossovers``: none where sizes are missing. ``tokens``: of
+    a microbatch. ``partition``: how layers were cut. ``model``: what the profile is calculated of.
     """
 
-    profile: Profile
-    microbatches: int
-    objective: Objective
-    rows: tuple[Evaluation, ...]
-    refused: Mapping[str, str]
     bubbles: tuple[BubbleSteps, ...]
     crossovers: tuple[Crossover, ...]
-    missing: tuple[str, ...]
     tokens: int | None = None
     partition: str | None = None
     model: Transformer | None = None
 
+    @property
+    def refused(self) -> dict[str, str]:
+        return {row.name: row.refusal for row in self.rows if row.planned is None}
+
     def to_dict(self) -> dict[str, Any]:
         """What ``analyze --json`` prints."""
-        return {
-            "profile": self.profile.name,
-            "microbatches": self.microbatches,
-            "objective": self.objective.value,
+        return super().to_dict() | {
             "tokens": self.tokens,
             "partition": self.partition,
             "recomputed": None if self.model is None else self.model.recomputed_bytes,
             "schemes": [
                 row.to_dict(on_cluster=True) | {"bubble": asdict(bubble)}
-                for row, bubble in zip(self.rows, self.bubbles, strict=True)
+                for row, bubble in zip(self.built, self.bubbles, strict=True)
             ],
-            "refused": dict(self.refused),
-            "crossovers": [asdict(crossover) for crossover in self.crossovers],
-            "missing": list(self.missing),
+            "refused": self.refused,
+            "crossovers": list(map(asdict, self.crossovers)),
+            "missing": missing_sizes(self.profile),
         }
 
     def __str__(self) -> str:
         parts = [self._figures(), self._bubbles(), self._crossings()]
         if self.partition is not None:
-            way = f"layers cut for each scheme into as many stages as it runs: {self.partition}"
-            parts.append(way)
-        if self.refused:
-            parts.append("\n".join(f"{name}: {why}" for name, why in self.refused.items()))
-        return "\n\n".join(parts)
+            words = "layers cut for each scheme into as many stages as it runs"
+            parts.append(f"{words}: {self.partition}")
+        parts.append("\n".join(f"{name}: {why}" for name, why in self.refused.items()))
+        return "\n\n".join(filter(None, parts))
 
     def _figures(self) -> str:
-        columns = [SCHEME, PERIOD, MAKESPAN, STEP, AVERAGING, BUSIEST_LINK, WIRE_USE, WIRE, SENT]
-        if self.profile.data_parallel is None:
-            columns.remove(AVERAGING)
-        lines = [evaluations_table(self.rows, [*columns, ACTIVATIONS, DEVICE_MEMORY, BALANCE])]
+        of = columns
+        shown = [of.SCHEME, of.PERIOD, of.MAKESPAN, of.STEP]
+        shown += [] if self.profile.data_parallel is None else [of.AVERAGING]
+        shown += [of.BUSIEST_LINK, of.WIRE_USE, of.WIRE, of.SENT]
+        shown += [of.ACTIVATIONS, of.DEVICE_MEMORY, of.BALANCE]
+        lines = [evaluations_table(self.built, shown)]
         if any(stage.weight_bytes is None for stage in self.profile.stages):
             lines.append("weight_bytes unknown: weights take no memory and no time here")
         if self.model is not None and self.model.recompute:
             lines.append(f"and {amount(self.model.recomputed_bytes)} while a layer is recomputed")
-        over = [row.name for row in self.rows if row.over_device_memory]
-        if over:
+        if over := [row.name for row in self.built if row.over_device_memory]:
             lines.append(f"more than device_memory: {', '.join(over)}")
         return "\n".join(lines)
 
     def _bubbles(self) -> str:
         header = ["bubble", "of the", "formula", "T_F:T_B:T_W, M", "stages", "delays", "built"]
-        pairs = zip(self.rows, self.bubbles, strict=True)
+        pairs = zip(self.built, self.bubbles, strict=True)
         return table(header, [[row.name, *bubble.cells()] for row, bubble in pairs])
 
     def _crossings(self) -> str:
-        if self.missing:
-            return f"no crossovers: the profile lacks {', '.join(self.missing)}"
-        by_size = self.tokens is None
-        unit = "times the microbatch" if by_size else "tokens a microbatch (G x S)"
+        if missing := missing_sizes(self.profile):
+            return f"no crossovers: the profile lacks {', '.join(missing)}"
+        unit = "times the microbatch" if self.tokens is None else "tokens a microbatch (G x S)"
         header = [f"wins from, {unit}", "bytes on a link", "formula", "time", "time, of 1f1b"]
         rows = [
             [
@@ -171,10 +150,8 @@ class Analysis:
         return table(header, rows) + "\nagainst the best of those in which activations travel"
 
     def _size(self, value: float | None, none: str) -> str:
-        if value is None:
-            return none
-        if value == 0.0:
-            return "any"
+        if not value:
+            return none if value is None else "any"
         return f"{value:.3g}" if self.tokens is None else f"{value * self.tokens:.4g}"
 
 
@@ -207,18 +184,17 @@ def analyze(
     given = profile if cluster is None else _cluster(cluster)
     assert given is not None
     found, profile_of, way = _profiles(given, microbatches, model, partition, progress)
-    objective, names = Objective(objective), _names(found.ranks)
-    rows = evaluate_families(names, profile_of, microbatches, math.inf, objective)
-    built, missing = [row for row in rows if row.planned is not None], missing_sizes(found)
+    rows = evaluate_families(
+        _names(found.ranks), profile_of, microbatches, math.inf, Objective(objective)
+    )
+    built = [row for row in rows if row.planned is not None]
     return Analysis(
         found,
         microbatches,
-        objective,
-        tuple(built),
-        {row.name: row.refusal for row in rows if row.planned is None},
+        Objective(objective),
+        tuple(rows),
         tuple(map(BubbleSteps.of, built)),
-        () if missing else tuple(crossovers(built)),
-        tuple(missing),
+        () if missing_sizes(found) else tuple(crossovers(built)),
         tokens if model is None else model.tokens,
         way,
         model,

@@ -16,19 +16,10 @@ from pipeloom.report.text_table import WIDEST
 from pipeloom.solver.families import FAMILIES, build_family
 
 from .answer import Answer
-from .evaluation.columns import (
-    BUBBLE_MAKESPAN,
-    BUBBLE_PERIOD,
-    ITERATION,
-    MAKESPAN,
-    PEAK_MEMORY,
-    PERIOD,
-    SCHEDULE,
-    STATUS,
-    Column,
-    evaluations_table,
-)
+from .evaluation import columns
+from .evaluation.columns import Column
 from .evaluation.evaluation import Evaluation
+from .evaluation.table import EvaluationTable, evaluations_table
 from .partition.fixed_cut import Cuts, Profiles, profiles_of
 from .placement.spec import AUTO, ONE_PLACEMENT, PlacementLike, PlacementSpec
 from .plan import optimize
@@ -40,42 +31,28 @@ OPTIMIZER = "optimize"
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(EvaluationTable):
     """A row for each family, or why it cannot be built, and one for the optimizer, the last.
 
     ``all_cuts``: the optimizer's bound covers all cuts of the profile's layers. ``interrupted``:
     its search was stopped.
     """
 
-    profile: str
-    microbatches: int
-    objective: Objective
-    rows: tuple[Evaluation, ...]
     all_cuts: bool = False
     interrupted: bool = False
 
     @property
-    def feasible(self) -> bool:
-        """Whether any row has a schedule."""
-        return any(row.planned is not None for row in self.rows)
-
-    @property
     def averaged(self) -> bool:
         """Whether gradients are averaged over replicas."""
-        return any(row.planned and row.averaging is not None for row in self.rows)
+        return any(row.averaging is not None for row in self.built)
 
     def to_dict(self) -> dict[str, Any]:
         """What ``compare --json`` prints."""
-        return {
-            "profile": self.profile,
-            "microbatches": self.microbatches,
-            "results": [self._entry(row) for row in self.rows],
-        }
-
-    def _entry(self, row: Evaluation) -> dict[str, Any]:
-        searched = {"interrupted": self.interrupted, "all_cuts": self.all_cuts}
-        of_search = searched if row.name == OPTIMIZER and row.planned else {}
-        return row.to_dict() | of_search
+        rows = [row.to_dict() for row in self.rows]
+        for row in self.built:
+            if row.name == OPTIMIZER:
+                rows[-1] |= {"interrupted": self.interrupted, "all_cuts": self.all_cuts}
+        return super().to_dict() | {"results": rows}
 
     def __str__(self) -> str:
         footer = "\n".join(
@@ -86,14 +63,14 @@ class Comparison:
 
     def _table(self) -> str:
         """The fastest first, averaging counted; at the end those that cannot be built."""
-        first = [SCHEDULE, ITERATION] if self.averaged else [SCHEDULE]
-        status = Column(STATUS.heading, self._status)
-        columns = [PERIOD, BUBBLE_PERIOD, MAKESPAN, BUBBLE_MAKESPAN, PEAK_MEMORY, status]
+        of = columns
+        shown = [of.SCHEDULE, *([of.ITERATION] if self.averaged else []), of.PERIOD]
+        shown += [of.BUBBLE_PERIOD, of.MAKESPAN, of.BUBBLE_MAKESPAN, of.PEAK_MEMORY]
         rows = sorted(self.rows, key=lambda row: row.iteration_time if row.planned else math.inf)
-        return evaluations_table(rows, [*first, *columns])
+        return evaluations_table(rows, [*shown, Column("status", self._status)])
 
     def _status(self, row: Evaluation) -> str:
-        words, stopped = STATUS.cell(row), self.interrupted and row.name == OPTIMIZER
+        words, stopped = columns.STATUS.cell(row), self.interrupted and row.name == OPTIMIZER
         return f"{words}, interrupted" if stopped else words
 
     def _of_averaging(self) -> list[str]:
@@ -105,25 +82,21 @@ class Comparison:
         ]
 
     def _of_the_optimizer(self) -> list[str]:
-        best = next((row for row in self.rows if row.name == OPTIMIZER and row.planned), None)
+        best = next((row for row in self.built if row.name == OPTIMIZER), None)
         if best is None:
             return []
-        others = [row.name for row in self.rows if row.planned and row.scope != best.scope]
+        others = ", ".join(row.name for row in self.built if row.scope != best.scope)
         cuts = "all cuts and " if self.all_cuts else ""
         pairs = ", or with pairs" if best.scope.endswith("without pairs") else ""
         line = f"{OPTIMIZER}, its bound and gap: of {cuts}all schedules with {best.scope}"
-        rest = f"of another placement or passing{pairs}, which may cost less: {', '.join(others)}"
+        rest = f"of another placement or passing{pairs}, which may cost less: {others}"
         return [line, rest] if others else [line]
 
     def _of_other_work(self) -> list[str]:
         """Pairs take another time than F and B, and what is recomputed is run twice."""
-        names = [
-            row.name
-            for row in self.rows
-            if row.planned and not math.isclose(row.work_ratio, 1.0, rel_tol=1e-6)
-        ]
+        other = [r.name for r in self.built if not math.isclose(r.work_ratio, 1.0, rel_tol=1e-6)]
         line = "busy for another time in all, so that their bubbles say little"
-        return [f"{line}: {', '.join(names)}"] if names else []
+        return [f"{line}: {', '.join(other)}"] if other else []
 
 
 def compare(
@@ -163,7 +136,7 @@ def compare(
         except InputError as error:
             row = Evaluation(OPTIMIZER, why_not=str(error))
         rows.append(row)
-    return Comparison(found.name, microbatches, objective, tuple(rows), all_cuts, stopped)
+    return Comparison(found, microbatches, objective, tuple(rows), all_cuts, stopped)
 
 
 def family_profiles(

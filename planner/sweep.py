@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from typing import Any
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_schedule, write_json, write_text
 from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.units import counted
 from pipeloom.report.frontier_svg import Frontier, FrontierPoint, frontier_svg
 from pipeloom.solver.families import FAMILIES
@@ -22,8 +21,9 @@ from pipeloom.solver.placement.search import room
 
 from .compare import evaluate_families, evaluate_optimum, family_profiles
 from .documents import FilePath
-from .evaluation.columns import BUBBLE, PEAK_MEMORY, PERIOD, STATUS, Column, evaluations_table
+from .evaluation.columns import BUBBLE, PEAK_MEMORY, PERIOD, STATUS, Column
 from .evaluation.evaluation import Evaluation
+from .evaluation.table import EvaluationTable, evaluations_table
 from .problem_setup import ProfileLike, ProfileSource
 from .progress import Listener, Note, labelled, unheard
 
@@ -56,33 +56,18 @@ class Swept:
 
 
 @dataclass(frozen=True)
-class Sweep:
-    """The best schedule for each memory limit, from small limits to large ones, and the families
+class Sweep(EvaluationTable):
+    """The best schedule for each of ``limits``, from small ones to large ones, and the families
     without a limit. ``output``: the folder that all was written to."""
 
-    profile: Profile
-    microbatches: int
-    objective: Objective
     limits: tuple[Swept, ...]
     families: tuple[Evaluation, ...]
     output: FilePath | None = None
 
-    @property
-    def rows(self) -> list[Evaluation]:
-        return [swept.row for swept in self.limits]
-
-    @property
-    def feasible(self) -> bool:
-        """Whether any limit has a schedule."""
-        return any(row.planned is not None for row in self.rows)
-
     def to_dict(self) -> dict[str, Any]:
         """What ``sweep --json`` prints."""
-        return {
+        return super().to_dict() | {
             "output": None if self.output is None else os.fspath(self.output),
-            "profile": self.profile.name,
-            "microbatches": self.microbatches,
-            "objective": self.objective.value,
             "results": [swept.to_dict() for swept in self.limits],
             "families": [row.to_dict() for row in self.families],
         }
@@ -101,24 +86,15 @@ class Sweep:
         return text.getvalue()
 
     def picture(self) -> str:
-        """An SVG of the bubble rate over the memory limit, bounds and families with it."""
-        found = [swept for swept in self.limits if swept.row.planned is not None]
-        title = (
-            f"{self.profile.name or 'sweep'}, {counted(self.profile.ranks, 'rank')}, "
-            f"{counted(self.microbatches, 'microbatch')}"
-        )
-        scope = found[-1].row.scope if found else ""
-        built = [row for row in self.families if row.planned is not None]
-        return frontier_svg(
-            Frontier(
-                title,
-                self.objective.value,
-                [swept.point() for swept in found],
-                [(row.name, row.peak_memory, row.bubble_rate) for row in built],
-                scope,
-                {row.name for row in built if row.scope != scope},
-            )
-        )
+        """An SVG of the bubble rate over the memory limit, with bounds and families."""
+        sizes = counted(self.profile.ranks, "rank"), counted(self.microbatches, "microbatch")
+        title = ", ".join([self.profile.name or "sweep", *sizes])
+        points = [swept.point() for swept in self.limits if swept.row.planned is not None]
+        scope = self.built[-1].scope if self.built else ""
+        families = [row for row in self.families if row.planned is not None]
+        others = {row.name for row in families if row.scope != scope}
+        marks = [(row.name, row.peak_memory, row.bubble_rate) for row in families]
+        return frontier_svg(Frontier(title, self.objective.value, points, marks, scope, others))
 
     def write(self, folder: Path) -> None:
         """Writes results.json, results.csv and frontier.svg."""
@@ -152,31 +128,38 @@ def sweep(
     out. Raises InputError for wrong input.
     """
     folder = None if output is None else _folder(os.fspath(output))
-    tell, source = progress or unheard, ProfileSource.of(profile, progress)
+    source, objective = ProfileSource.of(profile, progress), Objective(objective)
     cuts = {"partition": partition, "min_layers": min_layers, "max_layers": max_layers}
     known, profile_of, cut = family_profiles(source, microbatches, cuts)
-    given, cuts = (source, cuts) if cut is not None else (known, {})
-    limits, objective = _limits(memory_limits), Objective(objective)
     options |= {"objective": objective, "time_limit": time_limit, "should_stop": should_stop}
-    tell(Note(f"{counted(len(limits), 'limit')}, at most {_each(options)}", routine=True))
-    found: list[Swept] = []
-    for number, (words, limit) in enumerate(limits.items(), 1):
-        label = f"limit {number} of {len(limits)} ({words})"
-        heard = labelled(label, tell)
-        row, stopped = evaluate_optimum(
-            given, microbatches, cuts, memory_limit=limit, progress=heard, **options
-        )
-        if row.planned is None:
-            tell(Note(f"{label}: infeasible", routine=True))
-        found.append(_written(Swept(words, limit, _better(row, found, limit)), folder))
-        if stopped:
-            tell(Note("interrupted: larger limits are left out"))
-            break
+    options |= {"profile": source, "microbatches": microbatches, "cuts": cuts if cut else {}}
+    found = list(_sweep(_limits(memory_limits), folder, progress or unheard, options))
     families = evaluate_families(FAMILIES, profile_of, microbatches, math.inf, objective)
-    swept = Sweep(known, microbatches, objective, tuple(found), tuple(families), output)
+    rows = tuple(swept.row for swept in found)
+    swept = Sweep(known, microbatches, objective, rows, tuple(found), tuple(families), output)
     if folder is not None:
         swept.write(folder)
     return swept
+
+
+def _sweep(
+    limits: Mapping[str, float], folder: Path | None, tell: Listener, options: dict[str, Any]
+) -> Iterator[Swept]:
+    """A schedule that fits under one limit fits under the next: each is at least as good."""
+    tell(Note(f"{counted(len(limits), 'limit')}, at most {_each(options)}", routine=True))
+    before: Evaluation | None = None
+    for number, (words, limit) in enumerate(limits.items(), 1):
+        label = f"limit {number} of {len(limits)} ({words})"
+        options |= {"memory_limit": limit, "progress": labelled(label, tell)}
+        row, stopped = evaluate_optimum(**options)
+        if row.planned is None:
+            tell(Note(f"{label}: infeasible", routine=True))
+        else:
+            before = row = _better(row, before, limit)
+        yield _written(Swept(words, limit, row), folder)
+        if stopped:
+            tell(Note("interrupted: larger limits are left out"))
+            return
 
 
 def _limits(given: Mapping[str, float] | Iterable[float]) -> dict[str, float]:
@@ -214,13 +197,11 @@ def _written(swept: Swept, folder: Path | None) -> Swept:
     return replace(swept, file=file)
 
 
-def _better(row: Evaluation, before: Sequence[Swept], limit: float) -> Evaluation:
-    """``row``, or the one found under a smaller limit where that costs less, under this limit."""
-    known = before[-1].row if before else row
-    if row.planned is None or known.planned is None or row.cost <= known.cost:
-        return row
+def _better(row: Evaluation, known: Evaluation | None, limit: float) -> Evaluation:
+    """``row``, or the one known of a smaller limit where that costs less, under this limit."""
     report = row.schedule.report
-    assert report is not None
+    if known is None or row.cost <= known.cost or report is None:
+        return row
     assert known.schedule.report is not None
     report = replace(report, family=known.schedule.report.family)
     problem = _under(limit, known.schedule.problem, row.schedule.problem)

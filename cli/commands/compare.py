@@ -66,4 +66,4 @@ def run(args: argparse.Namespace) -> int:
         print_json(found.to_dict())
     else:
         print(found)
-    return 0 if found.feasible else 1
+    return 0 if found.built else 1

@@ -74,4 +74,4 @@ def run(args: argparse.Namespace) -> int:
         print_json(found.to_dict())
     else:
         print(f"{found}\nwritten to {Path(args.output) / 'frontier.svg'} and beside it")
-    return 0 if found.feasible else 1
+    return 0 if found.built else 1

@@ -1,14 +1,13 @@
-"""The columns of tables of evaluations: each command picks its own of one set."""
+"""The columns of tables of evaluations: one set, of which each table shows its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.units import amount, duration
-from pipeloom.report.summaries import percent
-from pipeloom.report.text_table import table
+from pipeloom.report.summaries import percent, transfer_note
 
 from .evaluation import Evaluation
 
@@ -23,9 +22,9 @@ def share(value: float | None) -> str:
 
 
 def _status(row: Evaluation) -> str:
-    open_gap = row.gap and row.status != "optimal"
-    parts = [f"{row.status}, gap {percent(row.gap or 0.0)}" if open_gap else row.status, row.note]
-    return "; ".join(part for part in parts if part)
+    gap = f", gap {percent(row.gap)}" if row.gap and row.status != "optimal" else ""
+    note = transfer_note(row.schedule)
+    return f"{row.status}{gap}" + (f"; {note}" if note else "")
 
 
 SCHEME = Column("scheme", lambda row: row.scheme)
@@ -49,14 +48,3 @@ SENT = Column("sent by a rank", lambda row: amount(row.sent_bytes))
 ACTIVATIONS = Column("activations", lambda row: amount(max(row.memory.activations)))
 DEVICE_MEMORY = Column("device memory", lambda row: amount(row.device_memory))
 BALANCE = Column("balance", lambda row: share(row.balance))
-
-
-def evaluations_table(rows: Sequence[Evaluation], columns: Sequence[Column]) -> str:
-    """One line a row; of what has no schedule the name, and in the last column why."""
-    return table([column.heading for column in columns], [_cells(row, columns) for row in rows])
-
-
-def _cells(row: Evaluation, columns: Sequence[Column]) -> list[str]:
-    if row.planned is not None:
-        return [column.cell(row) for column in columns]
-    return [columns[0].cell(row), *["-"] * (len(columns) - 2), row.refusal]

@@ -67,11 +67,6 @@ class Evaluation:
         return self.planned
 
     @property
-    def kind(self) -> str:
-        """The scheme without the size of its islands."""
-        return self.scheme.partition(":")[0]
-
-    @property
     def profile(self) -> Profile:
         return self.schedule.problem.profile
 
@@ -126,13 +121,9 @@ class Evaluation:
         return max(self.timing.peak_memory)
 
     @property
-    def lower_bound(self) -> float | None:
-        return None if self.schedule.report is None else self.schedule.report.lower_bound
-
-    @property
     def lower_bound_rate(self) -> float | None:
         """The bubble rate at the lower bound."""
-        bound = self.lower_bound
+        bound = self.schedule.report.lower_bound if self.schedule.report else None
         return 1 - self.timing.work / (self.profile.ranks * bound) if bound else None
 
     @property
@@ -161,10 +152,6 @@ class Evaluation:
     def scope(self) -> str:
         """Which schedules the bound is about."""
         return scope(self.schedule.problem, paired=any(self.schedule.pairs))
-
-    @property
-    def note(self) -> str | None:
-        return transfer_note(self.schedule)
 
     @property
     def passing(self) -> Passing:
@@ -229,8 +216,10 @@ class Evaluation:
         return min(total) / max(total) if max(total) > 0 else None
 
     @property
-    def over_device_memory(self) -> bool:
-        return self._overfull_device() is not None
+    def over_device_memory(self) -> list[int]:
+        """The ranks that hold more than the profile's ``device_memory``."""
+        pairs = zip(self.memory.total, self.profile.device_memory or (), strict=False)
+        return [r for r, (held, size) in enumerate(pairs) if held > size * (1 + ROUNDING)]
 
     def excess(self) -> str | None:
         """Which memory it exceeds on which rank; None where it fits."""
@@ -241,23 +230,19 @@ class Evaluation:
                     f"activations of {amount(held)} on rank {rank}, more than the memory limit "
                     f"{amount(limit)}"
                 )
-        return self._overfull_device()
-
-    def _overfull_device(self) -> str | None:
-        for rank, device in enumerate(self.profile.device_memory or ()):
-            held = self.memory.total[rank]
-            if held > device * (1 + ROUNDING):
-                return (
-                    f"needs {amount(held)} on rank {rank}, more than its device memory "
-                    f"{amount(device)}"
-                )
+        for rank in self.over_device_memory:
+            held, size = self.memory.total[rank], (self.profile.device_memory or ())[rank]
+            return (
+                f"needs {amount(held)} on rank {rank}, more than its device memory {amount(size)}"
+            )
         return None
 
     @cached_property
     def fullness(self) -> float:
         """The most that a rank holds, as a share of what it may: above 1 where it does not fit."""
         devices = self.profile.device_memory
-        held = [*zip(self.timing.peak_memory, self.schedule.problem.memory_limit, strict=True)]
+        limits = self.schedule.problem.memory_limit
+        held = [*zip(self.timing.peak_memory, limits, strict=True)]
         held += [] if devices is None else zip(self.memory.total, devices, strict=True)
         return max(_share(*each) for each in held)
 
@@ -294,37 +279,29 @@ class Evaluation:
         """The figures, as ``--json`` has them; ``on_cluster``: with step time, traffic and device
         memory, for which the schedule is compiled."""
         head = {"scheme": self.scheme, "schedule": self.name, "status": self.status}
-        if self.planned is None:
-            return head | self._refusal()
-        figures = head | self._figures()
-        return figures | (self._on_cluster() if on_cluster else {})
-
-    def _refusal(self) -> dict[str, Any]:
-        if self.infeasible is None:
-            return {"reason": self.why_not}
-        known = self.infeasible.to_dict()
-        return {key: known[key] for key in known if key not in {"status", "message"}}
+        if self.planned is not None:
+            return head | self._figures() | (self._on_cluster() if on_cluster else {})
+        return head | (self.infeasible.to_dict() if self.infeasible else {"reason": self.why_not})
 
     def _figures(self) -> dict[str, Any]:
         report = self.schedule.report
-        averaged = {} if self.averaging is None else {"iteration_time": self.iteration_time}
         return {
             "passing": self.passing.value,
             "period": self.timing.period,
             "makespan": self.timing.makespan,
             "averaging": self.averaging,
-            **averaged,
+            "iteration_time": self.iteration_time,
             "bubble_rate": self.bubble_rate,
             "bubble_rate_period": self.timing.bubble_rate(Objective.PERIOD),
             "bubble_rate_makespan": self.timing.bubble_rate(Objective.MAKESPAN),
             "work_ratio": self.work_ratio,
             "peak_memory": self.peak_memory,
-            "lower_bound": self.lower_bound,
+            "lower_bound": report.lower_bound if report else None,
             "lower_bound_rate": self.lower_bound_rate,
             "gap": self.gap,
             "solve_seconds": report.solve_seconds if report else None,
             "scope": self.scope,
-            "note": self.note,
+            "note": transfer_note(self.schedule),
         }
 
     def _on_cluster(self) -> dict[str, Any]:
@@ -338,7 +315,7 @@ class Evaluation:
             "wire_use": self.wire_use,
             "memory": asdict(self.memory) | {"total": self.memory.total},
             "balance": self.balance,
-            "over_device_memory": self.over_device_memory,
+            "over_device_memory": bool(self.over_device_memory),
         }
 
 

@@ -8,18 +8,10 @@ from typing import Any
 from pipeloom.ir.units import duration
 from pipeloom.report.summaries import percent
 
-from ..evaluation.columns import (
-    DEVICE_MEMORY,
-    SCHEME,
-    STEP,
-    STEP_BUBBLE,
-    WIRE,
-    WIRE_BYTES,
-    WIRE_USE,
-    Column,
-    evaluations_table,
-)
+from ..evaluation import columns
+from ..evaluation.columns import Column
 from ..evaluation.evaluation import Evaluation
+from ..evaluation.table import evaluations_table
 from .choose import Choice
 from .crossovers import turning_size
 
@@ -44,12 +36,14 @@ def _entry(row: Evaluation) -> dict[str, Any]:
 
 def text(choice: Choice) -> str:
     """The table, then the sentences."""
-    columns = [
-        *(SCHEME, STEP, STEP_BUBBLE, WIRE, WIRE_BYTES, WIRE_USE, DEVICE_MEMORY),
+    of = columns
+    shown = [of.SCHEME, of.STEP, of.STEP_BUBBLE, of.WIRE, of.WIRE_BYTES, of.WIRE_USE]
+    shown += [
+        of.DEVICE_MEMORY,
         Column("", lambda row: "does not fit" if row.why_not else _against(row, choice.best)),
         Column("schedule", lambda row: row.name.removeprefix(f"{row.scheme}, ")),
     ]
-    return "\n".join([evaluations_table(choice.rows, columns), "", *choice.reasons])
+    return "\n".join([evaluations_table(choice.rows, shown), "", *choice.reasons])
 
 
 def _against(row: Evaluation, best: Evaluation | None) -> str:
@@ -64,10 +58,10 @@ def sentences(choice: Choice) -> list[str]:
     if choice.best is None:
         return [f"{row.scheme}: {row.why_not}" for row in choice.rows]
     lines = [_chosen(choice.best, choice.usable[1:])]
-    seen = {choice.best.kind}
+    seen = {choice.best.scheme.partition(":")[0]}
     for row in choice.rows:
-        if row.kind not in seen:
-            seen.add(row.kind)
+        if (kind := row.scheme.partition(":")[0]) not in seen:
+            seen.add(kind)
             lines.append(_not_chosen(row, choice.best))
     return lines
 

@@ -43,7 +43,7 @@ def cluster(stage: StageProfile = STAGE, between: float = 1.0, **changes: Any) -
 def test_the_fastest_that_fits_is_chosen_with_a_certificate_of_its_own() -> None:
     choice = find(cluster(), 8)
     assert choice.best is not None
-    assert {row.kind for row in choice.rows} == {
+    assert {row.scheme.partition(":")[0] for row in choice.rows} == {
         "activations", "weights", "fsdp", "weights-inside", "activations-inside"
     }  # fmt: skip
     steps = [row.step_time for row in choice.usable]
@@ -69,7 +69,11 @@ def test_large_activations_make_weights_travel_and_large_weights_activations() -
 
 def test_what_no_device_can_hold_is_no_limit_of_activations() -> None:
     rows = find(cluster(device_memory=(10.0,) * 4), 8).rows
-    islands = [row for row in rows if row.kind in {"weights-inside", "activations-inside"}]
+    islands = [
+        row
+        for row in rows
+        if row.scheme.partition(":")[0] in {"weights-inside", "activations-inside"}
+    ]
     assert islands
     for row in islands:
         assert row.why_not is not None
