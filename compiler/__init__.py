@@ -50,7 +50,8 @@ def compile_schedule(
 ) -> Program:
     """The program that runs ``schedule``, proven free of deadlock; it keeps the planned times.
 
-    ``tied``: groups of stages that share parameters, whose gradients are summed before the step.
+    ``tied``: groups of stages that share parameters, whose gradients are summed before the step,
+    beside those that the schedule's profile names.
     ``data_parallel``: several replicas of the pipeline run side by side, and average gradients.
     ``post_validation``: ranks step before the norm of all gradients is known, and again where it
     then says otherwise (:mod:`.passes.norm_relay`).
@@ -61,7 +62,9 @@ def compile_schedule(
     refuse_where_stale(
         schedule, tied=tied, data_parallel=data_parallel, post_validation=post_validation
     )
-    groups = tied_groups(tied, schedule.problem.stages)
+    known = [list(group) for group in schedule.problem.profile.tied]
+    refuse_where_stale(schedule, **{"profile: tied": known})
+    groups = tied_groups([*tied, *known], schedule.problem.stages)
     program = compute(schedule)
     for lower in passes(groups, data_parallel=data_parallel):
         program = lower(program)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.model.schedule import Schedule, Status
+from pipeloom.solver.core.tolerances import CLOSED
 
 from .search import Search, memory_held
 
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
 
 EXPLAIN_SECONDS = 2.0
 """Of the optimizer, for each change of the problem that is tried."""
-CLOSED = 1e-6
-"""Costs and bounds that differ by less, relative to the cost, are equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,25 +39,22 @@ class Candidate:
 class Answer:
     """The best schedule found for a profile under its limits.
 
-    ``lower_bound``: in milliseconds; no schedule of any candidate costs less by the objective. It
-    is of the chosen scheme alone where what travels was chosen, as schemes are compared by their
-    steps: ``step`` is the chosen one's then. ``stopped``: whether the caller ended the search.
-    ``facts`` and ``words``: what is known beyond the schedule's report.
+    ``cost``: of an iteration by the objective, in milliseconds, averaging over replicas included
+    where placements or cuts were compared. ``lower_bound``: no schedule of any candidate costs
+    less. It is of the chosen scheme alone where what travels was chosen, as schemes are compared by
+    their steps: ``step`` is the chosen one's then. ``stopped``: whether the caller ended the
+    search. ``facts`` and ``words``: what is known beyond the schedule's report.
     """
 
     schedule: Schedule
     search: Search
+    cost: float
     lower_bound: float
     candidates: tuple[Candidate, ...]
     stopped: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
     words: str = ""
     step: float | None = None
-
-    @property
-    def cost(self) -> float:
-        """Of one iteration by the objective, in milliseconds."""
-        return cost_of(self.schedule)
 
     @property
     def gap(self) -> float:
@@ -94,7 +90,7 @@ class Answer:
         from .explain.explanation import explanation
 
         if seconds is None:
-            seconds = 0.0 if self.stopped else min(EXPLAIN_SECONDS, self.search.time_limit)
+            seconds = 0.0 if self.stopped else min(EXPLAIN_SECONDS, self.search.options.time_limit)
         return explanation(self.schedule, seconds, should_stop, memory_held, self.step)
 
     def __str__(self) -> str:
@@ -115,12 +111,6 @@ class NothingFits(InfeasibleError):  # noqa: N818
 
     def to_dict(self) -> dict[str, Any]:
         return super().to_dict() | self.facts
-
-
-def cost_of(schedule: Schedule) -> float:
-    """What an iteration costs by the objective of the problem."""
-    assert schedule.timing is not None
-    return schedule.timing.cost(schedule.problem.objective)
 
 
 def gap_between(cost: float, bound: float) -> float:

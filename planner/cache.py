@@ -60,7 +60,7 @@ class Question:
         words = {
             "profile": dump_profile(self.problem.profile),
             "microbatches": self.problem.microbatches,
-            "placement": [placement.passing.value, list(placement.owners)],
+            "placement": [placement.passing.value, placement.table],
             "memory_limit": finite(self.problem.memory_limit),
             "objective": self.problem.objective.value,
             "solver": self.solver,

@@ -6,19 +6,27 @@ from collections.abc import Callable
 from typing import Any
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.problem import Objective, Passing, Problem
+from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import amount
+from pipeloom.solver.core.options import SolveOptions
+from pipeloom.solver.core.stopping import NEVER
+from pipeloom.solver.partition.candidate_pool import Way
+from pipeloom.solver.partition.cuts import Rules
 from pipeloom.solver.placement.search import overfull
 
-from .answer import Answer, Candidate, cost_of
-from .partition.joint import CutRequest, plan_partition
+from .answer import Answer, Candidate
+from .partition.joint import plan_partition
 from .passing.choose import plan_passing
 from .placement.choose import plan_placement
 from .placement.spec import AUTO, PlacementLike, PlacementSpec
-from .problem_setup import ProfileLike, ProfileSource, make_problem, stages_of
+from .problem_setup import ProfileLike, ProfileSource, layers_of, make_problem, stages_of
 from .progress import Listener, Note
-from .search import Search
+from .search import Search, memory_held
+
+TIME_LIMIT = 60.0
+"""Seconds, where none are given."""
 
 
 def optimize(
@@ -64,42 +72,45 @@ def optimize(
     if isinstance(profile, Problem):
         raise TypeError("profile: expected a profile, got a Problem: pipeloom.solve takes one")
     source, spec = ProfileSource.of(profile, progress), PlacementSpec.of(placement)
-    search = Search.of(
-        solver=solver,
-        time_limit=time_limit,
-        work_limit=work_limit,
-        seed=seed,
-        recompute=recompute,
-        cache=cache,
-        progress=progress,
-        should_stop=should_stop,
-    )
     cut = source.is_cut(partition=partition, min_layers=min_layers, max_layers=max_layers)
     _check(passing, spec, recompute, copies, cut=cut)
+    options = SolveOptions(
+        solver=solver,
+        work_limit=_positive("work_limit", work_limit),
+        time_limit=_positive("time_limit", time_limit) or TIME_LIMIT,
+        seed=seed,
+        should_stop=should_stop or NEVER,
+        recompute_all=recompute == "all",
+        memory=memory_held,
+    )
+    search = Search.of(options, cache, progress)
     limits: dict[str, Any] = {"memory_limit": memory_limit, "objective": Objective(objective)}
+    limits["where"] = source.where
     if cut:
-        request = CutRequest(partition, min_layers, max_layers, recompute, offload)
-        return plan_partition(source, microbatches, spec, request, search, **limits)
+        layers = layers_of(source, recompute, offload)
+        limits |= {"way": Way(partition or "joint"), "rules": _rules(min_layers, max_layers)}
+        return plan_partition(layers, microbatches, search, placement=spec, **limits)
     stages = stages_of(source, microbatches, recompute, offload)
     if passing == "auto":
-        return plan_passing(stages, microbatches, search, where=source.where, **limits)
+        return plan_passing(stages, microbatches, search, **limits)
     if spec.name == AUTO:
-        seconds = "each" if time_limit is None else "seconds"
-        limited = {} if work_limit is not None else {seconds: search.time_limit}
-        copies = 1 if recompute == "all" else copies
-        return plan_placement(
-            stages,
-            microbatches,
-            search,
-            limited,
-            copies=copies,
-            where=source.where,
-            **limits,
-        )
-    problem = make_problem(
-        stages, microbatches, passing=passing, placement=spec, where=source.where, **limits
-    )
+        limits["copies"] = 1 if options.recompute_all else copies
+        return plan_placement(stages, microbatches, search, each=time_limit is None, **limits)
+    problem = make_problem(stages, microbatches, passing=passing, placement=spec, **limits)
     return _one_problem(problem, search, source.where)
+
+
+def _positive(name: str, limit: float | None) -> float | None:
+    if limit is not None and not limit > 0:
+        raise InputError(f"{name}: expected a number > 0, got {limit!r}")
+    return limit
+
+
+def _rules(least: int | None, most: int | None) -> Rules:
+    """How many layers a stage may have."""
+    if most is not None and most < (least or 1):
+        raise InputError(f"max_layers: expected at least --min-layers ({least or 1}), got {most}")
+    return Rules(least or 1, most)
 
 
 def _check(
@@ -136,10 +147,15 @@ def _one_problem(problem: Problem, search: Search, where: str) -> Answer:
     schedule = search.solve(problem)
     _tell_overfull(schedule, search, where)
     assert schedule.report is not None
-    bound, placement = schedule.report.lower_bound or 0.0, problem.placement
-    name = placement.name or placement.passing.value
-    candidate = Candidate(name, cost_of(schedule), bound, None)
-    return Answer(schedule, search, bound, (candidate,), search.should_stop())
+    bound = schedule.report.lower_bound or 0.0
+    candidate = Candidate(problem.placement.name, cost_of(schedule), bound, None)
+    return Answer(schedule, search, cost_of(schedule), bound, (candidate,), search.stopped)
+
+
+def cost_of(schedule: Schedule) -> float:
+    """What an iteration costs by the objective of the problem, in milliseconds."""
+    assert schedule.timing is not None
+    return schedule.timing.cost(schedule.problem.objective)
 
 
 def _tell_overfull(schedule: Schedule, search: Search, where: str) -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.layered_profile import LayeredProfile
-from pipeloom.ir.model.problem import Objective, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.units import counted
 
@@ -163,18 +164,18 @@ def make_problem(
     """
     spec = placement or PlacementSpec.of("linear")
     if passing == "weights":
-        placed = _round_robin(profile, microbatches, spec)
+        placed = _round_robin(profile, spec)
     else:
         profile, placed = spec.place(profile, where)
     limit = profile.limit_from(memory_limit)
     return Problem(profile, microbatches, placed, limit, Objective(objective))
 
 
-def _round_robin(profile: Profile, microbatches: int, spec: PlacementSpec) -> Placement:
+def _round_robin(profile: Profile, spec: PlacementSpec) -> Placement:
     """Microbatch j on rank j mod P, which runs all stages of it."""
     if spec.name != "linear":
         raise InputError(
             "placement: expected none with --passing weights, where every rank runs all stages, "
             f"got {spec.name!r}"
         )
-    return Placement.round_robin(profile.ranks, microbatches)
+    return Placement.round_robin(profile.ranks)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from pipeloom.ir.model.schedule import Schedule
-    from pipeloom.solver.core.incumbent import Progress
+    from pipeloom.solver.core.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.model.program import Program, Relay
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 
 from .reprofile import reprofile
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from contextlib import suppress
 from typing import Any
 
 from pipeloom.ir.cost.overlap import pairs_save
 from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.model.problem import Objective, Passing, Placement, Problem
+from pipeloom.ir.model.placement import Passing, PlacementKind
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.ir.model.weight_versions import staleness
 from pipeloom.ir.units import amount, counted, duration
@@ -50,51 +50,28 @@ def scope(problem: Problem, *, paired: bool = False) -> str:
 
 
 def _placed_and_passed(problem: Problem) -> str:
-    placement, ranks = problem.placement, problem.ranks
+    placement = problem.placement
     travels = {
         Passing.ACTIVATIONS: "activations travelling",
         Passing.WEIGHTS: "weights travelling, each stage on one owner",
         Passing.MIXED: "activations and weights travelling",
     }[placement.passing]
-    if placement.passing is Passing.MIXED:
-        return _both_ways(problem) or _islands(problem) or f"the same placement, {travels}"
-    if placement.passing is not Passing.ACTIVATIONS:
+    islands = f"travelling inside islands of {counted(placement.size or 0, 'rank')}"
+    each = f"{problem.stages // problem.ranks} stages a rank"
+    words = {
+        PlacementKind.LINEAR: f"one stage a rank, {travels}",
+        PlacementKind.INTERLEAVED: f"{each} in turn, {travels}",
+        PlacementKind.V: f"{each} in a V, {travels}",
+        PlacementKind.WAVE: f"{each} in {placement.size} waves, {travels}",
+        PlacementKind.ROUND_ROBIN: travels,
+        PlacementKind.BIDIRECTIONAL: "one stage a rank each way, two copies of the weights, "
+        "activations travelling",
+        PlacementKind.WEIGHTS_INSIDE: f"weights {islands}, activations between",
+        PlacementKind.ACTIVATIONS_INSIDE: f"activations {islands}, weights between",
+    }
+    if placement.passing is Passing.WEIGHTS:
         return travels
-    chunks = problem.stages // ranks
-    if placement.owners == tuple(range(ranks)):
-        return f"one stage a rank, {travels}"
-    if placement.owners == tuple(range(ranks)) * chunks:
-        return f"{chunks} stages a rank in turn, {travels}"
-    if chunks % 2 == 0 and placement.owners == Placement.wave(ranks, chunks // 2).owners:
-        shape = "in a V" if chunks == 2 else f"in {chunks // 2} waves"
-        return f"{chunks} stages a rank {shape}, {travels}"
-    return f"the same placement, {travels}"
-
-
-def _both_ways(problem: Problem) -> str | None:
-    if (
-        problem.placement.owners
-        != Placement.bidirectional(problem.ranks, problem.microbatches).owners
-    ):
-        return None
-    return "one stage a rank each way, two copies of the weights, activations travelling"
-
-
-def _islands(problem: Problem) -> str | None:
-    """What travels inside islands of ranks and what between them; None where there are none."""
-    ranks, shape = problem.ranks, (problem.stages, problem.microbatches)
-    for size in (q for q in range(1, ranks + 1) if ranks % q == 0):
-        for inside, between, placed in (
-            ("weights", "activations", Placement.weights_inside),
-            ("activations", "weights", Placement.activations_inside),
-        ):
-            with suppress(ValueError):  # fewer stages than such islands need
-                if placed(ranks, size, *shape).owners == problem.placement.owners:
-                    return (
-                        f"{inside} travelling inside islands of {counted(size, 'rank')}, {between} "
-                        "between"
-                    )
-    return None
+    return words.get(placement.kind, f"the same placement, {travels}")
 
 
 def proof(schedule: Schedule) -> str | None:

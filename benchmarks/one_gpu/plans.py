@@ -8,7 +8,8 @@ from dataclasses import replace
 import torch
 
 from pipeloom.ir.cost.simulator import simulate
-from pipeloom.ir.model.problem import Objective, Passing, Problem
+from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.planner.reprofile import reprofile
@@ -51,7 +52,7 @@ def planned(size: Size, name: str, profile: Profile) -> Schedule:
 
 
 def optimized(problem: Problem, seconds: float) -> Schedule:
-    from pipeloom.solver.portfolio import optimize
+    from pipeloom.solver.optimize import optimize
 
     return optimize(problem, time_limit=seconds)
 

@@ -12,14 +12,16 @@ import numpy as np
 
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.formats.schedule_json import dump_schedule
-from pipeloom.ir.model.problem import Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom.solver.optimize import Solving, optimize
 from pipeloom.solver.placement.replication import why_one_way
 from pipeloom.solver.placement.search import Chosen, best_placement, placements
 from pipeloom.solver.placement.successive_halving import cost_of
-from pipeloom.solver.portfolio import Solving, cores, optimize
+from pipeloom.solver.portfolio import cores
 
 from ..frontier.unequal import (
     M_B,
@@ -95,7 +97,7 @@ def singles(case: Case) -> Iterator[tuple[Profile, Placement]]:
     """All that auto tries, one by one."""
     yield from placements(case.profile)
     if why_one_way(case.profile, case.microbatches) is None:
-        yield case.profile, Placement.bidirectional(case.profile.ranks, case.microbatches)
+        yield case.profile, Placement.bidirectional(case.profile.ranks)
 
 
 def cell(case: Case, share: float, budget: Budget) -> dict[str, Any]:

@@ -8,11 +8,12 @@ from typing import Any
 
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.formats.schedule_json import dump_schedule
-from pipeloom.ir.model.problem import Objective, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.families import find_family
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 
 from .rows import Row
 

@@ -8,11 +8,12 @@ from typing import Any
 
 from pipeloom.ir.cost.steady_state.steady_state import step_time
 from pipeloom.ir.formats import dump_schedule
-from pipeloom.ir.model.problem import Objective, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Link, Links, Profile, Sharing, StageProfile
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.families import build_family
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 
 WITHOUT_DELAY = tuple((ranks, share * ranks) for ranks in (4, 8, 16) for share in (2, 4))  # P, M
 HOP = 0.5  # of a T_F of 1
@@ -66,7 +67,7 @@ def _row(
 ) -> dict[str, Any]:
     stage = StageProfile(1.0, 1.0, 1.0, weight_bytes=BYTES)
     profile = Profile((stage,) * ranks, ranks, t_comm=hop, links=links)
-    placement = Placement.round_robin(ranks, count)
+    placement = Placement.round_robin(ranks)
     problem = Problem(profile, count, placement, profile.limit_from(limit), objective)
     schedule = optimize(problem, work_limit=WORK)
     published = build_family("weipipe-interleave", profile, count, objective=objective)

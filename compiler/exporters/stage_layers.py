@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.layers import Layer
-from pipeloom.ir.model.problem import Passing
+from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.schedule import Schedule
 
 

@@ -19,7 +19,8 @@ from pipeloom.ir.cost.remat import pulled
 from pipeloom.ir.cost.simulator import simulate, timed
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import Op, OpKind
-from pipeloom.ir.model.problem import Passing, Placement, Problem
+from pipeloom.ir.model.placement import Passing, Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Updates
 from pipeloom.ir.units import counted
@@ -127,5 +128,5 @@ def _problem(profile: Profile, order: list[list[Op]]) -> Problem:
     for rank, ops in enumerate(order):
         owners.update((op.stage, rank) for op in ops)
     microbatches = 1 + max((op.microbatch for ops in order for op in ops), default=0)
-    placement = Placement(Passing.ACTIVATIONS, tuple(owners.values()))
+    placement = Placement.of_stages(tuple(owners.values()))
     return Problem(profile, microbatches, placement, profile.limit_from(None))

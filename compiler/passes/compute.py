@@ -41,7 +41,7 @@ def check_complete(schedule: Schedule) -> None:
     problem = schedule.problem
     violations = []
     counts = np.zeros((len(OpKind), problem.stages, problem.microbatches), dtype=np.int64)
-    owner = problem.placement.matrix(problem.stages, problem.microbatches)
+    owner = problem.owner
     if len(schedule.order) != problem.ranks:
         raise InvalidScheduleError(
             [f"{counted(len(schedule.order), 'order')} for {counted(problem.ranks, 'rank')}"]

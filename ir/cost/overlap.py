@@ -15,7 +15,8 @@ import numpy as np
 
 from ..errors import InvalidScheduleError
 from ..model.ops import FloatArray, IntArray, Op, OpKind
-from ..model.problem import Passing, Placement, Problem
+from ..model.placement import Passing, PlacementKind
+from ..model.problem import Problem
 from ..model.schedule import Schedule
 from .cost_tables import Costs
 
@@ -29,10 +30,9 @@ def pairs_save(problem: Problem) -> bool:
     R, O and L do not run beside pairs.
     """
     placement = problem.placement
-    if placement.passing is not Passing.ACTIVATIONS:
-        both_ways = Placement.bidirectional(problem.ranks, problem.microbatches)
-        if placement.passing is not Passing.MIXED or placement.owners != both_ways.owners:
-            return False
+    one_way = placement.passing is Passing.ACTIVATIONS
+    if not one_way and placement.kind is not PlacementKind.BIDIRECTIONAL:
+        return False
     if all(stage.saving <= 0 for stage in problem.profile.stages):
         return False
     return not np.isfinite(Costs.of(problem).durations[[OpKind.R, OpKind.O]]).any()

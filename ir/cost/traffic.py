@@ -53,7 +53,7 @@ def _reductions(schedule: Schedule) -> FloatArray:
 def activation_traffic(problem: Problem) -> FloatArray:
     """The part of :func:`traffic` that F's hand on and that comes back for it."""
     sent = np.zeros((problem.ranks, problem.ranks))
-    owner = problem.placement.matrix(problem.stages, problem.microbatches)
+    owner = problem.owner
     for s, stage in enumerate(problem.profile.stages[:-1]):
         here, there = owner[s], owner[s + 1]
         apart = here != there

@@ -10,7 +10,7 @@ from ..model.layered_profile import LayeredProfile
 from ..model.profile import StageProfile
 from .json_reader import Reader, read_json
 from .layer_json import numbered, read_layer, repeated
-from .profile_json import LAYER_KEYS, dump_profile, read_cluster, read_stage
+from .profile_json import LAYER_KEYS, dump_profile, read_cluster, read_stage, read_tied
 
 MOST_LAYERS = 512
 """More are no layers; all cuts of so many can still be compared."""
@@ -38,6 +38,9 @@ def parse_layers(data: dict[str, Any], where: str) -> LayeredProfile:
     if not errors:
         twice = repeated([layer for stage in layers for layer in stage.layers])
         errors += [f"{where}: {line}" for line in twice]
+        names = [layer.name for stage in layers for layer in stage.layers]
+        sharing = read_tied(reader, {name: i for i, name in enumerate(names)}, "names of layers")
+        cluster = replace(cluster, tied=sharing)
     if errors:
         raise InputError(*errors)
     return LayeredProfile(tuple(layers), (*tied[:-1], False), cluster)
@@ -52,6 +55,9 @@ def dump_layers(profile: LayeredProfile) -> dict[str, Any]:
     for cost, together in zip(costs, profile.tied, strict=True):
         (name,) = cost.pop("layers")
         entries.append(name | cost | ({"with_next": True} if together else {}))
+    if profile.cluster.tied:
+        names = [entry["name"] for entry in entries]
+        document["tied"] = [[names[layer] for layer in group] for group in profile.cluster.tied]
     head = {key: document.pop(key) for key in ("format", "version", "name")}
     return head | {"layers": entries} | document
 

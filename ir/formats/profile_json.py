@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -29,7 +29,7 @@ _REPLICAS_KEYS = ("size", *_LINK_KEYS)
 _LINKS_KEYS = (*_LINK_KEYS, "pairs", "shared")
 _KEYS = (
     "format", "version", "name", "stages", "num_stages", "ranks", "t_comm", "links",
-    "memory_limit", "device_memory", "host_link", "data_parallel", "layers",
+    "memory_limit", "device_memory", "host_link", "data_parallel", "layers", "tied",
 )  # fmt: skip
 
 
@@ -96,8 +96,9 @@ def _read(reader: Reader, stages: Callable[[Reader, int], tuple[StageProfile, ..
     ranks = reader.count("ranks", least=1, most=MOST_RANKS)
     # where their number is wrong, what counts on it is not to blame
     known = ranks if len(reader.errors) == faults else None
+    found = stages(reader, ranks)
     return Profile(
-        stages=stages(reader, ranks),
+        stages=found,
         ranks=ranks,
         t_comm=_t_comm(reader, known),
         links=_links(reader, known) if reader.has("links") else None,
@@ -108,7 +109,32 @@ def _read(reader: Reader, stages: Callable[[Reader, int], tuple[StageProfile, ..
             _link(reader.child("host_link", _LINK_KEYS), 0.0) if reader.has("host_link") else None
         ),
         data_parallel=_data_parallel(reader) if reader.has("data_parallel") else None,
+        tied=read_tied(reader, _places(found), f"stages of 0..{len(found) - 1}") if found else (),
     )
+
+
+def _places(stages: tuple[StageProfile, ...]) -> dict[int | str, int]:
+    """The stages by number, and by each layer that they name."""
+    places: dict[int | str, int] = {s: s for s in range(len(stages))}
+    return places | {layer.name: s for s, stage in enumerate(stages) for layer in stage.layers}
+
+
+def read_tied(reader: Reader, places: Mapping[Any, int], what: str) -> tuple[tuple[int, ...], ...]:
+    """The groups of ``what`` that share parameters; ``places``: of each by what it may be
+    called."""
+    groups: list[tuple[int, ...]] = []
+    for i, entry in enumerate(reader.items("tied") if reader.has("tied") else []):
+        members = entry if isinstance(entry, list) else []
+        known = all(type(member) in (int, str) and member in places for member in members)
+        if not known or len(members) < 2 or len(set(members)) < len(members):
+            reader.wrong(f"tied[{i}]", entry, f"two or more different {what}")
+            continue
+        group = tuple(sorted({places[member] for member in members}))
+        if group in groups:
+            reader.wrong(f"tied[{i}]", entry, "each group once")
+        elif len(group) > 1:  # else layers of one stage
+            groups.append(group)
+    return tuple(sorted(groups))
 
 
 def _stages(reader: Reader, ranks: int) -> tuple[StageProfile, ...]:
@@ -280,6 +306,8 @@ def dump_profile(profile: Profile) -> dict[str, Any]:
     if profile.data_parallel is not None:
         over = profile.data_parallel
         document["data_parallel"] = {"size": over.size, **asdict(over.link)}
+    if profile.tied:
+        document["tied"] = [list(group) for group in profile.tied]
     for key in ("memory_limit", "device_memory"):
         limit = getattr(profile, key)
         if limit is not None:

@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import numpy as np
 
 from ..model.ops import Op, OpKind, pack
-from ..model.problem import Objective, Passing, Placement, Problem
+from ..model.placement import Passing, Placement
+from ..model.problem import Objective, Problem
 from ..model.profile import Profile
 from ..model.schedule import (
     Averaged,
@@ -167,12 +168,7 @@ def _placement(
                 )
             else:
                 owners[op.stage, op.microbatch] = rank
-    table = {
-        Passing.ACTIVATIONS: owners[:, 0],
-        Passing.WEIGHTS: owners[0],
-        Passing.MIXED: owners.ravel(),
-    }
-    return Placement(passing, tuple(table[passing].tolist()))
+    return Placement.of_ops(passing, profile.ranks, owners)
 
 
 def _transfers(reader: Reader) -> tuple[tuple[Transfer, ...], list[tuple[float, float]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
@@ -19,7 +20,7 @@ class LayeredProfile:
     """Layers in forward order, each with the times and sizes of a stage of its own.
 
     ``tied[i]``: layers i and i+1 are never cut apart. ``cluster``: all else that a profile says; it
-    has no stages.
+    has no stages, and its ``tied`` are groups of layers that share parameters.
     """
 
     layers: tuple[StageProfile, ...]
@@ -33,7 +34,15 @@ class LayeredProfile:
     def cut(self, starts: Sequence[int]) -> Profile:
         """The profile of the stages that begin at these layers, the first of them 0."""
         ends = pairwise((*starts, len(self.layers)))
-        return replace(self.cluster, stages=tuple(joined(self.layers[a:b]) for a, b in ends))
+        stages = tuple(joined(self.layers[a:b]) for a, b in ends)
+        return replace(self.cluster, stages=stages, tied=self._tied_stages(starts))
+
+    def _tied_stages(self, starts: Sequence[int]) -> tuple[tuple[int, ...], ...]:
+        """What is tied over several of the stages that begin at ``starts``."""
+        stages_of = (
+            {bisect_right(starts, layer) - 1 for layer in group} for group in self.cluster.tied
+        )
+        return tuple(sorted({tuple(sorted(stages)) for stages in stages_of if len(stages) > 1}))
 
 
 def joined(stages: Sequence[StageProfile]) -> StageProfile:

@@ -80,7 +80,8 @@ class Profile:
 
     ``t_comm`` is one delay between any two different ranks or a full matrix (row: sender).
     ``memory_limit`` bounds activations, one number a rank; None is unlimited. ``host_link`` is each
-    rank's own, as fast in both directions at once.
+    rank's own, as fast in both directions at once. ``tied``: groups of stages, each ascending, that
+    share parameters.
     """
 
     stages: tuple[StageProfile, ...]
@@ -92,6 +93,7 @@ class Profile:
     name: str = ""
     host_link: Link | None = None
     data_parallel: DataParallel | None = None
+    tied: tuple[tuple[int, ...], ...] = ()
 
     @property
     def num_stages(self) -> int:
@@ -127,14 +129,19 @@ class Profile:
 
     def split(self, chunks: int) -> Profile:
         """Each stage cut evenly into ``chunks`` consecutive ones; what travels stays as large, and
-        with it what is kept for recomputing or beside the host.
+        with it what is kept for recomputing or beside the host. Which chunks of tied stages share
+        parameters is not known: all of them are tied.
 
         Raises ValueError for fewer than one chunk.
         """
         if chunks < 1:
             raise ValueError(f"cannot cut a stage into {chunks} chunks")
         stages = tuple(_part(stage, 1.0 / chunks) for stage in self.stages for _ in range(chunks))
-        return replace(self, stages=stages)
+        tied = tuple(
+            tuple(stage * chunks + chunk for stage in group for chunk in range(chunks))
+            for group in self.tied
+        )
+        return replace(self, stages=stages, tied=tied)
 
     @property
     def pairs_known(self) -> bool:

@@ -47,7 +47,7 @@ def owners(schedule: Schedule) -> tuple[int, ...]:
     rank that runs it (where several do, see :func:`holders`, by that of microbatch 0).
     """
     problem = schedule.problem
-    result = problem.placement.matrix(problem.stages, problem.microbatches)[:, 0].tolist()
+    result = problem.owner[:, 0].tolist()
     for (kind, stage, _), journey in journeys(schedule.transfers).items():
         first, last = schedule.transfers[journey[0]], schedule.transfers[journey[-1]]
         result[stage] = first.source if kind is TravelKind.WEIGHT else last.target
@@ -61,7 +61,7 @@ def holders(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
     several the stage is *replicated*: they sum its gradients and all step alike.
     """
     problem = schedule.problem
-    users = problem.placement.matrix(problem.stages, problem.microbatches)
+    users = problem.owner
     travels = {transfer.stage for transfer in schedule.transfers}
     return tuple(
         (owner,) if stage in travels else tuple(np.unique(users[stage]).tolist())

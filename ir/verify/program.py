@@ -32,6 +32,7 @@ def verify_program(document: dict[str, Any]) -> list[str]:
     for rank in range(facts.schedule.ranks):
         violations += _Replay(facts, rank).violations()
     violations += _updates(facts)
+    violations += _ties(facts)
     violations += verify_relays(facts)
     violations += verify_channels(facts)
     return violations
@@ -326,3 +327,12 @@ def _updates(facts: ProgramFacts) -> Iterator[str]:
                 yield (
                     f"reduce {name} runs {joined[group, rank]} times on rank {rank}, expected once"
                 )
+
+
+def _ties(facts: ProgramFacts) -> Iterator[str]:
+    """What stages share, as the profile says, is summed: some reduction concerns all of them."""
+    joined = {line.stages for row in facts.lines for line in row if line.verb == "reduce"}
+    for group in facts.schedule.tied:
+        if not any(set(group) <= set(stages) for stages in joined):
+            names = " ".join(map(str, group))
+            yield f"no reduce sums what stages {names} share (tied in the profile)"

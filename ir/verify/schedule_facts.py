@@ -93,6 +93,7 @@ class Facts:
     report: dict[str, Any]
     pairs: list[list[int]]
     updates: str
+    tied: list[list[int]]
 
     def stage(self, stage: int) -> StageFacts:
         return self.stage_facts[stage if len(self.stage_facts) > 1 else 0]
@@ -134,6 +135,7 @@ def read_facts(document: object, where: str) -> Facts:
         _report(reader),
         _pairs(reader, order),
         _updates(reader),
+        _tied(profile, stages),
     )
     _check_range(facts, reader)
     _check_transfers(reader)
@@ -253,6 +255,16 @@ def _updates(reader: Reader) -> str:
     if not reader.has("updates"):
         return UPDATES[0]
     return reader.get("updates", " or ".join(UPDATES), lambda v: v in UPDATES, UPDATES[0])
+
+
+def _tied(profile: Reader, stages: int) -> list[list[int]]:
+    """The groups of stages that share parameters."""
+    groups = profile.items("tied") if profile.has("tied") else []
+    for i, group in enumerate(groups):
+        sound = isinstance(group, list) and all(is_count(s) and 0 <= s < stages for s in group)
+        if not sound or len(set(group)) < max(2, len(group)):
+            profile.wrong(f"tied[{i}]", group, f"two or more different stages of 0..{stages - 1}")
+    return groups
 
 
 def _check_transfers(reader: Reader) -> None:

@@ -14,7 +14,8 @@ from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.cost.steady_state.send_points import step_between_ops
 from pipeloom.ir.cost.traffic import activation_traffic, over_wires, traffic
 from pipeloom.ir.errors import InfeasibleError
-from pipeloom.ir.model.problem import Objective, Passing
+from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, Timing
 from pipeloom.ir.units import amount, exact_amount

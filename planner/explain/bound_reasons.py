@@ -15,7 +15,8 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.cost.overlap import pairs_save
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.ops import KIND_MASK, FloatArray, IntArray, OpKind
-from pipeloom.ir.model.problem import Objective, Passing, Problem
+from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import amount, counted, duration
 from pipeloom.solver.bounds import lower_bounds, plain_bounds

@@ -8,8 +8,10 @@ from itertools import accumulate
 from pipeloom import __version__
 from pipeloom.ir.formats import dump_profile, finite
 from pipeloom.ir.model.layered_profile import LayeredProfile
-from pipeloom.ir.model.problem import Objective, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import Schedule
+from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.partition.candidate_pool import Way
 from pipeloom.solver.partition.cuts import Rules
 from pipeloom.solver.placement.search import room
@@ -28,10 +30,7 @@ class CutQuestion:
     objective: Objective
     way: Way
     rules: Rules
-    solver: str
-    seed: int
-    time_limit: float
-    work_limit: float | None
+    options: SolveOptions
 
     @property
     def key(self) -> str:
@@ -42,15 +41,15 @@ class CutQuestion:
                 "layers": dump_profile(profile),
                 "tied": list(self.profile.tied),
                 "microbatches": self.microbatches,
-                "placements": [[p.name, list(p.owners)] for p in self.placements],
+                "placements": [[p.name, p.table] for p in self.placements],
                 "memory_limit": finite(self.memory_limit),
                 "objective": self.objective.value,
                 "way": self.way.value,
                 "rules": [self.rules.least, self.rules.most],
-                "solver": self.solver,
-                "seed": self.seed,
-                "time_limit": self.time_limit,
-                "work_limit": self.work_limit,
+                "solver": self.options.solver,
+                "seed": self.options.seed,
+                "time_limit": self.options.time_limit,
+                "work_limit": self.options.work_limit,
                 "pipeloom": __version__,
             }
         )
@@ -58,12 +57,11 @@ class CutQuestion:
     def answered_by(self, schedule: Schedule) -> Problem | None:
         """The problem of the schedule's cut; None where it is no cut of these layers."""
         found = schedule.problem
-        placement = next((p for p in self.placements if p.owners == found.placement.owners), None)
+        placement = next((p for p in self.placements if p == found.placement), None)
         sizes = [len(stage.layers) for stage in found.profile.stages]
         if placement is None or 0 in sizes or sum(sizes) != len(self.profile.layers):
             return None
         profile = self.profile.cut([0, *accumulate(sizes)][:-1])
         limit = room(profile, placement, self.memory_limit)
         problem = Problem(profile, self.microbatches, placement, limit, self.objective)
-        named = replace(found.placement, name=placement.name)  # files do not say the name
-        return problem if replace(found, placement=named) == problem else None
+        return problem if found == problem else None

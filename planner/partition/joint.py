@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import count, pairwise
 from time import monotonic
 from typing import Any
@@ -11,85 +11,54 @@ from typing import Any
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.layers import LayerKind
-from pipeloom.ir.model.problem import Objective, Passing, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import StageProfile
 from pipeloom.ir.model.schedule import Report, Schedule, Status
 from pipeloom.ir.units import amount, duration
 from pipeloom.report.summaries import percent
 from pipeloom.report.text_table import table
-from pipeloom.solver.construct.linear import Rows
-from pipeloom.solver.core.budget import Allowance
+from pipeloom.solver.core.options import Order
+from pipeloom.solver.core.tolerances import CLOSED
 from pipeloom.solver.partition.candidate import Option
 from pipeloom.solver.partition.candidate_pool import Way
 from pipeloom.solver.partition.cuts import Rules
 from pipeloom.solver.partition.search import Partitioned, best_partition
 from pipeloom.solver.placement.search import placements
+from pipeloom.solver.placement.successive_halving import cost_of
 
-from ..answer import CLOSED, Answer, NothingFits, gap_between
+from ..answer import Answer, NothingFits, gap_between
 from ..placement.choose import placement_candidates, placement_facts, placement_table
 from ..placement.spec import AUTO, PlacementSpec
-from ..problem_setup import ProfileSource, check_microbatches, layers_of
+from ..problem_setup import check_microbatches
 from ..progress import Note
 from ..search import Search
 from .cache_key import CutQuestion
 
-WAYS = ("joint", "balanced", "even")
-
-
-@dataclass(frozen=True, slots=True)
-class CutRequest:
-    """How layers are to be cut: one of :data:`WAYS`, and how many of them a stage may have; None is
-    the default. What may be recomputed and offloaded is a profile's, and decides on cuts too."""
-
-    way: str | None = None
-    least: int | None = None
-    most: int | None = None
-    recompute: str = "auto"
-    offload: str = "auto"
-
-    @property
-    def rules(self) -> Rules:
-        least = self.least or 1
-        if self.most is not None and self.most < least:
-            raise InputError(
-                f"max_layers: expected at least --min-layers ({least}), got {self.most}"
-            )
-        return Rules(least, self.most)
-
 
 def plan_partition(
-    source: ProfileSource,
+    profile: LayeredProfile,
     microbatches: int,
-    placement: PlacementSpec,
-    request: CutRequest,
     search: Search,
     *,
+    placement: PlacementSpec,
+    way: Way,
+    rules: Rules,
     memory_limit: float | None,
     objective: Objective,
+    where: str,
 ) -> Answer:
     """The best cut, placement and schedule of the profile's layers.
 
     Where there is a cache its answer is taken, else a new one kept there, unless it was stopped.
-    Raises NothingFits, InputError where the profile is wrong, or where the layers cannot be cut for
-    the placement.
+    Raises NothingFits, InputError where the layers of the profile, called ``where``, cannot be cut
+    for the placement.
     """
-    begin, rules = monotonic(), request.rules
-    profile = layers_of(source, request.recompute, request.offload)
-    posed = tuple(_placements(placement, profile, source.where))
-    check_microbatches(microbatches, max(len(each.owners) for each in posed))
-    question = CutQuestion(
-        profile,
-        microbatches,
-        posed,
-        profile.cluster.limit_from(memory_limit),
-        objective,
-        Way(request.way or WAYS[0]),
-        rules,
-        search.solver,
-        search.seed,
-        search.time_limit,
-        search.work_limit,
-    )
+    begin, asked = monotonic(), search.options
+    posed = tuple(_placements(placement, profile, where))
+    check_microbatches(microbatches, max(len(each.table) for each in posed))
+    limit = profile.cluster.limit_from(memory_limit)
+    question = CutQuestion(profile, microbatches, posed, limit, objective, way, rules, asked)
     known = None if search.cache is None else search.cache.find_more(question)
     if search.cache is not None and known is not None:
         search.progress(Note(f"taken from the cache: {search.cache.path(question)}"))
@@ -99,19 +68,19 @@ def plan_partition(
         microbatches,
         posed,
         _beginning(search),
-        way=question.way,
+        way=way,
         rules=rules,
         memory_limit=memory_limit,
         objective=objective,
-        allowance=Allowance(search.seconds, search.work),
-        seed=search.seed,
-        should_stop=search.should_stop,
+        budget=asked.budget,
+        seed=asked.seed,
+        should_stop=asked.should_stop,
     )
-    facts = _facts(found, question.way.value)
-    schedule = _reported(found, monotonic() - begin, search.seed)
+    facts = _facts(found, way.value)
+    schedule = _reported(found, monotonic() - begin, asked.seed)
     if schedule is None:
-        raise _refusal(found, placement, source.where, facts)
-    answer = _answer(schedule, facts, search, stopped=search.should_stop())
+        raise _refusal(found, placement, where, facts)
+    answer = _answer(schedule, facts, search, stopped=search.stopped)
     if search.cache is not None and not answer.stopped:
         search.cache.keep(question, schedule, facts)
     return answer
@@ -126,27 +95,25 @@ def under_all_cuts(answer: Answer) -> Schedule:
     return replace(answer.schedule, report=report)
 
 
-def _beginning(search: Search) -> Callable[[Problem, str, float, Rows | None], Schedule]:
+def _beginning(search: Search) -> Callable[[Problem, str, float, Order | None], Schedule]:
     """The optimizer for one cut of several, begun with a known order and not kept in a cache.
 
     Each search has a seed of its own: with the same one, what begins with its own order again finds
     nothing new.
     """
-    seeds = count(search.seed)
+    seeds = count(search.options.seed)
 
-    def run(problem: Problem, name: str, share: float, start: Rows | None) -> Schedule:
-        own = replace(search.share(share), seed=next(seeds))
-        return own.run(problem, name, start=start)
+    def run(problem: Problem, name: str, share: float, start: Order | None) -> Schedule:
+        own = replace(search.options.share(share), seed=next(seeds))
+        return replace(search, options=own).run(problem, name, start=start)
 
     return run
 
 
 def _answer(schedule: Schedule, facts: dict[str, Any], search: Search, *, stopped: bool) -> Answer:
     candidates = placement_candidates(facts["placements"], facts["placement"])
-    facts_of_answer = {"partition": facts}
-    words = _words(schedule, facts)
-    bound = facts["lower_bound"]
-    return Answer(schedule, search, bound, candidates, stopped, facts_of_answer, words)
+    cost, bound, words = cost_of(schedule), facts["lower_bound"], _words(schedule, facts)
+    return Answer(schedule, search, cost, bound, candidates, stopped, {"partition": facts}, words)
 
 
 def _refusal(
@@ -196,7 +163,7 @@ def _placements(spec: PlacementSpec, profile: LayeredProfile, where: str) -> Seq
     if spec.name == AUTO:
         return [placement for _, placement in placements(one_each)]
     if spec.chunks is None:
-        return [Placement(Passing.ACTIVATIONS, spec.owners_on(profile.ranks), spec.name)]
+        return [Placement.of_stages(spec.owners_on(profile.ranks), spec.name)]
     return [spec.place(one_each, where)[1]]
 
 

@@ -16,7 +16,8 @@ from typing import Protocol, TypeAlias
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.errors import InputError, InvalidScheduleError
 from pipeloom.ir.model.ops import Op, OpKind, pack
-from pipeloom.ir.model.problem import Objective, Passing, Placement, Problem
+from pipeloom.ir.model.placement import Passing, Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Report, Schedule
 from pipeloom.solver.core.decomposition import Plan, planned
@@ -71,14 +72,14 @@ def schemes(
         return Problem(profile, microbatches, placement, limit, objective)
 
     ranks, stages = profile.ranks, profile.num_stages
-    apart = pose(Placement.round_robin(ranks, microbatches))
+    apart = pose(Placement.round_robin(ranks))
     found: list[Scheme] = [Weights(apart), Sharded(apart)]
     if stages >= ranks:
         found.insert(0, Pipelines("activations", pose(in_a_row(profile))))
     for size in range(2, ranks):
         for placed in (Placement.weights_inside, Placement.activations_inside):
             with suppress(ValueError):  # no islands of that size, or too few stages
-                placement = placed(ranks, size, stages, microbatches)
+                placement = placed(ranks, size, stages)
                 found.append(Pipelines(placement.name, pose(placement)))
     return found
 
@@ -96,7 +97,7 @@ def in_a_row(profile: Profile) -> Placement:
     first = max(range(ranks), key=lambda rank: (hops[rank], -rank))
     owners = tuple((first + s * ranks // stages) % ranks for s in range(stages))
     name = "linear" if first == 0 and stages == ranks else f"in a row from rank {first}"
-    return Placement(Passing.ACTIVATIONS, owners, name)
+    return Placement.of_stages(owners, name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,15 @@ from functools import cached_property
 from typing import TypeAlias
 
 from pipeloom.ir.errors import InfeasibleError, InputError
-from pipeloom.ir.model.problem import Objective, Passing, Problem
+from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.ir.units import counted
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.core.decomposition import different_parts
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
+from pipeloom.solver.optimize import optimize
 
 from ..answer import Answer, Candidate, NothingFits
 from ..evaluation.evaluation import ROUNDING, Evaluation
@@ -89,7 +91,7 @@ def plan_passing(
         memory_limit=memory_limit,
         objective=objective,
         search=searched,
-        should_stop=search.should_stop,
+        should_stop=search.options.should_stop,
     )
     facts, words = {"choice": as_json(choice)}, text(choice)
     if choice.best is None:
@@ -97,15 +99,11 @@ def plan_passing(
     best, report = choice.best, choice.best.schedule.report
     assert report is not None
     bound = report.lower_bound or 0.0
+    cost = best.timing.cost(objective)
+    candidates = tuple(_candidate(row, best) for row in choice.rows)
+    stopped = search.stopped
     return Answer(
-        best.schedule,
-        search,
-        bound,
-        tuple(_candidate(row, best) for row in choice.rows),
-        search.should_stop(),
-        facts,
-        words,
-        best.step_time,
+        best.schedule, search, cost, bound, candidates, stopped, facts, words, step=best.step_time
     )
 
 
@@ -132,7 +130,7 @@ def choose(
     memory_limit: float | None = None,
     objective: Objective = Objective.PERIOD,
     search: Searcher | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
+    should_stop: StoppingCriterion = NEVER,
 ) -> Choice:
     """The schedule with the shortest step among all schemes, within memory limit and device memory.
 
@@ -188,7 +186,7 @@ def certified(schedule: Schedule) -> Schedule:
 
 
 def _evaluated(
-    scheme: str, schedules: Iterable[Schedule], should_stop: Callable[[], bool] = lambda: False
+    scheme: str, schedules: Iterable[Schedule], should_stop: StoppingCriterion = NEVER
 ) -> list[Evaluation]:
     """At least the first of ``schedules``."""
     found: list[Evaluation] = []

@@ -3,7 +3,7 @@ end."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -12,11 +12,12 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.report.text_table import table
-from pipeloom.solver.core.incumbent import Progress
+from pipeloom.solver.core.progress import Progress
+from pipeloom.solver.core.tolerances import CLOSED
+from pipeloom.solver.optimize import Solving
 from pipeloom.solver.placement.search import Chosen, Tried, best_placement
-from pipeloom.solver.placement.successive_halving import CLOSED, Known, cost_of
-from pipeloom.solver.placement.successive_halving import Search as PlacementSearch
-from pipeloom.solver.portfolio import Solving, cores
+from pipeloom.solver.placement.successive_halving import Known, cost_of
+from pipeloom.solver.portfolio import cores
 
 from ..answer import Answer, Candidate, NothingFits, gap_between
 from ..cache import Question
@@ -28,14 +29,14 @@ def plan_placement(
     profile: Profile,
     microbatches: int,
     search: Search,
-    limits: Mapping[str, float],
     *,
+    each: bool,
     memory_limit: float | None,
     objective: Objective,
     copies: int | None,
     where: str,
 ) -> Answer:
-    """The best schedule of all placements. ``limits``: ``seconds`` in all or for ``each``, or none.
+    """The best schedule of all placements. ``each``: the seconds are for each of them, not for all.
 
     Raises NothingFits, InputError where the stages of the profile, called ``where``, cannot be
     shared out.
@@ -45,6 +46,8 @@ def plan_placement(
             f"{where}: stages: expected a multiple of {profile.ranks} for --placement auto, "
             f"got {profile.num_stages}"
         )
+    seconds = {"each" if each else "seconds": search.options.time_limit}
+    limits = seconds if search.options.work_limit is None else {}
     searches = PlacementSearches(search, limits)
     chosen = best_placement(
         profile,
@@ -55,17 +58,17 @@ def plan_placement(
         objective=objective,
         copies=copies,
         abreast=cores(),
-        should_stop=search.should_stop,
+        should_stop=search.options.should_stop,
         begins=partial(_announce, search, limits),
     )
-    searches.keep()
+    searches.keep(chosen)
     facts, words = {"choice": choice_facts(chosen)}, _words(chosen)
     if chosen.best is None:
         raise NothingFits("no placement fits", words, facts)
     entries = facts["choice"]["placements"]
     candidates = placement_candidates(entries, chosen.best.problem.placement.name)
-    bound = chosen.bound or 0.0
-    return Answer(chosen.best, search, bound, candidates, search.should_stop(), facts, words)
+    cost, bound = cost_of(chosen.best), chosen.bound or 0.0
+    return Answer(chosen.best, search, cost, bound, candidates, search.stopped, facts, words)
 
 
 def _announce(search: Search, limits: Mapping[str, float], placements: int) -> None:
@@ -89,77 +92,60 @@ class PlacementSearches:
 
     def __init__(self, search: Search, limits: Mapping[str, float]) -> None:
         self._search, self._limits = search, limits
-        self._made: list[_PlacementSearch] = []
+        self._made: dict[str, PlacementSearch] = {}
 
-    def __call__(self, problem: Problem, name: str) -> PlacementSearch:
+    def __call__(self, problem: Problem, name: str) -> PlacementSearch | Known:
         cache = self._search.cache
         known = cache and cache.find(self._question(problem))
         if known:
             return Known(known)
-        self._made.append(_PlacementSearch(self._search, problem, name))
-        return self._made[-1]
 
-    def keep(self) -> None:
+        def told(now: Progress) -> None:
+            self._search.progress(Searching(name, now))
+
+        self._made[name] = PlacementSearch.of(problem, self._search.options, progress=told)
+        self._made[name].told = partial(self._end, name)
+        return self._made[name]
+
+    def _end(self, name: str, schedule: Schedule) -> None:
+        ending = "stopped" if self._search.stopped else "work is done"
+        self._search.progress(Searched(name, schedule, ending))
+
+    def keep(self, chosen: Chosen) -> None:
         """Puts what was found into the cache, once all is done."""
         cache = self._search.cache
-        if cache is None or self._search.should_stop():
+        if cache is None or self._search.stopped:
             return
-        for each in self._made:
+        for tried in chosen.tried:
+            made = self._made.get(tried.name)
             # where each goes to its own end, one that was left before it is no answer
-            left = not (each.ran or each.done) and "seconds" not in self._limits
-            if each.found is not None and not left:
-                cache.keep(self._question(each.problem), each.found)
+            if made and tried.schedule and (made.ran or made.done or "seconds" in self._limits):
+                cache.keep(self._question(tried.schedule.problem), tried.schedule)
 
     def _question(self, problem: Problem) -> Question:
-        search, solver = self._search, self._search.solver
-        if search.work_limit is None:
+        asked, solver = self._search.options, self._search.options.solver
+        if asked.work_limit is None:
             solver += " for each placement" if "each" in self._limits else " in a race"
-        return Question(problem, solver, search.seed, search.time_limit, search.work_limit)
+        return Question(problem, solver, asked.seed, asked.time_limit, asked.work_limit)
 
 
-class _PlacementSearch:
-    """The optimizer at one placement, which is left and taken up again."""
+class PlacementSearch(Solving):
+    """The optimizer at one placement. ``ran``: whether it was more than begun; ``told``: of its
+    schedule once it is done."""
 
-    def __init__(self, search: Search, problem: Problem, name: str) -> None:
-        self.problem, self.ran = problem, False
-        self.found: Schedule | None = None
-        self._search, self._name = search, name
-        self._solving = Solving.of(
-            problem,
-            solver=search.solver,
-            work_limit=search.work_limit,
-            seed=search.seed,
-            progress=self._tell,
-            should_stop=search.should_stop,
-            recompute_all=search.recompute_all,
-        )
-
-    def _tell(self, now: Progress) -> None:
-        self._search.progress(Searching(self._name, now))
-
-    @property
-    def done(self) -> bool:
-        return self._solving.done
+    ran = False
+    told: Callable[[Schedule], None]
 
     def begin(self, seconds: float) -> Schedule:
-        return self._take(self._solving.begin(seconds))
+        return self._tell(super().begin(seconds))
 
     def run(self, seconds: float) -> Schedule:
         self.ran = True
-        return self._take(self._solving.run(seconds))
+        return self._tell(super().run(seconds))
 
-    def explore(self, seconds: float) -> Schedule:
-        self.found = self._solving.explore(seconds)
-        return self.found
-
-    def look(self) -> None:
-        self._solving.look()
-
-    def _take(self, schedule: Schedule) -> Schedule:
-        self.found = schedule
+    def _tell(self, schedule: Schedule) -> Schedule:
         if self.done:
-            ending = "stopped" if self._search.should_stop() else "work is done"
-            self._search.progress(Searched(self._name, schedule, ending))
+            self.told(schedule)
         return schedule
 
 

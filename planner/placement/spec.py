@@ -12,7 +12,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.units import counted
 
 if TYPE_CHECKING:
-    from pipeloom.ir.model.problem import Placement
+    from pipeloom.ir.model.placement import Placement
     from pipeloom.ir.model.profile import Profile
 
 WORDS = "linear, interleaved:K, v, wave:K, auto or a file of JSON (a name with a dot or a slash)"
@@ -68,7 +68,7 @@ class PlacementSpec:
         return self._by_word(self.chunks, profile, where)
 
     def _by_word(self, chunks: int, profile: Profile, where: str) -> tuple[Profile, Placement]:
-        from pipeloom.ir.model.problem import Placement
+        from pipeloom.ir.model.placement import Placement
 
         ranks = profile.ranks
         if profile.num_stages not in {ranks, chunks * ranks}:
@@ -84,7 +84,7 @@ class PlacementSpec:
         return profile, Placement.interleaved(ranks, chunks)
 
     def _by_owners(self, profile: Profile, where: str) -> tuple[Profile, Placement]:
-        from pipeloom.ir.model.problem import Passing, Placement
+        from pipeloom.ir.model.placement import Placement
 
         owners = self.owners_on(profile.ranks)
         chunks, rest = divmod(len(owners), profile.ranks)
@@ -95,7 +95,7 @@ class PlacementSpec:
                 f"{self.name}: expected a rank for each of the "
                 f"{counted(profile.num_stages, 'stage')} of {where}, got {len(owners)}"
             )
-        return profile, Placement(Passing.ACTIVATIONS, owners)
+        return profile, Placement.of_stages(owners)
 
     def owners_on(self, ranks: int) -> tuple[int, ...]:
         """The rank of each stage, of so many ranks. Raises InputError."""

@@ -61,7 +61,12 @@ class Stepping:
         self._device = device
         self._microbatches = program.schedule.problem.microbatches
         self.modules = {s: store.module(s) for s in role.held}
-        shared = SharedParameters(tied, role.holders, store, transport, summed_in)
+        reduced = {
+            i.stages for row in program.instructions for i in row if isinstance(i, ir.Reduce)
+        }
+        shared = self._shared = SharedParameters(
+            tied, role.holders, store, transport, reduced=reduced, reduce_dtype=summed_in
+        )
         self.reduce = shared.reduction
         self._averaging = make_averaging(
             program, role.rank, store, data_group, summed_in, timeout=timeout
@@ -118,6 +123,7 @@ class Stepping:
     def give_up(self) -> None:
         """The step has failed: there is no verdict to wait for any more."""
         self.update.pending = False
+        self._shared.restore()
 
     @property
     def averages(self) -> Mapping[int, tuple[float, float]]:
@@ -171,6 +177,7 @@ class Stepping:
     def _clear_gradients(self) -> None:
         for optimizer in self.optimizers.values():
             optimizer.zero_grad()
+        self._shared.begin()
 
 
 def _once(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:

@@ -26,18 +26,18 @@ from ..optim.norm_groups import NormGroups, numbered
 from ..optim.optimizer_step import finish_before_state_dicts
 from ..optim.optimizers import MakeOptimizer
 from ..optim.step_end import Stepping
-from ..rank.checks import check_graph, check_program
+from ..rank.checks import check_graph, check_program, check_tied
 from ..rank.consistency import check_agreement
 from ..rank.context import Worker
 from ..rank.role import Role, has_relays, rank_in, routes_of
 from ..stages.fsdp import ShardedStages
 from ..stages.make_store import make_store
 from ..stages.mixed_precision import check_floating
-from ..stages.shared_parameters import Group
-from ..stages.store import Stage, device_of, stage_modules
+from ..stages.shared_parameters import Group, find_ties
+from ..stages.store import Stage, device_of, given_modules, stage_modules
 from ..tensors.microbatches import Batch
 from ..tensors.skip_connections import Skips
-from ..transport import connect
+from ..transport import connect, gather_early
 from .layered_source import as_planned
 from .model_source import ModelSource, checked_stages, skips_of
 from .options import Options
@@ -68,7 +68,8 @@ class Pipeline:
         optimizer: makes the optimizer of one stage's parameters, as ``torch.optim.SGD`` with its
             options bound does. Gradients are then cleared when a step begins. Without it, they add
             up and the caller steps.
-        tied: groups of (stage, parameter name) that are one parameter.
+        tied: groups of (stage, parameter name) that are one parameter. Those that a rank sees to be
+            one, as stages that it was given have one object, are tied without being named.
         skips: pairs of stages (i, j): of each, i returns one tensor more, in their order, which is
             the last argument of j; see :mod:`pipeloom.runtime.tensors.skip_connections`.
         varying_shapes: let shapes be others in each step; all ranks then begin a step by telling
@@ -168,6 +169,10 @@ class Pipeline:
         self.rank = rank_in(program, group)
         role = Role.of(program, self.rank)
         modules = stage_modules(stages, role.needed, self.num_stages)
+        given = given_modules(stages, role.needed, self.num_stages) | modules
+        gather = partial(gather_early, group=group, seconds=timeout)
+        tied = find_ties(tied, self.num_stages, given, modules, gather)
+        check_tied(program, tied)
         self.device = device_of(modules.values()) if device is None else torch.device(device)
         if pace and self.device.type != "cpu":
             raise InputError(f"pace: expected a CPU, got {self.device}: its ops do not wait")

@@ -44,7 +44,7 @@ class Preparation:
         varying: bool,
     ) -> None:
         problem = worker.program.schedule.problem
-        placed = problem.placement.matrix(problem.stages, problem.microbatches)
+        placed = problem.owner
         self._worker, self._cells, self._stepping = worker, cells, stepping
         self._loss, self._skips, self._pace, self._varying = loss, skips, pace, varying
         self._last = problem.stages - 1

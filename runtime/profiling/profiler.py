@@ -27,6 +27,7 @@ from ..launch.processes import launch
 from ..launch.threads import launch_local
 from ..pipeline.layered_source import by_layers
 from ..pipeline.model_source import ModelSource
+from ..stages.shared_parameters import Group
 from ..transport import connect, whereabouts
 from ..transport.in_process import here
 from .host_probe import probe_host
@@ -177,7 +178,7 @@ def measure_profile(
         pairs=pairs,
         offload=offload,
     )
-    count, arguments = ranks if together else 1, (source, settings)
+    count, arguments = ranks if together else 1, (source, settings, source.tied(stages))
     if local:
         results = launch_local(_measure_rank, count, arguments, device=device)
     else:
@@ -209,15 +210,16 @@ class _StagePart:
 @dataclass(frozen=True, slots=True)
 class _Parts:
     """What was measured on all ranks: of each stage; messages as large as an activation, and large
-    ones; copies."""
+    ones; copies. ``tied``: the stages that share parameters."""
 
     stages: Sequence[_StagePart]
     messages: Sequence[LinkSamples]
     links: Sequence[LinkSamples]
     host: Sequence[LinkSamples]
+    tied: Sequence[tuple[int, ...]]
 
 
-def _measure_rank(source: ModelSource, settings: Settings) -> _Parts:
+def _measure_rank(source: ModelSource, settings: Settings, tied: Sequence[Group]) -> _Parts:
     """All ranks' results, on every rank."""
     device = _device(settings)
     transport = connect(ring_routes(whereabouts()[1], settings.timeout), device)
@@ -259,6 +261,7 @@ def _measure_rank(source: ModelSource, settings: Settings) -> _Parts:
         sent,
         sent if largest >= LARGE else messages(LARGE),
         [copies for found in transport.gather(host) for copies in found],
+        probe.ties(tied),
     )
 
 
@@ -288,6 +291,7 @@ def _measurement(parts: _Parts, settings: Settings, together: bool, name: str) -
         links=found,
         name=name,
         host_link=link_of(parts.host) if parts.host else None,
+        tied=tuple(parts.tied),
     )
     times = tuple(part.times for part in parts.stages)
     pairs = tuple(part.pair for part in parts.stages if part.pair is not None)

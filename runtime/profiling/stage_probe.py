@@ -22,7 +22,8 @@ from ..measure.activation_ledger import Held, Ledger
 from ..measure.op_timer import make_clock
 from ..pipeline.model_source import ModelSource, checked_batch, checked_stages, skips_of
 from ..pipeline.shape_inference import Shapes
-from ..stages.store import ResidentStages, made
+from ..stages.shared_parameters import Group, find_ties, tied_stages
+from ..stages.store import ResidentStages, given_modules, made
 from ..tensors.skip_connections import Skips
 from ..tensors.stage_interface import Edge, Spec
 from ..transport import Transport
@@ -77,12 +78,13 @@ class StageProbe:
         self._offload = offload
         more = {OpKind.BW: fused, OpKind.R: recompute}
         self.kinds = (*KINDS, *(kind for kind, asked in more.items() if asked))
-        self._source, self._transport = source, transport
+        self._source, self._owners, self._transport = source, owners, transport
         self._dtype, self._device = dtype, device
         self._generator = torch.Generator(device)
         self.stages = [s for s, owner in enumerate(owners) if owner == transport.rank]
         build = checked_stages(source, len(owners))
         self._modules = {s: made(build[s], s).to(device=device, dtype=dtype) for s in self.stages}
+        self._given = given_modules(build, self.stages, len(owners)) | self._modules
         self._memory = Ledger()
         self._cells = [Cell(WeightQueue(self._memory)) for _ in range(in_flight)]
         self._received: dict[Cell, list[Held]] = {cell: [] for cell in self._cells}
@@ -93,6 +95,11 @@ class StageProbe:
         self._runners = {s: self._runner(s, module) for s, module in self._modules.items()}
         self._clock = make_clock(2 * len(self.kinds) * in_flight * len(self.stages), device)
         self._ran: list[tuple[int, OpKind]] = []
+
+    def ties(self, tied: Sequence[Group]) -> list[tuple[int, ...]]:
+        """The groups of stages that share parameters: as in ``tied``, or seen on any rank."""
+        count, gather = len(self._owners), self._transport.gather
+        return tied_stages(find_ties(tied, count, self._given, self._modules, gather))
 
     def times(self, rounds: int) -> dict[tuple[int, OpKind], list[float]]:
         """Milliseconds by stage and kind, from ``rounds`` rounds that all ranks begin together."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import dropwhile
 
 import torch
@@ -17,6 +17,7 @@ from pipeloom.ir.model.weight_versions import refuse_where_stale
 from pipeloom.ir.verify.program import verify_program
 
 from ..optim.optimizers import MakeOptimizer
+from ..stages.shared_parameters import Group, stages_of
 
 
 def check_program(program: Program, verify: bool, **options: object) -> None:
@@ -28,6 +29,21 @@ def check_program(program: Program, verify: bool, **options: object) -> None:
     violations = verify_program(dump_program(program))
     if violations:
         raise InvalidScheduleError(violations)
+
+
+def check_tied(program: Program, tied: Sequence[Group]) -> None:
+    """Raises InputError where stages share a parameter whose gradients the program does not sum."""
+    reduced = {i.stages for row in program.instructions for i in row if isinstance(i, ir.Reduce)}
+    for group in tied:
+        stages = stages_of(group)
+        if len(stages) > 1 and not any(set(stages) <= set(summed) for summed in reduced):
+            names = " and ".join(f"{name} of stage {stage}" for stage, name in group)
+            raise InputError(
+                f"tied: {names} are one parameter, whose gradients the program does not sum: "
+                f"compile it with --tied {','.join(map(str, stages))}, or of a profile that has "
+                "them "
+                "as tied"
+            )
 
 
 def check_judged(program: Program, most: float | None, optimizer: MakeOptimizer | None) -> None:

@@ -44,7 +44,7 @@ def described(program: Program) -> Iterator[str]:
             yield f"instruction {i} of rank {rank}: {instruction}"
     for rank, buffers in enumerate(program.buffers):
         yield f"buffers of rank {rank}: {' '.join(map(str, buffers))}"
-    placed = problem.placement.matrix(problem.stages, problem.microbatches)
+    placed = problem.owner
     for stage, ranks in enumerate(placed.tolist()):
         yield f"ranks of stage {stage}: {ranks}"
     for x, transfer in enumerate(program.schedule.transfers):

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import torch
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.problem import Passing
+from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule, Updates
 

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 
 from pipeloom.ir.cost.overlap import pairs_save
 from pipeloom.ir.model.ops import FloatArray
-from pipeloom.ir.model.problem import Passing, Problem
+from pipeloom.ir.model.placement import Passing, PlacementKind
+from pipeloom.ir.model.problem import Problem
 
 from ..core.bound import Bound
 from ..core.decomposition import different_parts
 from ..core.linear_instance import Chain
 from ..core.overlap_relaxation import least_times, paired_work
 from ..core.relaxations import apart, has_levers, relaxed, relaxed_at_backwards
-from ..families.bidirectional.base import is_bidirectional
 from .bidirectional import first_and_last, memory_time_both_ways
 from .feasibility import check_feasible
 from .general import critical_path, work
@@ -84,7 +84,7 @@ def plain_bounds(problem: Problem) -> Iterator[Bound]:
     if problem.placement.passing is not Passing.ACTIVATIONS:
         for part in different_parts(problem):
             yield from lower_bounds(part)  # see parts
-        if is_bidirectional(problem):
+        if problem.placement.kind is PlacementKind.BIDIRECTIONAL:
             for name, both_ways, words in BOTH_WAYS:
                 yield Bound(both_ways(problem), name, words)
         return

@@ -17,7 +17,7 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.model.ops import FloatArray
 from pipeloom.ir.model.problem import Problem
 
-from ..core.linear_instance import ROUNDING
+from ..core.tolerances import ROUNDING
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -25,7 +25,7 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.model.ops import FloatArray
 from pipeloom.ir.model.problem import Objective, Problem
 
-from ..core.linear_instance import ROUNDING
+from ..core.tolerances import ROUNDING
 from .memory_time import ramp, rate, span_that_holds
 from .rank_capacity import Group, whole
 

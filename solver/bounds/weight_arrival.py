@@ -40,17 +40,18 @@ import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.model.ops import FloatArray, IntArray
-from pipeloom.ir.model.problem import Objective, Passing, Problem
+from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import TravelKind
 from pipeloom.ir.model.transfers import delay_matrix
 from pipeloom.ir.model.wires import occupied
 
-from ..core.linear_instance import ROUNDING
+from ..core.tolerances import ROUNDING
 
 
 def arrivals(problem: Problem) -> float:
     """The best of the three arguments; 0 where they do not apply."""
-    counts = np.bincount(problem.placement.owners, minlength=problem.ranks)
+    counts = np.bincount(problem.owner[0], minlength=problem.ranks)
     applies = (
         problem.placement.passing is Passing.WEIGHTS
         and problem.objective is Objective.MAKESPAN

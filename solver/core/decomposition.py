@@ -22,7 +22,8 @@ from typing import TypeAlias
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.layered_profile import joined
 from pipeloom.ir.model.ops import Op, OpKind
-from pipeloom.ir.model.problem import Passing, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Link, Links, Profile
 
 
@@ -44,7 +45,7 @@ def parts(problem: Problem) -> tuple[Part, ...]:
     Raises InputError where a rank runs microbatches of two parts: then it has none.
     """
     columns: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)
-    owner = problem.placement.matrix(problem.stages, problem.microbatches)
+    owner = problem.owner
     for microbatch, column in enumerate(owner.T.tolist()):
         columns[tuple(column)].append(microbatch)
     taken = [rank for column in columns for rank in set(column)]
@@ -66,7 +67,7 @@ def different_parts(problem: Problem) -> tuple[Problem, ...]:
 def _part(problem: Problem, column: tuple[int, ...], microbatches: tuple[int, ...]) -> Part:
     ranks = tuple(dict.fromkeys(column))
     limit = tuple(problem.memory_limit[rank] for rank in ranks)
-    placement = Placement(Passing.ACTIVATIONS, tuple(map(ranks.index, column)))
+    placement = Placement.of_stages(tuple(map(ranks.index, column)))
     profile = _restricted(problem.profile, ranks)
     part = Problem(profile, len(microbatches), placement, limit, problem.objective)
     return Part(ranks, microbatches, part)

@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.model.ops import FloatArray, OpKind
-from pipeloom.ir.model.problem import Passing, Problem
+from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile
 
 Mask = npt.NDArray[np.bool_]

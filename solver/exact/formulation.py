@@ -55,7 +55,8 @@ import numpy as np
 from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import FloatArray, IntArray, Op, OpKind
-from pipeloom.ir.model.problem import Objective, Passing, Problem
+from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.model.problem import Objective, Problem
 
 from .precedence import KINDS, BoolArray, Dependency, dependencies_of, index, precedes_of
 

@@ -10,7 +10,8 @@ from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.cost.transfer_order import in_sending_order
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.model.ops import Op, OpKind
-from pipeloom.ir.model.problem import Objective, Passing, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, Transfer
 from pipeloom.ir.units import counted, exact_amount
@@ -89,9 +90,7 @@ class Linear:
                 f"{counted(problem.ranks, 'rank')}"
             )
         placement = problem.placement
-        if placement.passing is not Passing.ACTIVATIONS or placement.owners != tuple(
-            range(problem.ranks)
-        ):
+        if placement != Placement.linear(problem.ranks):
             return f"needs stage s on rank s, not the placement {placement.name}"
         return None
 
@@ -100,15 +99,14 @@ def round_robin(
     profile: Profile, microbatches: int, memory_limit: float | None, objective: Objective
 ) -> Problem:
     """The instance with microbatch j on rank j mod P; weights travel."""
-    placement = Placement.round_robin(profile.ranks, microbatches)
+    placement = Placement.round_robin(profile.ranks)
     return Problem(profile, microbatches, placement, profile.limit_from(memory_limit), objective)
 
 
 def not_round_robin(problem: Problem) -> str | None:
     """Why the placement is not that of :func:`round_robin`; None where it is."""
     ranks, placement = problem.ranks, problem.placement
-    owners = tuple(j % ranks for j in range(problem.microbatches))
-    if placement.passing is not Passing.WEIGHTS or placement.owners != owners:
+    if placement != Placement.round_robin(ranks):
         return f"needs microbatch j on rank j mod {ranks}, not the placement {placement.name}"
     return None
 

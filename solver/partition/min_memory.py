@@ -10,11 +10,12 @@ from itertools import islice
 import numpy as np
 
 from pipeloom.ir.model.ops import FloatArray
-from pipeloom.ir.model.problem import Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.units import exact_amount
 
 from ..bounds.feasibility import needs
-from ..core.linear_instance import ROUNDING
+from ..core.tolerances import ROUNDING
 from ..placement.search import kept
 from .cut_bounds import KEPT
 from .cuts import Cut, Cutter, best_path, best_value

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pipeloom.ir.model.problem import Passing, Problem
+from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.units import counted
 

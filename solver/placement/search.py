@@ -8,13 +8,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from pipeloom.ir.errors import InfeasibleError
-from pipeloom.ir.model.problem import Objective, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import exact_amount
 
 from ..bounds import lower_bound
-from ..core.linear_instance import ROUNDING
+from ..core.stopping import NEVER, StoppingCriterion
+from ..core.tolerances import ROUNDING
 from .replication import BIDIRECTIONAL, assumed, why_one_way, why_unchecked
 from .successive_halving import Race, Runner, Searcher, cost_of
 
@@ -69,7 +71,7 @@ def best_placement(
     objective: Objective = Objective.PERIOD,
     copies: int | None = None,
     abreast: int = 2,
-    should_stop: Callable[[], bool] = lambda: False,
+    should_stop: StoppingCriterion = NEVER,
     begins: Callable[[int], None] = lambda number: None,
 ) -> Chosen:
     """The best schedule of all placements of ``profile``, with so many ``copies`` of its weights at
@@ -127,7 +129,7 @@ class _Field:
         if reason is None and not asked:
             reason = why_unchecked(profile)
         if reason is None:
-            self.enter(profile, Placement.bidirectional(profile.ranks, self._given[0]))
+            self.enter(profile, Placement.bidirectional(profile.ranks))
         else:
             self.out.append(Tried(BIDIRECTIONAL, None, why_not=reason))
 
@@ -145,8 +147,8 @@ def placements(profile: Profile) -> Iterator[tuple[Profile, Placement]]:
         elif each % 2 == 0:
             found.append(Placement.wave(ranks, each // 2))
         for placement in found:
-            if placement.owners not in seen:
-                seen.add(placement.owners)
+            if placement not in seen:
+                seen.add(placement)
                 yield placed, placement
 
 
@@ -162,7 +164,7 @@ def room(profile: Profile, placement: Placement, limit: tuple[float, ...]) -> tu
 
 def _kept_on(profile: Profile, placement: Placement, rank: int) -> float:
     """Bytes of weights, gradients and optimizer state of the rank's stages."""
-    return sum(kept(profile.stages[s]) for s in _on(profile, placement, rank))
+    return sum(kept(profile.stages[s]) for s in placement.stages_of(rank))
 
 
 def overfull(schedule: Schedule) -> tuple[int, float, float] | None:
@@ -191,7 +193,7 @@ def _device_lacks(problem: Problem, error: InfeasibleError) -> str | None:
     if profile.device_memory is None or rank is None or least is None:
         return None
     device = profile.device_memory[rank]
-    stays = sum(kept(profile.stages[s]) for s in _on(profile, problem.placement, rank))
+    stays = _kept_on(profile, problem.placement, rank)
     if device - stays > problem.memory_limit[rank]:
         return None
     return (
@@ -199,12 +201,6 @@ def _device_lacks(problem: Problem, error: InfeasibleError) -> str | None:
         "and optimizer "
         f"state hold {exact_amount(stays)} there, one microbatch {exact_amount(least)}"
     )
-
-
-def _on(profile: Profile, placement: Placement, rank: int) -> set[int]:
-    """The stages whose weights ``rank`` has: all that it runs, of any microbatch."""
-    each = len(placement.owners) // profile.num_stages
-    return {at // each for at, owner in enumerate(placement.owners) if owner == rank}
 
 
 def kept(stage: StageProfile) -> float:

@@ -54,8 +54,7 @@ class Choices:
 
     def __init__(self, problem: Problem) -> None:
         stages = problem.stages
-        counts = [problem.placement.owners.count(rank) for rank in range(problem.ranks)]
-        self.most = max(counts)  # microbatches of a rank
+        self.most = int(np.bincount(problem.owner[0]).max())  # microbatches of a rank
         self._rounds = sorted({-(-self.most // size) for size in range(1, self.most + 1)})
         self._buffers = sorted({min(n, stages) for n in _steps(stages)})
 

@@ -27,7 +27,7 @@ from pipeloom.ir.model.ops import (
 )
 from pipeloom.ir.model.problem import Problem
 
-from ..core.linear_instance import ROUNDING
+from ..core.tolerances import ROUNDING
 
 Rows = tuple[IntArray, ...]
 
@@ -37,7 +37,7 @@ def rows(problem: Problem, rounds: int, deep: int) -> Rows:
 
     ``deep``: from 1 to the number of stages.
     """
-    owner = np.array(problem.placement.owners)
+    owner = problem.owner[0]
     return tuple(
         _row(np.flatnonzero(owner == rank), problem.stages, rounds, deep)
         for rank in range(problem.ranks)

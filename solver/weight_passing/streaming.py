@@ -137,7 +137,7 @@ def default_owners(problem: Problem) -> tuple[int, ...]:
 
 def users(problem: Problem) -> list[list[int]]:
     """The ranks that run each stage, ascending."""
-    matrix = problem.placement.matrix(problem.stages, problem.microbatches)
+    matrix = problem.owner
     return [np.unique(row).tolist() for row in matrix]
 
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from .ir.formats import write_json as write_json
     from .ir.model.layers import Layer as Layer
     from .ir.model.layers import LayerKind as LayerKind
+    from .ir.model.placement import Placement as Placement
     from .ir.model.problem import Objective as Objective
-    from .ir.model.problem import Placement as Placement
     from .ir.model.problem import Problem as Problem
     from .ir.model.profile import Profile as Profile
     from .ir.model.profile import StageProfile as StageProfile
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .runtime.pipeline.model_source import ModelSource as ModelSource
     from .runtime.pipeline.pipeline import Pipeline as Pipeline
     from .solver.families import build_family as build_family
-    from .solver.portfolio import optimize as optimize
+    from .solver.optimize import optimize as optimize
     from .training import measure as measure
     from .training import run as run
     from .training import tune as tune
@@ -61,7 +61,8 @@ _HOMES = {
         "write_json",
     ),
     "ir.model.layers": ("Layer", "LayerKind"),
-    "ir.model.problem": ("Objective", "Placement", "Problem"),
+    "ir.model.placement": ("Placement",),
+    "ir.model.problem": ("Objective", "Problem"),
     "ir.model.profile": ("Profile", "StageProfile"),
     "ir.model.schedule": ("Schedule",),
     "ir.cost.simulator": ("simulate",),
@@ -75,7 +76,7 @@ _HOMES = {
     "runtime.pipeline.model_source": ("ModelSource",),
     "runtime.pipeline.pipeline": ("Pipeline",),
     "solver.families": ("build_family",),
-    "solver.portfolio": ("optimize",),
+    "solver.optimize": ("optimize",),
     "training": ("measure", "run", "tune"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.model.ops import parse_order
-from pipeloom.ir.model.problem import Passing, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
@@ -15,7 +16,7 @@ def schedule(owners: tuple[int, ...], *rows: str) -> Schedule:
     order = [parse_order(row) for row in rows]
     microbatches = 1 + max(op.microbatch for row in order for op in row)
     profile = Profile((StageProfile(1.0, 1.0, 1.0),) * len(owners), len(rows), t_comm=0.1)
-    placement = Placement(Passing.ACTIVATIONS, owners)
+    placement = Placement.of_stages(owners)
     unlimited = (float("inf"),) * len(rows)
     return Schedule.of(Problem(profile, microbatches, placement, unlimited), order, "by hand")
 

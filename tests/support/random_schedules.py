@@ -7,7 +7,8 @@ from random import Random
 from hypothesis import strategies as st
 
 from pipeloom.ir.model.ops import Op, OpKind
-from pipeloom.ir.model.problem import Passing, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 
@@ -24,7 +25,7 @@ def schedules(draw: st.DrawFn) -> Schedule:
     delays = st.lists(st.lists(_TIMES, min_size=ranks, max_size=ranks).map(tuple), min_size=ranks)
     t_comm = draw(_TIMES | delays.map(lambda rows: tuple(rows[:ranks])))
     profile = Profile(tuple(stages), ranks, t_comm=t_comm)
-    placement = Placement(Passing.ACTIVATIONS, tuple(owners))
+    placement = Placement.of_stages(tuple(owners))
     problem = Problem(profile, microbatches, placement, profile.limit_from(None))
     fused = draw(st.sampled_from([0.0, 0.5, 1.0]))
     order = random_order(problem, fused, Random(draw(st.integers(0, 2**32))))
@@ -36,7 +37,7 @@ def random_order(problem: Problem, fused: float, random: Random) -> list[list[Op
 
     ``fused``: how likely B and W are one op.
     """
-    owner = problem.placement.matrix(problem.stages, problem.microbatches)
+    owner = problem.owner
     order: list[list[Op]] = [[] for _ in range(problem.ranks)]
     ready = [Op(OpKind.F, 0, j) for j in range(problem.microbatches)]
     while ready:

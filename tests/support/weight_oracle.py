@@ -81,7 +81,7 @@ def _arrivals(
 
 def _end(problem: Problem, rank: int, came: dict[tuple[int, int], float]) -> float:
     """When the rank's last op ends at the earliest; infinite where its memory admits no order."""
-    number = problem.placement.owners.count(rank)
+    number = problem.owner[0].tolist().count(rank)
     arrived = tuple(came[s, rank] for s in range(problem.stages))
     return _least_end(problem.profile.stages, problem.memory_limit[rank], number, arrived)
 

@@ -6,13 +6,15 @@ from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
+import numpy as np
 from hypothesis import assume
 from hypothesis import strategies as st
 
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.errors import InvalidScheduleError
 from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.model.problem import Passing, Placement, Problem
+from pipeloom.ir.model.placement import Passing, Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Link, Links, Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Transfer, TravelKind
 from tests.support.random_schedules import random_order
@@ -36,7 +38,9 @@ def mixed_schedules(draw: st.DrawFn) -> Schedule:
     profile = Profile(stages, ranks, t_comm=draw(_TIMES) if links is None else None, links=links)
     count = len(stages) * microbatches
     owners = draw(st.lists(st.integers(0, ranks - 1), min_size=count, max_size=count))
-    placement = Placement(Passing.MIXED, tuple(owners))
+    placement = Placement.of_ops(
+        Passing.MIXED, ranks, np.reshape(owners, (len(stages), microbatches))
+    )
     problem = Problem(profile, microbatches, placement, profile.limit_from(None))
     random = Random(draw(st.integers(0, 2**32)))
     fused = draw(st.sampled_from([0.0, 0.5, 1.0]))

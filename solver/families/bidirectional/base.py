@@ -7,7 +7,8 @@ a stage keep its weights, sum its gradients once an iteration, and step alike
 
 from __future__ import annotations
 
-from pipeloom.ir.model.problem import Objective, Passing, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.units import counted
 
@@ -24,7 +25,7 @@ class Bidirectional:
         memory_limit: float | None,
         objective: Objective,
     ) -> Problem:
-        placement = Placement.bidirectional(profile.ranks, microbatches)
+        placement = Placement.bidirectional(profile.ranks)
         limit = profile.limit_from(memory_limit)
         problem = Problem(profile, microbatches, placement, limit, objective)
         require(self.name, self.supports(problem))
@@ -39,16 +40,6 @@ class Bidirectional:
                 f"needs one stage a rank, not {counted(problem.stages, 'stage')} on "
                 f"{counted(ranks, 'rank')}"
             )
-        if not is_bidirectional(problem):
+        if placement != Placement.bidirectional(ranks):
             return f"needs odd microbatches the other way, not the placement {placement.name}"
         return None
-
-
-def is_bidirectional(problem: Problem) -> bool:
-    """Whether the stages of odd microbatches are where those of even ones are, from the other
-    end."""
-    here, placed = problem.placement, Placement.bidirectional
-    return (
-        here.passing is Passing.MIXED
-        and here.owners == placed(problem.ranks, problem.microbatches).owners
-    )

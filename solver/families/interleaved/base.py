@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.problem import Objective, Passing, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.units import counted
 
@@ -52,15 +53,13 @@ class Looped:
 
     def supports(self, problem: Problem) -> str | None:
         ranks, placement = problem.ranks, problem.placement
-        if placement.passing is not Passing.ACTIVATIONS or placement.owners != tuple(
-            s % ranks for s in range(problem.stages)
-        ):
-            return f"needs stage s on rank s mod {ranks}, not the placement {placement.name}"
         if problem.stages % ranks:
             return (
                 f"needs the same number of stages on each of {counted(ranks, 'rank')}, not "
                 f"{problem.stages} in all"
             )
+        if placement != Placement.interleaved(ranks, problem.stages // ranks):
+            return f"needs stage s on rank s mod {ranks}, not the placement {placement.name}"
         if self.chunks not in (None, problem.stages // ranks):
             return f"needs {counted(self.chunks, 'stage')} a rank, not {problem.stages // ranks}"
         return None

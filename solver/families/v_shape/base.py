@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.problem import Objective, Passing, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.units import counted
 
@@ -43,10 +44,7 @@ class Folded:
                 f"needs {2 * waves or 2} stages a rank, not {problem.stages} on "
                 f"{counted(ranks, 'rank')}"
             )
-        if (
-            placement.passing is not Passing.ACTIVATIONS
-            or placement.owners != Placement.wave(ranks, waves).owners
-        ):
+        if placement != Placement.wave(ranks, waves):
             return f"needs stages down the ranks and back up, not the placement {placement.name}"
         return None
 

@@ -16,7 +16,8 @@ from typing import Self
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import Op, OpKind, pack
-from pipeloom.ir.model.problem import Objective, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule
 
@@ -39,7 +40,7 @@ class Islands(ABC):
         """The name without its parameter."""
 
     @abstractmethod
-    def placement(self, ranks: int, size: int, stages: int, microbatches: int) -> Placement:
+    def placement(self, ranks: int, size: int, stages: int) -> Placement:
         """Raises ValueError where there is none."""
 
     @property
@@ -57,21 +58,21 @@ class Islands(ABC):
         objective: Objective,
     ) -> Problem:
         limit = profile.limit_from(memory_limit)
-        placement = self._placement(profile.ranks, profile.num_stages, microbatches)
+        placement = self._placement(profile.ranks, profile.num_stages)
         return Problem(profile, microbatches, placement, limit, objective)
 
-    def _placement(self, ranks: int, stages: int, microbatches: int) -> Placement:
+    def _placement(self, ranks: int, stages: int) -> Placement:
         try:
-            return self.placement(ranks, self.size or usual_size(ranks), stages, microbatches)
+            return self.placement(ranks, self.size or usual_size(ranks), stages)
         except ValueError as error:
             raise InputError(f"{self.name}: {error}") from None
 
     def supports(self, problem: Problem) -> str | None:
         try:
-            wanted = self._placement(problem.ranks, problem.stages, problem.microbatches)
+            wanted = self._placement(problem.ranks, problem.stages)
         except InputError as error:
             return str(error).removeprefix(f"{self.name}: ")
-        if (problem.placement.passing, problem.placement.owners) != (wanted.passing, wanted.owners):
+        if problem.placement != wanted:
             return f"needs the placement {wanted.name}, not {problem.placement.name}"
         return None
 

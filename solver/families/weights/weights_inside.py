@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pipeloom.ir.model.problem import Placement
+from pipeloom.ir.model.placement import Placement
 
 from .islands import Islands
 
@@ -30,5 +30,5 @@ class WeightsInside(Islands):
     base: str = "weights-inside"
     summary: str = "hybrid: weights travel inside islands of Q ranks (:Q), activations between them"
 
-    def placement(self, ranks: int, size: int, stages: int, microbatches: int) -> Placement:
-        return Placement.weights_inside(ranks, size, stages, microbatches)
+    def placement(self, ranks: int, size: int, stages: int) -> Placement:
+        return Placement.weights_inside(ranks, size, stages)

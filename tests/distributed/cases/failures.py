@@ -22,7 +22,8 @@ from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import parse_order
-from pipeloom.ir.model.problem import Passing, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
@@ -263,7 +264,7 @@ def alone(microbatches: int = 4) -> Program:
     problem = Problem(
         Profile((StageProfile(1.0, 1.0, 1.0),) * 2, ranks=1),
         microbatches,
-        Placement(Passing.ACTIVATIONS, (0, 0)),
+        Placement.of_stages((0, 0)),
         (float("inf"),),
     )
     text = "0F{0} 1F{0} 1B{0} 0B{0} 1W{0} 0W{0}"

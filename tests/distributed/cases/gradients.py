@@ -13,7 +13,8 @@ from torch import Tensor
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.ops import Op, OpKind
-from pipeloom.ir.model.problem import Passing, Placement, Problem
+from pipeloom.ir.model.placement import Passing, Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.runtime.pipeline.pipeline import Pipeline
@@ -102,7 +103,7 @@ def folded(ranks: int, microbatches: int) -> Schedule:
     problem = Problem(
         profile(ranks).split(2),
         microbatches,
-        Placement(Passing.ACTIVATIONS, tuple(owners)),
+        Placement.of_stages(tuple(owners)),
         (float("inf"),) * ranks,
     )
     rows: list[list[Op]] = [[] for _ in range(ranks)]

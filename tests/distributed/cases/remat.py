@@ -16,7 +16,8 @@ from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.model.links import Link
 from pipeloom.ir.model.ops import Op, OpKind
-from pipeloom.ir.model.problem import Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
@@ -26,7 +27,7 @@ from pipeloom.runtime.measure.activation_ledger import Ledger
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.tensors.stage_interface import Edge, Spec
 from pipeloom.solver.core.relaxations import without_offloading, without_recomputing
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 from tests.distributed.cases.gradients import difference
 from tests.support.models import reference
 

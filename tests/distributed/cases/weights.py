@@ -22,7 +22,8 @@ from torch import Tensor
 
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.ops import FloatArray, Op, OpKind, pack
-from pipeloom.ir.model.problem import Objective, Passing, Placement, Problem
+from pipeloom.ir.model.placement import Passing, Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Link, Links, Profile, Sharing, StageProfile
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule, Transfer, TravelKind
@@ -30,7 +31,7 @@ from pipeloom.planner.passing.candidates import schemes
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.solver.families import build_family
 from pipeloom.solver.families.weights.islands import usual_size
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 from pipeloom.solver.weight_passing.replicate import replicate
 from pipeloom.solver.weight_passing.round_orders import rows
 from pipeloom.solver.weight_passing.streaming import Route, Streaming, streamed
@@ -111,13 +112,13 @@ def optimized(
     held = sum(stage.m_b for stage in profile.stages)
     limit = None if microbatches_held is None else microbatches_held * held
     profile = replace(profile, links=links)
-    placement = Placement.round_robin(profile.ranks, count)
+    placement = Placement.round_robin(profile.ranks)
     problem = Problem(profile, count, placement, profile.limit_from(limit), objective)
     return optimize(problem, work_limit=0.5)
 
 
 def routed(rounds: int, plan: Streaming, profile: Profile, count: int) -> Schedule:
-    placement = Placement.round_robin(profile.ranks, count)
+    placement = Placement.round_robin(profile.ranks)
     problem = Problem(profile, count, placement, profile.limit_from(None))
     return streamed(problem, rows(problem, rounds, deep=1), "routed", plan)
 
@@ -204,7 +205,8 @@ def anywhere(profile: Profile, count: int) -> Schedule:
     """Each stage of each microbatch on a rank taken at random, in an order taken at random."""
     random = Random(count)
     owners = [random.randrange(profile.ranks) for _ in range(profile.num_stages * count)]
-    placement = Placement(Passing.MIXED, tuple(owners))
+    owner = np.reshape(owners, (profile.num_stages, count))
+    placement = Placement.of_ops(Passing.MIXED, profile.ranks, owner)
     problem = Problem(profile, count, placement, profile.limit_from(None))
     order = [pack(ops) for ops in random_order(problem, 0.5, random)]
     return streamed(problem, order, "anywhere", Streaming())
@@ -219,10 +221,11 @@ def replicated_ends(profile: Profile, count: int) -> Schedule:
 def by_way(profile: Profile, count: int) -> Schedule:
     """All goes by way of rank 1, which runs and owns nothing."""
     others = [rank for rank in range(profile.ranks) if rank != 1]
-    placement = Placement(Passing.WEIGHTS, tuple(others[j % len(others)] for j in range(count)))
+    runs = np.array([[others[j % len(others)] for j in range(count)]])
+    placement = Placement.of_ops(Passing.WEIGHTS, profile.ranks, runs)
     problem = Problem(profile, count, placement, profile.limit_from(None))
     rows: list[list[Op]] = [[] for _ in range(profile.ranks)]
-    for j, rank in enumerate(placement.owners):
+    for j, rank in enumerate(runs[0].tolist()):
         stages = range(profile.num_stages)
         rows[rank] += [Op(OpKind.F, s, j) for s in stages]
         rows[rank] += [Op(OpKind.BW, s, j) for s in reversed(stages)]

@@ -15,7 +15,8 @@ from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.formats import dump_schedule, parse_schedule
 from pipeloom.ir.formats.program_json import dump_program
 from pipeloom.ir.model.ops import parse_order
-from pipeloom.ir.model.problem import Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
@@ -90,7 +91,7 @@ def test_no_instruction_can_be_left_out(schedule: Schedule, data: st.DataObject)
 
 def test_the_reduce_of_a_replicated_stage_is_asked_for() -> None:
     profile = Profile((StageProfile(1.0, 1.0, 1.0),), 2)
-    problem = Problem(profile, 2, Placement.round_robin(2, 2), profile.limit_from(None))
+    problem = Problem(profile, 2, Placement.round_robin(2), profile.limit_from(None))
     plan = Schedule.of(problem, [parse_order("0F0 0BW0"), parse_order("0F1 0BW1")], "by hand")
     program = document(compile_schedule(plan))
     assert program["instructions"] == [

@@ -82,7 +82,7 @@ def test_schedules_and_programs(
     document = through_text(dump_schedule(schedule))
     again = parse_schedule(document, "s")
     assert through_text(dump_schedule(again)) == document
-    assert again.problem.placement.owners == schedule.problem.placement.owners
+    assert again.problem.placement == schedule.problem.placement
     assert again.problem.objective is objective
     assert again.report == schedule.report
     program = compile_schedule(schedule)

@@ -16,7 +16,8 @@ from pipeloom.ir.errors import InvalidScheduleError
 from pipeloom.ir.formats import dump_program, dump_schedule, parse_schedule
 from pipeloom.ir.model.links import Link
 from pipeloom.ir.model.ops import Op, OpKind, parse_order
-from pipeloom.ir.model.problem import Passing, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.program import verify_program
@@ -48,7 +49,7 @@ def lever_schedules(draw: st.DrawFn) -> Schedule:
     ]
     link = Link(draw(TIMES), 1e-6)
     profile = Profile(tuple(stages), ranks, t_comm=draw(TIMES), host_link=link)
-    placement = Placement(Passing.ACTIVATIONS, tuple(owners))
+    placement = Placement.of_stages(tuple(owners))
     problem = Problem(profile, draw(st.integers(1, 4)), placement, profile.limit_from(None))
     random = Random(draw(st.integers(0, 2**32)))
     order = random_order(problem, draw(st.sampled_from([0.0, 0.5])), random)

@@ -15,7 +15,8 @@ from pipeloom.ir.cost.steady_state.send_points import step_between_ops
 from pipeloom.ir.cost.steady_state.steady_state import replay, step_time
 from pipeloom.ir.model.links import Groups, Link, Links, Sharing
 from pipeloom.ir.model.ops import Op, OpKind, pack
-from pipeloom.ir.model.problem import Passing, Placement, Problem
+from pipeloom.ir.model.placement import Passing, Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.solver.bounds import work_bound
@@ -65,7 +66,7 @@ def built(draw: st.DrawFn, *, contended: bool) -> Schedule:
 
 def in_any_order(problem: Problem, random: Random) -> list[np.ndarray]:
     """Rank by rank, ops drawn one by one from those whose inputs are made."""
-    owner = problem.placement.matrix(problem.stages, problem.microbatches)
+    owner = problem.owner
     rows: list[list[Op]] = [[] for _ in range(problem.ranks)]
     last = problem.stages - 1
     ready = [Op(OpKind.F, 0, j) for j in range(problem.microbatches)]
@@ -87,9 +88,10 @@ def mixed(draw: st.DrawFn, *, contended: bool) -> Schedule:
     """Anything anywhere in any order, with the weights that it takes."""
     ranks, stages, count = (draw(st.integers(1, most)) for most in (3, 3, 4))
     random = Random(draw(SEEDS))
-    owners = tuple(random.randrange(ranks) for _ in range(stages * count))
+    owners = [[random.randrange(ranks) for _ in range(count)] for _ in range(stages)]
+    placement = Placement.of_ops(Passing.MIXED, ranks, np.array(owners))
     profile = draw(profiles(ranks, stages, contended=contended))
-    problem = Problem(profile, count, Placement(Passing.MIXED, owners), (math.inf,) * ranks)
+    problem = Problem(profile, count, placement, (math.inf,) * ranks)
     schedule = streamed(problem, in_any_order(problem, random), "any", Streaming())
     kept = draw(st.sets(st.sampled_from(range(stages))))  # replicated where several ranks run them
     return replace(schedule, transfers=tuple(t for t in schedule.transfers if t.stage not in kept))

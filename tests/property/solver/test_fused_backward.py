@@ -13,13 +13,14 @@ from pipeloom.ir.errors import InputError, InvalidScheduleError
 from pipeloom.ir.formats import dump_profile, dump_schedule, parse_profile
 from pipeloom.ir.formats.layered_profile_json import parse_layers
 from pipeloom.ir.model.ops import IntArray, Op, OpKind, pack
-from pipeloom.ir.model.problem import Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.bounds import lower_bounds
 from pipeloom.solver.core.relaxations import fusible
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 
 FUSED, APART = (OpKind.BW,), (OpKind.B, OpKind.W)
 LAST = StageProfile(4.0, 6.0, 4.0, m_b=10.0, m_w=4.0, t_bw=8.0)

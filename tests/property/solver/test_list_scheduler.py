@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.formats import dump_schedule
-from pipeloom.ir.model.problem import Objective, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
@@ -22,7 +23,7 @@ from pipeloom.solver.construct.list_scheduler import (
     tune_dispatch,
 )
 from pipeloom.solver.families import build_family
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 from tests.property.solver.bounds.test_general_placement import problems
 
 

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.formats import dump_schedule
-from pipeloom.ir.model.problem import Objective, Passing, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import Report, Schedule, Status
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.bounds import lower_bound
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 from tests.property.solver.bounds.test_bounds import problems
 from tests.support.oracle import exhaustive_optimum
 from tests.support.random_schedules import schedules
@@ -85,7 +86,7 @@ def test_any_placement_is_searched(
     chain = data.draw(problems(len(owners), 1))
     profile = chain.profile
     profile = type(profile)(profile.stages, 3, 0.5)
-    placement = Placement(Passing.ACTIVATIONS, tuple(owners))
+    placement = Placement.of_stages(tuple(owners))
     limit = (2 * sum(stage.m_b for stage in profile.stages),) * 3
     problem = Problem(profile, microbatches, placement, limit, chain.objective)
     schedule = stopped_after(5, problem)

@@ -18,14 +18,15 @@ from pipeloom.ir.errors import InfeasibleError, InvalidScheduleError
 from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.model.links import Link
 from pipeloom.ir.model.ops import IntArray, Op, OpKind, pack
-from pipeloom.ir.model.problem import Objective, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.bounds import lower_bounds
 from pipeloom.solver.bounds.feasibility import smallest_limit
 from pipeloom.solver.core.relaxations import plain, without_offloading, without_recomputing
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 from pipeloom.solver.remat.portfolio import one_at_a_time
 from pipeloom.solver.remat.whole_stages import reductions
 from tests.property.ir.test_remat import lever_schedules

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,7 +13,8 @@ from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InvalidScheduleError
 from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.model.ops import pack
-from pipeloom.ir.model.problem import Passing, Placement, Problem
+from pipeloom.ir.model.placement import Passing, Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Link, Links, Profile, Sharing, StageProfile
 from pipeloom.ir.model.program import TensorKind
 from pipeloom.ir.model.schedule import Schedule
@@ -43,11 +45,13 @@ def problems(draw: st.DrawFn, passing: Passing = Passing.WEIGHTS) -> Problem:
         for _ in range(number)
     )
     profile = Profile(stages, ranks, t_comm=draw(TIMES), links=draw(st.none() | LINKS))
-    placement = Placement.round_robin(ranks, microbatches)
+    placement = Placement.round_robin(ranks)
     if passing is Passing.MIXED:
         pairs = number * microbatches
         owners = draw(st.lists(st.integers(0, ranks - 1), min_size=pairs, max_size=pairs))
-        placement = Placement(Passing.MIXED, tuple(owners))
+        placement = Placement.of_ops(
+            Passing.MIXED, ranks, np.reshape(owners, (number, microbatches))
+        )
     return Problem(profile, microbatches, placement, profile.limit_from(None))
 
 

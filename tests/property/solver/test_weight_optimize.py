@@ -5,18 +5,20 @@ from __future__ import annotations
 
 from random import Random
 
+import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.formats.program_json import dump_program
-from pipeloom.ir.model.problem import Objective, Passing, Placement, Problem
+from pipeloom.ir.model.placement import Passing, Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Link, Links, Profile, Sharing, StageProfile
 from pipeloom.ir.verify.program import verify_program
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.bounds import lower_bound
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 from tests.support.weight_machine import WeightMachine
 
 TIMES = st.sampled_from([0.0, 0.1, 1.0, 1.7, 3.0])
@@ -34,8 +36,8 @@ def problems(draw: st.DrawFn) -> Problem:
     one = sum(stage.m_b for stage in stages)
     anywhere = st.lists(st.integers(0, ranks - 1), min_size=microbatches, max_size=microbatches)
     placement = draw(
-        st.just(Placement.round_robin(ranks, microbatches))
-        | anywhere.map(lambda owners: Placement(Passing.WEIGHTS, tuple(owners)))
+        st.just(Placement.round_robin(ranks))
+        | anywhere.map(lambda owners: Placement.of_ops(Passing.WEIGHTS, ranks, np.array([owners])))
     )
     limit = draw(st.none() | st.sampled_from([1.0, 1.6, 2.0, 3.5]).map(lambda share: share * one))
     return Problem(

@@ -20,7 +20,8 @@ from pipeloom.ir.cost.transfer_order import in_sending_order
 from pipeloom.ir.errors import InvalidScheduleError
 from pipeloom.ir.formats import dump_schedule, parse_schedule
 from pipeloom.ir.model.links import Groups, Link, Links, Sharing
-from pipeloom.ir.model.problem import Objective, Passing
+from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Transfer, TravelKind
 from pipeloom.ir.model.transfers import journeys, owned, previous

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from pipeloom.compiler import compile_schedule
-from pipeloom.ir.model.problem import Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Compute, Instruction, Receive, Send, TensorKind, WaitReceive
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.solver.families import build_family
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 from pipeloom.solver.weight_passing.streaming import Route, Streaming, streamed
 from tests.support.families import RINGS
 
@@ -43,7 +44,7 @@ def of_interleaves_order(route: Route) -> Schedule:
 
 def optimized(ranks: int) -> Schedule:
     profile = Profile(PROFILE.stages[:1] * ranks, ranks, t_comm=0.25)
-    placement = Placement.round_robin(ranks, 3 * ranks)
+    placement = Placement.round_robin(ranks)
     problem = Problem(profile, 3 * ranks, placement, profile.limit_from(None))
     return optimize(problem, work_limit=0.5)
 

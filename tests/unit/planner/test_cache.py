@@ -13,11 +13,12 @@ import pytest
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_schedule
-from pipeloom.ir.model.problem import Objective, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.planner.cache import Question, ScheduleCache, digest
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 
 PROFILE = Profile((StageProfile(1.0, 1.1, 0.9, 1.0, 0.5), StageProfile(1.0, 1.0, 1.0)), 2, 0.1)
 QUESTION = Question(Problem.linear(PROFILE, 3, 2.0), "auto", 0, 5.0)
@@ -76,9 +77,7 @@ OTHERS = {
             "objective": Problem.linear(PROFILE, 3, 2.0, Objective.MAKESPAN),
             "delay": Problem.linear(replace(PROFILE, t_comm=0.2), 3, 2.0),
             "stage": Problem.linear(replace(PROFILE, stages=PROFILE.stages[::-1]), 3, 2.0),
-            "placement": Problem(
-                PROFILE, 3, Placement(QUESTION.problem.placement.passing, (1, 0)), (2.0, 2.0)
-            ),
+            "placement": Problem(PROFILE, 3, Placement.of_stages((1, 0)), (2.0, 2.0)),
         }.items()
     },
 }

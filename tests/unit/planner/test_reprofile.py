@@ -10,14 +10,15 @@ import pytest
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.simulator import simulate, timed
 from pipeloom.ir.model.ops import parse_order
-from pipeloom.ir.model.problem import Passing, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Relay
 from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.planner.replan import Replanner
 from pipeloom.planner.reprofile import reprofile
 from pipeloom.solver.families import build_family
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 
 OLD = Profile(tuple(StageProfile(2.0, 2.0, 1.0 + s, 1.0, 0.4) for s in range(3)), 3, t_comm=0.1)
 TRUE = Profile(tuple(StageProfile(3.0, 4.0, 5.0 - s, 1.0, 0.4) for s in range(3)), 3, t_comm=0.1)
@@ -82,9 +83,7 @@ def test_a_program_is_changed_for_a_shorter_plan_alone() -> None:
 def test_a_plan_with_pairs_is_not_longer_than_itself() -> None:
     """What ran is the optimum; ops of its pairs are measured one by one."""
     stage = StageProfile(1.0, 1.2, 0.8, 1.0, 0.5, t_fb=2.25)
-    problem = Problem(
-        Profile((stage,) * 2, 1), 4, Placement(Passing.ACTIVATIONS, (0, 0)), (float("inf"),)
-    )
+    problem = Problem(Profile((stage,) * 2, 1), 4, Placement.of_stages((0, 0)), (float("inf"),))
     best = optimize(problem, work_limit=2)
     assert best.report is not None
     assert best.report.status is Status.OPTIMAL

@@ -7,13 +7,15 @@ import math
 import pytest
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.problem import Objective, Passing, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.solver.bounds import lower_bound
-from pipeloom.solver.core.incumbent import Progress
+from pipeloom.solver.core.progress import Progress
 from pipeloom.solver.exact import BACKENDS
-from pipeloom.solver.portfolio import Solving, families_of, optimize
+from pipeloom.solver.families.applicable import families_of
+from pipeloom.solver.optimize import Solving, optimize
 from tests.support.oracle import exhaustive_optimum
 
 ZB_6_2B = StageProfile(29.718, 29.444, 19.927, m_b=303104.0, m_w=131072.0)
@@ -126,7 +128,7 @@ def test_exact_solvers_close_the_gap_that_bounds_leave(solver: str) -> None:
 @pytest.mark.parametrize("owners", [(0, 1, 2, 0, 1, 2), (0, 1, 2, 2, 1, 0)])
 def test_several_stages_a_rank_are_searched(owners: tuple[int, ...]) -> None:
     stage = StageProfile(1.0, 1.0, 0.8, 1.0, 0.5)
-    placement = Placement(Passing.ACTIVATIONS, owners)
+    placement = Placement.of_stages(owners)
     problem = Problem(Profile((stage,) * 6, 3, 0.1), 6, placement, (7.0,) * 3)
     schedule = optimize(problem, time_limit=1.0)
     assert_keeps_its_limit(schedule)
@@ -138,7 +140,7 @@ def test_several_stages_a_rank_are_searched(owners: tuple[int, ...]) -> None:
 
 def test_mixed_passing_is_refused_in_one_line() -> None:
     profile = Profile((StageProfile(1, 1, 1),) * 4, 4)
-    placement = Placement.weights_inside(4, 2, 4, 8)
+    placement = Placement.weights_inside(4, 2, 4)
     problem = Problem(profile, 8, placement, (math.inf,) * 4)
     with pytest.raises(InputError, match=r"^passing: mixed: optimize plans schedules in which act"):
         optimize(problem)
@@ -190,6 +192,6 @@ def test_of_many_ops_families_that_build_many_schedules_come_last(
     slow = [name for name in names if name.startswith("zb-v")]
     assert slow
     assert names[-len(slow) :] != slow
-    monkeypatch.setattr("pipeloom.solver.portfolio.MANY_OPS", 0)
+    monkeypatch.setattr("pipeloom.solver.families.applicable.MANY_OPS", 0)
     quick = [name for name in names if name not in slow]
     assert [family.name for family in families_of(problem)] == quick + slow

@@ -11,7 +11,8 @@ import pytest
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.errors import InvalidScheduleError
 from pipeloom.ir.model.ops import Op, OpKind
-from pipeloom.ir.model.problem import Objective, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from tests.support.oracle import exhaustive_optimum
@@ -70,7 +71,7 @@ def test_several_stages_a_rank(seed: int, owners: tuple[int, ...]) -> None:
     rng = random.Random(seed)
     ranks, microbatches = 1 + max(owners), 2 if len(owners) == 2 else 1
     profile = Profile(tuple(_random_stage(rng) for _ in owners), ranks, 1.0)
-    placement = Placement(Problem.linear(profile, 1).placement.passing, owners)
+    placement = Placement.of_stages(owners)
     problem = Problem(profile, microbatches, placement, (2.5,) * ranks)
     if len(owners) == 2:  # 12 ops on one rank: every order costs the work
         assert exhaustive_optimum(problem) == pytest.approx(

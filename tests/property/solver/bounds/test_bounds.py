@@ -10,7 +10,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pipeloom.ir.cost.simulator import simulate
-from pipeloom.ir.model.problem import Objective, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.solver.bounds import GENERAL, LINEAR, PLACED, lower_bound
@@ -20,9 +21,10 @@ from pipeloom.solver.bounds.low_memory.crossings import crossings, slowest_stage
 from pipeloom.solver.bounds.low_memory.crossings_search import _Search as LaneSearch
 from pipeloom.solver.bounds.low_memory.crossings_search import counts, lanes
 from pipeloom.solver.bounds.milp_relaxation import relaxation
-from pipeloom.solver.core.budget import Allowance
+from pipeloom.solver.construct.one_at_a_time import one_at_a_time
+from pipeloom.solver.core.budget import Budget
 from pipeloom.solver.core.linear_instance import Chain
-from pipeloom.solver.portfolio import one_at_a_time, optimize
+from pipeloom.solver.optimize import optimize
 from tests.support.oracle import exhaustive_optimum
 
 AMOUNT = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0, 7.0])
@@ -190,7 +192,7 @@ def test_every_pass_of_every_number_of_lanes_holds(examples: int) -> None:
             for count in {2, *counts(int(chain.capacity[i]))}:
                 search = LaneSearch(chain, i, count, ceiling - lag)
                 for states in (3, 30, 300, 3000):
-                    assert search.run(states, Allowance()) + lag <= least * (1 + 1e-9)
+                    assert search.run(states, Budget()) + lag <= least * (1 + 1e-9)
 
     check()
 
@@ -213,5 +215,5 @@ def test_the_relaxation_ends_when_it_is_stopped() -> None:
     chain = Chain.of(problem)
     assert chain is not None
     ceiling = lower_bound(problem).value * 1.02
-    never = Allowance(stopped=np.ones(1, dtype=np.bool_))
+    never = Budget(stopped=np.ones(1, dtype=np.bool_))
     assert relaxation(chain, problem.objective, ceiling, never) <= ceiling

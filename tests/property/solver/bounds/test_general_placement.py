@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeloom.ir.model.problem import Objective, Passing, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.solver.bounds import GENERAL, PLACED, lower_bound, lower_bounds
 from pipeloom.solver.bounds.general_placement import Placed
@@ -41,7 +42,7 @@ def problems(draw: st.DrawFn, owners: tuple[int, ...], microbatches: int) -> Pro
     return Problem(
         Profile(tuple(stages), ranks, t_comm),
         microbatches,
-        Placement(Passing.ACTIVATIONS, owners),
+        Placement.of_stages(owners),
         limit,
         draw(st.sampled_from(Objective)),
     )
@@ -99,7 +100,7 @@ def assert_below_optimum(problem: Problem) -> None:
 def uniform(limit: float, objective: Objective = Objective.PERIOD) -> Problem:
     """Two ranks with two stages each, unit times, nothing between."""
     profile = Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 1.0),) * 4, 2)
-    placement = Placement(Passing.ACTIVATIONS, (0, 0, 1, 1))
+    placement = Placement.of_stages((0, 0, 1, 1))
     return Problem(profile, 8, placement, (limit,) * 2, objective)
 
 

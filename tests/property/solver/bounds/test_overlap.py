@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.model.ops import FloatArray, IntArray, Op, OpKind, pack
-from pipeloom.ir.model.problem import Objective, Passing, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.solver.bounds import lower_bounds
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 from pipeloom.solver.search.overlap_kernel import time_pairs
 
 TIME = st.sampled_from([0.5, 1.0, 2.0, 3.0])
@@ -36,7 +37,7 @@ def problems(draw: st.DrawFn, owners: tuple[int, ...], microbatches: int) -> Pro
     return Problem(
         Profile(tuple(stages), ranks, draw(st.sampled_from([0.0, 0.3, 2.0]))),
         microbatches,
-        Placement(Passing.ACTIVATIONS, owners),
+        Placement.of_stages(owners),
         limit,
         draw(st.sampled_from(Objective)),
     )

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.model.ops import parse_order
-from pipeloom.ir.model.problem import Objective, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Link, Links, Profile, Sharing, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
@@ -17,7 +18,7 @@ from pipeloom.report.summaries import scope
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.bounds.general import busy
 from pipeloom.solver.bounds.weight_arrival import arrivals
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 from tests.support.weight_oracle import least_makespan
 
 TIMES = st.sampled_from([0.0, 0.1, 1.0, 1.7, 3.0])
@@ -33,7 +34,7 @@ def make(
     limit: float | None = None,
 ) -> Problem:
     profile = Profile(tuple(stages), ranks, t_comm=t_comm, links=links)
-    placement = Placement.round_robin(ranks, microbatches)
+    placement = Placement.round_robin(ranks)
     return Problem(profile, microbatches, placement, profile.limit_from(limit), Objective.MAKESPAN)
 
 

@@ -88,7 +88,8 @@ def test_steps_ahead_of_the_norm_and_a_loss_scale(
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     ahead = tmp_path / "ahead.json"
-    assert pipeloom("compile", schedule, "--post-validation", "-o", ahead).code == 0
+    compile_it = ["compile", schedule, "--tied", "0,1", "--post-validation", "-o", ahead]
+    assert pipeloom(*compile_it).code == 0
     words = [
         "run",
         ahead,

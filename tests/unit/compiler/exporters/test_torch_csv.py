@@ -7,7 +7,8 @@ import pytest
 from pipeloom.compiler.exporters.torch_csv import read, write
 from pipeloom.ir.errors import InputError, InvalidScheduleError
 from pipeloom.ir.model.ops import format_order, parse_order
-from pipeloom.ir.model.problem import Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 
@@ -96,16 +97,14 @@ def test_an_impossible_schedule_is_refused(text: str, violation: str) -> None:
 
 def test_only_schedules_whose_stages_stay_can_be_written() -> None:
     profile = Profile((StageProfile(1.0, 1.0, 1.0),), 2)
-    problem = Problem(profile, 2, Placement.round_robin(2, 2), profile.limit_from(None))
+    problem = Problem(profile, 2, Placement.round_robin(2), profile.limit_from(None))
     schedule = Schedule.of(problem, [parse_order("0F0 0BW0"), parse_order("0F1 0BW1")], "weights")
     with pytest.raises(InputError, match="torch-csv keeps each stage on one rank; got weights"):
         write(schedule)
 
 
 def test_a_rank_without_ops_cannot_be_written() -> None:
-    problem = Problem(
-        PROFILE, 1, Placement(Placement.linear(2).passing, (0, 0)), PROFILE.limit_from(None)
-    )
+    problem = Problem(PROFILE, 1, Placement.of_stages((0, 0)), PROFILE.limit_from(None))
     schedule = Schedule.of(problem, [parse_order("0F0 1F0 1BW0 0BW0"), []], "lopsided")
     with pytest.raises(InputError, match=r"order\[1\]: torch-csv needs ops on every rank"):
         write(schedule)

@@ -10,7 +10,8 @@ from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.cost.transfer_order import in_sending_order
 from pipeloom.ir.errors import InvalidScheduleError
 from pipeloom.ir.model.ops import parse_order
-from pipeloom.ir.model.problem import Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Link, Links, Profile, Sharing, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Transfer, TravelKind
 from pipeloom.ir.model.transfers import owners, previous
@@ -24,7 +25,7 @@ def two_ranks(*transfers: Transfer, **profile: object) -> Schedule:
     problem = Problem(
         replace(Profile((STAGE,), 2), **profile),  # type: ignore[arg-type]
         2,
-        Placement.round_robin(2, 2),
+        Placement.round_robin(2),
         (100.0, 100.0),
     )
     order = [parse_order("0F0 0B0 0W0"), parse_order("0F1 0B1 0W1")]
@@ -142,7 +143,7 @@ def four_ranks(shared: object, *transfers: Transfer) -> list[list[float]]:
     """When transfers of 2 ms run between four ranks that compute nothing that matters."""
     links = Links(Link(0.0, 1.0), shared=shared)  # type: ignore[arg-type]
     profile = Profile((STAGE,), 4, links=links)
-    problem = Problem(profile, 4, Placement.round_robin(4, 4), (math.inf,) * 4)
+    problem = Problem(profile, 4, Placement.round_robin(4), (math.inf,) * 4)
     order = [parse_order(f"0F{j} 0B{j} 0W{j}") for j in range(4)]
     schedule = replace(Schedule.of(problem, order, "test"), transfers=transfers)
     found: list[list[float]] = simulate(schedule).transfers.tolist()

@@ -2,7 +2,8 @@ from __future__ import annotations
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.memory_footprint import footprint
-from pipeloom.ir.model.problem import Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import TensorKind
 from pipeloom.solver.families import build_family
@@ -46,7 +47,7 @@ def test_sums_are_kept_until_they_leave() -> None:
     """Of the two stages that a rank does not own, until the end, or from round to round."""
     stage = StageProfile(1.0, 1.0, 1.0, weight_bytes=10.0, grad_bytes=1000.0)
     profile = Profile((stage,) * 4, 2)
-    problem = Problem(profile, 4, Placement.round_robin(2, 4), (8.0, 8.0))
+    problem = Problem(profile, 4, Placement.round_robin(2), (8.0, 8.0))
     order = rows(problem, rounds=2, deep=1)
     passing = {}
     for collections in (1, 2):

@@ -10,7 +10,8 @@ from pipeloom.ir.cost.simulator import simulate, timed
 from pipeloom.ir.cost.steady_state.send_points import posted_between_ops
 from pipeloom.ir.cost.steady_state.steady_state import replay
 from pipeloom.ir.model.ops import parse_order
-from pipeloom.ir.model.problem import Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Transfer, TravelKind
 
@@ -20,7 +21,7 @@ STAGE = StageProfile(2.0, 3.0, 1.0)
 
 def relayed(hop: float, *moves: Transfer) -> Schedule:
     """Three ranks with a microbatch each; the one stage is rank 0's, whose F's end at 2."""
-    problem = Problem(Profile((STAGE,), 3, t_comm=hop), 3, Placement.round_robin(3, 3), (10.0,) * 3)
+    problem = Problem(Profile((STAGE,), 3, t_comm=hop), 3, Placement.round_robin(3), (10.0,) * 3)
     order = [parse_order(f"0F{j} 0BW{j}") for j in range(3)]
     return timed(replace(Schedule.of(problem, order, "test"), transfers=moves))
 

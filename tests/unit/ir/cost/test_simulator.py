@@ -9,7 +9,8 @@ import pytest
 from pipeloom.ir.cost.simulator import simulate, timed
 from pipeloom.ir.errors import InvalidScheduleError
 from pipeloom.ir.model.ops import parse_order
-from pipeloom.ir.model.problem import Objective, Passing, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Timing
 
@@ -75,9 +76,7 @@ def test_the_period_is_the_longest_span_of_one_rank() -> None:
     profile = Profile((StageProfile(1.0, 1.0, 1.0),) * 2, 2, t_comm=5.0)
     timing = simulate(schedule(profile, 1, "0F0 0B0 0W0", "1F0 1B0 1W0"))
     assert (timing.spans, timing.period, timing.makespan) == ((15.0, 3.0), 15.0, 15.0)
-    reverse = Problem(
-        profile, 1, Placement(Passing.ACTIVATIONS, (0, 0), "one"), (math.inf, math.inf)
-    )
+    reverse = Problem(profile, 1, Placement.of_stages((0, 0), "one"), (math.inf, math.inf))
     alone = simulate(Schedule.of(reverse, [parse_order("0F0 1F0 1B0 0B0 0W0 1W0"), []], ""))
     assert (alone.spans, alone.makespan) == ((6.0, 0.0), 6.0)
     assert alone.bubble_rate(Objective.PERIOD) == pytest.approx(0.5)

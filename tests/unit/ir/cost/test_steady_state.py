@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from pipeloom.ir.cost.simulator import simulate
@@ -12,7 +13,8 @@ from pipeloom.ir.cost.steady_state.steady_state import replay, step_time
 from pipeloom.ir.errors import InvalidScheduleError
 from pipeloom.ir.model.links import Link, Links, Sharing
 from pipeloom.ir.model.ops import parse_order
-from pipeloom.ir.model.problem import Passing, Placement, Problem
+from pipeloom.ir.model.placement import Passing, Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Transfer, TravelKind
 
@@ -23,7 +25,6 @@ STAGE = StageProfile(1.0, 2.0, 0.0, activation_bytes=2e6, weight_bytes=3e6, grad
 def schedule(
     rows: list[str],
     passing: Passing,
-    owners: tuple[int, ...],
     *transfers: Transfer,
     **profile: object,
 ) -> Schedule:
@@ -33,7 +34,12 @@ def schedule(
     stages, count = (1 + max(getattr(op, key) for op in ops) for key in ("stage", "microbatch"))
     given = {"links": Links(Link(0.0, 1.0)), **profile}
     cluster = replace(Profile((STAGE,) * stages, len(rows)), **given)  # type: ignore[arg-type]
-    problem = Problem(cluster, count, Placement(passing, owners), (math.inf,) * len(rows))
+    owner = np.zeros((stages, count), dtype=np.int64)
+    for rank, row in enumerate(order):
+        for op in row:
+            owner[op.stage, op.microbatch] = rank
+    placement = Placement.of_ops(passing, len(rows), owner)
+    problem = Problem(cluster, count, placement, (math.inf,) * len(rows))
     return replace(Schedule.of(problem, order, "test"), transfers=transfers)
 
 
@@ -43,7 +49,7 @@ def test_activations_go_over_a_link_one_after_the_other() -> None:
     # 0 to 1      [  x0  ][ x1 ][ x2 ]           an F a ms, a message two
     # rank 1            F0    F1    F2 B2 ..
     gpipe = schedule(
-        ["0F0 0F1 0F2 0BW2 0BW1 0BW0", "1F0 1F1 1F2 1BW2 1BW1 1BW0"], Passing.ACTIVATIONS, (0, 1)
+        ["0F0 0F1 0F2 0BW2 0BW1 0BW0", "1F0 1F1 1F2 1BW2 1BW1 1BW0"], Passing.ACTIVATIONS
     )
     (timing,) = replay(gpipe).timings
     assert timing.start[1].tolist() == [3.0, 5.0, 7.0, 8.0, 10.0, 12.0]
@@ -58,10 +64,10 @@ def test_both_ways_at_once_but_for_a_shared_wire() -> None:
     # rank 0   F0 F1 F2 from 0 to 3; x0, x1 and x2 are on their way from 1 to 3, 5 and 7
     # rank 1   F0 from 3, BW0 from 4 to 6: then dy0 sets out, or, over the wire of x2, at 7
     rows = ["0F0 0F1 0F2 0BW0 0BW1 0BW2", "1F0 1BW0 1F1 1BW1 1F2 1BW2"]
-    (apart,) = replay(schedule(rows, Passing.ACTIVATIONS, (0, 1))).timings
+    (apart,) = replay(schedule(rows, Passing.ACTIVATIONS)).timings
     assert apart.start[0].tolist() == [0.0, 1.0, 2.0, 8.0, 11.0, 14.0]
     shared = Links(Link(0.0, 1.0), shared=(((0, 1), (1, 0)),))
-    (one,) = replay(schedule(rows, Passing.ACTIVATIONS, (0, 1), links=shared)).timings
+    (one,) = replay(schedule(rows, Passing.ACTIVATIONS, links=shared)).timings
     assert one.start[0].tolist() == [0.0, 1.0, 2.0, 9.0, 11.0, 14.0]
     assert one.start[1].tolist() == apart.start[1].tolist() == [3.0, 4.0, 6.0, 7.0, 9.0, 10.0]
 
@@ -70,9 +76,7 @@ def one_stage(*more: Transfer, **profile: object) -> Schedule:
     """Rank 0 owns the one stage; rank 1 needs its weights and sends its gradient."""
     there = Transfer(W, 0, 0, 0, 1, after=0, before=0)
     home = Transfer(D, 0, 0, 1, 0, after=2, before=2)
-    return schedule(
-        ["0F0 0BW0", "0F1 0BW1"], Passing.WEIGHTS, (0, 1), there, home, *more, **profile
-    )
+    return schedule(["0F0 0BW0", "0F1 0BW1"], Passing.WEIGHTS, there, home, *more, **profile)
 
 
 def test_weights_set_out_again_once_all_gradients_are_home() -> None:
@@ -93,14 +97,14 @@ def test_nothing_enters_or_leaves_a_rank_that_has_not_begun() -> None:
     quick = (replace(STAGE, grad_bytes=1e6),)
     # rank 1 has another microbatch: it is done at 9, rank 0, where D is home, at 7
     rows = ["0F0 0BW0", "0F1 0BW1 0F2 0BW2"]
-    late_target = replay(schedule(rows, Passing.WEIGHTS, (0, 1, 1), there, home, stages=quick), 2)
+    late_target = replay(schedule(rows, Passing.WEIGHTS, there, home, stages=quick), 2)
     assert late_target.begin[1].tolist() == [7.0, 9.0]
     assert late_target.timings[1].start[0][0] == 7.0
     assert late_target.timings[1].transfers[0].tolist() == [9.0, 12.0]
     # rank 0 has three and waits for D after the last: it is done at 9, rank 1 at 6
     rows = ["0F0 0BW0 0F2 0BW2 0F3 0BW3", "0F1 0BW1"]
     late_source = replay(
-        schedule(rows, Passing.WEIGHTS, (0, 1, 0, 0), there, replace(home, before=6), stages=quick),
+        schedule(rows, Passing.WEIGHTS, there, replace(home, before=6), stages=quick),
         2,
     )
     assert late_source.begin[1].tolist() == [9.0, 6.0]
@@ -110,17 +114,17 @@ def test_nothing_enters_or_leaves_a_rank_that_has_not_begun() -> None:
 def test_replicas_sum_their_gradients_before_the_next_iteration() -> None:
     """4 MB in two parts of 2 ms, each sent twice; rank 1 is the later one, at 6."""
     rows = ["0F0 0BW0", "0F1 0BW1 0F2 0BW2"]
-    plain = schedule(rows, Passing.WEIGHTS, (0, 1, 1))
+    plain = schedule(rows, Passing.WEIGHTS)
     assert replay(plain).begin[1].tolist() == [10.0, 10.0]
     one_wire = Links(Link(0.0, 1.0), shared=(((0, 1), (1, 0)),))
-    assert step_time(schedule(rows, Passing.WEIGHTS, (0, 1, 1), links=one_wire)) == 14.0
-    assert step_time(schedule(rows, Passing.WEIGHTS, (0, 1, 1), links=None, t_comm=0.5)) == 7.0
+    assert step_time(schedule(rows, Passing.WEIGHTS, links=one_wire)) == 14.0
+    assert step_time(schedule(rows, Passing.WEIGHTS, links=None, t_comm=0.5)) == 7.0
 
 
 def test_replicated_stages_are_summed_one_after_the_other() -> None:
     #          0  1  2    4    6                three ranks, a microbatch and both stages on each
     rows = [f"0F{j} 1F{j} 1BW{j} 0BW{j}" for j in range(3)]
-    three = schedule(rows, Passing.WEIGHTS, (0, 1, 2), stages=(replace(STAGE, grad_bytes=3e6),) * 2)
+    three = schedule(rows, Passing.WEIGHTS, stages=(replace(STAGE, grad_bytes=3e6),) * 2)
     assert step_time(three) == 6.0 + 2 * 4 * 1.0
 
 
@@ -141,7 +145,7 @@ def test_a_fast_wire_is_free_beside_a_message_that_a_slow_one_holds_up() -> None
     near = Transfer(W, 0, 1, 0, 1, after=0, before=1)
     links = Links(Link(0.0, 1.0), ((1, 2, Link(0.0, 0.25)),), Sharing.RING)
     rows = ["0F0 0BW0", "0F1 0BW1", "0F2 0BW2", ""]
-    ring = schedule(rows, Passing.WEIGHTS, (0, 1, 2), far, near, links=links)
+    ring = schedule(rows, Passing.WEIGHTS, far, near, links=links)
     (timing,) = replay(ring).timings
     assert timing.transfers.tolist() == [[0.0, 12.0], [3.0, 6.0]]
     listed = simulate(ring).transfers
@@ -150,9 +154,9 @@ def test_a_fast_wire_is_free_beside_a_message_that_a_slow_one_holds_up() -> None
 
 def test_a_rank_without_work_has_no_pace() -> None:
     rows = ["0F0 0BW0", "", ""]
-    assert step_time(schedule(rows, Passing.ACTIVATIONS, (0,))) == 3.0
+    assert step_time(schedule(rows, Passing.ACTIVATIONS)) == 3.0
     empty = replace(STAGE, t_f=0.0, t_b=0.0)
-    idle = schedule(rows, Passing.ACTIVATIONS, (0,))
+    idle = schedule(rows, Passing.ACTIVATIONS)
     problem = replace(idle.problem, profile=replace(idle.problem.profile, stages=(empty,)))
     assert step_time(replace(idle, problem=problem)) == 0.0
 
@@ -162,7 +166,7 @@ def test_where_activations_and_weights_travel_they_share_the_wires() -> None:
     rows = ["0F0 0F1 1F0 1BW0 0BW0 0BW1", "1F1 1BW1"]
     there = Transfer(W, 1, 0, 0, 1, after=0, before=0)
     home = Transfer(D, 1, 0, 1, 0, after=2, before=6)
-    hybrid = schedule(rows, Passing.MIXED, (0, 0, 0, 1), there, home)
+    hybrid = schedule(rows, Passing.MIXED, there, home)
     (timing,) = replay(hybrid).timings
     # the weights leave first, until 3; then x1, ready at 2, until 5
     assert timing.start[1].tolist() == [5.0, 6.0]
@@ -182,6 +186,6 @@ def test_what_can_never_run_is_named() -> None:
     with pytest.raises(InvalidScheduleError, match="rank 0 can never start 0F0"):
         step_time(one_stage(waits, back))
     with pytest.raises(InvalidScheduleError, match="never made"):
-        replay(schedule(["0F0 0W0"], Passing.ACTIVATIONS, (0,)))
+        replay(schedule(["0F0 0W0"], Passing.ACTIVATIONS))
     with pytest.raises(ValueError, match="cannot play 0 iterations"):
         replay(one_stage(), 0)

@@ -9,7 +9,8 @@ import pytest
 
 from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.formats import dump_schedule
-from pipeloom.ir.model.problem import Objective, Passing, Placement, Problem
+from pipeloom.ir.model.placement import Passing, Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Link, Links, Profile, StageProfile
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.families import build_family
@@ -72,8 +73,8 @@ def test_the_limit_given_comes_before_the_profile_s() -> None:
 def test_placements_say_who_runs_what() -> None:
     assert Placement.linear(2).matrix(2, 3).tolist() == [[0, 0, 0], [1, 1, 1]]
     assert Placement.interleaved(2, 2).matrix(4, 1).ravel().tolist() == [0, 1, 0, 1]
-    assert Placement.round_robin(2, 3).matrix(2, 3).tolist() == [[0, 1, 0], [0, 1, 0]]
-    mixed = Placement(Passing.MIXED, (0, 1, 1, 0))
+    assert Placement.round_robin(2).matrix(2, 3).tolist() == [[0, 1, 0], [0, 1, 0]]
+    mixed = Placement.of_ops(Passing.MIXED, 2, np.array([[0, 1], [1, 0]]))
     assert mixed.matrix(2, 2).tolist() == [[0, 1], [1, 0]]
     assert Placement.interleaved(2, 2).stages_of(1) == (1, 3)
 
@@ -88,7 +89,7 @@ def test_costs_put_each_delay_where_it_is_paid() -> None:
     small = StageProfile(1.0, 2.0, 3.0, activation_bytes=1e6)
     large = StageProfile(1.0, 2.0, 3.0, activation_bytes=2e6)
     profile = Profile((small, large, large), 2, links=Links(Link(0.0, 1.0)))
-    placement = Placement(Passing.ACTIVATIONS, (0, 1, 1))
+    placement = Placement.of_stages((0, 1, 1))
     costs = Costs.of(Problem(profile, 1, placement, (math.inf,) * 2))
     assert costs.durations[:4, 0].tolist() == [1.0, 2.0, 3.0, 5.0]
     # stage 0 sends 1 MB to stage 1 and is sent as much back; stages 1 and 2 share a rank

@@ -13,7 +13,8 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.program_json import dump_program
 from pipeloom.ir.formats.schedule_json import dump_schedule
 from pipeloom.ir.model.ops import parse_order
-from pipeloom.ir.model.problem import Passing, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Transfer, TravelKind
 from pipeloom.ir.verify.program import verify_program
@@ -244,7 +245,7 @@ def test_the_schedule_inside_is_verified_too() -> None:
 
 
 def test_what_is_made_on_the_same_rank_does_not_travel() -> None:
-    owners = Placement(Passing.ACTIVATIONS, (0, 0), "one")
+    owners = Placement.of_stages((0, 0), "one")
     problem = Problem(Profile((STAGE,) * 2, 1), 1, owners, (math.inf,))
     order = parse_order("0F0 1F0 1BW0 0BW0")
     lines = "0F0\n1F0\n1BW0\n0BW0\nstep 0\nstep 1"
@@ -280,7 +281,7 @@ WORKER = """
 
 def weights(*edits: tuple[int, str, str]) -> Document:
     problem = Problem(
-        Profile((STAGE,), 2, t_comm=0.5), 2, Placement.round_robin(2, 2), (math.inf,) * 2
+        Profile((STAGE,), 2, t_comm=0.5), 2, Placement.round_robin(2), (math.inf,) * 2
     )
     transfers = (
         Transfer(TravelKind.WEIGHT, 0, 0, source=0, target=1, after=0, before=0),
@@ -364,7 +365,7 @@ RING = [
 
 
 def ring(*edits: tuple[int, str, str]) -> Document:
-    ranks = Placement.round_robin(3, 3)
+    ranks = Placement.round_robin(3)
     problem = Problem(Profile((STAGE,), 3, t_comm=0.5), 3, ranks, (math.inf,) * 3)
     weight, gradient = TravelKind.WEIGHT, TravelKind.GRADIENT
     transfers = (

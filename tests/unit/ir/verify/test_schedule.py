@@ -13,7 +13,8 @@ import pytest
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.schedule_json import dump_schedule
 from pipeloom.ir.model.ops import parse_order
-from pipeloom.ir.model.problem import Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
@@ -394,7 +395,7 @@ def test_microbatches_stay_on_their_rank_where_weights_travel() -> None:
 
 
 def test_pairs_stay_on_their_rank_where_both_travel() -> None:
-    owners = Placement(Placement.linear(2).passing, (0, 1))
+    owners = Placement.of_stages((0, 1))
     document = dump_schedule(
         Schedule.of(
             replace(Problem.linear(PROFILE, 2), placement=owners),

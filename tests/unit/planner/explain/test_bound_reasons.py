@@ -10,16 +10,17 @@ from benchmarks.frontier.unequal import KINDS, unequal
 from benchmarks.table5.rows import load_rows
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.ops import Op, OpKind
-from pipeloom.ir.model.problem import Objective, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Report, Schedule
 from pipeloom.ir.units import duration
 from pipeloom.planner.explain.bound_reasons import _explained, losses, why
 from pipeloom.solver.bounds import GENERAL, LINEAR, lower_bound
 from pipeloom.solver.bounds.general import busy
+from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.core.linear_instance import Chain
 from pipeloom.solver.families import build_family
-from pipeloom.solver.portfolio import one_at_a_time
 
 F, B, W = OpKind.F, OpKind.B, OpKind.W
 

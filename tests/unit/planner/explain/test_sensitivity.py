@@ -9,7 +9,8 @@ import pytest
 from benchmarks.frontier.unequal import KINDS, unequal
 from benchmarks.table5.rows import load_rows
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.model.problem import Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Link, Links, Profile, StageProfile
 from pipeloom.planner.explain.sensitivity import (
     bubble,
@@ -19,7 +20,7 @@ from pipeloom.planner.explain.sensitivity import (
     more_memory,
 )
 from pipeloom.solver.bounds import lower_bound
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 
 
 def problem(share: float) -> Problem:

@@ -13,7 +13,8 @@ from torch import nn
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.model.links import Link
 from pipeloom.ir.model.ops import parse_order
-from pipeloom.ir.model.problem import Passing, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
@@ -106,7 +107,7 @@ def test_a_way_out_that_nobody_waits_for_would_not_come_back(
 
 def program() -> Program:
     profile = Profile((StageProfile(1.0, 1.0, 1.0, m_o=0.5),), 1, host_link=Link(0.0, 1.0))
-    problem = Problem(profile, 4, Placement(Passing.ACTIVATIONS, (0,)), (float("inf"),))
+    problem = Problem(profile, 4, Placement.of_stages((0,)), (float("inf"),))
     return compile_schedule(Schedule.of(problem, [parse_order(ORDER)], "custom"))
 
 

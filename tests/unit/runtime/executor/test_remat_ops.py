@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.model.links import Link
 from pipeloom.ir.model.ops import parse_order
-from pipeloom.ir.model.problem import Passing, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.runtime.executor.offload import Host, Parcel
@@ -42,7 +43,7 @@ def trained(order: str, *, memory: bool = True) -> tuple[list[Tensor], list[Tens
     """Gradients after two steps, which add up, the last losses, and the pipeline."""
     stage = StageProfile(1.0, 1.0, 1.0, t_r=1.0, m_r=0.5, m_o=0.5)
     profile = Profile((stage,) * 2, 1, host_link=Link(0.0, 1.0))
-    placement = Placement(Passing.ACTIVATIONS, (0, 0))
+    placement = Placement.of_stages((0, 0))
     problem = Problem(profile, 2, placement, (float("inf"),))
     program = compile_schedule(Schedule.of(problem, [parse_order(order)], "custom"))
     torch.manual_seed(0)

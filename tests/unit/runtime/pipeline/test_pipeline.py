@@ -15,7 +15,8 @@ from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_schedule, parse_schedule
 from pipeloom.ir.model.ops import parse_order
-from pipeloom.ir.model.problem import Passing, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program, parse_instruction
 from pipeloom.ir.model.schedule import Schedule
@@ -34,7 +35,7 @@ def program(order: str, tied: tuple[tuple[int, int], ...] = ()) -> Program:
     problem = Problem(
         Profile((StageProfile(1.0, 1.0, 1.0),) * 2, ranks=1),
         MICROBATCHES,
-        Placement(Passing.ACTIVATIONS, (0, 0)),
+        Placement.of_stages((0, 0)),
         (float("inf"),),
     )
     ops = parse_order(" ".join(order.format(j) for j in range(MICROBATCHES)))

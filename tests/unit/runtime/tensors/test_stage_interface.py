@@ -166,6 +166,6 @@ def test_skips_are_checked() -> None:
         with pytest.raises(InputError, match="expected pairs of stages 0 to 3, forward, got"):
             Skips([pair], 4)
     with pytest.raises(ShapeError, match=r"stage 0 .*: 2 skips start here, got 1 outputs"):
-        Pipeline(alone(), [nn.Linear(4, 4)] * 2, loss=squared, skips=[(0, 1), (0, 1)]).step(
-            torch.ones(8, 4), target=torch.zeros(8, 4)
-        )
+        Pipeline(
+            alone(), [nn.Linear(4, 4), nn.Linear(4, 4)], loss=squared, skips=[(0, 1), (0, 1)]
+        ).step(torch.ones(8, 4), target=torch.zeros(8, 4))

@@ -12,7 +12,8 @@ import pytest
 from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.cost.simulator import Simulator
 from pipeloom.ir.model.ops import IntArray, Op, OpKind, pack
-from pipeloom.ir.model.problem import Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.bounds.bidirectional import first_and_last, memory_time_both_ways
@@ -23,7 +24,7 @@ KINDS = (OpKind.F, OpKind.B, OpKind.W)
 
 def orders(problem: Problem, rank: int) -> Iterator[IntArray]:
     """All of a rank's that keep its limit: a walk over how far each (stage, microbatch) is."""
-    owner = problem.placement.matrix(problem.stages, problem.microbatches)
+    owner = problem.owner
     pairs = [(int(s), int(j)) for s, j in np.argwhere(owner == rank)]
     stages, limit = problem.profile.stages, problem.memory_limit[rank] + 1e-9
 
@@ -56,7 +57,7 @@ def instance(rng: np.random.Generator, ranks: int, microbatches: int, limit: flo
         for m_b in rng.uniform(0.7, 1.0, ranks)
     )
     profile = Profile(stages, ranks, float(rng.choice([0.0, 0.3, 2.0])))
-    placement = Placement.bidirectional(ranks, microbatches)
+    placement = Placement.bidirectional(ranks)
     return Problem(profile, microbatches, placement, (limit,) * ranks)
 
 
@@ -87,6 +88,6 @@ def test_little_memory_costs_time() -> None:
     last F the other's B and W and its own F, 3 - 1 - 2.
     """
     profile = Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * 4, 4, 0.0)
-    problem = Problem(profile, 8, Placement.bidirectional(4, 8), (2.0,) * 4)
+    problem = Problem(profile, 8, Placement.bidirectional(4), (2.0,) * 4)
     assert first_and_last(problem) == pytest.approx(24.0 + 1.0)
     assert memory_time_both_ways(problem) == pytest.approx(8 * (0.5 * (7 + 1 + 1 + 1) + 0.5) / 2)

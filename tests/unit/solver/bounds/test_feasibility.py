@@ -3,11 +3,12 @@ import math
 import pytest
 
 from pipeloom.ir.errors import InfeasibleError
-from pipeloom.ir.model.problem import Passing, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.bounds.feasibility import check_feasible, smallest_limit
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 
 
 def problem(*sizes: float, limit: float = math.inf) -> Problem:
@@ -25,8 +26,8 @@ def test_a_rank_holds_a_microbatch_on_all_its_stages_at_once() -> None:
     profile = Profile(stages, 2)
     for placement, expected in (
         (Placement.interleaved(2, 2), (10.0, 1)),
-        (Placement(Passing.ACTIVATIONS, (0, 1, 1, 0)), (9.0, 0)),
-        (Placement.round_robin(2, 3), (15.0, 0)),
+        (Placement.of_stages((0, 1, 1, 0)), (9.0, 0)),
+        (Placement.round_robin(2), (15.0, 0)),
     ):
         assert smallest_limit(Problem(profile, 3, placement, (math.inf,) * 2)) == expected
 

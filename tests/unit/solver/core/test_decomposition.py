@@ -13,7 +13,8 @@ from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.model.links import Sharing
 from pipeloom.ir.model.ops import Op, OpKind, format_order
-from pipeloom.ir.model.problem import Objective, Passing, Placement, Problem
+from pipeloom.ir.model.placement import Passing, Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Link, Links, Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Timing
 from pipeloom.solver.bounds import GENERAL, lower_bound, lower_bounds
@@ -27,12 +28,12 @@ SLOW = Links(Link(0.0, 10.0), ((1, 3, Link(0.0, 1.0)),))
 
 
 def of(placement: Placement, stages: int, microbatches: int, **keys: Any) -> Problem:
-    profile = Profile((STAGE,) * stages, max(placement.owners) + 1, **keys)
+    profile = Profile((STAGE,) * stages, 1 + max(map(max, placement.table)), **keys)
     return Problem(profile, microbatches, placement, profile.limit_from(None))
 
 
 def test_each_member_of_the_islands_has_a_pipeline_of_its_own() -> None:
-    problem = of(Placement.weights_inside(4, 2, 4, 3), 4, 3, links=SLOW)
+    problem = of(Placement.weights_inside(4, 2, 4), 4, 3, links=SLOW)
     first, second = parts(problem)
     assert (first.ranks, first.microbatches) == ((0, 2), (0, 2))
     assert (second.ranks, second.microbatches) == ((1, 3), (1,))
@@ -43,7 +44,7 @@ def test_each_member_of_the_islands_has_a_pipeline_of_its_own() -> None:
 
 def test_opposite_ranks_of_a_ring_are_no_further_apart_in_a_part() -> None:
     links = Links(Link(0.0, 10.0), ((1, 2, Link(0.0, 1.0)),), Sharing.RING)
-    problem = of(Placement.weights_inside(4, 2, 4, 4), 4, 4, links=links)
+    problem = of(Placement.weights_inside(4, 2, 4), 4, 4, links=links)
     whole = problem.profile.link_delays(1e6)
     assert whole[1, 3] > whole[3, 1]  # by way of 2, and back by way of 0
     for part in parts(problem):
@@ -54,7 +55,7 @@ def test_opposite_ranks_of_a_ring_are_no_further_apart_in_a_part() -> None:
 
 def test_each_island_may_be_a_pipeline() -> None:
     matrix = tuple(tuple(10.0 * a + b for b in range(4)) for a in range(4))
-    problem = of(Placement.activations_inside(4, 2, 4, 3), 4, 3, t_comm=matrix)
+    problem = of(Placement.activations_inside(4, 2, 4), 4, 3, t_comm=matrix)
     first, second = parts(problem)
     assert (first.ranks, first.microbatches) == ((0, 1), (0, 2))
     assert (second.ranks, second.microbatches) == ((2, 3), (1,))
@@ -62,19 +63,19 @@ def test_each_island_may_be_a_pipeline() -> None:
 
 
 def test_where_weights_travel_alone_each_rank_is_a_part() -> None:
-    problem = of(Placement.round_robin(3, 5), 3, 5)
+    problem = of(Placement.round_robin(3), 3, 5)
     assert [part.ranks for part in parts(problem)] == [(0,), (1,), (2,)]
 
 
 def test_pipelines_that_cross_are_no_parts_and_give_no_bound() -> None:
-    problem = of(Placement(Passing.MIXED, (0, 1, 1, 1)), 2, 2)
+    problem = of(Placement.of_ops(Passing.MIXED, 2, np.array([[0, 1], [1, 1]])), 2, 2)
     with pytest.raises(InputError, match="a rank shares some microbatches"):
         parts(problem)
     assert [bound.name for bound in lower_bounds(problem)] == [name for name, _, _ in GENERAL]
 
 
 def test_merged_stages_and_their_order() -> None:
-    (part,) = parts(of(Placement.weights_inside(2, 1, 4, 2), 4, 2))
+    (part,) = parts(of(Placement.weights_inside(2, 1, 4), 4, 2))
     found = groups(part.problem)
     assert found == ((0, 1), (2, 3))
     one = merged(part.problem, found)
@@ -104,7 +105,7 @@ def problems(draw: st.DrawFn, most_ranks: int, most_stages: int, most: int) -> P
     count = draw(st.integers(1, most))
     t_comm = tuple(tuple(draw(AMOUNT) for _ in range(ranks)) for _ in range(ranks))
     limit = (sum(stage.m_b for stage in stages) * draw(st.sampled_from([1.0, 1.5, 9.0])),) * ranks
-    placement = islands(ranks, island, len(stages), count)
+    placement = islands(ranks, island, len(stages))
     objective = draw(st.sampled_from(Objective))
     return Problem(Profile(tuple(stages), ranks, t_comm), count, placement, limit, objective)
 
@@ -139,7 +140,7 @@ def test_parts_that_are_alike_are_planned_once() -> None:
         asked.append(one)
         return [[Op(kind, s, j) for j in range(2) for kind in KINDS] for s in range(2)]
 
-    problem = of(Placement.weights_inside(6, 3, 4, 6), 4, 6)
+    problem = of(Placement.weights_inside(6, 3, 4), 4, 6)
     rows = planned(problem, plan)
     assert len(asked) == 1
     assert format_order(rows[1]) == "0F1 1F1 1BW1 0BW1 0F4 1F4 1BW4 0BW4"

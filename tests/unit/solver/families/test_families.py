@@ -11,7 +11,8 @@ import pytest
 from benchmarks.table5.rows import Row, load_rows
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.model.ops import OpKind, format_order
-from pipeloom.ir.model.problem import Objective, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.solver.families import FAMILIES, build_family, find_family
@@ -207,10 +208,8 @@ def test_microbatches_are_a_whole_number(count: int) -> None:
 
 def test_other_placements_are_refused_with_the_reason() -> None:
     profile, limit = equal_stages(2), (math.inf, math.inf)
-    backwards = Problem(
-        profile, 2, Placement(Placement.linear(2).passing, (1, 0), "reversed"), limit
-    )
-    weights = Problem(profile, 2, Placement.round_robin(2, 2), limit)
+    backwards = Problem(profile, 2, Placement.of_stages((1, 0), "reversed"), limit)
+    weights = Problem(profile, 2, Placement.round_robin(2), limit)
     assert FAMILIES["1f1b"].supports(Problem.linear(profile, 2)) is None
     assert "reversed" in (FAMILIES["1f1b"].supports(backwards) or "")
     assert "round-robin" in (FAMILIES["1f1b"].supports(weights) or "")
@@ -222,7 +221,7 @@ def test_other_placements_are_refused_with_the_reason() -> None:
     uneven = replace(
         three,
         profile=equal_stages(2, stages=3),
-        placement=Placement(three.placement.passing, (0, 1, 0)),
+        placement=Placement.of_stages((0, 1, 0)),
     )
     assert "needs the same number of stages on each of 2 ranks, not 3 in all" in (
         FAMILIES["interleaved-1f1b"].supports(uneven) or ""

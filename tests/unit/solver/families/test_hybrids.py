@@ -8,7 +8,7 @@ import pytest
 from pipeloom.ir.cost.traffic import traffic
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import format_order
-from pipeloom.ir.model.problem import Passing, Placement
+from pipeloom.ir.model.placement import Passing, Placement
 from pipeloom.ir.model.profile import Link, Links, Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Timing
 from pipeloom.solver.families import FAMILIES, build_family
@@ -109,4 +109,4 @@ def test_islands_that_there_are_not() -> None:
     for name in HYBRIDS[1:]:
         reason = FAMILIES[name].supports(problem)
         assert reason == "needs the placement activations-inside:2, not weights-inside:2"
-    assert Placement.weights_inside(4, 2, 4, 4) == problem.placement
+    assert Placement.weights_inside(4, 2, 4) == problem.placement

@@ -6,7 +6,8 @@ import pytest
 
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.model.ops import format_order
-from pipeloom.ir.model.problem import Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Timing
 from pipeloom.solver.families import FAMILIES, build_family

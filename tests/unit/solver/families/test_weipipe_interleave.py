@@ -8,7 +8,8 @@ import pytest
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.model.ops import format_order
-from pipeloom.ir.model.problem import Objective, Placement
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import TravelKind
 from pipeloom.ir.model.transfers import journeys, owners

@@ -11,13 +11,15 @@ import pytest
 
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.formats.schedule_json import dump_schedule
-from pipeloom.ir.model.problem import Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.families import build_family
 from pipeloom.solver.families.bidirectional.chimera import Chimera
+from pipeloom.solver.optimize import Solving, optimize
 from pipeloom.solver.placement.search import (
     Chosen,
     Tried,
@@ -27,7 +29,6 @@ from pipeloom.solver.placement.search import (
     room,
 )
 from pipeloom.solver.placement.successive_halving import cost_of
-from pipeloom.solver.portfolio import Solving, optimize
 
 STAGE = StageProfile(2.0, 2.0, 1.0, 1.0, 0.5, weight_bytes=2.0, grad_bytes=1.0)
 PROFILE = Profile((STAGE,) * 2, 2, 0.1)
@@ -131,7 +132,8 @@ RACE = {"v": (60.0, 0.0), "linear": (70.0, 0.2), "wave:2": (80.0, 0.0)}
 def raced(monkeypatch: pytest.MonkeyPatch, **limits: float) -> tuple[Chosen, Clock]:
     """Six placements of two ranks, one at a time."""
     clock = Clock()
-    monkeypatch.setattr("pipeloom.solver.placement.successive_halving.monotonic", lambda: clock.now)
+    for module in ("placement.successive_halving", "core.stopping"):
+        monkeypatch.setattr(f"pipeloom.solver.{module}.monotonic", lambda: clock.now)
 
     def searcher(problem: Problem, name: str) -> Improving:
         return Improving(problem, name, clock)
@@ -202,7 +204,7 @@ def test_two_copies_of_the_weights_leave_less_for_activations() -> None:
 
 def test_local_search_improves_what_the_two_way_families_are() -> None:
     profile = Profile((STAGE,) * 4, 4, 0.1)
-    problem = Problem(profile, 6, Placement.bidirectional(4, 6), (math.inf,) * 4)
+    problem = Problem(profile, 6, Placement.bidirectional(4), (math.inf,) * 4)
     found = optimize(problem, solver="heuristic", work_limit=2.0)
     assert found.report is not None
     assert found.report.lower_bound is not None
@@ -215,7 +217,7 @@ def test_local_search_improves_what_the_two_way_families_are() -> None:
 def test_with_less_memory_chimera_holds_fewer_microbatches(limit: float) -> None:
     """Its own shape needs 5 here: one microbatch after the other would be four times as long."""
     profile = Profile((STAGE,) * 4, 4, 0.1)
-    problem = Problem(profile, 8, Placement.bidirectional(4, 8), (limit,) * 4)
+    problem = Problem(profile, 8, Placement.bidirectional(4), (limit,) * 4)
     assert Chimera().supports(problem) is None
     with pytest.raises(InfeasibleError, match="chimera"):
         Chimera().build(problem)

@@ -11,7 +11,8 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.cost.overlap import pairs_save
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.formats.schedule_json import dump_schedule
-from pipeloom.ir.model.problem import Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.ir.verify.schedule import verify_schedule
@@ -19,7 +20,7 @@ from pipeloom.planner.explain.bound_reasons import losses, why
 from pipeloom.solver.bounds import lower_bounds
 from pipeloom.solver.core.overlap_relaxation import least_times, paired_work
 from pipeloom.solver.families import build_family
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 from pipeloom.solver.search.overlap_annealing import apart, together
 from pipeloom.solver.search.overlap_kernel import time_pairs
 

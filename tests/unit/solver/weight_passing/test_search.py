@@ -11,12 +11,15 @@ from pipeloom.ir.cost.memory_footprint import footprint
 from pipeloom.ir.cost.steady_state.send_points import step_between_ops
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.model.ops import format_order, unpack
-from pipeloom.ir.model.problem import Objective, Placement, Problem
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Link, Links, Profile, Sharing, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Status, TravelKind
 from pipeloom.solver.bounds import lower_bound, work_bound
-from pipeloom.solver.core.incumbent import Incumbent, Progress
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.core.incumbent import Incumbent
+from pipeloom.solver.core.options import SolveOptions
+from pipeloom.solver.core.progress import Progress
+from pipeloom.solver.optimize import optimize
 from pipeloom.solver.weight_passing import WeightSearch
 from pipeloom.solver.weight_passing.parameters import Choice, Choices
 from pipeloom.solver.weight_passing.round_orders import rows, within_limit
@@ -36,7 +39,7 @@ def make(
     stage = StageProfile(1.0, 1.0, 1.0, weight_bytes=1.0, grad_bytes=1.0)
     held = None if device_memory is None else (device_memory,) * ranks
     profile = Profile((stage,) * (stages or ranks), ranks, t_comm, links, device_memory=held)
-    placement = Placement.round_robin(ranks, microbatches)
+    placement = Placement.round_robin(ranks)
     return Problem(profile, microbatches, placement, profile.limit_from(limit), objective)
 
 
@@ -153,7 +156,7 @@ def test_smaller_devices_cost_no_time_as_long_as_transfers_hide() -> None:
     most = []
     for device in (3000.0, 2100.0, 1700.0):
         profile = Profile((stage,) * 8, 4, 0.5, device_memory=(device,) * 4)
-        problem = Problem(profile, 12, Placement.round_robin(4, 12), profile.limit_from(None))
+        problem = Problem(profile, 12, Placement.round_robin(4), profile.limit_from(None))
         schedule = optimize(problem, work_limit=20.0, memory=held)
         assert report(schedule) == (72.0, 72.0)
         most.append(max(held(schedule)))
@@ -187,11 +190,13 @@ def test_by_step_progress_is_of_steps_and_the_report_of_the_objective(objective:
 
 def work_by_step(problem: Problem) -> float:
     """Of a search that ends by itself."""
-    best = Incumbent(problem, work_bound(problem), 0.0, work_limit=1e12)
+    best = Incumbent(
+        problem, work_bound(problem), SolveOptions(time_limit=0.0, work_limit=1000000000000.0)
+    )
     search = WeightSearch(best, None, by_step=True)
     search.first()
     search.improve(0)
-    return best.work
+    return best.work.used
 
 
 def test_by_step_it_ends_once_proven_or_where_nothing_gets_better(

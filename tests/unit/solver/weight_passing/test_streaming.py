@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from functools import cache
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeloom.ir.model.ops import Op, OpKind, pack, parse_order
-from pipeloom.ir.model.problem import Passing, Placement, Problem
+from pipeloom.ir.model.placement import Passing, Placement
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Transfer, TravelKind
 from pipeloom.solver.weight_passing.prefetch import Visit, fetches, visits
@@ -80,7 +82,7 @@ def test_no_choice_of_what_to_give_up_fetches_less(stages: list[int], buffers: i
 
 def problem(ranks: int, stages: int, microbatches: int, **sizes: float) -> Problem:
     profile = Profile((StageProfile(1.0, 1.0, 1.0, **sizes),) * stages, ranks)
-    placement = Placement.round_robin(ranks, microbatches)
+    placement = Placement.round_robin(ranks)
     return Problem(profile, microbatches, placement, profile.limit_from(None))
 
 
@@ -134,9 +136,9 @@ def test_collections_share_out_what_a_rank_adds() -> None:
 
 
 def test_a_stage_of_one_rank_does_not_travel() -> None:
-    owner = (0, 0, 1, 1, 0, 1)  # stage 0 on rank 0 alone, 1 on rank 1, 2 on both
+    owner = np.array([[0, 0], [1, 1], [0, 1]])  # stage 0 on rank 0 alone, 1 on rank 1, 2 on both
     stages = (StageProfile(1.0, 1.0, 1.0),) * 3
-    placement = Placement(Passing.MIXED, owner)
+    placement = Placement.of_ops(Passing.MIXED, 2, owner)
     case = Problem(Profile(stages, 2), 2, placement, (float("inf"),) * 2)
     rows = [
         pack(parse_order("0F0 0F1 2F0 2BW0 0BW0 0BW1")),
@@ -149,7 +151,7 @@ def test_a_stage_of_one_rank_does_not_travel() -> None:
 def test_owners_hold_about_the_same() -> None:
     sizes = (1.0, 8.0, 1.0, 2.0, 4.0, 1.0)
     stages = tuple(StageProfile(1.0, 1.0, 1.0, weight_bytes=size) for size in sizes)
-    placement = Placement.round_robin(2, 4)
+    placement = Placement.round_robin(2)
     case = Problem(Profile(stages, 2), 4, placement, (float("inf"),) * 2)
     held = [0.0, 0.0]
     for size, rank in zip(sizes, default_owners(case), strict=True):

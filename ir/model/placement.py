@@ -1,0 +1,176 @@
+"""Placements: which rank runs the ops of each stage and microbatch, and what travels for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from functools import cached_property
+
+import numpy as np
+
+from ..units import counted
+from .ops import IntArray
+
+
+class Passing(Enum):
+    """What travels between ranks; it follows from where ops are placed."""
+
+    ACTIVATIONS = "activations"
+    WEIGHTS = "weights"
+    MIXED = "mixed"
+
+
+class PlacementKind(Enum):
+    """The placements that have a constructor of their own, and all others."""
+
+    LINEAR = "linear"
+    INTERLEAVED = "interleaved"
+    V = "v"
+    WAVE = "wave"
+    ROUND_ROBIN = "round-robin"
+    WEIGHTS_INSIDE = "weights-inside"
+    ACTIVATIONS_INSIDE = "activations-inside"
+    BIDIRECTIONAL = "bidirectional"
+    CUSTOM = "custom"
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Which rank runs the ops of (stage, microbatch).
+
+    ``table``: of each stage, the ranks of microbatches 0, 1, ..., which repeat: one column where
+    all microbatches of a stage are on one rank; one row where all stages of a microbatch are.
+    ``size``: stages a rank, waves or ranks an island, where the kind has such a number. Placements
+    are equal where tables and what travels are, whatever their names.
+    """
+
+    passing: Passing
+    table: tuple[tuple[int, ...], ...]
+    kind: PlacementKind = field(default=PlacementKind.CUSTOM, compare=False)
+    size: int | None = field(default=None, compare=False)
+    own_name: str | None = field(default=None, compare=False)
+
+    @property
+    def name(self) -> str:
+        """``interleaved:2``."""
+        kind = self.kind.value
+        return self.own_name or (kind if self.size is None else f"{kind}:{self.size}")
+
+    @classmethod
+    def of_stages(cls, owners: Sequence[int], name: str | None = None) -> Placement:
+        """Stage s on rank ``owners[s]``: activations travel."""
+        owner = np.array(owners, dtype=np.int64)[:, np.newaxis]
+        return replace(cls.of_ops(Passing.ACTIVATIONS, 1 + max(owners), owner), own_name=name)
+
+    @classmethod
+    def of_ops(cls, passing: Passing, ranks: int, owner: IntArray) -> Placement:
+        """(Stage s, microbatch j) on rank ``owner[s, j]``, of the kind that says so if one does."""
+        if passing is not Passing.MIXED:
+            owner = owner[:1] if passing is Passing.WEIGHTS else owner[:, :1]
+        for known in _known(passing, ranks, len(owner)):
+            if np.array_equal(known.matrix(*owner.shape), owner):
+                return known
+        return cls(passing, tuple(map(tuple, owner.tolist())))
+
+    @classmethod
+    def linear(cls, ranks: int) -> Placement:
+        """Stage s on rank s."""
+        return replace(cls.interleaved(ranks, 1), kind=PlacementKind.LINEAR, size=None)
+
+    @classmethod
+    def interleaved(cls, ranks: int, chunks: int) -> Placement:
+        """Stage s on rank s mod P, ``chunks`` stages a rank."""
+        table = tuple((rank,) for rank in range(ranks)) * chunks
+        return cls(Passing.ACTIVATIONS, table, PlacementKind.INTERLEAVED, chunks)
+
+    @classmethod
+    def v(cls, ranks: int) -> Placement:
+        """Two stages a rank: 0..P-1 down the ranks, P..2P-1 back up, so both ends are on rank 0."""
+        return replace(cls.wave(ranks, 1), kind=PlacementKind.V, size=None)
+
+    @classmethod
+    def wave(cls, ranks: int, waves: int) -> Placement:
+        """Stages down the ranks and back up, ``waves`` times: 2 ``waves`` stages a rank."""
+        down = tuple((rank,) for rank in range(ranks))
+        table = (*down, *reversed(down)) * waves
+        return cls(Passing.ACTIVATIONS, table, PlacementKind.WAVE, waves)
+
+    @classmethod
+    def round_robin(cls, ranks: int) -> Placement:
+        """Microbatch j on rank j mod P; weights travel."""
+        return cls(Passing.WEIGHTS, (tuple(range(ranks)),), PlacementKind.ROUND_ROBIN)
+
+    @classmethod
+    def weights_inside(cls, ranks: int, island: int, stages: int) -> Placement:
+        """Islands of ``island`` consecutive ranks, each with as many consecutive stages.
+
+        Microbatch j is run by the j mod ``island``-th rank of every island: weights travel inside
+        the islands, activations between them. Raises ValueError where there is no such placement.
+        """
+        islands = _islands(ranks, island, "island", ranks // max(1, island), stages)
+        first = [s * islands // stages * island for s in range(stages)]
+        table = tuple(tuple(range(rank, rank + island)) for rank in first)
+        return cls(Passing.MIXED, table, PlacementKind.WEIGHTS_INSIDE, island)
+
+    @classmethod
+    def activations_inside(cls, ranks: int, island: int, stages: int) -> Placement:
+        """Islands of ``island`` consecutive ranks, each a pipeline of all stages.
+
+        Microbatch j is run by the j mod P/``island``-th island, whose ranks have as many
+        consecutive stages each: activations travel inside the islands, weights between them. Raises
+        ValueError where there is no such placement.
+        """
+        _islands(ranks, island, "rank", island, stages)
+        table = tuple(tuple(range(s * island // stages, ranks, island)) for s in range(stages))
+        return cls(Passing.MIXED, table, PlacementKind.ACTIVATIONS_INSIDE, island)
+
+    @classmethod
+    def bidirectional(cls, ranks: int) -> Placement:
+        """Stage s of an even microbatch on rank s, of an odd one on rank P-1-s, each with a copy of
+        its weights."""
+        table = tuple((rank, ranks - 1 - rank) for rank in range(ranks))
+        return cls(Passing.MIXED, table, PlacementKind.BIDIRECTIONAL)
+
+    @cached_property
+    def owners(self) -> tuple[int, ...]:
+        """The rank of each stage where activations travel."""
+        return tuple(row[0] for row in self.table)
+
+    def matrix(self, stages: int, microbatches: int) -> IntArray:
+        """The rank of each (stage, microbatch), shape (S, M)."""
+        table = np.array(self.table, dtype=np.int64)
+        columns = table[:, np.arange(microbatches) % table.shape[1]]
+        return np.ascontiguousarray(np.broadcast_to(columns, (stages, microbatches)))
+
+    def stages_of(self, rank: int) -> tuple[int, ...]:
+        """The stages that live on ``rank``, for any microbatch, unless weights alone travel."""
+        return tuple(s for s, ranks in enumerate(self.table) if rank in ranks)
+
+
+def _islands(ranks: int, island: int, holder: str, holders: int, stages: int) -> int:
+    """How many islands of ``island`` ranks there are; ``holders`` each need stages of their own."""
+    if island < 1 or ranks % island:
+        raise ValueError(f"{counted(ranks, 'rank')} cannot be cut into islands of {island}")
+    if stages < holders:
+        raise ValueError(f"expected a stage for each {holder} ({holders}), got {stages}")
+    return ranks // island
+
+
+def _known(passing: Passing, ranks: int, stages: int) -> Iterator[Placement]:
+    """Those of each kind, for so many ranks and stages."""
+    chunks, rest = divmod(stages, ranks)
+    if passing is Passing.WEIGHTS:
+        yield Placement.round_robin(ranks)
+    elif passing is Passing.MIXED:
+        if stages == ranks:
+            yield Placement.bidirectional(ranks)
+        for island in range(1, ranks + 1):
+            for placed in (Placement.weights_inside, Placement.activations_inside):
+                with suppress(ValueError):  # no islands of that size, or too few stages
+                    yield placed(ranks, island, stages)
+    elif rest == 0:
+        yield Placement.linear(ranks) if chunks == 1 else Placement.interleaved(ranks, chunks)
+        if chunks % 2 == 0:
+            yield Placement.v(ranks) if chunks == 2 else Placement.wave(ranks, chunks // 2)

@@ -1,0 +1,256 @@
+"""Parameters that stages share: told, seen or refused, and then trained as in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from examples.gpt import GPT, small
+from pipeloom.compiler import compile_schedule
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.layered_profile import LayeredProfile
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.program import Program
+from pipeloom.runtime.errors import LaunchError
+from pipeloom.runtime.launch.threads import launch_local
+from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.runtime.profiling.profiler import measure_profile
+from pipeloom.runtime.stages.store import Stage
+from pipeloom.runtime.train.train import RunSettings, run_program
+from pipeloom.solver.families import build_family
+from tests.distributed.cases.gradients import difference
+from tests.support.models import TinyTransformer, reference
+
+MICROBATCHES = 4
+VOCABULARY, WIDTH = 11, 8
+TOLD = r"embedding.weight of stage 0 and head.weight of stage 1 are one parameter, whose gradients"
+SEEN = r"rows.weight of stage 0 and columns.weight of stage 1 are one parameter, whose gradients"
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> None:
+    torch.set_num_threads(1)
+
+
+def program(ranks: int = 2, tied: Sequence[Sequence[int]] = (), family: str = "1f1b") -> Program:
+    profile = Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * ranks, ranks, t_comm=0.1)
+    return compile_schedule(build_family(family, profile, MICROBATCHES), tied=tied)
+
+
+class Whole(nn.Module):
+    """Tokens to logits over the same matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Embedding(VOCABULARY, WIDTH)
+        self.blocks = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH))
+        self.columns = nn.Linear(WIDTH, VOCABULARY, bias=False)
+        self.columns.weight = self.rows.weight
+        self.double()
+
+
+class Part(nn.Module):
+    """The front of a whole model, or its end; nothing of the rest is kept."""
+
+    def __init__(self, whole: Whole, first: bool) -> None:
+        super().__init__()
+        self.rows = whole.rows if first else None
+        self.block = whole.blocks[0] if first else whole.blocks[2]
+        self.columns = None if first else whole.columns
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.rows is not None:
+            return torch.tanh(self.block(self.rows(x)))
+        assert self.columns is not None
+        out: Tensor = self.columns(self.block(x))
+        return out
+
+
+def whole() -> Whole:
+    """The same each time, whatever other threads draw."""
+    model, generator = Whole(), torch.Generator().manual_seed(3)
+    for parameter in model.parameters():
+        parameter.data.normal_(generator=generator)
+    return model
+
+
+@dataclass(frozen=True)
+class Parts(TinyTransformer):
+    """As a model hub's are cut: each stage makes the whole and keeps a part; no tie is named."""
+
+    def stages(self, count: int) -> Sequence[Callable[[], nn.Module]]:
+        assert count == 2
+        return [lambda: Part(whole(), True), lambda: Part(whole(), False)]
+
+    def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
+        return ()
+
+    def batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        generator = torch.Generator().manual_seed(step)
+        tokens = torch.randint(0, VOCABULARY, (microbatches, 2, 6), generator=generator)
+        return list(tokens[..., :-1]), list(tokens[..., 1:])
+
+
+@dataclass(frozen=True)
+class Objects(Parts):
+    """The same, with one model that all stages are parts of."""
+
+    def stages(self, count: int) -> Sequence[Stage]:  # type: ignore[override]
+        model = whole()
+        return [Part(model, True), Part(model, False)]
+
+
+def expected() -> dict[str, Tensor]:
+    """One process's gradients, by the stages' names."""
+    model = whole()
+    for x, y in zip(*Parts().batch(0, MICROBATCHES), strict=True):
+        out = Part(model, False)(Part(model, True)(x))
+        torch.autograd.backward(Parts().loss(out, y) / MICROBATCHES)
+    parts = {0: Part(model, True), 1: Part(model, False)}
+    return {
+        f"{s}.{n}": p.grad
+        for s, m in parts.items()
+        for n, p in m.named_parameters()
+        if p.grad is not None
+    }
+
+
+def trained(plan: Program, source: TinyTransformer) -> dict[str, Tensor]:
+    pipeline = Pipeline.from_source(plan, source, train=False)
+    inputs, targets = source.batch(0, MICROBATCHES)
+    pipeline.step(inputs, target=targets)
+    pipeline.close()
+    return {
+        f"{s}.{name}": parameter.grad
+        for s, module in pipeline.modules.items()
+        for name, parameter in module.named_parameters()
+        if parameter.grad is not None
+    }
+
+
+def test_a_tie_that_the_program_does_not_sum_is_refused() -> None:
+    with pytest.raises(LaunchError, match=f"tied: {TOLD}"):
+        launch_local(trained, 2, (program(), TinyTransformer()), timeout=60)
+
+
+@pytest.mark.parametrize("source", [Parts(), Objects()], ids=["functions", "objects"])
+def test_a_tie_that_nobody_named_is_seen(source: TinyTransformer) -> None:
+    """Refused where the program does not sum it, else summed."""
+    with pytest.raises(LaunchError, match=f"tied: {SEEN}"):
+        launch_local(trained, 2, (program(), source), timeout=60)
+    wanted = expected()
+    found = launch_local(trained, 2, (program(tied=[(0, 1)]), source), timeout=60)
+    gradients = {name: grad for each in found.values() for name, grad in each.items()}
+    assert gradients.keys() == wanted.keys()
+    assert all(difference(gradients[name], wanted[name]) <= 1e-12 for name in wanted)
+
+
+def test_one_model_that_virtual_ranks_share_is_refused() -> None:
+    model = whole()
+    stages = [Part(model, True), Part(model, False)]
+    with pytest.raises(
+        LaunchError, match=r"rows.weight of stage 0 on rank 0 and columns.weight of st"
+    ):
+        launch_local(_of_modules, 2, (program(), stages), timeout=60)
+
+
+def _of_modules(plan: Program, stages: Sequence[nn.Module]) -> None:
+    Pipeline(plan, [partial(_same, stage) for stage in stages], loss=nn.functional.cross_entropy)
+
+
+def _same(stage: nn.Module) -> nn.Module:
+    return stage
+
+
+class Converted(nn.Module):
+    """A layer that takes its weights from one that is thrown away, as conversions do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        before, self.after = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.after.weight = before.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.after(x)
+        return out
+
+
+def test_layers_that_are_made_alike_share_nothing() -> None:
+    launch_local(_converted, 2, (program(),), timeout=60)
+
+
+def _converted(plan: Program) -> None:
+    pipeline = Pipeline(plan, [Converted, Converted], loss=nn.functional.mse_loss)
+    pipeline.step(torch.ones(4, 4), target=torch.zeros(4, 4))
+
+
+def test_a_tie_within_one_stage_is_one_object_there() -> None:
+    plan = program(1)
+    with pytest.raises(
+        InputError, match=r"tied: expected embedding.weight and head.weight of stage 0"
+    ):
+        Pipeline(plan, [_both(one=False)], tied=[[(0, "embedding.weight"), (0, "head.weight")]])
+    Pipeline(plan, [_both(one=True)], tied=[[(0, "embedding.weight"), (0, "head.weight")]])
+
+
+def _both(*, one: bool) -> nn.Module:
+    module = nn.ModuleDict({"embedding": nn.Embedding(5, 4), "head": nn.Linear(4, 5, bias=False)})
+    if one:
+        module["head"].weight = module["embedding"].weight
+    return module
+
+
+def test_groups_that_have_a_parameter_in_common_are_one() -> None:
+    tied = [[(0, "weight"), (1, "weight")], [(1, "weight"), (2, "weight")]]
+    for stages in launch_local(_chained, 3, (program(3, tied=[(0, 1), (1, 2)]), tied)).values():
+        assert "weight of stage 0 and weight of stage 1 and weight of stage 2 are one" in stages
+
+
+def _chained(plan: Program, tied: Sequence[Sequence[tuple[int, str]]]) -> str:
+    with pytest.raises(InputError) as caught:
+        Pipeline(plan, [nn.Linear(4, 4) for _ in range(3)], tied=tied)
+    return str(caught.value)
+
+
+def test_a_reduction_of_more_stages_sums_what_some_of_them_share() -> None:
+    """As of a profile whose tied stages were each cut in two."""
+    profile = Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * 2, 2, t_comm=0.1, tied=((0, 1),))
+    plan = compile_schedule(build_family("zb-v", profile, MICROBATCHES))
+    assert "reduce 0 1 2 3" in map(str, plan.instructions[1])
+    source = TinyTransformer()
+    wanted = reference(source, 4, MICROBATCHES)[1]
+    for gradients in launch_local(trained, 2, (plan, source), timeout=60).values():
+        assert all(difference(grad, wanted[name]) <= 1e-12 for name, grad in gradients.items())
+
+
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize(
+    "source", [TinyTransformer(), Parts(), Objects()], ids=["told", "functions", "objects"]
+)
+def test_a_measured_profile_has_the_ties(source: TinyTransformer, together: bool) -> None:
+    options = {"repeats": 1, "warmup": 0, "together": together, "local": True}
+    found = measure_profile(source, stages=2, ranks=2, **options)  # type: ignore[arg-type]
+    assert found.profile.tied == ((0, 1),)
+
+
+def tied_gpt() -> GPT:
+    return replace(small(), tie_weights=True, dtype=torch.float64)
+
+
+def test_a_model_by_layers_trains_as_one_process_without_a_word_about_its_ties() -> None:
+    """profile, cut, build, compile, run."""
+    found = measure_profile(tied_gpt(), ranks=2, repeats=1, warmup=0, local=True)
+    measured = found.profile
+    assert measured.tied == ((0, 5),)
+    whole = LayeredProfile(measured.stages, (False,) * 6, replace(measured, stages=()))
+    plan = compile_schedule(build_family("1f1b", whole.cut((0, 3)), MICROBATCHES))
+    result = run_program(plan, tied_gpt(), RunSettings(steps=3, local=True))
+    assert result is not None
+    history, _ = reference(tied_gpt(), 2, MICROBATCHES, steps=3, train=True)
+    means = [sum(losses) / len(losses) for losses in history]
+    assert result.losses == pytest.approx(means, rel=1e-9)
