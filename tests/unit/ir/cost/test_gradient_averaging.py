@@ -167,7 +167,7 @@ def test_waiting_for_gradients_is_told_apart() -> None:
     assert schedule.timing.exposed(Objective.PERIOD) > busy
     words = averaging(schedule)
     assert words is not None
-    assert "(of 15 ms at most on a rank, the rest waits for gradients), step" in words
+    assert "(of 15 ms at most on a rank, the rest waits for gradients), iteration" in words
 
 
 def test_w_s_are_put_so_that_stages_end_early() -> None:
@@ -222,7 +222,7 @@ def test_commands_tell_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     path.write_text(json.dumps(dump_profile(profile())))
     assert main(["compare", str(path), "-m", "4", "--no-optimizer"]) == 0
     header, _, *rows = capsys.readouterr().out.splitlines()
-    assert header.split()[:3] == ["schedule", "step", "period"]
+    assert header.split()[:3] == ["schedule", "iteration", "period"]
     (row,) = [line.split() for line in rows if line.startswith("1f1b ")]
     step, period = (float(row[place]) for place in (1, 3))  # each is followed by its unit
     assert step == pytest.approx(period + 15)
