@@ -124,10 +124,10 @@ def _schedules(args: argparse.Namespace) -> list[tuple[str, Schedule]]:
 
 def _tell_stuck(file: str, schedule: Schedule) -> None:
     """Says of a schedule that can never run that its picture is of the times in the file."""
-    from pipeloom.ir.cost.dependency_graph import circle
+    from pipeloom.ir.cost.dependency_graph import ScheduleGraph
 
     try:
-        ops = circle(schedule)
+        ops = ScheduleGraph.of(schedule).cycle()
     except InvalidScheduleError as error:
         reason = error.violations[0]
     else:

@@ -44,7 +44,6 @@ from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import TravelKind
 from pipeloom.ir.model.transfers import delay_matrix
-from pipeloom.ir.model.wires import occupied
 
 from ..core.linear_instance import ROUNDING
 
@@ -123,9 +122,7 @@ def _ways(problem: Problem, leaving: bool) -> float:
         return np.inf
     everyone = range(problem.ranks)
     return max(
-        _cover(
-            occupied(problem.profile, [(r, o) if leaving else (o, r) for o in everyone if o != r])
-        )
+        _cover(problem.profile.wires([(r, o) if leaving else (o, r) for o in everyone if o != r]))
         for r in everyone
     )
 

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.cost.simulator import Simulator, offsets_of, simulate, timed
-from pipeloom.ir.model.ops import IntArray
+from pipeloom.ir.cost.simulator import Simulator, simulate, timed
+from pipeloom.ir.model.ops import IntArray, offsets_of
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Report, Schedule, Status, Transfer
 

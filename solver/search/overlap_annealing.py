@@ -8,8 +8,7 @@ import numpy.typing as npt
 
 from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.cost.overlap import pairs_save
-from pipeloom.ir.cost.simulator import offsets_of
-from pipeloom.ir.model.ops import KIND_MASK, IntArray, OpKind
+from pipeloom.ir.model.ops import KIND_MASK, IntArray, OpKind, offsets_of
 from pipeloom.ir.model.problem import Objective, Problem
 
 from ..core.incumbent import Incumbent
