@@ -30,7 +30,7 @@ from torch import nn
 
 from pipeloom.ir.errors import InputError
 
-from ..stages.fsdp import summed
+from ..stages.gradient_squares import summed
 from ..stages.shared_parameters import Group
 from ..transport import gather_early, whereabouts
 

@@ -19,8 +19,9 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from ..stages.gradient_squares import squares_of
 from ..stages.store import StageStore
-from .grad_norm import Sums, Verdict, squares_of
+from .grad_norm import Sums, Verdict
 from .loss_scale import LossScale
 from .optimizer_rollback import Undoable
 

@@ -18,14 +18,14 @@ from pipeloom.ir.model.program import Program
 
 from ..executor.weight_stashing import make_stashes
 from ..measure.op_timer import Call
-from ..rank.checks import check_judged
 from ..rank.context import Worker
 from ..rank.role import has_relays
 from ..stages.fsdp import ShardedStages
+from ..stages.gradient_squares import squares_of
 from ..stages.shared_parameters import Group, SharedParameters
 from .data_parallel import make_averaging
 from .forward_snapshot import Rewind
-from .grad_norm import make_sums, squares_of
+from .grad_norm import check_judged, make_sums
 from .loss_scale import LossScale
 from .norm_groups import NormGroups, check_norm_groups, make_squares
 from .optimizer_step import Update

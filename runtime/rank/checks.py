@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import dropwhile
 
 import torch
 
@@ -16,7 +15,6 @@ from pipeloom.ir.model.schedule import Updates
 from pipeloom.ir.model.weight_versions import refuse_where_stale
 from pipeloom.ir.verify.program import verify_program
 
-from ..optim.optimizers import MakeOptimizer
 from ..stages.shared_parameters import Group, stages_of
 
 
@@ -43,23 +41,6 @@ def check_tied(program: Program, tied: Sequence[Group]) -> None:
                 f"compile it with --tied {','.join(map(str, stages))}, or of a profile that has "
                 "them "
                 "as tied"
-            )
-
-
-def check_judged(program: Program, most: float | None, optimizer: MakeOptimizer | None) -> None:
-    """Raises InputError where nothing can be judged, or too late."""
-    name = "loss_scale" if most is None else "clip_grad_norm"
-    if most is not None and not most > 0:
-        raise InputError(f"clip_grad_norm: expected more than 0, got {most}")
-    if optimizer is None:
-        raise InputError(f"{name}: expected an optimizer, which steps after it, got None")
-    for rank, row in enumerate(program.instructions):
-        after = dropwhile(lambda i: not isinstance(i, ir.Step), row)
-        early = [i for i in after if not isinstance(i, ir.Step | ir.WaitSend | ir.Free)]
-        if early:
-            raise InputError(
-                f"{name}: expected a program that steps once all else is done, got '{early[0]}' "
-                f"after a step on rank {rank}"
             )
 
 

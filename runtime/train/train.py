@@ -12,13 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_schedule, load_program
 from pipeloom.ir.formats.atomic_write import write_json
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 
-from ..cuda import check_devices
 from ..launch.processes import launch
 from ..launch.threads import launch_local
 from ..measure.plan_deviation import why_far_off
@@ -29,72 +27,7 @@ from ..pipeline.model_source import ModelSource, checked_stages, load_source, sk
 from ..pipeline.pipeline import Pipeline
 from ..stages.store import Stage, made
 from .replicas import ALONE, Replicas, count_replicas
-
-DTYPES = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class RunSettings:
-    """How to run: ``steps`` optimizer steps in ``dtype`` (a key of DTYPES; None leaves the
-    model's).
-
-    ``param_dtype``, ``reduce_dtype`` (keys of DTYPES), ``clip_grad_norm``, ``post_validation``,
-    ``varying_shapes`` and ``cuda_graph`` are :class:`Pipeline`'s (optimizers are made capturable,
-    where they know that); ``loss_scale`` is the first one, which adapts. ``seed`` is set in each
-    process before the model is made; ``progress`` writes a line a step to standard error;
-    ``timeout`` bounds the run and ``message_timeout`` a message, in seconds. ``pace`` lets each op
-    take at least its planned time, as :class:`Pipeline` explains. ``local``: ranks are threads of
-    this process (:mod:`..launch.threads`), on one GPU where ``device`` is ``cuda``. ``replicas``:
-    how many of a program that averages over them; None: as torchrun started processes, or as the
-    program's profile has it.
-    """
-
-    steps: int = 1
-    dtype: str | None = None
-    param_dtype: str | None = None
-    reduce_dtype: str | None = None
-    clip_grad_norm: float | None = None
-    loss_scale: float | None = None
-    post_validation: bool = True
-    varying_shapes: bool = False
-    cuda_graph: bool = False
-    seed: int = 0
-    device: str = "cpu"
-    progress: bool = False
-    memory: bool = True
-    pace: bool = False
-    local: bool = False
-    replicas: int | None = None
-    timeout: float | None = None
-    message_timeout: float = 300.0
-
-    def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise InputError(f"steps: expected at least 1, got {self.steps}")
-        if self.replicas is not None and self.replicas < 1:
-            raise InputError(f"replicas: expected at least 1, got {self.replicas}")
-        for name in ("dtype", "param_dtype", "reduce_dtype"):
-            value = getattr(self, name)
-            if value is not None and value not in DTYPES:
-                raise InputError(f"{name}: expected {' or '.join(DTYPES)}, got {value}")
-        if self.device not in ("cpu", "cuda"):
-            raise InputError(f"device: expected cpu or cuda, got {self.device}")
-        if self.pace and self.device != "cpu":
-            raise InputError(f"pace: expected device cpu, got {self.device}: its ops do not wait")
-        if self.cuda_graph and self.device != "cuda":
-            raise InputError(f"cuda_graph: expected device cuda, got {self.device}")
-        if self.device == "cuda":
-            check_devices(1)
-
-    @property
-    def backend(self) -> str:
-        """What ``torch.distributed`` is initialised with."""
-        return "nccl" if self.device == "cuda" else "gloo"
+from .settings import DEFAULTS, DTYPES, RunSettings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,7 +55,7 @@ class RunResult:
 def run_program(
     program: Program | str,
     source: ModelSource | str,
-    settings: RunSettings = RunSettings(),
+    settings: RunSettings = DEFAULTS,
     *,
     trace_path: str | None = None,
 ) -> RunResult | None:

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from . import Handle, Routes, timed_out
+from .base import Handle, Routes, timed_out
 from .process_group import GroupTransport
 from .unix_socket import SHORT, Packets, fits, links
 

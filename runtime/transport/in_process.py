@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from ..cuda import make_event, make_stream
-from . import Routes, timed_out
+from .base import Routes, timed_out
 from .posted import PostedMessages
 
 # sending rank, receiving rank, bytes: the milliseconds for which the message has the link to itself

@@ -23,7 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..cuda import make_event, make_stream
-from . import Handle, Routes
+from .base import Handle, Routes
 from .posted import PostedMessages
 from .process_group import GroupTransport
 

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from . import Handle
+from .base import Handle
 
 
 class Posts(Protocol):

@@ -28,7 +28,7 @@ from typing import Any
 
 from torch import Tensor
 
-from . import Handle, Message, timed_out
+from .base import Handle, Message, timed_out
 from .posted import PostedMessages, Posts
 
 SHORT = 1 << 16  # bytes; above it Gloo's threads pay, for they move a message while an op runs

@@ -23,7 +23,7 @@ from pipeloom.runtime.measure.op_timer import HostClock
 from pipeloom.runtime.optim.optimizers import capturable
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.rank.checks import check_graph
-from pipeloom.runtime.train.train import RunSettings
+from pipeloom.runtime.train.settings import RunSettings
 from pipeloom.runtime.transport import Routes, connect
 from pipeloom.solver.families import build_family
 from tests.distributed.cases.remat import given_up
