@@ -1,8 +1,6 @@
 """How tensors travel between ranks: one small interface, one file for each way to do it."""
 
 from .base import Handle as Handle
-from .base import Message as Message
-from .base import Messages as Messages
 from .base import Routes as Routes
 from .base import Transport as Transport
 from .connect import connect as connect

@@ -24,42 +24,11 @@ class Handle(Protocol):
         ...
 
 
-class Message(Protocol):
-    """A message of every step. ``post`` is None where there is nothing to do until ``wait``."""
-
-    @property
-    def post(self) -> Callable[[], None] | None: ...
-
-    @property
-    def wait(self) -> Callable[[], None]: ...
-
-
-class Messages(Protocol):
-    """A step's messages, prepared once; every step posts all of them, in the same order."""
-
-    def begin(self) -> None:
-        """Before the first one of a step; also where it starts again, after those posted so far."""
-        ...
-
-    def sending(self, take: Callable[[], Tensor], peer: int) -> Message:
-        """Sends what ``take`` gives at each post, without its graph: contiguous, and unchanged
-        until the wait."""
-        ...
-
-    def receiving(self, buffer: Tensor, peer: int) -> Message:
-        """Prepared in the order in which those from ``peer`` are posted."""
-        ...
-
-
 class Transport(Protocol):
     """What the executor needs of the machines between ranks; ``rank`` and ``size`` are its own."""
 
     rank: int
     size: int
-
-    def messages(self) -> Messages:
-        """For the messages of one program's steps; no others may be under way meanwhile."""
-        ...
 
     def send(self, tensor: Tensor, peer: int) -> Handle:
         """Posts a contiguous tensor, which must stay unchanged until the handle was waited for."""
