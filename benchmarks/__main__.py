@@ -1,7 +1,7 @@
 """``python -m benchmarks`` runs every experiment, ``python -m benchmarks.NAME`` one of them.
 
-The frontier alone takes hours; here it gets half of one for each eighth instance of its sets. What the
-optimizer answers is held against the record, which stays as it is.
+The frontier alone takes hours; here it gets half of one for each eighth instance of its sets. What
+the optimizer answers is held against the record, which stays as it is.
 """
 
 from __future__ import annotations

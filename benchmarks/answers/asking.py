@@ -1,4 +1,5 @@
-"""What the command line answers to an instance: one process a command, and nothing imported of it."""
+"""What the command line answers to an instance: one process a command, and nothing imported of
+it."""
 
 from __future__ import annotations
 

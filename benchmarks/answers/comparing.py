@@ -6,12 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 ANY, MEAN = 1e-3, 1e-4
-"""Relative: by how much one cost may be above the one recorded, and all of them on average; a bound below."""
+"""Relative: by how much one cost may be above the one recorded, and all of them on average; a bound
+below."""
 STATUSES = ("optimal", "feasible", "infeasible", "refused", "crash")
 """The better first."""
 COSTS, BOUNDS = ("cost", "step"), ("lower_bound", "lower_bound_of_all")
 COMPARED = ("status", *COSTS, *BOUNDS, "smallest_memory_limit", "smallest_device_memory", "order")
-"""Of an answer; times, digests of programs and what was chosen among are recorded as information."""
+"""Of an answer; times, digests of programs and what was chosen among are recorded as
+information."""
 
 Answer = Mapping[str, Any]
 Answers = Mapping[str, Answer]
@@ -61,7 +63,8 @@ def _worse(before: Answer, now: Answer) -> Iterator[str]:
 
 
 def _loss(key: str, before: Answer, now: Answer) -> float | None:
-    """Relative: by how much a cost is above the one recorded, or a bound below; None where one is not known."""
+    """Relative: by how much a cost is above the one recorded, or a bound below; None where one is
+    not known."""
     old, new = before.get(key), now.get(key)
     if not old or new is None:
         return None

@@ -143,7 +143,8 @@ def _travelling() -> Iterator[Instance]:
 
 
 def _remat() -> Iterator[Instance]:
-    """Activations that may be recomputed or offloaded, and B's and W's that are cheaper as one op."""
+    """Activations that may be recomputed or offloaded, and B's and W's that are cheaper as one
+    op."""
     again = {ranks: with_keys(equal(ranks), RECOMPUTED) for ranks in (3, 4)}
     yield searched("recompute", again[4], 9, "--memory-limit", "2", work=60)
     yield searched("recompute", again[3], 7, "--recompute", "all", "--memory-limit", "1.5", work=60)

@@ -66,7 +66,8 @@ def matrix(ranks: int, most: float, seed: int) -> list[list[float]]:
 def layered(
     ranks: int, limit: float | None = None, *, blocks: int, seed: int, **keys: Any
 ) -> Document:
-    """An embedding, blocks that differ by 5 %, a heavy head and a loss; times in those of a block's F."""
+    """An embedding, blocks that differ by 5 %, a heavy head and a loss; times in those of a block's
+    F."""
     rng = np.random.default_rng(seed)
     embedding = _layer("embedding", "embedding", 0.4, 0.1, 1.1, 0.3, 0.2)
     middle = [

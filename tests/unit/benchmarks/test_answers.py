@@ -1,4 +1,5 @@
-"""The record of answers: its instances, one answer of the command line, and what counts as worse."""
+"""The record of answers: its instances, one answer of the command line, and what counts as
+worse."""
 
 from __future__ import annotations
 
