@@ -13,7 +13,6 @@ from itertools import dropwhile, pairwise
 from typing import Protocol
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from pipeloom.ir.errors import InputError
@@ -21,8 +20,9 @@ from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.transfers import stepping
 
+from ..rank.context import RankContext
+from ..rank.options import MakeOptimizer
 from ..transport import Handle, Routes, Transport, connect
-from .optimizers import MakeOptimizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,23 +140,22 @@ class Relayed:
         return float(message)
 
 
-def make_sums(
-    transport: Transport,
-    holders: Sequence[Sequence[int]],
-    device: torch.device,
-    group: dist.ProcessGroup | None,
-    seconds: float,
-    *,
-    relays: bool,
-) -> Sums:
+def make_sums(context: RankContext) -> Sums | None:
     """Over all ranks that have a stage for good; those that are relayed over connections of their
-    own."""
-    order = stepping(holders)
-    if not relays:
-        return Gathered(transport, order, device)
+    own. None where nothing needs the norm.
+
+    Raises InputError where nothing can be judged by it, or too late.
+    """
+    options, device = context.options, context.device
+    if not options.needs_norm:
+        return None
+    check_judged(context.program, options.clip_grad_norm, options.optimizer)
+    order = stepping(context.role.holders)
+    if not context.relays:
+        return Gathered(context.transport, order, device)
     pairs = list(pairwise(order))
     channels = {*pairs, *((after, before) for before, after in pairs)}
-    own = connect(Routes.of(channels, (), seconds), device, group)
+    own = connect(Routes.of(channels, (), options.timeout), device, options.group)
     return Relayed(own, order, device)
 
 

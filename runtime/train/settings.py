@@ -9,6 +9,8 @@ import torch
 from pipeloom.ir.errors import InputError
 
 from ..cuda import check_devices
+from ..rank.loss_scale import LossScale
+from ..rank.options import Options
 
 DTYPES = {
     "float32": torch.float32,
@@ -71,10 +73,31 @@ class RunSettings:
         if self.device == "cuda":
             check_devices(1)
 
+    def options(self) -> Options:
+        """What they say of the options of :class:`Pipeline`."""
+        scale = None if self.loss_scale is None else LossScale(self.loss_scale)
+        return {
+            "param_dtype": dtype_of(self.param_dtype),
+            "reduce_dtype": dtype_of(self.reduce_dtype),
+            "clip_grad_norm": self.clip_grad_norm,
+            "loss_scale": scale,
+            "post_validation": self.post_validation,
+            "varying_shapes": self.varying_shapes,
+            "cuda_graph": self.cuda_graph,
+            "timeout": self.message_timeout,
+            "memory": self.memory,
+            "pace": self.pace,
+        }
+
     @property
     def backend(self) -> str:
         """What ``torch.distributed`` is initialised with."""
         return "nccl" if self.device == "cuda" else "gloo"
+
+
+def dtype_of(name: str | None) -> torch.dtype | None:
+    """The dtype of that name, a key of DTYPES; None for None."""
+    return None if name is None else DTYPES[name]
 
 
 DEFAULTS = RunSettings()

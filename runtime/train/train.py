@@ -20,14 +20,14 @@ from pipeloom.ir.model.schedule import Schedule
 from ..launch.processes import launch
 from ..launch.threads import launch_local
 from ..measure.plan_deviation import why_far_off
-from ..optim.loss_scale import LossScale
-from ..optim.optimizers import MakeOptimizer, capturable
+from ..optim.optimizers import capturable
 from ..pipeline.layered_source import as_planned
 from ..pipeline.model_source import ModelSource, checked_stages, load_source, skips_of
 from ..pipeline.pipeline import Pipeline
+from ..rank.options import MakeOptimizer
 from ..stages.store import Stage, made
 from .replicas import ALONE, Replicas, count_replicas
-from .settings import DEFAULTS, DTYPES, RunSettings
+from .settings import DEFAULTS, RunSettings, dtype_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -156,10 +156,7 @@ def make_pipeline(
     device = torch.device(settings.device)
     if device.type == "cuda":
         device = torch.device("cuda", torch.cuda.current_device())
-    dtype, param_dtype, reduce_dtype = (
-        None if name is None else DTYPES[name]
-        for name in (settings.dtype, settings.param_dtype, settings.reduce_dtype)
-    )
+    dtype = dtype_of(settings.dtype)
     count = program.schedule.problem.stages
     model = as_planned(model, program.schedule.problem.profile)
     optimizer = model.optimizer if like is None else _taken_over(like)
@@ -169,31 +166,19 @@ def make_pipeline(
         stages = [partial(_placed, s, stage, device, dtype) for s, stage in made_here]
     else:
         stages = like.modules
-    return Pipeline(
-        program,
-        stages,
-        loss=model.loss,
-        optimizer=capturable(optimizer) if settings.cuda_graph else optimizer,
-        tied=model.tied(count),
-        skips=skips_of(model, count),
-        param_dtype=param_dtype,
-        reduce_dtype=reduce_dtype,
-        clip_grad_norm=settings.clip_grad_norm,
-        loss_scale=_loss_scale(settings) if like is None else like.loss_scale,
-        post_validation=settings.post_validation,
-        varying_shapes=settings.varying_shapes,
-        cuda_graph=settings.cuda_graph,
-        group=replicas.group,
-        data_group=replicas.data_group,
-        device=device,
-        timeout=settings.message_timeout,
-        memory=settings.memory,
-        pace=settings.pace,
-    )
-
-
-def _loss_scale(settings: RunSettings) -> LossScale | None:
-    return None if settings.loss_scale is None else LossScale(settings.loss_scale)
+    options = settings.options()
+    options |= {
+        "loss": model.loss,
+        "optimizer": capturable(optimizer) if settings.cuda_graph else optimizer,
+        "tied": model.tied(count),
+        "skips": skips_of(model, count),
+        "group": replicas.group,
+        "data_group": replicas.data_group,
+        "device": device,
+    }
+    if like is not None:
+        options["loss_scale"] = like.loss_scale
+    return Pipeline(program, stages, **options)
 
 
 def _taken_over(pipeline: Pipeline) -> MakeOptimizer:
@@ -256,4 +241,4 @@ def _tell(step: int, rows: Sequence[tuple[list[float], float]]) -> None:
 def _on(tensors: Sequence[Tensor], device: torch.device, dtype: str | None) -> list[Tensor]:
     """On the device, and where they are floating in the dtype that the model runs in."""
     moved = [t.to(device) for t in tensors]
-    return [t.to(DTYPES[dtype]) if dtype and t.is_floating_point() else t for t in moved]
+    return [t.to(dtype_of(dtype)) if t.is_floating_point() else t for t in moved]

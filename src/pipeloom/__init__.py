@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from .ir.model.schedule import Schedule as Schedule
     from .ir.verify.program import verify_program as verify_program
     from .ir.verify.schedule import verify_schedule as verify_schedule
-    from .runtime.optim.loss_scale import LossScale as LossScale
     from .runtime.pipeline.model_source import ModelSource as ModelSource
     from .runtime.pipeline.pipeline import Pipeline as Pipeline
+    from .runtime.rank.loss_scale import LossScale as LossScale
     from .solver.families import build_family as build_family
     from .solver.portfolio import optimize as optimize
 
@@ -61,7 +61,7 @@ _HOMES = {
     "ir.cost.simulator": ("simulate",),
     "ir.verify.schedule": ("verify_schedule",),
     "ir.verify.program": ("verify_program",),
-    "runtime.optim.loss_scale": ("LossScale",),
+    "runtime.rank.loss_scale": ("LossScale",),
     "runtime.pipeline.model_source": ("ModelSource",),
     "runtime.pipeline.pipeline": ("Pipeline",),
     "solver.families": ("build_family",),

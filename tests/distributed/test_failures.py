@@ -61,8 +61,8 @@ from tests.distributed.cases.failures import program, squared
         (
             failure_cases.is_killed,
             0,
-            r"^rank 0 died by SIGKILL; rank 1: instruction \d+ of \d+ \(before op \d of 8, 1F[01]\), "
-            r"'wait recv x1\.[01]', peer rank 0: ",
+            r"^rank 0 died by SIGKILL; rank 1: instruction \d+ of \d+ "
+            r"\(before op \d of 8, 1F[01]\), 'wait recv x1\.[01]', peer rank 0: ",
         ),
         (
             failure_cases.is_stopped,
