@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from pipeloom.ir.cost.overlap import pairs_save
 from pipeloom.ir.model.ops import OpKind
@@ -193,3 +194,13 @@ def gap(schedule: Schedule) -> float | None:
         return None
     cost = times(timed(schedule)).cost(schedule.problem.objective)
     return max(0.0, (cost - report.lower_bound) / cost) if cost > 0 else 0.0
+
+
+def describe(document: dict[str, Any]) -> dict[str, Any]:
+    """A schedule without its order: its size, limit and report."""
+    keys = ("passing", "ranks", "stages", "microbatches", "memory_limit")
+    return {
+        "name": document["profile"]["name"],
+        **{key: document[key] for key in keys},
+        **document["report"],
+    }

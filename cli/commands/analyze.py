@@ -12,21 +12,23 @@ from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.units import amount
-from pipeloom.planner.partition.fixed_cut import add_cut, load_profiles
 from pipeloom.report.text_table import table
 
 from ..arguments import (
     CLUSTER,
     TRANSFORMER,
     TRANSFORMER_TOO,
+    add_cut,
     add_instance,
     cluster,
     count,
     example,
     transformer,
 )
-from ..inputs import checked
+from ..inputs import MICROBATCHES, typed
+from ..kernel_warmup import announce_compiling
 from ..output import print_json
+from .compare import load_profiles
 
 if TYPE_CHECKING:
     from pipeloom.ir.model.profile import Profile
@@ -119,14 +121,14 @@ def _model(
     if args.transformer is None:
         if args.cluster is not None:
             raise InputError("--cluster: needs --transformer, which says what its ranks run")
-        return *load_profiles(args), None
+        return *load_profiles(args)[1:], None
     from pipeloom.planner.synthetic.transformer import Transformer
 
     if args.tokens is not None:
         raise InputError("--tokens: not together with --transformer, which says how many there are")
     options: dict[str, Any] = dict(args.transformer)
     model = Transformer(**options | {"recompute": options.get("recompute") == 1})
-    cluster = load_profiles(args)[0] if args.cluster is None else _cluster(args)
+    cluster = load_profiles(args)[1] if args.cluster is None else _cluster(args)
     try:
         profile = model.on(cluster)
     except InputError as error:
@@ -137,12 +139,17 @@ def _model(
 def _cluster(args: argparse.Namespace) -> Profile:
     """A calculated cluster, which has no stages yet."""
     from pipeloom.ir.model.links import Link
+    from pipeloom.planner.problem_setup import check_microbatches
     from pipeloom.planner.synthetic.cluster import islands
 
     given = args.cluster
     inside, between = (Link(given.get("latency", 0.0), given[key]) for key in ("inside", "between"))
     try:
-        return checked(args, islands(given["ranks"], given["island"], inside, between))
+        found = islands(given["ranks"], given["island"], inside, between)
+        announce_compiling()
+        with typed(microbatches=MICROBATCHES):
+            check_microbatches(args.microbatches, found.num_stages)
+        return found
     except InputError as error:
         raise InputError(*(f"--cluster: {line}" for line in error.errors)) from None
 

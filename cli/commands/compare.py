@@ -9,27 +9,35 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InfeasibleError, InputError
-from pipeloom.planner.partition.fixed_cut import load_profiles, of_all_cuts
-from pipeloom.planner.partition.joint import add_partition
 from pipeloom.planner.placement.spec import AUTO, ONE_PLACEMENT
 from pipeloom.report.text_table import WIDEST, table
 
 from ..arguments import (
     add_instance,
     add_memory_limit,
+    add_partition,
     add_passing,
     add_profile,
     add_solver,
     example,
 )
-from ..inputs import make_problem, transfer_note
+from ..inputs import (
+    CACHE,
+    MICROBATCHES,
+    OPTIMIZER_OPTIONS,
+    cache_folder,
+    options,
+    read_profile,
+    typed,
+)
 from ..output import print_json
-from .optimize import solve, solve_cut
+from ..progress import interruptible, watched
 
 if TYPE_CHECKING:
     from pipeloom.ir.model.profile import Profile
     from pipeloom.ir.model.schedule import Schedule, Timing
     from pipeloom.planner.partition.fixed_cut import Cuts, Profiles
+    from pipeloom.planner.problem_setup import ProfileSource
 
 HEADER = ["schedule", "period", "bubble", "makespan", "bubble", "peak memory", "status"]
 OPTIMIZER = "optimize"
@@ -55,10 +63,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    profile, profile_of, cuts = load_profiles(args)
+    source, profile, profile_of, cuts = load_profiles(args)
     results = compare_families(args, profile_of, args.memory_limit)
     if not args.no_optimizer:
-        results.append(_optimized(args, profile, cuts))
+        results.append(_optimized(args, source, cuts))
     if args.json:
         print_json({"profile": profile.name, "microbatches": args.microbatches, "results": results})
     else:
@@ -164,32 +172,67 @@ def compare_families(
     return results
 
 
-def _optimized(args: argparse.Namespace, profile: Profile, cuts: Cuts | None) -> dict[str, Any]:
+def load_profiles(
+    args: argparse.Namespace,
+) -> tuple[ProfileSource, Profile, Profiles, Cuts | None]:
+    """The profile as it was read, by stages, that of each family, and how it is cut."""
+    from pipeloom.planner.partition.fixed_cut import profiles_of
+
+    with watched() as display, typed("partition", microbatches=MICROBATCHES):
+        source = read_profile(args, display)
+        return source, *profiles_of(source, args.microbatches, args.partition)
+
+
+def _optimized(
+    args: argparse.Namespace, source: ProfileSource, cuts: Cuts | None
+) -> dict[str, Any]:
+    of_cuts = cuts is not None and args.passing == "activations"
     try:
-        if cuts is not None and args.passing == "activations":
-            schedule, stopped = solve_all_cuts(args)
-        else:
-            placed = profile if cuts is None else cuts.into(profile.ranks)
-            schedule, stopped = solve(args, make_problem(args, placed, args.memory_limit))
+        schedule, stopped = solve(args, source, cuts, args.memory_limit)
     except InfeasibleError as error:
         return _infeasible(OPTIMIZER, error)
     except InputError as error:
         return {"schedule": OPTIMIZER, "status": "unsupported", "reason": str(error)}
     if stopped:
         print(f"pipeloom: interrupted: {OPTIMIZER} is the best so far", file=sys.stderr)
-    of_cuts = cuts is not None and args.passing == "activations"
     return measure(OPTIMIZER, schedule) | {"interrupted": stopped, "all_cuts": of_cuts}
 
 
-def solve_all_cuts(args: argparse.Namespace, label: str = "") -> tuple[Schedule, bool]:
-    """The best schedule of all cuts under their bound; whether Ctrl-C was pressed.
+def solve(
+    args: argparse.Namespace,
+    source: ProfileSource,
+    cuts: Cuts | None,
+    memory_limit: float | None,
+    label: str = "",
+) -> tuple[Schedule, bool]:
+    """The optimizer's schedule, under the bound on all cuts where it cuts layers; whether Ctrl-C
+    was pressed. Raises InfeasibleError where none fits, InputError for several placements."""
+    from pipeloom.planner.partition.joint import under_all_cuts
+    from pipeloom.planner.plan import optimize
+    from pipeloom.planner.progress import labelled
 
-    Raises InfeasibleError where none fits, InputError for several placements.
-    """
-    if args.placement.name == AUTO:
-        raise InputError(ONE_PLACEMENT)
-    answer, stopped = solve_cut(args, label)
-    return of_all_cuts(answer), stopped
+    of_cuts = cuts is not None and args.passing == "activations"
+    names = ["objective", "passing", "placement", "solver", "time_limit", "work_limit", "seed"]
+    if of_cuts:
+        names += ["partition", "min_layers", "max_layers"]
+    given = source if cuts is None or of_cuts else cuts.into(cuts.layers.ranks)
+    with (
+        watched(args.quiet) as display,
+        typed(*OPTIMIZER_OPTIONS, cache=CACHE, microbatches=MICROBATCHES),
+        interruptible() as interrupt,
+    ):
+        if args.placement.name == AUTO:
+            raise InputError(ONE_PLACEMENT)
+        answer = optimize(
+            given,
+            args.microbatches,
+            memory_limit=memory_limit,
+            **options(args, *names),
+            cache=cache_folder(args),
+            progress=labelled(label, display) if label else display,
+            should_stop=interrupt,
+        )
+    return under_all_cuts(answer) if of_cuts else answer.schedule, answer.stopped
 
 
 def _infeasible(name: str, error: InfeasibleError) -> dict[str, Any]:
@@ -206,6 +249,7 @@ def measure(name: str, schedule: Schedule) -> dict[str, Any]:
     all, over the time of every stage's F, B and W of every microbatch."""
     from pipeloom.ir.cost.simulator import simulate
     from pipeloom.ir.model.problem import Objective
+    from pipeloom.planner.problem_setup import transfer_note
     from pipeloom.report.summaries import gap, scope
 
     timing, report = schedule.timing or simulate(schedule), schedule.report

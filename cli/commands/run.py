@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.units import counted
+from pipeloom.planner.documents import named, naming
 
 from ..arguments import amount, count, example
-from ..inputs import named, naming, typed
+from ..inputs import typed
 from ..model_arguments import DTYPES, TYPED, add_training, need_torch, training_settings
 from ..output import print_json
 
@@ -129,7 +130,7 @@ def run(args: argparse.Namespace) -> int:
         local=args.local,
         replicas=args.replicas,
     )
-    with naming(args.program), typed("local", "cuda_graph"):
+    with naming(named(args.program)), typed("local", "cuda_graph"):
         count_replicas(program, settings)
     with typed(*TYPED):
         result = run_program(program, args.model, settings, trace_path=args.trace)

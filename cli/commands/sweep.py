@@ -15,20 +15,27 @@ from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.units import counted
-from pipeloom.planner.partition.fixed_cut import load_profiles
-from pipeloom.planner.partition.joint import add_partition
 from pipeloom.report.text_table import table
 
-from ..arguments import Limit, add_instance, add_passing, add_profile, add_solver, example, limits
-from ..inputs import make_problem
+from ..arguments import (
+    Limit,
+    add_instance,
+    add_partition,
+    add_passing,
+    add_profile,
+    add_solver,
+    example,
+    limits,
+)
 from ..output import print_json
-from .compare import compare_families, solve_all_cuts
-from .optimize import solve
+from .compare import compare_families, load_profiles, solve
 
 if TYPE_CHECKING:
     from pipeloom.ir.model.problem import Problem
     from pipeloom.ir.model.profile import Profile
     from pipeloom.ir.model.schedule import Schedule
+    from pipeloom.planner.partition.fixed_cut import Cuts
+    from pipeloom.planner.problem_setup import ProfileSource
 
 COLUMNS = (
     "memory_limit", "status", "bubble_rate", "lower_bound_rate", "period", "makespan",
@@ -63,8 +70,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     folder = _folder(args.output)
-    profile, profile_of, cuts = load_profiles(args)
-    results, best = _sweep(args, profile, folder, cuts is not None)
+    source, profile, profile_of, cuts = load_profiles(args)
+    results, best = _sweep(args, source, folder, cuts)
     families = compare_families(args, profile_of, float("inf"))
     _write(args, profile, folder, results, families, best=best)
     if args.json:
@@ -90,7 +97,7 @@ def _folder(path: str) -> Path:
 
 
 def _sweep(
-    args: argparse.Namespace, profile: Profile, folder: Path, by_layers: bool
+    args: argparse.Namespace, source: ProfileSource, folder: Path, cuts: Cuts | None
 ) -> tuple[list[dict[str, Any]], Schedule | None]:
     """From small limits to large ones: a schedule that fits under one fits under the next.
 
@@ -106,15 +113,12 @@ def _sweep(
         each = f"{args.work_limit:g} million simulated ops each (--work-limit)"
     _tell(args, f"{counted(number, 'limit')}, at most {each}")
     for i, limit in enumerate(args.memory_limits):
-        label = f"limit {i + 1} of {number} ({limit.words}): "
+        label = f"limit {i + 1} of {number} ({limit.words})"
         try:
-            if by_layers:
-                schedule, stopped = solve_all_cuts(_at(args, limit), label)
-            else:
-                schedule, stopped = solve(args, make_problem(args, profile, limit), label)
+            schedule, stopped = solve(args, source, cuts, limit, label)
         except InfeasibleError as error:
             results.append(_infeasible(limit, error))
-            _tell(args, f"{label}infeasible")
+            _tell(args, f"{label}: infeasible")
             continue
         best = _better(schedule, best, limit)
         file = folder / f"schedule-{limit.words}.json"
@@ -124,10 +128,6 @@ def _sweep(
             print("pipeloom: interrupted: larger limits are left out", file=sys.stderr)
             break
     return results, best
-
-
-def _at(args: argparse.Namespace, limit: Limit) -> argparse.Namespace:
-    return argparse.Namespace(**vars(args) | {"memory_limit": limit})
 
 
 def _tell(args: argparse.Namespace, line: str) -> None:

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
+from pipeloom.planner.documents import named, naming
 from pipeloom.report.text_table import table
 
 from ..arguments import add_output, count, example, seconds
-from ..inputs import named, naming, typed
+from ..inputs import typed
 from ..model_arguments import TYPED, add_training, need_torch, training_settings
 from ..output import check_output, finish
 
@@ -60,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
     check_output(args)
     program = parse_program(read_json(args.program), named(args.program))
-    with naming(args.program):
+    with naming(named(args.program)):
         check_tunable(program)
     settings = training_settings(args)
     problem = program.schedule.problem
@@ -97,7 +98,7 @@ class Planner:
         from pipeloom.ir.cost.simulator import simulate
         from pipeloom.ir.model.program import Relay
         from pipeloom.planner.reprofile import reprofile
-        from pipeloom.solver.portfolio import optimize
+        from pipeloom.solver.optimize import optimize
 
         problem = replace(self.first.schedule.problem, profile=reprofile(traces))
         now = replace(traces[0], problem=problem, timing=None)

@@ -11,7 +11,6 @@ from typing import NamedTuple
 from ..model.profile import Profile
 from ..model.schedule import Schedule, TravelKind
 from ..model.transfers import holders, size
-from ..model.wires import occupied
 
 
 class AllReduce(NamedTuple):
@@ -39,7 +38,7 @@ def _all_reduce(profile: Profile, ranks: tuple[int, ...], bytes_each: float) -> 
     delays = profile.delays(None) if profile.links is None else profile.link_delays(part)
     step = max(float(delays[hop]) for hop in hops)
     busy: dict[str, float] = {}
-    for hop, wires in zip(hops, occupied(profile, hops), strict=True):
+    for hop, wires in zip(hops, profile.wires(hops), strict=True):
         for wire in wires:  # hops that share one take turns
             busy[wire] = busy.get(wire, 0.0) + float(delays[hop])
     return AllReduce(ranks, 2 * (len(ranks) - 1) * max(step, *busy.values(), 0.0), tuple(busy))

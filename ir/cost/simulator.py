@@ -10,7 +10,6 @@ compiled once for orders with them and once for those without, which it times as
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -27,6 +26,7 @@ from ..model.ops import (
     IntArray,
     Op,
     OpKind,
+    offsets_of,
 )
 from ..model.problem import Objective, Problem
 from ..model.profile import Profile, StageProfile
@@ -240,11 +240,6 @@ class Simulator:
         if self.problem.objective is Objective.PERIOD:
             return float((last - first).max())
         return float(last.max() - first.min())
-
-
-def offsets_of(order: Sequence[IntArray]) -> IntArray:
-    """Where each rank's ops begin once they are one array, and where the last end: (P + 1,)."""
-    return np.cumsum([0, *map(len, order)]).astype(np.int64)
 
 
 def simulate(schedule: Schedule) -> Timing:

@@ -9,7 +9,6 @@ from ..model.problem import Problem
 from ..model.profile import Profile
 from ..model.schedule import Schedule, TravelKind
 from ..model.transfers import holders, size
-from ..model.wires import occupied
 
 
 def traffic(schedule: Schedule) -> FloatArray:
@@ -34,7 +33,7 @@ def over_wires(profile: Profile, amounts: FloatArray) -> dict[str, float]:
     """
     pairs: list[tuple[int, int]] = [(int(a), int(b)) for a, b in np.argwhere(amounts)]
     result: dict[str, float] = {}
-    for pair, wires in zip(pairs, occupied(profile, pairs), strict=True):
+    for pair, wires in zip(pairs, profile.wires(pairs), strict=True):
         for wire in wires:
             result[wire] = result.get(wire, 0.0) + float(amounts[pair])
     return result

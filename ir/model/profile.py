@@ -6,12 +6,14 @@ Times are milliseconds, memory is bytes; any one consistent unit works.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
 from .layers import Layer
-from .links import Link, Links, Sharing
+from .links import Link, Links, Pair, Sharing
 from .ops import FloatArray
 
 __all__ = ["DataParallel", "Link", "Links", "Profile", "Sharing", "StageProfile"]
@@ -97,6 +99,7 @@ class Profile:
 
     @property
     def num_stages(self) -> int:
+        """How many stages there are, S."""
         return len(self.stages)
 
     def offload_time(self, stage: int) -> float | None:
@@ -126,6 +129,22 @@ class Profile:
         if self.links is None:
             return np.zeros((self.ranks, self.ranks))
         return self.links.delays(size, self.ranks)
+
+    def wires(self, messages: Sequence[Pair]) -> list[tuple[str, ...]]:
+        """The names of the wires that a message of each (from rank, to rank) occupies."""
+        links = self.links
+        if links is None:
+            return [()] * len(messages)
+        wires = cache(lambda source, target: links.wires(source, target, self.ranks))
+        return [wires(*pair) for pair in messages]
+
+    def wire_shares(self, messages: Sequence[Pair]) -> list[tuple[float, ...]]:
+        """For how much of its time a message of each keeps each wire that it occupies."""
+        links = self.links
+        if links is None:
+            return [()] * len(messages)
+        shares = cache(lambda source, target: links.shares(source, target, self.ranks))
+        return [shares(*pair) for pair in messages]
 
     def split(self, chunks: int) -> Profile:
         """Each stage cut evenly into ``chunks`` consecutive ones; what travels stays as large, and

@@ -198,8 +198,10 @@ class Schedule:
         )
 
     def ops(self, rank: int) -> list[Op]:
+        """The ops of a rank, in its order."""
         return unpack(self.order[rank])
 
     @property
     def num_ops(self) -> int:
+        """How many ops all ranks have together."""
         return sum(map(len, self.order))

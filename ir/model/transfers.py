@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -33,10 +32,11 @@ def journeys(transfers: Sequence[Transfer]) -> dict[Item, list[int]]:
 
 def previous(transfers: Sequence[Transfer]) -> list[int | None]:
     """For each transfer, the one before it on its item's journey; None for the first."""
-    result: list[int | None] = [None] * len(transfers)
-    for journey in journeys(transfers).values():
-        for earlier, later in pairwise(journey):
-            result[later] = earlier
+    last: dict[Item, int] = {}
+    result = []
+    for i, transfer in enumerate(transfers):
+        result.append(last.get(transfer.item))
+        last[transfer.item] = i
     return result
 
 
@@ -89,7 +89,7 @@ def size(profile: Profile, kind: TravelKind, stage: int) -> float:
     return sizes.weight_bytes or 0.0
 
 
-def travel_delays(problem: Problem, transfers: Sequence[Transfer]) -> FloatArray:
+def transfer_delays(problem: Problem, transfers: Sequence[Transfer]) -> FloatArray:
     """How long each transfer takes, shape (number of transfers,).
 
     ``links`` with the transfer's :func:`size` where the profile has links, else ``t_comm``, else 0.

@@ -5,21 +5,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeAlias
 
 from pipeloom.ir.errors import InfeasibleError, InputError
+from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.ir.units import counted
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.core.decomposition import different_parts
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
+from pipeloom.solver.optimize import optimize
 
+from ..answer import Answer, Candidate, NothingFits
 from ..evaluation.evaluation import Judged, fastest
+from ..progress import Note
+from ..search import Search
 from .candidates import Scheme, schemes
+from .crossovers import missing_sizes
 
-Search: TypeAlias = Callable[[Problem, str, float], Schedule]
+Searcher: TypeAlias = Callable[[Problem, str, float], Schedule]
 """The optimizer, given a problem, what it is for, and its share of the time."""
 
 SHARES = {"activations": 4.0, "weights": 3.0}
@@ -49,9 +56,79 @@ class Choice:
     best: Judged | None
     rows: tuple[Row, ...]
 
+    @cached_property
+    def reasons(self) -> list[str]:
+        """Sentences that say what decides; to find where a choice turns takes some time."""
+        from .reasons import sentences
+
+        return sentences(self)
+
     @property
     def usable(self) -> list[Judged]:
         return [row.judged for row in self.rows if row.judged and row.why_not is None]
+
+
+def plan_passing(
+    profile: Profile,
+    microbatches: int,
+    search: Search,
+    *,
+    memory_limit: float | None,
+    objective: Objective,
+    where: str,
+) -> Answer:
+    """The fastest scheme's schedule, and why it is that one. ``where``: what the profile is called.
+
+    Raises NothingFits.
+    """
+    from .reasons import as_json, text
+
+    lacking = missing_sizes(profile)
+    if lacking and profile.ranks > 1:
+        search.progress(Note(f"note: {where}: no {', '.join(lacking)}: {_assumed(profile)}"))
+
+    def searched(problem: Problem, name: str, share: float) -> Schedule:
+        by_step = problem.placement.passing is Passing.WEIGHTS
+        return search.share(share).solve(problem, name, by_step=by_step)
+
+    choice = choose(
+        profile,
+        microbatches,
+        memory_limit=memory_limit,
+        objective=objective,
+        search=searched,
+        should_stop=search.options.should_stop,
+    )
+    facts, words = {"choice": as_json(choice)}, text(choice)
+    if choice.best is None:
+        raise NothingFits("no scheme fits", words, facts)
+    best, report = choice.best, choice.best.schedule.report
+    assert report is not None
+    bound = report.lower_bound or 0.0
+    cost = best.timing.cost(objective)
+    candidates = tuple(_candidate(row, best) for row in choice.rows)
+    stopped = search.stopped
+    return Answer(
+        best.schedule, search, cost, bound, candidates, stopped, facts, words, step=best.step
+    )
+
+
+def _assumed(profile: Profile) -> str:
+    """What is assumed of messages whose size, or whose links, a profile does not tell."""
+    if profile.t_comm is not None and profile.links is None:
+        return "each message counts as t_comm, whatever its size"
+    if profile.links is None:
+        return "messages take no time, and the choice may be another where they do"
+    return "messages of unknown size count as empty, and the choice may be another with them"
+
+
+def _candidate(row: Row, best: Judged) -> Candidate:
+    if row.judged is None:
+        return Candidate(row.scheme, None, None, row.why_not)
+    chosen = row.scheme == best.scheme
+    return Candidate(
+        row.scheme, row.judged.step, None, None if chosen else row.why_not or "takes longer"
+    )
 
 
 def choose(
@@ -60,8 +137,8 @@ def choose(
     *,
     memory_limit: float | None = None,
     objective: Objective = Objective.PERIOD,
-    search: Search | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
+    search: Searcher | None = None,
+    should_stop: StoppingCriterion = NEVER,
 ) -> Choice:
     """The schedule with the shortest step among all schemes, within memory limit and device memory.
 
@@ -89,7 +166,7 @@ def choose(
     return Choice(best and replace(best, schedule=certified(best.schedule)), tuple(rows))
 
 
-def searching(time_limit: float, seed: int = 0) -> Search:
+def searching(time_limit: float, seed: int = 0) -> Searcher:
     """The optimizer for ``time_limit`` seconds in all."""
 
     def search(problem: Problem, _: str, share: float) -> Schedule:
@@ -118,7 +195,7 @@ def certified(schedule: Schedule) -> Schedule:
 
 
 def _judged(
-    name: str, schedules: Iterable[Schedule], should_stop: Callable[[], bool] = lambda: False
+    name: str, schedules: Iterable[Schedule], should_stop: StoppingCriterion = NEVER
 ) -> list[Judged]:
     """At least the first of ``schedules``."""
     found: list[Judged] = []
@@ -140,7 +217,7 @@ def _shares(posed: Sequence[Scheme]) -> list[float]:
 
 
 def _optimized(
-    scheme: Scheme, built: Sequence[Judged], search: Search, share: float
+    scheme: Scheme, built: Sequence[Judged], search: Searcher, share: float
 ) -> list[Judged]:
     """What the optimizer finds where activations have the room that the leanest built one
     leaves."""

@@ -34,7 +34,7 @@ def as_json(choice: Choice) -> dict[str, Any]:
     return {
         "scheme": choice.best.scheme if choice.best else None,
         "schemes": [_entry(row) for row in choice.rows],
-        "reasons": sentences(choice),
+        "reasons": choice.reasons,
     }
 
 
@@ -58,7 +58,7 @@ def _entry(row: Row) -> dict[str, Any]:
 def text(choice: Choice) -> str:
     """The table, then the sentences."""
     rows = [_cells(row, choice.best) for row in choice.rows]
-    return "\n".join([table(HEADER, rows), "", *sentences(choice)])
+    return "\n".join([table(HEADER, rows), "", *choice.reasons])
 
 
 def _cells(row: Row, best: Judged | None) -> list[str]:

@@ -33,7 +33,7 @@ from pipeloom.ir.errors import InputError
 from ..rank.context import RankContext
 from ..rank.options import NormGroups, PipelineOptions
 from ..stages.gradient_squares import summed
-from ..stages.shared_parameters import Group
+from ..stages.tie_detection import Group
 from ..transport import gather_early, whereabouts
 
 Processes: TypeAlias = tuple[int, ...]

@@ -31,8 +31,8 @@ from ..rank.options import Options, PipelineOptions
 from ..rank.role import RankRole, has_relays, rank_in, routes_of
 from ..stages.fsdp import ShardedStages
 from ..stages.make_store import make_store
-from ..stages.shared_parameters import find_ties
 from ..stages.store import Stage, device_of, given_modules, stage_modules
+from ..stages.tie_detection import find_ties
 from ..tensors.microbatches import Batch
 from ..transport import connect, gather_early
 from .layered_source import as_planned

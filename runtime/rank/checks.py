@@ -15,7 +15,7 @@ from pipeloom.ir.model.schedule import Updates
 from pipeloom.ir.model.weight_versions import refuse_where_stale
 from pipeloom.ir.verify.program import verify_program
 
-from ..stages.shared_parameters import Group, stages_of
+from ..stages.tie_detection import Group, stages_of
 from .options import PipelineOptions
 
 

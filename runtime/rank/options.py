@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..stages.mixed_precision import check_floating
-from ..stages.shared_parameters import Group
+from ..stages.tie_detection import Group
 from .loss_scale import LossScale
 
 Loss: TypeAlias = Callable[[Any, Any], Tensor]

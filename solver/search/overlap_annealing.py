@@ -8,13 +8,12 @@ import numpy.typing as npt
 
 from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.cost.overlap import pairs_save
-from pipeloom.ir.cost.simulator import offsets_of
-from pipeloom.ir.model.ops import KIND_MASK, IntArray, OpKind
+from pipeloom.ir.model.ops import KIND_MASK, IntArray, OpKind, offsets_of
 from pipeloom.ir.model.problem import Objective, Problem
 
 from ..core.incumbent import Incumbent
 from ..core.kernel_rng import seeded
-from ..core.linear_instance import ROUNDING
+from ..core.tolerances import ROUNDING
 from .local_search import COLD, SLICE, SLICES, split_backwards
 from .overlap_kernel import anneal_pairs
 
@@ -66,9 +65,9 @@ class Pairer:
                 moves,
                 reach,
                 self._state,
-                best.stopped,
+                best.interrupt.flag,
             )
-            best.spend(moves * len(order))
+            best.work.spend(moves * len(order))
             if cost < best.cost:
                 rows, pairs = together(found, found_at_once, offsets)
                 best.offer(rows, "search", pairs=pairs)

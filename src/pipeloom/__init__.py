@@ -33,11 +33,20 @@ if TYPE_CHECKING:
     from .ir.model.schedule import Schedule as Schedule
     from .ir.verify.program import verify_program as verify_program
     from .ir.verify.schedule import verify_schedule as verify_schedule
+    from .planner.answer import Answer as Answer
+    from .planner.build import build as build
+    from .planner.compile import compile as compile  # noqa: A004
+    from .planner.exchange import export as export
+    from .planner.exchange import import_ as import_
+    from .planner.explain.explanation import explain as explain
+    from .planner.plan import optimize as optimize
+    from .planner.show import show as show
+    from .planner.verify import verify as verify
     from .runtime.pipeline.model_source import ModelSource as ModelSource
     from .runtime.pipeline.pipeline import Pipeline as Pipeline
     from .runtime.rank.loss_scale import LossScale as LossScale
     from .solver.families import build_family as build_family
-    from .solver.portfolio import optimize as optimize
+    from .solver.optimize import optimize as solve  # noqa: F401
 
 __version__ = "0.1.0"
 
@@ -61,12 +70,21 @@ _HOMES = {
     "ir.cost.simulator": ("simulate",),
     "ir.verify.schedule": ("verify_schedule",),
     "ir.verify.program": ("verify_program",),
+    "planner.answer": ("Answer",),
+    "planner.build": ("build",),
+    "planner.compile": ("compile",),
+    "planner.exchange": ("export", "import_"),
+    "planner.explain.explanation": ("explain",),
+    "planner.plan": ("optimize",),
+    "planner.show": ("show",),
+    "planner.verify": ("verify",),
     "runtime.rank.loss_scale": ("LossScale",),
     "runtime.pipeline.model_source": ("ModelSource",),
     "runtime.pipeline.pipeline": ("Pipeline",),
     "solver.families": ("build_family",),
-    "solver.portfolio": ("optimize",),
+    "solver.optimize": ("solve",),
 }
+_CALLED_THERE = {"solve": "optimize"}
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = list(_HOME)
@@ -76,7 +94,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(import_module(f".{_HOME[name]}", __name__), name)
+        return getattr(import_module(f".{_HOME[name]}", __name__), _CALLED_THERE.get(name, name))
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

@@ -37,12 +37,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...model.ops import FloatArray
+from ...model.ops import FloatArray, offsets_of
 from ...model.schedule import Schedule, Timing
 from ..gradient_averaging import averages
 from ..graph_simulator import peaks
-from ..simulator import offsets_of, simulate
-from .iteration_graph import Iteration
+from ..simulator import simulate
+from .iteration_graph import IterationGraph
 
 _LENGTHS = (4, 8, 16, 32, 64)
 _TOLERANCE = 1e-9  # relative, on intervals between iterations
@@ -68,7 +68,7 @@ def replay(schedule: Schedule, iterations: int = 1) -> Replay:
     """
     if iterations < 1:
         raise ValueError(f"cannot play {iterations} iterations")
-    iteration = Iteration.of(schedule)
+    iteration = IterationGraph.of(schedule)
     start, end, done = _played(schedule, iteration, iterations)
     peak_memory = peaks(schedule)
     timings = tuple(
@@ -78,7 +78,7 @@ def replay(schedule: Schedule, iterations: int = 1) -> Replay:
 
 
 def _played(
-    schedule: Schedule, iteration: Iteration, iterations: int
+    schedule: Schedule, iteration: IterationGraph, iterations: int
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     played = iteration.play(iterations)
     if played is None:
@@ -89,7 +89,7 @@ def _played(
 
 def _timing(
     schedule: Schedule,
-    iteration: Iteration,
+    iteration: IterationGraph,
     times: tuple[FloatArray, FloatArray],
     peak_memory: tuple[float, ...],
 ) -> Timing:
@@ -113,7 +113,7 @@ def step_time(schedule: Schedule) -> float:
 
     Raises InvalidScheduleError where the schedule can never run.
     """
-    iteration = Iteration.of(schedule)
+    iteration = IterationGraph.of(schedule)
     begin = np.zeros((1, 1))
     for iterations in _LENGTHS:
         start, _, done = _played(schedule, iteration, iterations)
