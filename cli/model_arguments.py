@@ -12,7 +12,7 @@ from .arguments import count, seconds, whole
 from .inputs import typed
 
 if TYPE_CHECKING:
-    from pipeloom.runtime.train.train import RunSettings
+    from pipeloom.runtime.train.settings import RunSettings
 
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 TYPED = ("steps", "device", "pace", "cuda_graph", "clip_grad_norm", "loss_scale")
@@ -60,7 +60,7 @@ def add_training(parser: argparse.ArgumentParser, *, steps: int) -> None:
 
 def training_settings(args: argparse.Namespace, **more: Any) -> RunSettings:
     """What :func:`add_training` asks for, and ``more`` of the settings."""
-    from pipeloom.runtime.train.train import RunSettings
+    from pipeloom.runtime.train.settings import RunSettings
 
     with typed(*TYPED):
         return RunSettings(

@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("--ranks: missing; expected a number of processes with --layers")
     from pipeloom.runtime.pipeline.model_source import load_source
     from pipeloom.runtime.profiling.profiler import measure_profile
-    from pipeloom.runtime.train.train import DTYPES
+    from pipeloom.runtime.train.settings import DTYPES
 
     measurement = measure_profile(
         load_source(args.model),

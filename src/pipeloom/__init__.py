@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from .planner.plan import optimize as optimize
     from .planner.show import show as show
     from .planner.verify import verify as verify
-    from .runtime.optim.loss_scale import LossScale as LossScale
     from .runtime.pipeline.model_source import ModelSource as ModelSource
     from .runtime.pipeline.pipeline import Pipeline as Pipeline
+    from .runtime.rank.loss_scale import LossScale as LossScale
     from .solver.families import build_family as build_family
     from .solver.optimize import optimize as solve  # noqa: F401
 
@@ -78,7 +78,7 @@ _HOMES = {
     "planner.plan": ("optimize",),
     "planner.show": ("show",),
     "planner.verify": ("verify",),
-    "runtime.optim.loss_scale": ("LossScale",),
+    "runtime.rank.loss_scale": ("LossScale",),
     "runtime.pipeline.model_source": ("ModelSource",),
     "runtime.pipeline.pipeline": ("Pipeline",),
     "solver.families": ("build_family",),
