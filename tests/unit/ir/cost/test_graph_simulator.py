@@ -112,6 +112,11 @@ def test_a_transfer_out_of_range_is_named(transfer: Transfer, words: str) -> Non
         simulate(two_ranks(transfer))
 
 
+def test_numbers_of_any_length_are_out_of_range() -> None:
+    with pytest.raises(InvalidScheduleError, match="beyond any op"):
+        simulate(two_ranks(Transfer(W, 0, 0, 0, 1, 10**400, 0)))
+
+
 def test_a_missing_input_is_named() -> None:
     schedule = two_ranks(Transfer(W, 0, 0, 0, 1, 0, 0))
     order = [parse_order("0F0 0W0"), parse_order("0F1 0B1 0W1")]
