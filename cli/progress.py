@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from pipeloom.ir.model.schedule import Schedule
-    from pipeloom.solver.core.incumbent import Progress
+    from pipeloom.solver.core.progress import Progress
 
 STDERR = 2
 LEAST_SECONDS = 0.5

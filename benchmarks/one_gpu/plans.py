@@ -52,7 +52,7 @@ def planned(size: Size, name: str, profile: Profile) -> Schedule:
 
 
 def optimized(problem: Problem, seconds: float) -> Schedule:
-    from pipeloom.solver.portfolio import optimize
+    from pipeloom.solver.optimize import optimize
 
     return optimize(problem, time_limit=seconds)
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from pipeloom.ir.model.profile import Profile
     from pipeloom.ir.model.schedule import Schedule
     from pipeloom.planner.cache import ScheduleCache
-    from pipeloom.solver.construct.linear import Rows
+    from pipeloom.solver.core.options import Order
 
 CACHE = "PIPELOOM_CACHE"
 EXPLAIN_SECONDS = 2.0
@@ -284,7 +284,7 @@ def _searching(
 
 def _beginning(
     args: argparse.Namespace, interrupt: Interrupt, label: str
-) -> Callable[[Problem, str, float, Rows | None], Schedule]:
+) -> Callable[[Problem, str, float, Order | None], Schedule]:
     """The same for a problem that is begun with a known order; it is not kept in a cache by itself.
 
     Each search has a seed of its own: with the same one, what begins with its own order again finds
@@ -292,7 +292,7 @@ def _beginning(
     """
     seeds = count(args.seed)
 
-    def search(problem: Problem, name: str, share: float, start: Rows | None) -> Schedule:
+    def search(problem: Problem, name: str, share: float, start: Order | None) -> Schedule:
         limited = _limited(args, share)
         limited.seed = next(seeds)
         schedule, stopped = _search(limited, problem, f"{label}{name}: ", start)
@@ -367,9 +367,9 @@ def _say(line: str) -> None:
 
 
 def _search(
-    args: argparse.Namespace, problem: Problem, label: str, start: Rows | None = None
+    args: argparse.Namespace, problem: Problem, label: str, start: Order | None = None
 ) -> tuple[Schedule, bool]:
-    from pipeloom.solver.portfolio import optimize
+    from pipeloom.solver.optimize import optimize
 
     by_step = _by_step(args, problem)
     progress = ProgressLine(quiet=args.quiet, label=label, by_step=by_step)

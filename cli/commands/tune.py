@@ -97,7 +97,7 @@ class Planner:
         from pipeloom.ir.cost.simulator import simulate
         from pipeloom.ir.model.program import Relay
         from pipeloom.planner.reprofile import reprofile
-        from pipeloom.solver.portfolio import optimize
+        from pipeloom.solver.optimize import optimize
 
         problem = replace(self.first.schedule.problem, profile=reprofile(traces))
         now = replace(traces[0], problem=problem, timing=None)

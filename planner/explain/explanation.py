@@ -3,7 +3,7 @@ them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,8 @@ from pipeloom.report.text_table import table
 
 if TYPE_CHECKING:
     from pipeloom.ir.model.schedule import Schedule
-    from pipeloom.solver.weight_passing import Memory
+    from pipeloom.solver.core.options import Memory
+    from pipeloom.solver.core.stopping import StoppingCriterion
 
     from .bound_reasons import Loss, Reason
     from .sensitivity import Change, Enough
@@ -96,7 +97,7 @@ class Explanation:
 def explanation(
     schedule: Schedule,
     seconds: float,
-    should_stop: Callable[[], bool] | None = None,
+    should_stop: StoppingCriterion | None = None,
     memory: Memory | None = None,
     step: float | None = None,
 ) -> Explanation:
@@ -106,6 +107,7 @@ def explanation(
     for, if so.
     """
     from pipeloom.solver.bounds import work_bound
+    from pipeloom.solver.core.stopping import NEVER
 
     from .bound_reasons import losses, why
     from .sensitivity import Change, bubble, changes, enough_memory
@@ -122,7 +124,7 @@ def explanation(
         reason,
         losses(schedule),
         now,
-        changes(schedule, seconds, should_stop, memory),
+        changes(schedule, seconds, should_stop or NEVER, memory),
         enough_memory(problem),
         None if step is None else (step, work_bound(problem).value),
     )

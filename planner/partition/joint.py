@@ -135,7 +135,7 @@ def choose(
     stopped. Raises InputError where the profile is wrong, or where the one placement asked for has
     no cut.
     """
-    from pipeloom.solver.core.budget import Allowance
+    from pipeloom.solver.core.budget import Budget
     from pipeloom.solver.partition.search import best_partition
 
     begin, question = monotonic(), _question(args)
@@ -153,9 +153,7 @@ def choose(
         rules=question.rules,
         memory_limit=args.memory_limit,
         objective=question.objective,
-        allowance=Allowance(
-            seconds, math.inf if args.work_limit is None else args.work_limit * 1e6
-        ),
+        budget=Budget(seconds, math.inf if args.work_limit is None else args.work_limit * 1e6),
         seed=args.seed,
         should_stop=should_stop,
     )

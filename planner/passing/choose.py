@@ -14,7 +14,8 @@ from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.ir.units import counted
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.core.decomposition import different_parts
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
+from pipeloom.solver.optimize import optimize
 
 from ..evaluation.evaluation import Judged, fastest
 from .candidates import Scheme, schemes
@@ -61,7 +62,7 @@ def choose(
     memory_limit: float | None = None,
     objective: Objective = Objective.PERIOD,
     search: Search | None = None,
-    should_stop: Callable[[], bool] = lambda: False,
+    should_stop: StoppingCriterion = NEVER,
 ) -> Choice:
     """The schedule with the shortest step among all schemes, within memory limit and device memory.
 
@@ -118,7 +119,7 @@ def certified(schedule: Schedule) -> Schedule:
 
 
 def _judged(
-    name: str, schedules: Iterable[Schedule], should_stop: Callable[[], bool] = lambda: False
+    name: str, schedules: Iterable[Schedule], should_stop: StoppingCriterion = NEVER
 ) -> list[Judged]:
     """At least the first of ``schedules``."""
     found: list[Judged] = []

@@ -13,9 +13,10 @@ from pipeloom.cli.progress import Interrupt, ProgressLine
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.report.text_table import table
+from pipeloom.solver.core.tolerances import CLOSED
+from pipeloom.solver.optimize import Solving
 from pipeloom.solver.placement.search import Chosen, Tried
-from pipeloom.solver.placement.successive_halving import CLOSED, Known, Search, cost_of
-from pipeloom.solver.portfolio import Solving
+from pipeloom.solver.placement.successive_halving import Known, Search, cost_of
 
 from ..cache import Question, ScheduleCache
 

@@ -31,7 +31,7 @@ from torch import nn
 from pipeloom.ir.errors import InputError
 
 from ..stages.fsdp import summed
-from ..stages.shared_parameters import Group
+from ..stages.tie_detection import Group
 from ..transport import gather_early, whereabouts
 
 NormGroups: TypeAlias = Mapping[str, dist.ProcessGroup]

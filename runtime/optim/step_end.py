@@ -22,7 +22,8 @@ from ..rank.checks import check_judged
 from ..rank.context import Worker
 from ..rank.role import has_relays
 from ..stages.fsdp import ShardedStages
-from ..stages.shared_parameters import Group, SharedParameters
+from ..stages.shared_parameters import SharedParameters
+from ..stages.tie_detection import Group
 from .data_parallel import make_averaging
 from .forward_snapshot import Rewind
 from .grad_norm import make_sums, squares_of

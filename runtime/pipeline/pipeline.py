@@ -33,8 +33,8 @@ from ..rank.role import Role, has_relays, rank_in, routes_of
 from ..stages.fsdp import ShardedStages
 from ..stages.make_store import make_store
 from ..stages.mixed_precision import check_floating
-from ..stages.shared_parameters import Group, find_ties
 from ..stages.store import Stage, device_of, given_modules, stage_modules
+from ..stages.tie_detection import Group, find_ties
 from ..tensors.microbatches import Batch
 from ..tensors.skip_connections import Skips
 from ..transport import connect, gather_early

@@ -23,7 +23,7 @@ from ..launch.processes import launch
 from ..launch.threads import launch_local
 from ..pipeline.layered_source import by_layers
 from ..pipeline.model_source import ModelSource
-from ..stages.shared_parameters import Group
+from ..stages.tie_detection import Group
 from ..transport import connect, whereabouts
 from ..transport.in_process import here
 from .host_probe import probe_host
@@ -217,6 +217,7 @@ def _measure_rank(source: ModelSource, settings: Settings, tied: Sequence[Group]
         fused=settings.fused,
         recompute=settings.recompute,
         offload=settings.offload,
+        tied=tied,
     )
     probe.times(settings.warmup)
     samples = probe.times(settings.repeats)
@@ -245,7 +246,7 @@ def _measure_rank(source: ModelSource, settings: Settings, tied: Sequence[Group]
         sent,
         sent if largest >= LARGE else messages(LARGE),
         [copies for found in transport.gather(host) for copies in found],
-        probe.ties(tied),
+        probe.tied,
     )
 
 

@@ -22,8 +22,8 @@ from ..measure.activation_ledger import Held, Ledger
 from ..measure.op_timer import make_clock
 from ..pipeline.model_source import ModelSource, checked_batch, checked_stages, skips_of
 from ..pipeline.shape_inference import Shapes
-from ..stages.shared_parameters import Group, find_ties, tied_stages
 from ..stages.store import ResidentStages, given_modules, made
+from ..stages.tie_detection import Group, find_ties, tied_stages
 from ..tensors.skip_connections import Skips
 from ..tensors.stage_interface import Edge, Spec
 from ..transport import Transport
@@ -74,6 +74,7 @@ class StageProbe:
         fused: bool = False,
         recompute: bool = False,
         offload: bool = False,
+        tied: Sequence[Group] = (),
     ) -> None:
         self._offload = offload
         more = {OpKind.BW: fused, OpKind.R: recompute}
@@ -84,7 +85,10 @@ class StageProbe:
         self.stages = [s for s, owner in enumerate(owners) if owner == transport.rank]
         build = checked_stages(source, len(owners))
         self._modules = {s: made(build[s], s).to(device=device, dtype=dtype) for s in self.stages}
-        self._given = given_modules(build, self.stages, len(owners)) | self._modules
+        given = given_modules(build, self.stages, len(owners)) | self._modules
+        # the functions are still there, and with them a whole model that they may take parts of
+        ties = find_ties(tied, len(owners), given, self._modules, transport.gather)
+        self.tied = tied_stages(ties)
         self._memory = Ledger()
         self._cells = [Cell(WeightQueue(self._memory)) for _ in range(in_flight)]
         self._received: dict[Cell, list[Held]] = {cell: [] for cell in self._cells}
@@ -95,11 +99,6 @@ class StageProbe:
         self._runners = {s: self._runner(s, module) for s, module in self._modules.items()}
         self._clock = make_clock(2 * len(self.kinds) * in_flight * len(self.stages), device)
         self._ran: list[tuple[int, OpKind]] = []
-
-    def ties(self, tied: Sequence[Group]) -> list[tuple[int, ...]]:
-        """The groups of stages that share parameters: as in ``tied``, or seen on any rank."""
-        count, gather = len(self._owners), self._transport.gather
-        return tied_stages(find_ties(tied, count, self._given, self._modules, gather))
 
     def times(self, rounds: int) -> dict[tuple[int, OpKind], list[float]]:
         """Milliseconds by stage and kind, from ``rounds`` rounds that all ranks begin together."""

@@ -17,7 +17,7 @@ from pipeloom.ir.model.weight_versions import refuse_where_stale
 from pipeloom.ir.verify.program import verify_program
 
 from ..optim.optimizers import MakeOptimizer
-from ..stages.shared_parameters import Group, stages_of
+from ..stages.tie_detection import Group, stages_of
 
 
 def check_program(program: Program, verify: bool, **options: object) -> None:

@@ -14,9 +14,9 @@ from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.transfers import holders
 
 from .fsdp import ShardedStages, is_sharded
-from .shared_parameters import Group
 from .store import ResidentStages, StageStore
 from .streamed_weights import TravellingStages
+from .tie_detection import Group
 
 
 def make_store(

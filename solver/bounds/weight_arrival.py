@@ -44,12 +44,30 @@ from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import TravelKind
 from pipeloom.ir.model.transfers import delay_matrix
+from pipeloom.ir.units import duration
 
-from ..core.linear_instance import ROUNDING
+from ..core.bound import Bound
+from ..core.tolerances import ROUNDING
+from .general import busy
 
 
-def arrivals(problem: Problem) -> float:
+def arrivals(problem: Problem) -> Bound:
     """The best of the three arguments; 0 where they do not apply."""
+    value = _latest(problem)
+
+    def numbers() -> list[str]:
+        work = float(busy(problem).max())
+        return [
+            f"the busiest ranks compute for {duration(work)}, and at least one of them waits "
+            f"{duration(value - work)} for weights: whoever owns them, on their first way to all "
+            "ranks over these links"
+        ]
+
+    words = "no rank begins before the weights of others have come to it"
+    return Bound(value, "arrivals", words, numbers=numbers)
+
+
+def _latest(problem: Problem) -> float:
     counts = np.bincount(problem.owner[0], minlength=problem.ranks)
     applies = (
         problem.placement.passing is Passing.WEIGHTS

@@ -24,7 +24,7 @@ from pipeloom.ir.model.ops import MICROBATCH_SHIFT, STAGE_SHIFT, FloatArray, Int
 from pipeloom.ir.model.problem import Problem
 
 from ..core.kernel_rng import random
-from ..core.linear_instance import ROUNDING
+from ..core.tolerances import ROUNDING
 from .list_scheduler_linear import normal
 
 _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))

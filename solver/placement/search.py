@@ -15,7 +15,8 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import exact_amount
 
 from ..bounds import lower_bound
-from ..core.linear_instance import ROUNDING
+from ..core.stopping import NEVER, StoppingCriterion
+from ..core.tolerances import ROUNDING
 from .replication import BIDIRECTIONAL, assumed, why_one_way, why_unchecked
 from .successive_halving import Race, Runner, Searcher, cost_of
 
@@ -70,7 +71,7 @@ def best_placement(
     objective: Objective = Objective.PERIOD,
     copies: int | None = None,
     abreast: int = 2,
-    should_stop: Callable[[], bool] = lambda: False,
+    should_stop: StoppingCriterion = NEVER,
     begins: Callable[[int], None] = lambda number: None,
 ) -> Chosen:
     """The best schedule of all placements of ``profile``, with so many ``copies`` of its weights at

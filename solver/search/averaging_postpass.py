@@ -22,10 +22,10 @@ from pipeloom.ir.model.ops import KIND_MASK, STAGE_MASK, STAGE_SHIFT, IntArray, 
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.schedule import Schedule, Status, Timing
 
+from ..core.tolerances import CLOSED, ROUNDING
+
 MOST_OPS = 5_000_000
 """How many ops are simulated at most."""
-ROUNDING = 1e-9
-CLOSED = 1e-6
 
 
 def average_early(schedule: Schedule) -> Schedule:

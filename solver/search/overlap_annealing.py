@@ -13,7 +13,7 @@ from pipeloom.ir.model.problem import Objective, Problem
 
 from ..core.incumbent import Incumbent
 from ..core.kernel_rng import seeded
-from ..core.linear_instance import ROUNDING
+from ..core.tolerances import ROUNDING
 from .local_search import COLD, SLICE, SLICES, split_backwards
 from .overlap_kernel import anneal_pairs
 
@@ -65,9 +65,9 @@ class Pairer:
                 moves,
                 reach,
                 self._state,
-                best.stopped,
+                best.interrupt.flag,
             )
-            best.spend(moves * len(order))
+            best.work.spend(moves * len(order))
             if cost < best.cost:
                 rows, pairs = together(found, found_at_once, offsets)
                 best.offer(rows, "search", pairs=pairs)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .runtime.pipeline.model_source import ModelSource as ModelSource
     from .runtime.pipeline.pipeline import Pipeline as Pipeline
     from .solver.families import build_family as build_family
-    from .solver.portfolio import optimize as optimize
+    from .solver.optimize import optimize as optimize
 
 __version__ = "0.1.0"
 
@@ -65,7 +65,7 @@ _HOMES = {
     "runtime.pipeline.model_source": ("ModelSource",),
     "runtime.pipeline.pipeline": ("Pipeline",),
     "solver.families": ("build_family",),
-    "solver.portfolio": ("optimize",),
+    "solver.optimize": ("optimize",),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 

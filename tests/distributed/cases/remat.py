@@ -27,7 +27,7 @@ from pipeloom.runtime.measure.activation_ledger import Ledger
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.tensors.stage_interface import Edge, Spec
 from pipeloom.solver.core.relaxations import without_offloading, without_recomputing
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 from tests.distributed.cases.gradients import difference
 from tests.support.models import reference
 

@@ -31,7 +31,7 @@ from pipeloom.planner.passing.candidates import schemes
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.solver.families import build_family
 from pipeloom.solver.families.weights.islands import usual_size
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 from pipeloom.solver.weight_passing.replicate import replicate
 from pipeloom.solver.weight_passing.round_orders import rows
 from pipeloom.solver.weight_passing.streaming import Route, Streaming, streamed

@@ -15,7 +15,7 @@ from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.planner.explain.explanation import explanation
 from pipeloom.solver.bounds import lower_bound
-from pipeloom.solver.portfolio import one_at_a_time
+from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from tests.property.solver.bounds.test_bounds import problems, stage_profiles
 
 

@@ -14,7 +14,7 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.planner.passing import reasons
 from pipeloom.planner.passing.choose import certified, choose
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 
 TIMES = st.sampled_from([0.0, 0.3, 1.0, 2.0])
 SIZES = st.sampled_from([0.0, 1e4, 1e6])

@@ -18,7 +18,7 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.planner.cache import Question, ScheduleCache, digest
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 
 PROFILE = Profile((StageProfile(1.0, 1.1, 0.9, 1.0, 0.5), StageProfile(1.0, 1.0, 1.0)), 2, 0.1)
 QUESTION = Question(Problem.linear(PROFILE, 3, 2.0), "auto", 0, 5.0)

@@ -18,7 +18,7 @@ from pipeloom.ir.model.program import Relay
 from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.planner.reprofile import reprofile
 from pipeloom.solver.families import build_family
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 
 OLD = Profile(tuple(StageProfile(2.0, 2.0, 1.0 + s, 1.0, 0.4) for s in range(3)), 3, t_comm=0.1)
 TRUE = Profile(tuple(StageProfile(3.0, 4.0, 5.0 - s, 1.0, 0.4) for s in range(3)), 3, t_comm=0.1)

@@ -21,7 +21,7 @@ from pipeloom.planner.passing import reasons
 from pipeloom.planner.passing.choose import Choice, Row, _order, _row, choose
 from pipeloom.planner.synthetic.cluster import islands
 from pipeloom.solver.families import build_family
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 from tests.support.command_line import Command, profile_document
 
 STAGE = StageProfile(1.0, 1.0, 1.0, 100.0, 50.0, 1e6, 1e6, 1e6, 2e6)

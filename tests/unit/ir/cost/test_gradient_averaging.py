@@ -29,7 +29,7 @@ from pipeloom.report.summaries import averaging
 from pipeloom.report.timeline_svg import timeline_svg
 from pipeloom.report.timeline_text import timeline_text
 from pipeloom.solver.families import ASYNCHRONOUS, build_family
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 from pipeloom.solver.search.averaging_postpass import average_early
 from tests.support.families import families_of
 

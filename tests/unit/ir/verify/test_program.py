@@ -430,7 +430,7 @@ def test_a_buffer_of_weights_serves_any_stage_that_is_not_larger() -> None:
         ("instructions", [[], [7]], "program: instructions[1][0]: expected an instruction"),
         ("instructions", [[], ["send x1 to 0"]], "program: instructions[1][0]: expected an"),
         ("buffers", [["x"], []], "program: buffers[0][0]: expected a kind and a stage"),
-        ("buffers", 3, "program: buffers: expected 2 lists, one a rank, got 3"),
+        ("buffers", 3, "program: buffers: expected a list, got 3"),
         ("schedule", 3, "program: schedule: expected an object, got 3"),
         ("version", 2, "program: version: expected 1, got 2"),
     ],

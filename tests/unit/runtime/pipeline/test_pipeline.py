@@ -14,11 +14,12 @@ from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_schedule, parse_schedule
+from pipeloom.ir.formats.program_json import parse_instruction
 from pipeloom.ir.model.ops import parse_order
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.program import Program, parse_instruction
+from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.runtime.errors import ShapeError
 from pipeloom.runtime.optim.loss_scale import LossScale

@@ -20,7 +20,7 @@ from pipeloom.planner.explain.bound_reasons import losses, why
 from pipeloom.solver.bounds import lower_bounds
 from pipeloom.solver.core.overlap_relaxation import least_times, paired_work
 from pipeloom.solver.families import build_family
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 from pipeloom.solver.search.overlap_annealing import apart, together
 from pipeloom.solver.search.overlap_kernel import time_pairs
 
