@@ -16,10 +16,10 @@ from pipeloom.ir.cost.overlap import pair_starts
 from pipeloom.ir.cost.remat import passed
 from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.program import Tensor, TensorKind
-from pipeloom.ir.model.schedule import Schedule, Timing, TravelKind
+from pipeloom.ir.model.schedule import Schedule, Timing, TransferKind
 from pipeloom.ir.model.transfers import previous
 
-_KINDS = {TravelKind.WEIGHT: TensorKind.WEIGHT, TravelKind.GRADIENT: TensorKind.GRADIENT}
+_KINDS = {TransferKind.WEIGHT: TensorKind.WEIGHT, TransferKind.GRADIENT: TensorKind.GRADIENT}
 
 
 @dataclass(frozen=True, slots=True)
