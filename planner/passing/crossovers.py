@@ -13,7 +13,7 @@ import numpy as np
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.memory_footprint import Footprint, footprint
 from pipeloom.ir.cost.steady_state.send_points import posted_between_ops, step_between_ops
-from pipeloom.ir.cost.steady_state.steady_state import replay
+from pipeloom.ir.cost.steady_state.steady_state import play_iterations
 from pipeloom.ir.cost.traffic import activation_traffic, over_wires, traffic
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.placement import Passing
@@ -175,7 +175,7 @@ class Scheme:
         schedule = replace(self.schedule, problem=scaled, timing=None)
         if self.objective is Objective.PERIOD:
             return step_between_ops(schedule)
-        return replay(posted_between_ops(schedule)).timings[0].step(Objective.MAKESPAN)
+        return play_iterations(posted_between_ops(schedule)).timings[0].step(Objective.MAKESPAN)
 
 
 @dataclass(frozen=True)
