@@ -24,7 +24,8 @@ from pipeloom.ir.model.schedule import Schedule, Updates
 from ..pipeline.model_source import ModelSource, load_source
 from ..pipeline.pipeline import Pipeline
 from .replicas import averages
-from .train import RunSettings, make_pipeline, mean_loss, on_ranks, train_step
+from .settings import RunSettings
+from .train import make_pipeline, mean_loss, on_ranks, train_step
 
 # the traces of the last steps, with the plan's pairs, to a program that may be better (None: the
 # one that ran is as good)
