@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from pipeloom.ir.model.schedule import Schedule
+    from pipeloom.planner.progress import Event, Searched, Searching
     from pipeloom.solver.core.progress import Progress
 
 STDERR = 2
@@ -53,9 +54,9 @@ class ProgressLine:
             self._write(self._text(progress) + "\n")
             self._last, self._last_time = now, progress.seconds
 
-    def end(self, schedule: Schedule, stopped: bool, limit: str = "time is up") -> None:
-        """The last line: what came out, and why it ends; by step that of the last that it was
-        told."""
+    def end(self, schedule: Schedule, ending: str = "time is up") -> None:
+        """The last line: what came out, and why it ends where it is not proven optimal; by step
+        that of the last that it was told."""
         from pipeloom.ir.model.schedule import Status
         from pipeloom.report.summaries import gap
 
@@ -69,7 +70,7 @@ class ProgressLine:
             cost, bound, rest = now.incumbent, now.bound, now.gap or 0.0
             proven = rest <= PROVEN
         text = self._figures(seconds, cost, bound, rest)
-        why = "optimal" if proven else "stopped" if stopped else limit
+        why = "optimal" if proven else ending
         if self.stream.isatty():
             self._write_over(f"{text}  {why}")
         else:
@@ -106,6 +107,61 @@ class ProgressLine:
         if self._open:
             self._write("\n")
             self._open = False
+
+
+@dataclass
+class ProgressDisplay:
+    """Shows the events of a plan: notes, and a line for each of its searches.
+
+    ``quiet``: only notes that are no routine.
+    """
+
+    quiet: bool = False
+    _lines: dict[str, ProgressLine] = field(default_factory=dict)
+    _last: ProgressLine | None = None
+
+    def __call__(self, event: Event) -> None:
+        from pipeloom.planner.progress import Note, Searching
+
+        if isinstance(event, Note):
+            if not (self.quiet and event.routine):
+                self.close()
+                print(f"pipeloom: {event}", file=sys.stderr)
+            return
+        line = self._line(event)
+        if isinstance(event, Searching):
+            line(event.now)
+        else:
+            line.end(event.schedule, event.ending)
+            line.close()
+
+    def _line(self, event: Searching | Searched) -> ProgressLine:
+        """The line of the search; that of another one ends where it is."""
+        if event.name not in self._lines:
+            label = f"{event.name}: " if event.name else ""
+            self._lines[event.name] = ProgressLine(
+                quiet=self.quiet, label=label, by_step=event.by_step
+            )
+        line = self._lines[event.name]
+        if line is not self._last:
+            self.close()
+        self._last = line
+        return line
+
+    def close(self) -> None:
+        """Ends the line that a terminal shows."""
+        if self._last is not None:
+            self._last.close()
+
+
+@contextmanager
+def watched(quiet: bool = False) -> Iterator[ProgressDisplay]:
+    """A display that leaves no line open on the terminal."""
+    display = ProgressDisplay(quiet)
+    try:
+        yield display
+    finally:
+        display.close()
 
 
 @dataclass

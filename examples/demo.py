@@ -8,18 +8,15 @@ one ``pipeloom`` command, printed as it is run; what they write is in ``out/demo
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 import json
 import shlex
+import subprocess
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeloom.cli.arguments import count, seconds
-from pipeloom.cli.main import main as pipeloom
 from pipeloom.ir.formats import load_schedule
 from pipeloom.ir.units import duration
 from pipeloom.runtime.pipeline.model_source import load_source
@@ -88,11 +85,9 @@ def _demo(settings: Settings) -> int:
 
 def _settings(argv: Sequence[str] | None) -> Settings:
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
-    parser.add_argument("--steps", type=count, default=30, help="optimizer steps, 30 by default")
-    parser.add_argument("-m", "--microbatches", type=count, default=8, help="a step, 8 by default")
-    parser.add_argument(
-        "--time-limit", type=seconds, default=10.0, help="of each solve, in seconds"
-    )
+    parser.add_argument("--steps", type=int, default=30, help="optimizer steps, 30 by default")
+    parser.add_argument("-m", "--microbatches", type=int, default=8, help="a step, 8 by default")
+    parser.add_argument("--time-limit", type=float, default=10.0, help="of each solve, in seconds")
     parser.add_argument("--small", action="store_true", help="a tiny model, for a quick try")
     parser.add_argument("--out", type=Path, default=Path("out/demo"), help="out/demo by default")
     args = parser.parse_args(argv)
@@ -188,18 +183,19 @@ def _say(what: str) -> None:
 
 
 def _pipeloom(*words: object, quiet: bool = False) -> str:
-    """Runs one command in this process, as the ``pipeloom`` command would, and shows it.
+    """Runs one ``pipeloom`` command and shows it; returns what it printed where ``quiet``.
 
-    Returns what it printed where ``quiet``. Raises CommandError where it failed.
+    Raises CommandError where it failed.
     """
     command = list(map(str, words))
     print(f"$ pipeloom {shlex.join(command)}", flush=True)
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output if quiet else sys.stdout):
-        code = pipeloom(command)
-    if code:
-        raise CommandError(code)
-    return output.getvalue()
+    output = subprocess.PIPE if quiet else None
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeloom", *command], stdout=output, text=True, check=False
+    )
+    if done.returncode:
+        raise CommandError(done.returncode)
+    return done.stdout or ""
 
 
 if __name__ == "__main__":

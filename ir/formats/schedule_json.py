@@ -227,5 +227,5 @@ def _dump_report(schedule: Schedule, timing: Timing) -> dict[str, Any]:
         "solve_seconds": report.solve_seconds,
         "seed": report.seed,
         "bound_name": report.bound_name,
-        **({"step": timing.step(objective)} if any(timing.averages) else {}),
+        **({"step": timing.iteration_time(objective)} if any(timing.averages) else {}),
     }

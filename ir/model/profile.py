@@ -99,6 +99,7 @@ class Profile:
 
     @property
     def num_stages(self) -> int:
+        """How many stages there are, S."""
         return len(self.stages)
 
     def offload_time(self, stage: int) -> float | None:

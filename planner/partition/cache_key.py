@@ -11,6 +11,7 @@ from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import Schedule
+from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.partition.candidate_pool import Way
 from pipeloom.solver.partition.cuts import Rules
 from pipeloom.solver.placement.search import room
@@ -29,10 +30,7 @@ class CutQuestion:
     objective: Objective
     way: Way
     rules: Rules
-    solver: str
-    seed: int
-    time_limit: float
-    work_limit: float | None
+    options: SolveOptions
 
     @property
     def key(self) -> str:
@@ -43,15 +41,15 @@ class CutQuestion:
                 "layers": dump_profile(profile),
                 "tied": list(self.profile.tied),
                 "microbatches": self.microbatches,
-                "placements": [[p.name, list(p.owners)] for p in self.placements],
+                "placements": [[p.name, p.table] for p in self.placements],
                 "memory_limit": finite(self.memory_limit),
                 "objective": self.objective.value,
                 "way": self.way.value,
                 "rules": [self.rules.least, self.rules.most],
-                "solver": self.solver,
-                "seed": self.seed,
-                "time_limit": self.time_limit,
-                "work_limit": self.work_limit,
+                "solver": self.options.solver,
+                "seed": self.options.seed,
+                "time_limit": self.options.time_limit,
+                "work_limit": self.options.work_limit,
                 "pipeloom": __version__,
             }
         )

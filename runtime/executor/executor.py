@@ -27,7 +27,8 @@ from pipeloom.ir.units import counted
 from ..errors import ExecutionError
 from ..measure.activation_ledger import Memory, Turns
 from ..measure.op_timer import Call, Clock, make_clock
-from ..transport import Message, Transport
+from ..transport import Transport
+from ..transport.posted import RepeatedMessage, receiving, sending
 from .remat_ops import calls
 from .speculative_rerun import Head, stale
 from .stage_runner import Cell, StageRunner
@@ -81,10 +82,9 @@ class Executor:
         self.ops: list[Op] = [i.op for i in self._row if isinstance(i, ir.Compute)]
         self.clock: Clock = make_clock(2 * len(self.ops), device)
         self._marks = 0
-        self._messages = transport.messages()
-        self._under_way: dict[tuple[type, ir.Tensor], Message] = {}
+        self._under_way: dict[tuple[type, ir.Tensor], RepeatedMessage] = {}
         self._received: dict[ir.Tensor, Tensor] = {}
-        self._receives: dict[ir.Tensor, Message] = {}
+        self._receives: dict[ir.Tensor, RepeatedMessage] = {}
         self._head: Head | None = None
         prepared = [self._prepare(instruction) for instruction in self._row]
         self._calls = [call for calls in prepared for call in calls]
@@ -102,7 +102,6 @@ class Executor:
         """All calls of a step, whose clock has been started; on a device a CUDA graph may record
         them."""
         index = 0
-        self._messages.begin()
         try:
             for index, call in enumerate(self._calls):  # noqa: B007
                 call()
@@ -116,15 +115,15 @@ class Executor:
         tensor = receive.tensor
         place = self._carriers[tensor.kind].fitting(tensor, self._buffers[receive.buffer])
         self._received[tensor] = place
-        message = self._messages.receiving(place, receive.source)
+        message = receiving(self._transport, place, receive.source)
         self._under_way[ir.WaitReceive, tensor] = self._receives[tensor] = message
         return _present(self._turns(tensor, place)[0], message.post)
 
     def _send(self, send: ir.Send) -> Sequence[Call]:
         take = self._carriers[send.tensor.kind].taking(send.tensor)
-        message = self._messages.sending(take, send.target)
+        message = sending(self._transport, take, send.target)
         self._under_way[ir.WaitSend, send.tensor] = message
-        return _present(message.post)
+        return [message.post]
 
     def _wait_receive(self, wait: ir.WaitReceive) -> Sequence[Call]:
         tensor = wait.tensor
@@ -158,9 +157,7 @@ class Executor:
         held = [self._turns(tensor, place) for tensor, place in self._received.items()]
         releases = _present(*(release for _, release in held))
         posted = list(self._under_way.values())
-        self._head = Head(
-            self._validate, self._rewind, posted, releases, begin=self._messages.begin
-        )
+        self._head = Head(self._validate, self._rewind, posted, releases)
         return [self._head]
 
     def _compute(self, compute: ir.Compute) -> Sequence[Call]:

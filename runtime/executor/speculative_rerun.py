@@ -20,43 +20,39 @@ from collections.abc import Callable, Sequence
 from pipeloom.ir.model import program as ir
 
 from ..measure.op_timer import Call
-from ..transport import Message
+from ..transport.posted import RepeatedMessage
 
 
 class Head:
     """The call of a ``relay verdict``: ``validate`` says whether to ``rewind`` and run again.
 
     ``posted``: messages of the head that are not waited for within it; ``releases``: of the
-    buffers that the ledger counts by then; ``begin``: tells the messages that the step begins.
-    ``calls`` and ``stale`` (the receives to be forgotten) are known once the whole row is prepared.
+    buffers that the ledger counts by then. ``calls`` and ``stale`` (the receives to be forgotten)
+    are known once the whole row is prepared.
     """
 
     def __init__(
         self,
         validate: Callable[[], bool],
         rewind: Call,
-        posted: Sequence[Message],
+        posted: Sequence[RepeatedMessage],
         releases: Sequence[Call],
-        *,
-        begin: Call,
     ) -> None:
         self._validate, self._rewind = validate, rewind
-        self._posted, self._releases, self._begin = posted, releases, begin
+        self._posted, self._releases = posted, releases
         self.calls: Sequence[Call] = ()
-        self.stale: Sequence[Message] = ()
+        self.stale: Sequence[RepeatedMessage] = ()
 
     def __call__(self) -> None:
         if not self._validate():
             return
         for message in self.stale:
-            if message.post is not None:
-                message.post()
+            message.post()
         for message in (*self._posted, *self.stale):
             message.wait()
         for release in self._releases:
             release()
         self._rewind()
-        self._begin()
         for call in self.calls:
             call()
 

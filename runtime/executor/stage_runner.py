@@ -14,6 +14,7 @@ from pipeloom.ir.model.ops import OpKind
 
 from ..errors import ShapeError
 from ..measure.activation_ledger import Held, Memory
+from ..rank.options import Loss
 from ..tensors.microbatches import mapped
 from ..tensors.rng_state import RandomState
 from ..tensors.skip_connections import Skips
@@ -22,7 +23,6 @@ from .offload import Parcel
 from .weight_grad_deferral import Deferral, WeightQueue, gradient_edge, run_backward
 
 SMALL = 1 << 16  # bytes of an output that is kept until its B, uncounted
-Loss = Callable[[Any, Any], Tensor]
 Using = Callable[[OpKind], AbstractContextManager[object]]
 
 

@@ -14,11 +14,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.program import Program
 
+from ..rank.context import RankContext
 from ..rank.role import averaged
 from ..stages.fsdp import ShardedModule, ShardedStages, gradient_of
-from ..stages.store import StageStore, device_of
+from ..stages.store import device_of
 from ..stages.unused_parameters import clear_untouched
 
 
@@ -146,20 +146,13 @@ class _UnderWay:
         self._came = time.perf_counter()
 
 
-def make_averaging(
-    program: Program,
-    rank: int,
-    store: StageStore,
-    group: dist.ProcessGroup | None,
-    dtype: torch.dtype | None,
-    *,
-    timeout: float,
-) -> Averaging | None:
-    """What ``rank`` averages over the replicas in ``group``; None: there are none.
+def make_averaging(context: RankContext) -> Averaging | None:
+    """What a rank averages over the replicas in its data group; None: there are none.
 
     Raises InputError where a program that averages has no replicas, or replicas none that does.
     """
-    stages = averaged(program, rank)
+    program, store, options = context.program, context.store, context.options
+    group, stages = options.data_group, averaged(program, context.role.rank)
     if group is None and stages:
         raise InputError("data_group: expected a process group: the program averages, got None")
     if group is None:
@@ -169,4 +162,5 @@ def make_averaging(
             "program: expected one compiled with data_parallel, as data_group is given"
         )
     sharded = store.sharded if isinstance(store, ShardedStages) else {}
-    return Averaging({s: store.module(s) for s in stages}, group, dtype, sharded, timeout)
+    modules = {s: store.module(s) for s in stages}
+    return Averaging(modules, group, options.sum_dtype, sharded, options.timeout)

@@ -19,9 +19,10 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from ..rank.loss_scale import LossScale
+from ..stages.gradient_squares import squares_of
 from ..stages.store import StageStore
-from .grad_norm import Sums, Verdict, squares_of
-from .loss_scale import LossScale
+from .grad_norm import Sums, Verdict
 from .optimizer_rollback import Undoable
 
 

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from pipeloom.ir.errors import InputError
 
-from ..optim.grad_norm import squares
+from .gradient_squares import squares, summed, wait_for
 from .store import ResidentStages, device_of
 from .unused_parameters import NOTHING
 
@@ -139,7 +139,9 @@ class ShardedModule:
         under_way = [part.unshard(async_op=True) for part in self._parts]
         if self._device == "cpu":  # on a GPU a wait with a timeout would block the host
             for work in (work for part in self._parts for work in _gathering(part)):
-                _wait(work, self._timeout, f"gathering the shards of stage {self._stage}{REPLICAS}")
+                wait_for(
+                    work, self._timeout, f"gathering the shards of stage {self._stage}{REPLICAS}"
+                )
         for handle in under_way:
             if handle is not None:
                 handle.wait()
@@ -230,32 +232,6 @@ def _gathering(part: FSDPModule) -> list[dist.Work]:
     """What of the part's parameters is under way."""
     results = [group._all_gather_result for group in _groups(part)]
     return [r.all_gather_work for r in results if r and isinstance(r.all_gather_work, dist.Work)]
-
-
-def _wait(work: dist.Work, timeout: timedelta, what: str) -> None:
-    """On a CPU. Raises ConnectionError where it takes longer, or fails."""
-    try:
-        work.wait(timeout)
-    except RuntimeError as error:
-        patience = f"waited at most {timeout.total_seconds():g} s"
-        raise ConnectionError(f"{what}, {patience}: {error}") from error
-
-
-def summed(
-    value: float, group: dist.ProcessGroup, device: torch.device, timeout: timedelta, what: str
-) -> float:
-    """The sum of the ``value`` of each process of ``group``, the same bits on all; the host waits.
-
-    Raises ConnectionError where that takes longer on a CPU, saying of ``what``.
-    """
-    total = torch.tensor(value, dtype=torch.float64, device=device)
-    work = dist.all_reduce(total, group=group, async_op=True)
-    assert work is not None
-    if device.type == "cpu":
-        _wait(work, timeout, what)
-    else:
-        work.wait()
-    return float(total)
 
 
 def _shards(module: nn.Module) -> list[DTensor]:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,9 +20,7 @@ from pipeloom.ir.model.program import Average, Program
 
 from ..pipeline.model_source import ModelSource, checked_batch
 from ..pipeline.pipeline import Pipeline
-
-if TYPE_CHECKING:
-    from .train import RunSettings
+from .settings import RunSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,7 @@ import torch
 from torch import Tensor
 
 from ..cuda import make_event, make_stream
-from . import Routes, timed_out
-from .posted import PostedMessages
+from .base import Routes, timed_out
 
 # sending rank, receiving rank, bytes: the milliseconds for which the message has the link to itself
 LinkTime: TypeAlias = Callable[[int, int, int], float]
@@ -213,9 +212,6 @@ class LocalTransport:
         handle = LocalHandle(buffer, "recv", self._patience, ready)
         channel.post(channel.receives, handle)
         return handle
-
-    def messages(self) -> PostedMessages:
-        return PostedMessages(self)
 
     def releasing(self, buffer: Tensor) -> Callable[[], None] | None:
         return partial(self._release, buffer) if buffer.device.type == "cuda" else None

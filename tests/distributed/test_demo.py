@@ -96,9 +96,7 @@ def test_a_curve_that_differs_is_noticed(curve: list[float], same: bool) -> None
     assert (difference <= demo.TOLERANCE) == same
 
 
-def test_a_failing_command_ends_the_demo(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failing_command_ends_the_demo(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "profile.json").mkdir()
     assert demo.main(["--small", "--out", str(tmp_path)]) == 2
-    assert "profile.json: cannot be written" in capsys.readouterr().err
+    assert "profile.json: cannot be written" in capfd.readouterr().err

@@ -18,7 +18,8 @@ from pipeloom.ir.formats.atomic_write import write_json
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.runtime.train.train import RunSettings, run_program
+from pipeloom.runtime.train.settings import RunSettings
+from pipeloom.runtime.train.train import run_program
 from pipeloom.runtime.train.tune import tune_program
 from pipeloom.solver.families import build_family
 from tests.distributed.cases.gradients import schedule

@@ -74,7 +74,7 @@ def test_the_last_line_says_why_a_solve_ends(
     report = Report(Objective.PERIOD, "search", status, bound, solve_seconds=2.84)
     for stream, begin in ((io.StringIO(), ""), (Terminal(), "\r\x1b[2K")):
         line = ProgressLine(stream)
-        line.end(replace(schedule, report=report), stopped)
+        line.end(replace(schedule, report=report), *(["stopped"] if stopped else []))
         line.close()
         expected = f"{begin}   2.8 s  best 9 ms  bound {bound:g} ms  {words}\n"
         assert stream.getvalue() == expected
@@ -88,7 +88,7 @@ def test_by_step_the_last_line_is_of_the_step() -> None:
         stream = io.StringIO()
         line = ProgressLine(stream, by_step=True)
         line(replace(told(1.0, 12.0, bound), source="one-at-a-time"))
-        line.end(schedule, False, "nothing better found")
+        line.end(schedule, "nothing better found")
         assert stream.getvalue() == f"   2.8 s  step 12 ms  bound {bound:g} ms  {why}\n"
 
 

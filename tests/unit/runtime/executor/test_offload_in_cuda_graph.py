@@ -23,6 +23,7 @@ from pipeloom.runtime.executor.cuda_graph import WARMUP
 from pipeloom.runtime.executor.offload import CudaLanes, Host
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.rank.checks import check_graph
+from pipeloom.runtime.rank.options import PipelineOptions
 from tests.support.fake_device import DEVICE, Device, Event, Graph, Memory, Stream, on
 
 MICROBATCHES = 6
@@ -140,9 +141,7 @@ def test_offloading_is_not_refused() -> None:
     check_graph(
         program(),
         DEVICE,
+        PipelineOptions(optimizer=torch.optim.SGD),
         {0: torch.optim.SGD([nn.Parameter(torch.zeros(1))])},
-        varying_shapes=False,
-        judged=False,
         sharded=False,
-        replicated=False,
     )

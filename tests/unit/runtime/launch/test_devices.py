@@ -8,7 +8,7 @@ import torch
 from examples.gpt import small
 from pipeloom.ir.errors import InputError
 from pipeloom.runtime.profiling.profiler import measure_profile
-from pipeloom.runtime.train.train import RunSettings
+from pipeloom.runtime.train.settings import RunSettings
 
 
 @pytest.mark.parametrize("local", [True, False])

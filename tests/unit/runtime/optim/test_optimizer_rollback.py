@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from pipeloom.ir.errors import InputError
-from pipeloom.runtime.optim.loss_scale import LossScale
 from pipeloom.runtime.optim.optimizer_rollback import Undoable
+from pipeloom.runtime.rank.loss_scale import LossScale
 from tests.distributed.cases.validation import OPTIMIZERS
 
 MORE = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import torch
@@ -22,8 +22,9 @@ from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.runtime.errors import ShapeError
-from pipeloom.runtime.optim.loss_scale import LossScale
 from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.runtime.rank.loss_scale import LossScale
+from pipeloom.runtime.rank.options import Options, PipelineOptions
 from pipeloom.runtime.tensors.microbatches import split
 from pipeloom.runtime.transport.in_process import LocalTransport
 from pipeloom.solver.families import build_family
@@ -320,3 +321,9 @@ def test_a_pipeline_that_cannot_be_made_leaves_no_connections(
     with pytest.raises(InputError):
         Pipeline(program(SPLIT), stages(), loss=loss, **options)
     assert len(closed) == 1
+
+
+def test_keywords_are_the_options_with_their_types() -> None:
+    assert get_type_hints(Options) == get_type_hints(PipelineOptions)
+    with pytest.raises(TypeError, match="clip_norm"):
+        Pipeline(program(FUSED), stages(), clip_norm=1.0)  # type: ignore[call-arg]
