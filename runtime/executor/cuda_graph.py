@@ -64,7 +64,7 @@ class DeviceRecording:
         torch.cuda.synchronize(self._device)
         gc.collect()  # nothing is to be destroyed meanwhile
         torch.cuda.empty_cache()  # the graph's memory is its own
-        # other threads may go on: NCCL's that watches, or those of virtual ranks, whose streams
+        # other threads may go on: NCCL's that watches, or those of thread ranks, whose streams
         # join
         self._graph.capture_begin(capture_error_mode="thread_local")
 
@@ -76,7 +76,7 @@ class DeviceRecording:
 
 
 class SharedRecording:
-    """All virtual ranks of a device in one graph, which rank 0 makes and launches.
+    """All thread ranks of a device in one graph, which rank 0 makes and launches.
 
     ::
 
@@ -132,7 +132,7 @@ class SharedRecording:
 
 
 def make_recording(transport: Transport, device: torch.device) -> Recording:
-    """The one for this rank, whose current stream is its own where it is a virtual one."""
+    """The one for this rank, whose current stream is its own where it is a thread."""
     if here() is not None:
         return SharedRecording(transport, device)
     return DeviceRecording(device, beside=True)

@@ -26,7 +26,7 @@ def check_agreement(
 
     Compared are hashes of what decides who does what: instructions, buffers, placement, transfers.
     Profiles, planned times and reports may differ. Every rank of the group calls it,
-    within ``seconds`` where they are virtual.
+    within ``seconds`` where they are threads.
     """
     lines = [*(f"{name}: {value}" for name, value in options.items()), *described(program)]
     digest = sha256("\n".join(lines).encode()).hexdigest()

@@ -112,7 +112,7 @@ class ShardedModule:
     def scatter(self, dtype: torch.dtype | None) -> tuple[dist.Work, Callable[[], None]] | None:
         """Sends the sums of all gradients and lets go of the whole parameters; returns at once.
 
-        ``dtype``: that in which gradients travel, by default their own. What is returned is under
+        ``dtype``: that in which gradients are sent, by default their own. What is returned is under
         way, and the call that makes it the shards' gradient once it is waited for; None where
         nothing is trained.
         """

@@ -84,7 +84,7 @@ def check_tunable(program: Program) -> None:
     otherwise."""
     first = averages(program)
     wanted = {
-        "schedule: passing: expected activations, got travelling weights": (
+        "schedule: passing: expected activations, got streamed weights": (
             program.schedule.problem.placement.passing is Passing.ACTIVATIONS
         ),
         "schedule: updates: expected a program that steps once an iteration, got one that steps "
