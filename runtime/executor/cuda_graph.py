@@ -29,7 +29,8 @@ from ..measure.op_timer import Call, Clock
 from ..tensors.microbatches import mapped
 from ..tensors.stage_interface import Spec
 from ..transport import Transport
-from ..transport.in_process import follow, here
+from ..transport.in_process import follow
+from ..transport.thread_rank import here
 from .stage_runner import Cell
 
 WARMUP = 3  # steps before the recorded one, as torch advises
@@ -196,8 +197,7 @@ class GraphedSteps:
                 if Spec.of(place) != Spec.of(tensor):
                     raise ShapeError(
                         f"step: given {Spec.of(tensor)} where the step that became a CUDA graph "
-                        "was "
-                        f"given {Spec.of(place)}"
+                        f"was given {Spec.of(place)}"
                     )
                 place.copy_(tensor, non_blocking=True)
             cell.inputs, cell.options, cell.target = (), {}, None

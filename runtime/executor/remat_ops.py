@@ -10,7 +10,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import OpKind
 
 from ..tensors.rng_state import RandomState, tensors
-from ..transport.in_process import here
+from ..transport.thread_rank import here
 from .stage_runner import Cell, Run, StageRunner
 
 
@@ -36,9 +36,8 @@ def _forward_alone(runner: StageRunner, cell: Cell) -> None:
     if here() is not None and cell.state.drawn():
         raise InputError(
             f"stage {runner.stage}: expected no dropout or other random numbers where a forward is "
-            "recomputed on a "
-            "thread rank: all threads draw from one generator, so the same ones cannot be drawn "
-            "again"
+            "recomputed on a thread rank: all threads draw from one generator, so the same ones "
+            "cannot be drawn again"
         )
     cell.target = target
 

@@ -26,7 +26,8 @@ from pipeloom.ir.errors import PipeloomError
 
 from ..cuda import check_devices, make_stream
 from ..errors import LaunchError
-from ..transport.in_process import Hub, LinkTime, being
+from ..transport.in_process import Hub, LinkTime
+from ..transport.thread_rank import being
 from .sm_partitions import NoPartitionsError, partitions
 
 GRACE = 1.0  # seconds that the others have to end by themselves after a failure

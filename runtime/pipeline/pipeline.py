@@ -284,8 +284,7 @@ class Pipeline:
             except Exception as error:
                 raise ExecutionError(
                     f"rank {self.rank}: finish, which all ranks call after the same step, waits "
-                    "for the "
-                    f"verdict on it: {type(error).__name__}: {error}"
+                    f"for the verdict on it: {type(error).__name__}: {error}"
                 ) from error
         self.synchronize()
 

@@ -61,8 +61,7 @@ def _difference(digests: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     first, second = next((a, b) for a, b in pairs if a != b)
     return (
         f"program: expected one on all ranks, got {', '.join(parts)} (hashes); they differ first "
-        "in "
-        f"{first!r} on rank {one}, {second!r} on rank {other}"
+        f"in {first!r} on rank {one}, {second!r} on rank {other}"
     )
 
 

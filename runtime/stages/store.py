@@ -176,8 +176,7 @@ def _check_reducing(module: nn.Module, index: int) -> None:
                 raise InputError(
                     f"stages[{index}]: {path or 'it'} is wrapped in {name}, which reduces "
                     "gradients in each microbatch's backward pass: expected the module without it, "
-                    "and the "
-                    "processes that it reduces over as data_group"
+                    "and the processes that it reduces over as data_group"
                 )
 
 

@@ -32,7 +32,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from pipeloom.ir.errors import InputError
 
-from ..transport.in_process import here
+from ..transport.thread_rank import here
 
 Member: TypeAlias = tuple[int, str]
 Group = Sequence[Member]

@@ -88,8 +88,7 @@ def check_tunable(program: Program) -> None:
             program.schedule.problem.placement.passing is Passing.ACTIVATIONS
         ),
         "schedule: updates: expected a program that steps once an iteration, got one that steps "
-        "after "
-        "each microbatch": program.schedule.updates is Updates.ITERATION,
+        "after each microbatch": program.schedule.updates is Updates.ITERATION,
         "instructions: expected those of one pipeline, which alone can be tuned, got averages over "
         f"replicas, '{first}' (compile without --data-parallel)": first is None,
     }

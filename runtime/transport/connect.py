@@ -9,8 +9,9 @@ import torch.distributed as dist
 
 from .base import Routes, Transport
 from .gloo import GlooTransport
-from .in_process import Hub, InProcessTransport, here
+from .in_process import Hub, InProcessTransport
 from .nccl import NcclTransport
+from .thread_rank import here
 
 
 def whereabouts(group: dist.ProcessGroup | None = None) -> tuple[int, int]:

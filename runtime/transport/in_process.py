@@ -14,8 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
@@ -256,33 +255,6 @@ class InProcessTransport:
 
     def _exchange(self, what: str, ranks: tuple[int, ...], value: Any) -> list[Any]:
         return self._hub.exchange((self._session, what), self.rank, ranks, value, self._patience)
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Which thread rank a thread is."""
-
-    hub: Hub
-    rank: int
-
-
-_HERE = threading.local()
-
-
-def here() -> Place | None:
-    """The thread rank that this thread is; None where it is none."""
-    place: Place | None = getattr(_HERE, "place", None)
-    return place
-
-
-@contextmanager
-def being(hub: Hub, rank: int) -> Iterator[None]:
-    """Within: this thread is thread rank ``rank`` of ``hub``."""
-    _HERE.place = Place(hub, rank)
-    try:
-        yield
-    finally:
-        _HERE.place = None
 
 
 def recorded(tensor: Tensor) -> torch.cuda.Event | None:
