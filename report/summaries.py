@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from pipeloom.ir.cost.overlap import pairs_save
+from pipeloom.ir.cost.overlap import overlap_saves
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.placement import Passing, PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
@@ -42,7 +42,7 @@ def scope(problem: Problem, *, paired: bool = False) -> str:
     hold for it: where the optimizer makes none.
     """
     words = _placed_and_passed(problem)
-    if pairs_save(problem):
+    if overlap_saves(problem):
         return f"{words}, with pairs or without them"
     if all(stage.saving <= 0 for stage in problem.profile.stages):
         return words

@@ -27,7 +27,7 @@ class Updates(Enum):
     MICROBATCH = "microbatch"
 
 
-class TravelKind(Enum):
+class TransferKind(Enum):
     """What a transfer of a weight-passing schedule carries."""
 
     WEIGHT = "weight"
@@ -48,7 +48,7 @@ class Transfer:
     until it has ended; None where none does.
     """
 
-    kind: TravelKind
+    kind: TransferKind
     stage: int
     copy: int
     source: int
@@ -59,7 +59,7 @@ class Transfer:
     blocks: int | None = None
 
     @property
-    def item(self) -> tuple[TravelKind, int, int]:
+    def item(self) -> tuple[TransferKind, int, int]:
         """What moves: kind, stage and copy."""
         return self.kind, self.stage, self.copy
 

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from pipeloom.ir.cost.steady_state.send_points import posted_between_ops
-from pipeloom.ir.cost.steady_state.steady_state import replay
+from pipeloom.ir.cost.steady_state.steady_state import play_iterations
 from pipeloom.ir.cost.traffic import activation_traffic
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile
@@ -129,7 +129,7 @@ def cost_at(row: Evaluation, size: float) -> float:
     averaged."""
     if row.objective is Objective.PERIOD:
         return row.step_time_at(size)
-    alone = replay(posted_between_ops(row.enlarged(size))).timings[0]
+    alone = play_iterations(posted_between_ops(row.enlarged(size))).timings[0]
     return alone.iteration_time(Objective.MAKESPAN)
 
 

@@ -20,7 +20,7 @@ from ..transport import Routes, whereabouts
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class RankRole:
     """What ``rank`` is to the stages of a program.
 
     ``users``: the ranks that run each stage; ``holders``: those that have it for good; ``needed``:
@@ -34,7 +34,7 @@ class Role:
     needed: Sequence[int]
 
     @classmethod
-    def of(cls, program: Program, rank: int) -> Role:
+    def of(cls, program: Program, rank: int) -> RankRole:
         users, homes = users_of(program), holders(program.schedule)
         passing = passed_on(program.schedule, rank)
         needed = [

@@ -24,7 +24,8 @@ from pipeloom.ir.model.schedule import Schedule, Updates
 from ..pipeline.model_source import ModelSource, load_source
 from ..pipeline.pipeline import Pipeline
 from .replicas import averages
-from .train import RunSettings, make_pipeline, mean_loss, on_ranks, train_step
+from .settings import RunSettings
+from .train import make_pipeline, mean_loss, on_ranks, train_step
 
 # the traces of the last steps, with the plan's pairs, to a program that may be better (None: the
 # one that ran is as good)
@@ -92,12 +93,11 @@ def check_tunable(program: Program) -> None:
     otherwise."""
     first = averages(program)
     wanted = {
-        "schedule: passing: expected activations, got travelling weights": (
+        "schedule: passing: expected activations, got streamed weights": (
             program.schedule.problem.placement.passing is Passing.ACTIVATIONS
         ),
         "schedule: updates: expected a program that steps once an iteration, got one that steps "
-        "after "
-        "each microbatch": program.schedule.updates is Updates.ITERATION,
+        "after each microbatch": program.schedule.updates is Updates.ITERATION,
         "instructions: expected those of one pipeline, which alone can be tuned, got averages over "
         f"replicas, '{first}' (compile without --data-parallel)": first is None,
     }

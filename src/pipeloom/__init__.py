@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from .planner.show import show as show
     from .planner.sweep import sweep as sweep
     from .planner.verify import verify as verify
-    from .runtime.optim.loss_scale import LossScale as LossScale
     from .runtime.pipeline.model_source import ModelSource as ModelSource
     from .runtime.pipeline.pipeline import Pipeline as Pipeline
+    from .runtime.rank.loss_scale import LossScale as LossScale
     from .solver.families import build_family as build_family
     from .solver.optimize import optimize as solve  # noqa: F401
     from .training import measure as measure
@@ -85,15 +85,15 @@ _HOMES = {
     "planner.plan": ("optimize",),
     "planner.show": ("show",),
     "planner.verify": ("verify",),
-    "planner.analyze": ("analyze",),
-    "planner.compare": ("compare",),
-    "planner.evaluation.evaluation": ("Evaluation",),
-    "planner.sweep": ("sweep",),
-    "runtime.optim.loss_scale": ("LossScale",),
+    "runtime.rank.loss_scale": ("LossScale",),
     "runtime.pipeline.model_source": ("ModelSource",),
     "runtime.pipeline.pipeline": ("Pipeline",),
     "solver.families": ("build_family",),
     "solver.optimize": ("solve",),
+    "planner.analyze": ("analyze",),
+    "planner.compare": ("compare",),
+    "planner.evaluation.evaluation": ("Evaluation",),
+    "planner.sweep": ("sweep",),
     "training": ("measure", "run", "tune"),
 }
 _CALLED_THERE = {"solve": "optimize"}

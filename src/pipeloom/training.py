@@ -13,7 +13,8 @@ from pipeloom.runtime.pipeline.layered_source import as_planned
 from pipeloom.runtime.pipeline.model_source import ModelSource, load_source
 from pipeloom.runtime.profiling.profiler import Measurement, measure_profile
 from pipeloom.runtime.train.replicas import count_replicas
-from pipeloom.runtime.train.train import DTYPES, RunResult, RunSettings, run_program
+from pipeloom.runtime.train.settings import DTYPES, RunSettings
+from pipeloom.runtime.train.train import RunResult, run_program
 from pipeloom.runtime.train.tune import TuneResult, check_tunable, tune_program
 
 if TYPE_CHECKING:

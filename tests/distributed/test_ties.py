@@ -23,7 +23,8 @@ from pipeloom.runtime.launch.threads import launch_local
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.profiling.profiler import measure_profile
 from pipeloom.runtime.stages.store import Stage
-from pipeloom.runtime.train.train import RunSettings, run_program
+from pipeloom.runtime.train.settings import RunSettings
+from pipeloom.runtime.train.train import run_program
 from pipeloom.solver.families import build_family
 from tests.distributed.cases.gradients import difference
 from tests.support.models import TinyTransformer, reference

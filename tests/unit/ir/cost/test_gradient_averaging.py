@@ -13,7 +13,7 @@ import pytest
 
 from pipeloom.cli.main import main
 from pipeloom.ir.cost.simulator import simulate, timed
-from pipeloom.ir.cost.steady_state.steady_state import replay, step_time
+from pipeloom.ir.cost.steady_state.steady_state import play_iterations, step_time
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_profile, dump_schedule, parse_profile
 from pipeloom.ir.formats.schedule_json import parse_schedule
@@ -99,7 +99,9 @@ def test_every_family_verifies(family: str) -> None:
     assert all(timing.iteration_time(each) >= timing.cost(each) for each in Objective)
     assert document["report"]["step"] == timing.iteration_time(Objective.PERIOD)
     if not schedule.transfers and schedule.problem.placement.passing is Passing.ACTIVATIONS:
-        done = replay(schedule).begin[-1]  # the same in other words: no wires, one iteration
+        done = play_iterations(schedule).begin[
+            -1
+        ]  # the same in other words: no wires, one iteration
         assert done.tolist() == pytest.approx([row[-1].end for row in timing.averages])
 
 

@@ -1,4 +1,4 @@
-"""Virtual ranks: pipelines on threads of one process."""
+"""Thread ranks: pipelines on threads of one process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from pipeloom.runtime.errors import LaunchError
 from pipeloom.runtime.launch.threads import launch_local
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.profiling.profiler import measure_profile
-from pipeloom.runtime.train.train import RunSettings, run_program
+from pipeloom.runtime.train.settings import RunSettings
+from pipeloom.runtime.train.train import run_program
 from pipeloom.runtime.transport import Routes, connect
 from pipeloom.solver.families import build_family
 from tests.distributed.cases.gradients import BOUNDS, Case, run_cases, schedule
