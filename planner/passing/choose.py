@@ -33,8 +33,6 @@ SHARES = {"activations": 4.0, "weights": 3.0}
 ISLANDS_SHARE = 3.0
 """Shares of the time that the optimizer has for each scheme; that of all islands together."""
 CLOSED = 1e-6
-
-
 LEVEL = 2e-3
 """Steps are level that differ by a smaller share: no profile is as near to the truth."""
 
