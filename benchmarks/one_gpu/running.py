@@ -1,4 +1,4 @@
-"""Steps of a program on virtual ranks, and what they took."""
+"""Steps of a program on thread ranks, and what they took."""
 
 from __future__ import annotations
 

@@ -64,19 +64,23 @@ class Evaluation:
 
     @property
     def schedule(self) -> Schedule:
+        """The schedule; there is one where :attr:`planned` is not None."""
         assert self.planned is not None, f"{self.name}: {self.why_not}"
         return self.planned
 
     @property
     def profile(self) -> Profile:
+        """What it was planned for."""
         return self.schedule.problem.profile
 
     @property
     def objective(self) -> Objective:
+        """Which cost counts."""
         return self.schedule.problem.objective
 
     @cached_property
     def timing(self) -> Timing:
+        """When its ops run, and what they cost."""
         return self.schedule.timing or simulate(self.schedule)
 
     @property
@@ -86,6 +90,7 @@ class Evaluation:
 
     @property
     def bubble_rate(self) -> float:
+        """Idle time of the objective's cost, as a share."""
         return self.timing.bubble_rate(self.objective)
 
     @property
@@ -129,10 +134,12 @@ class Evaluation:
 
     @property
     def gap(self) -> float | None:
+        """(cost - lower bound) / cost; None where no bound is known."""
         return gap(self.schedule)
 
     @property
     def status(self) -> str:
+        """``optimal``, ``feasible``, ``built``, ``infeasible`` or ``unsupported``."""
         if self.planned is None:
             return "unsupported" if self.infeasible is None else "infeasible"
         report = self.planned.report
@@ -156,6 +163,7 @@ class Evaluation:
 
     @property
     def passing(self) -> Passing:
+        """What is sent from rank to rank."""
         return self.schedule.problem.placement.passing
 
     @property

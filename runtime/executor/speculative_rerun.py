@@ -1,4 +1,5 @@
-"""What a rank ran before the verdict on its last step, run again where a step was wrong.
+"""The ops that a rank runs before it knows the norm of its last step; run again where that was
+above its limit or not finite.
 
 ::
 
@@ -9,8 +10,8 @@
 
 A rank's messages before its verdict have all been sent once it is there. What the receiver takes
 in after its own verdict is in the way of what is sent anew, so it is received first, into the
-buffers that it is meant for. All that is posted is waited for; then the head runs as if for the
-first time.
+buffers that it is meant for. All that is posted is waited for; then the ops up to the verdict run
+as if for the first time.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from ..measure.op_timer import Call
 from ..transport.posted import RepeatedMessage
 
 
-class Head:
-    """The call of a ``relay verdict``: ``validate`` says whether to ``rewind`` and run again.
+class SpeculativeRerun:
+    """The call of a ``relay verdict``: ``validate`` says whether the ops before it run again, once
+    ``restore_snapshot`` was called.
 
-    ``posted``: messages of the head that are not waited for within it; ``releases``: of the
+    ``posted``: messages of these ops that are not waited for by then; ``releases``: of the
     buffers that the ledger counts by then. ``calls`` and ``stale`` (the receives to be forgotten)
     are known once the whole row is prepared.
     """
@@ -34,11 +36,11 @@ class Head:
     def __init__(
         self,
         validate: Callable[[], bool],
-        rewind: Call,
+        restore_snapshot: Call,
         posted: Sequence[RepeatedMessage],
         releases: Sequence[Call],
     ) -> None:
-        self._validate, self._rewind = validate, rewind
+        self._validate, self._restore_snapshot = validate, restore_snapshot
         self._posted, self._releases = posted, releases
         self.calls: Sequence[Call] = ()
         self.stale: Sequence[RepeatedMessage] = ()
@@ -52,7 +54,7 @@ class Head:
             message.wait()
         for release in self._releases:
             release()
-        self._rewind()
+        self._restore_snapshot()
         for call in self.calls:
             call()
 

@@ -19,7 +19,7 @@ from ..rank.context import RankContext
 from ..rank.role import averaged
 from ..stages.fsdp import ShardedModule, ShardedStages, gradient_of
 from ..stages.store import device_of
-from ..stages.unused_parameters import clear_untouched
+from ..stages.unused_parameters import clear_unused
 
 
 class Averaging:
@@ -29,7 +29,7 @@ class Averaging:
     ``modules``: this rank's stages, in the order in which the program averages them; a parameter of
     several is averaged with the last one. ``group``: the processes that have this rank in the
     replicas, whose parameters and buffers start as the first replica's. ``dtype``: that in which
-    gradients travel; by default their own. ``sharded``: stages of which each replica has a shard.
+    gradients are sent; by default their own. ``sharded``: stages of which each replica has a shard.
     ``timeout``: seconds that an average may take on a CPU; on GPUs it is the group's own.
     ``spans``: on a CPU, when each stage's average set out and had come in the last step, in seconds
     of ``time.perf_counter``.
@@ -91,7 +91,7 @@ class Averaging:
         parts = torch.split(flat, [parameter.numel() for parameter in trained])
         for parameter, part in zip(trained, parts, strict=True):
             gradient_of(parameter).copy_(part.view_as(parameter))
-        clear_untouched(unsure)
+        clear_unused(unsure)
 
     @torch.no_grad()
     def _start_equal(self, tensors: Sequence[Tensor]) -> None:

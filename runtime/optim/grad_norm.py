@@ -26,7 +26,7 @@ from ..transport import Handle, Routes, Transport, connect
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GlobalNorm:
     """``norm``: of all gradients as one vector; ``most``: what it may be (infinite: anything).
 
     As for ``torch.nn.utils.clip_grad_norm_``, gradients are scaled by ``most / (norm + 1e-6)``
@@ -50,7 +50,7 @@ class Verdict:
         return 1.0 if self.plain else self.most / (self.norm + 1e-6)
 
 
-class Sums(Protocol):
+class NormSum(Protocol):
     """How the ranks' sums of squares are added up."""
 
     last: bool  # whether what add() returns is the whole
@@ -66,7 +66,7 @@ class Sums(Protocol):
     def close(self) -> None: ...
 
 
-class Gathered:
+class GatheredNorm:
     """All ranks wait for each other: one message, after which every rank adds up the same."""
 
     last = True
@@ -95,7 +95,7 @@ class Gathered:
         pass
 
 
-class Relayed:
+class NormRelay:
     """From rank to rank: the sums along ``order``, the verdict back along it.
 
     ``transport`` carries nothing else. A message is waited for before the next one on its way.
@@ -140,7 +140,7 @@ class Relayed:
         return float(message)
 
 
-def make_sums(context: RankContext) -> Sums | None:
+def make_norm_sum(context: RankContext) -> NormSum | None:
     """Over all ranks that have a stage for good; those that are relayed over connections of their
     own. None where nothing needs the norm.
 
@@ -149,17 +149,19 @@ def make_sums(context: RankContext) -> Sums | None:
     options, device = context.options, context.device
     if not options.needs_norm:
         return None
-    check_judged(context.program, options.clip_grad_norm, options.optimizer)
+    check_norm_options(context.program, options.clip_grad_norm, options.optimizer)
     order = stepping(context.role.holders)
     if not context.relays:
-        return Gathered(context.transport, order, device)
+        return GatheredNorm(context.transport, order, device)
     pairs = list(pairwise(order))
     channels = {*pairs, *((after, before) for before, after in pairs)}
     own = connect(Routes.of(channels, (), options.timeout), device, options.group)
-    return Relayed(own, order, device)
+    return NormRelay(own, order, device)
 
 
-def check_judged(program: Program, most: float | None, optimizer: MakeOptimizer | None) -> None:
+def check_norm_options(
+    program: Program, most: float | None, optimizer: MakeOptimizer | None
+) -> None:
     """Raises InputError where nothing can be judged, or too late."""
     name = "loss_scale" if most is None else "clip_grad_norm"
     if most is not None and not most > 0:

@@ -96,7 +96,7 @@ def numbered(norm_groups: NormGroups) -> dict[str, int]:
     return {pattern: numbers[_processes(group)] for pattern, group in norm_groups.items()}
 
 
-def make_squares(
+def make_norm_squares(
     squares: Squares, context: RankContext, modules: Mapping[int, nn.Module]
 ) -> Squares:
     """``squares`` where nothing is a shard; else with those of the shards of this rank's
@@ -203,7 +203,7 @@ class Side:
     """What a process tells all others: its ``rank`` in the processes of its ``pipeline``.
 
     ``data``: those of its data group; ``meshes``: of its DTensors; ``groups``: of its norm groups,
-    None where nothing is said of them; ``judges``: its steps are judged by the norm.
+    None where nothing is said of them; ``needs_norm``: its steps are judged by the norm.
     """
 
     rank: int
@@ -211,7 +211,7 @@ class Side:
     data: Processes = ()
     meshes: frozenset[Processes] = frozenset()
     groups: tuple[Processes, ...] | None = None
-    judges: bool = True
+    needs_norm: bool = True
 
 
 def check_norm_groups(options: PipelineOptions, modules: Mapping[int, nn.Module]) -> None:
@@ -239,7 +239,7 @@ def check_sides(sides: Sequence[Side]) -> None:
         for i, group in enumerate(side.groups or ()):
             _check_group(sides, process, i, group)
     parts = _parts([p for s in sides for p in (s.pipeline, s.data, *s.meshes, *(s.groups or ()))])
-    if len(parts) > 1 and any(side.judges and side.groups is None for side in sides):
+    if len(parts) > 1 and any(side.needs_norm and side.groups is None for side in sides):
         raise InputError(
             "norm_groups: expected the process groups over which parameters are shards, as "
             f"pipelines on processes {' and '.join(map(str, parts))} judge steps each by its own "

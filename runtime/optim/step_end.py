@@ -24,10 +24,10 @@ from ..stages.fsdp import ShardedStages
 from ..stages.gradient_squares import squares_of
 from ..stages.shared_parameters import SharedParameters
 from .data_parallel import make_averaging
-from .forward_snapshot import Rewind
-from .grad_norm import make_sums
-from .norm_groups import Squares, check_norm_groups, make_squares
-from .optimizer_step import Update
+from .forward_snapshot import ForwardSnapshot
+from .grad_norm import make_norm_sum
+from .norm_groups import Squares, check_norm_groups, make_norm_squares
+from .optimizer_step import OptimizerStep
 from .optimizers import make_optimizers
 
 
@@ -53,19 +53,21 @@ class StepEnd:
         share = 1.0 if self.stashes else 1.0 / self._microbatches
         self.seed = torch.tensor(share, dtype=torch.float64, device=context.device)
         self.update = self._make_update(context)
-        self._judges_first = None if has_relays(program) else _first_stepped(program, role.rank)
-        self._rewind: Rewind | None = None
+        self._checks_norm_first = (
+            None if has_relays(program) else _first_stepped(program, role.rank)
+        )
+        self._snapshot: ForwardSnapshot | None = None
         self._refill: Call | None = None
 
-    def _make_update(self, context: RankContext) -> Update:
+    def _make_update(self, context: RankContext) -> OptimizerStep:
         store, options = context.store, context.options
         check_norm_groups(options, self.modules)
         squares: Squares = store.squares if isinstance(store, ShardedStages) else squares_of
-        squares = make_squares(squares, context, self.modules)
-        sums = make_sums(context)
+        squares = make_norm_squares(squares, context, self.modules)
+        sums = make_norm_sum(context)
         if options.loss_scale is not None:
             self._rescale(options.loss_scale.scale)
-        return Update(
+        return OptimizerStep(
             store,
             self.optimizers,
             sums=sums,
@@ -82,7 +84,7 @@ class StepEnd:
         """Before a step's ops; ``refill`` makes ready for running them once more."""
         if self.update.pending:
             self._refill = refill
-            self._rewind = Rewind(self.modules.values(), self._device)
+            self._snapshot = ForwardSnapshot(self.modules.values(), self._device)
         else:
             self._clear_gradients()
 
@@ -106,20 +108,20 @@ class StepEnd:
         if stage in self.stashes:
             return partial(self.stashes[stage].step, self.optimizers.get(stage))
         step = partial(self.update.step, stage)
-        if stage != self._judges_first:
+        if stage != self._checks_norm_first:
             return step
 
-        def judge_and_step() -> None:
-            self.judge()
+        def check_norm_and_step() -> None:
+            self.check_norm()
             step()
 
-        return judge_and_step
+        return check_norm_and_step
 
-    def judge(self) -> None:
+    def check_norm(self) -> None:
         """What all gradients come to, once they are averaged over the replicas."""
         if self._averaging is not None:
             self._averaging.finish()
-        self.update.judge()
+        self.update.check_norm()
 
     def validate(self) -> bool:
         """The verdict on the step before, if it is still to come; its gradients are then done
@@ -130,11 +132,11 @@ class StepEnd:
         self._clear_gradients()
         return again
 
-    def rewind(self) -> None:
+    def restore_snapshot(self) -> None:
         """Before the ops since the step's begin are run again."""
-        assert self._rewind is not None
+        assert self._snapshot is not None
         assert self._refill is not None
-        self._rewind.back()
+        self._snapshot.back()
         self._refill()
 
     def _rescale(self, scale: float) -> None:

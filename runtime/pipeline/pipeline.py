@@ -55,9 +55,8 @@ class Pipeline:
         stages: the modules of the stages that this rank runs, by stage; or a sequence of all
             stages, or of this rank's. A callable makes its module where it is needed. A stage
             takes what the one before it gives, a tensor or a tuple of them, as its arguments (the
-            first one takes what ``step`` is given). Where
-            weights travel (``docs/weight-passing.md``) a rank needs all stages that it runs, owns
-            or passes on.
+            first one takes what ``step`` is given). Where weights are streamed
+            (``docs/weight-passing.md``) a rank needs all stages that it runs, owns or passes on.
         loss: ``loss(output, target)``, the mean over one microbatch; gradients are those of the
             mean over all microbatches.
         optimizer: makes the optimizer of one stage's parameters, as ``torch.optim.SGD`` with its
@@ -70,9 +69,9 @@ class Pipeline:
         varying_shapes: let shapes be others in each step; all ranks then begin a step by telling
             each other. Microbatches of one step may differ in any case.
         param_dtype: the dtype that parameters and floating inputs are cast to for computing, and in
-            which weights travel; the modules keep theirs outside of ``step``, and so do the
+            which weights are sent; the modules keep theirs outside of ``step``, and so do the
             optimizers and the loss (mixed precision). By default the parameters' own.
-        reduce_dtype: the dtype of gradients that travel, or are summed over ranks; by default that
+        reduce_dtype: the dtype of gradients that are sent, or summed over ranks; by default that
             of ``param_dtype``. Each rank's sums have the parameters' own.
         clip_grad_norm: the most that the norm of all gradients may be before the optimizers step,
             as for ``torch.nn.utils.clip_grad_norm_``; None: any. A step with NaN or Inf in it is
@@ -99,9 +98,9 @@ class Pipeline:
             for stages wrapped in ``fully_shard`` over it, of which each has its shards.
         device: where received tensors live; by default where the parameters do.
         timeout: seconds that a message or a reduction may take.
-        memory: count live activation bytes (see
-        :class:`~pipeloom.runtime.measure.activation_ledger.Ledger`). pace: let each op take at
-        least its time in the program's profile, asleep for the rest, as
+        memory: count live activation bytes
+            (:class:`~pipeloom.runtime.measure.activation_ledger.Ledger`).
+        pace: let each op take at least its time in the program's profile, asleep for the rest, as
             on devices of that speed: where ranks share cores, an op would otherwise be the faster
             the more of the others are idle. On a CPU only.
         verify: check the program first, by the verifier that trusts no compiler.
@@ -285,8 +284,7 @@ class Pipeline:
             except Exception as error:
                 raise ExecutionError(
                     f"rank {self.rank}: finish, which all ranks call after the same step, waits "
-                    "for the "
-                    f"verdict on it: {type(error).__name__}: {error}"
+                    f"for the verdict on it: {type(error).__name__}: {error}"
                 ) from error
         self.synchronize()
 

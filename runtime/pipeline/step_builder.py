@@ -13,16 +13,16 @@ from pipeloom.ir.model import program as ir
 
 from ..executor.executor import Executor
 from ..executor.stage_runner import StageRunner
-from ..executor.tensor_routing import Activations, Carrier
+from ..executor.tensor_routing import ActivationRouting, TensorRouting
 from ..executor.weight_stashing import StashingRunner
 from ..optim.step_end import StepEnd
 from ..rank.context import RankContext
 from ..rank.options import Loss
 from ..stages.store import StageStore
-from ..stages.streamed_weights import TravellingStages
+from ..stages.streamed_weights import StreamedStages
 from ..tensors.microbatches import mapped
 from ..tensors.skip_connections import Skips
-from .shape_inference import Edges, Shapes
+from .shape_inference import Interfaces, ShapeInference
 from .step_inputs import Cells
 
 
@@ -41,10 +41,10 @@ class StepBuilder:
         if self._loss is not None and context.options.param_dtype is not None:
             self._loss = loss_in_full(self._loss, context.store)
         self._skips = Skips(context.options.skips, problem.stages)
-        self._shapes = Shapes(
+        self._shapes = ShapeInference(
             context.store, problem.owner, self._skips, context.transport, context.device
         )
-        self._edges: Edges = []
+        self._interfaces: Interfaces = []
         self._executor: Executor | None = None
         self.runners = {s: self._runner(s) for s in context.role.run}
 
@@ -52,14 +52,14 @@ class StepBuilder:
         """For what is in the cells; all ranks call it. Raises ShapeError, alike on all."""
         if self._executor is not None and not self._context.options.varying_shapes:
             return self._executor
-        edges = self._shapes.edges(self._cells)
-        if self._executor is not None and edges == self._edges:
+        interfaces = self._shapes.interfaces(self._cells)
+        if self._executor is not None and interfaces == self._interfaces:
             return self._executor
-        self._edges = edges
+        self._interfaces = interfaces
         for (s, j), cell in self._cells.items():
-            cell.edge = edges[s][j] if s < len(edges) else None
+            cell.interface = interfaces[s][j] if s < len(interfaces) else None
         self._context.transport.renew()
-        self._executor = self._made(edges)
+        self._executor = self._made(interfaces)
         return self._executor
 
     def ran(self) -> Executor:
@@ -68,27 +68,27 @@ class StepBuilder:
             raise InputError("trace: no step has run yet")
         return self._executor
 
-    def _made(self, edges: Edges) -> Executor:
+    def _made(self, interfaces: Interfaces) -> Executor:
         context, step_end = self._context, self._step_end
-        carriers: dict[ir.TensorKind, Carrier] = dict.fromkeys(
-            ir.TensorKind, Activations(self._cells, edges, context.device)
+        routing: dict[ir.TensorKind, TensorRouting] = dict.fromkeys(
+            ir.TensorKind, ActivationRouting(self._cells, interfaces, context.device)
         )
-        if isinstance(context.store, TravellingStages):
-            carriers[ir.TensorKind.WEIGHT] = carriers[ir.TensorKind.GRADIENT] = context.store
+        if isinstance(context.store, StreamedStages):
+            routing[ir.TensorKind.WEIGHT] = routing[ir.TensorKind.GRADIENT] = context.store
         return Executor(
             context.program,
             context.transport,
             cells=self._cells,
             runners=self.runners,
-            carriers=carriers,
+            routing=routing,
             memory=context.memory,
             device=context.device,
             reduce=step_end.reduce,
             average=step_end.average,
             step=step_end.step,
-            judge=step_end.judge,
+            check_norm=step_end.check_norm,
             validate=step_end.validate,
-            rewind=step_end.rewind,
+            restore_snapshot=step_end.restore_snapshot,
             pace=context.options.pace,
         )
 
@@ -110,7 +110,7 @@ class StepBuilder:
 
 def loss_in_full(loss: Loss, store: StageStore) -> Loss:
     """The loss of an output in the modules' own dtype, where they compute in another."""
-    assert isinstance(store, TravellingStages)
+    assert isinstance(store, StreamedStages)
     master = store.precision.master
 
     def computed(output: Any, target: Any) -> Tensor:

@@ -11,12 +11,12 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.ops import OpKind
 
-from ..executor.offload import Host, Parcel
+from ..executor.offload import Host, OffloadedActivations
 from ..executor.stage_runner import Cell
 from ..executor.weight_grad_deferral import WeightQueue
 from ..rank.context import RankContext
 from ..tensors.microbatches import Batch, merge, split
-from .step_inputs import Arguments, Cells
+from .step_inputs import Cells, StepInputs
 
 
 def make_cells(context: RankContext) -> dict[tuple[int, int], Cell]:
@@ -31,7 +31,7 @@ def make_cells(context: RankContext) -> dict[tuple[int, int], Cell]:
         pair: Cell(
             WeightQueue(memory) if OpKind.W in kinds else None,
             recomputed=OpKind.R in kinds,
-            parcel=Parcel(host, memory) if OpKind.O in kinds else None,
+            offloaded=OffloadedActivations(host, memory) if OpKind.O in kinds else None,
         )
         for pair, kinds in sorted(pairs.items())
     }
@@ -45,7 +45,7 @@ class StepIO:
         self._microbatches, last = problem.microbatches, problem.stages - 1
         self._rank, self._memory = context.role.rank, context.memory
         self._needs_loss = options.loss is None
-        self._arguments = Arguments(
+        self._inputs = StepInputs(
             cells, problem.microbatches, options.param_dtype, varying=options.varying_shapes
         )
         self._cells = cells.values()
@@ -61,7 +61,7 @@ class StepIO:
             raise InputError(
                 f"step: rank {self._rank} runs the first stage: its inputs are missing"
             )
-        self._arguments.put(inputs if self._has_first else (), options)
+        self._inputs.put(inputs if self._has_first else (), options)
         if self._last:
             if self._needs_loss or target is None:
                 missing = "loss" if self._needs_loss else "target"

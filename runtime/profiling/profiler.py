@@ -29,7 +29,7 @@ from ..pipeline.layered_source import by_layers
 from ..pipeline.model_source import ModelSource
 from ..stages.tie_detection import Group
 from ..transport import connect, whereabouts
-from ..transport.in_process import here
+from ..transport.thread_rank import here
 from .host_probe import probe_host
 from .link_probe import LARGE, LinkSamples, link_of, links_of, probe_links, ring_routes
 from .stage_probe import Sizes, StageProbe

@@ -41,8 +41,7 @@ def check_tied(program: Program, tied: Sequence[Group]) -> None:
             raise InputError(
                 f"tied: {names} are one parameter, whose gradients the program does not sum: "
                 f"compile it with --tied {','.join(map(str, stages))}, or of a profile that has "
-                "them "
-                "as tied"
+                "them as tied"
             )
 
 
@@ -82,6 +81,5 @@ def check_graph(
         if any(group.get("capturable") is False for group in optimizer.param_groups):
             raise InputError(
                 "cuda_graph: expected optimizers with capturable=True, got "
-                f"{type(optimizer).__name__} "
-                f"of stage {stage} without"
+                f"{type(optimizer).__name__} of stage {stage} without"
             )

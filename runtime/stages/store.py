@@ -22,7 +22,7 @@ class StageStore(Protocol):
     """The modules that this rank computes with.
 
     :class:`ResidentStages` keeps a stage's weights where they are for good;
-    :class:`~pipeloom.runtime.stages.streamed_weights.TravellingStages` has them while it needs
+    :class:`~pipeloom.runtime.stages.streamed_weights.StreamedStages` has them while it needs
     them. A module is asked for once and called in every F: the object stays, its parameters' data
     may move.
     """
@@ -133,7 +133,7 @@ def _table(
     )
 
 
-# virtual ranks are threads that share torch's random numbers, which stages are often seeded by
+# thread ranks are threads that share torch's random numbers, which stages are often seeded by
 _MAKING = RLock()
 
 
@@ -176,8 +176,7 @@ def _check_reducing(module: nn.Module, index: int) -> None:
                 raise InputError(
                     f"stages[{index}]: {path or 'it'} is wrapped in {name}, which reduces "
                     "gradients in each microbatch's backward pass: expected the module without it, "
-                    "and the "
-                    "processes that it reduces over as data_group"
+                    "and the processes that it reduces over as data_group"
                 )
 
 

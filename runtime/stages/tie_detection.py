@@ -32,7 +32,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from pipeloom.ir.errors import InputError
 
-from ..transport.in_process import here
+from ..transport.thread_rank import here
 
 Member: TypeAlias = tuple[int, str]
 Group = Sequence[Member]
@@ -128,7 +128,7 @@ def _standing(stages: Collection[nn.Module]) -> dict[int, Places]:
 @dataclass(frozen=True, slots=True)
 class _Seen:
     """What one rank sees: ``groups`` of parameters that are one object; the places of those that
-    stand outside of their stage, too, and their shapes; of virtual ranks, all objects."""
+    stand outside of their stage, too, and their shapes; of thread ranks, all objects."""
 
     groups: list[list[Member]]
     places: dict[Member, tuple[Places, tuple[int, ...]]]
@@ -148,7 +148,7 @@ def find_ties(
     stages that it needs; ``gather(value)``: what each rank passed, so that all have the same
     groups.
 
-    Raises InputError for a stage that does not exist, and where virtual ranks have one object.
+    Raises InputError for a stage that does not exist, and where thread ranks have one object.
     """
     for group in tied:
         if not all(0 <= stage < count for stage, _ in group):
@@ -207,7 +207,7 @@ def _check_objects(ranks: Sequence[Mapping[int, Member]]) -> None:
             if other != rank:
                 raise InputError(
                     f"stages: {path} of stage {before} on rank {other} and {name} of stage {stage} "
-                    f"on rank {rank} are one object: virtual ranks each need their own"
+                    f"on rank {rank} are one object: thread ranks each need their own"
                 )
 
 

@@ -104,16 +104,14 @@ def count_replicas(program: Program, settings: RunSettings) -> int:
         if asked not in (None, 1):
             raise InputError(
                 f"instructions: expected averages for {asked} replicas, as compile --data-parallel "
-                "makes "
-                "them, got none"
+                "makes them, got none"
             )
         return 1
     for name in ("local", "cuda_graph"):
         if getattr(settings, name):
             raise InputError(
                 f"{name}: expected a program without averages over replicas, got one compiled with "
-                "--data-parallel "
-                f"('{first}')"
+                f"--data-parallel ('{first}')"
             )
     if asked is not None:
         return asked
@@ -128,7 +126,6 @@ def count_replicas(program: Program, settings: RunSettings) -> int:
     if planned is None:
         raise InputError(
             "schedule: profile: data_parallel: missing; expected it with the number of replicas, "
-            "its size, "
-            "or --replicas R"
+            "its size, or --replicas R"
         )
     return planned.size

@@ -259,7 +259,7 @@ def train_step(
 
 
 def _tell(step: int, rows: Sequence[tuple[list[float], float]]) -> None:
-    """One line a step: where weights travel, each rank has losses of its own."""
+    """One line a step: where weights are streamed, each rank has losses of its own."""
     loss, seconds = mean_loss([losses for losses, _ in rows]), max(s for _, s in rows)
     sys.stderr.write(f"step {step}: loss {loss:.4f}, {seconds * 1e3:.1f} ms\n")
 

@@ -93,12 +93,11 @@ def check_tunable(program: Program) -> None:
     otherwise."""
     first = averages(program)
     wanted = {
-        "schedule: passing: expected activations, got travelling weights": (
+        "schedule: passing: expected activations, got streamed weights": (
             program.schedule.problem.placement.passing is Passing.ACTIVATIONS
         ),
         "schedule: updates: expected a program that steps once an iteration, got one that steps "
-        "after "
-        "each microbatch": program.schedule.updates is Updates.ITERATION,
+        "after each microbatch": program.schedule.updates is Updates.ITERATION,
         "instructions: expected those of one pipeline, which alone can be tuned, got averages over "
         f"replicas, '{first}' (compile without --data-parallel)": first is None,
     }

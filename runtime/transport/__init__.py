@@ -1,4 +1,4 @@
-"""How tensors travel between ranks: one small interface, one file for each way to do it."""
+"""How tensors are sent between ranks: one small interface, one file for each way to do it."""
 
 from .base import Handle as Handle
 from .base import Routes as Routes

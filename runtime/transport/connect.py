@@ -9,8 +9,9 @@ import torch.distributed as dist
 
 from .base import Routes, Transport
 from .gloo import GlooTransport
-from .in_process import Hub, LocalTransport, here
+from .in_process import Hub, InProcessTransport
 from .nccl import NcclTransport
+from .thread_rank import here
 
 
 def whereabouts(group: dist.ProcessGroup | None = None) -> tuple[int, int]:
@@ -39,15 +40,15 @@ def gather_early(value: Any, group: dist.ProcessGroup | None, seconds: float) ->
 def connect(
     routes: Routes, device: torch.device, group: dist.ProcessGroup | None = None
 ) -> Transport:
-    """The transport for ``device``: NCCL for CUDA, Gloo otherwise; virtual ranks have their own.
+    """The transport for ``device``: NCCL for CUDA, Gloo otherwise; thread ranks have their own.
 
     All processes call it at the same time, each for its ``group`` (by default: all of them).
     """
     place = here()
     if place is not None:
-        return LocalTransport(place.hub, place.rank, routes)
+        return InProcessTransport(place.hub, place.rank, routes)
     if not dist.is_initialized():
-        return LocalTransport(Hub(1), 0, routes)
+        return InProcessTransport(Hub(1), 0, routes)
     group = group or dist.group.WORLD
     assert group is not None
     if device.type == "cuda":

@@ -118,7 +118,7 @@ def test_the_command_writes_a_schedule_of_what_it_measured(
 def test_what_cannot_be_tuned_is_refused() -> None:
     weights = compile_schedule(schedule("weipipe-interleave", RANKS, MICROBATCHES))
     with pytest.raises(
-        InputError, match="schedule: passing: expected activations, got travelling weights"
+        InputError, match="schedule: passing: expected activations, got streamed weights"
     ):
         tune_program(weights, SOURCE, RunSettings(steps=4), 2, other_family)
     stale = compile_schedule(schedule("pipedream", RANKS, MICROBATCHES))

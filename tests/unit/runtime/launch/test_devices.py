@@ -22,5 +22,5 @@ def test_no_gpu(monkeypatch: pytest.MonkeyPatch, local: bool) -> None:
 
 def test_processes_need_a_gpu_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    with pytest.raises(InputError, match=r"a GPU for each of 2 ranks, got 1: as virtual ranks"):
+    with pytest.raises(InputError, match=r"a GPU for each of 2 ranks, got 1: as thread ranks"):
         measure_profile(small(), stages=2, ranks=2, device="cuda")

@@ -26,7 +26,7 @@ from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.rank.loss_scale import LossScale
 from pipeloom.runtime.rank.options import Options, PipelineOptions
 from pipeloom.runtime.tensors.microbatches import split
-from pipeloom.runtime.transport.in_process import LocalTransport
+from pipeloom.runtime.transport.in_process import InProcessTransport
 from pipeloom.solver.families import build_family
 
 MICROBATCHES = 3
@@ -312,12 +312,12 @@ def test_a_program_that_goes_on_after_a_step_is_not_clipped() -> None:
 def test_a_pipeline_that_cannot_be_made_leaves_no_connections(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    closed: list[LocalTransport] = []
+    closed: list[InProcessTransport] = []
 
-    def close(self: LocalTransport) -> None:
+    def close(self: InProcessTransport) -> None:
         closed.append(self)
 
-    monkeypatch.setattr(LocalTransport, "close", close)
+    monkeypatch.setattr(InProcessTransport, "close", close)
     with pytest.raises(InputError):
         Pipeline(program(SPLIT), stages(), loss=loss, **options)
     assert len(closed) == 1

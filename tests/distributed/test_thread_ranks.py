@@ -1,4 +1,4 @@
-"""Virtual ranks: pipelines on threads of one process."""
+"""Thread ranks: pipelines on threads of one process."""
 
 from __future__ import annotations
 
