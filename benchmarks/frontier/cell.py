@@ -18,7 +18,7 @@ from pipeloom.ir.formats.schedule_json import dump_schedule
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 
 from .instances import SETS
 

@@ -16,7 +16,7 @@ from pipeloom.planner.passing.choose import choose
 from pipeloom.planner.passing.reasons import as_json
 from pipeloom.planner.synthetic.cluster import islands
 from pipeloom.planner.synthetic.transformer import Transformer
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 
 RANKS, MICROBATCHES = 8, 32
 LAYERS, HIDDEN, TERAFLOPS, DEVICE_MEMORY = 32, 2048, 150.0, 40e9

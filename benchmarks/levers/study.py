@@ -17,7 +17,7 @@ from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.core.relaxations import plain
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 
 PROFILE = Path(__file__).parents[2] / "examples" / "profiles" / "gpt-6.2b-levers.json"
 MICROBATCHES = 24

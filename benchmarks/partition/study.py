@@ -10,11 +10,11 @@ from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
-from pipeloom.solver.construct.linear import Rows
-from pipeloom.solver.core.budget import Allowance
+from pipeloom.solver.core.budget import Budget
+from pipeloom.solver.core.options import Order
+from pipeloom.solver.optimize import optimize
 from pipeloom.solver.partition.candidate_pool import Way
 from pipeloom.solver.partition.search import best_partition
-from pipeloom.solver.portfolio import optimize
 
 from .instances import Instance, instance
 
@@ -41,7 +41,7 @@ def searched(seed: int, seconds: float) -> dict[str, Any]:
 def _way(given: Instance, way: Way, seconds: float) -> dict[str, Any]:
     began, seeds = monotonic(), count()
 
-    def search(problem: Problem, name: str, share: float, start: Rows | None) -> Schedule:
+    def search(problem: Problem, name: str, share: float, start: Order | None) -> Schedule:
         return optimize(problem, time_limit=seconds * share, start=start, seed=next(seeds))
 
     found = best_partition(
@@ -51,7 +51,7 @@ def _way(given: Instance, way: Way, seconds: float) -> dict[str, Any]:
         search,
         way=way,
         objective=given.objective,
-        allowance=Allowance(seconds=seconds),
+        budget=Budget(seconds=seconds),
     )
     took = round(monotonic() - began, 1)
     if found.best is None:

@@ -17,10 +17,11 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom.solver.optimize import Solving, optimize
 from pipeloom.solver.placement.replication import why_one_way
 from pipeloom.solver.placement.search import Chosen, best_placement, placements
 from pipeloom.solver.placement.successive_halving import cost_of
-from pipeloom.solver.portfolio import Solving, cores, optimize
+from pipeloom.solver.portfolio import cores
 
 from ..frontier.unequal import (
     M_B,

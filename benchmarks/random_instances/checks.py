@@ -16,16 +16,19 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.bounds import GENERAL, LINEAR, lower_bound
+from pipeloom.solver.bounds.general_placement import GeneralPlacement
 from pipeloom.solver.bounds.low_memory.crossings_search import lanes
 from pipeloom.solver.bounds.milp_relaxation import relaxation
+from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.core.bound import Bound
-from pipeloom.solver.core.budget import Allowance
+from pipeloom.solver.core.budget import Budget
 from pipeloom.solver.core.incumbent import Incumbent
 from pipeloom.solver.core.linear_instance import Chain
+from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.exact import BACKENDS
 from pipeloom.solver.exact.target_bisection import JUST_BELOW, ask
 from pipeloom.solver.families import FAMILIES, build_family
-from pipeloom.solver.portfolio import one_at_a_time, optimize
+from pipeloom.solver.optimize import optimize
 from tests.support.oracle import exhaustive_optimum
 
 from .instances import Instance
@@ -186,14 +189,13 @@ def _bounds(problem: Problem, optimum: float) -> Iterator[str]:
     chain = Chain.of(problem)
     assert chain is not None
     lags = chain.lags(problem.objective)
-    values = {name: bound(problem) for name, bound, _ in GENERAL}
-    values |= {name: bound(chain, lags) for name, bound, _ in LINEAR}
+    placed = GeneralPlacement.of(problem)
+    found = [bound(problem) for bound in GENERAL] + [bound(placed) for bound in LINEAR]
+    values = {bound.name: bound.value for bound in found}
     for ceiling in (optimum, 1.3 * optimum):
         below = f" below {ceiling!r}"
-        values["relaxation" + below] = relaxation(
-            chain, problem.objective, ceiling, Allowance(10.0)
-        )
-        values["lanes" + below] = lanes(chain, lags, ceiling, Allowance(10.0))
+        values["relaxation" + below] = relaxation(chain, problem.objective, ceiling, Budget(10.0))
+        values["lanes" + below] = lanes(chain, lags, ceiling, Budget(10.0))
         values["interleaving" + below] = _interleaving(problem, chain, ceiling)
     for name, value in values.items():
         if not value <= optimum * (1 + EQUAL):
@@ -202,9 +204,9 @@ def _bounds(problem: Problem, optimum: float) -> Iterator[str]:
 
 def _interleaving(problem: Problem, chain: Chain, ceiling: float) -> float:
     """What one question about schedules that cost less than ``ceiling`` proves."""
-    best = Incumbent(problem, Bound(0.0, "none", ""), time_limit=EXACT_SECONDS)
+    best = Incumbent(problem, Bound(0.0, "none", ""), SolveOptions(time_limit=EXACT_SECONDS))
     best.offer(one_at_a_time(problem), "one-at-a-time")
-    ask(best, chain, ceiling * (1 - JUST_BELOW), best.allowance(), seed=0)
+    ask(best, chain, ceiling * (1 - JUST_BELOW), best.budget(), seed=0)
     return best.bound.value
 
 
@@ -212,7 +214,10 @@ def _exactly(problem: Problem, optimum: float) -> Iterator[str]:
     """Each exact backend, from nothing, finds and proves the optimum, or that there is none."""
     for name, solve in BACKENDS.items():
         found = solve(
-            problem, incumbent=None, lower_bound=0.0, time_limit=EXACT_SECONDS, seed=problem.ranks
+            problem,
+            SolveOptions(time_limit=EXACT_SECONDS, seed=problem.ranks),
+            incumbent=None,
+            lower_bound=0.0,
         )
         if math.isinf(optimum):
             if found.schedule is not None or found.lower_bound != math.inf:

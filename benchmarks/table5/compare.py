@@ -12,7 +12,7 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.families import build_family
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 
 from .rows import Row
 from .wrap import published_makespan

@@ -13,7 +13,7 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Link, Links, Profile, Sharing, StageProfile
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.families import build_family
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 
 WITHOUT_DELAY = tuple((ranks, share * ranks) for ranks in (4, 8, 16) for share in (2, 4))  # P, M
 HOP = 0.5  # of a T_F of 1

@@ -3,7 +3,7 @@ moment."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -16,11 +16,12 @@ from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Link, Links, Profile
-from pipeloom.ir.model.schedule import Schedule, TravelKind
+from pipeloom.ir.model.schedule import Schedule, TransferKind
 from pipeloom.ir.model.transfers import delay_matrix
 from pipeloom.solver.bounds import lower_bound
-from pipeloom.solver.portfolio import optimize
-from pipeloom.solver.weight_passing import Memory
+from pipeloom.solver.core.options import Memory
+from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
+from pipeloom.solver.optimize import optimize
 
 MOST_OPS = 200_000
 """Beyond, the bounds take too long to be asked some twenty times."""
@@ -58,7 +59,7 @@ class Enough:
 def changes(
     schedule: Schedule,
     seconds: float = 2.0,
-    should_stop: Callable[[], bool] | None = None,
+    should_stop: StoppingCriterion = NEVER,
     memory: Memory | None = None,
 ) -> list[Change]:
     """One more microbatch's M_B, on every rank and where it helps most alone; faster links.
@@ -75,7 +76,7 @@ def changes(
     for what, problem in _variants(schedule.problem):
         bound = lower_bound(problem).value
         cost = None
-        if seconds > 0 and schedule.num_ops <= MOST_TRIED and not (should_stop and should_stop()):
+        if seconds > 0 and schedule.num_ops <= MOST_TRIED and not should_stop():
             cost = _found(schedule, problem, seconds, should_stop, memory)
         rate = None if cost is None else bubble(problem, cost)
         found.append(Change(what, bound, bubble(problem, bound), cost, rate))
@@ -138,7 +139,7 @@ def _delayed(problem: Problem) -> bool:
     if problem.placement.passing is Passing.WEIGHTS:
         stages = range(problem.stages)
         return any(
-            delay_matrix(problem.profile, kind, s).any() for kind in TravelKind for s in stages
+            delay_matrix(problem.profile, kind, s).any() for kind in TransferKind for s in stages
         )
     costs = Costs.of(problem)
     return bool(costs.into_f.any() or costs.into_b.any())
@@ -161,7 +162,7 @@ def _found(
     schedule: Schedule,
     problem: Problem,
     seconds: float,
-    should_stop: Callable[[], bool] | None,
+    should_stop: StoppingCriterion,
     memory: Memory | None,
 ) -> float:
     """The least cost known under ``problem``: a new schedule's, or that of ``schedule``'s order."""

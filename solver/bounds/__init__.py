@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from pipeloom.ir.cost.overlap import pairs_save
+from pipeloom.ir.cost.overlap import overlap_saves
 from pipeloom.ir.model.ops import FloatArray
 from pipeloom.ir.model.placement import Passing, PlacementKind
 from pipeloom.ir.model.problem import Problem
@@ -24,18 +24,53 @@ from .bidirectional import first_and_last, memory_time_both_ways
 from .feasibility import check_feasible
 from .general import critical_path, work
 from .general_placement import (
-    Placed,
+    GeneralPlacement,
     last_forward,
     placed_head_tail,
-    placed_through,
-    placed_throughput,
+    through,
+    throughput,
     turnover,
 )
-from .linear import head_tail, through, throughput
+from .linear import head_tail
 from .low_memory.activation_slots import slots
 from .low_memory.crossings import crossings
 from .remat import recomputed_or_held, recomputed_or_idle
 from .weight_arrival import arrivals
+
+
+def _linear(bound: Callable[[Chain, FloatArray], Bound]) -> Callable[[GeneralPlacement], Bound]:
+    """A bound of the linear instance of a placement that has one."""
+
+    def of(placed: GeneralPlacement) -> Bound:
+        assert placed.chain is not None
+        return bound(placed.chain, placed.chain.lags(placed.objective))
+
+    return of
+
+
+GENERAL: tuple[Callable[[Problem], Bound], ...] = (work, critical_path, arrivals)
+"""Of any problem."""
+LINEAR: tuple[Callable[[GeneralPlacement], Bound], ...] = (
+    _linear(head_tail),
+    through,
+    throughput,
+    _linear(slots),
+    _linear(crossings),
+    last_forward,
+)
+"""Where each stage has a rank of its own."""
+PLACED: tuple[Callable[[GeneralPlacement], Bound], ...] = (
+    last_forward,
+    placed_head_tail,
+    through,
+    throughput,
+    turnover,
+)
+"""Of any other map of stages to ranks."""
+BOTH_WAYS: tuple[Callable[[Problem], Bound], ...] = (first_and_last, memory_time_both_ways)
+"""Where microbatches go both ways."""
+REMAT: tuple[Callable[[Problem], Bound], ...] = (recomputed_or_idle, recomputed_or_held)
+"""Where activations may be recomputed or offloaded."""
 
 
 def lower_bound(problem: Problem) -> Bound:
@@ -49,20 +84,19 @@ def lower_bounds(problem: Problem) -> Iterator[Bound]:
     The first is there at once. Raises InfeasibleError where no schedule is valid. Where activations
     may be recomputed or offloaded, they are those of the problems that
     :func:`..core.relaxations.relaxed` and
-    :func:`..core.relaxations.relaxed_at_backwards` give, and :data:`LEVERS`; where pairs save time,
+    :func:`..core.relaxations.relaxed_at_backwards` give, and :data:`REMAT`; where pairs save time,
     with the times that
     :func:`..core.overlap_relaxation.least_times` gives.
     """
     check_feasible(problem)
-    if pairs_save(problem):
-        yield Bound(
-            paired_work(apart(problem)), "work", "the busiest rank runs one op or pair at a time"
-        )
+    if overlap_saves(problem):
+        words = "the busiest rank runs one op or pair at a time"
+        yield Bound(paired_work(apart(problem)), "work", words)
     yield from plain_bounds(least_times(relaxed(problem)))
     if has_levers(problem):
         yield from plain_bounds(least_times(relaxed_at_backwards(problem)))
-        for name, pulled, words in LEVERS:
-            yield Bound(pulled(least_times(apart(problem))), name, words)
+        for bound in REMAT:
+            yield bound(least_times(apart(problem)))
 
 
 def work_bound(problem: Problem) -> Bound:
@@ -71,128 +105,22 @@ def work_bound(problem: Problem) -> Bound:
 
     Of the others those are none on a step that are about a makespan, or about the longest of all
     ranks' spans, which need not be one rank's in all iterations. A rank runs one op at a time,
-    though, and all those of an iteration before it begins the next one (:mod:`...ir.replay`).
-    Raises InfeasibleError as :func:`lower_bounds` does.
+    though, and all those of an iteration before it begins the next one
+    (:mod:`pipeloom.ir.cost.steady_state`). Raises InfeasibleError as :func:`lower_bounds` does.
     """
     return next(lower_bounds(problem))
 
 
 def plain_bounds(problem: Problem) -> Iterator[Bound]:
-    """Those of a problem without levers or pairs."""
-    for name, general, words in GENERAL:
-        yield Bound(general(problem), name, words)
+    """Those of a problem without recomputation, offload or pairs."""
+    for general in GENERAL:
+        yield general(problem)
     if problem.placement.passing is not Passing.ACTIVATIONS:
-        for part in different_parts(problem):
-            yield from lower_bounds(part)  # see parts
+        for part in different_parts(problem):  # see core.decomposition
+            yield from (bound.in_words() for bound in lower_bounds(part))
         if problem.placement.kind is PlacementKind.BIDIRECTIONAL:
-            for name, both_ways, words in BOTH_WAYS:
-                yield Bound(both_ways(problem), name, words)
+            yield from (both_ways(problem) for both_ways in BOTH_WAYS)
         return
-    chain = Chain.of(problem)
-    if chain is not None:
-        lags = chain.lags(problem.objective)
-        for name, linear, words in LINEAR:
-            yield Bound(linear(chain, lags), name, words)
-    placed = Placed.of(problem)
-    for name, anywhere, words in PLACED if chain is None else PLACED[:1]:
-        yield Bound(anywhere(placed), name, words)
-
-
-_General = tuple[str, Callable[[Problem], float], str]
-_Placed = tuple[str, Callable[[Placed], float], str]
-_Linear = tuple[str, Callable[[Chain, FloatArray], float], str]
-
-GENERAL: tuple[_General, ...] = (
-    ("work", work, "the busiest rank runs one op at a time"),
-    ("critical-path", critical_path, "one microbatch passes all stages and comes back"),
-    ("arrivals", arrivals, "no rank begins before the weights of others have come to it"),
-)
-LEVERS: tuple[_General, ...] = (
-    (
-        "levers-head",
-        recomputed_or_idle,
-        "before its first B a rank idles, or makes room for F's by recomputing later or by copies, "
-        "which take their time",
-    ),
-    (
-        "levers-throughput",
-        recomputed_or_held,
-        "what microbatches hold, for as long as they hold it, fits in memory times span, or is "
-        "recomputed or copied",
-    ),
-)
-"""Where activations may be recomputed or offloaded."""
-PLACED: tuple[_Placed, ...] = (
-    (
-        "last-forward",
-        last_forward,
-        "memory holds few microbatches, so that a rank's last F is late, and its microbatch has to "
-        "come back",
-    ),
-    (
-        "head-tail",
-        placed_head_tail,
-        "few F's fit in memory before the first B comes back, few B's and W's are left after the "
-        "last F",
-    ),
-    (
-        "through",
-        placed_through,
-        "every microbatch passes each rank one after the other and comes back",
-    ),
-    (
-        "throughput",
-        placed_throughput,
-        "what microbatches hold, for as long as they hold it, fits in memory times span",
-    ),
-    (
-        "turnover",
-        turnover,
-        "memory holds few microbatches until each comes back, and the last one has to come all the "
-        "way",
-    ),
-)
-"""Of any map of stages to ranks; where each stage has a rank of its own, :data:`LINEAR` knows
-better than all but the first."""
-BOTH_WAYS: tuple[_General, ...] = (
-    (
-        "head-tail",
-        first_and_last,
-        "few F's fit in memory before the first B comes back, few B's and W's are left after the "
-        "last F",
-    ),
-    (
-        "throughput",
-        memory_time_both_ways,
-        "what microbatches hold, for as long as they hold it, fits in memory times span",
-    ),
-)
-"""Where microbatches go both ways."""
-LINEAR: tuple[_Linear, ...] = (
-    (
-        "head-tail",
-        head_tail,
-        "few F's fit in memory before the first B comes back, few B's and W's are left after the "
-        "last F",
-    ),
-    (
-        "through",
-        through,
-        "every microbatch passes the later stages one after the other and comes back",
-    ),
-    (
-        "throughput",
-        throughput,
-        "what microbatches hold, for as long as they hold it, fits in memory times span",
-    ),
-    (
-        "slots",
-        slots,
-        "memory holds few microbatches, and each waits for an earlier one to come back",
-    ),
-    (
-        "crossings",
-        crossings,
-        "memory holds few microbatches, and those on their way down wait for those on their way up",
-    ),
-)
+    placed = GeneralPlacement.of(problem)
+    for bound in PLACED if placed.chain is None else LINEAR:
+        yield bound(placed)

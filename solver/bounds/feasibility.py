@@ -10,8 +10,8 @@ from pipeloom.ir.model.ops import FloatArray
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.units import exact_amount
 
-from ..core.linear_instance import ROUNDING
 from ..core.relaxations import least_kept
+from ..core.tolerances import ROUNDING
 
 
 def needs(problem: Problem) -> FloatArray:

@@ -6,15 +6,33 @@ import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.model.ops import FloatArray
+from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.units import counted, duration
+
+from ..core.bound import Bound
+from ..core.tolerances import ROUNDING
 
 
-def work(problem: Problem) -> float:
+def work(problem: Problem) -> Bound:
     """The busiest rank.
 
     Proof: a rank runs one op at a time, so it spans at least the summed duration of its ops.
     """
-    return float(busy(problem).max())
+    of_ranks = busy(problem)
+    rank, most = int(of_ranks.argmax()), float(of_ranks.max())
+
+    def numbers() -> list[str]:
+        lines = [f"rank {rank} computes for {duration(most)} and runs one op at a time"]
+        mean = float(of_ranks.mean())
+        if mean < most * (1 - ROUNDING) and problem.placement.passing is Passing.ACTIVATIONS:
+            lines.append(
+                "no order helps, only another cut, or more stages a rank (interleaved:2, say): "
+                f"shared out evenly, each rank would compute for {duration(mean)}"
+            )
+        return lines
+
+    return Bound(most, "work", "the busiest rank runs one op at a time", rank, numbers)
 
 
 def busy(problem: Problem) -> FloatArray:
@@ -26,7 +44,7 @@ def busy(problem: Problem) -> FloatArray:
     ).astype(np.float64)
 
 
-def critical_path(problem: Problem) -> float:
+def critical_path(problem: Problem) -> Bound:
     """One microbatch on its way through all stages and back.
 
     Proof: of microbatch j, F(0) to F(S-1), B(S-1) to B(0) and W(0) run one after the other with
@@ -34,5 +52,14 @@ def critical_path(problem: Problem) -> float:
     the first and the last of them, and so at most the period too.
     """
     costs = Costs.of(problem)
-    delays = (costs.into_f + costs.into_b).sum(axis=0)
-    return float(costs.durations[:2].sum() + costs.durations[2, 0] + delays.max())
+    delays = float((costs.into_f + costs.into_b).sum(axis=0).max())
+    value = float(costs.durations[:2].sum() + costs.durations[2, 0] + delays)
+    return Bound(
+        value,
+        "critical-path",
+        "one microbatch passes all stages and comes back",
+        numbers=lambda: [
+            f"one microbatch alone passes {counted(problem.stages, 'stage')} and comes back, "
+            f"{duration(delays)} of it on links"
+        ],
+    )

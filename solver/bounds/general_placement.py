@@ -24,18 +24,20 @@ import numpy as np
 from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.model.ops import FloatArray
 from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.units import amount, counted, duration
 
-from ..core.linear_instance import ROUNDING
-from .memory_time import ramp, rate, span_that_holds
-from .rank_capacity import Group, whole
+from ..core.bound import Bound, starts_later
+from ..core.linear_instance import Chain
+from ..core.tolerances import ROUNDING
+from .rank_model import RankModel, ramp, rate, span_that_holds, whole
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Host:
-    """A rank with ``stages``, the lowest first, and their times and sizes."""
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class HostModel(RankModel):
+    """Rank ``rank``, which has ``stages``, the lowest first; the arrays are by these."""
 
+    rank: int
     stages: tuple[int, ...]
-    group: Group
 
     @property
     def lowest(self) -> int:
@@ -48,200 +50,259 @@ class Host:
     @property
     def all_fit(self) -> bool:
         """Whether memory may hold all F's at once, so that the last need not wait for a B."""
-        group = self.group
-        return group.forwards() >= group.microbatches * float(group.f.sum()) * (1 - ROUNDING)
+        return self.count * float(self.m_b.sum()) <= self.limit
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Placed:
+class GeneralPlacement:
     """The ranks with stages, and the way of one microbatch through all stages.
 
     ``down``, ``back``, (S,): from the start of F(0) to that of F(s), from the start of B(S-1) to
-    that of B(s).
+    that of B(s). ``chain``: where every stage has a rank of its own.
     """
 
-    hosts: Sequence[Host]
+    hosts: Sequence[HostModel]
     f: FloatArray
     b: FloatArray
     w: FloatArray
     down: FloatArray
     back: FloatArray
     objective: Objective
+    chain: Chain | None
 
     @classmethod
-    def of(cls, problem: Problem) -> Placed:
+    def of(cls, problem: Problem) -> GeneralPlacement:
         """Activations travel."""
         costs = Costs.of(problem)
         f, b, w = costs.durations[:3]
         down = np.append(0.0, np.cumsum(f[:-1] + costs.into_f[1:, 0]))
-        legs = b[1:] + costs.into_b[:-1, 0]
-        back = np.append(np.cumsum(legs[::-1])[::-1], 0.0)
+        ways = b[1:] + costs.into_b[:-1, 0]
+        back = np.append(np.cumsum(ways[::-1])[::-1], 0.0)
+        turns = down[-1] - down + f[-1] + back
         hosts = []
         for rank in range(problem.ranks):
             own = list(problem.placement.stages_of(rank))
             if own:
-                limit = float(costs.limit[rank]) * (1 + ROUNDING)
-                sizes = costs.m_b[own], costs.m_w[own]
-                group = Group(f[own], b[own], w[own], *sizes, limit, problem.microbatches)
-                hosts.append(Host(tuple(own), group))
-        return cls(hosts, f, b, w, down, back, problem.objective)
+                arrays = {"f": f, "b": b, "w": w, "m_b": costs.m_b, "m_w": costs.m_w, "turn": turns}
+                host = HostModel(
+                    rank=rank,
+                    stages=tuple(own),
+                    limit=float(costs.limit[rank]) * (1 + ROUNDING),
+                    count=problem.microbatches,
+                    **{name: array[own] for name, array in arrays.items()},
+                )
+                hosts.append(host)
+        return cls(hosts, f, b, w, down, back, problem.objective, Chain.of(problem))
 
     def turn(self, a: int, b: int) -> float:
         """From the start of F(a) to the start of B(b) of one microbatch, at least."""
         return float(self.down[-1] - self.down[a] + self.f[-1] + self.back[b])
 
-    def lag(self, host: Host) -> float:
+    def lag(self, host: HostModel) -> float:
         """How much less than the cost the rank may span."""
         return float(self.down[host.lowest]) if self.objective is Objective.MAKESPAN else 0.0
 
-    def head(self, host: Host) -> float:
+    def head(self, host: HostModel) -> float:
         """How long the rank idles at least before its first B: it has F's alone until then.
 
         The first B's microbatch began on this rank at S_r or later, turn(l_r, h_r) before.
         """
-        return max(0.0, self.turn(host.lowest, host.highest) - host.group.forwards())
+        return max(0.0, self.turn(host.lowest, host.highest) - host.forwards())
 
-    def tail(self, host: Host) -> float:
+    def tail(self, host: HostModel) -> float:
         """How long the rank idles at least between its last F's start and one of the B's to come.
 
         B(s) of that F's microbatch is turn(h_r, s) away, and until then the rank has this F, the
         microbatch's B's and W's of higher stages, and those of what it holds besides.
         """
-        group, idle = host.group, 0.0
-        beside = group.beside_the_last_forward() + float(self.f[host.highest])
+        idle, beside = 0.0, host.beside_the_last_forward() + float(self.f[host.highest])
         for at, stage in enumerate(host.stages):
-            own = float((group.b + group.w)[at + 1 :].sum())
+            own = float((host.b + host.w)[at + 1 :].sum())
             idle = max(idle, self.turn(host.highest, stage) - own - beside)
         return idle
 
-    def idle(self, host: Host) -> float:
+    def idle(self, host: HostModel) -> float:
         """Head and tail: apart where not all F's come before the first B, else the larger."""
         head, tail = self.head(host), self.tail(host)
         return max(head, tail) if host.all_fit else head + tail
 
-    def until_last_forward(self, host: Host) -> float:
+    def until_last_forward(self, host: HostModel) -> float:
         """From S_r to the start of the rank's last F, at least.
 
         Then the rank has run all but that F, the B's and W's of its microbatch (no B of it has run,
         and its F's of this rank hold M_B) and those of what memory holds beside these. Its head is
         over, unless all F's may come before the first B.
         """
-        group = host.group
-        own = float(self.f[host.highest] + (group.b + group.w).sum())
-        done = group.work - own - group.beside_the_last_forward()
+        own = float(self.f[host.highest] + (host.b + host.w).sum())
+        done = host.work - own - host.beside_the_last_forward()
         return max(0.0, done) + (0.0 if host.all_fit else self.head(host))
 
+    def way_back(
+        self, name: str, words: str, far: HostModel, until: float, what: str = ""
+    ) -> Bound:
+        """The cost, at least, where a rank's last B ends no earlier than ``until`` after its start.
 
-def placed_head_tail(placed: Placed) -> float:
-    """Each rank's work, and the time that it idles at least (:meth:`Placed.idle`)."""
-    return max(host.group.work + placed.idle(host) + placed.lag(host) for host in placed.hosts)
+        That B is one of l_k, k the rank; its microbatch goes on to l_r of any rank r with l_r <
+        l_k, where B and W follow. On k itself its W does. ``what``: why it takes so long.
+        """
+        k = far.lowest
+
+        def span(near: HostModel) -> float:
+            r = near.lowest
+            back = self.back[r] + self.b[r] - self.back[k] - self.b[k] + self.w[r]
+            return float(self.down[k] - self.down[r]) + until + float(back)
+
+        near = max(
+            (host for host in self.hosts if host.lowest <= k),
+            key=lambda host: span(host) + self.lag(host),
+        )
+
+        def numbers() -> list[str]:
+            lines = [
+                f"rank {far.rank} takes at least {duration(until)} from its first F to the end of "
+                f"its last B: {what}"
+            ]
+            if near is not far:
+                lines.append(
+                    f"rank {near.rank} begins before that and ends after it, "
+                    f"{duration(span(near) - until)} in all: the way to rank {far.rank}, the way "
+                    "back, and its last W"
+                )
+            return [*lines, *starts_later(self.lag(near))]
+
+        return Bound(span(near) + self.lag(near), name, words, near.rank, numbers)
 
 
-def last_forward(placed: Placed) -> float:
+HEAD_TAIL_WORDS = (
+    "few F's fit in memory before the first B comes back, few B's and W's are left after the last F"
+)
+THROUGHPUT_WORDS = "what microbatches hold, for as long as they hold it, fits in memory times span"
+
+
+def _highest(bounds: Sequence[Bound]) -> Bound:
+    return max(bounds, key=lambda bound: bound.value)
+
+
+def placed_head_tail(placed: GeneralPlacement) -> Bound:
+    """Each rank's work, and the time that it idles at least (:meth:`GeneralPlacement.idle`)."""
+    host = max(placed.hosts, key=lambda host: host.work + placed.idle(host) + placed.lag(host))
+    idle, lag = placed.idle(host), placed.lag(host)
+
+    def numbers() -> list[str]:
+        return [
+            f"rank {host.rank} computes for {duration(host.work)} and idles at least "
+            f"{duration(idle)}: {duration(placed.head(host))} before its first B, "
+            f"{duration(placed.tail(host))} after its last F",
+            *starts_later(lag),
+        ]
+
+    return Bound(host.work + idle + lag, "head-tail", HEAD_TAIL_WORDS, host.rank, numbers)
+
+
+def last_forward(placed: GeneralPlacement) -> Bound:
     """A rank's last F comes late where memory is small, and its microbatch has to come back.
 
-    Rank k starts its last F no earlier than :meth:`Placed.until_last_forward` after S_k. Its
-    microbatch then runs up to the last stage and back to l_r of any rank r with l_r <= l_k, which
-    started at least down(l_r, l_k) before rank k; there B and W of l_r follow. So rank r spans at
-    least
+    Rank k starts its last F no earlier than :meth:`GeneralPlacement.until_last_forward` after S_k.
+    Its microbatch then runs up to the last stage and back to l_r of any rank r with l_r <= l_k,
+    which started at least down(l_r, l_k) before rank k; there B and W of l_r follow. So rank r
+    spans at least
 
         down(l_r, l_k) + until the last F of k + turn(h_k, l_r) + b + w of l_r.
     """
-    best = 0.0
+    best, rank = 0.0, None
     for k in placed.hosts:
         until = placed.until_last_forward(k) + float(placed.down[k.lowest])
         for r in placed.hosts:
             if r.lowest <= k.lowest:
                 since = until - float(placed.down[r.lowest]) + placed.turn(k.highest, r.lowest)
-                ends = since + float(placed.b[r.lowest] + placed.w[r.lowest])
-                best = max(best, ends + placed.lag(r))
-    return best
+                ends = since + float(placed.b[r.lowest] + placed.w[r.lowest]) + placed.lag(r)
+                if ends > best:
+                    best, rank = ends, r.rank
+    words = (
+        "memory holds few microbatches, so that a rank's last F is late, and its microbatch has to "
+        "come back"
+    )
+    return Bound(best, "last-forward", words, rank)
 
 
-def placed_through(placed: Placed) -> float:
+def through(placed: GeneralPlacement) -> Bound:
     """Every microbatch passes each rank and comes back to those with lower stages.
 
     From S_k to the end of its last B rank k runs all F's and B's, and every W whose M_W does not
-    fit into its memory then, and idles as :meth:`Placed.idle` says; then see :func:`_and_back`.
+    fit into its memory then, and idles as :meth:`GeneralPlacement.idle` says; then see
+    :meth:`GeneralPlacement.way_back`.
     """
-    best = 0.0
-    for host in placed.hosts:
-        group = host.group
-        until = group.microbatches * float((group.f + group.b).sum()) + group.early_weights()
-        best = max(best, _and_back(placed, host, until + placed.idle(host)))
-    return best
+    words = "every microbatch passes the later stages one after the other and comes back"
+
+    def of(host: HostModel) -> Bound:
+        until = host.count * float((host.f + host.b).sum()) + host.early_weights()
+        what = f"all {counted(host.count, 'microbatch')} pass it one after the other"
+        return placed.way_back("through", words, host, until + placed.idle(host), what)
+
+    return _highest([of(host) for host in placed.hosts])
 
 
-def turnover(placed: Placed) -> float:
+def turnover(placed: GeneralPlacement) -> Bound:
     """What a rank's microbatches hold until their B's fits in memory times the time to the last B.
 
     On stage s a microbatch holds M_B for turn(s, s) + b_s at least. The rank holds at most ``room``
     of that, a whole number of M_B's where all are equal, and less while a W runs, beside whose M_W
-    fewer may fit. Moreover, it holds t after its start at most what :func:`placed_throughput` says,
+    fewer may fit. Moreover, it holds t after its start at most what :meth:`.RankModel.area` says,
     and t before the end of its last B at most the largest M_B and t times the largest M_B / b:
-    there W's count as if they took the place of nothing. Then see :func:`_and_back`.
+    there W's count as if they took the place of nothing. Then see
+    :meth:`GeneralPlacement.way_back`.
     """
-    return max(_and_back(placed, host, _until_last_backward(placed, host)) for host in placed.hosts)
+    words = (
+        "memory holds few microbatches until each comes back, and the last one has to come all the "
+        "way"
+    )
+    what = "its memory holds few of them, each until it has come back"
+    return _highest([
+        placed.way_back("turnover", words, host, _until_last_backward(host), what)
+        for host in placed.hosts
+    ])  # fmt: skip
 
 
-def _until_last_backward(placed: Placed, host: Host) -> float:
-    group = host.group
-    turns = np.array([placed.turn(s, s) for s in host.stages])
-    needed = group.microbatches * float((group.m_b * (turns + group.b)).sum())
-    largest = float(group.m_b.max())
-    rise, fall = max(map(rate, group.m_b, group.f)), max(map(rate, group.m_b, group.b))
-    room = min(whole(group.m_b, group.limit), group.microbatches * float(group.m_b.sum()))
-    beside = whole(group.m_b, group.limit - float(group.m_w.min()))
+def _until_last_backward(host: HostModel) -> float:
+    needed = host.count * float((host.m_b * (host.turn + host.b)).sum())
+    largest = float(host.m_b.max())
+    rise, fall = host.rise, max(map(rate, host.m_b, host.b))
+    room = min(whole(host.m_b, host.limit), host.count * float(host.m_b.sum()))
+    beside = whole(host.m_b, host.limit - float(host.m_w.min()))
     if beside < room:
         ramps = sum((room - largest) / slope for slope in (rise, fall))
-        needed += (room - beside) * max(0.0, group.early_weights() - ramps)
+        needed += (room - beside) * max(0.0, host.early_weights() - ramps)
     return span_that_holds(
         needed,
         room,
-        group.work,
+        host.work,
         lambda half: ramp(room, largest, rise, half) + ramp(room, largest, fall, half),
     )
 
 
-def _and_back(placed: Placed, host: Host, until: float) -> float:
-    """The cost, at least, where a rank's last B ends no earlier than ``until`` after its start.
+def throughput(placed: GeneralPlacement) -> Bound:
+    """What a rank's microbatches hold, for as long as they hold it, fits in memory times span
+    (:meth:`.RankModel.area`).
 
-    That B is one of l_k, k the rank; its microbatch goes on to l_r of any rank r with l_r < l_k,
-    where B and W follow. On k itself its W does.
+    On stage s a microbatch holds M_B for turn(s, s) + b_s at least, and M_W for w_s.
     """
-    best, k = 0.0, host.lowest
-    for other in placed.hosts:
-        r = other.lowest
-        if r <= k:
-            back = placed.back[r] + placed.b[r] - placed.back[k] - placed.b[k] + placed.w[r]
-            span = float(placed.down[k] - placed.down[r]) + until + float(back)
-            best = max(best, span + placed.lag(other))
-    return best
+    spans = [host.holding_span() for host in placed.hosts]
+    values = [span + placed.lag(host) for span, host in zip(spans, placed.hosts, strict=True)]
+    at = int(np.argmax(values))
+    host = placed.hosts[at]
 
+    def numbers() -> list[str]:
+        held = (
+            f"a microbatch holds {amount(host.m_b[0])} of rank {host.rank}'s memory for at least "
+            f"{duration(host.turn[0] + host.b[0])}, there and back: {host.count} of them"
+            if len(host.stages) == 1
+            else f"what {counted(host.count, 'microbatch')} hold on rank {host.rank}, each there "
+            "and back,"
+        )
+        return [
+            f"{held} within a limit of {amount(host.limit)} need {duration(spans[at])}, though the "
+            f"rank computes for {duration(host.work)} only",
+            *starts_later(placed.lag(host)),
+        ]
 
-def placed_throughput(placed: Placed) -> float:
-    """What a rank's microbatches hold, for as long as they hold it, fits in memory times span.
-
-    On stage s a microbatch holds M_B for turn(s, s) + b_s at least, and M_W for w_s. The rank holds
-    at most its limit; t after its start at most what F's can have taken, the largest M_B and t
-    times the largest M_B / f more; t before its end at most the largest M_B and t times the larger
-    of the largest M_B / (b + w) and M_W / w, as all but the op that runs then needs its B and W, or
-    its W, before the end. Each half of a span holds at most the integral of its own ramp.
-    """
-    return max(_holding_span(placed, host) + placed.lag(host) for host in placed.hosts)
-
-
-def _holding_span(placed: Placed, host: Host) -> float:
-    group = host.group
-    turns = np.array([placed.turn(s, s) for s in host.stages])
-    held = group.m_b * (turns + group.b) + group.m_w * group.w
-    needed, largest = group.microbatches * float(held.sum()), float(group.m_b.max())
-    limit = min(group.limit, group.microbatches * float(group.m_b.sum()))
-    rise = max(map(rate, group.m_b, group.f))
-    fall = max(*map(rate, group.m_b, group.b + group.w), *map(rate, group.m_w, group.w))
-    return span_that_holds(
-        needed,
-        limit,
-        group.work,
-        lambda half: ramp(limit, largest, rise, half) + ramp(limit, largest, fall, half),
-    )
+    return Bound(values[at], "throughput", THROUGHPUT_WORDS, host.rank, numbers)

@@ -1,4 +1,5 @@
-"""Bounds where every stage has a rank of its own (:class:`~..core.linear_instance.Chain`).
+"""The head and the tail of every rank, chained over the ranks, where every stage has one of its own
+(:class:`~..core.linear_instance.Chain`).
 
 Stage i's first op is an F, and for its
 start S_i: S_i >= S_(i-1) + f_(i-1) + down_(i-1), because that F's microbatch passed stage i-1.
@@ -13,12 +14,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from pipeloom.ir.model.ops import FloatArray, IntArray
+from pipeloom.ir.units import counted, duration
 
+from ..core.bound import Bound, starts_later
 from ..core.linear_instance import Chain
-from .memory_time import ramp, rate, span_that_holds
+from ..core.tolerances import ROUNDING
+from .general_placement import HEAD_TAIL_WORDS
+from .rank_model import beside_one_stage
 
 
-def head_tail(chain: Chain, lags: FloatArray) -> float:
+def head_tail(chain: Chain, lags: FloatArray) -> Bound:
     """Idle time before a rank's first B and after its last F, chained over the ranks.
 
     *Head.* Before its first B stage i has run F's alone, say n_i: at least one, and at most
@@ -38,17 +43,28 @@ def head_tail(chain: Chain, lags: FloatArray) -> float:
     fit, hence never above the least that does.
     """
     tail = tail_idle(chain)
+    value, stuck = _bisected(chain, lags, tail)
+    i = int((chain.work + tail + lags).argmax()) if stuck is None else stuck
+
+    def numbers() -> list[str]:
+        return [*_numbers(chain, lags, value, i), *starts_later(float(lags[i]))]
+
+    return Bound(value, "head-tail", HEAD_TAIL_WORDS, int(chain.ranks[i]), numbers)
+
+
+def _bisected(chain: Chain, lags: FloatArray, tail: FloatArray) -> tuple[float, int | None]:
+    """The bound, and the stage that the heads make it; None: work and a tail are enough."""
     low = float((chain.work + tail + lags).max())
     high = low + float(chain.round_trip.max())
-    if _heads(chain, low - chain.work - lags, tail).stuck is None:
-        return low
-    for _ in range(100):
+    stuck = _heads(chain, low - chain.work - lags, tail).stuck
+    for _ in range(100 if stuck is not None else 0):
         middle = (low + high) / 2
-        if _heads(chain, middle - chain.work - lags, tail).stuck is None:
+        found = _heads(chain, middle - chain.work - lags, tail).stuck
+        if found is None:
             high = middle
         else:
-            low = middle
-    return low
+            low, stuck = middle, found
+    return low, stuck
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,17 +80,12 @@ class Heads:
     stuck: int | None
 
 
-def heads(chain: Chain, cost: float, lags: FloatArray) -> Heads:
-    """What :func:`head_tail` says of the first B's in a schedule of ``cost``."""
-    return _heads(chain, cost - chain.work - lags, tail_idle(chain))
-
-
 def fewest_forwards(chain: Chain, cost: float, lags: FloatArray) -> IntArray:
     """The fewest F's before the first B on each stage that a schedule of ``cost`` can have.
 
     By the argument of :func:`head_tail`; as many as memory holds where ``cost`` is below the bound.
     """
-    return heads(chain, cost, lags).counts
+    return _heads(chain, cost - chain.work - lags, tail_idle(chain)).counts
 
 
 def _heads(chain: Chain, idle: FloatArray, tail: FloatArray) -> Heads:
@@ -111,96 +122,64 @@ def tail_idle(chain: Chain) -> FloatArray:
     """How long each stage idles at least between its last F's start and that microbatch's B.
 
     Proof: the B starts at least R_i after the F. Between, the rank runs this F and otherwise only
-    B's and W's of microbatches that it held when the F started: a of them with B and W to come,
-    and b with W alone, where (1 + a) M_B + b M_W is within the limit and 1 + a + b <= M.
+    B's and W's of microbatches that it held when the F started
+    (:func:`.rank_model.beside_one_stage`).
     """
-    return np.array(
-        [max(0.0, chain.round_trip[i] - _tail_work(chain, i)) for i in range(chain.stages)]
+    c, left = chain, chain.limit - chain.m_b
+    beside = [
+        beside_one_stage(b, w, m_b, m_w, room, c.microbatches)
+        for b, w, m_b, m_w, room in zip(c.b, c.w, c.m_b, c.m_w, left, strict=True)
+    ]
+    return np.asarray(np.maximum(0.0, c.round_trip - (c.f + np.array(beside))))
+
+
+def _numbers(chain: Chain, lags: FloatArray, value: float, i: int) -> list[str]:
+    tail, rank = tail_idle(chain), chain.ranks[i]
+    below = _heads(chain, value * (1 - ROUNDING) - chain.work - lags, tail)
+    most, m = int(chain.capacity[i]), chain.microbatches
+    head, last = max(0.0, float(below.earliest[i] - most * chain.f[i])), float(tail[i])
+    total = head + last if most < m else max(head, last)
+    forced = _forced(chain, lags, value, i)
+    would = "any cheaper schedule: " if forced else ""
+    idles = f"idles at least {duration(total)}" if total > 0 else "need not idle"
+    lines = [f"{would}rank {rank} computes for {duration(chain.work[i])} and {idles}"]
+    if head > 0:
+        lines += [_head(chain, i, head, float(below.earliest[i])), *forced]
+    if last > 0:
+        lines.append(_tail(chain, i, last))
+    if head > 0 and last > 0 and most >= m:
+        lines.append("the two may be the same idle time, so that the longer one counts")
+    return lines
+
+
+def _head(chain: Chain, i: int, idle: float, first_b: float) -> str:
+    most, m = int(chain.capacity[i]), chain.microbatches
+    fill = "fills" if most == 1 else "fill"
+    full = (
+        f"{counted(most, 'microbatch')} {fill} its memory" if most < m else "its F's have all run"
+    )
+    return (
+        f"{duration(idle)} before its first B: that B cannot come before {duration(first_b)}, "
+        f"and {full} after {duration(float(most * chain.f[i]))}"
     )
 
 
-def _tail_work(chain: Chain, i: int) -> float:
-    pending = np.arange(chain.capacity[i])  # a
-    room = chain.limit[i] - (1 + pending) * chain.m_b[i]
-    weights = (chain.microbatches - 1 - pending).astype(np.float64)  # b
-    if chain.m_w[i] > 0:
-        weights = np.minimum(weights, np.maximum(0, np.floor(room / chain.m_w[i])))
-    busy = pending * (chain.b[i] + chain.w[i]) + weights * chain.w[i]
-    return float(chain.f[i] + busy.max())
-
-
-def through(chain: Chain, lags: FloatArray) -> float:
-    """Every microbatch passes each later stage, one after the other, and comes back.
-
-    Stage k's first F starts at S_k, its last B ends at least E_k later: it has run M F's, M B's
-    and every W but those that fit into the memory next to the last B, at most
-    1 + (limit - M_B) / M_W of them, and it idled as its head and its tail say (both lie between).
-    For i <= k stage i started at least the way down to k earlier; the microbatch of the last B
-    comes back to stage i, and there its W follows. So stage i spans at least
-    E_k + w_i + the sum over l in i..k-1 of f_l + down_l + up_l + b_l.
-    """
-    return max(0.0, float(through_spans(chain, lags).max()))
-
-
-def through_spans(chain: Chain, lags: FloatArray) -> FloatArray:
-    """The bound of :func:`through` by (k, i), shape (S, S); -inf where i > k."""
-    until = _until_last_b(chain)
-    spans = np.full((chain.stages, chain.stages), -np.inf)
-    for k in range(chain.stages):
-        way = np.append((chain.f + chain.down + chain.up + chain.b)[:k][::-1].cumsum()[::-1], 0.0)
-        spans[k, : k + 1] = until[k] + way + chain.w[: k + 1] + lags[: k + 1]
-    return spans
-
-
-def _until_last_b(chain: Chain) -> FloatArray:
-    """E_k of :func:`through`, the head here without its chain (x_i >= R_i, n_i <= capacity)."""
-    m = chain.microbatches
-    with np.errstate(divide="ignore", invalid="ignore"):
-        late = np.where(chain.m_w > 0, 1 + np.floor((chain.limit - chain.m_b) / chain.m_w), m)
-    early = np.maximum(0, m - late)
-    head = np.maximum(0.0, chain.round_trip - chain.capacity * chain.f)
-    tail = tail_idle(chain)
-    idle = np.where(chain.capacity < m, head + tail, np.maximum(head, tail))
-    return np.asarray(m * (chain.f + chain.b) + early * chain.w + idle)
-
-
-def throughput(chain: Chain, lags: FloatArray) -> float:
-    """The memory that microbatches hold, times how long they hold it, must fit into the span.
-
-    Microbatch j holds M_B from its F's start to its B's end, at least R_i + b_i, and M_W for at
-    least w_i after that. The rank holds at most L, the lesser of its limit and M M_B; moreover, t
-    after its start at most the 1 + t / f_i microbatches that can have started (floor), and t before
-    its end at most M_B + rho t, rho the larger of M_B / (b_i + w_i) and M_W / w_i: apart from the
-    one whose op is running, what is held needs its B and W, or its W, before the end. Each half of
-    a span T holds at most the integral of its own ramp, so M (M_B (R_i + b_i) + M_W w_i) <=
-    ramps(T), and the least such T is a bound.
-    """
-    return float(holding_spans(chain, lags).max())
-
-
-def holding_spans(chain: Chain, lags: FloatArray) -> FloatArray:
-    """The bound of :func:`throughput` by stage, shape (S,)."""
-    return np.array([_holding_span(chain, i) for i in range(chain.stages)]) + lags
-
-
-def _holding_span(chain: Chain, i: int) -> float:
-    m_b, m_w, f, b, w = (a[i] for a in (chain.m_b, chain.m_w, chain.f, chain.b, chain.w))
-    limit = min(chain.limit[i], chain.microbatches * m_b)
-    held = chain.microbatches * (m_b * (chain.round_trip[i] + b) + m_w * w)
-    rho = max(rate(m_b, b + w), rate(m_w, w))
-    return span_that_holds(
-        held,
-        limit,
-        chain.work[i],
-        lambda half: _start_ramp(limit, m_b, f, half) + ramp(limit, m_b, rho, half),
+def _tail(chain: Chain, i: int, idle: float) -> str:
+    trip = float(chain.round_trip[i])
+    return (
+        f"{duration(idle)} after its last F: that microbatch's B starts at least {duration(trip)} "
+        f"after the F, and what memory holds then gives the rank {duration(trip - idle)} to "
+        "compute meanwhile"
     )
 
 
-def _start_ramp(limit: float, m_b: float, f: float, time: float) -> float:
-    """The integral of min(limit, m_b (1 + floor(t / f))) over t in 0..time."""
-    if f == 0 or m_b == 0:
-        return limit * time
-    most = limit / m_b  # f is spent with 1, then 2, ... held
-    steps = int(most if most * f <= time else time / f)
-    area = m_b * f * steps * (steps + 1) / 2
-    return area + (time - steps * f) * min(limit, m_b * (steps + 1))
+def _forced(chain: Chain, lags: FloatArray, value: float, stuck: int) -> list[str]:
+    """The later ranks that a lower cost leaves so little idle time that they need one F more."""
+    shares = 1 - ROUNDING, 1 + ROUNDING
+    below, at = (fewest_forwards(chain, value * share, lags) for share in shares)
+    later = [k for k in range(stuck + 1, chain.stages) if below[k] > at[k]]
+    return [
+        f"which rank {chain.ranks[k]} holds up: at that cost it would have to run {below[k]} F's "
+        f"before its first B, not {at[k]}, so as not to idle longer itself"
+        for k in later[-1:]
+    ]

@@ -44,7 +44,7 @@ from typing import Any
 
 from pipeloom.ir.model.problem import Objective
 
-from ..core.budget import Allowance
+from ..core.budget import Budget
 from ..core.linear_instance import Chain
 
 TOLERANCE = 5e-7
@@ -56,12 +56,12 @@ NODE, ITERATION = 2000, 5000
 
 
 def relaxation(
-    chain: Chain, objective: Objective, ceiling: float, allowance: Allowance | None = None
+    chain: Chain, objective: Objective, ceiling: float, budget: Budget | None = None
 ) -> float:
     """A bound on the cost of every schedule; ``ceiling`` is the cost of one, and at least that."""
     from ortools.linear_solver import pywraplp
 
-    allowance = allowance or Allowance()
+    budget = budget or Budget()
     solver = pywraplp.Solver.CreateSolver("SCIP")
     if solver is None or ceiling <= 0.0:  # SCIP is left out of some builds of ortools
         return 0.0
@@ -76,15 +76,15 @@ def relaxation(
     solver.Minimize(cost)
     # constraints are kept far better than TOLERANCE asks for; Ctrl-C is Python's
     parameters = "numerics/feastol = 1e-9\nnumerics/dualfeastol = 1e-9\nmisc/catchctrlc = FALSE\n"
-    if isfinite(allowance.ops):
-        parameters += f"limits/totalnodes = {1 + int(allowance.ops / (NODE * chain.stages**2))}\n"
-    if isfinite(allowance.seconds_left):
-        solver.SetTimeLimit(1 + int(1000 * allowance.seconds_left))  # 0 would mean none
+    if isfinite(budget.work.ops):
+        parameters += f"limits/totalnodes = {1 + int(budget.work.ops / (NODE * chain.stages**2))}\n"
+    if isfinite(budget.time.left):
+        solver.SetTimeLimit(1 + int(1000 * budget.time.left))  # 0 would mean none
     solver.SetSolverSpecificParametersAsString(parameters)
     exact = pywraplp.MPSolverParameters()
     exact.SetDoubleParam(exact.RELATIVE_MIP_GAP, 0.0)
-    status = _solve(solver, exact, allowance)
-    allowance.spend(ITERATION * solver.iterations())
+    status = _solve(solver, exact, budget)
+    budget.work.spend(ITERATION * solver.iterations())
     if status == pywraplp.Solver.INFEASIBLE:  # no schedule is cheaper than the ceiling
         return ceiling * (1 - TOLERANCE)
     if status not in (pywraplp.Solver.OPTIMAL, pywraplp.Solver.FEASIBLE):
@@ -92,12 +92,12 @@ def relaxation(
     return min(1.0, float(solver.Objective().BestBound())) * ceiling * (1 - TOLERANCE)
 
 
-def _solve(solver: Any, parameters: Any, allowance: Allowance) -> int:
+def _solve(solver: Any, parameters: Any, budget: Budget) -> int:
     """SCIP's status; solves in a thread of its own, as it looks at no flag."""
     with ThreadPoolExecutor(1) as thread:
         solving = thread.submit(solver.Solve, parameters)
         try:
-            while not wait([solving], POLL).done and not allowance.stopped:
+            while not wait([solving], POLL).done and not budget.interrupt():
                 pass
         finally:
             while not wait([solving], POLL).done:  # an interrupt before SCIP has begun is lost

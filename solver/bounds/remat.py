@@ -1,5 +1,5 @@
 """Lower bounds where activations may be recomputed or offloaded: what that costs in time, or on the
-lanes.
+copy channels.
 
 The terms are those of :mod:`.general_placement`: rank r begins at S_r, its span is at most the
 cost, turn(s, s) is the least time from the start of F(s) to that of B(s) of one microbatch. R's are
@@ -12,7 +12,7 @@ stage's ways cost the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 
@@ -22,8 +22,9 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.model.ops import FloatArray, OpKind
 from pipeloom.ir.model.problem import Problem
 
-from .general_placement import Host, Placed
-from .memory_time import ramp, rate, span_that_holds
+from ..core.bound import Bound
+from .general_placement import GeneralPlacement, HostModel
+from .rank_model import span_that_holds
 
 MOST_COUNTED = 1000
 """F's before a rank's first B; where there are more, its bound is that of several stages."""
@@ -37,22 +38,30 @@ class _Rank:
     """A rank's stages with what levers do there, shape (K,) and ``kept`` (3, K); infinite where
     they cannot."""
 
-    placed: Placed
-    host: Host
+    placed: GeneralPlacement
+    host: HostModel
     t_r: FloatArray
     t_o: FloatArray
     kept: FloatArray
 
     @classmethod
     def all(cls, problem: Problem) -> Iterator[_Rank]:
-        placed, costs = Placed.of(problem), Costs.of(problem)
+        placed, costs = GeneralPlacement.of(problem), Costs.of(problem)
         for host in placed.hosts:
             own = list(host.stages)
             times = costs.durations[OpKind.R, own], costs.durations[OpKind.O, own]
             yield cls(placed, host, *times, costs.kept[:, own])
 
 
-def recomputed_or_idle(problem: Problem) -> float:
+def _highest(problem: Problem, span: Callable[[_Rank], float], name: str, words: str) -> Bound:
+    found = (
+        (span(rank) + rank.placed.lag(rank.host), rank.host.rank) for rank in _Rank.all(problem)
+    )
+    value, at = max(found)
+    return Bound(value, name, words, at)
+
+
+def recomputed_or_idle(problem: Problem) -> Bound:
     """Before its first B a rank idles, or makes room for F's, which costs R's later or takes
     copies.
 
@@ -70,108 +79,110 @@ def recomputed_or_idle(problem: Problem) -> float:
     t_o. What is left grows with x. Where the rank has one stage, all numbers of o and r that may
     serve are tried, each with the most a that fit: one at least, the first B's own.
     """
-    return max(_head(rank) + rank.placed.lag(rank.host) for rank in _Rank.all(problem))
+    words = (
+        "before its first B a rank idles, or makes room for F's by recomputing later or by copies, "
+        "which take their time"
+    )
+    return _highest(problem, _head, "levers-head", words)
 
 
 def _head(rank: _Rank) -> float:
-    placed, group = rank.placed, rank.host.group
-    x, f = placed.turn(rank.host.lowest, rank.host.highest), group.f
-    if not np.isfinite(group.limit):
-        return group.work
-    if len(f) == 1 and f[0] > 0 and group.m_b[0] > 0 and x / f[0] < MOST_COUNTED:
-        return group.work + _head_of_one(rank, x)
+    placed, host = rank.placed, rank.host
+    x, f = placed.turn(rank.host.lowest, rank.host.highest), host.f
+    if not np.isfinite(host.limit):
+        return host.work
+    if len(f) == 1 and f[0] > 0 and host.m_b[0] > 0 and x / f[0] < MOST_COUNTED:
+        return host.work + _head_of_one(rank, x)
     with np.errstate(divide="ignore", invalid="ignore"):
-        memory = np.concatenate([f / group.m_b, (f - rank.t_r) / rank.kept[1], f / rank.kept[2]])
-        memory = np.append(memory, (rank.t_r / (group.m_b - rank.kept[1])))
+        memory = np.concatenate([f / host.m_b, (f - rank.t_r) / rank.kept[1], f / rank.kept[2]])
+        memory = np.append(memory, (rank.t_r / (host.m_b - rank.kept[1])))
         lanes = np.append(f / rank.t_o, rank.t_r / rank.t_o)
     lane_time = x - float(f.min())
     gains = []
     for p, q in product(_prices(memory), _prices(lanes, 1.0)):
         ways = [
             np.zeros_like(f),
-            f - p * group.m_b,
+            f - p * host.m_b,
             f - rank.t_r - p * rank.kept[1],
             f - p * rank.kept[2] - _times(q, rank.t_o),
         ]
-        best = group.microbatches * float(np.max(ways, axis=0).sum())
-        gains.append(p * group.limit + q * lane_time + best)
-    return group.work + max(0.0, x - min(gains))
+        best = host.count * float(np.max(ways, axis=0).sum())
+        gains.append(p * host.limit + q * lane_time + best)
+    return host.work + max(0.0, x - min(gains))
 
 
 def _head_of_one(rank: _Rank, x: float) -> float:
     """What the only stage of a rank idles before its first B, or recomputes later, at least."""
-    group, f = rank.host.group, float(rank.host.group.f[0])
-    m_b, t_r, t_o = float(group.m_b[0]), float(rank.t_r[0]), float(rank.t_o[0])
+    host, f = rank.host, float(rank.host.f[0])
+    m_b, t_r, t_o = float(host.m_b[0]), float(rank.t_r[0]), float(rank.t_o[0])
     _, m_r, m_o = rank.kept[:, 0].tolist()
-    counts = np.arange(min(group.microbatches, int(x / f) + 2) + 1)  # more F's are in nobody's way
+    counts = np.arange(min(host.count, int(x / f) + 2) + 1)  # more F's are in nobody's way
     again = counts[:1] if not np.isfinite(t_r) else counts
     out = counts[:1] if not np.isfinite(t_o) else counts
     r, o = again[:, None], out[None, :]
-    room = group.limit - r * m_r - o * m_o
-    a = np.minimum(np.floor(room / m_b), group.microbatches - r - o)
+    room = host.limit - r * m_r - o * m_o
+    a = np.minimum(np.floor(room / m_b), host.count - r - o)
     since = np.maximum(x, np.where(o > 0, f + o * (t_o if len(out) > 1 else 0.0), 0.0))
     idle = np.maximum(0.0, since - (a + r + o) * f)
     lost = idle + r * (t_r if len(again) > 1 else 0.0)
     return float(lost[(room >= 0) & (a >= 1)].min(initial=np.inf))
 
 
-def recomputed_or_held(problem: Problem) -> float:
+def recomputed_or_held(problem: Problem) -> Bound:
     """What microbatches hold, for as long as they hold it, fits in memory times span, or costs R's
     or copies.
 
     On stage s a microbatch that stays holds M_B for turn(s, s) + b at least and M_W for w; one that
     is recomputed M_B for t_r + b and m_r for the rest of that time; one that is offloaded M_B for f
     + t_o and for t_o + b, m_o for the rest. A rank's span is at least its work and its R's; it
-    holds what :func:`.general_placement.placed_throughput` says at most, levers or none: R and L
+    holds what :meth:`.RankModel.area` says at most, recomputed or not: R and L
     take no more than their F did. Each lane is free until the first F has ended, and carries no
     more than one copy at a time. A span is too short where with some prices of R's time and of the
     lane the cheapest ways of all microbatches cost more than what the span has of both and its
     memory.
     """
-    return max(_held(rank) + rank.placed.lag(rank.host) for rank in _Rank.all(problem))
+    words = (
+        "what microbatches hold, for as long as they hold it, fits in memory times span, or is "
+        "recomputed or copied"
+    )
+    return _highest(problem, _held, "levers-throughput", words)
 
 
 def _held(rank: _Rank) -> float:
-    group = rank.host.group
-    if not np.isfinite(group.limit) or group.limit <= 0:
-        return group.work
+    host = rank.host
+    if not np.isfinite(host.limit) or host.limit <= 0:
+        return host.work
     memory, again, lanes = _ways(rank)
-    largest = float(group.m_b.max())
-    rise = max(map(rate, group.m_b, group.f))
-    fall = max(*map(rate, group.m_b, group.b + group.w), *map(rate, group.m_w, group.w))
-    limit = min(group.limit, group.microbatches * float(group.m_b.sum()))
-    first = float(group.f.min())
+    first, area = float(host.f.min()), host.area()
     with np.errstate(divide="ignore", invalid="ignore"):
         work_prices = _prices((memory[0] - memory[1]) / rank.t_r)
         lane_prices = _prices((memory[0] - memory[2]) / rank.t_o)
         both = _prices((memory[2] - memory[1]) / rank.t_r)
-    spans = [group.work]
+    spans = [host.work]
     for p, q in product({*work_prices, *both}, lane_prices):
         cheapest = memory + _times(p, again) + _times(q, lanes)
-        needed = group.microbatches * float(cheapest.min(axis=0).sum())
-        needed += p * group.work + q * first
+        needed = host.count * float(cheapest.min(axis=0).sum())
+        needed += p * host.work + q * first
         if needed <= 0:
             continue
 
         def room(half: float, p: float = p, q: float = q) -> float:
-            held = ramp(limit, largest, rise, half) + ramp(limit, largest, fall, half)
-            return held + (p + q) * 2 * half
+            return area(half) + (p + q) * 2 * half
 
-        spans.append(span_that_holds(needed, limit, group.work, room))
+        spans.append(span_that_holds(needed, host.room, host.work, room))
     return max(spans)
 
 
 def _ways(rank: _Rank) -> _Ways:
-    group, placed = rank.host.group, rank.placed
-    stays = np.array([placed.turn(s, s) for s in rank.host.stages])
-    after = group.m_b * group.b + group.m_w * group.w
+    host, stays = rank.host, rank.host.turn
+    after = host.m_b * host.b + host.m_w * host.w
     zero, (_, m_r, m_o) = np.zeros_like(stays), rank.kept
     again = np.where(np.isfinite(rank.t_r), rank.t_r, stays)
-    out = np.where(np.isfinite(rank.t_o), group.f + 2 * rank.t_o, stays)
+    out = np.where(np.isfinite(rank.t_o), host.f + 2 * rank.t_o, stays)
     memory = np.stack([
-        group.m_b * stays + after,
-        group.m_b * again + m_r * np.maximum(0.0, stays - again) + after,
-        group.m_b * out + m_o * np.maximum(0.0, stays - out) + after,
+        host.m_b * stays + after,
+        host.m_b * again + m_r * np.maximum(0.0, stays - again) + after,
+        host.m_b * out + m_o * np.maximum(0.0, stays - out) + after,
     ])  # fmt: skip
     return memory, np.stack([zero, rank.t_r, zero]), np.stack([zero, zero, rank.t_o])
 

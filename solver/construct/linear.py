@@ -19,6 +19,7 @@ from pipeloom.ir.model.problem import Problem
 
 from ..bounds.linear import fewest_forwards
 from ..core.linear_instance import Chain
+from ..core.options import Order
 from .list_scheduler_linear import greedy_settings
 from .parameters import Setting
 from .round_based import rounds_settings
@@ -29,9 +30,6 @@ SLOPES = (2.0, 1.0, 0.7, 1.5, 3.0, 2.5)
 """F's before the first B that a stage has more than the next one; capped by memory."""
 SHARES = (1.0, 0.9, 1.1, 0.75, 1.25)
 """Further such slopes, in units of the one that fills the first stage's memory just so."""
-
-Rows = tuple[IntArray, ...]
-"""Packed ops, one array a rank."""
 
 
 class Constructor:
@@ -46,17 +44,17 @@ class Constructor:
         self._f_end = np.empty((chain.stages, chain.microbatches))
         self._b_end = np.empty_like(self._f_end)
 
-    def build(self, setting: Setting) -> Rows | None:
+    def build(self, setting: Setting) -> Order | None:
         """Packed ops, one array a rank; None where the setting gets stuck."""
         c = self.chain
         order = np.empty((c.stages, 3 * c.microbatches), dtype=np.int64)
         complete = setting.build(c, order, self._f_end, self._b_end)
         return self.by_rank(order) if complete else None
 
-    def cost(self, rows: Rows) -> float:
+    def cost(self, rows: Order) -> float:
         return self._simulator.cost(np.concatenate(rows))
 
-    def by_rank(self, order: IntArray) -> Rows:
+    def by_rank(self, order: IntArray) -> Order:
         """The rows of ``order``, shape (S, 3M), each at its stage's rank."""
         rows = [np.empty(0, dtype=np.int64)] * self._ranks
         for stage, rank in enumerate(self.chain.ranks.tolist()):

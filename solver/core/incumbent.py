@@ -2,96 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import inf
 from threading import RLock, get_ident
 from time import monotonic
 
 import numpy as np
-import numpy.typing as npt
 
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.cost.simulator import Simulator, offsets_of, simulate, timed
-from pipeloom.ir.model.ops import IntArray
+from pipeloom.ir.cost.simulator import Simulator, simulate, timed
+from pipeloom.ir.model.ops import offsets_of
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Report, Schedule, Status, Transfer
 
 from .bound import Bound
-from .budget import OPS_A_SECOND, Allowance
+from .budget import OPS_A_SECOND, Budget
+from .options import Order, SolveOptions
+from .progress import Progress, is_built
+from .stopping import Interrupt, TimeLimit, WorkLimit
+from .tolerances import CLOSED
 
-FALLBACK = "one-at-a-time"
-"""The source of the schedule that is always there, one op after the other."""
-CLOSED = 1e-6
-"""Relative gap at which a schedule counts as optimal."""
+Pairs = tuple[tuple[int, ...], ...]
+"""Of each rank, the places in its order where an F and a BW run at once."""
 MARKS = (1 / 8, 1 / 4, 1 / 2, 1.0)
-"""Shares of limited work at which lanes exchange what they have."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What a solve knows ``seconds`` after its start. ``gap`` is (incumbent - bound) / incumbent;
-    ``source`` names what found the incumbent. Incumbent, gap and source are None before the first.
-    """
-
-    seconds: float
-    incumbent: float | None
-    bound: float
-    gap: float | None
-    source: str | None
-
-    @property
-    def built(self) -> bool:
-        """Whether there is more than :data:`FALLBACK`."""
-        return _built(self.source)
-
-
-def _built(source: str | None) -> bool:
-    return source not in {None, FALLBACK}
-
-
-Listener = Callable[[Progress], None]
+"""Shares of limited work at which workers exchange what they have."""
 
 
 class Incumbent:
     """Keeps the best order offered. ``over`` says when to stop: proven, out of time or told to.
 
     Any thread may offer orders and bounds and ask whether it is over. ``progress`` and
-    ``should_stop`` are called in the thread alone that made the incumbent. ``stopped`` is one flag
-    for kernels to look at: it turns true when all is over.
+    ``should_stop`` are called in the thread alone that made the incumbent. ``interrupt`` is one
+    flag for kernels to look at: it is raised when all is over.
 
-    With a ``work_limit``, in simulated ops, everything is to be repeatable: nothing depends on the
-    clock (``time_limit`` does not count), each lane works on a copy of its own, and these are
-    compared where they have done the same work. Only an interrupt ends it elsewhere.
+    With a ``work_limit`` everything is to be repeatable: nothing depends on the clock
+    (``time_limit`` does not count), each worker has a copy of its own, and these are compared where
+    they have done the same work. Only an interrupt ends it elsewhere.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        bound: Bound,
-        time_limit: float,
-        progress: Listener | None = None,
-        should_stop: Callable[[], bool] | None = None,
-        *,
-        work_limit: float = float("inf"),
-    ) -> None:
-        self.problem = problem
+    def __init__(self, problem: Problem, bound: Bound, options: SolveOptions) -> None:
+        self.problem, self.bound = problem, bound
         self._costs = Costs.of(problem)
-        self.bound = bound
-        self.cost = float("inf")
-        self.order: tuple[IntArray, ...] | None = None
-        self.pairs: tuple[tuple[int, ...], ...] = ()
+        self.cost = inf
+        self.order: Order | None = None
+        self.pairs: Pairs = ()
         self.transfers: tuple[Transfer, ...] = ()
         self.source: str | None = None
-        self.one_lane = False
-        self.stopped: npt.NDArray[np.bool_] = np.zeros(1, dtype=np.bool_)
+        self.one_worker = False
         self._began = self._told = monotonic()
-        self.limited = work_limit < float("inf")
-        self.work = 0.0
-        self._work_limit = self._mark = work_limit
+        self.limited = options.work_limit is not None
+        self.time = TimeLimit(inf if self.limited else options.time_limit)
+        self.work = WorkLimit(options.ops)
+        self.interrupt = Interrupt()
+        self._options = options
         self._views: Sequence[Incumbent] = ()
-        self._time_limit = float("inf") if self.limited else time_limit
-        self._progress = progress
-        self._should_stop = should_stop
         self._owner = get_ident()
         self._lock = RLock()
         self._news = self._told_to_stop = False
@@ -101,13 +66,9 @@ class Incumbent:
         return monotonic() - self._began
 
     @property
-    def seconds_left(self) -> float:
-        return max(0.0, self._time_limit - self.seconds)
-
-    @property
     def built(self) -> bool:
         """Whether there is more than :data:`FALLBACK`."""
-        return _built(self.source)
+        return is_built(self.source)
 
     @property
     def closed(self) -> bool:
@@ -115,25 +76,25 @@ class Incumbent:
 
     def over(self) -> bool:
         """Whether to stop; tells the listener what is new, and about once a second."""
-        return self.interrupted() or self.closed or self.work >= self._mark
+        return self.interrupted() or self.closed or self.work()
 
     def interrupted(self) -> bool:
         """Whether to stop at once, even in the middle of limited work."""
         if get_ident() == self._owner:
             if self._news or monotonic() - self._told >= 1.0:
                 self._tell()
-            if self._should_stop is not None and self._should_stop():
+            if self._options.should_stop():
                 self._told_to_stop = True
                 self.stop()
-        if not self.limited and (self.closed or self.seconds_left <= 0.0):
+        if not self.limited and (self.closed or self.time()):
             self.stop()
-        return bool(self.stopped[0])
+        return self.interrupt()
 
     @property
     def exhausted(self) -> bool:
         """Out of time or work, or told to stop; whether proven or not."""
         self.interrupted()
-        return self._told_to_stop or self.seconds_left <= 0.0 or self.work >= self._mark
+        return self._told_to_stop or self.time() or self.work()
 
     @property
     def ended(self) -> bool:
@@ -143,33 +104,29 @@ class Incumbent:
         use kernels are compiled for seconds, and many ops take long to put in any order.
         """
         self.interrupted()
-        timed_out = not self.limited and bool(self.stopped[0])
+        timed_out = not self.limited and self.interrupt()
         return self._told_to_stop or (timed_out and self.built)
 
     def resume(self, seconds: float) -> None:
         """Goes on for so many more seconds; limited work goes on as it is."""
         if not self.limited:
-            self._time_limit = self.seconds + seconds
-            self.stopped[0] = self._told_to_stop
+            self.time = TimeLimit(seconds)
+            self.interrupt.put(self._told_to_stop)
 
     def stop(self) -> None:
         """Ends the solve for all threads, until it is resumed."""
-        self.stopped[0] = True
+        self.interrupt.put()
         for view in self._views:
-            view.stopped[0] = True
+            view.interrupt.put()
 
-    def spend(self, ops: float) -> None:
-        """Counts work that was done."""
-        self.work += ops
-
-    def allowance(self, share: float = 1.0, seconds: float = float("inf")) -> Allowance:
-        """A share of what is left until the end, or of the work until lanes compare next."""
+    def budget(self, share: float = 1.0, seconds: float = inf) -> Budget:
+        """A share of what is left until the end, or of the work until workers compare next."""
         if self.limited:
-            left = max(0.0, self._mark - self.work)
-            return Allowance(ops=min(seconds * OPS_A_SECOND, share * left), stopped=self.stopped)
-        return Allowance(min(seconds, share * self.seconds_left), stopped=self.stopped)
+            ops = min(seconds * OPS_A_SECOND, share * self.work.left)
+            return Budget(ops=ops, interrupt=self.interrupt)
+        return Budget(min(seconds, share * self.time.left), interrupt=self.interrupt)
 
-    def found(self) -> tuple[tuple[IntArray, ...], tuple[tuple[int, ...], ...], float]:
+    def found(self) -> tuple[Order, Pairs, float]:
         """The best order, its pairs, and its cost."""
         with self._lock:
             assert self.order is not None
@@ -177,10 +134,10 @@ class Incumbent:
 
     def offer(
         self,
-        order: tuple[IntArray, ...],
+        order: Order,
         source: str,
         cost: float | None = None,
-        pairs: tuple[tuple[int, ...], ...] = (),
+        pairs: Pairs = (),
     ) -> bool:
         """Takes ``order``, one array of packed ops a rank, and its pairs where it beats the best so
         far."""
@@ -242,20 +199,20 @@ class Incumbent:
         return replace(found, report=report)
 
     def views(self, number: int) -> Sequence[Incumbent]:
-        """What each of so many lanes works on: this, or copies where work is limited."""
+        """What each of so many workers works on: this, or copies where work is limited."""
         if not self.limited:
             return [self] * number
         self._views = [
-            Incumbent(self.problem, self.bound, 0.0, work_limit=self._work_limit)
+            Incumbent(self.problem, self.bound, SolveOptions(work_limit=self._options.work_limit))
             for _ in range(number)
         ]
         for view in self._views:
-            view.work = self.work
+            view.work.used = self.work.used
             view._adopt(self)
         return self._views
 
     def marks(self, views: Sequence[Incumbent]) -> Iterator[None]:
-        """How often the lanes set out: once, or from mark to mark; then they exchange the best."""
+        """How often the workers set out: once, or from mark to mark, exchanging the best."""
         if not self.limited:
             yield
             return
@@ -263,29 +220,29 @@ class Incumbent:
             if self.over():
                 return
             for view in views:
-                view._mark = share * self._work_limit
+                view.work.ops = share * self._options.ops
             yield
             self.gather()
             for view in views:
                 view._adopt(self)
-            self.work = max(view.work for view in views)
+            self.work.used = max(view.work.used for view in views)
 
     def gather(self) -> None:
-        """Takes the best of what the lanes have found."""
+        """Takes the best of what the workers have found."""
         for view in self._views:
             self._adopt(view)
 
     def _adopt(self, other: Incumbent) -> None:
         """Takes the other's schedule and bound where they are better."""
         self.raise_bound(other.bound)
-        with other._lock:  # its lane may still go on
+        with other._lock:  # its worker may still go on
             order, pairs, cost, source = other.order, other.pairs, other.cost, other.source
         if cost < self.cost:
             with self._lock:
                 self.order, self.pairs, self.cost, self.source = order, pairs, cost, source
             self._changed()
 
-    def _cost(self, order: tuple[IntArray, ...], pairs: tuple[tuple[int, ...], ...] = ()) -> float:
+    def _cost(self, order: Order, pairs: Pairs = ()) -> float:
         if any(pairs):
             timing = simulate(Schedule(self.problem, order, pairs=pairs))
             return timing.cost(self.problem.objective)
@@ -303,13 +260,13 @@ class Incumbent:
 
     def _tell(self) -> None:
         self._news = False
-        if self._progress is None:
+        if self._options.progress is None:
             return
         self._told = monotonic()
         with self._lock:
             found, cost, source, bound = self.order is not None, self.cost, self.source, self.bound
         gap = (cost - bound.value) / cost if found and cost > 0 else 0.0
-        self._progress(
+        self._options.progress(
             Progress(
                 self.seconds,
                 cost if found else None,

@@ -11,8 +11,7 @@ from pipeloom.ir.model.ops import FloatArray, IntArray
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Objective, Problem
 
-ROUNDING = 1e-9
-"""Relative slack of a memory limit: sums of sizes are rounded."""
+from .tolerances import ROUNDING
 
 _A = FloatArray
 

@@ -1,4 +1,4 @@
-"""Lanes: parts of a portfolio, each in a thread of its own, that work on one incumbent.
+"""Worker threads: parts of a portfolio, each in a thread of its own, that work on one incumbent.
 
 Kernels and solvers let go of Python's lock, so that threads are enough to use several cores. The
 caller's thread only waits: it alone calls the listener, asks whether to stop and hears Ctrl-C.
@@ -23,18 +23,18 @@ GRACE = 0.5
 
 Pieces = Iterator[None]
 """Work in pieces: between two of them it may be left."""
-Lane = Callable[[Incumbent], Pieces]
+Worker = Callable[[Incumbent], Pieces]
 
 
-def side_by_side(best: Incumbent, lanes: Sequence[Lane]) -> None:
-    """Runs the lanes until it is over, or all have come to their end.
+def side_by_side(best: Incumbent, workers: Sequence[Worker]) -> None:
+    """Runs the workers until it is over, or all have come to their end.
 
     What one of them raises is raised here, once the others have stopped.
     """
-    views = best.views(len(lanes))
-    work = [lane(view) for lane, view in zip(lanes, views, strict=True)]
+    views = best.views(len(workers))
+    work = [worker(view) for worker, view in zip(workers, views, strict=True)]
     try:
-        with ThreadPoolExecutor(len(lanes), "lane") as threads:
+        with ThreadPoolExecutor(len(workers), "worker") as threads:
             try:
                 for _ in best.marks(views):
                     pairs = zip(work, views, strict=True)
@@ -42,7 +42,7 @@ def side_by_side(best: Incumbent, lanes: Sequence[Lane]) -> None:
             finally:
                 best.stop()  # before the threads are waited for
     finally:
-        best.gather()  # where a lane raised or the user interrupts
+        best.gather()  # where a worker raised or the user interrupts
 
 
 def begun(work: Callable[[], Result]) -> Future[Result]:

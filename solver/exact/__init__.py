@@ -5,7 +5,6 @@ Importing this imports neither ortools nor pulp; a backend's first use does.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Protocol
@@ -13,6 +12,7 @@ from typing import Protocol
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
+from ..core.options import SolveOptions
 from .result import ExactResult as ExactResult
 
 
@@ -22,31 +22,27 @@ class Backend(Protocol):
     ``incumbent``: the best schedule known; only better ones are looked for. ``lower_bound``: one
     that is known to hold. ``on_solution`` is given every better schedule, timed, and ``on_bound``
     every better bound that comes up on the way, in the caller's thread; ``should_stop`` is asked
-    several times a second. Ctrl-C ends the solver and raises
-    KeyboardInterrupt. With a ``work_limit``, in simulated ops (:mod:`..core.budget`), the same
-    question has the same answer, unless ``time_limit`` or ``should_stop`` ends it. Raises
-    InputError where not activations travel.
+    several times a second. Ctrl-C ends the solver and raises KeyboardInterrupt. Of ``options`` the
+    limits, the seed and ``should_stop`` count: with a ``work_limit`` the same question has the same
+    answer, unless one of the others ends it. Raises InputError where not activations travel.
     """
 
     def __call__(
         self,
         problem: Problem,
+        options: SolveOptions,
         *,
         incumbent: Schedule | None,
         lower_bound: float,
-        time_limit: float,
-        seed: int,
-        work_limit: float = math.inf,
         on_solution: Callable[[Schedule], None] | None = None,
         on_bound: Callable[[float], None] | None = None,
-        should_stop: Callable[[], bool] | None = None,
     ) -> ExactResult: ...
 
 
 def _load(module: str) -> Backend:
-    def solve(problem: Problem, **options: object) -> ExactResult:
+    def solve(problem: Problem, options: SolveOptions, **known: object) -> ExactResult:
         backend: Backend = import_module(f".{module}", __name__).solve
-        return backend(problem, **options)  # type: ignore[arg-type]
+        return backend(problem, options, **known)  # type: ignore[arg-type]
 
     return solve
 

@@ -8,11 +8,13 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pulp
+
+from ..core.stopping import StoppingCriterion, TimeLimit
 
 _POLL = 0.05  # seconds between two looks at should_stop
 _GRACE = 3.0  # seconds that CBC gets to end by itself
@@ -38,7 +40,7 @@ def run_cbc(
     start: Mapping[str, float],
     seconds: float,
     options: Mapping[str, float | str],
-    should_stop: Callable[[], bool],
+    should_stop: StoppingCriterion,
 ) -> Outcome:
     """Minimises ``lp`` for at most ``seconds``, from the solution ``start`` where it is not
     empty."""
@@ -59,7 +61,7 @@ def run_cbc(
                 command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
             )
             try:
-                _wait(process, time.monotonic() + seconds, should_stop)
+                _wait(process, seconds, should_stop)
             finally:
                 process.kill()  # no more than a formality where it has ended
                 process.wait()
@@ -71,11 +73,10 @@ def _write_start(path: Path, start: Mapping[str, float]) -> None:
     path.write_text("\n".join(["Stopped on time - objective value 0", *lines, ""]))
 
 
-def _wait(
-    process: subprocess.Popen[bytes], deadline: float, should_stop: Callable[[], bool]
-) -> None:
+def _wait(process: subprocess.Popen[bytes], seconds: float, should_stop: StoppingCriterion) -> None:
     """Until CBC ends; asked to stop, or well past its time, it is interrupted."""
-    while process.poll() is None and time.monotonic() < deadline + _GRACE and not should_stop():
+    too_long = TimeLimit(seconds + _GRACE)
+    while process.poll() is None and not too_long() and not should_stop():
         time.sleep(_POLL)
     if process.poll() is None:
         process.send_signal(signal.SIGINT)  # CBC then ends at its next node, with its bound

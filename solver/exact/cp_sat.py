@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from functools import partial
 
@@ -14,6 +13,8 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Report, Schedule
 
 from ..core.budget import OPS_A_SECOND
+from ..core.options import SolveOptions
+from ..core.stopping import TimeLimit
 from .cp_sat_model import Model
 from .cp_sat_thread import Search
 from .formulation import Formulation
@@ -25,34 +26,31 @@ WORKERS = 2
 
 def solve(
     problem: Problem,
+    options: SolveOptions,
     *,
     incumbent: Schedule | None,
     lower_bound: float,
-    time_limit: float,
-    seed: int,
-    work_limit: float = math.inf,
     on_solution: Callable[[Schedule], None] | None = None,
     on_bound: Callable[[float], None] | None = None,
-    should_stop: Callable[[], bool] | None = None,
     workers: int = WORKERS,
 ) -> ExactResult:
     """See :class:`pipeloom.solver.exact.Backend`; ``workers`` threads search.
 
-    One worker that ends before ``time_limit`` gives the same result for the same ``seed``; where
-    work is limited there is one.
+    One worker that ends before the time limit gives the same result for the same seed; where work
+    is limited there is one.
     """
-    deadline = time.monotonic() + time_limit
+    time = TimeLimit(options.time_limit)
     model = Model.of(Formulation.of(problem), incumbent, lower_bound)
     best = incumbent
     with Search(
         model.cp,
         partial(_positions, model),
-        max_time_in_seconds=max(deadline - time.monotonic(), 0.01),
-        max_deterministic_time=work_limit / OPS_A_SECOND,
-        num_workers=workers if math.isinf(work_limit) else 1,
-        random_seed=seed % 2**31,
+        max_time_in_seconds=max(time.left, 0.01),
+        max_deterministic_time=options.ops / OPS_A_SECOND,
+        num_workers=workers if math.isinf(options.ops) else 1,
+        random_seed=options.seed % 2**31,
     ) as search:
-        while (news := search.next(should_stop)) is not None:
+        while (news := search.next(options.should_stop)) is not None:
             if isinstance(news, float):
                 if on_bound:
                     on_bound(_proven(model, news, best, lower_bound))

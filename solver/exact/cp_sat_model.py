@@ -19,9 +19,9 @@ from ortools.sat.python import cp_model
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.schedule import Schedule
 
+from ..core.tolerances import ROUNDING
 from .formulation import Formulation
 from .integer_time import Ticks
-from .precedence import TOLERANCE
 from .solution_mapping import Positions, cost_of, to_positions
 
 
@@ -140,7 +140,7 @@ def _memory(model: Model) -> None:
         return (m_b[op.stage], m_w[op.stage] - m_b[op.stage], -m_w[op.stage])[op.kind]
 
     for rule in model.formulation.memory_rules:
-        limit = math.floor(costs.limit[rule.rank] * (1 + TOLERANCE) * bytes_.per_unit)
+        limit = math.floor(costs.limit[rule.rank] * (1 + ROUNDING) * bytes_.per_unit)
         fixed = sum(map(change, (*rule.held, rule.op)))
         terms = [change(i) * model.runs_before(i, rule.op) for i in rule.open]
         if terms or fixed > limit:

@@ -9,6 +9,8 @@ from typing import Generic, TypeVar
 
 from ortools.sat.python import cp_model
 
+from ..core.stopping import StoppingCriterion
+
 _POLL = 0.05  # seconds between two looks at should_stop
 _Read = TypeVar("_Read")
 
@@ -57,7 +59,7 @@ class Search(cp_model.CpSolverSolutionCallback, Generic[_Read]):
     def on_solution_callback(self) -> None:
         self._news.put(self._read(self))
 
-    def next(self, should_stop: Callable[[], bool] | None) -> _Read | float | None:
+    def next(self, should_stop: StoppingCriterion) -> _Read | float | None:
         """The next solution, or bound in ticks; None once the search has ended."""
         while True:
             try:
@@ -66,7 +68,7 @@ class Search(cp_model.CpSolverSolutionCallback, Generic[_Read]):
                     raise self._error
                 return news
             except queue.Empty:
-                if should_stop and should_stop():
+                if should_stop():
                     self._solver.stop_search()
 
     def __enter__(self) -> Search[_Read]:

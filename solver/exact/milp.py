@@ -13,7 +13,6 @@ reports when it ends; where it reports none, the known bound stands.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -24,10 +23,12 @@ from pipeloom.ir.model.ops import FloatArray
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import Report, Schedule
 
+from ..core.options import SolveOptions
+from ..core.stopping import TimeLimit
+from ..core.tolerances import ROUNDING
 from .cbc import Outcome, run_cbc
 from .formulation import Formulation
 from .integer_time import Ticks
-from .precedence import TOLERANCE
 from .result import ExactResult
 from .solution_mapping import Positions, cost_of, to_positions, to_schedule
 
@@ -42,35 +43,32 @@ _PRIMAL = 1e-8
 
 def solve(
     problem: Problem,
+    options: SolveOptions,
     *,
     incumbent: Schedule | None,
     lower_bound: float,
-    time_limit: float,
-    seed: int,
-    work_limit: float = math.inf,
     on_solution: Callable[[Schedule], None] | None = None,
     on_bound: Callable[[float], None] | None = None,
-    should_stop: Callable[[], bool] | None = None,
 ) -> ExactResult:
     """See :class:`pipeloom.solver.exact.Backend`. CBC tells its solution and its bound only when it
     ends."""
-    deadline = time.monotonic() + time_limit
+    time = TimeLimit(options.time_limit)
     model = _Model.of(Formulation.of(problem), incumbent, lower_bound)
     outcome = run_cbc(
         model.lp,
         start=model.hint,
-        seconds=max(deadline - time.monotonic(), 0.1),
-        options=_nodes(model, work_limit)
+        seconds=max(time.left, 0.1),
+        options=_nodes(model, options.ops)
         | {
             "integerTolerance": _INTEGER,
             "primalTolerance": _PRIMAL,
-            "randomSeed": 1 + seed % 2**30,  # 0 would be the time of day
-            "randomCbcSeed": 1 + seed % 2**30,
+            "randomSeed": 1 + options.seed % 2**30,  # 0 would be the time of day
+            "randomCbcSeed": 1 + options.seed % 2**30,
             "ratioGap": 0,
             "allowableGap": 0,
             "preprocess": "off",  # it finds little here, and the search then takes twice as long
         },
-        should_stop=should_stop or (lambda: False),
+        should_stop=options.should_stop,
     )
     best = incumbent
     found = _schedule(model, outcome)
@@ -81,10 +79,10 @@ def solve(
     return ExactResult(best, _bound(model, outcome, best, lower_bound), outcome.complete)
 
 
-def _nodes(model: _Model, work_limit: float) -> dict[str, float]:
+def _nodes(model: _Model, ops: float) -> dict[str, float]:
     """CBC's option for a limit on its nodes."""
     node = NODE * len(model.formulation.ops) ** 2
-    return {} if math.isinf(work_limit) else {"maxNodes": 1 + int(work_limit / node)}
+    return {} if math.isinf(ops) else {"maxNodes": 1 + int(ops / node)}
 
 
 def _schedule(model: _Model, outcome: Outcome) -> Schedule | None:
@@ -147,7 +145,7 @@ class _Model:
             horizon * scale,
             known * scale,
             lp,
-            lp.add_variable("cost", known * scale * (1 - TOLERANCE), most * scale),
+            lp.add_variable("cost", known * scale * (1 - ROUNDING), most * scale),
             formulation.duration * scale,
             head,
             latest,
@@ -224,7 +222,7 @@ def _memory(model: _Model) -> None:
     for rule in model.formulation.memory_rules:
         unit = max(float(costs.m_b.max()), float(costs.limit[rule.rank])) / 100
         fixed = sum(map(change, (*rule.held, rule.op)))
-        room = float(costs.limit[rule.rank]) * (1 + TOLERANCE) - fixed
+        room = float(costs.limit[rule.rank]) * (1 + ROUNDING) - fixed
         terms = [change(i) / unit * model.runs_before(i, rule.op) for i in rule.open]
         if terms:
             model.lp += pulp.lpSum(terms) <= room / unit

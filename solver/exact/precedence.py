@@ -12,9 +12,10 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.problem import Problem
 
+from ..core.tolerances import ROUNDING
+
 BoolArray = npt.NDArray[np.bool_]
 KINDS = (OpKind.F, OpKind.B, OpKind.W)
-TOLERANCE = 1e-9  # relative, on memory limits: sums of M_B and M_W are rounded
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def _add_memory(matrix: BoolArray, costs: Costs, stage: int, limit: float) -> No
     With b B's and w <= b W's before it, F(s, k) holds (k + 1) M_B - b (M_B - M_W) - w M_W: so b is
     at least what b = w needs, and w at least what b = k needs.
     """
-    room = limit * (1 + 2 * TOLERANCE)
+    room = limit * (1 + 2 * ROUNDING)
     m_b, m_w = float(costs.m_b[stage]), float(costs.m_w[stage])
     for k in range(1, costs.owner.shape[1]):
         backwards = _least(k, (k + 1) * m_b, m_b, room)

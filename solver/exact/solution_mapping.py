@@ -14,8 +14,8 @@ from pipeloom.ir.model.ops import FloatArray, IntArray, Op, OpKind, pack
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Report, Schedule, Timing
 
+from ..core.tolerances import ROUNDING
 from .formulation import Formulation
-from .precedence import TOLERANCE
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,4 +129,4 @@ def _named(
 def within_memory(problem: Problem, timing: Timing) -> bool:
     """Whether every rank keeps its limit."""
     pairs = zip(timing.peak_memory, problem.memory_limit, strict=True)
-    return all(peak <= limit * (1 + TOLERANCE) for peak, limit in pairs)
+    return all(peak <= limit * (1 + ROUNDING) for peak, limit in pairs)

@@ -16,7 +16,7 @@ from pipeloom.ir.model.schedule import Schedule
 
 from ..bounds.low_memory.activation_slots import slots_limit_rate
 from ..core.bound import Bound
-from ..core.budget import OPS_A_SECOND, Allowance
+from ..core.budget import OPS_A_SECOND, Budget
 from ..core.incumbent import Incumbent
 from ..core.linear_instance import Chain
 from ..core.worker_threads import Pieces
@@ -62,7 +62,7 @@ def bisect(best: Incumbent, chain: Chain, seed: int) -> Pieces:
         if target >= min(above, high) or target - low < CLOSE * best.cost:
             target, share = high, 1.0
         before = best.bound.value, best.cost
-        answered = ask(best, chain, target, best.allowance(share), seed)
+        answered = ask(best, chain, target, best.budget(share), seed)
         if answered and before == (best.bound.value, best.cost):
             return  # as near as ticks can tell
         answers, unanswered = (answers + 1, 0) if answered else (0, unanswered + 1)
@@ -70,14 +70,14 @@ def bisect(best: Incumbent, chain: Chain, seed: int) -> Pieces:
         yield
 
 
-def ask(best: Incumbent, chain: Chain, target: float, allowance: Allowance, seed: int) -> bool:
+def ask(best: Incumbent, chain: Chain, target: float, budget: Budget, seed: int) -> bool:
     """Offers schedules of at most ``target`` as they are found; whether the best or none was."""
     model = Interleaving(best.problem, chain, best.bound.value, target)
     with Search(
         model.cp,
         model.orders,
-        max_time_in_seconds=allowance.seconds_left,
-        max_deterministic_time=allowance.ops / OPS_A_SECOND / UNIT,
+        max_time_in_seconds=budget.time.left,
+        max_deterministic_time=budget.work.ops / OPS_A_SECOND / UNIT,
         num_workers=1,
         linearization_level=0,
         random_seed=seed % 2**31,
@@ -87,7 +87,7 @@ def ask(best: Incumbent, chain: Chain, target: float, allowance: Allowance, seed
                 best.raise_bound(Bound(model.proves(news), "interleaving", _WORDS))
             elif (cost := _cost(best, news)) is not None:
                 best.offer(news, "interleaving", cost)
-    best.spend(search.work * UNIT * OPS_A_SECOND)
+    best.work.spend(search.work * UNIT * OPS_A_SECOND)
     if search.bound is not None:
         best.raise_bound(Bound(model.proves(search.bound), "interleaving", _WORDS))
     if search.status == cp_model.INFEASIBLE:

@@ -12,13 +12,12 @@ from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Report, Schedule, Status
 
-from ..construct.linear import Rows
-from ..core.linear_instance import ROUNDING
+from ..core.options import Order
+from ..core.tolerances import CLOSED, ROUNDING
 from ..placement.successive_halving import cost_of
 from .cuts import Cut
 from .quick_schedule import Sketch
 
-CLOSED = 1e-6
 NONE = Sketch()
 
 
@@ -37,7 +36,7 @@ class Option:
     schedule: Schedule | None = None
 
     @property
-    def order(self) -> Rows | None:
+    def order(self) -> Order | None:
         return self.sketched.rows if self.schedule is None else self.schedule.order
 
     @property
@@ -91,7 +90,7 @@ def _with_bound(schedule: Schedule, proven: Schedule) -> Schedule:
     return replace(schedule, report=known)
 
 
-def carried(option: Option, order: Rows) -> Schedule | None:
+def carried(option: Option, order: Order) -> Schedule | None:
     """The order of another cut's schedule with this one's times; None where memory does not hold
     it.
 

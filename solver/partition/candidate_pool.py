@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
@@ -14,10 +14,11 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
 from ..bounds import lower_bound as bound_of
-from ..core.budget import Allowance
-from ..core.linear_instance import ROUNDING
+from ..core.budget import Budget
+from ..core.stopping import NEVER, StoppingCriterion
+from ..core.tolerances import CLOSED, ROUNDING
 from ..placement.search import room
-from .candidate import CLOSED, Option
+from .candidate import Option
 from .cut_bounds import EveryCut
 from .cuts import Cut
 from .min_memory import Smallest, of_cut, smallest
@@ -53,7 +54,7 @@ class Desk:
     _near: Iterator[Cut] = field(default_factory=lambda: iter(()))
     _near_to: Option | None = None
 
-    def open(self, way: Way, spent: Callable[[], bool] = lambda: False) -> bool:
+    def open(self, way: Way, spent: StoppingCriterion = NEVER) -> bool:
         """Takes the first cuts; False, and :attr:`lacking` says why, where none fits and no other
         is to be tried.
 
@@ -105,7 +106,7 @@ class Desk:
         best = min(self.options.values(), key=lambda option: option.cost, default=None)
         return None if best is None else best.schedule
 
-    def look(self, cut: Cut, cost: float, spent: Callable[[], bool] = lambda: False) -> float:
+    def look(self, cut: Cut, cost: float, spent: StoppingCriterion = NEVER) -> float:
         """Bounds a cut and, where it may cost less than ``cost``, sketches a schedule; the work
         done."""
         self._queued.add(cut)
@@ -141,7 +142,7 @@ class Desk:
         """How many cuts were looked at."""
         return len(self.options) + len(self._refused)
 
-    def certified(self, cost: float, looking: Allowance) -> float:
+    def certified(self, cost: float, looking: Budget) -> float:
         """No schedule of any cut costs less than this, which is at most ``cost``.
 
         The cuts whose ranks each alone allow less than ``cost`` are listed: of them the least bound
@@ -150,10 +151,10 @@ class Desk:
         left = None if self.bound >= cost else self.every.below(cost * (1 - CLOSED), MOST_LEFT)
         least = cost
         for cut in left or ():
-            if looking.spent:
+            if looking():
                 return min(self.bound, cost)
             problem = self._problem(cut)
-            looking.spend(problem.stages**2 * problem.microbatches * LOOKED_AT)
+            looking.work.spend(problem.stages**2 * problem.microbatches * LOOKED_AT)
             with suppress(InfeasibleError):
                 known = self.options.get(cut)
                 least = min(least, bound_of(problem).value if known is None else known.bound)

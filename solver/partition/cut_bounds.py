@@ -27,8 +27,8 @@ from pipeloom.ir.model.ops import FloatArray
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective
 
-from ..core.linear_instance import ROUNDING
 from ..core.overlap_relaxation import least_times_of
+from ..core.tolerances import ROUNDING
 from .cuts import Cut, Cutter, best_path, best_value
 
 KEPT = ("weight_bytes", "grad_bytes", "optimizer_bytes")

@@ -15,7 +15,7 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.units import exact_amount
 
 from ..bounds.feasibility import needs
-from ..core.linear_instance import ROUNDING
+from ..core.tolerances import ROUNDING
 from ..placement.search import kept
 from .cut_bounds import KEPT
 from .cuts import Cut, Cutter, best_path, best_value

@@ -4,7 +4,6 @@ once."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
@@ -12,9 +11,12 @@ import numpy as np
 
 from pipeloom.ir.model.problem import Objective, Problem
 
-from ..construct.linear import Constructor, Rows, settings
+from ..construct.linear import Constructor, settings
 from ..construct.list_scheduler import Stages, dispatch, dispatch_settings
 from ..core.linear_instance import Chain
+from ..core.options import Order
+from ..core.stopping import NEVER, StoppingCriterion
+from ..core.tolerances import CLOSED
 from ..search.local_search import CHOSEN_OP, building
 
 DRAWN = 40
@@ -28,12 +30,10 @@ class Sketch:
     """The cost of an order, infinite where none was found."""
 
     cost: float = math.inf
-    rows: Rows | None = None
+    rows: Order | None = None
 
 
-def sketched(
-    problem: Problem, bound: float, seed: int, spent: Callable[[], bool] = lambda: False
-) -> Sketch:
+def sketched(problem: Problem, bound: float, seed: int, spent: StoppingCriterion = NEVER) -> Sketch:
     """The best of some schedules that are built without any search; of fewer once ``spent`` turns
     true."""
     chain = Chain.of(problem)
@@ -50,7 +50,7 @@ def effort(problem: Problem) -> float:
     return DRAWN * CHOSEN_OP * size * max(1, problem.stages // problem.ranks)
 
 
-def _constructed(problem: Problem, chain: Chain, bound: float, spent: Callable[[], bool]) -> Sketch:
+def _constructed(problem: Problem, chain: Chain, bound: float, spent: StoppingCriterion) -> Sketch:
     constructor, best = Constructor(problem, chain), Sketch()
     family = list(settings(chain, bound, chain.lags(problem.objective)))
     every = max(1, len(family) // BUILT)
@@ -59,12 +59,12 @@ def _constructed(problem: Problem, chain: Chain, bound: float, spent: Callable[[
         cost = np.inf if rows is None else constructor.cost(rows)
         if cost < best.cost:
             best = Sketch(cost, rows)
-        if best.cost <= bound * (1 + 1e-6) or spent():
+        if best.cost <= bound * (1 + CLOSED) or spent():
             break
     return best
 
 
-def _dispatched(problem: Problem, seed: int, spent: Callable[[], bool]) -> Sketch:
+def _dispatched(problem: Problem, seed: int, spent: StoppingCriterion) -> Sketch:
     stages, best = Stages.of(problem), Sketch()
     size = 3 * problem.stages * problem.microbatches
     order, spans = np.empty(size, dtype=np.int64), np.empty(problem.ranks)

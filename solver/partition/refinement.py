@@ -15,12 +15,14 @@ from typing import TypeAlias
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
-from ..construct.linear import Rows
-from ..core.budget import Allowance
-from .candidate import CLOSED, Option, carried
+from ..core.budget import Budget
+from ..core.options import Order
+from ..core.stopping import StoppingCriterion
+from ..core.tolerances import CLOSED
+from .candidate import Option, carried
 from .candidate_pool import Desk
 
-Search: TypeAlias = Callable[[Problem, str, float, Rows | None], Schedule]
+Search: TypeAlias = Callable[[Problem, str, float, Order | None], Schedule]
 """The optimizer, given a problem, its name, its share of the time, and an order to begin with."""
 
 LOOKING = 0.12
@@ -38,12 +40,12 @@ HURRY = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Finals:
-    """Searches the cuts of ``desks``; ``allowance``: of the whole, which began before."""
+    """Searches the cuts of ``desks``; ``budget``: of the whole, which began before."""
 
     desks: Sequence[Desk]
     search: Search
-    allowance: Allowance
-    should_stop: Callable[[], bool]
+    budget: Budget
+    should_stop: StoppingCriterion
 
     def joint(self) -> list[Option]:
         """Those that were searched, the best first."""
@@ -90,7 +92,7 @@ class Finals:
         had = 0.0
         for option in options:
             best = min(each.cost for each in self._ranked())
-            left = 0.0 if self.should_stop() else self.allowance.share_left - CERTIFYING
+            left = 0.0 if self.should_stop() else self.budget.time.share_left - CERTIFYING
             if left < HURRY and math.isfinite(best):
                 break
             if not option.may_cost_less(best):
@@ -102,7 +104,7 @@ class Finals:
             had += part
         return had
 
-    def _best_order(self, option: Option) -> Rows | None:
+    def _best_order(self, option: Option) -> Order | None:
         """That of the cheapest schedule with the same placement."""
         placement = option.problem.placement
         same = (o for o in self.searched() if o.problem.placement == placement)
@@ -110,25 +112,25 @@ class Finals:
 
     def _carry(self) -> None:
         """Tries the best schedule on the cuts that may still win, then on those near the best."""
-        carrying = self.allowance.again(CARRYING)
+        carrying = self.budget.share(CARRYING)
         searched = self.searched()
         if not searched:
             return
         best = searched[0]
         desk = self._desk(best)
         for option in list(desk.options.values()):
-            if carrying.spent:
+            if carrying():
                 return
             self._try(option, best, carrying)
         current = min(desk.options.values(), key=lambda option: option.cost)
         while (nearer := self._nearer(desk, current, carrying)) is not None:
             current = nearer
 
-    def _nearer(self, desk: Desk, current: Option, carrying: Allowance) -> Option | None:
+    def _nearer(self, desk: Desk, current: Option, carrying: Budget) -> Option | None:
         """A cut near by on which the schedule of ``current`` costs less; None where there is
         none."""
         for cut in desk.every.cutter.neighbours(current.cut):
-            if carrying.spent or self.should_stop():
+            if carrying() or self.should_stop():
                 return None
             if desk.every.of(cut)[0] >= current.cost * (1 - CLOSED):
                 continue
@@ -139,10 +141,10 @@ class Finals:
                 return option
         return None
 
-    def _try(self, option: Option, other: Option, carrying: Allowance) -> float:
+    def _try(self, option: Option, other: Option, carrying: Budget) -> float:
         """The cost of ``option`` once the schedule of ``other`` was tried on it."""
         if option is not other and option.may_cost_less(math.inf) and other.order is not None:
-            carrying.spend(sum(map(len, other.order)) * CARRIED_OP)
+            carrying.work.spend(sum(map(len, other.order)) * CARRIED_OP)
             schedule = carried(option, other.order)
             if schedule is not None:
                 option.take(schedule)

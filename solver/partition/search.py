@@ -14,7 +14,7 @@ end.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pipeloom.ir.model.layered_profile import LayeredProfile
@@ -22,9 +22,11 @@ from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.units import counted
 
-from ..core.budget import Allowance
+from ..core.budget import Budget
+from ..core.stopping import NEVER, FirstOf, StoppingCriterion
+from ..core.tolerances import CLOSED
 from ..placement.search import Tried
-from .candidate import CLOSED, Option
+from .candidate import Option
 from .candidate_pool import Desk, Way
 from .cut_bounds import EveryCut
 from .cuts import Cutter, Rules
@@ -64,44 +66,40 @@ def best_partition(
     rules: Rules | None = None,
     memory_limit: float | None = None,
     objective: Objective = Objective.PERIOD,
-    allowance: Allowance | None = None,
+    budget: Budget | None = None,
     seed: int = 0,
-    should_stop: Callable[[], bool] = lambda: False,
+    should_stop: StoppingCriterion = NEVER,
 ) -> Partitioned:
-    """The best cut, placement and schedule within ``allowance``.
+    """The best cut, placement and schedule within ``budget``.
 
     ``search`` is the optimizer, given shares of that. Activations keep the
     memory limit, and what a rank's weights, gradients and optimizer state leave of
     ``device_memory``.
     """
-    allowance = allowance or Allowance()
+    budget = budget or Budget()
     limit = profile.cluster.limit_from(memory_limit)
     desks, closed, tried = list[Desk](), list[Desk](), list[Tried]()
-    opening = allowance.again(LOOKING)
-
-    def spent() -> bool:
-        return opening.spent or should_stop()
-
+    opening = FirstOf(budget.share(LOOKING), should_stop)
     for placement in placements:
         cutter = Cutter(profile, len(placement.owners), rules or Rules())
         desk = Desk(EveryCut(cutter, placement, microbatches, limit, objective), seed)
         if (reason := _no_cut(cutter)) is not None:
             tried.append(Tried(placement.name, None, why_not=reason))
         else:
-            (desks if desk.open(way, spent) else closed).append(desk)
+            (desks if desk.open(way, opening) else closed).append(desk)
     if way is Way.JOINT:
-        look(desks, allowance, should_stop)
+        look(desks, budget, should_stop)
     seen = sum(desk.seen for desk in (*desks, *closed))
     nothing = [*closed, *(desk for desk in desks if not desk.options)]
     desks = [desk for desk in desks if desk.options]
     searched: list[Option] = []
     if desks:
-        finals = Finals(desks, search, allowance, should_stop)
+        finals = Finals(desks, search, budget, should_stop)
         searched = finals.joint() if way is Way.JOINT else finals.each()
     best = min(searched, key=lambda option: option.cost, default=None)
     cost = math.inf if best is None else best.cost
     for desk in desks:
-        bound = desk.certified(cost, allowance.again(CERTIFYING / len(desks)))
+        bound = desk.certified(cost, budget.share(CERTIFYING / len(desks)))
         tried.append(Tried(desk.every.placement.name, max(bound, desk.bound), desk.found))
     for desk in nothing:
         known = None if desk.ruled_out else desk.bound
@@ -118,13 +116,14 @@ def best_partition(
     )
 
 
-def look(desks: Sequence[Desk], allowance: Allowance, should_stop: Callable[[], bool]) -> None:
+def look(desks: Sequence[Desk], budget: Budget, should_stop: StoppingCriterion) -> None:
     """Looks at cuts of all placements by turns, until all are seen or a share of the time is up.
 
     Where nothing fits so far it goes on for nearly all of it.
     """
     open_ = list(desks)
-    looking, longest = allowance.again(LOOKING), allowance.again(1.0 - LOOKING - CERTIFYING)
+    looking, longest = budget.share(LOOKING), budget.share(1.0 - LOOKING - CERTIFYING)
+    too_long = FirstOf(longest, should_stop)
     while open_ and not should_stop():
         for desk in list(open_):
             cost = min(
@@ -136,12 +135,12 @@ def look(desks: Sequence[Desk], allowance: Allowance, should_stop: Callable[[], 
                 continue
             for cut in cuts:
                 left = looking if any(each.options for each in desks) else longest
-                if left.spent:
+                if left():
                     return
                 if cut is not None:
-                    work = desk.look(cut, cost, lambda: longest.spent or should_stop())
-                    looking.spend(work)
-                    longest.spend(work)
+                    work = desk.look(cut, cost, too_long)
+                    looking.work.spend(work)
+                    longest.work.spend(work)
 
 
 def _no_cut(cutter: Cutter) -> str | None:

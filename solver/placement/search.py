@@ -15,7 +15,8 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import exact_amount
 
 from ..bounds import lower_bound
-from ..core.linear_instance import ROUNDING
+from ..core.stopping import NEVER, StoppingCriterion
+from ..core.tolerances import ROUNDING
 from .replication import BIDIRECTIONAL, assumed, why_one_way, why_unchecked
 from .successive_halving import Race, Runner, Searcher, cost_of
 
@@ -70,7 +71,7 @@ def best_placement(
     objective: Objective = Objective.PERIOD,
     copies: int | None = None,
     abreast: int = 2,
-    should_stop: Callable[[], bool] = lambda: False,
+    should_stop: StoppingCriterion = NEVER,
     begins: Callable[[int], None] = lambda number: None,
 ) -> Chosen:
     """The best schedule of all placements of ``profile``, with so many ``copies`` of its weights at
@@ -189,7 +190,7 @@ def _device_lacks(problem: Problem, error: InfeasibleError) -> str | None:
     """Why it is the device that is too small, and not a limit that somebody gave; None where it is
     the limit."""
     profile, rank, least = problem.profile, error.rank, error.smallest
-    if profile.device_memory is None:
+    if profile.device_memory is None or rank is None or least is None:
         return None
     device = profile.device_memory[rank]
     stays = _kept_on(profile, problem.placement, rank)

@@ -13,6 +13,8 @@ from typing import Protocol, TypeAlias
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
+from ..core.stopping import StoppingCriterion, TimeLimit
+from ..core.tolerances import CLOSED
 from ..core.worker_threads import POLL
 
 
@@ -45,7 +47,6 @@ QUICK = 0.3
 """Seconds of a core that show what a placement is good for, where they can be had."""
 EXPLORING = 0.5
 """Of the time, what is at most for finding out which placement is worth the rest."""
-CLOSED = 1e-6
 
 
 @dataclass(slots=True, eq=False)
@@ -86,8 +87,8 @@ class Race:
     ``abreast``: how many explore side by side, one core each.
     """
 
-    def __init__(self, should_stop: Callable[[], bool], abreast: int) -> None:
-        self._ends, self._should_stop, self._abreast = math.inf, should_stop, abreast
+    def __init__(self, should_stop: StoppingCriterion, abreast: int) -> None:
+        self._time, self._should_stop, self._abreast = TimeLimit(), should_stop, abreast
         self.runners: list[Runner] = []
 
     @property
@@ -99,17 +100,13 @@ class Race:
         return min((runner.cost for runner in self.runners), default=math.inf)
 
     @property
-    def left(self) -> float:
-        return max(0.0, self._ends - monotonic())
-
-    @property
     def over(self) -> bool:
-        return self.cost < math.inf and (self._should_stop() or self.left <= 0.0)
+        return self.cost < math.inf and (self._should_stop() or self._time())
 
     def share(self, searcher: Searcher, seconds: float) -> None:
         """``seconds`` in all: those with the least bound begin; fewer and fewer explore; the most
         promising go on."""
-        self._ends = monotonic() + seconds
+        self._time = TimeLimit(seconds)
         self._begin(searcher)
         self._explore()
         self._finish()
@@ -128,19 +125,19 @@ class Race:
             if self.over:
                 return
         if seconds < math.inf:
-            self._ends = monotonic() + seconds
+            self._time = TimeLimit(seconds)
             self._finish()
 
     def _begin(self, searcher: Searcher) -> None:
         for runner in sorted(self.runners, key=lambda r: r.bound):
             if not self.over and self._may_win(runner):
                 runner.search = searcher(runner.problem, runner.name)
-                runner.go(runner.search.begin, self.left)
+                runner.go(runner.search.begin, self._time.left)
 
     def _explore(self) -> None:
         """All explore equally long, then the better half of them, then its better half."""
         racing = self._going_on()
-        cores, time = self._abreast, EXPLORING * self.left
+        cores, time = self._abreast, EXPLORING * self._time.left
         rounds = math.ceil(math.log2(max(1, len(racing))))
         if racing:
             rounds = max(1, min(rounds, int(time * cores / (QUICK * len(racing)))))
@@ -157,7 +154,7 @@ class Race:
         """One core each, for a moment."""
         if self.over:
             return
-        seconds = min(seconds, self.left)
+        seconds = min(seconds, self._time.left)
         with ThreadPoolExecutor(len(runners), "placement") as threads:
             running: set[Future[None]] = set()
             for runner in runners:
@@ -174,7 +171,9 @@ class Race:
     def _finish(self) -> None:
         """A third of what is left for the most promising, again and again: mostly the same one."""
         while not self.over and (going_on := self._going_on()):
-            self._advance(going_on[0], min(self.left, max(self.left / 3, LEAST_SECONDS)))
+            self._advance(
+                going_on[0], min(self._time.left, max(self._time.left / 3, LEAST_SECONDS))
+            )
 
     def _advance(self, runner: Runner, seconds: float) -> None:
         if not self.over:
@@ -194,7 +193,7 @@ class Race:
 def cost_of(schedule: Schedule) -> float:
     """Of a timed schedule, by its problem's objective, averaging over replicas included."""
     assert schedule.timing is not None
-    return schedule.timing.step(schedule.problem.objective)
+    return schedule.timing.iteration_time(schedule.problem.objective)
 
 
 class Known:

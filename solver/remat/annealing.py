@@ -6,7 +6,7 @@ import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, STAYS, choice_of
-from pipeloom.ir.cost.simulator import levers_of, simulate
+from pipeloom.ir.cost.simulator import remat_arrays, simulate
 from pipeloom.ir.model.ops import (
     KIND_MASK,
     MICROBATCH_SHIFT,
@@ -18,11 +18,11 @@ from pipeloom.ir.model.ops import (
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import Schedule
 
-from ..construct.linear import Rows
 from ..core.incumbent import Incumbent
 from ..core.kernel_rng import seeded
-from ..core.linear_instance import ROUNDING
+from ..core.options import Order
 from ..core.relaxations import fusible, offloadable, recomputable
+from ..core.tolerances import ROUNDING
 from ..search.annealing_kernel import anneal_kernel
 from ..search.local_search import COLD, SLICE, SLICES, split_backwards
 from ..search.remat_moves import FUSED
@@ -42,7 +42,7 @@ class LeverAnnealer:
         self._ways[FUSED] = fusible(problem)
         self._state = seeded(rng)
 
-    def round(self, best: Incumbent, start: Rows) -> Rows:
+    def round(self, best: Incumbent, start: Order) -> Order:
         """The best order met from ``start`` on."""
         c, problem = self._costs, self._problem
         choice = choice_of(problem, start)
@@ -61,12 +61,12 @@ class LeverAnnealer:
             cost = anneal_kernel(
                 order, found, least, offsets,
                 c.durations, c.owner, c.into_f, c.into_b, c.m_b, c.m_w, c.limit * (1 + ROUNDING),
-                (levers_of(c, choice), chosen, self._ways, stop, ends),
+                (remat_arrays(c, choice), chosen, self._ways, stop, ends),
                 self._makespan, hot * COLD ** (piece / SLICES),
                 hot * COLD ** ((piece + 1) / SLICES),
-                moves, reach, self._state, best.stopped,
+                moves, reach, self._state, best.interrupt.flag,
             )  # fmt: skip
-            best.spend(2 * moves * len(order))
+            best.work.spend(2 * moves * len(order))
             if cost < least:
                 least = cost
                 pulled = zip(offsets.tolist(), ends.tolist(), strict=False)

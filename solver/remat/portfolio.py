@@ -18,7 +18,7 @@ The bounds hold for schedules with any levers or none, so what meets them is opt
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Protocol
+from functools import partial
 
 import numpy as np
 
@@ -32,8 +32,9 @@ from pipeloom.ir.model.schedule import Schedule
 
 from ..bounds import lower_bounds
 from ..core.incumbent import Incumbent
-from ..core.linear_instance import ROUNDING
+from ..core.options import Optimizer, SolveOptions
 from ..core.relaxations import fusible, plain, recomputable
+from ..core.tolerances import ROUNDING
 from ..core.worker_threads import Pieces
 from .annealing import LeverAnnealer
 from .fused_backward import fused, fused_neighbours, fused_whole
@@ -47,28 +48,21 @@ STARTS = 4
 """How many schedules are annealed at first."""
 
 
-class Solve(Protocol):
-    """The optimizer for a problem without levers, in so many seconds or millions of ops."""
-
-    def __call__(self, problem: Problem, seconds: float, work: float | None) -> Schedule: ...
-
-
-def pull(best: Incumbent, solve: Solve, seed: int, *, every: bool) -> Pieces:
-    """Improves ``best``, whose problem has levers; ``every``: what may be recomputed always is."""
-    problem, starts = best.problem, _Starts(best)
+def pull(best: Incumbent, optimizer: Optimizer, options: SolveOptions) -> Pieces:
+    """Improves ``best``, whose problem has levers; ``optimizer``: for problems without."""
+    problem, starts, every = best.problem, _Starts(best), options.recompute_all
+    solved = partial(_solved, best, optimizer, options)
     starts.offer(one_at_a_time(problem, every))
     for found in lower_bounds(problem):
         best.raise_bound(found)
     yield
     if not every:
         with suppress(InfeasibleError):
-            starts.offer(_solved(best, solve, plain(problem), PLAIN).order)
+            starts.offer(solved(plain(problem), PLAIN).order)
         yield
         if fusible(problem).any():
             with suppress(InfeasibleError):
-                starts.offer(
-                    fused(problem, _solved(best, solve, fused_whole(problem), PLAIN).order)
-                )
+                starts.offer(fused(problem, solved(fused_whole(problem), PLAIN).order))
             yield
     whole = list(reductions(problem, every)) if problem.limited or every else []
     for number, reduction in enumerate(whole):
@@ -76,15 +70,15 @@ def pull(best: Incumbent, solve: Solve, seed: int, *, every: bool) -> Pieces:
         if reduced is not None:
             with suppress(InfeasibleError):
                 share = REDUCED / (len(whole) - REDUCED * number)
-                starts.offer(reduction.expanded(_solved(best, solve, reduced, share).order))
+                starts.offer(reduction.expanded(solved(reduced, share).order))
             yield
     more = list(roomier(problem)) if problem.limited and not every else []
     for number, with_more in enumerate(more):
         share = FITTED / (len(more) - FITTED * number)
-        for rows in fitted(problem, _solved(best, solve, with_more, share).order):
+        for rows in fitted(problem, solved(with_more, share).order):
             starts.offer(rows)
         yield
-    annealer = LeverAnnealer(problem, np.random.default_rng(seed), every)
+    annealer = LeverAnnealer(problem, np.random.default_rng(options.seed), every)
     while True:
         for start in starts.best():
             starts.offer(annealer.round(best, start))
@@ -120,12 +114,14 @@ class _Starts:
         return [rows for _, rows in self._known]
 
 
-def _solved(best: Incumbent, solve: Solve, problem: Problem, share: float) -> Schedule:
-    allowance = best.allowance(share)
-    work = allowance.ops / 1e6 if best.limited else None
-    found = solve(problem, allowance.seconds_left, work)
+def _solved(
+    best: Incumbent, optimizer: Optimizer, options: SolveOptions, problem: Problem, share: float
+) -> Schedule:
+    """The optimizer's schedule for a share of what is left."""
+    budget = best.budget(share)
+    found = optimizer(problem, options.part(budget, best.interrupted))
     if best.limited:
-        best.spend(allowance.ops)
+        best.work.spend(budget.work.ops)
     return found
 
 

@@ -26,8 +26,8 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
 from ..bounds.feasibility import needs
-from ..core.linear_instance import ROUNDING
 from ..core.relaxations import offloadable, plain, recomputable
+from ..core.tolerances import ROUNDING
 from ..search.local_search import split_backwards
 from .whole_stages import brought_forward
 

@@ -25,8 +25,8 @@ from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, STAYS
 from pipeloom.ir.model.ops import IntArray, Op, OpKind, pack, unpack
 from pipeloom.ir.model.problem import Problem
 
-from ..core.linear_instance import ROUNDING
 from ..core.relaxations import offloadable, plain, recomputable
+from ..core.tolerances import ROUNDING
 
 FARTHEST = 6
 """Ops of its rank that an L is brought forward past, at most."""

@@ -17,15 +17,15 @@ import numpy as np
 
 from pipeloom.ir.cost.gradient_averaging import averages
 from pipeloom.ir.cost.remat import pulled
-from pipeloom.ir.cost.simulator import Simulator, offsets_of, timed
-from pipeloom.ir.model.ops import KIND_MASK, STAGE_MASK, STAGE_SHIFT, IntArray, OpKind
+from pipeloom.ir.cost.simulator import Simulator, timed
+from pipeloom.ir.model.ops import KIND_MASK, STAGE_MASK, STAGE_SHIFT, IntArray, OpKind, offsets_of
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.schedule import Schedule, Status, Timing
 
+from ..core.tolerances import CLOSED, ROUNDING
+
 MOST_OPS = 5_000_000
 """How many ops are simulated at most."""
-ROUNDING = 1e-9
-CLOSED = 1e-6
 
 
 def average_early(schedule: Schedule) -> Schedule:
@@ -99,7 +99,7 @@ class _Search:
         made = replace(self._given, order=tuple(self._rows))
         timing = replace(timing, averages=averages(made, timing))
         objective = made.problem.objective
-        return timing.step(objective), timing.cost(objective), sum(timing.averaged_spans)
+        return timing.iteration_time(objective), timing.cost(objective), sum(timing.averaged_spans)
 
 
 def _less(one: tuple[float, ...], other: tuple[float, ...]) -> bool:

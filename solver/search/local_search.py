@@ -16,7 +16,7 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.model.ops import KIND_MASK, IntArray, OpKind
 from pipeloom.ir.model.problem import Objective, Problem
 
-from ..construct.linear import Constructor, Rows
+from ..construct.linear import Constructor
 from ..construct.list_scheduler import (
     DispatchSetting,
     Stages,
@@ -29,7 +29,8 @@ from ..construct.parameters import Setting
 from ..construct.round_based import RoundsSetting
 from ..core.incumbent import Incumbent
 from ..core.kernel_rng import seeded
-from ..core.linear_instance import ROUNDING
+from ..core.options import Order
+from ..core.tolerances import ROUNDING
 from ..core.worker_threads import Pieces
 from .annealing_kernel import anneal_kernel
 
@@ -92,7 +93,7 @@ class Tuner:
     def round(self, best: Incumbent) -> None:
         for _ in range(self._builds):
             slot = int(self._rng.integers(len(self._pool)))
-            best.spend(self._build)
+            best.work.spend(self._build)
             before, setting = self._pool[slot]
             setting = setting.mutated(self._constructor.chain, self._rng)
             rows = self._constructor.build(setting)
@@ -158,9 +159,9 @@ class Dispatcher:
                 hot * COLD ** ((piece + 1) / SLICES),
                 self._moves,
                 self._state,
-                best.stopped,
+                best.interrupt.flag,
             )
-            best.spend(self._moves * DISPATCHED_OP * order.size)
+            best.work.spend(self._moves * DISPATCHED_OP * order.size)
             if cost < best.cost:
                 self._offer(best, self._constructor.by_rank(order.copy()))
             if best.over():
@@ -169,7 +170,7 @@ class Dispatcher:
         if rows is not None:
             self._keep(self._offer(best, rows), setting)
 
-    def _offer(self, best: Incumbent, rows: Rows) -> float:
+    def _offer(self, best: Incumbent, rows: Order) -> float:
         """Offers an order and returns its cost, less than the kernel's where a gap was not
         needed."""
         cost = self._constructor.cost(rows)
@@ -229,9 +230,9 @@ class ListScheduler:
                 self._ends,
                 self._spans,
                 self._state,
-                best.stopped,
+                best.interrupt.flag,
             )
-            best.spend(self._moves * self._move)
+            best.work.spend(self._moves * self._move)
             if found < best.cost:
                 best.offer(_rows(self._found, self._offsets), "search")
             if best.over():
@@ -261,7 +262,7 @@ class ListScheduler:
     def _draw(self, best: Incumbent) -> DispatchSetting:
         """The best of some settings at random."""
         drawn = list(islice(self._settings, DRAWN))
-        best.spend(DRAWN * self._move)
+        best.work.spend(DRAWN * self._move)
         return min(drawn, key=self._cost)
 
     def _cost(self, setting: DispatchSetting) -> float:
@@ -300,7 +301,7 @@ class Annealer:
     ) -> None:
         c, found = self._costs, order.copy()
         moves = max(100, SLICE // len(order))
-        best.spend(moves * len(order))
+        best.work.spend(moves * len(order))
         cost = anneal_kernel(
             order,
             found,
@@ -320,7 +321,7 @@ class Annealer:
             moves,
             reach,
             self._state,
-            best.stopped,
+            best.interrupt.flag,
         )
         best.offer(_rows(found, offsets), "search", cost)
 
@@ -336,5 +337,5 @@ def split_backwards(row: IntArray) -> IntArray:
     return ops
 
 
-def _rows(order: IntArray, offsets: IntArray) -> Rows:
+def _rows(order: IntArray, offsets: IntArray) -> Order:
     return tuple(np.split(order, offsets[1:-1]))

@@ -7,14 +7,13 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.cost.overlap import pairs_save
-from pipeloom.ir.cost.simulator import offsets_of
-from pipeloom.ir.model.ops import KIND_MASK, IntArray, OpKind
+from pipeloom.ir.cost.overlap import overlap_saves
+from pipeloom.ir.model.ops import KIND_MASK, IntArray, OpKind, offsets_of
 from pipeloom.ir.model.problem import Objective, Problem
 
 from ..core.incumbent import Incumbent
 from ..core.kernel_rng import seeded
-from ..core.linear_instance import ROUNDING
+from ..core.tolerances import ROUNDING
 from .local_search import COLD, SLICE, SLICES, split_backwards
 from .overlap_kernel import anneal_pairs
 
@@ -34,7 +33,7 @@ class Pairer:
         self._unit = float(self._costs.durations[:3].mean())
         stages, time = range(problem.stages), problem.profile.pair_time
         self._times = np.array([[time(f, b) for b in stages] for f in stages])
-        self.able = pairs_save(problem) and self._unit > 0.0
+        self.able = overlap_saves(problem) and self._unit > 0.0
 
     def round(self, best: Incumbent) -> None:
         rows, pairs, _ = best.found()
@@ -66,9 +65,9 @@ class Pairer:
                 moves,
                 reach,
                 self._state,
-                best.stopped,
+                best.interrupt.flag,
             )
-            best.spend(moves * len(order))
+            best.work.spend(moves * len(order))
             if cost < best.cost:
                 rows, pairs = together(found, found_at_once, offsets)
                 best.offer(rows, "search", pairs=pairs)

@@ -34,10 +34,10 @@ from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Problem
 
 from ..bounds import lower_bounds
-from ..construct.linear import Rows
 from ..core.incumbent import Incumbent
-from ..core.linear_instance import ROUNDING
+from ..core.options import Order, SolveOptions
 from ..core.overlap_relaxation import without_pairs
+from ..core.tolerances import ROUNDING
 from ..core.worker_threads import Pieces
 
 STEP = 48
@@ -50,7 +50,7 @@ FEWER = 2 / 3
 """Of the microbatches; more than that are not worth a search of their own."""
 UNROLL_WORK = 40_000_000
 """Simulated ops in a round on fewer microbatches."""
-ENDLESS = 1e300
+ENDLESS = 1e290
 """A limit on work that only keeps the search of fewer microbatches from looking at the clock."""
 
 
@@ -83,8 +83,10 @@ class Unroller:
 
     def __init__(self, best: Incumbent, fewer: int, search: Callable[[Incumbent], Pieces]) -> None:
         problem = without_pairs(replace(best.problem, microbatches=fewer))
-        self._small = Incumbent(problem, next(lower_bounds(problem)), 0.0, work_limit=ENDLESS)
-        self._small.stopped = best.stopped
+        self._small = Incumbent(
+            problem, next(lower_bounds(problem)), SolveOptions(work_limit=ENDLESS)
+        )
+        self._small.interrupt = best.interrupt
         self._pieces = search(self._small)
         self._unrolled = float("inf")
         ops = 3 * best.problem.microbatches
@@ -96,22 +98,22 @@ class Unroller:
         return not self._small.closed
 
     def round(self, best: Incumbent) -> None:
-        small, before = self._small, self._small.work
+        small, before = self._small, self._small.work.used
         for _ in self._pieces:
-            if small.over() or small.work - before > UNROLL_WORK:
+            if small.over() or small.work.used - before > UNROLL_WORK:
                 break
-        best.spend(small.work - before)
+        best.work.spend(small.work.used - before)
         if small.order is None or not small.cost < self._unrolled:
             return
         self._unrolled = small.cost
         for rows in unrolled(small.order, small.problem.microbatches, best.problem.microbatches):
             if best.over():
                 return
-            best.spend(best.problem.stages * best.problem.microbatches * 3)
+            best.work.spend(best.problem.stages * best.problem.microbatches * 3)
             best.offer(rows, "unrolled", self._simulator.cost(np.concatenate(rows)))
 
 
-def unrolled(rows: Rows, fewer: int, microbatches: int) -> Iterator[Rows]:
+def unrolled(rows: Order, fewer: int, microbatches: int) -> Iterator[Order]:
     """Orders of ``microbatches`` from one of ``fewer``.
 
     Only where every rank runs each kind of each of its stages in the order of microbatches.

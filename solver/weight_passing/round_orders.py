@@ -27,7 +27,7 @@ from pipeloom.ir.model.ops import (
 )
 from pipeloom.ir.model.problem import Problem
 
-from ..core.linear_instance import ROUNDING
+from ..core.tolerances import ROUNDING
 
 Rows = tuple[IntArray, ...]
 

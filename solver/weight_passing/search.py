@@ -14,10 +14,9 @@ A bound on the objective may be none on the step: by step the incumbent's is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TypeAlias
 
 import numpy as np
 
@@ -31,12 +30,11 @@ from pipeloom.ir.units import exact_amount
 
 from ..bounds.general import busy
 from ..core.incumbent import Incumbent
+from ..core.options import Memory
 from .parameters import Choice, Choices
 from .round_orders import rows, within_limit
 from .streaming import Route, default_owners, streamed
 
-Memory: TypeAlias = Callable[[Schedule], Sequence[float]]
-"""What each rank has to hold at most in all, in the profile's unit."""
 RESTARTS = 100
 PATIENCE = 16
 """By step, how often it begins elsewhere in vain: few steps can be proven to be the shortest."""
@@ -183,7 +181,7 @@ class WeightSearch:
         except InvalidScheduleError:
             return NONE
         finally:
-            self._best.spend(BUILDING * sum(map(len, order)))
+            self._best.work.spend(BUILDING * sum(map(len, order)))
         merit = self._judged(schedule)
         if self._least is None or merit < self._least[0]:
             self._least = merit, schedule
@@ -203,7 +201,7 @@ class WeightSearch:
         step = 0.0  # it matters, and is played, only where nothing costs less
         if self.by_step or (excess <= 0 and (least.excess > 0 or cost <= least.cost)):
             step = self._rounded(step_between_ops(schedule))
-            self._best.spend(PLAYING * schedule.num_ops)
+            self._best.work.spend(PLAYING * schedule.num_ops)
         first, second = (step, cost) if self.by_step else (cost, step)
         bytes_ = float(traffic(schedule).sum())
         return Merit(excess, first, second, bytes_, max(timing.peak_memory))

@@ -8,7 +8,7 @@ from benchmarks.table5.rows import Row, load_rows
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import Status
 from pipeloom.solver.bounds import lower_bound
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 
 ROWS = load_rows()
 

@@ -42,22 +42,46 @@ import numba
 import numpy as np
 
 from pipeloom.ir.model.ops import FloatArray, IntArray
+from pipeloom.ir.units import duration
 
+from ...core.bound import Bound, starts_later
 from ...core.linear_instance import Chain
 
 NEAR = 8
 """So many microbatches after a slot is free, W's are counted one by one; after that by pace."""
 
 
-def slots(chain: Chain, lags: FloatArray) -> float:
+def slots(chain: Chain, lags: FloatArray) -> Bound:
     """The longest of the paths above; see there for the proof."""
+    words = "memory holds few microbatches, and each waits for an earlier one to come back"
     if chain.capacity.min() >= chain.microbatches:  # no microbatch waits for another's slot
-        return 0.0
-    return float(slot_spans(chain, lags).max())
+        return Bound(0.0, "slots", words)
+    spans = _spans(chain)
+    i = int((spans + lags).argmax())
+
+    def numbers() -> list[str]:
+        return [
+            f"{computes(chain, i, float(spans[i]))}, and each is held for at least "
+            f"{duration(chain.round_trip[i] + chain.b[i])}, there and back",
+            "a further one starts only where an earlier one has left its place, here and on every "
+            "later rank; this is the longest chain of such waits",
+            *starts_later(float(lags[i])),
+        ]
+
+    return Bound(float((spans + lags).max()), "slots", words, int(chain.ranks[i]), numbers)
 
 
-def slot_spans(chain: Chain, lags: FloatArray) -> FloatArray:
-    """The bound of :func:`slots` by stage, shape (S,)."""
+def computes(chain: Chain, i: int, span: float) -> str:
+    """What a line says of a stage whose rank spans so much, as memory is short."""
+    return (
+        f"rank {chain.ranks[i]} spans at least {duration(span)}, of which it computes for "
+        f"{duration(chain.work[i])}: {chain.capacity[i]} of {chain.microbatches} microbatches fit "
+        "in its memory"
+    )
+
+
+def _spans(chain: Chain) -> FloatArray:
+    """What each stage spans at least, shape (S,)."""
     before, after = done_before(chain), left_after(chain)
     near, pace = turns(chain)
     forward, backward = np.empty((2, chain.microbatches, chain.stages))
@@ -80,7 +104,7 @@ def slot_spans(chain: Chain, lags: FloatArray) -> FloatArray:
         )
         for i in range(chain.stages)
     ]
-    return np.array(spans) + lags
+    return np.array(spans)
 
 
 @numba.njit(cache=True, nogil=True)

@@ -33,24 +33,40 @@ from __future__ import annotations
 import numpy as np
 
 from pipeloom.ir.model.ops import FloatArray
+from pipeloom.ir.units import duration
 
+from ...core.bound import Bound, starts_later
 from ...core.linear_instance import Chain
-from .activation_slots import done_before, rest_after, turn, turnover, ways_up
+from .activation_slots import computes, done_before, rest_after, turn, turnover, ways_up
 
 PAIRS = 256
 """How many pairs are kept at most."""
 
 
-def crossings(chain: Chain, lags: FloatArray) -> float:
+def crossings(chain: Chain, lags: FloatArray) -> Bound:
     """The bound for the stage whose slots turn over slowest; see above for the proof."""
     i = slowest_stage(chain)
     capacity = int(chain.capacity[i])
+    words = (
+        "memory holds few microbatches, and those on their way down wait for those on their way up"
+    )
     if not 2 <= capacity < chain.microbatches:
-        return 0.0
+        return Bound(0.0, "crossings", words)
     d = (capacity + 1) // 2
     wait = turn(chain, i, 2 * d - capacity) - float(chain.b[i])  # from the end of B(t) on
     ladder = _Ladder(chain, i, d, wait)
-    return ladder.span() + float(lags[i])
+    span, lag = ladder.span(), float(lags[i])
+
+    def numbers() -> list[str]:
+        return [
+            f"{computes(chain, i, span)}, and are gone for at least "
+            f"{duration(chain.round_trip[i] + chain.b[i])} each, there and back",
+            "on the way those that go down meet those that come up, and on each stage one waits "
+            "for the other",
+            *starts_later(lag),
+        ]
+
+    return Bound(span + lag, "crossings", words, int(chain.ranks[i]), numbers)
 
 
 def slowest_stage(chain: Chain) -> int:

@@ -43,7 +43,7 @@ import numpy.typing as npt
 
 from pipeloom.ir.model.ops import FloatArray, IntArray
 
-from ...core.budget import Allowance
+from ...core.budget import Budget
 from ...core.linear_instance import Chain
 from .activation_slots import done_before, rest_after, slots_limit_rate, turn, ways_up
 from .crossings import slowest_stage
@@ -74,14 +74,14 @@ def lanes(
     chain: Chain,
     lags: FloatArray,
     ceiling: float,
-    allowance: Allowance | None = None,
+    budget: Budget | None = None,
     known: float = 0.0,
 ) -> float:
     """The best bound over numbers of lanes; ``ceiling`` is the cost of a schedule.
 
     Numbers that come far below ``known``, another bound, or below each other are given up.
     """
-    allowance = allowance or Allowance()
+    budget = budget or Budget()
     i = slowest_stage(chain)
     lag = float(lags[i])
     if chain.capacity[i] >= chain.microbatches or ceiling - lag < TINY:
@@ -93,8 +93,8 @@ def lanes(
     for states in STATES:
         for search in searches:
             hopeful = search.found + lag >= HOPEFUL * max(best, known)
-            if hopeful and not search.exact and not allowance.spent:
-                search.found = search.run(states, allowance)
+            if hopeful and not search.exact and not budget():
+                search.found = search.run(states, budget)
                 best = max(best, search.found + lag)
                 if best >= ceiling:
                     return ceiling
@@ -140,7 +140,7 @@ class _Search:
             if m >= n:
                 self.between[m] = max(self.between[m], self.between[m - n] + self.turn + self.trip)
 
-    def run(self, states: int, allowance: Allowance) -> float:
+    def run(self, states: int, budget: Budget) -> float:
         """One pass: what stage i spans at least, or the ceiling; improves the rest for the next."""
         self._improve_rest()
         n, top = self.n, len(self.f) - 1
@@ -156,14 +156,14 @@ class _Search:
         for t in range(self.last + 1):
             least[t] = float(numbers[:, 3].min(initial=np.inf)) + self.up[0]
             for j in range(n - 1 if t < self.last else 0):
-                if allowance.spent:
+                if budget():
                     return min(given_up, float(numbers[:, 0].min(initial=np.inf)))
                 met, numbers = _meet(
                     *(met, numbers, j, self.d, self.f, self.b, self.up, self.down),
                     *(self.turn, self.trip, self.done, t, self.rest_f, self.rest_b),
                     *(self.ceiling, left[t + (j == n - 2)]),
                 )
-                allowance.spend(FOLLOWER * len(met) * n)
+                budget.work.spend(FOLLOWER * len(met) * n)
                 cell = max(cell / 8, CELL * self.ceiling)
                 met, numbers, cell = _thin(met, numbers, top + 2, cell, states, self.ceiling)
                 exact = exact and cell <= CELL * self.ceiling

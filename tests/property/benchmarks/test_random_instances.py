@@ -22,9 +22,10 @@ from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.solver import portfolio as solve
+from pipeloom.solver.core.bound import Bound
 from pipeloom.solver.core.incumbent import Incumbent
-from pipeloom.solver.core.worker_threads import Lane, side_by_side
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.core.worker_threads import Worker, side_by_side
+from pipeloom.solver.optimize import optimize
 
 SLICE, PARTS, WORK = 300, 10, 2.0
 ORDINARY = 5  # parts; the others are slow
@@ -47,7 +48,7 @@ def test_whatever_the_instance_all_holds(part: int) -> None:
 def test_some_instances_get_past_the_constructors(monkeypatch: pytest.MonkeyPatch) -> None:
     entered = []
 
-    def watched(best: Incumbent, lanes: Sequence[Lane]) -> None:
+    def watched(best: Incumbent, lanes: Sequence[Worker]) -> None:
         entered.append(best)
         side_by_side(best, lanes)
 
@@ -81,7 +82,10 @@ def tiny() -> Instance:
 
 def test_a_bound_above_the_optimum_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     instance = tiny()
-    high = ("too high", lambda problem: 1.001 * checks.exhaustive_optimum(problem), "")
+
+    def high(problem: Problem) -> Bound:
+        return Bound(1.001 * checks.exhaustive_optimum(problem), "too high", "")
+
     monkeypatch.setattr(checks, "GENERAL", (*checks.GENERAL, high))
     assert ["too high" in fault for fault in faults(instance)] == [True]
 

@@ -14,12 +14,13 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Report, Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.bounds import lower_bound
-from pipeloom.solver.construct.linear import Constructor, Rows
+from pipeloom.solver.construct.linear import Constructor
 from pipeloom.solver.construct.linear import settings as family
+from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.construct.round_based import RoundsSetting
 from pipeloom.solver.core.incumbent import Incumbent
 from pipeloom.solver.core.linear_instance import Chain
-from pipeloom.solver.portfolio import one_at_a_time
+from pipeloom.solver.core.options import Order, SolveOptions
 from pipeloom.solver.search.local_search import Dispatcher, Tried
 from tests.property.solver.bounds.test_bounds import problems
 
@@ -28,7 +29,7 @@ EVERY = 37
 """Which settings of the family are built."""
 
 
-def assert_valid(problem: Problem, rows: Rows, cost: float, bound: float) -> None:
+def assert_valid(problem: Problem, rows: Order, cost: float, bound: float) -> None:
     """Verified by the contract's rules, of this cost, and no better than the bound."""
     schedule = timed(Schedule(problem, rows, report=Report(problem.objective, "search")))
     assert verify_schedule(dump_schedule(schedule)) == []
@@ -68,7 +69,7 @@ def test_what_the_dispatcher_finds_is_valid(
     problem = data.draw(problems(ranks, microbatches))
     chain = Chain.of(problem)
     assert chain is not None
-    best = Incumbent(problem, lower_bound(problem), time_limit=60)
+    best = Incumbent(problem, lower_bound(problem), SolveOptions(time_limit=60))
     best.offer(one_at_a_time(problem), "one-at-a-time")
     lags = chain.lags(problem.objective)
     built = [Tried(0.0, each) for each in family(chain, best.bound.value, lags)]

@@ -13,8 +13,9 @@ from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
+from pipeloom.solver.construct.one_at_a_time import one_at_a_time
+from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.exact import BACKENDS
-from pipeloom.solver.portfolio import one_at_a_time
 from tests.support.oracle import exhaustive_optimum
 
 TIME = st.one_of(st.sampled_from([0.0, 1.0, 3.0]), st.floats(0.1, 3.0))
@@ -52,7 +53,9 @@ def check(name: str, problem: Problem, warm: bool) -> None:
     incumbent = None
     if warm and math.isfinite(optimum):
         incumbent = timed(Schedule(problem, one_at_a_time(problem)))
-    result = BACKENDS[name](problem, incumbent=incumbent, lower_bound=0.0, time_limit=60.0, seed=1)
+    result = BACKENDS[name](
+        problem, SolveOptions(time_limit=60.0, seed=1), incumbent=incumbent, lower_bound=0.0
+    )
     if math.isinf(optimum):
         assert result.schedule is None
         assert result.lower_bound == math.inf

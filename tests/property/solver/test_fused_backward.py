@@ -20,7 +20,7 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.bounds import lower_bounds
 from pipeloom.solver.core.relaxations import fusible
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 
 FUSED, APART = (OpKind.BW,), (OpKind.B, OpKind.W)
 LAST = StageProfile(4.0, 6.0, 4.0, m_b=10.0, m_w=4.0, t_bw=8.0)

@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.core.bound import Bound
-from pipeloom.solver.core.budget import Allowance
+from pipeloom.solver.core.budget import Budget
 from pipeloom.solver.core.incumbent import Incumbent
 from pipeloom.solver.core.linear_instance import Chain
+from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.exact.target_bisection import ask, bisect
-from pipeloom.solver.portfolio import one_at_a_time
 from tests.property.solver.bounds.test_bounds import problems
 from tests.support.oracle import exhaustive_optimum
 
@@ -44,9 +45,9 @@ def assert_asks_right(problem: Problem) -> None:
     for target in (0.9 * least, least, 1.3 * least):
         if target <= 0.0:
             continue
-        best = Incumbent(problem, Bound(0.0, "none", ""), 60.0)
+        best = Incumbent(problem, Bound(0.0, "none", ""), SolveOptions(time_limit=60.0))
         best.offer(one_at_a_time(problem), "one-at-a-time")
-        answered = ask(best, chain, target, Allowance(2.0), seed=0)
+        answered = ask(best, chain, target, Budget(2.0), seed=0)
         assert best.bound.value <= least * (1 + 1e-9)
         assert best.cost >= least * (1 - 1e-9)
         if answered and problem.objective is Objective.MAKESPAN:  # the model is exact
@@ -81,9 +82,9 @@ def test_three_slots_on_four_stages_are_solved_to_the_optimum() -> None:
     problem = Problem.linear(Profile((stage,) * 4, 4, 0.0), 9, 3.0)
     chain = Chain.of(problem)
     assert chain is not None
-    best = Incumbent(problem, Bound(0.0, "none", ""), 60.0)
+    best = Incumbent(problem, Bound(0.0, "none", ""), SolveOptions(time_limit=60.0))
     best.offer(one_at_a_time(problem), "one-at-a-time")
-    assert ask(best, chain, best.cost, Allowance(60.0), seed=0)
+    assert ask(best, chain, best.cost, Budget(60.0), seed=0)
     assert best.closed
 
 
@@ -94,7 +95,7 @@ def test_amounts_that_are_no_decimals_are_solved_too() -> None:
     problem = Problem.linear(Profile(stages, 4, 0.123456789), 6, 2.0)
     chain = Chain.of(problem)
     assert chain is not None
-    best = Incumbent(problem, Bound(0.0, "none", ""), 60.0)
+    best = Incumbent(problem, Bound(0.0, "none", ""), SolveOptions(time_limit=60.0))
     best.offer(one_at_a_time(problem), "one-at-a-time")
     for _ in bisect(best, chain, seed=0):
         pass

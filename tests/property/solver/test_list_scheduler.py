@@ -23,7 +23,7 @@ from pipeloom.solver.construct.list_scheduler import (
     tune_dispatch,
 )
 from pipeloom.solver.families import build_family
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 from tests.property.solver.bounds.test_general_placement import problems
 
 

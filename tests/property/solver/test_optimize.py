@@ -15,7 +15,7 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import Report, Schedule, Status
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.bounds import lower_bound
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 from tests.property.solver.bounds.test_bounds import problems
 from tests.support.oracle import exhaustive_optimum
 from tests.support.random_schedules import schedules

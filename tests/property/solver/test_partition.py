@@ -19,8 +19,9 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.bounds.feasibility import needs
-from pipeloom.solver.construct.linear import Rows
-from pipeloom.solver.core.budget import Allowance
+from pipeloom.solver.core.budget import Budget
+from pipeloom.solver.core.options import Order
+from pipeloom.solver.optimize import optimize
 from pipeloom.solver.partition.candidate_pool import Desk, Way
 from pipeloom.solver.partition.cut_bounds import EveryCut
 from pipeloom.solver.partition.cuts import Cut, Cutter, Rules
@@ -29,7 +30,6 @@ from pipeloom.solver.partition.quick_schedule import sketched
 from pipeloom.solver.partition.refinement import LOOKING, ROUNDS
 from pipeloom.solver.partition.search import best_partition, look
 from pipeloom.solver.placement.search import cost_of, kept, room
-from pipeloom.solver.portfolio import optimize
 from tests.support.layered_profiles import layered, placement
 from tests.support.oracle import exhaustive_optimum
 
@@ -185,7 +185,7 @@ def test_the_smallest_limit_is_that_of_the_cut_that_needs_least(
         assert (needs(problem) <= np.array(given_limit) * (1 + 1e-9)).all() == feasible
 
 
-def searched(problem: Problem, name: str, share: float, start: Rows | None) -> Schedule:
+def searched(problem: Problem, name: str, share: float, start: Order | None) -> Schedule:
     return optimize(problem, solver="cp-sat", work_limit=30.0 * share, start=start)
 
 
@@ -220,7 +220,7 @@ def test_no_schedule_of_any_cut_is_better_than_the_joint_search(
 def test_two_searches_with_one_seed_are_one() -> None:
     profile = layered_example()
 
-    def search(problem: Problem, name: str, share: float, start: Rows | None) -> Schedule:
+    def search(problem: Problem, name: str, share: float, start: Order | None) -> Schedule:
         return optimize(problem, solver="heuristic", work_limit=1e-3 * share, start=start)
 
     first, second = (
@@ -240,7 +240,7 @@ def test_two_searches_with_one_seed_are_one() -> None:
 def test_told_to_stop_it_has_a_schedule() -> None:
     calls = []
 
-    def search(problem: Problem, name: str, share: float, start: Rows | None) -> Schedule:
+    def search(problem: Problem, name: str, share: float, start: Order | None) -> Schedule:
         calls.append(share)
         return optimize(problem, solver="heuristic", work_limit=1e-3)
 
@@ -257,7 +257,7 @@ def test_told_to_stop_it_has_a_schedule() -> None:
 def test_the_balanced_cut_is_searched_in_the_first_round() -> None:
     calls = []
 
-    def search(problem: Problem, name: str, share: float, start: Rows | None) -> Schedule:
+    def search(problem: Problem, name: str, share: float, start: Order | None) -> Schedule:
         calls.append(problem)
         return optimize(problem, solver="heuristic", work_limit=1e-3, start=start)
 
@@ -277,7 +277,7 @@ def test_cuts_are_looked_at_until_one_fits() -> None:
     desk = Desk(EveryCut(cutter, where, 2, (4.25, 4.25), Objective.PERIOD), 0)
     work = desk.look((0, 1, 2, 3), math.inf)
     assert not desk.options
-    look([desk], Allowance(ops=work / LOOKING), lambda: False)
+    look([desk], Budget(ops=work / LOOKING), lambda: False)
     assert desk.seen > 2  # where something fits one more look is all the share of the time
     assert desk.options
 

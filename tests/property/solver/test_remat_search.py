@@ -26,7 +26,7 @@ from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.bounds import lower_bounds
 from pipeloom.solver.bounds.feasibility import smallest_limit
 from pipeloom.solver.core.relaxations import plain, without_offloading, without_recomputing
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 from pipeloom.solver.remat.portfolio import one_at_a_time
 from pipeloom.solver.remat.whole_stages import reductions
 from tests.property.ir.test_remat import lever_schedules

@@ -18,7 +18,7 @@ from pipeloom.ir.model.profile import Link, Links, Profile, Sharing, StageProfil
 from pipeloom.ir.verify.program import verify_program
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.bounds import lower_bound
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 from tests.support.weight_machine import WeightMachine
 
 TIMES = st.sampled_from([0.0, 0.1, 1.0, 1.7, 3.0])

@@ -14,7 +14,7 @@ from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Status
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 
 TINY = tuple(StageProfile(*times) for times in ((1, 2, 1, 1), (1, 2, 3, 1), (1, 2, 3, 1)))
 UNEVEN = tuple(StageProfile(9.3 + 0.7 * s, 11.1 - 0.3 * s, 8.2, 1.0, 0.5) for s in range(5))

@@ -11,7 +11,7 @@ from benchmarks.table5.wrap import published_makespan
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import Status
 from pipeloom.solver.families import build_family
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 
 
 @pytest.mark.parametrize("row", load_rows(), ids=str)

@@ -12,7 +12,7 @@ from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Compute, Instruction, Receive, Send, TensorKind, WaitReceive
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.solver.families import build_family
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 from pipeloom.solver.weight_passing.streaming import Route, Streaming, streamed
 from tests.support.families import RINGS
 

@@ -12,9 +12,10 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.solver.bounds import lower_bound
-from pipeloom.solver.core.incumbent import Progress
+from pipeloom.solver.core.progress import Progress
 from pipeloom.solver.exact import BACKENDS
-from pipeloom.solver.portfolio import Solving, families_of, optimize
+from pipeloom.solver.families.applicable import families_of
+from pipeloom.solver.optimize import Solving, optimize
 from tests.support.oracle import exhaustive_optimum
 
 ZB_6_2B = StageProfile(29.718, 29.444, 19.927, m_b=303104.0, m_w=131072.0)
@@ -191,6 +192,6 @@ def test_of_many_ops_families_that_build_many_schedules_come_last(
     slow = [name for name in names if name.startswith("zb-v")]
     assert slow
     assert names[-len(slow) :] != slow
-    monkeypatch.setattr("pipeloom.solver.portfolio.MANY_OPS", 0)
+    monkeypatch.setattr("pipeloom.solver.families.applicable.MANY_OPS", 0)
     quick = [name for name in names if name not in slow]
     assert [family.name for family in families_of(problem)] == quick + slow

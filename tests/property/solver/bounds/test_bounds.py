@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -14,16 +13,18 @@ from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Status
-from pipeloom.solver.bounds import GENERAL, LINEAR, PLACED, lower_bound
-from pipeloom.solver.bounds.general_placement import Placed, last_forward
+from pipeloom.solver.bounds import GENERAL, LINEAR, lower_bound, lower_bounds
+from pipeloom.solver.bounds.general_placement import GeneralPlacement
 from pipeloom.solver.bounds.low_memory.activation_slots import slots
 from pipeloom.solver.bounds.low_memory.crossings import crossings, slowest_stage
 from pipeloom.solver.bounds.low_memory.crossings_search import _Search as LaneSearch
 from pipeloom.solver.bounds.low_memory.crossings_search import counts, lanes
 from pipeloom.solver.bounds.milp_relaxation import relaxation
-from pipeloom.solver.core.budget import Allowance
+from pipeloom.solver.construct.one_at_a_time import one_at_a_time
+from pipeloom.solver.core.budget import Budget
 from pipeloom.solver.core.linear_instance import Chain
-from pipeloom.solver.portfolio import one_at_a_time, optimize
+from pipeloom.solver.core.stopping import Interrupt
+from pipeloom.solver.optimize import optimize
 from tests.support.oracle import exhaustive_optimum
 
 AMOUNT = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0, 7.0])
@@ -61,9 +62,9 @@ def assert_below_optimum(problem: Problem) -> None:
     chain = Chain.of(problem)
     assert chain is not None
     lags = chain.lags(problem.objective)
-    assert {name: value for name, bound, _ in GENERAL if (value := bound(problem)) > best} == {}
-    assert {name: value for name, bound, _ in LINEAR if (value := bound(chain, lags)) > best} == {}
-    assert last_forward(Placed.of(problem)) <= best
+    assert max(bound(problem).value for bound in GENERAL) <= best
+    placed = GeneralPlacement.of(problem)
+    assert {b.name: b.value for bound in LINEAR if (b := bound(placed)).value > best} == {}
     for ceiling in {least, 1.1 * least}:  # the cost of the optimum, of any other schedule
         assert relaxation(chain, problem.objective, ceiling) <= best
         assert lanes(chain, lags, ceiling) <= best
@@ -89,8 +90,8 @@ def test_bounds_hold_for_many_problems(ranks: int, microbatches: int, data: st.D
 @given(problem=problems(3, 2))
 def test_the_bound_is_the_best_of_all(problem: Problem) -> None:
     bound = lower_bound(problem)
-    assert bound.name in {name for name, _, _ in (*GENERAL, *PLACED, *LINEAR)}
-    assert all(bound.value >= general(problem) for _, general, _ in GENERAL)
+    assert bound in list(lower_bounds(problem))
+    assert all(bound.value >= general(problem).value for general in GENERAL)
 
 
 def test_the_relaxation_can_beat_every_bound_in_closed_form() -> None:
@@ -124,8 +125,8 @@ def test_two_microbatches_under_way_meet_in_steps_of_a_stage() -> None:
     chain = Chain.of(problem)
     assert chain is not None
     lags = chain.lags(problem.objective)
-    assert slots(chain, lags) == pytest.approx(20 * 8.6, abs=8)
-    assert crossings(chain, lags) == pytest.approx(40 * 4.6, abs=8)
+    assert slots(chain, lags).value == pytest.approx(20 * 8.6, abs=8)
+    assert crossings(chain, lags).value == pytest.approx(40 * 4.6, abs=8)
     schedule = optimize(problem, solver="heuristic")
     assert schedule.report is not None
     assert schedule.report.status is Status.OPTIMAL
@@ -191,7 +192,7 @@ def test_every_pass_of_every_number_of_lanes_holds(examples: int) -> None:
             for count in {2, *counts(int(chain.capacity[i]))}:
                 search = LaneSearch(chain, i, count, ceiling - lag)
                 for states in (3, 30, 300, 3000):
-                    assert search.run(states, Allowance()) + lag <= least * (1 + 1e-9)
+                    assert search.run(states, Budget()) + lag <= least * (1 + 1e-9)
 
     check()
 
@@ -205,7 +206,7 @@ def test_lanes_see_that_four_slots_on_eight_stages_meet_in_steps_of_two() -> Non
     assert chain is not None
     lags = chain.lags(problem.objective)
     value = lanes(chain, lags, 16 * 4.6 + 8)
-    assert max(slots(chain, lags), crossings(chain, lags)) + 1 < value
+    assert max(slots(chain, lags).value, crossings(chain, lags).value) + 1 < value
 
 
 def test_the_relaxation_ends_when_it_is_stopped() -> None:
@@ -214,5 +215,5 @@ def test_the_relaxation_ends_when_it_is_stopped() -> None:
     chain = Chain.of(problem)
     assert chain is not None
     ceiling = lower_bound(problem).value * 1.02
-    never = Allowance(stopped=np.ones(1, dtype=np.bool_))
+    never = Budget(interrupt=Interrupt(raised=True))
     assert relaxation(chain, problem.objective, ceiling, never) <= ceiling

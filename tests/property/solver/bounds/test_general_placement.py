@@ -14,8 +14,8 @@ from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.solver.bounds import GENERAL, PLACED, lower_bound, lower_bounds
-from pipeloom.solver.bounds.general_placement import Placed
-from pipeloom.solver.bounds.rank_capacity import most
+from pipeloom.solver.bounds.general_placement import GeneralPlacement
+from pipeloom.solver.bounds.rank_model import most
 from pipeloom.solver.families import build_family
 from tests.support.oracle import exhaustive_optimum
 
@@ -92,9 +92,9 @@ def test_bounds_hold_for_many(
 
 def assert_below_optimum(problem: Problem) -> None:
     best = exhaustive_optimum(problem) * (1 + 1e-9)
-    placed = Placed.of(problem)
-    assert {name: v for name, bound, _ in GENERAL if (v := bound(problem)) > best} == {}
-    assert {name: v for name, bound, _ in PLACED if (v := bound(placed)) > best} == {}
+    placed = GeneralPlacement.of(problem)
+    assert {b.name: b.value for bound in GENERAL if (b := bound(problem)).value > best} == {}
+    assert {b.name: b.value for bound in PLACED if (b := bound(placed)).value > best} == {}
 
 
 def uniform(limit: float, objective: Objective = Objective.PERIOD) -> Problem:

@@ -18,7 +18,7 @@ from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.solver.bounds import lower_bounds
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 from pipeloom.solver.search.overlap_kernel import time_pairs
 
 TIME = st.sampled_from([0.5, 1.0, 2.0, 3.0])

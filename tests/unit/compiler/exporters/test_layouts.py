@@ -20,8 +20,8 @@ from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
+from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.families import build_family
-from pipeloom.solver.portfolio import one_at_a_time
 from tests.support.layered_profiles import layer, model
 
 CUT = (0, 3, 5, 6)

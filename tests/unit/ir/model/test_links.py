@@ -18,7 +18,6 @@ from pipeloom.ir.formats.profile_json import parse_profile
 from pipeloom.ir.formats.validation import validated
 from pipeloom.ir.model.links import Link, Links, Sharing
 from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.wires import in_turn
 from pipeloom.ir.verify.network_facts import read_network
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.families import build_family
@@ -126,13 +125,6 @@ def test_what_cannot_be_shared_is_named(shared: object, words: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_profile(document, "p")
     assert caught.value.errors == (f"p: links: {words}",)
-
-
-def test_neighbours_on_a_wire() -> None:
-    ports = Profile((StageProfile(1, 1, 1),), 3, links=Links(Link(0, 1), shared=Sharing.PORTS))
-    messages = [(0, 1), (2, 1), (0, 2), (0, 1), (2, 1)]
-    assert sorted(in_turn(ports, messages)) == [(0, 1), (0, 2), (1, 3), (1, 4), (2, 3), (3, 4)]
-    assert in_turn(Profile((StageProfile(1, 1, 1),), 3), messages) == []
 
 
 def test_bytes_over_a_ring_add_up_on_each_wire() -> None:

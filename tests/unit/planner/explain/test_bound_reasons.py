@@ -15,13 +15,13 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Report, Schedule
 from pipeloom.ir.units import duration
-from pipeloom.planner.explain.bound_reasons import _explained, losses, why
-from pipeloom.solver.bounds import GENERAL, LINEAR, lower_bound
+from pipeloom.planner.explain.bound_reasons import losses, why
+from pipeloom.solver.bounds import lower_bound, lower_bounds
 from pipeloom.solver.bounds.general import busy
-from pipeloom.solver.core.linear_instance import Chain
+from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.families import build_family
-from pipeloom.solver.portfolio import one_at_a_time
 
+STAGE = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5)
 F, B, W = OpKind.F, OpKind.B, OpKind.W
 
 
@@ -136,14 +136,22 @@ def test_work_and_idle_time_of_the_rank_that_binds_are_the_bound(
                 assert total == pytest.approx(reason.value, abs=0.2)
 
 
-def test_every_bound_can_be_explained() -> None:
-    """A bound without words of its own is explained by its line in the table of bounds."""
-    problem = unequal("times", 0)
-    chain = Chain.of(problem)
-    assert chain is not None
-    for name, _, words in (*GENERAL, *LINEAR):
-        reason = _explained(problem, name, lower_bound(problem).value, words)
-        assert all(reason.words)
+@pytest.mark.parametrize(
+    "problem",
+    [
+        *(unequal(kind, 0, objective) for kind in KINDS for objective in Objective),
+        Problem(Profile((STAGE,) * 6, 2), 7, Placement.of_stages((0, 1, 1, 0, 0, 1)), (4.0, 4.0)),
+        Problem(Profile((STAGE,) * 4, 4), 8, Placement.bidirectional(4), (4.0,) * 4),
+    ],
+)
+def test_every_bound_can_be_explained(problem: Problem) -> None:
+    for bound in lower_bounds(problem):
+        assert all(bound.explained())
+        assert (
+            bound.rank is None
+            or f"rank {bound.rank}" in " ".join(bound.explained())
+            or (bound.numbers is None)
+        )
 
 
 def test_several_stages_a_rank_are_explained_too() -> None:

@@ -20,7 +20,7 @@ from pipeloom.planner.explain.sensitivity import (
     more_memory,
 )
 from pipeloom.solver.bounds import lower_bound
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 
 
 def problem(share: float) -> Problem:

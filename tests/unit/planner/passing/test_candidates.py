@@ -13,7 +13,7 @@ from pipeloom.ir.model.profile import Link, Links, Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.planner.passing.candidates import Pipelines, Scheme, in_a_row, schemes
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 
 SLOW = Link(0.5, 0.01)
 STAGE = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5, 1e4, 1e4, 1e4, 2e4)

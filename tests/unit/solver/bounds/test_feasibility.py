@@ -8,7 +8,7 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.bounds.feasibility import check_feasible, smallest_limit
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.optimize import optimize
 
 
 def problem(*sizes: float, limit: float = math.inf) -> Problem:

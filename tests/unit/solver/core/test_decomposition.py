@@ -71,7 +71,9 @@ def test_pipelines_that_cross_are_no_parts_and_give_no_bound() -> None:
     problem = of(Placement.of_ops(Passing.MIXED, 2, np.array([[0, 1], [1, 1]])), 2, 2)
     with pytest.raises(InputError, match="a rank shares some microbatches"):
         parts(problem)
-    assert [bound.name for bound in lower_bounds(problem)] == [name for name, _, _ in GENERAL]
+    assert [bound.name for bound in lower_bounds(problem)] == [
+        bound(problem).name for bound in GENERAL
+    ]
 
 
 def test_merged_stages_and_their_order() -> None:

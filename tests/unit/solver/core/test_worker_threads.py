@@ -1,4 +1,4 @@
-"""Lanes that share an incumbent: who hears what, and how they end."""
+"""Worker threads that share an incumbent: who hears what, and how they end."""
 
 from __future__ import annotations
 
@@ -12,17 +12,21 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Status
 from pipeloom.solver.bounds import lower_bound
-from pipeloom.solver.core import worker_threads as lanes
+from pipeloom.solver.construct.one_at_a_time import one_at_a_time
+from pipeloom.solver.core import worker_threads
 from pipeloom.solver.core.bound import Bound
-from pipeloom.solver.core.incumbent import FALLBACK, Incumbent, Progress
+from pipeloom.solver.core.incumbent import Incumbent
+from pipeloom.solver.core.options import SolveOptions
+from pipeloom.solver.core.progress import FALLBACK, Progress
 from pipeloom.solver.core.worker_threads import begun, has_ended, side_by_side
-from pipeloom.solver.portfolio import Solving, one_at_a_time, optimize, start
+from pipeloom.solver.optimize import Solving, optimize
+from pipeloom.solver.portfolio import start
 
 PROBLEM = Problem.linear(Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * 3, 3, 0.1), 6, 3.0)
 
 
 def incumbent(**options: object) -> Incumbent:
-    best = Incumbent(PROBLEM, lower_bound(PROBLEM), 60.0, **options)  # type: ignore[arg-type]
+    best = Incumbent(PROBLEM, lower_bound(PROBLEM), SolveOptions(time_limit=60.0, **options))  # type: ignore[arg-type]
     best.offer(one_at_a_time(PROBLEM), "one-at-a-time")
     return best
 
@@ -33,7 +37,7 @@ def waiting(best: Incumbent) -> Iterator[None]:
         yield
 
 
-def test_all_lanes_end_where_bound_and_cost_meet() -> None:
+def test_all_workers_end_where_bound_and_cost_meet() -> None:
     best = incumbent()
 
     def proving(view: Incumbent) -> Iterator[None]:
@@ -45,7 +49,7 @@ def test_all_lanes_end_where_bound_and_cost_meet() -> None:
     assert best.closed
 
 
-def test_it_is_over_where_every_lane_has_come_to_its_end() -> None:
+def test_it_is_over_where_every_worker_has_come_to_its_end() -> None:
     done = []
 
     def short(view: Incumbent) -> Iterator[None]:
@@ -56,14 +60,14 @@ def test_it_is_over_where_every_lane_has_come_to_its_end() -> None:
     assert len(done) == 2
 
 
-def test_an_error_in_one_lane_ends_the_others_and_is_raised() -> None:
+def test_an_error_in_one_worker_ends_the_others_and_is_raised() -> None:
     def failing(view: Incumbent) -> Iterator[None]:
         yield
         raise RuntimeError("lost")
 
     with pytest.raises(RuntimeError, match="lost"):
         side_by_side(incumbent(), [waiting, failing])
-    assert not any(thread.name.startswith("lane") for thread in threading.enumerate())
+    assert not any(thread.name.startswith("worker") for thread in threading.enumerate())
 
 
 def test_listener_and_stop_are_called_in_the_callers_thread_alone() -> None:
@@ -88,12 +92,12 @@ def test_listener_and_stop_are_called_in_the_callers_thread_alone() -> None:
     assert seen[-1] == best.cost
 
 
-def test_an_interrupt_while_lanes_run_keeps_the_best() -> None:
+def test_an_interrupt_while_workers_run_keeps_the_best() -> None:
     stages = tuple(StageProfile(9.3 + 0.7 * s, 11.1 - 0.3 * s, 8.2, 1.0, 0.5) for s in range(6))
     problem = Problem.linear(Profile(stages, 6, 0.5), 20, 3.0)
 
     def interrupt(progress: Progress) -> None:
-        if any(thread.name.startswith("lane") for thread in threading.enumerate()):
+        if any(thread.name.startswith("worker") for thread in threading.enumerate()):
             raise KeyboardInterrupt
 
     schedule = optimize(problem, progress=interrupt, time_limit=60.0)
@@ -103,7 +107,7 @@ def test_an_interrupt_while_lanes_run_keeps_the_best() -> None:
 
 
 def test_work_that_does_not_look_at_the_clock_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "GRACE", 0.0)
+    monkeypatch.setattr(worker_threads, "GRACE", 0.0)
     gate = threading.Event()
     work = begun(gate.wait)
     try:
@@ -117,13 +121,13 @@ def test_work_that_does_not_look_at_the_clock_is_left(monkeypatch: pytest.Monkey
 
 def test_limited_work_is_not_left_but_when_told_to() -> None:
     best = incumbent(work_limit=1.0)
-    best.stop()  # as lanes do once they have done their work
+    best.stop()  # as workers do once they have done their work
     assert not best.ended
     assert incumbent(work_limit=1.0, should_stop=lambda: True).ended
 
 
 def test_what_was_left_is_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lanes, "GRACE", 0.0)
+    monkeypatch.setattr(worker_threads, "GRACE", 0.0)
     gate, entered = threading.Event(), []
 
     def slowly(best: Incumbent, seed: int) -> Iterator[None]:
@@ -132,7 +136,7 @@ def test_what_was_left_is_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
         gate.wait()
         yield
 
-    monkeypatch.setattr("pipeloom.solver.portfolio._PORTFOLIOS", {"auto": slowly})
+    monkeypatch.setattr("pipeloom.solver.optimize.PORTFOLIOS", {"auto": slowly})
     solving = Solving.of(PROBLEM)
     for _ in range(2):  # still not there: it is not begun twice
         left = solving.run(0.0)
@@ -146,7 +150,7 @@ def test_what_was_left_is_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_time_that_is_up_leaves_nothing_before_a_schedule_is_built() -> None:
-    best = Incumbent(PROBLEM, lower_bound(PROBLEM), 0.0)
+    best = Incumbent(PROBLEM, lower_bound(PROBLEM), SolveOptions(time_limit=0.0))
     best.offer(one_at_a_time(PROBLEM), FALLBACK)
     assert not best.ended
     start(best, 0)
@@ -160,6 +164,6 @@ def test_what_the_work_raises_is_raised(monkeypatch: pytest.MonkeyPatch) -> None
         yield
         raise RuntimeError("lost")
 
-    monkeypatch.setattr("pipeloom.solver.portfolio._PORTFOLIOS", {"auto": failing})
+    monkeypatch.setattr("pipeloom.solver.optimize.PORTFOLIOS", {"auto": failing})
     with pytest.raises(RuntimeError, match="lost"):
         optimize(PROBLEM)

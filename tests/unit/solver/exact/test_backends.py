@@ -16,6 +16,8 @@ from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
+from pipeloom.solver.core.options import SolveOptions
+from pipeloom.solver.core.stopping import NEVER
 from pipeloom.solver.exact import BACKENDS, cp_sat
 from pipeloom.solver.exact.cp_sat_model import Model
 from pipeloom.solver.exact.cp_sat_thread import Search
@@ -50,7 +52,9 @@ def _one_f_one_b(problem: Problem) -> Schedule:
 def test_an_optimal_incumbent_is_handed_back_with_its_proof(name: str) -> None:
     problem = Problem.linear(Profile((StageProfile(1, 2, 3),), 1, 0.0), 2)
     incumbent = _one_f_one_b(problem)
-    result = BACKENDS[name](problem, incumbent=incumbent, lower_bound=0.0, time_limit=20.0, seed=0)
+    result = BACKENDS[name](
+        problem, SolveOptions(time_limit=20.0, seed=0), incumbent=incumbent, lower_bound=0.0
+    )
     assert result.schedule is incumbent
     assert result.lower_bound == 12.0
 
@@ -62,10 +66,9 @@ def test_fused_incumbents_are_improved_on(name: str) -> None:
     seen: list[float] = []
     result = BACKENDS[name](
         problem,
+        SolveOptions(time_limit=20.0, seed=0),
         incumbent=incumbent,
         lower_bound=0.0,
-        time_limit=20.0,
-        seed=0,
         on_solution=lambda schedule: seen.append(cost_of(schedule)),
     )
     assert result.schedule is not None
@@ -76,7 +79,9 @@ def test_fused_incumbents_are_improved_on(name: str) -> None:
 @backends
 def test_a_known_bound_is_never_lowered(name: str) -> None:
     problem = Problem.linear(Profile((StageProfile(1, 1, 1),) * 2, 2, 0.0), 2, 2.0)
-    result = BACKENDS[name](problem, incumbent=None, lower_bound=7.0, time_limit=20.0, seed=0)
+    result = BACKENDS[name](
+        problem, SolveOptions(time_limit=20.0, seed=0), incumbent=None, lower_bound=7.0
+    )
     assert result.lower_bound == 7.0 == cost_of(result.schedule or _one_f_one_b(problem))
 
 
@@ -86,7 +91,9 @@ def test_the_time_limit_and_should_stop_end_the_search(name: str) -> None:
     incumbent = _one_f_one_b(problem)
     for options in ({"time_limit": 2.0}, {"time_limit": 100.0, "should_stop": lambda: True}):
         begin = time.monotonic()
-        result = BACKENDS[name](problem, incumbent=incumbent, lower_bound=1.0, seed=0, **options)  # type: ignore[arg-type]
+        result = BACKENDS[name](
+            problem, SolveOptions(seed=0, **options), incumbent=incumbent, lower_bound=1.0
+        )  # type: ignore[arg-type]
         assert time.monotonic() - begin < 30.0
         assert result.schedule is not None
         assert 1.0 <= result.lower_bound <= cost_of(result.schedule) <= cost_of(incumbent)
@@ -102,11 +109,9 @@ def test_errors_of_the_caller_end_the_search(name: str) -> None:
     with pytest.raises(KeyboardInterrupt):
         BACKENDS[name](
             _large(),
+            SolveOptions(time_limit=100.0, seed=0, should_stop=interrupt),
             incumbent=None,
             lower_bound=0.0,
-            time_limit=100.0,
-            seed=0,
-            should_stop=interrupt,
         )
 
 
@@ -115,7 +120,9 @@ def test_only_activations_travel(name: str) -> None:
     profile = Profile((StageProfile(1, 1, 1),) * 2, 2, 0.0)
     problem = Problem(profile, 2, Placement.round_robin(2), (9.0, 9.0), Objective.PERIOD)
     with pytest.raises(InputError, match="passing is weights, expected activations"):
-        BACKENDS[name](problem, incumbent=None, lower_bound=0.0, time_limit=1.0, seed=0)
+        BACKENDS[name](
+            problem, SolveOptions(time_limit=1.0, seed=0), incumbent=None, lower_bound=0.0
+        )
 
 
 @pytest.mark.parametrize(
@@ -137,7 +144,10 @@ def test_an_incumbent_over_the_limit_is_refused(name: str) -> None:
     problem = Problem.linear(Profile((StageProfile(1, 1, 1),) * 2, 2, 0.0), 2, 1.0)
     with pytest.raises(ValueError, match="incumbent"):
         BACKENDS[name](
-            problem, incumbent=_one_f_one_b(problem), lower_bound=0.0, time_limit=1.0, seed=0
+            problem,
+            SolveOptions(time_limit=1.0, seed=0),
+            incumbent=_one_f_one_b(problem),
+            lower_bound=0.0,
         )
 
 
@@ -147,7 +157,11 @@ def test_one_worker_is_deterministic() -> None:
     orders = []
     for _ in range(2):
         result = cp_sat.solve(
-            problem, incumbent=None, lower_bound=0.0, time_limit=60.0, seed=3, workers=1
+            problem,
+            SolveOptions(time_limit=60.0, seed=3),
+            incumbent=None,
+            lower_bound=0.0,
+            workers=1,
         )
         assert result.schedule is not None
         orders.append([row.tolist() for row in result.schedule.order])
@@ -191,7 +205,7 @@ def test_presolving_proves_no_bound_above_a_schedule() -> None:
         cp_model_probing_level=0,
         max_deterministic_time=0.2,
     ) as search:
-        while search.next(None) is not None:
+        while search.next(NEVER) is not None:
             pass
     assert search.bound is not None
     assert search.bound / model.ticks.per_unit <= known.timing.period

@@ -19,6 +19,7 @@ from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.families import build_family
 from pipeloom.solver.families.bidirectional.chimera import Chimera
+from pipeloom.solver.optimize import Solving, optimize
 from pipeloom.solver.placement.search import (
     Chosen,
     Tried,
@@ -28,7 +29,6 @@ from pipeloom.solver.placement.search import (
     room,
 )
 from pipeloom.solver.placement.successive_halving import cost_of
-from pipeloom.solver.portfolio import Solving, optimize
 
 STAGE = StageProfile(2.0, 2.0, 1.0, 1.0, 0.5, weight_bytes=2.0, grad_bytes=1.0)
 PROFILE = Profile((STAGE,) * 2, 2, 0.1)
@@ -132,7 +132,8 @@ RACE = {"v": (60.0, 0.0), "linear": (70.0, 0.2), "wave:2": (80.0, 0.0)}
 def raced(monkeypatch: pytest.MonkeyPatch, **limits: float) -> tuple[Chosen, Clock]:
     """Six placements of two ranks, one at a time."""
     clock = Clock()
-    monkeypatch.setattr("pipeloom.solver.placement.successive_halving.monotonic", lambda: clock.now)
+    for module in ("placement.successive_halving", "core.stopping"):
+        monkeypatch.setattr(f"pipeloom.solver.{module}.monotonic", lambda: clock.now)
 
     def searcher(problem: Problem, name: str) -> Improving:
         return Improving(problem, name, clock)

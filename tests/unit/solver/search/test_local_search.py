@@ -12,9 +12,10 @@ from pipeloom.ir.model.ops import IntArray, format_order, pack, parse_order, unp
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.solver.bounds import lower_bound
+from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.core.incumbent import Incumbent
 from pipeloom.solver.core.kernel_rng import random
-from pipeloom.solver.portfolio import one_at_a_time
+from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.search.annealing_kernel import _critical_blocks, _note, keeps_rules, shift
 from pipeloom.solver.search.local_search import Annealer, split_backwards
 
@@ -80,7 +81,7 @@ def test_random_numbers_are_even() -> None:
 def test_annealing_turns_the_worst_order_into_a_good_one() -> None:
     stage = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5)
     problem = Problem.linear(Profile((stage,) * 3, 3, 0.1), 6, 3.0)
-    best = Incumbent(problem, lower_bound(problem), time_limit=60)
+    best = Incumbent(problem, lower_bound(problem), SolveOptions(time_limit=60))
     best.offer(one_at_a_time(problem), "one-at-a-time")
     worst = best.cost
     annealer = Annealer(problem, np.random.default_rng(0))

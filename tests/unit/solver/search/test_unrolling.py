@@ -9,17 +9,20 @@ import numpy as np
 import pytest
 
 from benchmarks.frontier.unequal import KINDS, unequal
-from pipeloom.ir.cost.simulator import Simulator, offsets_of, simulate, timed
+from pipeloom.ir.cost.simulator import Simulator, simulate, timed
 from pipeloom.ir.formats import dump_schedule
-from pipeloom.ir.model.ops import format_order, pack, parse_order, unpack
+from pipeloom.ir.model.ops import format_order, offsets_of, pack, parse_order, unpack
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Report, Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.bounds import lower_bound
+from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.core.incumbent import Incumbent
+from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.families import build_family
-from pipeloom.solver.portfolio import one_at_a_time, optimize, search_further
+from pipeloom.solver.optimize import optimize
+from pipeloom.solver.portfolio import search_further
 from pipeloom.solver.search.local_search import split_backwards
 from pipeloom.solver.search.unrolling import STEP, fewer_microbatches, unrolled
 
@@ -89,7 +92,7 @@ def test_the_steady_state_of_fewer_microbatches_makes_a_good_schedule() -> None:
     """The first unrolled schedules alone are far better than where they start from."""
     stages = tuple(StageProfile(9.3 + 0.7 * s, 11.1 - 0.3 * s, 8.2, 1.0, 0.5) for s in range(6))
     problem = Problem.linear(Profile(stages, 6, 0.5), 204, 4.0)
-    best = Incumbent(problem, lower_bound(problem), time_limit=60)
+    best = Incumbent(problem, lower_bound(problem), SolveOptions(time_limit=60))
     best.offer(one_at_a_time(problem), "one-at-a-time")
     pieces = search_further(best, (0, 1))
     next(pieces)

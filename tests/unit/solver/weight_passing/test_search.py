@@ -14,10 +14,12 @@ from pipeloom.ir.model.ops import format_order, unpack
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Link, Links, Profile, Sharing, StageProfile
-from pipeloom.ir.model.schedule import Schedule, Status, TravelKind
+from pipeloom.ir.model.schedule import Schedule, Status, TransferKind
 from pipeloom.solver.bounds import lower_bound, work_bound
-from pipeloom.solver.core.incumbent import Incumbent, Progress
-from pipeloom.solver.portfolio import optimize
+from pipeloom.solver.core.incumbent import Incumbent
+from pipeloom.solver.core.options import SolveOptions
+from pipeloom.solver.core.progress import Progress
+from pipeloom.solver.optimize import optimize
 from pipeloom.solver.weight_passing import WeightSearch
 from pipeloom.solver.weight_passing.parameters import Choice, Choices
 from pipeloom.solver.weight_passing.round_orders import rows, within_limit
@@ -129,7 +131,7 @@ def test_less_than_one_microbatch_is_infeasible() -> None:
 
 def held(schedule: Schedule) -> list[float]:
     """A stand-in for what devices hold: less with every fetch more."""
-    weights = [t.target for t in schedule.transfers if t.kind is TravelKind.WEIGHT]
+    weights = [t.target for t in schedule.transfers if t.kind is TransferKind.WEIGHT]
     return [20.0 - weights.count(rank) for rank in range(2)]
 
 
@@ -188,11 +190,13 @@ def test_by_step_progress_is_of_steps_and_the_report_of_the_objective(objective:
 
 def work_by_step(problem: Problem) -> float:
     """Of a search that ends by itself."""
-    best = Incumbent(problem, work_bound(problem), 0.0, work_limit=1e12)
+    best = Incumbent(
+        problem, work_bound(problem), SolveOptions(time_limit=0.0, work_limit=1000000000000.0)
+    )
     search = WeightSearch(best, None, by_step=True)
     search.first()
     search.improve(0)
-    return best.work
+    return best.work.used
 
 
 def test_by_step_it_ends_once_proven_or_where_nothing_gets_better(

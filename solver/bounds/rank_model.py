@@ -1,0 +1,190 @@
+"""What one rank can have run or left to run, by what its memory holds and for how long.
+
+Of a rank with one stage more is known, as all that it holds is of one size: there whole numbers of
+microbatches count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+from pipeloom.ir.model.ops import FloatArray
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class RankModel:
+    """What a rank runs ``count`` times: T_F, T_B, T_W, M_B and M_W of each kind, shape (K,).
+
+    A kind is a stage, ``count`` the number of microbatches; or a stage of one microbatch, each once
+    (:mod:`.bidirectional`). ``turn``: from the start of its F to the start of its B, at least.
+    ``limit``: of the rank's memory, rounding included.
+    """
+
+    f: FloatArray
+    b: FloatArray
+    w: FloatArray
+    m_b: FloatArray
+    m_w: FloatArray
+    turn: FloatArray
+    limit: float
+    count: int
+
+    @property
+    def work(self) -> float:
+        return self.count * float((self.f + self.b + self.w).sum())
+
+    def forwards(self) -> float:
+        """The most time of F's that the rank can run before its first B ends: all hold M_B."""
+        return most(self.f, self.m_b, self.limit, self.count)
+
+    def beside_the_last_forward(self) -> float:
+        """The most time of B's and W's left when the last F starts, its microbatch's own apart.
+
+        That F is one of the last stage, so its microbatch holds M_B of all stages. Each other pair
+        of stage and microbatch holds M_B with B and W to come, or M_W with W alone.
+        """
+        left = self.limit - float(self.m_b.sum())
+        if len(self.f) == 1:
+            sizes = float(self.m_b[0]), float(self.m_w[0])
+            return beside_one_stage(float(self.b[0]), float(self.w[0]), *sizes, left, self.count)
+        times = np.concatenate([self.b + self.w, self.w])
+        return most(times, np.concatenate([self.m_b, self.m_w]), left, self.count - 1)
+
+    def early_weights(self) -> float:
+        """The least time of W's that have run when the last B ends: M_W of the others is held.
+
+        Of one stage the last B's own M_B is held until then.
+        """
+        if len(self.f) == 1:
+            late = 1 + fitting(self.limit - float(self.m_b[0]), float(self.m_w[0]), self.count - 1)
+            return float((self.count - late) * self.w[0])
+        late_work = most(self.w, self.m_w, self.limit, self.count)
+        return max(0.0, self.count * float(self.w.sum()) - late_work)
+
+    @property
+    def held(self) -> float:
+        """Memory times time: M_B from F's start to B's end at least, M_W while W runs."""
+        return self.count * float((self.m_b * (self.turn + self.b) + self.m_w * self.w).sum())
+
+    @property
+    def room(self) -> float:
+        """The most that the rank ever holds."""
+        return min(self.limit, self.count * float(self.m_b.sum()))
+
+    def area(self) -> Callable[[float], float]:
+        """The most memory times time in a span, by the length of its half.
+
+        The rank holds t after its start at most what F's can have taken: the largest M_B and t
+        times the largest M_B / f more, on one stage 1 + t / f M_B's (floor). It holds t before its
+        end at most the largest M_B and t times the larger of the largest M_B / (b + w) and M_W / w,
+        as all but the op that runs then needs its B and W, or its W, before the end.
+        """
+        room, largest, f = self.room, float(self.m_b.max()), float(self.f[0])
+        fall = max(*map(rate, self.m_b, self.b + self.w), *map(rate, self.m_w, self.w))
+        if len(self.f) == 1:
+            return lambda half: _steps(room, largest, f, half) + ramp(room, largest, fall, half)
+        rise = self.rise
+        return lambda half: ramp(room, largest, rise, half) + ramp(room, largest, fall, half)
+
+    @property
+    def rise(self) -> float:
+        """How fast F's fill memory at most."""
+        return max(map(rate, self.m_b, self.f))
+
+    def holding_span(self) -> float:
+        """The least span in which what microbatches hold, for as long as they hold it, fits."""
+        return span_that_holds(self.held, self.room, self.work, self.area())
+
+
+def beside_one_stage(  # noqa: PLR0917
+    b: float, w: float, m_b: float, m_w: float, left: float, count: int
+) -> float:
+    """The most time of B's and W's left when the last of ``count`` F's starts, its own apart.
+
+    a microbatches have B and W to come and z have W alone: a M_B + z M_W <= ``left``, a + z <
+    ``count``.
+    """
+    a = np.arange(int(fitting(left, m_b, count - 1)) + 1)
+    z = (count - 1 - a).astype(np.float64)
+    if m_w > 0:
+        z = np.minimum(z, np.maximum(0, np.floor((left - a * m_b) / m_w)))
+    return float((a * (b + w) + z * w).max())
+
+
+def most(times: FloatArray, sizes: FloatArray, room: float, count: int) -> float:
+    """No choice of at most ``count`` of each kind, within ``room``, takes more time than this.
+
+    The best of all fractional choices; where all sizes are equal, of those with a whole number in
+    all.
+    """
+    if room < 0:
+        return 0.0
+    room = whole(sizes, room)
+    free = sizes <= 0
+    total = count * float(times[free].sum())
+    times, sizes = times[~free], sizes[~free]
+    order = np.argsort(-times / sizes, kind="stable")
+    times, sizes = times[order], sizes[order]
+    before = count * (np.cumsum(sizes) - sizes)
+    numbers = np.minimum(count, np.maximum(0.0, room - before) / sizes)
+    return total + float((numbers * times).sum())
+
+
+def whole(sizes: FloatArray, room: float) -> float:
+    """How much of ``room`` things of ``sizes`` can fill: a whole number of them where all are
+    equal."""
+    if len(set(sizes.tolist())) == 1 and sizes[0] > 0:
+        return float(np.floor(room / sizes[0]) * sizes[0])
+    return room
+
+
+def fitting(room: float, size: float, most: int) -> float:
+    """How many things of ``size`` fit into ``room``, at most ``most``."""
+    return max(0.0, min(np.floor(room / size), most)) if size > 0 else most
+
+
+def span_that_holds(
+    needed: float, limit: float, work: float, area: Callable[[float], float]
+) -> float:
+    """The least span T with ``area(T / 2)`` >= ``needed``, or a hair less.
+
+    ``area``: the most memory times time in both halves of a span, by the length of a half;
+    ``limit`` is the most memory at any moment, ``work`` what the rank computes.
+    """
+    if needed == 0:
+        return 0.0
+    low, high = 0.0, 2 * needed / limit + 2 * work
+    for _ in range(100):
+        half = (low + high) / 4
+        if area(half) < needed:
+            low = 2 * half
+        else:
+            high = 2 * half
+    return float(low)
+
+
+def ramp(limit: float, least: float, slope: float, time: float) -> float:
+    """The integral of min(limit, least + slope t) over t in 0..time."""
+    if slope == inf:
+        return limit * time
+    rises = min(time, max(0.0, (limit - least) / slope)) if slope > 0 else time
+    return rises * (least + slope * rises / 2) + (time - rises) * limit
+
+
+def _steps(limit: float, size: float, every: float, time: float) -> float:
+    """The integral of min(limit, size (1 + floor(t / every))) over t in 0..time."""
+    if every == 0 or size == 0:
+        return limit * time
+    most_held = limit / size  # every is spent with 1, then 2, ... held
+    steps = int(most_held if most_held * every <= time else time / every)
+    area = size * every * steps * (steps + 1) / 2
+    return area + (time - steps * every) * min(limit, size * (steps + 1))
+
+
+def rate(size: float, time: float) -> float:
+    """How fast ``size`` is taken or given back in ``time``."""
+    return size / time if time > 0 else inf if size > 0 else 0.0

@@ -1,0 +1,51 @@
+"""The families that a problem's placement and memory allow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+from pipeloom.ir.errors import InfeasibleError
+from pipeloom.ir.model.problem import Problem
+
+from ..core.incumbent import Incumbent
+from ..core.tolerances import ROUNDING
+from .base import Family
+from .bidirectional.chimera import Chimera
+from .registry import synchronous
+from .v_shape.zb_v import ZBV
+
+MANY_OPS = 100_000
+"""From how many ops on a family takes seconds to build."""
+
+
+def build_families(best: Incumbent) -> None:
+    """Builds every family that has this placement and keeps the memory limit."""
+    for family in families_of(best.problem):
+        if best.over() and best.built:
+            return
+        if family.supports(best.problem) is None:
+            with suppress(InfeasibleError):  # this shape needs more memory; others may not
+                schedule = family.build(best.problem)
+                best.offer(schedule.order, family.name, pairs=schedule.pairs)
+
+
+def families_of(problem: Problem) -> list[Family]:
+    """In the order in which they are built: of many ops what builds many schedules to choose from
+    comes last."""
+    found = [*synchronous(), *fitting(problem)]
+    if 3 * problem.stages * problem.microbatches > MANY_OPS:
+        found.sort(key=lambda family: isinstance(family, ZBV))
+    return found
+
+
+def fitting(problem: Problem) -> Iterator[Family]:
+    """ZB-V with as many chunks as fit, where that is another number than its own; Chimera with
+    fewer microbatches."""
+    largest = max(stage.m_b for stage in problem.profile.stages)
+    if largest > 0 and problem.limited:
+        chunks = int(min(problem.memory_limit) * (1 + ROUNDING) / largest)
+        if chunks >= ZBV.least and chunks != 2 * problem.ranks:
+            yield ZBV(min(chunks, 2 * problem.microbatches))
+        if 2 <= chunks <= problem.ranks:
+            yield Chimera(most=chunks // 2)

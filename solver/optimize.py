@@ -1,0 +1,182 @@
+"""The optimizer: from a problem to its best schedule, with a certified bound."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from typing import Any, Self
+
+import numpy as np
+
+from pipeloom.ir.cost.remat import RECOMPUTED, choice_of
+from pipeloom.ir.cost.simulator import simulate
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.placement import Passing, PlacementKind
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Schedule
+
+from .bounds import lower_bound, work_bound
+from .construct.one_at_a_time import one_at_a_time
+from .core.incumbent import Incumbent
+from .core.options import Order, SolveOptions
+from .core.overlap_relaxation import without_pairs
+from .core.progress import FALLBACK
+from .core.relaxations import has_levers, recomputable, recomputing
+from .core.tolerances import ROUNDING
+from .core.worker_threads import begun, has_ended
+from .exact import BACKENDS
+from .portfolio import PORTFOLIOS, exactly
+from .proofs import closed_form_bounds
+from .remat.portfolio import pull
+from .search.averaging_postpass import average_early
+from .weight_passing import WeightSearch
+
+
+def optimize(problem: Problem, options: SolveOptions | None = None, **changes: Any) -> Schedule:
+    """The best schedule found within the limits of ``options``, and how good it is known to be.
+
+    ``changes``: fields of :class:`.core.options.SolveOptions`, by keyword.
+
+    Stops at once where cost and lower bound meet (``status`` optimal). A keyboard interrupt, or
+    ``should_stop`` turning true, returns the best so far. What does not end within half a second
+    then, or once time is up and a schedule was built, is left: its thread ends by itself.
+    Where the profile says how, activations are recomputed or offloaded where that pays; where it
+    has replicas, W's are put in another order in the end so that stages are averaged early
+    (:mod:`.search.averaging_postpass`). Raises InfeasibleError where no schedule keeps the memory
+    limit, or where weights travel none was found that fits on the devices, InputError for a
+    placement or a solver that is not known.
+    """
+    options = replace(options or SolveOptions(), **changes)
+    best = _incumbent(problem, options)
+    if best.problem.placement.passing is Passing.WEIGHTS:
+        return pass_weights(best, options)
+    start = options.start
+    if start is not None and _may_start(best.problem, start, options.recompute_all):
+        best.offer(start, "search")
+    return Solving(best, options).run(options.time_limit)
+
+
+def _incumbent(problem: Problem, options: SolveOptions) -> Incumbent:
+    """Nothing found yet. Raises InputError where the options do not fit the placement."""
+    passing = problem.placement.passing
+    known = [*PORTFOLIOS, *(BACKENDS if passing is Passing.ACTIVATIONS else ())]
+    if options.solver not in known:
+        raise InputError(f"solver: expected {' or '.join(known)}, got {options.solver!r}")
+    if passing is Passing.MIXED and problem.placement.kind is not PlacementKind.BIDIRECTIONAL:
+        raise InputError(
+            "passing: mixed: optimize plans schedules in which activations alone travel, or "
+            "weights alone"
+        )
+    problem = recomputing(problem) if options.recompute_all else problem
+    return Incumbent(problem, work_bound(problem), options)
+
+
+def _may_start(problem: Problem, order: Order, recompute_all: bool) -> bool:
+    """Whether memory holds what an order keeps in it, and all is recomputed that has to be."""
+    peak = np.array(simulate(Schedule(problem, order)).peak_memory)
+    if (peak > np.array(problem.memory_limit) * (1 + ROUNDING)).any():
+        return False
+    stays = (choice_of(problem, order) != RECOMPUTED)[recomputable(problem)]
+    return not (recompute_all and bool(stays.any()))
+
+
+class Solving:
+    """A solve in which activations travel that may be left and taken up again, as :func:`optimize`
+    does it.
+
+    ``done`` where nothing is left to do. Raises what :func:`optimize` does.
+    """
+
+    def __init__(self, best: Incumbent, options: SolveOptions) -> None:
+        self.done = False
+        self._running: Future[bool] | None = None
+        self._best, self._options = best, options
+        if has_levers(best.problem):
+            self._pieces = pull(best, _within, options)
+            return
+        best.offer(one_at_a_time(best.problem), FALLBACK)
+        portfolio = PORTFOLIOS.get(options.solver, partial(exactly, solver=options.solver))
+        self._pieces = portfolio(best, options.seed)
+
+    @classmethod
+    def of(cls, problem: Problem, options: SolveOptions | None = None, **changes: Any) -> Self:
+        """One that has not begun; its time is that of the calls, not that of ``options``."""
+        options = replace(options or SolveOptions(), **changes)
+        return cls(_incumbent(problem, replace(options, time_limit=0.0)), options)
+
+    def begin(self, seconds: float) -> Schedule:
+        """The first schedules, which may take so long at most; the best of them."""
+        return self._go(seconds, 1)
+
+    def run(self, seconds: float) -> Schedule:
+        """Goes on for so many seconds, or as far as there is work; the best so far."""
+        return self._go(seconds, None)
+
+    def explore(self, seconds: float) -> Schedule:
+        """As :meth:`run` on one core, in any thread; :meth:`look` is for the one that made this."""
+        self._best.one_worker = True
+        try:
+            return self._go(seconds, 1)
+        finally:
+            self._best.one_worker = False
+
+    def look(self) -> None:
+        """Tells the listener what is new, asks whether to stop."""
+        self._best.interrupted()
+
+    def _go(self, seconds: float, pieces: int | None) -> Schedule:
+        self._best.resume(seconds)
+        try:
+            if self._running is None or self._goes_on():  # what was left takes its time first
+                self._running = begun(partial(self._advance, pieces))
+                self._goes_on()
+        except KeyboardInterrupt:  # the best so far is what the user asked for
+            self._best.stop()
+            self.done = True
+        self._best.gather()
+        self.done = self.done or self._best.closed
+        return average_early(self._best.schedule(self._options.solver, self._options.seed))
+
+    def _goes_on(self) -> bool:
+        """Waits for what is running; whether there is time for more."""
+        assert self._running is not None
+        if not has_ended(self._best, self._running):
+            return False
+        running, self._running = self._running, None
+        self.done = running.result()
+        return not self.done and not self._best.over()
+
+    def _advance(self, pieces: int | None) -> bool:
+        """Piece by piece, so many of them, until it is over; whether none is left."""
+        for _ in range(pieces) if pieces is not None else count():
+            try:
+                next(self._pieces)
+            except StopIteration:
+                return True
+            if self._best.over():
+                break
+        return False
+
+
+def _within(problem: Problem, options: SolveOptions) -> Schedule:
+    """The optimizer for a problem that is part of another one."""
+    return optimize(without_pairs(problem), options)
+
+
+def pass_weights(best: Incumbent, options: SolveOptions) -> Schedule:
+    """The best schedule in which weights travel, under the bounds in closed form."""
+    search = WeightSearch(best, options.memory, options.by_step)
+    search.first()
+    if not options.by_step:
+        closed_form_bounds(best)
+    running = begun(partial(search.improve, options.seed))
+    try:
+        if has_ended(best, running):
+            running.result()
+    except KeyboardInterrupt:  # as for activations
+        best.stop()
+    search.check_memory()
+    bound = lower_bound(best.problem) if options.by_step else None
+    return best.schedule(options.solver, options.seed, bound)

@@ -1,0 +1,101 @@
+"""Better bounds for an incumbent: in closed form, by relaxations, by exact search."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pipeloom.ir.cost.overlap import overlap_saves
+from pipeloom.ir.cost.simulator import timed
+from pipeloom.ir.model.schedule import Schedule
+
+from .bounds import lower_bounds
+from .bounds.low_memory.crossings_search import lanes, worth_trying
+from .bounds.milp_relaxation import relaxation
+from .core.bound import Bound
+from .core.incumbent import Incumbent
+from .core.linear_instance import Chain
+from .core.options import SolveOptions
+from .core.overlap_relaxation import least_times, without_pairs
+from .core.tolerances import ROUNDING
+from .core.worker_threads import Pieces
+from .exact import BACKENDS
+
+RELAXATION_SECONDS = 3.0
+LANES_SECONDS = 10.0
+
+
+def closed_form_bounds(best: Incumbent) -> None:
+    """Takes the bounds in closed form, one by one until one meets the best schedule."""
+    for found in lower_bounds(best.problem):
+        best.work.spend(best.problem.stages**2 * best.problem.microbatches)
+        best.raise_bound(found)
+        if best.over():
+            return
+
+
+def tighten(best: Incumbent) -> Pieces:
+    """Looks for a better bound where the first schedules have not met the one there is."""
+    chain = Chain.of(least_times(best.problem))
+    if chain is None or best.over():
+        return
+    budget = best.budget(1 / 4, RELAXATION_SECONDS)
+    value = relaxation(chain, best.problem.objective, best.cost, budget)
+    best.work.spend(budget.work.used)
+    words = "what must happen between four moments on each stage, as a small MILP"
+    best.raise_bound(Bound(value, "relaxation", words))
+    yield
+    if best.over() or not worth_trying(chain):
+        return
+    lags = chain.lags(best.problem.objective)
+    budget = best.budget(1 / 3, LANES_SECONDS)
+    value = lanes(chain, lags, best.cost, budget, best.bound.value)
+    best.work.spend(budget.work.used)
+    words = "memory holds few microbatches, and each on its way up meets all others"
+    best.raise_bound(Bound(value * (1 - ROUNDING), "lanes", words))
+    yield
+
+
+def interleave(best: Incumbent, seed: int) -> Pieces:
+    """Proofs and schedules where memory holds few microbatches."""
+    from .exact.target_bisection import bisect
+
+    chain = Chain.of(best.problem)
+    if chain is not None and not overlap_saves(best.problem):
+        yield from bisect(best, chain, seed)
+
+
+def solve_exactly(best: Incumbent, solver: str, seed: int) -> bool:
+    """Gives the best schedule to an exact solver and takes what it finds and proves.
+
+    It makes no pairs: where these save time, what it proves is no bound. False where it could go
+    on, had it more time, or work before workers compare next.
+    """
+    if best.over():
+        return False
+    budget, bounds_all = best.budget(), not overlap_saves(best.problem)
+    incumbent = best.schedule(solver, seed)
+    if not bounds_all:
+        problem = without_pairs(best.problem)
+        incumbent = timed(replace(incumbent, problem=problem, pairs=()))
+
+    def take(found: Schedule) -> None:
+        best.offer(found.order, "ilp")
+
+    def raise_to(bound: float) -> None:
+        if bounds_all:
+            best.raise_bound(Bound(bound, solver, f"{solver} searched all orders"))
+
+    result = BACKENDS[solver](
+        incumbent.problem,
+        SolveOptions(seed=seed).part(budget, best.interrupted),
+        incumbent=incumbent,
+        lower_bound=best.bound.value,
+        on_solution=take,
+        on_bound=raise_to,
+    )
+    if result.schedule is not None:
+        take(result.schedule)
+    raise_to(result.lower_bound)
+    if not result.complete:
+        best.work.spend(budget.work.ops)
+    return result.complete
