@@ -82,8 +82,6 @@ def optimize(
     source, spec = ProfileSource.of(profile, progress), PlacementSpec.of(placement)
     cut = source.is_cut(partition=partition, min_layers=min_layers, max_layers=max_layers)
     check_choice("passing", passing, "activations", "weights", "auto")
-    check_choice("recompute", recompute, "auto", "all", "none")
-    check_choice("offload", offload, "auto", "none")
     check_choice("partition", partition or "joint", "joint", "balanced", "even")
     _check(passing, spec, recompute, copies, cut=cut)
     options = SolveOptions(
