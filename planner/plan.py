@@ -171,8 +171,10 @@ def cost_of(schedule: Schedule) -> float:
 def _tell_overfull(schedule: Schedule, search: Search, where: str) -> None:
     """Names the fullest rank where stages that stay leave too little of ``device_memory``, which
     nothing kept here."""
+    if schedule.problem.placement.passing is not Passing.ACTIVATIONS:
+        return
     found = overfull(schedule)
-    if schedule.problem.placement.passing is not Passing.ACTIVATIONS or found is None:
+    if found is None:
         return
     rank, held, device = found
     search.progress(
