@@ -134,6 +134,8 @@ def with_remat(profile: Profile, recompute: str, offload: str, missing: str) -> 
     """
     from pipeloom.solver.core.relaxations import without_offloading, without_recomputing
 
+    check_choice("recompute", recompute, "auto", "all", "none")
+    check_choice("offload", offload, "auto", "none")
     if recompute == "all" and all(stage.t_r is None for stage in profile.stages):
         raise InputError(f"{missing}: t_r: missing; expected it with m_r for --recompute all")
     if recompute == "none":

@@ -134,6 +134,8 @@ def _left(rows: list[list[Action]]) -> list[list[Action]]:
 
 def _cycle(left: list[list[Action]]) -> str:
     """The ranks that wait for each other in a ring, and what each of them waits for."""
+    import networkx as nx  # here: only a program that is rejected needs it
+
     waits: dict[int, tuple[str, int]] = {}
     for rank, row in enumerate(left):
         if not row:
@@ -149,7 +151,5 @@ def _cycle(left: list[list[Action]]) -> str:
         if found is None:
             return f"rank {rank} waits forever at '{stopped}': no rank has the other end of it"
         waits[rank] = found
-    ring = [min(waits)]
-    while (rank := waits[ring[-1]][1]) not in ring:
-        ring.append(rank)
-    return "deadlock: " + "; ".join(waits[each][0] for each in ring[ring.index(rank) :])
+    ring = nx.find_cycle(nx.DiGraph((rank, other) for rank, (_, other) in waits.items()))
+    return "deadlock: " + "; ".join(waits[rank][0] for rank, _ in ring)

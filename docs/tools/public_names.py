@@ -21,7 +21,8 @@ GROUPS = {
     "ir.verify": "Verification",
     "compiler": "Compiling",
     "report": "Pictures",
-    "runtime": "Running, which needs torch",
+    "training": "Measuring and training, which need torch",
+    "runtime": "The runtime, which needs torch",
     "ir.errors": "Errors",
 }
 HEAD = """# Python reference

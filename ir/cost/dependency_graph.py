@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
@@ -199,15 +198,15 @@ class ScheduleGraph:
     def cycle(self) -> list[str]:
         """Ops and transfers of which each waits for the next, the last being the first; empty where
         the schedule can run, wires aside."""
-        sorter: TopologicalSorter[int] = TopologicalSorter()
+        import networkx as nx  # here: it takes its time to import
+
+        graph = nx.DiGraph()
         for origin, to, _ in self.all_edges:
-            for before, after in zip(origin.tolist(), to.tolist(), strict=True):
-                sorter.add(after, before)
-        try:
-            sorter.prepare()
-        except CycleError as error:
-            return [self._name(node) for node in reversed(error.args[1])]
-        return []
+            graph.add_edges_from(zip(to.tolist(), origin.tolist(), strict=True))
+        if nx.is_directed_acyclic_graph(graph):
+            return []
+        ring = nx.find_cycle(graph)
+        return [self._name(node) for node, _ in [*ring, ring[0]]]
 
     def _name(self, node: int) -> str:
         offsets = self.offsets.tolist()

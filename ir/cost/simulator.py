@@ -2,7 +2,8 @@
 
 An op starts when its rank is free and its inputs have come. The kernel is event driven: a rank
 runs its list until an input is missing, notes what it waits for, and is resumed by the op that
-makes it. Every op is visited once.
+makes it. Every op is visited once. It stays beside :mod:`.event_kernels` for its speed: to make the
+edges of a :mod:`.dependency_graph` takes longer than it runs.
 
 Where activations are recomputed or offloaded the rules are those of :mod:`.remat`. The kernel is
 compiled once for orders with them and once for those without, which it times as if there were none.
