@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from ..errors import InputError
-from ..model.ops import (
-    CLASS_MASK,
-    MICROBATCH_SHIFT,
-    STAGE_SHIFT,
-    IntArray,
-    OpKind,
-)
+from ..model.ops import CLASS_MASK, MICROBATCH_SHIFT, STAGE_SHIFT, IntArray, OpKind
 from ..model.placement import Passing, Placement
 from ..model.problem import Objective, Problem
 from ..model.schedule import (
@@ -30,9 +25,11 @@ from ..model.schedule import (
 )
 from .json_reader import read_json
 from .profile_json import dump_profile, finite, profile_of
-from .schedule_document import SCHEDULE, OpEntry, ReportDocument, ScheduleDocument, TransferEntry
+from .schedule_document import SCHEDULE, OpEntry, ReportDocument, ScheduleDocument
 from .validation import validated
 
+_NUMBERS = ("stage", "from", "to", "copy", "after", "before", "room", "blocks")
+_ENDS = {"from": "source", "to": "target"}  # as Transfer calls them
 _KINDS = {kind.name: int(kind) for kind in OpKind}
 
 
@@ -117,31 +114,16 @@ def _timing(document: ScheduleDocument) -> Timing:
     )
 
 
-def _transfer(entry: TransferEntry) -> Transfer:
-    return Transfer(
-        TransferKind(entry["tensor"]),
-        entry["stage"],
-        entry["copy"],
-        source=entry["from"],
-        target=entry["to"],
-        after=entry["after"],
-        before=entry["before"],
-        room=entry.get("room") or 0,
-        blocks=entry.get("blocks"),
-    )
+def _transfer(entry: Mapping[str, Any]) -> Transfer:
+    names = {key: _ENDS.get(key, key) for key in entry.keys() - {"tensor", "start", "end"}}
+    given = {name: entry[key] for key, name in names.items() if entry[key] is not None}
+    return Transfer(TransferKind(entry["tensor"]), **given)
 
 
 def _report(document: ReportDocument, objective: Objective) -> Report:
-    return Report(
-        objective=objective,
-        family=document.family or "",
-        status=Status(document.status or "feasible"),
-        lower_bound=document.lower_bound,
-        bound_name=document.bound_name,
-        solver=document.solver,
-        solve_seconds=document.solve_seconds,
-        seed=document.seed,
-    )
+    keys = ("lower_bound", "bound_name", "solver", "solve_seconds", "seed")
+    rest = {key: getattr(document, key) for key in keys}
+    return Report(objective, document.family or "", Status(document.status or "feasible"), **rest)
 
 
 def _simulated(schedule: Schedule) -> Timing:
@@ -162,43 +144,12 @@ def dump_schedule(schedule: Schedule) -> dict[str, Any]:
         "microbatches": problem.microbatches,
         "profile": dump_profile(problem.profile),
         "memory_limit": finite(problem.memory_limit),
-        "order": [
-            [
-                {
-                    "op": op.kind.name,
-                    "stage": op.stage,
-                    "microbatch": op.microbatch,
-                    "start": s,
-                    "end": e,
-                }
-                for op, s, e in zip(
-                    schedule.ops(rank),
-                    timing.start[rank].tolist(),
-                    timing.end[rank].tolist(),
-                    strict=True,
-                )
-            ]
-            for rank in range(problem.ranks)
-        ],
+        "order": [_dump_ops(schedule, timing, rank) for rank in range(problem.ranks)],
         "report": _dump_report(schedule, timing),
     }
     if problem.placement.passing is not Passing.ACTIVATIONS:
-        document["transfers"] = [
-            {
-                "tensor": t.kind.value,
-                "stage": t.stage,
-                "from": t.source,
-                "to": t.target,
-                "start": start,
-                "end": end,
-                "copy": t.copy,
-                "after": t.after,
-                "before": t.before,
-                "room": t.room,
-                **({} if t.blocks is None else {"blocks": t.blocks}),
-            }
-            for t, (start, end) in zip(schedule.transfers, timing.transfers.tolist(), strict=True)
-        ]
+        times = timing.transfers.tolist()
+        document["transfers"] = list(map(_dump_transfer, schedule.transfers, times))
     if any(schedule.pairs):
         document["pairs"] = list(map(list, schedule.pairs))
     if any(timing.averages):
@@ -206,6 +157,20 @@ def dump_schedule(schedule: Schedule) -> dict[str, Any]:
     if schedule.updates is not Updates.ITERATION:
         document["updates"] = schedule.updates.value
     return document
+
+
+def _dump_ops(schedule: Schedule, timing: Timing, rank: int) -> list[dict[str, Any]]:
+    times = zip(timing.start[rank].tolist(), timing.end[rank].tolist(), strict=True)
+    return [
+        {"op": op.kind.name, "stage": op.stage, "microbatch": op.microbatch, "start": a, "end": b}
+        for op, (a, b) in zip(schedule.ops(rank), times, strict=True)
+    ]
+
+
+def _dump_transfer(transfer: Transfer, times: tuple[float, float]) -> dict[str, Any]:
+    numbers = {key: getattr(transfer, _ENDS.get(key, key)) for key in _NUMBERS}
+    known = {key: number for key, number in numbers.items() if number is not None}
+    return {"tensor": transfer.kind.value, "start": times[0], "end": times[1], **known}
 
 
 def _dump_report(schedule: Schedule, timing: Timing) -> dict[str, Any]:

@@ -164,7 +164,7 @@ def _known(passing: Passing, ranks: int, stages: int) -> Iterator[Placement]:
     if passing is Passing.WEIGHTS:
         yield Placement.round_robin(ranks)
     elif passing is Passing.MIXED:
-        if stages == ranks:
+        if stages == ranks > 1:
             yield Placement.bidirectional(ranks)
         for island in range(1, ranks + 1):
             for placed in (Placement.weights_inside, Placement.activations_inside):

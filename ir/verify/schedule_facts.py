@@ -8,25 +8,19 @@ another shape is no schedule at all: it is wrong input, not an invalid schedule.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import InputError
 from ..formats.profile_document import LinkDocument, StageDocument
-from ..formats.schedule_document import OpEntry, ReportDocument, ScheduleDocument, TransferEntry
+from ..formats.schedule_document import OpEntry, ReportDocument, ScheduleDocument
 from ..formats.validation import validated
 from .network_facts import Network, read_network
 
 _REPORT = (
-    "objective",
-    "period",
-    "makespan",
-    "bubble_rate",
-    "lower_bound",
-    "gap",
-    "status",
-    "peak_memory",
-)
+    "objective", "period", "makespan", "bubble_rate", "lower_bound", "gap", "status", "peak_memory",
+)  # fmt: skip
 
 
 class Run(NamedTuple):
@@ -145,21 +139,11 @@ def _run(rank: int, at: int, op: OpEntry) -> Run:
     return Run(rank, at, op["op"], op["stage"], op["microbatch"], op["start"], op["end"])
 
 
-def _move(place: int, entry: TransferEntry) -> Move:
-    return Move(
-        place,
-        entry["tensor"],
-        entry["stage"],
-        entry["copy"],
-        source=entry["from"],
-        target=entry["to"],
-        after=entry["after"],
-        before=entry["before"],
-        room=entry.get("room") or 0,
-        blocks=entry.get("blocks"),
-        start=entry["start"],
-        end=entry["end"],
-    )
+def _move(place: int, entry: Mapping[str, Any]) -> Move:
+    numbers = {key: entry[key] for key in ("stage", "copy", "after", "before", "start", "end")}
+    room, blocks = entry.get("room") or 0, entry.get("blocks")
+    ends = {"source": entry["from"], "target": entry["to"]}
+    return Move(place, entry["tensor"], room=room, blocks=blocks, **ends, **numbers)
 
 
 def _durations(stage: StageDocument, host: LinkDocument | None) -> dict[str, float]:

@@ -144,7 +144,7 @@ def test_pairs_are_in_the_file_and_come_back() -> None:
 
 @pytest.mark.parametrize("pairs", [[[0]], 3, [[99], [], [], []], [["a"], [], [], []], [[-1]] * 4])
 def test_places_that_are_not_in_the_order_are_refused(pairs: Any) -> None:
-    expected = "pairs: expected "
+    expected = r"pairs(\[.\]\[0\])?: expected "
     with pytest.raises(InputError, match=expected):
         parse_schedule(document(pairs=pairs), "s.json")
     with pytest.raises(InputError, match=expected):
