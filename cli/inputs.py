@@ -23,6 +23,12 @@ OPTIMIZER_OPTIONS = (
 )  # fmt: skip
 """Options of the optimizer whose faults name them."""
 
+TABLE_OPTIONS = (
+    "objective", "passing", "placement", "partition", "min_layers", "max_layers", "solver",
+    "time_limit", "work_limit", "seed",
+)  # fmt: skip
+"""What ``compare`` and ``sweep`` ask of the optimizer."""
+
 
 def read_profile(args: argparse.Namespace, tell: Listener) -> ProfileSource:
     """The profile that ``args`` name; it is announced if kernels are compiled, unless quietly."""

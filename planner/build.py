@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.schedule import Schedule
+from pipeloom.report.summaries import transfer_note
 from pipeloom.solver.families import FAMILIES, build_family, find_family
 from pipeloom.solver.weight_passing.replicate import replicate as keep_copies
 
 from .documents import naming
 from .partition.fixed_cut import CutLike, profiles_of
-from .problem_setup import ProfileLike, ProfileSource, objective_of, transfer_note
+from .problem_setup import ProfileLike, ProfileSource, objective_of
 from .progress import Listener, Note, unheard
 
 

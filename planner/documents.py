@@ -60,6 +60,17 @@ def read_schedule(
     return parse_schedule(document, where), where
 
 
+def read_program(given: Program | Document) -> tuple[Program, str]:
+    """The program, and how messages call it. Raises InputError where the file is wrong."""
+    from pipeloom.ir.formats import parse_program
+    from pipeloom.ir.model.program import Program
+
+    if isinstance(given, Program):
+        return given, "program"
+    document, where = read_document(given, "program")
+    return parse_program(document, where), where
+
+
 @contextmanager
 def naming(where: str, *options: str) -> Iterator[None]:
     """Puts ``where``, a file's name, in front of each fault that is found in what was read from

@@ -82,8 +82,6 @@ def optimize(
     source, spec = ProfileSource.of(profile, progress), PlacementSpec.of(placement)
     cut = source.is_cut(partition=partition, min_layers=min_layers, max_layers=max_layers)
     check_choice("passing", passing, "activations", "weights", "auto")
-    check_choice("recompute", recompute, "auto", "all", "none")
-    check_choice("offload", offload, "auto", "none")
     check_choice("partition", partition or "joint", "joint", "balanced", "even")
     _check(passing, spec, recompute, copies, cut=cut)
     options = SolveOptions(
@@ -173,8 +171,10 @@ def cost_of(schedule: Schedule) -> float:
 def _tell_overfull(schedule: Schedule, search: Search, where: str) -> None:
     """Names the fullest rank where stages that stay leave too little of ``device_memory``, which
     nothing kept here."""
+    if schedule.problem.placement.passing is not Passing.ACTIVATIONS:
+        return
     found = overfull(schedule)
-    if schedule.problem.placement.passing is not Passing.ACTIVATIONS or found is None:
+    if found is None:
         return
     rank, held, device = found
     search.progress(

@@ -20,7 +20,7 @@ from .placement.spec import PlacementSpec
 from .progress import Listener, Note, unheard
 
 if TYPE_CHECKING:
-    from pipeloom.ir.model.schedule import Schedule
+    pass
 
 # stages times microbatches; more would exhaust memory
 MOST_PAIRS = 20_000_000
@@ -134,6 +134,8 @@ def with_remat(profile: Profile, recompute: str, offload: str, missing: str) -> 
     """
     from pipeloom.solver.core.relaxations import without_offloading, without_recomputing
 
+    check_choice("recompute", recompute, "auto", "all", "none")
+    check_choice("offload", offload, "auto", "none")
     if recompute == "all" and all(stage.t_r is None for stage in profile.stages):
         raise InputError(f"{missing}: t_r: missing; expected it with m_r for --recompute all")
     if recompute == "none":
@@ -192,22 +194,3 @@ def _round_robin(profile: Profile, spec: PlacementSpec) -> Placement:
             f"got {spec.name!r}"
         )
     return Placement.round_robin(profile.ranks)
-
-
-def transfer_note(schedule: Schedule) -> str | None:
-    """What the delays of travelling weights leave out, or how far gradients lag; None where neither
-    is so."""
-    from pipeloom.ir.model.weight_versions import staleness
-
-    lag = max(staleness(schedule))
-    if lag:
-        return f"asynchronous: gradients lag by up to {lag} update{'s' * (lag > 1)}"
-    profile = schedule.problem.profile
-    if not schedule.transfers:
-        return None
-    if profile.links is None:
-        cost = "free" if profile.t_comm is None else "t_comm each"
-        return f"no links in the profile: transfers counted as {cost}"
-    if any(stage.weight_bytes is None for stage in profile.stages):
-        return "weight_bytes unknown: transfers counted as free"
-    return None

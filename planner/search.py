@@ -55,9 +55,7 @@ class Search:
         """
         if self.cache is None:
             return self.run(problem, name, by_step=by_step)
-        asked = self.options
-        limits = asked.time_limit, asked.work_limit
-        question = Question(problem, asked.solver, asked.seed, *limits, by_step)
+        question = Question(problem, self.options, by_step)
         known = self.cache.find(question)
         if known is not None:
             label = f"{name}: " if name else ""

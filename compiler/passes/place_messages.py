@@ -29,7 +29,7 @@ from pipeloom.ir.model.program import (
 )
 from pipeloom.ir.model.schedule import Schedule
 
-from .event_order import Agenda, agenda
+from .event_order import EventOrder
 from .messages import Message, messages
 from .segments import Row, joined, segments
 
@@ -39,7 +39,7 @@ _LAST = float("inf")
 @dataclass(frozen=True, slots=True)
 class _Entry:
     """An instruction of a message, the boundary between two ops where it stands, its place in the
-    agenda."""
+    event order."""
 
     boundary: int
     place: float
@@ -75,57 +75,40 @@ class PlaceMessages:
 
     def __call__(self, program: Program) -> Program:
         schedule = program.schedule
-        travelling = messages(schedule, self.slack)
-        plan = agenda(schedule, travelling)
-        entries = _receives(schedule, travelling, plan)
-        buffers = [tuple(_own_buffer(entry) for entry in row) for row in entries]
-        for entry in _sends(schedule, travelling, plan, self.slack):
-            entries[entry.message.source].append(entry)
-        for message, entry in zip(travelling, _arrivals(travelling, plan), strict=True):
+        planned = messages(schedule, self.slack)
+        plan = EventOrder.of(schedule, planned)
+        entries, buffers = self._posts(schedule, planned, plan)
+        for message, entry in zip(planned, _arrivals(planned, plan), strict=True):
             entries[message.target].append(entry)
-        rows = [_merged(row, new) for row, new in zip(program.instructions, entries, strict=True)]
-        return replace(program, instructions=tuple(rows), buffers=tuple(buffers))
+        rows = map(_merged, program.instructions, entries)
+        return replace(program, instructions=tuple(rows), buffers=tuple(map(tuple, buffers)))
+
+    def _posts(
+        self, schedule: Schedule, planned: Sequence[Message], plan: EventOrder
+    ) -> tuple[list[list[_Entry]], list[list[Buffer]]]:
+        """Each rank's receives, sends and waits for sends, in the order in which messages leave,
+        and the receives' buffers."""
+        ranks = range(len(schedule.order))
+        entries: list[list[_Entry]] = [[] for _ in ranks]
+        buffers: list[list[Buffer]] = [[] for _ in ranks]
+        past = [passed(schedule, rank) for rank in ranks]
+        latest: dict[tuple[int, int], tuple[int, int]] = defaultdict(lambda: (0, 0))
+        for x in sorted(range(len(planned)), key=plan.leaves.__getitem__):
+            m, leaves, arrives = planned[x], plan.leaves[x], plan.arrives[x]
+            room, sent = latest[m.source, m.target]
+            room = max(room, m.room)
+            sent = max(sent, _posted(schedule, m, leaves, plan, self.slack))
+            latest[m.source, m.target] = room, sent
+            receive = Receive(m.tensor, m.source, len(buffers[m.target]))
+            buffers[m.target].append(Buffer(m.tensor.kind, m.tensor.stage))
+            gone = _gone(past[m.source], m, arrives, plan)
+            entries[m.target].append(_Entry(room, leaves, receive, m))
+            entries[m.source].append(_Entry(sent, leaves, Send(m.tensor, m.target), m))
+            entries[m.source].append(_Entry(gone, arrives, WaitSend(m.tensor), m))
+        return entries, buffers
 
 
-def _own_buffer(entry: _Entry) -> Buffer:
-    tensor = entry.message.tensor
-    return Buffer(tensor.kind, tensor.stage)
-
-
-def _receives(
-    schedule: Schedule, travelling: Sequence[Message], plan: Agenda
-) -> list[list[_Entry]]:
-    """Each rank's receives where there is room, in the order of their channel's sends."""
-    rows: list[list[_Entry]] = [[] for _ in schedule.order]
-    latest: dict[tuple[int, int], int] = defaultdict(int)
-    for x in sorted(range(len(travelling)), key=plan.leaves.__getitem__):
-        m = travelling[x]
-        channel = m.source, m.target
-        latest[channel] = max(latest[channel], m.room)
-        receive = Receive(m.tensor, m.source, len(rows[m.target]))
-        rows[m.target].append(_Entry(latest[channel], plan.leaves[x], receive, m))
-    return rows
-
-
-def _sends(
-    schedule: Schedule, travelling: Sequence[Message], plan: Agenda, slack: int
-) -> list[_Entry]:
-    """The send of each message, in the order of departures, and the wait for it."""
-    found = []
-    latest: dict[tuple[int, int], int] = defaultdict(int)
-    past = [passed(schedule, rank) for rank in range(len(schedule.order))]
-    for x in sorted(range(len(travelling)), key=plan.leaves.__getitem__):
-        m, leaves, arrives = travelling[x], plan.leaves[x], plan.arrives[x]
-        channel = m.source, m.target
-        latest[channel] = max(latest[channel], _posted(schedule, m, leaves, plan, slack))
-        found += [
-            _Entry(latest[channel], leaves, Send(m.tensor, m.target), m),
-            _Entry(_gone(past[m.source], m, arrives, plan), arrives, WaitSend(m.tensor), m),
-        ]
-    return found
-
-
-def _posted(schedule: Schedule, message: Message, leaves: int, plan: Agenda, slack: int) -> int:
+def _posted(schedule: Schedule, message: Message, leaves: int, plan: EventOrder, slack: int) -> int:
     """The boundary at which the source posts the send, if its channel is free then."""
     boundary = plan.boundary(message.source, leaves)
     if message.activation or message.earlier is not None:
@@ -135,7 +118,7 @@ def _posted(schedule: Schedule, message: Message, leaves: int, plan: Agenda, sla
     return min(boundary, max(message.after, ended - slack))
 
 
-def _gone(past: FloatArray, message: Message, arrives: int, plan: Agenda) -> int:
+def _gone(past: FloatArray, message: Message, arrives: int, plan: EventOrder) -> int:
     """The boundary at which the source, by ``past`` beyond each op, makes sure that the message has
     left."""
     count = len(past)
@@ -148,10 +131,10 @@ def _gone(past: FloatArray, message: Message, arrives: int, plan: Agenda) -> int
     return min(max(boundary, ended), count)
 
 
-def _arrivals(travelling: Sequence[Message], plan: Agenda) -> list[_Entry]:
+def _arrivals(planned: Sequence[Message], plan: EventOrder) -> list[_Entry]:
     """The wait for each message."""
-    found = [_Entry(m.before, _LAST, WaitReceive(m.tensor), m) for m in travelling]
-    for x, m in enumerate(travelling):
+    found = [_Entry(m.before, _LAST, WaitReceive(m.tensor), m) for m in planned]
+    for x, m in enumerate(planned):
         if m.earlier is not None:
             entry, onward = found[m.earlier], plan.leaves[x]
             # half a place: after all that comes before the send, before the send itself

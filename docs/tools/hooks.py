@@ -9,6 +9,7 @@ from pathlib import Path
 from command_help import command_reference
 from gallery import gallery
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from public_names import python_reference, undocumented
@@ -25,8 +26,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     try:
         extra: dict[str, str | Path] = {**_generated(), **added(pages)}
     except (FileNotFoundError, ValueError) as error:
-        LOG.warning("%s", error)
-        return files
+        raise PluginError(str(error)) from error
     for path, content in extra.items():
         files.append(_file(config, path, content))
     return files

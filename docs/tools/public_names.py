@@ -21,7 +21,8 @@ GROUPS = {
     "ir.verify": "Verification",
     "compiler": "Compiling",
     "report": "Pictures",
-    "runtime": "Running, which needs torch",
+    "training": "Measuring and training, which need torch",
+    "runtime": "The runtime, which needs torch",
     "ir.errors": "Errors",
 }
 HEAD = """# Python reference
@@ -65,7 +66,7 @@ def _entry(name: str, thing: Any) -> str:
     """With the members of an enum: they say what they are without docstrings."""
     bare = "\n      show_if_no_docstring: true" if _is_enum(thing) else ""
     path = f"{thing.__module__}.{thing.__qualname__}"
-    return f"::: {path}\n    options:\n      heading: {name}{bare}\n"
+    return f"::: {path}\n    options:\n      heading: {name}\n      toc_label: {name}{bare}\n"
 
 
 def _bare_members(cls: type) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..model.profile import Profile
-from ..model.schedule import Schedule, TravelKind
+from ..model.schedule import Schedule, TransferKind
 from ..model.transfers import holders, size
 
 
@@ -26,7 +26,7 @@ def all_reduces(schedule: Schedule) -> list[AllReduce]:
     stages."""
     profile = schedule.problem.profile
     return [
-        _all_reduce(profile, ranks, size(profile, TravelKind.GRADIENT, stage))
+        _all_reduce(profile, ranks, size(profile, TransferKind.GRADIENT, stage))
         for stage, ranks in enumerate(holders(schedule))
         if len(ranks) > 1
     ]

@@ -5,15 +5,14 @@ Nodes are numbered: the ops from 0, rank after rank; then the transfers as liste
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from graphlib import CycleError, TopologicalSorter
 from itertools import pairwise
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import InvalidScheduleError
 from ..model.ops import (
@@ -61,21 +60,14 @@ def undelayed(origin: IntArray, to: IntArray) -> Edges:
     return origin, to, np.zeros(len(origin))
 
 
-class Routed(Protocol):
-    """A message: a :class:`..model.schedule.Transfer`, or an activation with the same fields."""
+def joined(edges: Sequence[Edges]) -> Edges:
+    origin, to, delay = (np.concatenate(parts) for parts in zip(*edges, strict=True))
+    return origin, to, delay
 
-    @property
-    def source(self) -> int: ...
-    @property
-    def target(self) -> int: ...
-    @property
-    def after(self) -> int: ...
-    @property
-    def room(self) -> int: ...
-    @property
-    def before(self) -> int: ...
-    @property
-    def blocks(self) -> int | None: ...
+
+def _where(which: npt.NDArray[np.bool_], edges: Edges) -> Edges:
+    origin, to, delay = edges
+    return origin[which], to[which], delay[which]
 
 
 class Routes(NamedTuple):
@@ -89,23 +81,13 @@ class Routes(NamedTuple):
     blocks: IntArray
 
     @classmethod
-    def of(cls, messages: Sequence[Routed]) -> Routes:
-        rows = [
-            (
-                m.source,
-                m.target,
-                m.after,
-                m.room,
-                m.before,
-                _NEVER if m.blocks is None else m.blocks,
-            )
-            for m in messages
-        ]
+    def of(cls, rows: Sequence[tuple[int, int, int, int, int, int | None]]) -> Routes:
+        """From the fields of each, in that order."""
         try:
-            table = np.array(rows, dtype=np.int64)
-        except OverflowError:  # numbers of a file, which are out of any range
-            table = np.array([[min(value, _NEVER) for value in row] for row in rows])
-        return cls(*table.reshape(-1, 6).T)
+            table = np.array(rows, dtype=np.float64).reshape(-1, 6)  # nan where blocks is None
+        except OverflowError:
+            raise InvalidScheduleError(["transfers: a number is beyond any op"]) from None
+        return cls(*np.nan_to_num(table, nan=_NEVER).clip(max=_NEVER).astype(np.int64).T)
 
     def edges(self, offsets: IntArray, leaves: IntArray, arrives: IntArray) -> dict[Reason, Edges]:
         """Between ops and messages, whose departures and arrivals are the nodes ``leaves`` and
@@ -136,7 +118,7 @@ class Successors(NamedTuple):
 
     @classmethod
     def of(cls, edges: Sequence[Edges], nodes: int) -> Successors:
-        origin, to, delay = (np.concatenate(parts) for parts in zip(*edges, strict=True))
+        origin, to, delay = joined(edges)
         order = np.argsort(origin, kind="stable")
         first = np.concatenate([[0], np.cumsum(np.bincount(origin, minlength=nodes))])
         missing = np.bincount(to, minlength=nodes).astype(np.int64)
@@ -145,11 +127,12 @@ class Successors(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScheduleGraph:
-    """``offsets``: where each rank's ops begin, (P + 1,). ``duration``: of each op, then of each
-    transfer. ``edges``: by what makes them, pairs and wires aside."""
+    """``offsets``: where each rank's ops begin, (P + 1,). ``ranks``: of each op. ``duration``: of
+    each op, then of each transfer. ``edges``: by what makes them, pairs and wires aside."""
 
     schedule: Schedule
     offsets: IntArray
+    ranks: IntArray
     duration: FloatArray
     routes: Routes
     edges: dict[Reason, Edges]
@@ -158,26 +141,32 @@ class ScheduleGraph:
     def of(cls, schedule: Schedule) -> ScheduleGraph:
         """Raises InvalidScheduleError for a transfer out of range, a pair that is none, an op
         whose input is never made."""
-        transfers, routes = schedule.transfers, Routes.of(schedule.transfers)
+        transfers = schedule.transfers
+        routes = Routes.of(
+            [(t.source, t.target, t.after, t.room, t.before, t.blocks) for t in transfers]
+        )
         _check_ranges(schedule, routes)
         check_pairs(schedule)
         costs, offsets = Costs.of(schedule.problem), offsets_of(schedule.order)
         ops = np.concatenate(schedule.order).astype(np.int64)
         nodes = len(ops) + np.arange(len(transfers))
-        near, far = _apart(_inputs(ops, costs), offsets)
+        ranks = np.repeat(np.arange(len(schedule.order)), np.diff(offsets))
+        inputs = _inputs(ops, costs)
+        far = ranks[inputs[0]] != ranks[inputs[1]]
         onward = [(e, i) for i, e in enumerate(previous(transfers)) if e is not None]
         earlier, later, _ = edges_of(onward)
         return cls(
             schedule,
             offsets,
+            ranks,
             np.concatenate(
                 [op_durations(schedule, ops, costs), transfer_delays(schedule.problem, transfers)]
             ),
             routes,
             {
                 Reason.ORDER: _in_order(offsets, ops),
-                Reason.INPUT: near,
-                Reason.ACTIVATION: far,
+                Reason.INPUT: _where(~far, inputs),
+                Reason.ACTIVATION: _where(far, inputs),
                 Reason.EARLIER: undelayed(nodes[earlier], nodes[later]),
                 **routes.edges(offsets, nodes, nodes),
             },
@@ -192,51 +181,38 @@ class ScheduleGraph:
     def successors(self) -> Successors:
         return Successors.of(self.all_edges, len(self.duration))
 
-    def paired(self, edges: list[Edges], first_op: int, nodes: int) -> list[Edges]:
+    def paired(self, edges: Sequence[Edges], first_op: int, nodes: int) -> list[Edges]:
         """``edges`` such that both ops of a pair wait for what either waits for, and not for each
         other.
 
         ``first_op``: the node of the first op; ``nodes``: above every node that an edge leads to.
         """
-        starts = pair_starts(self.schedule)
-        if not len(starts):
-            return edges
-        twin = np.full(nodes, -1)
-        begin = starts + first_op
+        begin, twin = pair_starts(self.schedule) + first_op, np.arange(nodes)
         twin[begin], twin[begin + 1] = begin + 1, begin
-        result = []
-        for origin, to, delay in edges:
-            other = twin[to]
-            keep = origin != other
-            both = keep & (other >= 0)
-            result += [
-                (origin[keep], to[keep], delay[keep]),
-                (origin[both], other[both], delay[both]),
-            ]
-        return result
-
-    def rank(self, ops: IntArray) -> IntArray:
-        """On which rank each op is."""
-        return _rank(ops, self.offsets)
+        origin, to, delay = joined(edges)
+        other = twin[to]
+        keep = origin != other
+        both = keep & (other != to)
+        return [(origin[keep], to[keep], delay[keep]), (origin[both], other[both], delay[both])]
 
     def cycle(self) -> list[str]:
         """Ops and transfers of which each waits for the next, the last being the first; empty where
         the schedule can run, wires aside."""
-        sorter: TopologicalSorter[int] = TopologicalSorter()
+        import networkx as nx  # here: it takes its time to import
+
+        graph = nx.DiGraph()
         for origin, to, _ in self.all_edges:
-            for before, after in zip(origin.tolist(), to.tolist(), strict=True):
-                sorter.add(after, before)
-        try:
-            sorter.prepare()
-        except CycleError as error:
-            return [self._name(node) for node in reversed(error.args[1])]
-        return []
+            graph.add_edges_from(zip(to.tolist(), origin.tolist(), strict=True))
+        if nx.is_directed_acyclic_graph(graph):
+            return []
+        ring = nx.find_cycle(graph)
+        return [self._name(node) for node, _ in [*ring, ring[0]]]
 
     def _name(self, node: int) -> str:
         offsets = self.offsets.tolist()
         if node >= offsets[-1]:
             return f"transfers[{node - offsets[-1]}]"
-        rank = bisect_right(offsets, node) - 1
+        rank = int(self.ranks[node])
         op = Op.unpack(int(self.schedule.order[rank][node - offsets[rank]]))
         return f"{op} (rank {rank})"
 
@@ -314,15 +290,13 @@ def _inputs(flat: IntArray, costs: Costs) -> Edges:
         return node[made, s + shift, j], ops, lags
 
     forward, backward = makes == OpKind.F, makes == OpKind.B
-    origin, to, delay = (
-        np.concatenate(parts)
-        for parts in zip(
+    origin, to, delay = joined(
+        [
             edges(np.flatnonzero(forward & (stage > 0)), OpKind.F, -1, costs.into_f),
             edges(np.flatnonzero(backward), OpKind.F, 0, None),
             edges(np.flatnonzero(backward & (stage < stages - 1)), OpKind.B, 1, costs.into_b),
             edges(np.flatnonzero(makes == OpKind.W), OpKind.B, 0, None),
-            strict=True,
-        )
+        ]
     )
     names = [str(Op.unpack(op)) for op in flat[np.sort(to[origin < 0])].tolist()]
     if names:
@@ -330,15 +304,3 @@ def _inputs(flat: IntArray, costs: Costs) -> Edges:
             [f"{name} can never start: its input is never made" for name in names]
         )
     return origin, to, delay
-
-
-def _apart(edges: Edges, offsets: IntArray) -> tuple[Edges, Edges]:
-    """The edges within ranks, and those from rank to rank."""
-    origin, to, delay = edges
-    far = _rank(origin, offsets) != _rank(to, offsets)
-    return (origin[~far], to[~far], delay[~far]), (origin[far], to[far], delay[far])
-
-
-def _rank(ops: IntArray, offsets: IntArray) -> IntArray:
-    ranks: IntArray = np.searchsorted(offsets, ops, side="right") - 1
-    return ranks

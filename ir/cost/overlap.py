@@ -29,7 +29,7 @@ from ..model.schedule import Schedule
 from .cost_tables import Costs
 
 
-def pairs_save(problem: Problem) -> bool:
+def overlap_saves(problem: Problem) -> bool:
     """Whether the optimizer may make pairs, and its bounds are about schedules with them.
 
     Where they save time and activations alone travel, with one copy of the weights or one each way;

@@ -7,7 +7,7 @@ import numpy as np
 from ..model.ops import FloatArray
 from ..model.problem import Problem
 from ..model.profile import Profile
-from ..model.schedule import Schedule, TravelKind
+from ..model.schedule import Schedule, TransferKind
 from ..model.transfers import holders, size
 
 
@@ -43,7 +43,7 @@ def _reductions(schedule: Schedule) -> FloatArray:
     profile = schedule.problem.profile
     sent = np.zeros((profile.ranks, profile.ranks))
     for stage, ranks in enumerate(holders(schedule)):
-        share = 2 * (len(ranks) - 1) / len(ranks) * size(profile, TravelKind.GRADIENT, stage)
+        share = 2 * (len(ranks) - 1) / len(ranks) * size(profile, TransferKind.GRADIENT, stage)
         for rank, following in zip(ranks, (*ranks[1:], ranks[0]), strict=True):
             sent[rank, following] += share  # nothing where there is one
     return sent

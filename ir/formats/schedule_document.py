@@ -7,19 +7,13 @@ and microbatches that there are. ``docs/formats.md`` describes all keys.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 
-from pydantic import (
-    AfterValidator,
-    PlainValidator,
-    ValidationInfo,
-    field_validator,
-)
+from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 from typing_extensions import TypedDict
 
 from ..units import counted
 from .fields import MOST_PAIRS, Amount, Count, Limits, Number, OneARank, Version, keep, known
-from .instruction_text import InstructionText, parse_buffer, parse_text
 from .profile_document import ProfileDocument
 from .validation import Document, Expected, Fault, Whole, raise_faults, said, wrong
 
@@ -150,15 +144,34 @@ def _outside(order: list[list[OpEntry]], stages: int, microbatches: int) -> Iter
                 yield Fault((rank, at), said(f"{name} is outside {there}"))
 
 
+_NUMBER, _KIND = "[0-9]{1,9}", "(?:x|dy|w|dw)"
+_TENSOR = rf"{_KIND}{_NUMBER}\.{_NUMBER}"
+_FORMS = (
+    f"recv {_TENSOR} from {_NUMBER} into {_NUMBER}",
+    f"send {_TENSOR} to {_NUMBER}",
+    f"(?:wait recv|wait send|free) {_TENSOR}",
+    f"{_NUMBER}(?:F|BW|B|W|R|O|L){_NUMBER}",
+    f"reduce {_NUMBER}(?: {_NUMBER})*",
+    f"(?:average|step) {_NUMBER}",
+    f"relay (?:sums|verdict)(?: from {_NUMBER})?(?: to {_NUMBER})?",
+)
+Instruction: TypeAlias = Annotated[
+    str,
+    Field(strict=True, pattern=f"^(?:{'|'.join(_FORMS)})$"),
+    Expected("an instruction, such as 'recv x1.0 from 0 into 3'"),
+]
+Buffer: TypeAlias = Annotated[
+    str,
+    Field(strict=True, pattern=f"^{_KIND}{_NUMBER}$"),
+    Expected("a kind and a stage, such as 'dy1'"),
+]
+
+
 class ProgramDocument(Document):
     """What each rank does, an instruction a line, and the buffers that it receives into."""
 
     format: Annotated[Literal["pipeloom.program"], Expected(f'"{PROGRAM}"')]
     version: Version
     schedule: ScheduleDocument
-    instructions: Annotated[
-        list[list[Annotated[InstructionText, PlainValidator(parse_text)]]], OneARank
-    ]
-    buffers: Annotated[
-        list[list[Annotated[tuple[str, int], PlainValidator(parse_buffer)]]], OneARank
-    ]
+    instructions: Annotated[list[list[Instruction]], OneARank]
+    buffers: Annotated[list[list[Buffer]], OneARank]

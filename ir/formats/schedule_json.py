@@ -25,7 +25,7 @@ from ..model.schedule import (
     Status,
     Timing,
     Transfer,
-    TravelKind,
+    TransferKind,
     Updates,
 )
 from .json_reader import read_json
@@ -119,7 +119,7 @@ def _timing(document: ScheduleDocument) -> Timing:
 
 def _transfer(entry: TransferEntry) -> Transfer:
     return Transfer(
-        TravelKind(entry["tensor"]),
+        TransferKind(entry["tensor"]),
         entry["stage"],
         entry["copy"],
         source=entry["from"],
@@ -227,5 +227,5 @@ def _dump_report(schedule: Schedule, timing: Timing) -> dict[str, Any]:
         "solve_seconds": report.solve_seconds,
         "seed": report.seed,
         "bound_name": report.bound_name,
-        **({"step": timing.step(objective)} if any(timing.averages) else {}),
+        **({"step": timing.iteration_time(objective)} if any(timing.averages) else {}),
     }

@@ -19,6 +19,13 @@ from .ops import FloatArray
 __all__ = ["DataParallel", "Link", "Links", "Profile", "Sharing", "StageProfile"]
 
 
+_DIVIDED = (
+    *("t_f", "t_b", "t_w", "t_fb", "t_r", "t_bw", "m_b", "m_w"),
+    *("weight_bytes", "grad_bytes", "optimizer_bytes", "offload_bytes"),
+)
+_CAPPED = ("m_r", "m_o")  # by the part's M_B
+
+
 @dataclass(frozen=True, slots=True)
 class StageProfile:
     """One stage's times and sizes for one microbatch.
@@ -184,27 +191,10 @@ class Profile:
 
 
 def _part(stage: StageProfile, share: float) -> StageProfile:
-    def scale(value: float | None) -> float | None:
-        return None if value is None else value * share
-
-    def kept(value: float | None) -> float | None:
-        return None if value is None else min(value, stage.m_b * share)
-
-    return replace(
-        stage,
-        t_f=stage.t_f * share,
-        t_b=stage.t_b * share,
-        t_w=stage.t_w * share,
-        m_b=stage.m_b * share,
-        m_w=stage.m_w * share,
-        weight_bytes=scale(stage.weight_bytes),
-        grad_bytes=scale(stage.grad_bytes),
-        optimizer_bytes=scale(stage.optimizer_bytes),
-        t_fb=scale(stage.t_fb),
-        layers=(),
-        t_r=scale(stage.t_r),
-        m_r=kept(stage.m_r),
-        m_o=kept(stage.m_o),
-        offload_bytes=scale(stage.offload_bytes),
-        t_bw=scale(stage.t_bw),
-    )
+    sizes = {key: getattr(stage, key) for key in (*_DIVIDED, *_CAPPED)}
+    known = {key: size for key, size in sizes.items() if size is not None}
+    parts = {
+        key: min(size, stage.m_b * share) if key in _CAPPED else size * share
+        for key, size in known.items()
+    }
+    return replace(stage, **parts, layers=())

@@ -10,8 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from ..formats.instruction_text import TensorText
-from .program_facts import Line, Message, ProgramFacts
+from .program_facts import Line, Message, ProgramFacts, TensorName
 
 
 def verify_channels(facts: ProgramFacts) -> Iterator[str]:
@@ -71,10 +70,10 @@ class _World:
 
     facts: ProgramFacts
     at: list[int]
-    posted: defaultdict[tuple[str, Message], list[TensorText]] = field(
+    posted: defaultdict[tuple[str, Message], list[TensorName]] = field(
         default_factory=lambda: defaultdict(list)
     )
-    place: dict[tuple[str, int, TensorText], tuple[Message, int]] = field(default_factory=dict)
+    place: dict[tuple[str, int, TensorName], tuple[Message, int]] = field(default_factory=dict)
     arrived: Counter[tuple[tuple[int, ...], int]] = field(default_factory=Counter)
     relayed: set[tuple[str, int]] = field(default_factory=set)
 

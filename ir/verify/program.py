@@ -12,11 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..formats.instruction_text import TensorText
 from ..units import counted
 from .channels import verify_channels
 from .norm_relay import verify_relays
-from .program_facts import Line, ProgramFacts, read_program
+from .program_facts import Line, ProgramFacts, TensorName, read_program
 from .schedule import schedule_violations
 
 _Op = tuple[str, int, int]
@@ -47,12 +46,12 @@ class _Replay:
     rank: int
     done: set[_Op] = field(default_factory=set)
     computed: int = 0
-    buffer_of: dict[TensorText, int] = field(default_factory=dict)  # receives posted, not freed
-    tensor_in: dict[int, TensorText] = field(default_factory=dict)  # buffers taken
-    posted: set[TensorText] = field(default_factory=set)  # receives posted, ever
-    arrived: set[TensorText] = field(default_factory=set)  # receives waited for
-    sent: set[TensorText] = field(default_factory=set)  # sends posted
-    left: set[TensorText] = field(default_factory=set)  # sends waited for
+    buffer_of: dict[TensorName, int] = field(default_factory=dict)  # receives posted, not freed
+    tensor_in: dict[int, TensorName] = field(default_factory=dict)  # buffers taken
+    posted: set[TensorName] = field(default_factory=set)  # receives posted, ever
+    arrived: set[TensorName] = field(default_factory=set)  # receives waited for
+    sent: set[TensorName] = field(default_factory=set)  # sends posted
+    left: set[TensorName] = field(default_factory=set)  # sends waited for
     closed: dict[int, Line] = field(default_factory=dict)  # stages reduced, averaged or stepped
     unstepped: dict[int, str] = field(default_factory=dict)  # stages with a gradient not yet added
 
@@ -89,7 +88,7 @@ class _Replay:
         self.buffer_of[tensor] = line.buffer
         self.posted.add(tensor)
 
-    def _fits(self, tensor: TensorText, kind: str, stage: int) -> bool:
+    def _fits(self, tensor: TensorName, kind: str, stage: int) -> bool:
         """Weights and their gradients go into any buffer of their kind for a stage as large."""
         if kind not in ("w", "dw") or stage >= self.facts.schedule.plan.stages:
             return (tensor.kind, tensor.stage) == (kind, stage)
@@ -117,7 +116,7 @@ class _Replay:
         if tensor not in self.facts.messages:
             return  # named as a message that nobody needs
         before = self.facts.earlier.get(tensor.number)
-        here = TensorText(tensor.kind, tensor.stage, before) if before is not None else None
+        here = TensorName(tensor.kind, tensor.stage, before) if before is not None else None
         if here and moves[here.number].target == self.rank and not self._there(here):
             yield f"its copy has not come with {here}, or is freed"
         if tensor.kind == "dw" and self.computed < moves[tensor.number].after:
@@ -146,14 +145,14 @@ class _Replay:
         yield from self._still_used(tensor)
         self.tensor_in.pop(self.buffer_of.pop(tensor), None)
 
-    def _still_used(self, tensor: TensorText) -> Iterator[str]:
+    def _still_used(self, tensor: TensorName) -> Iterator[str]:
         kind, s, j = tensor
         if kind in ("x", "dy"):
             if ("W", s, j) not in self.done:
                 yield f"freed before the weight gradient of stage {s}, microbatch {j} has read it"
             return
         if j in self.facts.later:
-            onward = TensorText(kind, s, self.facts.later[j])
+            onward = TensorName(kind, s, self.facts.later[j])
             if onward not in self.left:
                 yield f"freed before it has gone on as {onward}"
 
@@ -188,9 +187,9 @@ class _Replay:
     def _inputs(self, op: _Op) -> Iterator[str]:
         kind, s, j = op
         last = self.facts.schedule.plan.stages - 1
-        tensors = [TensorText("x", s, j)] if s > 0 and kind not in ("O", "L") else []
+        tensors = [TensorName("x", s, j)] if s > 0 and kind not in ("O", "L") else []
         if kind in ("B", "W", "BW") and s < last:
-            tensors.append(TensorText("dy", s, j))
+            tensors.append(TensorName("dy", s, j))
         for tensor in tensors:
             if tensor in self.facts.messages:
                 if not self._there(tensor):
@@ -209,10 +208,10 @@ class _Replay:
         held = (t for t in self.buffer_of if (t.kind, t.stage) == ("w", stage))
         return any(t in self.arrived for t in held)
 
-    def _there(self, tensor: TensorText) -> bool:
+    def _there(self, tensor: TensorName) -> bool:
         return tensor in self.arrived and tensor in self.buffer_of
 
-    def _why(self, tensor: TensorText) -> str:
+    def _why(self, tensor: TensorName) -> str:
         if tensor not in self.posted:
             return "never received before"
         return "not waited for" if tensor not in self.arrived else "freed or overwritten"
@@ -291,7 +290,7 @@ class _Replay:
 _FOLLOWING = {"reduce": 0, "average": 1, "step": 2}
 
 
-def _makers(tensor: TensorText) -> tuple[_Op, ...]:
+def _makers(tensor: TensorName) -> tuple[_Op, ...]:
     """The op whose end makes an activation or its gradient."""
     if tensor.kind == "x":
         return (("F", tensor.stage - 1, tensor.number),)

@@ -5,29 +5,40 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import NamedTuple
 
-from ..formats.instruction_text import TensorText
 from ..formats.schedule_document import ProgramDocument
 from ..formats.validation import validated
 from .schedule_facts import Facts, Move, Run, schedule_facts
 
 
+class TensorName(NamedTuple):
+    """A tensor that travels: ``x1.0`` is ("x", 1, 0); the last is a microbatch, or a transfer."""
+
+    kind: str
+    stage: int
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.kind}{self.stage}.{self.number}"
+
+
 class Line(NamedTuple):
-    """One instruction and where it is; the rest is what :class:`InstructionText` has of it."""
+    """One instruction, with what of it there is; ``op``: kind, stage and microbatch."""
 
     rank: int
     at: int
     text: str
     verb: str
-    tensor: TensorText
-    op: tuple[str, int, int]
-    peer: int
-    buffer: int
-    stages: tuple[int, ...]
-    source: int | None
-    target: int | None
+    tensor: TensorName = TensorName("", 0, 0)
+    op: tuple[str, int, int] = ("", 0, 0)
+    peer: int = 0
+    buffer: int = 0
+    stages: tuple[int, ...] = ()
+    source: int | None = None  # of a relay, as is target
+    target: int | None = None
 
     def __str__(self) -> str:
         return f"rank {self.rank} instruction {self.at} ({self.text})"
@@ -51,7 +62,7 @@ class ProgramFacts:
     buffers: list[list[tuple[str, int]]]
     homes: dict[tuple[str, int, int], Run]
     moves: list[Move]
-    messages: dict[TensorText, Message]
+    messages: dict[TensorName, Message]
     owners: dict[int, tuple[int, ...]]
     earlier: dict[int, int]
     later: dict[int, int]
@@ -62,21 +73,50 @@ def read_program(document: object, where: str) -> ProgramFacts:
     program = validated(ProgramDocument, document, where)
     schedule = schedule_facts(program.schedule, f"{where}: schedule")
     lines = [
-        [Line(rank, at, *text) for at, text in enumerate(row)]
+        [_line(rank, at, text) for at, text in enumerate(row)]
         for rank, row in enumerate(program.instructions)
     ]
+    buffers = [list(map(_buffer, row)) for row in program.buffers]
     moves = schedule.moves
     homes = _homes(schedule)
     later = _later(moves)
     earlier = {after: before for before, after in later.items()}
     messages = _activations(homes, schedule) | {
-        TensorText("w" if m.tensor == "weight" else "dw", m.stage, i): (m.source, m.target)
+        TensorName("w" if m.tensor == "weight" else "dw", m.stage, i): (m.source, m.target)
         for i, m in enumerate(moves)
     }
     owners = _owners(schedule, moves)
-    return ProgramFacts(
-        schedule, lines, program.buffers, homes, moves, messages, owners, earlier, later
-    )
+    return ProgramFacts(schedule, lines, buffers, homes, moves, messages, owners, earlier, later)
+
+
+def _line(rank: int, at: int, text: str) -> Line:
+    verb, *words = text.split(" ")
+    if verb == "wait":
+        return Line(rank, at, text, f"{verb} {words[0]}", _tensor(words[1]))
+    if verb in ("recv", "send", "free"):
+        peer, buffer = (*map(int, words[2::2]), 0, 0)[:2]
+        return Line(rank, at, text, verb, _tensor(words[0]), peer=peer, buffer=buffer)
+    if verb == "relay":
+        ends = {end: int(other) for end, other in zip(words[1::2], words[2::2], strict=True)}
+        source, target = ends.get("from"), ends.get("to")
+        return Line(rank, at, text, f"{verb} {words[0]}", source=source, target=target)
+    if verb in ("reduce", "average", "step"):
+        return Line(rank, at, text, verb, stages=tuple(map(int, words)))
+    kind = text.strip("0123456789")
+    stage, microbatch = text.split(kind)
+    return Line(rank, at, text, "compute", op=(kind, int(stage), int(microbatch)))
+
+
+@lru_cache(1024)
+def _tensor(text: str) -> TensorName:
+    first, number = text.split(".")
+    return TensorName(*_buffer(first), int(number))
+
+
+def _buffer(text: str) -> tuple[str, int]:
+    """The kind of tensor and the stage that it is for."""
+    kind = text.rstrip("0123456789")
+    return kind, int(text[len(kind) :])
 
 
 def _homes(schedule: Facts) -> dict[tuple[str, int, int], Run]:
@@ -89,14 +129,14 @@ def _homes(schedule: Facts) -> dict[tuple[str, int, int], Run]:
 
 def _activations(
     homes: dict[tuple[str, int, int], Run], schedule: Facts
-) -> dict[TensorText, Message]:
+) -> dict[TensorName, Message]:
     """The inputs of F's and B's that are made on another rank."""
-    messages: dict[TensorText, Message] = {}
+    messages: dict[TensorName, Message] = {}
     for (kind, s, j), run in homes.items():
         source = {"F": ("F", s - 1, j), "B": ("B", s + 1, j)}.get(kind)
         made = homes.get(source) if source else None
         if made and made.rank != run.rank:
-            messages[TensorText("x" if kind == "F" else "dy", s, j)] = made.rank, run.rank
+            messages[TensorName("x" if kind == "F" else "dy", s, j)] = made.rank, run.rank
     return messages
 
 

@@ -14,12 +14,11 @@ from pipeloom.ir.model.layers import LayerKind
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import StageProfile
-from pipeloom.ir.model.schedule import Report, Schedule, Status
+from pipeloom.ir.model.schedule import Report, Schedule
 from pipeloom.ir.units import amount, duration
 from pipeloom.report.summaries import percent
 from pipeloom.report.text_table import table
 from pipeloom.solver.core.options import Order
-from pipeloom.solver.core.tolerances import CLOSED
 from pipeloom.solver.partition.candidate import Option
 from pipeloom.solver.partition.candidate_pool import Way
 from pipeloom.solver.partition.cuts import Rules
@@ -84,15 +83,6 @@ def plan_partition(
     if search.cache is not None and not answer.stopped:
         search.cache.keep(question, schedule, facts)
     return answer
-
-
-def under_all_cuts(answer: Answer) -> Schedule:
-    """The answer's schedule under the bound on all cuts, which holds for its own cut too."""
-    report = answer.schedule.report
-    assert report is not None
-    status = Status.OPTIMAL if answer.gap <= CLOSED else Status.FEASIBLE
-    report = replace(report, lower_bound=answer.lower_bound, bound_name="all cuts", status=status)
-    return replace(answer.schedule, report=report)
 
 
 def _beginning(search: Search) -> Callable[[Problem, str, float, Order | None], Schedule]:

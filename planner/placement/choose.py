@@ -4,6 +4,7 @@ end."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -123,10 +124,11 @@ class PlacementSearches:
                 cache.keep(self._question(tried.schedule.problem), tried.schedule)
 
     def _question(self, problem: Problem) -> Question:
-        asked, solver = self._search.options, self._search.options.solver
+        asked = self._search.options
         if asked.work_limit is None:
-            solver += " for each placement" if "each" in self._limits else " in a race"
-        return Question(problem, solver, asked.seed, asked.time_limit, asked.work_limit)
+            shared = " for each placement" if "each" in self._limits else " in a race"
+            asked = replace(asked, solver=asked.solver + shared)
+        return Question(problem, asked)
 
 
 class PlacementSearch(Solving):

@@ -11,10 +11,14 @@ import os
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from pipeloom.ir.errors import InputError
+from pipeloom.ir.formats import dump_profile
+from pipeloom.ir.formats.layered_profile_json import dump_layers
+from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.layers import Layer
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.profile import Profile, StageProfile
@@ -64,6 +68,18 @@ class Measurement:
     delay: Figure | None
     together: bool
     pairs: tuple[Figure, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """The profile as a JSON object, by layers where each stage is one of them."""
+        profile = self.profile
+        if all(stage.layers for stage in profile.stages):
+            apart = (False,) * profile.num_stages
+            cluster = replace(profile, stages=())
+            found = dump_layers(LayeredProfile(profile.stages, apart, cluster))
+        else:
+            found = dump_profile(profile)
+        limits = profile.memory_limit
+        return found if limits is None else found | {"memory_limit": limits[0]}
 
     def record(self) -> dict[str, object]:
         """The spreads as a JSON object, to keep beside the profile."""

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.model.schedule import Schedule, TravelKind
+from pipeloom.ir.model.schedule import Schedule, TransferKind
 from pipeloom.ir.model.transfers import owned, previous
 
 from ..tensors.stage_interface import Spec
@@ -62,7 +62,7 @@ class StreamedStages:
         leaving = [
             t.stage
             for t in schedule.transfers
-            if t.kind is TravelKind.GRADIENT and t.source == rank
+            if t.kind is TransferKind.GRADIENT and t.source == rank
         ]
         self._stages = {
             s: _Stage(module, s in mine, self.precision, device, leaving.count(s))

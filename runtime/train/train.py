@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.formats import dump_schedule, load_program
 from pipeloom.ir.formats.atomic_write import write_json
 from pipeloom.ir.model.program import Program
@@ -39,8 +40,8 @@ class RunResult:
     activations held in any step; ``device_peak``: the same by the CUDA allocator, else None.
     All of these are over all ``replicas`` of the pipeline.
     ``measured``: the step of median time in the first replica, as a schedule with measured times
-    (milliseconds). ``note``: why that is far above or below the plan, in one line; None where it is
-    not.
+    (milliseconds). ``planned``: the program's schedule. ``note``: why the measured one is far
+    above or below that, in one line; None where it is not.
     """
 
     losses: tuple[float, ...]
@@ -48,8 +49,32 @@ class RunResult:
     peak_memory: tuple[int, ...]
     device_peak: tuple[int | None, ...]
     measured: Schedule
+    planned: Schedule
     note: str | None = None
     replicas: int = 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``run --json`` prints."""
+        return {
+            "steps": len(self.losses),
+            "replicas": self.replicas,
+            "losses": list(self.losses),
+            "seconds": list(self.seconds),
+            "peak_memory": list(self.peak_memory),
+            "device_peak_memory": list(self.device_peak),
+            "planned": _figures(self.planned),
+            "measured": _figures(self.measured),
+            "note": self.note,
+        }
+
+
+def _figures(schedule: Schedule) -> dict[str, float]:
+    timing = schedule.timing or simulate(schedule)
+    return {
+        "period": timing.period,
+        "makespan": timing.makespan,
+        "bubble_rate": timing.bubble_rate(schedule.problem.objective),
+    }
 
 
 def run_program(
@@ -129,6 +154,7 @@ def train(program: Program, source: ModelSource | str, settings: RunSettings) ->
             for of_rank in zip(*rows, strict=True)
         ),
         measured=measured,
+        planned=program.schedule,
         note=None if settings.pace else why_far_off(program.schedule, measured),
         replicas=replicas.count,
     )

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeAlias
 
 import torch
 
@@ -56,6 +56,15 @@ class TuneResult:
     losses: tuple[float, ...]
     seconds: tuple[float, ...]
     trials: tuple[Trial, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``tune --json`` prints, beside where the schedule was written."""
+        return {
+            "steps": len(self.losses),
+            "losses": list(self.losses),
+            "seconds": list(self.seconds),
+            "trials": [asdict(trial) for trial in self.trials],
+        }
 
 
 def tune_program(

@@ -8,6 +8,10 @@ F's.
 
 Which offsets, amounts and gaps are best depends on the placement and on memory, so they are drawn
 at random and annealed: :func:`tune_dispatch`.
+
+Apart from :mod:`.list_scheduler_linear`, which takes about 12 ns an op where this one takes 65: a
+choice among stages costs that. The kernel takes its arrays out of their tuples, and the choice is
+inlined: each read of a tuple counts references, which took 4 to 7 times as long in all.
 """
 
 from __future__ import annotations
@@ -191,14 +195,16 @@ def dispatch(  # noqa: PLR0917
 
     Infinite where no op can start any more, for lack of memory.
     """
+    f, b, w, m_b, m_w, into_f, into_b, owner, _, own, offsets, limit = stages[:12]
+    keys, ahead, reserve, defer, fill, patiences, gap = setting
     number, microbatches = ends.shape[1:]
-    ranks = len(stages.limit)
+    ranks = len(limit)
     ends[:] = np.inf
     clock = np.full(ranks, np.inf)  # when a rank decides next; infinite: asleep
     free, first, held = np.zeros(ranks), np.full(ranks, -1.0), np.zeros(ranks)
     done = np.zeros((3, number), dtype=np.int64)
-    at = 3 * microbatches * stages.offsets[:-1]
-    clock[stages.owner[0]] = 0.0
+    at = 3 * microbatches * offsets[:-1]
+    clock[owner[0]] = 0.0
     entered = -np.inf  # when stage 0 started its last F
     left = 3 * number * microbatches
     while left > 0:
@@ -209,7 +215,10 @@ def dispatch(  # noqa: PLR0917
         now = clock[r]
         if now == np.inf:
             return np.inf
-        kind, s, comes = _choose(stages, setting, r, now, held[r], entered, done, ends)
+        kind, s, comes = _choose(
+            f, w, m_b, into_f, into_b, own, offsets, limit, keys, ahead, reserve, defer, fill,
+            patiences, gap, r, now, held[r], entered, done, ends,
+        )  # fmt: skip
         if kind < 0:
             clock[r] = comes
             continue
@@ -221,22 +230,22 @@ def dispatch(  # noqa: PLR0917
             first[r] = now
         wakes, arrival = -1, np.inf
         if kind == _F:
-            free[r] = now + stages.f[s]
+            free[r] = now + f[s]
             ends[_F, s, j] = free[r]
-            held[r] += stages.m_b[s]
+            held[r] += m_b[s]
             if s == 0:
                 entered = now
             if s + 1 < number:
-                wakes, arrival = stages.owner[s + 1], free[r] + stages.into_f[s + 1]
+                wakes, arrival = owner[s + 1], free[r] + into_f[s + 1]
         elif kind == _B:
-            free[r] = now + stages.b[s]
+            free[r] = now + b[s]
             ends[_B, s, j] = free[r]
-            held[r] += stages.m_w[s] - stages.m_b[s]
+            held[r] += m_w[s] - m_b[s]
             if s > 0:
-                wakes, arrival = stages.owner[s - 1], free[r] + stages.into_b[s - 1]
+                wakes, arrival = owner[s - 1], free[r] + into_b[s - 1]
         else:
-            free[r] = now + stages.w[s]
-            held[r] -= stages.m_w[s]
+            free[r] = now + w[s]
+            held[r] -= m_w[s]
         clock[r] = free[r]
         if wakes >= 0 and wakes != r:
             clock[wakes] = min(clock[wakes], max(arrival, free[wakes]))
@@ -248,10 +257,23 @@ def dispatch(  # noqa: PLR0917
     return last if makespan else spans.max()
 
 
-@numba.njit(cache=True, nogil=True)
+@numba.njit(cache=True, nogil=True, inline="always")
 def _choose(  # noqa: PLR0917
-    stages: Stages,
-    setting: DispatchSetting,
+    f: FloatArray,
+    w: FloatArray,
+    m_b: FloatArray,
+    into_f: FloatArray,
+    into_b: FloatArray,
+    own: IntArray,
+    offsets: IntArray,
+    limit: FloatArray,
+    keys: FloatArray,
+    ahead: IntArray,
+    reserve: FloatArray,
+    defer: IntArray,
+    fill: FloatArray,
+    patiences: FloatArray,
+    gap: FloatArray,
     r: int,
     now: float,
     held: float,
@@ -264,44 +286,44 @@ def _choose(  # noqa: PLR0917
     best, best_kind, best_stage = np.inf, -1, -1
     soon, comes = np.inf, np.inf  # the least key of those worth a wait; the next arrival
     weight, weight_key, waiting, full = -1, np.inf, 0, False
-    for at in range(stages.offsets[r], stages.offsets[r + 1]):
-        s = stages.own[at]
+    for at in range(offsets[r], offsets[r + 1]):
+        s = own[at]
         jf, jb, jw = done[_F, s], done[_B, s], done[_W, s]
         for kind in (_B, _F):
             if kind == _B:
                 if jb == jf:
                     continue
                 j = jb
-                came = ends[_F, s, j] if s == number - 1 else ends[_B, s + 1, j] + stages.into_b[s]
+                came = ends[_F, s, j] if s == number - 1 else ends[_B, s + 1, j] + into_b[s]
             else:
-                if jf == microbatches or jf - jb >= setting.ahead[s]:
+                if jf == microbatches or jf - jb >= ahead[s]:
                     continue
                 j = jf
-                came = max(0.0, entered + setting.gap[j])
+                came = max(0.0, entered + gap[j])
                 if s > 0:
-                    came = ends[_F, s - 1, j] + stages.into_f[s]
-                if held + stages.m_b[s] > stages.limit[r] - setting.reserve[s]:
+                    came = ends[_F, s - 1, j] + into_f[s]
+                if held + m_b[s] > limit[r] - reserve[s]:
                     full = full or came <= now
                     continue
-            key = j + setting.key[kind, s]
+            key = j + keys[kind, s]
             if came <= now:
                 if key < best:
                     best, best_kind, best_stage = key, kind, s
                 continue
             comes = min(comes, came)
             # the first of all passes without any wait
-            patience = setting.patience[s] if j > 0 or s == 0 else stages.f[s] * (1 - ROUNDING)
+            patience = patiences[s] if j > 0 or s == 0 else f[s] * (1 - ROUNDING)
             if came <= now + patience:
                 soon = min(soon, key)
         if jw < jb:
             waiting += jb - jw
-            if jw + setting.key[_B, s] < weight_key:
-                weight, weight_key = s, jw + setting.key[_B, s]
-    if weight >= 0 and (waiting > setting.defer[r] or (full and best_kind != _B)):
+            if jw + keys[_B, s] < weight_key:
+                weight, weight_key = s, jw + keys[_B, s]
+    if weight >= 0 and (waiting > defer[r] or (full and best_kind != _B)):
         return _W, weight, now
     if best_kind >= 0 and (best <= soon or comes == np.inf):
         return best_kind, best_stage, now
-    if weight >= 0 and comes >= now + setting.fill[r] * stages.w[weight]:
+    if weight >= 0 and comes >= now + fill[r] * w[weight]:
         return _W, weight, now
     return -1, -1, comes
 

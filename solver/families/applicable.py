@@ -10,9 +10,9 @@ from pipeloom.ir.model.problem import Problem
 
 from ..core.incumbent import Incumbent
 from ..core.tolerances import ROUNDING
-from . import synchronous
 from .base import Family
 from .bidirectional.chimera import Chimera
+from .registry import synchronous
 from .v_shape.zb_v import ZBV
 
 MANY_OPS = 100_000

@@ -99,7 +99,7 @@ class _Search:
         made = replace(self._given, order=tuple(self._rows))
         timing = replace(timing, averages=averages(made, timing))
         objective = made.problem.objective
-        return timing.step(objective), timing.cost(objective), sum(timing.averaged_spans)
+        return timing.iteration_time(objective), timing.cost(objective), sum(timing.averaged_spans)
 
 
 def _less(one: tuple[float, ...], other: tuple[float, ...]) -> bool:

@@ -4,6 +4,9 @@ once.
 ``at_once[i]``: a pair begins at place i. Moves make a pair of an F and a B near it (its W comes
 along), take one apart, or let an op or a whole pair run earlier or later; ops of a class keep their
 microbatches' sequence.
+
+Apart from :mod:`.annealing_kernel`: timing an order with pairs takes 8 to 33 % longer than timing
+one without.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def urgent_first(  # noqa: PLR0917, C901
 
     A node that is ready starts once its wires are free. Where several want a wire that becomes
     free, the most urgent takes it, of equals that with the lower number. Nobody waits for one that
-    is not yet ready.
+    is not yet ready: :func:`pipeloom.ir.cost.event_kernels.first_come` hands wires out in advance.
     """
     nodes = duration.shape[0]
     ready = np.zeros(nodes)

@@ -20,7 +20,7 @@ from ...model.links import Pair
 from ...model.ops import FloatArray, IntArray
 from ...model.schedule import Schedule
 from ..all_reduce import AllReduce, all_reduces
-from ..dependency_graph import Edges, Reason, ScheduleGraph, Successors, edges_of, undelayed
+from ..dependency_graph import Edges, Reason, ScheduleGraph, Successors, edges_of, joined, undelayed
 from ..event_kernels import Wires, first_come
 from ..gradient_averaging import Due, due
 
@@ -118,8 +118,8 @@ class _Places:
 def _ways(graph: ScheduleGraph) -> list[Pair]:
     """From which rank to which each message goes."""
     made, used, _ = graph.edges[Reason.ACTIVATION]
-    source = np.concatenate([graph.rank(made), graph.routes.source])
-    target = np.concatenate([graph.rank(used), graph.routes.target])
+    source = np.concatenate([graph.ranks[made], graph.routes.source])
+    target = np.concatenate([graph.ranks[used], graph.routes.target])
     return list(zip(source.tolist(), target.tolist(), strict=True))
 
 
@@ -156,7 +156,7 @@ def _of_messages(graph: ScheduleGraph, at: _Places, pairs: Sequence[Pair]) -> li
     ]
     if at.told:
         edges.append(undelayed(at.notices, at.messages))
-    origin, to, _ = (np.concatenate(parts) for parts in zip(*edges, strict=True))
+    origin, to, _ = joined(edges)
     travels = np.isin(to, at.messages)
     sender = source[np.searchsorted(at.messages, to[travels])]
     return [*edges, undelayed(origin[travels], at.ends[sender])]

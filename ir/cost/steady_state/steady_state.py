@@ -49,7 +49,7 @@ _TOLERANCE = 1e-9  # relative, on intervals between iterations
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Replay:
+class Iterations:
     """``timings``: of each iteration, on one clock.
 
     ``begin``: when each rank begins each iteration and, in the last row, is done with all of them,
@@ -60,7 +60,7 @@ class Replay:
     begin: FloatArray
 
 
-def replay(schedule: Schedule, iterations: int = 1) -> Replay:
+def play_iterations(schedule: Schedule, iterations: int = 1) -> Iterations:
     """``iterations`` of ``schedule`` by the rules above.
 
     Raises InvalidScheduleError, as :func:`..simulator.simulate` does, where it can never run, and
@@ -74,7 +74,7 @@ def replay(schedule: Schedule, iterations: int = 1) -> Replay:
     timings = tuple(
         _timing(schedule, iteration, times, peak_memory) for times in zip(start, end, strict=True)
     )
-    return Replay(timings, np.vstack([start[:, : iteration.ranks], done]))
+    return Iterations(timings, np.vstack([start[:, : iteration.ranks], done]))
 
 
 def _played(

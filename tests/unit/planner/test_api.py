@@ -14,6 +14,7 @@ from pipeloom.cli.main import main
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.formats import dump_program, dump_schedule, load_profile, load_schedule
 from pipeloom.ir.formats.layered_profile_json import load_layers
+from pipeloom.ir.model.links import Link, Links
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Status
 from pipeloom.ir.verify.schedule import verify_schedule
@@ -269,3 +270,14 @@ def test_a_problem_is_for_solve() -> None:
     with pytest.raises(TypeError, match=r"pipeloom\.solve takes one"):
         pipeloom.optimize(problem, 2)
     assert pipeloom.solve(problem).report is not None
+
+
+def test_weights_are_sent_within_device_memory_whatever_the_microbatches() -> None:
+    """Owners are then one a microbatch, of which there are no multiple of the stages."""
+    stage = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5, 1e3, 1e3, 1e3, optimizer_bytes=1e3)
+    memory = (1e6,) * 4
+    links = Links(Link(0.01, 1.0))
+    profile = Profile((stage,) * 4, 4, links=links, device_memory=memory)
+    for microbatches in (3, 9):
+        answer = pipeloom.optimize(profile, microbatches, passing="weights", work_limit=0.5)
+        assert answer.schedule.problem.microbatches == microbatches

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.planner.placement.choose import placement_facts
 from pipeloom.planner.plan import optimize
@@ -21,12 +22,14 @@ PROFILE = Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * 2, 2)
 def test_a_limit_that_is_given_is_for_all_placements(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, float]] = []
 
-    def plan(profile: object, microbatches: int, search: object, limits: Any, **_: object) -> None:
-        asked.append(limits)
+    def best_placement(*_: object, **options: Any) -> None:
+        asked.append({key: options[key] for key in ("each", "seconds") if key in options})
+        raise InputError("asked")
 
-    monkeypatch.setattr("pipeloom.planner.plan.plan_placement", plan)
+    monkeypatch.setattr("pipeloom.planner.placement.choose.best_placement", best_placement)
     for options in ({}, {"time_limit": 60.0}, {"work_limit": 5.0}):
-        optimize(PROFILE, 4, placement="auto", **options)
+        with pytest.raises(InputError, match="asked"):
+            optimize(PROFILE, 4, placement="auto", **options)
     assert asked == [{"each": 60.0}, {"seconds": 60.0}, {}]
 
 

@@ -1,0 +1,110 @@
+"""All families by name, and the schedules that they build."""
+
+from __future__ import annotations
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.formats.json_reader import is_count
+from pipeloom.ir.model.problem import Objective
+from pipeloom.ir.model.profile import Profile
+from pipeloom.ir.model.schedule import Schedule
+
+from .base import Family, Parametrized
+from .bidirectional.chimera import Chimera
+from .bidirectional.dualpipe import DualPipe
+from .interleaved.interleaved_1f1b import Interleaved1F1B
+from .interleaved.interleaved_1f1b_grouped import GroupedInterleaved1F1B
+from .interleaved.looped_bfs import LoopedBFS
+from .linear.dapple import Dapple
+from .linear.gpipe import GPipe
+from .linear.one_f_one_b import OneFOneB
+from .linear.pipedream import PipeDream
+from .linear.zb_h1 import ZBH1
+from .linear.zb_h2 import ZBH2
+from .v_shape.dualpipev import DualPipeV
+from .v_shape.v_half import VHalf
+from .v_shape.v_min import VMin
+from .v_shape.wave import Wave
+from .v_shape.zb_v import ZBV
+from .weights.activations_inside import ActivationsInside
+from .weights.fsdp import FSDP
+from .weights.weights_inside import WeightsInside
+from .weights.weipipe_interleave import WeiPipeInterleave
+from .weights.weipipe_naive import WeiPipeNaive
+from .weights.wzb1 import WZB1
+from .weights.wzb2 import WZB2
+
+FAMILIES: dict[str, Family] = {
+    "gpipe": GPipe(),
+    "1f1b": OneFOneB(),
+    "interleaved-1f1b": Interleaved1F1B(),
+    "interleaved-1f1b-grouped": GroupedInterleaved1F1B(),
+    "looped-bfs": LoopedBFS(),
+    "dapple": Dapple(),
+    "zb-h1": ZBH1(),
+    "zb-h2": ZBH2(),
+    "zb-v": ZBV(),
+    "v-half": VHalf(),
+    "v-min": VMin(),
+    "wave": Wave(),
+    "dualpipe": DualPipe(),
+    "dualpipev": DualPipeV(),
+    "chimera": Chimera(),
+    "pipedream": PipeDream(),
+    "weipipe-naive": WeiPipeNaive(),
+    "weipipe-interleave": WeiPipeInterleave(),
+    "wzb1": WZB1(),
+    "wzb2": WZB2(),
+    "fsdp": FSDP(),
+    "weights-inside": WeightsInside(),
+    "activations-inside": ActivationsInside(),
+}
+
+
+# whose optimizer steps within an iteration: nothing that the others can be exchanged for
+ASYNCHRONOUS = ("pipedream",)
+
+
+def synchronous() -> list[Family]:
+    """All families that compute the gradients of a whole iteration."""
+    return [family for name, family in FAMILIES.items() if name not in ASYNCHRONOUS]
+
+
+def find_family(name: str) -> Family:
+    """The family called ``name``, which may carry a parameter: ``interleaved-1f1b:3``.
+
+    Raises InputError, saying what there is, for an unknown name or a bad parameter.
+    """
+    base, colon, parameter = name.partition(":")
+    family = FAMILIES.get(base)
+    if family is None:
+        raise InputError(f"family: expected one of {', '.join(FAMILIES)}, got {name!r}")
+    if not colon:
+        return family
+    if not isinstance(family, Parametrized):
+        raise InputError(f"family: {base} takes no parameter, got {name!r}")
+    number = int(parameter) if parameter.isascii() and parameter.isdigit() else -1
+    if number < family.least:
+        raise InputError(
+            f"family: expected {base}:{family.parameter}, {family.parameter} a whole number >= "
+            f"{family.least}, got {name!r}"
+        )
+    return family.with_parameter(number)
+
+
+def build_family(
+    name: str,
+    profile: Profile,
+    microbatches: int,
+    *,
+    memory_limit: float | None = None,
+    objective: Objective = Objective.PERIOD,
+) -> Schedule:
+    """The schedule of family ``name``, timed; its memory limit is the profile's unless given.
+
+    Raises InputError where the family cannot be made of this profile, InfeasibleError where its
+    memory exceeds the limit: a family is a fixed shape, which no limit changes.
+    """
+    if not is_count(microbatches) or microbatches < 1:
+        raise InputError(f"microbatches: expected a whole number >= 1, got {microbatches}")
+    family = find_family(name)
+    return family.build(family.problem(profile, microbatches, memory_limit, objective))
