@@ -43,11 +43,17 @@ class Recording(Protocol):
         """For each step, also before it is recorded: the stream is one that can be."""
         ...
 
-    def begin(self) -> None: ...
+    def begin(self) -> None:
+        """What is queued from now on is recorded and not run."""
+        ...
 
-    def end(self) -> None: ...
+    def end(self) -> None:
+        """Ends the recording."""
+        ...
 
-    def launch(self) -> None: ...
+    def launch(self) -> None:
+        """Runs what was recorded."""
+        ...
 
 
 class DeviceRecording:
@@ -224,8 +230,7 @@ def _given(cell: Cell) -> list[Tensor]:
 
 @contextmanager
 def _beside(device: torch.device, stream: torch.cuda.Stream) -> Iterator[None]:
-    """Within: ``stream`` is the current one; it goes on from the one outside, and that one from
-    it."""
+    """Makes ``stream`` the current one, which waits for the one outside, and that one for it."""
     outside = torch.cuda.current_stream(device)
     stream.wait_stream(outside)
     with torch.cuda.stream(stream):

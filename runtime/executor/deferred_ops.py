@@ -34,11 +34,17 @@ class Rule(Protocol):
         """Whether autocast runs this product in its lower precision."""
         ...
 
-    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor: ...
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The product."""
+        ...
 
-    def input_grad(self, dy: Tensor, x: Tensor, weight: Tensor) -> Tensor: ...
+    def input_grad(self, dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        """The gradient of ``x``, in its shape, for ``dy`` in the product's."""
+        ...
 
-    def accumulate(self, x: Tensor, dy: Tensor) -> None: ...
+    def accumulate(self, x: Tensor, dy: Tensor) -> None:
+        """Adds the gradients of weight and bias."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,8 +91,7 @@ class MatMul:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchedMatMul:
-    """``x @ weight``, both of three dimensions: x (experts, rows, in), weight (experts, in,
-    out)."""
+    """``x @ weight``: x (experts, rows, in), weight (experts, in, out)."""
 
     weight: Tensor
     bias: None = None

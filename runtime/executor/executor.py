@@ -100,8 +100,7 @@ class Executor:
         self.issue()
 
     def issue(self) -> None:
-        """All calls of a step, whose clock has been started; on a device a CUDA graph may record
-        them."""
+        """Makes all calls of a step whose clock was started; a CUDA graph may record them."""
         index = 0
         try:
             for index, call in enumerate(self._calls):  # noqa: B007

@@ -37,8 +37,7 @@ class CopyChannels(Protocol):
 
 
 class CpuChannels:
-    """Copies made on the spot: on the way out when they are waited for, so that F's time is its
-    own."""
+    """Copies on the host, made on the way out when they are waited for: F's time is its own."""
 
     def out(self, copies: Copies) -> Wait:
         return lambda: _copy(copies)
@@ -74,7 +73,7 @@ class CudaChannels:
 
 
 class Host:
-    """Memory of the host, used again from step to step, and the lanes to it."""
+    """Memory of the host, used again from step to step, and the copy channels to it."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -104,8 +103,7 @@ class OffloadedActivations:
         self._wait: Wait = _nothing
 
     def packing(self, stay: Iterable[Tensor]) -> AbstractContextManager[object]:
-        """A context in which all that autograd saves belongs to the parcel, but for what is to
-        ``stay``."""
+        """A context in which what autograd saves is offloaded, but for the tensors to ``stay``."""
         self._stay = frozenset(t.untyped_storage()._cdata for t in stay)
         return saved_tensors_hooks(self._pack, _unpack)
 

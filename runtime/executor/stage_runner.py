@@ -61,6 +61,7 @@ class Cell:
         self.clear()
 
     def clear(self) -> None:
+        """Drops all that a step has left."""
         self.inputs: tuple[Tensor, ...] = ()
         self.options: Mapping[str, Any] = {}
         self.roots: tuple[GradientEdge | Tensor, ...] = ()
@@ -193,8 +194,7 @@ def as_tuple(output: Any) -> tuple[Tensor, ...]:
 
 
 def _apart(tensor: Tensor, received: Sequence[Tensor]) -> Tensor:
-    """A copy of what shares memory with a received tensor, whose buffer is freed before it has
-    left."""
+    """A copy where the tensor lies in a received one, whose buffer is freed before it has left."""
     start = tensor.data_ptr()
     for other in received:
         if 0 <= start - other.data_ptr() < other.nbytes:

@@ -93,11 +93,13 @@ def _take_gradient(cell: Cell, message: PackedMessage, device: torch.device) -> 
 
 
 def give_input(cell: Cell, parts: Sequence[tuple[Tensor, bool]]) -> None:
+    """Makes received tensors F's input, each with whether it needs a gradient."""
     # leaves of their own for each message: the buffer is used again and again
     cell.inputs = tuple([_leaf(x, needs_grad) for x, needs_grad in parts])
 
 
 def give_gradient(cell: Cell, dy: tuple[Tensor, ...]) -> None:
+    """Makes received tensors the gradients that B starts with."""
     cell.dy = dy
 
 

@@ -72,7 +72,7 @@ class Deferral(TorchFunctionMode):
     One object serves all microbatches of a stage: ``with deferral.into(queue)``. Parameters that
     are frozen or carry gradient hooks, on themselves or where autograd accumulates them, are left
     to autograd. A product that is hidden from autograd, or saved by other hooks than a ledger's or
-    an offloaded parcel's, is one of a forward that may run again.
+    offloaded activations', is one of a forward that may run again.
     """
 
     _queue: WeightQueue

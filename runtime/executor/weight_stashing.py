@@ -31,8 +31,7 @@ Version: TypeAlias = Mapping[str, Tensor]
 
 
 class Stash(nn.Module):
-    """One stage's module, which runs on the version of its weights that the microbatch at hand
-    has."""
+    """One stage's module, run with the version of its weights that the microbatch has."""
 
     def __init__(self, module: nn.Module, memory: Memory) -> None:
         super().__init__()
@@ -46,8 +45,7 @@ class Stash(nn.Module):
         return functional_call(self.module, dict(self._at_hand), inputs, options)
 
     def take(self, cell: Cell) -> None:
-        """The microbatch in ``cell`` has the newest version until :meth:`give_back`, also where it
-        is recomputed."""
+        """Gives the microbatch the newest version until :meth:`give_back`; recomputed, the same."""
         if cell not in self._under_way:
             self._under_way[cell] = self._current()
         self._at_hand = self._under_way[cell]
@@ -62,8 +60,7 @@ class Stash(nn.Module):
                 parameter.grad = gradient if parameter.grad is None else parameter.grad + gradient
 
     def step(self, optimizer: torch.optim.Optimizer | None) -> None:
-        """Updates the parameters, and clears their gradients; without an optimizer nothing
-        changes."""
+        """Updates the parameters and clears their gradients; does nothing without an optimizer."""
         if optimizer is None:
             return
         if any(version is self._newest for version in self._under_way.values()):

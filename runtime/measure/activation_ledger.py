@@ -136,8 +136,7 @@ def _place(tensor: Tensor) -> tuple[int, int]:
 
 
 def apart(tensor: Tensor) -> Tensor:
-    """A saved tensor without its graph: an op that saves its own output would hold itself for
-    ever."""
+    """A saved tensor without its graph: an output that its op saves would hold itself for ever."""
     return tensor if tensor.is_leaf else tensor.detach()
 
 

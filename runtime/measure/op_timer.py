@@ -32,6 +32,8 @@ class Clock(Protocol):
 
 
 class HostClock:
+    """Marks by ``time.perf_counter``, on a CPU."""
+
     def __init__(self, marks: int) -> None:
         self._marks = [0.0] * marks
 
@@ -122,4 +124,5 @@ class CudaClock:
 
 
 def make_clock(marks: int, device: torch.device) -> Clock:
+    """The clock of a device, for so many marks a step."""
     return CudaClock(marks, device) if device.type == "cuda" else HostClock(marks)

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 
 
 class ForwardSnapshot:
-    """The state of random numbers and of the modules' buffers (running statistics, say) at a
-    moment."""
+    """The states of random numbers and of the modules' buffers, such as running statistics."""
 
     def __init__(self, modules: Iterable[nn.Module], device: torch.device) -> None:
         self._device = device
@@ -22,6 +21,7 @@ class ForwardSnapshot:
 
     @torch.no_grad()
     def back(self) -> None:
+        """Restores all that was saved."""
         torch.set_rng_state(self._random)
         if self._cuda is not None:
             torch.cuda.set_rng_state(self._cuda, self._device)

@@ -63,7 +63,9 @@ class NormSum(Protocol):
         """The sum of all ranks', once after each :meth:`add`."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Gives its connections back; all ranks call it."""
+        ...
 
 
 class GatheredNorm:

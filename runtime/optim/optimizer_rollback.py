@@ -39,6 +39,7 @@ class RevertibleOptimizer:
 
     @torch.no_grad()
     def step(self) -> None:
+        """Steps the optimizer, once all that it changes is copied."""
         parameters = list(self._trained())
         self._parameters = [(p, self._kept(("p", i), p)) for i, p in enumerate(parameters)]
         gradients = [p.grad for p in parameters if p.grad is not None]

@@ -53,14 +53,14 @@ class OptimizerStep:
         self._trained, self._counted, self._squares = trained, counted, squares
         self._rescale = rescale
         self._ahead = ahead
-        self._undoable = {
+        self._revertible = {
             stage: RevertibleOptimizer(optimizer)
             for stage, optimizer in optimizers.items()
             if ahead and sums is not None and not sums.last
         }
         self._steps = True
         self._scale_before = self.loss_scale = loss_scale
-        self.verdict: GlobalNorm | None = None
+        self.global_norm: GlobalNorm | None = None
         self.pending = False  # whether the verdict on the last step is still to come
 
     def check_norm(self) -> None:
@@ -77,7 +77,7 @@ class OptimizerStep:
         self._scaled(known)
         self.pending = self._ahead
         if self._sums.last or not self._ahead:
-            self.verdict = known
+            self.global_norm = known
             self._clip(known)
             self._steps = known.finite
         else:
@@ -86,11 +86,11 @@ class OptimizerStep:
     def step(self, stage: int) -> None:
         """Nothing computes with the stage any more; its optimizer steps if that is right so far."""
         self._store.settle(stage)
-        undoable = self._undoable.get(stage)
-        if undoable is not None and not self._steps:
-            undoable.hold()
+        revertible = self._revertible.get(stage)
+        if revertible is not None and not self._steps:
+            revertible.hold()
         elif stage in self._optimizers and self._steps:
-            (undoable or self._optimizers[stage]).step()
+            (revertible or self._optimizers[stage]).step()
 
     def validate(self) -> bool:
         """The verdict on the last step; where it was wrong, it is taken back and done again.
@@ -99,12 +99,12 @@ class OptimizerStep:
         """
         assert self._sums is not None
         self.pending = False
-        self.verdict = GlobalNorm(self._sums.total() ** 0.5, self._most)
-        if self.verdict.plain:
+        self.global_norm = GlobalNorm(self._sums.total() ** 0.5, self._most)
+        if self.global_norm.plain:
             return False
-        self._scaled(self.verdict)
+        self._scaled(self.global_norm)
         if not self._sums.last:
-            self._step_again(self.verdict)
+            self._step_again(self.global_norm)
         return True
 
     def rescaled(self, scale: LossScale | None) -> None:
@@ -118,18 +118,18 @@ class OptimizerStep:
         if self._sums is not None:
             self._sums.close()
 
-    def _step_again(self, verdict: GlobalNorm) -> None:
+    def _step_again(self, norm: GlobalNorm) -> None:
         for stage in self._store.stages:
             self._store.settle(stage)
-        for undoable in self._undoable.values():
-            undoable.undo()
-        self._clip(verdict)
-        for undoable in self._undoable.values():
-            undoable.redo(steps=verdict.finite)
+        for revertible in self._revertible.values():
+            revertible.undo()
+        self._clip(norm)
+        for revertible in self._revertible.values():
+            revertible.redo(steps=norm.finite)
 
-    def _clip(self, verdict: GlobalNorm) -> None:
-        if verdict.finite and not verdict.plain:
-            self._multiply(verdict.factor)
+    def _clip(self, norm: GlobalNorm) -> None:
+        if norm.finite and not norm.plain:
+            self._multiply(norm.factor)
 
     @torch.no_grad()
     def _multiply(self, factor: float) -> None:
@@ -137,14 +137,13 @@ class OptimizerStep:
             if parameter.grad is not None:
                 parameter.grad.mul_(factor)
 
-    def _scaled(self, verdict: GlobalNorm) -> None:
+    def _scaled(self, norm: GlobalNorm) -> None:
         if self._scale_before is not None:
-            self.rescaled(self._scale_before.after(verdict.finite))
+            self.rescaled(self._scale_before.after(norm.finite))
 
 
 class Finishing:
-    """A hook of a module or an optimizer that calls ``finish``; in a copy, pickled or not,
-    nothing."""
+    """A hook of a module or an optimizer that calls ``finish``; a copy of it does nothing."""
 
     def __init__(self, finish: Callable[[], None] | None) -> None:
         self._finish = finish

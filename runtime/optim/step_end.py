@@ -89,7 +89,7 @@ class StepEnd:
             self._clear_gradients()
 
     def give_up(self) -> None:
-        """The step has failed: there is no verdict to wait for any more."""
+        """Ends a step that failed: no norm is waited for any more."""
         self.update.pending = False
         self._shared.restore()
 
@@ -124,8 +124,7 @@ class StepEnd:
         self.update.check_norm()
 
     def validate(self) -> bool:
-        """The verdict on the step before, if it is still to come; its gradients are then done
-        with."""
+        """Whether the last step was wrong, if that was still open; its gradients are cleared."""
         if not self.update.pending:
             return False
         again = self.update.validate()

@@ -53,8 +53,7 @@ def layers_of(source: ModelSource) -> list[tuple[Layer, Stage]] | None:
 
 
 def by_layers(source: ModelSource) -> tuple[ModelSource, list[Layer]]:
-    """``source`` with each layer as a stage, and what they are. Raises InputError where it has
-    none."""
+    """``source`` with each layer as a stage, and the layers. Raises InputError without layers."""
     found = layers_of(source)
     if found is None:
         raise InputError(

@@ -47,8 +47,7 @@ class ModelSource(Protocol):
 
 
 def skips_of(source: ModelSource, count: int) -> Sequence[tuple[int, int]]:
-    """What an optional method ``skips(count)`` returns: pairs of stages, as :class:`Pipeline`
-    takes."""
+    """Pairs of stages, as :class:`Pipeline` takes them, from the optional method ``skips``."""
     skips: Callable[[int], Sequence[tuple[int, int]]] | None = getattr(source, "skips", None)
     return () if skips is None else skips(count)
 

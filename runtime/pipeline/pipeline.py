@@ -256,7 +256,7 @@ class Pipeline:
         except Exception:
             self._step_end.give_up()
             raise
-        return self._step_io.collect(losses)
+        return self._step_io.results(losses)
 
     def barrier(self) -> None:
         """Returns once all ranks have called it: call it before a step whose trace is compared."""
@@ -298,8 +298,7 @@ class Pipeline:
         return self._transport.gather(value)
 
     def marks(self) -> list[float]:
-        """When each op of the last step started and ended, in turn: seconds on this rank's
-        clock."""
+        """Start and end of each op of the last step, in turn: seconds on this rank's clock."""
         return self._step_builder.ran().clock.seconds()
 
     def trace(self) -> list[TracedOp]:
@@ -341,8 +340,8 @@ class Pipeline:
         None where nothing needs it. With post-validation that of the last step whose verdict has
         come: the one before the last, until :meth:`finish`.
         """
-        verdict = self._step_end.update.verdict
-        return None if verdict is None else verdict.norm
+        found = self._step_end.update.global_norm
+        return None if found is None else found.norm
 
     @property
     def loss_scale(self) -> LossScale | None:

@@ -31,8 +31,7 @@ class StepInputs:
         self._first: list[tuple[object, ...]] | None = None
 
     def put(self, inputs: Sequence[Batch], options: Mapping[str, Any]) -> None:
-        """Raises ShapeError where batches cannot be cut, or shapes are not those of the first
-        step."""
+        """Raises ShapeError for batches that cannot be cut, or shapes unlike the first step's."""
         count = self._microbatches
         parts = [
             list(map(self._cast, split(batch, count, f"input {i}")))
@@ -64,8 +63,7 @@ class StepInputs:
 
 
 def given(stage: int, cell: Cell) -> tuple[object, ...]:
-    """Shapes and dtypes of what a step gives to a microbatch on a stage; other options as they
-    print."""
+    """Shapes and dtypes of a microbatch's arguments on a stage; other options as they print."""
     inputs = cell.inputs if stage == 0 else ()
     options = [(name, _form(value)) for name, value in sorted(cell.options.items())]
     return (*((tuple(x.shape), x.dtype) for x in inputs), *options)

@@ -55,8 +55,7 @@ class StepIO:
     def put(
         self, inputs: Sequence[Batch], options: Mapping[str, Any], target: Batch | None
     ) -> None:
-        """Raises InputError where something that this rank needs is missing, ShapeError where it
-        does not fit."""
+        """Raises InputError for an input that is missing, ShapeError for one that does not fit."""
         if self._has_first and not (inputs or options):
             raise InputError(
                 f"step: rank {self._rank} runs the first stage: its inputs are missing"
@@ -78,9 +77,8 @@ class StepIO:
             self._memory.release(cell.held)
             cell.clear()
 
-    def collect(self, losses: list[Tensor] | None) -> Any:
-        """The outputs of the last stage as one batch, None elsewhere; ``losses`` becomes its
-        losses."""
+    def results(self, losses: list[Tensor] | None) -> Any:
+        """The last stage's outputs as one batch, else None; fills ``losses`` with its losses."""
         last = self._last.values()
         if losses is not None:
             losses[:] = [cell.loss for cell in last if cell.loss is not None]

@@ -1,4 +1,4 @@
-"""How long copies take between a device and its host: by the lanes that offloading uses."""
+"""How long copies take between a device and its host: by the copy channels that offload uses."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WARMUP = 2
 
 
 def probe_host(device: torch.device, repeats: int, rank: int) -> LinkSamples:
-    """Milliseconds of a copy: half of one out to the host and one back, which the lanes make one
+    """Milliseconds of a copy: half of one out to the host and one back, which the channels make one
     after the other.
 
     On a CPU, where the host is the same memory, of a copy from buffer to buffer.

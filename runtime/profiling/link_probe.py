@@ -108,8 +108,7 @@ def _ping_pong(
 
 
 def links_of(samples: Sequence[LinkSamples]) -> Links:
-    """One link for all pairs, and those whose delay is another by more than a factor of
-    ``ALIKE``."""
+    """One link for all pairs, and those whose delay differs by a factor above ``ALIKE``."""
     common = link_of(samples)
     size = samples[0].size
     measured = [(sample.ranks, link_of([sample])) for sample in samples]

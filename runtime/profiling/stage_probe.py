@@ -193,8 +193,7 @@ class StageProbe:
         )
 
     def _out(self, stage: int, cell: Cell) -> tuple[int, int]:
-        """Bytes held between O and L, with the received gradient as in :meth:`_kept`, and those
-        that are out."""
+        """Bytes held between O and L, the received gradient included, and bytes that are out."""
         before = self._memory.live
         cell.offloaded = offloaded = OffloadedActivations(Host(self._device), self._memory)
         self._prepared(stage, 0)
@@ -209,8 +208,7 @@ class StageProbe:
         return held, moved
 
     def _kept(self, stage: int, cell: Cell) -> int:
-        """Bytes held right before R, the gradient that the microbatch receives for its B among
-        them."""
+        """Bytes held right before R, the gradient that is received for B included."""
         before = self._memory.live
         cell.recomputed = True
         self._prepared(stage, 0)

@@ -20,8 +20,7 @@ from .options import PipelineOptions
 
 
 def check_program(program: Program, options: PipelineOptions) -> None:
-    """Raises InputError for options that do not go with the program, InvalidScheduleError for a
-    wrong one."""
+    """Raises InputError for options that do not go with the program, else what verifying raises."""
     names = ("tied", "param_dtype", "clip_grad_norm", "loss_scale")
     refuse_where_stale(program.schedule, **{name: getattr(options, name) for name in names})
     if not options.verify:

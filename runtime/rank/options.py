@@ -20,8 +20,7 @@ NormGroups: TypeAlias = Mapping[str, dist.ProcessGroup]
 
 
 class Options(TypedDict, total=False):
-    """Keyword arguments of :class:`~pipeloom.runtime.pipeline.pipeline.Pipeline`, explained
-    there."""
+    """The keyword arguments of :class:`~..pipeline.pipeline.Pipeline`, explained there."""
 
     loss: Loss | None
     optimizer: MakeOptimizer | None

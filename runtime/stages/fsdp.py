@@ -99,8 +99,7 @@ class ShardedModule:
             whole.grad = None
 
     def close(self) -> None:
-        """The module is as ``fully_shard`` left it: its own hooks gather, reduce and release
-        again."""
+        """Gives the module back to ``fully_shard``, whose hooks gather, reduce and release it."""
         self._release()
         for (_, whole), grad_dtype in zip(self._pairs, self._grad_dtypes, strict=True):
             whole.grad = None
@@ -152,8 +151,7 @@ class ShardedModule:
 
 
 class ShardedStages(ResidentStages):
-    """Stages of which some are sharded over ``group``; ``seconds``: how long it waits for others on
-    a CPU."""
+    """Stages of which some are sharded over ``group``, waited for ``seconds`` at most on a CPU."""
 
     def __init__(
         self, modules: Mapping[int, nn.Module], group: dist.ProcessGroup, seconds: float
@@ -235,8 +233,7 @@ def _gathering(part: FSDPModule) -> list[dist.Work]:
 
 
 def gradient_of(parameter: nn.Parameter) -> Tensor:
-    """Its gradient, :data:`.unused_parameters.NOTHING` where nothing was added: another replica may
-    have some."""
+    """Its gradient, made of :data:`~.unused_parameters.NOTHING` where it has none."""
     if parameter.grad is None:
         parameter.grad = torch.full_like(parameter, NOTHING, dtype=parameter.grad_dtype)
     return parameter.grad

@@ -43,7 +43,7 @@ class GradientAccumulator:
         self._left = departures
         self._own: list[Tensor | None] = []  # .grad as it is without a bound sum
         self._sum: Tensor | None = None  # what .grad are views of
-        self._collected: Tensor | None = None  # the same, where that is a D
+        self._received: Tensor | None = None  # the same, where that is a D
         self._unsure: list[nn.Parameter] = []  # whose gradient came with D's alone
 
     def begin(self) -> None:
@@ -59,21 +59,23 @@ class GradientAccumulator:
     def arrive(self, received: Tensor) -> None:
         """D has come: it takes over what was kept, and what is added from now on.
 
-        Where another D of the stage is here, that one goes on collecting.
+        Where another D of the stage is here, gradients go on being added to that one.
         """
-        if self._collected is None and self._adds_to_received:
+        if self._received is None and self._adds_to_received:
             kept = self._sum
             self._unbind()
             if kept is not None:
                 received += kept
             self._bind(received)
-            self._collected = received
+            self._received = received
 
     def leave(self, received: Tensor | None) -> Tensor:
         """What the D that came as ``received`` carries on from here; None: it starts here."""
         self._left -= 1
-        if self._collected is not None and self._collected is not received:
-            return self._started(None) if received is None else received  # another D collects
+        if self._received is not None and self._received is not received:
+            return (
+                self._started(None) if received is None else received
+            )  # gradients are added to another D
         found = self._sum
         self._unbind()
         if received is None:
@@ -85,7 +87,7 @@ class GradientAccumulator:
     @torch.no_grad()
     def come_home(self, received: Tensor) -> None:
         """D has come to the owner to stay: adds it to the owner's gradients."""
-        kept, collected = self._sum, self._collected
+        kept, received_sum = self._sum, self._received
         self._unbind()
         views = self._layout.views(received)
         for parameter, gradient in zip(self._layout.parameters, views, strict=True):
@@ -96,7 +98,7 @@ class GradientAccumulator:
                 parameter.grad += gradient
         if kept is not None:
             self._bind(kept)
-            self._collected = collected
+            self._received = received_sum
 
     def settle(self) -> None:
         """All is added: what nothing was added to has no gradient (:mod:`.unused_parameters`).
@@ -123,7 +125,7 @@ class GradientAccumulator:
 
     def _unbind(self) -> None:
         if self._sum is not None:
-            self._sum = self._collected = None
+            self._sum = self._received = None
             self._set(self._own)
 
     def _set(self, gradients: Sequence[Tensor | None]) -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # takes a second to import, and whoever has shards has done s
 
 
 def shards_of(module: nn.Module) -> list[DTensor]:
+    """This process's shards of the module's parameters, in their order."""
     from torch.distributed.tensor import DTensor
 
     return [p for p in module.parameters() if isinstance(p, DTensor)]
@@ -26,8 +27,7 @@ def _dimension(shard: DTensor) -> int:
 
 
 def rows_of(gradient: Tensor, shard: DTensor, parts: int) -> Tensor:
-    """(parts, elements): what goes to each process, all filled up with zeros to the length of the
-    first."""
+    """(parts, elements): a row for each process, padded with zeros to the first one's length."""
     whole = gradient.movedim(_dimension(shard), 0)
     missing = -len(whole) % parts
     if missing:

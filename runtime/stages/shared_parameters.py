@@ -199,4 +199,5 @@ def _start(copy: nn.Parameter, value: Tensor, name: str) -> None:
 
 
 def ranks_of(stages: Sequence[int], holders: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """The ranks that hold any of the stages, ascending."""
     return tuple(sorted({rank for stage in stages for rank in holders[stage]}))

@@ -32,15 +32,16 @@ class StageStore(Protocol):
         """The stages that ``module`` knows, ascending."""
         ...
 
-    def module(self, stage: int) -> nn.Module: ...
+    def module(self, stage: int) -> nn.Module:
+        """The stage's module, the same object at each call."""
+        ...
 
     def parameters(self, stage: int) -> Sequence[nn.Parameter]:
         """Those that an op of the stage computes with."""
         ...
 
     def gather(self) -> None:
-        """Before each step, and before stages are tried: what is elsewhere comes; all ranks call
-        it."""
+        """Fetches parameters that are elsewhere, before each step or trial; all ranks call it."""
         ...
 
     def begin(self) -> None:

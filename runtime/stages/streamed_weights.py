@@ -94,7 +94,9 @@ class StreamedStages:
         self._stages[stage].settle()
 
     def using(self, stage: int, kind: OpKind) -> AbstractContextManager[object]:
-        return _Use(self._stages[stage], collects=kind is not OpKind.F, reads=kind is not OpKind.W)
+        return _Use(
+            self._stages[stage], adds_gradients=kind is not OpKind.F, reads=kind is not OpKind.W
+        )
 
     def trying(self, stage: int) -> AbstractContextManager[object]:
         return self._stages[stage].trying()
@@ -177,7 +179,7 @@ class _Stage:
     @contextmanager
     def trying(self) -> Iterator[None]:
         self.begin()
-        with _Use(self, collects=False, reads=True):
+        with _Use(self, adds_gradients=False, reads=True):
             yield
         self.settle()
 
@@ -200,17 +202,17 @@ class _Stage:
 
 
 class _Use:
-    """While an op runs: ``reads`` the weights, ``collects`` gradients."""
+    """While an op runs: ``reads`` the weights, ``adds_gradients`` gradients."""
 
-    __slots__ = ("_collects", "_reads", "_stage")
+    __slots__ = ("_adds_gradients", "_reads", "_stage")
 
-    def __init__(self, stage: _Stage, *, collects: bool, reads: bool) -> None:
-        self._stage, self._collects, self._reads = stage, collects, reads
+    def __init__(self, stage: _Stage, *, adds_gradients: bool, reads: bool) -> None:
+        self._stage, self._adds_gradients, self._reads = stage, adds_gradients, reads
 
     def __enter__(self) -> None:
         if self._reads:
             self._stage.fill()
-        if self._collects:
+        if self._adds_gradients:
             self._stage.gradients.ready()
 
     def __exit__(self, *_: object) -> None:

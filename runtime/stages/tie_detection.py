@@ -39,6 +39,7 @@ Group = Sequence[Member]
 
 
 def stages_of(group: Group) -> tuple[int, ...]:
+    """The stages of a group's parameters, each once, ascending."""
     return tuple(sorted({stage for stage, _ in group}))
 
 

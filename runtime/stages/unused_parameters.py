@@ -17,13 +17,12 @@ NOTHING = -0.0
 
 @torch.no_grad()
 def clear_unused(parameters: Sequence[nn.Parameter]) -> None:
-    """Takes their gradients away where these are :data:`NOTHING` throughout; the host waits to
-    learn that."""
+    """Removes gradients that are :data:`NOTHING` throughout; the host waits for the device."""
     if not parameters:
         return
     found = torch.stack([_is_unused(parameter.grad) for parameter in parameters]).tolist()
-    for parameter, untouched in zip(parameters, found, strict=True):
-        if untouched:
+    for parameter, unused in zip(parameters, found, strict=True):
+        if unused:
             parameter.grad = None
 
 

@@ -19,8 +19,7 @@ from ..errors import ShapeError
 
 
 class Skips:
-    """One tensor for each pair (from, to): the last outputs of one stage, the last inputs of
-    another."""
+    """For each pair of stages (i, j) one tensor: an output of i that is an input of j."""
 
     def __init__(self, pairs: Sequence[tuple[int, int]], stages: int) -> None:
         for pair in pairs:

@@ -29,10 +29,12 @@ class Spec:
 
     @classmethod
     def of(cls, tensor: Tensor) -> Spec:
+        """Those of a tensor."""
         return cls(tuple(tensor.shape), tensor.dtype)
 
     @property
     def nbytes(self) -> int:
+        """Bytes of such a tensor."""
         return prod(self.shape) * self.dtype.itemsize
 
     def __str__(self) -> str:
@@ -41,14 +43,14 @@ class Spec:
 
 @dataclass(frozen=True)
 class StageInterface:
-    """What a stage hands on for one microbatch; ``needs_grad[i]``: the i-th one's gradient comes
-    back."""
+    """A stage's outputs for one microbatch; ``needs_grad[i]``: the i-th has a gradient."""
 
     specs: tuple[Spec, ...]
     needs_grad: tuple[bool, ...]
 
     @classmethod
     def of(cls, outputs: Sequence[Tensor]) -> StageInterface:
+        """That of a stage with these outputs."""
         return cls(tuple(map(Spec.of, outputs)), tuple(x.requires_grad for x in outputs))
 
     @classmethod
@@ -74,14 +76,17 @@ class StageInterface:
 
     @cached_property
     def nbytes(self) -> tuple[int, ...]:
+        """Bytes of each output."""
         return tuple(spec.nbytes for spec in self.specs)
 
     @cached_property
     def forward(self) -> PackedMessage:
+        """The message of the outputs."""
         return PackedMessage(self.specs)
 
     @cached_property
     def backward(self) -> PackedMessage:
+        """The message of the gradients that come back."""
         pairs = zip(self.specs, self.needs_grad, strict=True)
         return PackedMessage([spec for spec, needs_grad in pairs if needs_grad])
 

@@ -81,8 +81,7 @@ ALONE = Replicas()
 
 
 def _mine(rows: Sequence[Sequence[int]], patience: timedelta) -> dist.ProcessGroup:
-    """The group of those ``rows`` of processes that has this one; all processes make all of
-    them."""
+    """The group of the row that has this process; all processes make the groups of all rows."""
     groups = [dist.new_group(list(row), timeout=patience) for row in rows]
     return next(group for group in groups if isinstance(group, dist.ProcessGroup))
 

@@ -240,6 +240,7 @@ def train_step(
     settings: RunSettings,
     replicas: Replicas = ALONE,
 ) -> StepMeasure:
+    """One step on this rank, begun by all at once. ``step`` numbers the source's batches."""
     inputs, targets = (
         _on(part, pipeline.device, settings.dtype)
         for part in replicas.batch(model, step, pipeline.microbatches)

@@ -89,8 +89,7 @@ def tune_program(
 
 
 def check_tunable(program: Program) -> None:
-    """Raises InputError, naming the key in the program's file, for what another would train
-    otherwise."""
+    """Raises InputError, naming the key, for a program that cannot be replaced while it trains."""
     first = averages(program)
     wanted = {
         "schedule: passing: expected activations, got streamed weights": (

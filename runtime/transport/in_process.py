@@ -139,8 +139,7 @@ class Hub:
         self._sessions: defaultdict[int, int] = defaultdict(int)
 
     def session(self, rank: int) -> int:
-        """A number for a rank's next transport, the same on all ranks: they make them in one
-        order."""
+        """The number of a rank's next transport: all ranks make theirs in one order."""
         with self._lock:
             self._sessions[rank] += 1
             return self._sessions[rank]

@@ -31,8 +31,7 @@ class RepeatedMessage:
 
 
 def sending(transport: Transport, take: Callable[[], Tensor], peer: int) -> RepeatedMessage:
-    """Sends what ``take`` gives at each post, without its graph: contiguous, and unchanged until
-    the wait."""
+    """Sends ``take()`` at each post, without its graph: contiguous, unchanged until the wait."""
     return RepeatedMessage(partial(_send, transport, take, peer))
 
 

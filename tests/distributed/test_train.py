@@ -59,7 +59,8 @@ def test_torchruns_processes_join(program: str, expected: list[float], tmp_path:
     script = tmp_path / "script.py"
     script.write_text(
         "import json, pathlib, sys\n"
-        "from pipeloom.runtime.train.train import RunSettings, run_program\n"
+        "from pipeloom.runtime.train.settings import RunSettings\n"
+        "from pipeloom.runtime.train.train import run_program\n"
         "result = run_program(sys.argv[1], sys.argv[2], RunSettings(steps=int(sys.argv[3])))\n"
         "if result is not None:\n"
         "    pathlib.Path(sys.argv[4]).write_text(json.dumps(result.losses))\n"
