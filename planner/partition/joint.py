@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pipeloom.ir.model.placement import Placement
     from pipeloom.ir.model.profile import StageProfile
     from pipeloom.ir.model.schedule import Schedule
-    from pipeloom.solver.partition.candidate import Option
-    from pipeloom.solver.partition.min_memory import Smallest
+    from pipeloom.solver.partition.candidate import Candidate
+    from pipeloom.solver.partition.min_memory import MinMemory
     from pipeloom.solver.partition.refinement import Search
     from pipeloom.solver.partition.search import Partitioned
 
@@ -83,7 +83,7 @@ class Answer:
 
     schedule: Schedule | None
     facts: dict[str, Any]
-    smallest: Smallest | None = None
+    smallest: MinMemory | None = None
 
     @property
     def bound(self) -> float:
@@ -260,7 +260,7 @@ def _placements(args: argparse.Namespace, profile: LayeredProfile) -> Sequence[P
     return [args.placement.place(one_each, named(args.profile))[1]]
 
 
-def _parts(option: Option) -> list[dict[str, Any]]:
+def _parts(option: Candidate) -> list[dict[str, Any]]:
     owners = option.problem.placement.owners
     return [
         {
@@ -275,7 +275,7 @@ def _parts(option: Option) -> list[dict[str, Any]]:
     ]
 
 
-def _entry(option: Option) -> dict[str, Any]:
+def _entry(option: Candidate) -> dict[str, Any]:
     return {
         "placement": option.problem.placement.name,
         "starts": list(option.cut),

@@ -27,7 +27,7 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.units import amount, counted, duration
 
 from ..core.bound import Bound, starts_later
-from ..core.linear_instance import Chain
+from ..core.linear_instance import LinearInstance
 from ..core.tolerances import ROUNDING
 from .rank_model import RankModel, ramp, rate, span_that_holds, whole
 
@@ -58,7 +58,7 @@ class GeneralPlacement:
     """The ranks with stages, and the way of one microbatch through all stages.
 
     ``down``, ``back``, (S,): from the start of F(0) to that of F(s), from the start of B(S-1) to
-    that of B(s). ``chain``: where every stage has a rank of its own.
+    that of B(s). ``linear``: where every stage has a rank of its own.
     """
 
     hosts: Sequence[HostModel]
@@ -68,7 +68,7 @@ class GeneralPlacement:
     down: FloatArray
     back: FloatArray
     objective: Objective
-    chain: Chain | None
+    linear: LinearInstance | None
 
     @classmethod
     def of(cls, problem: Problem) -> GeneralPlacement:
@@ -92,7 +92,7 @@ class GeneralPlacement:
                     **{name: array[own] for name, array in arrays.items()},
                 )
                 hosts.append(host)
-        return cls(hosts, f, b, w, down, back, problem.objective, Chain.of(problem))
+        return cls(hosts, f, b, w, down, back, problem.objective, LinearInstance.of(problem))
 
     def turn(self, a: int, b: int) -> float:
         """From the start of F(a) to the start of B(b) of one microbatch, at least."""

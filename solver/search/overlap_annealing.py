@@ -16,14 +16,14 @@ from ..core.incumbent import Incumbent
 from ..core.kernel_rng import seeded
 from ..core.tolerances import ROUNDING
 from .local_search import COLD, SLICE, SLICES, split_backwards
-from .overlap_kernel import anneal_pairs
+from .overlap_kernel import anneal_overlap
 
 Mask = npt.NDArray[np.bool_]
 Pairs = tuple[tuple[int, ...], ...]
-Rows = tuple[IntArray, ...]
+Order = tuple[IntArray, ...]
 
 
-class Pairer:
+class OverlapAnnealer:
     """Simulated annealing from the best order, with moves that let an F and a BW run at once or
     apart."""
 
@@ -45,7 +45,7 @@ class Pairer:
         for piece in range(SLICES):
             c, found, found_at_once = self._costs, order.copy(), at_once.copy()
             warm = hot * COLD ** (piece / SLICES)
-            cost = anneal_pairs(
+            cost = anneal_overlap(
                 order,
                 at_once,
                 found,
@@ -76,7 +76,7 @@ class Pairer:
                 return
 
 
-def apart(rows: Rows, pairs: Pairs) -> tuple[IntArray, Mask, IntArray]:
+def apart(rows: Order, pairs: Pairs) -> tuple[IntArray, Mask, IntArray]:
     """All ranks' ops with each BW as B and W, where pairs begin, (N,) both, and where each rank's
     ops do.
 
@@ -94,7 +94,7 @@ def apart(rows: Rows, pairs: Pairs) -> tuple[IntArray, Mask, IntArray]:
     return np.concatenate(split), at_once, offsets
 
 
-def together(order: IntArray, at_once: Mask, offsets: IntArray) -> tuple[Rows, Pairs]:
+def together(order: IntArray, at_once: Mask, offsets: IntArray) -> tuple[Order, Pairs]:
     """The inverse of :func:`apart`: a BW in pairs, B and W elsewhere."""
     rows, pairs = [], []
     for first, last in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
