@@ -1,5 +1,6 @@
 # make demo   a fresh machine to a trained model: optimize, compile, run on 4 local ranks, picture
 # make test   lint, types and tests
+# make docs   the site, in build/site: all links and public names checked, all snippets tried
 # make coverage  the tests, and the lines that none of them runs (compiled kernels cannot be seen)
 # make bench  the long runs, an hour or more: the tests marked slow and benchmarks/, of the frontier
 #             each eighth instance in at most half an hour (all of it: python -m benchmarks.frontier)
@@ -7,7 +8,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test lint coverage bench clean
+.PHONY: setup demo test lint docs coverage bench clean
 
 setup: $(VENV)/.ready
 
@@ -30,6 +31,13 @@ lint: setup
 test: lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile --ignore tests/distributed
 	$(BIN)/python -m pytest tests/distributed
+
+# Snippets that need no torch run as a reader would type them; the others are marked in the pages.
+docs: setup
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/python docs/tools/public_names.py
+	$(BIN)/python docs/tools/snippets.py README.md docs/quick-start.md docs/tutorials/*.md
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 coverage: setup
 	$(BIN)/python -m pytest --cov --cov-report=term

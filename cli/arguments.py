@@ -6,7 +6,8 @@ import argparse
 import math
 import re
 
-from pipeloom.planner.placement.spec import placement_choice
+from pipeloom.ir.errors import InputError
+from pipeloom.planner.placement.spec import PlacementSpec
 
 # more microbatches than anyone runs; arrays of that size would exhaust memory
 MOST_MICROBATCHES = 100_000
@@ -34,10 +35,6 @@ class Limit(float):
     """A memory limit that knows how it was typed."""
 
     words: str
-
-
-class Default(float):
-    """A limit that nobody typed."""
 
 
 def example(parser: argparse.ArgumentParser, *lines: str) -> None:
@@ -117,7 +114,7 @@ def add_solver(
     parser.add_argument(
         "--placement",
         metavar="P",
-        type=placement_choice,
+        type=placement,
         default="linear",
         help="where stages live: linear (stage s on rank s, the default), interleaved:K (stage s "
         "on "
@@ -137,7 +134,7 @@ def add_solver(
         "--time-limit",
         metavar="S",
         type=seconds,
-        default=Default(time_limit),
+        default=None if auto else time_limit,
         help=f"seconds for {what}, {time_limit:g} by default; it ends sooner once optimal{auto}",
     )
     limits.add_argument(
@@ -152,6 +149,35 @@ def add_solver(
         "--seed", metavar="N", type=whole, default=0, help="of the random choices, 0 by default"
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
+
+
+def add_partition(parser: argparse.ArgumentParser) -> None:
+    """How the layers of a profile are cut by the optimizer."""
+    parser.add_argument(
+        "--partition",
+        choices=["joint", "balanced", "even"],
+        help="of a profile by layers, how they are cut into stages: together with the schedule "
+        "(joint, the default), so that the longest stage is as short as can be (balanced), or as "
+        "many blocks each (even)",
+    )
+    for most in ("min", "max"):
+        parser.add_argument(
+            f"--{most}-layers",
+            metavar="N",
+            type=at_least_one,
+            help=f"{most}imum of layers that a stage has",
+        )
+
+
+def add_cut(parser: argparse.ArgumentParser, *, files: bool = True) -> None:
+    """How the layers of a profile are cut for families; ``files``: or as in a schedule."""
+    parser.add_argument(
+        "--partition",
+        metavar="HOW",
+        help="of a profile by layers, how they are cut into stages: balanced (the longest stage "
+        "as short as can be, the default), even (as many blocks each)"
+        + (", or a schedule, whose cut is taken" if files else ""),
+    )
 
 
 def add_output(parser: argparse.ArgumentParser, what: str) -> None:
@@ -233,6 +259,13 @@ def whole(text: str) -> int:
 
 def _integer(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
+
+
+def placement(text: str) -> PlacementSpec:
+    try:
+        return PlacementSpec.of(text)
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("placement: ")) from None
 
 
 def stages(text: str) -> list[int]:

@@ -16,8 +16,6 @@ from typing import Any, NoReturn
 from pipeloom import __version__
 from pipeloom.ir.errors import InfeasibleError, InputError, InvalidScheduleError, PipeloomError
 
-from .output import infeasible
-
 # command: its module in this folder, and what it does in one line
 COMMANDS: dict[str, tuple[str, str]] = {
     "profile": ("profile", "measure a model's stages and links into a profile"),
@@ -157,7 +155,7 @@ def _fail(error: PipeloomError, *, as_json: bool) -> int:
         print(error.details, file=sys.stderr)  # type: ignore[attr-defined]
     answer: dict[str, Any] = {"error": lines}
     if isinstance(error, InfeasibleError):
-        answer = infeasible(error)
+        answer = error.to_dict()
     elif isinstance(error, InvalidScheduleError):
         answer = {"status": "invalid", "violations": list(error.violations)}
     if as_json:

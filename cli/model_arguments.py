@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import argparse
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InputError
 
 from .arguments import count, seconds, whole
-from .inputs import typed
 
-if TYPE_CHECKING:
-    from pipeloom.runtime.train.train import RunSettings
-
+TRAINING = ("steps", "dtype", "seed", "device", "pace", "timeout", "quiet")
+"""What :func:`add_training` asks for beside the program and the model."""
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 TYPED = ("steps", "device", "pace", "cuda_graph", "clip_grad_norm", "loss_scale")
 """Settings of a run whose faults name them: the option has the same name."""
@@ -56,23 +53,6 @@ def add_training(parser: argparse.ArgumentParser, *, steps: int) -> None:
     )
     parser.add_argument("--timeout", metavar="S", type=seconds, help="gives up after so long")
     parser.add_argument("-q", "--quiet", action="store_true", help="no line a step")
-
-
-def training_settings(args: argparse.Namespace, **more: Any) -> RunSettings:
-    """What :func:`add_training` asks for, and ``more`` of the settings."""
-    from pipeloom.runtime.train.train import RunSettings
-
-    with typed(*TYPED):
-        return RunSettings(
-            steps=args.steps,
-            dtype=args.dtype,
-            seed=args.seed,
-            device=args.device,
-            progress=not args.quiet,
-            pace=args.pace,
-            timeout=args.timeout,
-            **more,
-        )
 
 
 def need_torch() -> None:

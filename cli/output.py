@@ -7,7 +7,7 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pipeloom.ir.errors import InfeasibleError, InputError
+from pipeloom.ir.errors import InputError
 
 if TYPE_CHECKING:
     from pipeloom.ir.model.schedule import Schedule
@@ -25,16 +25,6 @@ def check_output(args: argparse.Namespace) -> None:
 
 def print_json(answer: dict[str, Any]) -> None:
     print(json.dumps(answer, allow_nan=False))
-
-
-def infeasible(error: InfeasibleError) -> dict[str, Any]:
-    """What ``--json`` has where nothing is feasible."""
-    return {
-        "status": "infeasible",
-        "message": str(error),
-        error.smallest_key: error.smallest,
-        "rank": error.rank,
-    }
 
 
 def finish(
@@ -58,26 +48,10 @@ def finish(
         print(f"written to {args.output}")
 
 
-def finish_schedule(
-    args: argparse.Namespace,
-    schedule: Schedule,
-    answer: dict[str, Any] | None = None,
-    words: str = "",
-) -> None:
-    """:func:`finish` for a schedule: its report is the answer, then ``answer`` and ``words``."""
+def finish_schedule(args: argparse.Namespace, schedule: Schedule) -> None:
+    """:func:`finish` for a schedule, whose report is the answer."""
     from pipeloom.ir.formats import dump_schedule
-    from pipeloom.report.summaries import facts
+    from pipeloom.report.summaries import describe, facts
 
     document = dump_schedule(schedule)
-    lines = "\n\n".join(part for part in (facts(schedule), words) if part)
-    finish(args, document, describe(document) | (answer or {}), lines)
-
-
-def describe(document: dict[str, Any]) -> dict[str, Any]:
-    """A schedule without its order: its size, limit and report."""
-    keys = ("passing", "ranks", "stages", "microbatches", "memory_limit")
-    return {
-        "name": document["profile"]["name"],
-        **{key: document[key] for key in keys},
-        **document["report"],
-    }
+    finish(args, document, describe(document), facts(schedule))

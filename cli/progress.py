@@ -14,7 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from pipeloom.ir.model.schedule import Schedule
+    from pipeloom.planner.progress import Event, Searched, Searching
     from pipeloom.solver.core.progress import Progress
 
 STDERR = 2
@@ -23,79 +23,71 @@ LEAST_SECONDS = 0.5
 PROVEN = 1e-6
 
 
-@dataclass
-class ProgressLine:
-    """A single line that is written over on a terminal, a line a change elsewhere.
+@dataclass(slots=True)
+class _Shown:
+    """What was shown last of a search; ``figures``: its best cost and bound, ``at`` so many
+    seconds."""
 
-    ``by_step``: what it is told is of steps, not of the objective.
+    now: Progress | None = None
+    figures: tuple[float | None, float] | None = None
+    at: float = -math.inf
+
+
+@dataclass
+class ProgressDisplay:
+    """Shows the events of a plan: notes, and of each search a line that is written over on a
+    terminal, a line a change elsewhere.
+
+    ``quiet``: only notes that are no routine.
     """
 
-    stream: TextIO = field(default_factory=lambda: sys.stderr)
     quiet: bool = False
-    label: str = ""
-    by_step: bool = False
-    _now: Progress | None = None
-    _last: tuple[float | None, float] | None = None
-    _last_time: float = -math.inf
-    _open: bool = False
+    stream: TextIO = field(default_factory=lambda: sys.stderr)
+    _searches: dict[str, _Shown] = field(default_factory=dict)
+    _open: str | None = None
+    """The search whose line is open on a terminal."""
 
-    def __call__(self, progress: Progress) -> None:
-        self._now = progress
-        if self.quiet:
-            return
+    def __call__(self, event: Event) -> None:
+        from pipeloom.planner.progress import Note, Searching
+
+        if isinstance(event, Note):
+            if not (self.quiet and event.routine):
+                self.close()
+                self._write(f"pipeloom: {event}\n")
+        elif not self.quiet:
+            shown = self._searches.setdefault(event.name, _Shown())
+            if isinstance(event, Searching):
+                self._searching(event, shown)
+            else:
+                self._searched(event, shown)
+
+    def _searching(self, event: Searching, shown: _Shown) -> None:
+        shown.now = now = event.now
         if self.stream.isatty():
-            self._write_over(self._text(progress))
+            self._write_over(event.name, _line_of(event))
             return
-        now = (progress.incumbent, progress.bound)
+        figures = (now.incumbent, now.bound)
         # once it is proven the end's line comes next
-        news = progress.built and progress.gap is not None and progress.gap > PROVEN
-        if news and now != self._last and progress.seconds - self._last_time >= LEAST_SECONDS:
-            self._write(self._text(progress) + "\n")
-            self._last, self._last_time = now, progress.seconds
+        news = now.built and now.gap is not None and now.gap > PROVEN
+        if news and figures != shown.figures and now.seconds - shown.at >= LEAST_SECONDS:
+            self._write(_line_of(event) + "\n")
+            shown.figures, shown.at = figures, now.seconds
 
-    def end(self, schedule: Schedule, stopped: bool, limit: str = "time is up") -> None:
-        """The last line: what came out, and why it ends; by step that of the last that it was
-        told."""
-        from pipeloom.ir.model.schedule import Status
-        from pipeloom.report.summaries import gap
+    def _searched(self, event: Searched, shown: _Shown) -> None:
+        """The last line: what came out, and why it ends where it is not proven optimal."""
+        line = _end_of(event, shown.now)
+        if line is not None and self.stream.isatty():
+            self._write_over(event.name, line)
+        elif line is not None:
+            self._write(line + "\n")
+        self.close()
 
-        report, timing, now = schedule.report, schedule.timing, self._now
-        if self.quiet or report is None or timing is None or report.lower_bound is None:
-            return
-        seconds, proven = report.solve_seconds or 0.0, report.status is Status.OPTIMAL
-        cost, bound = timing.cost(schedule.problem.objective), report.lower_bound
-        rest = gap(schedule) or 0.0
-        if self.by_step and now is not None and now.incumbent is not None:
-            cost, bound, rest = now.incumbent, now.bound, now.gap or 0.0
-            proven = rest <= PROVEN
-        text = self._figures(seconds, cost, bound, rest)
-        why = "optimal" if proven else "stopped" if stopped else limit
-        if self.stream.isatty():
-            self._write_over(f"{text}  {why}")
-        else:
-            self._write(f"{text}  {why}\n")
-
-    def _text(self, progress: Progress) -> str:
-        if progress.incumbent is None or not progress.built:
-            return f"{self.label}{progress.seconds:6.1f} s  looking for a first schedule"
-        figures = self._figures(
-            progress.seconds, progress.incumbent, progress.bound, progress.gap or 0.0
-        )
-        return f"{figures}  {progress.source or ''}".rstrip()
-
-    def _figures(self, seconds: float, cost: float, bound: float, gap: float) -> str:
-        from pipeloom.ir.units import duration
-        from pipeloom.report.summaries import percent
-
-        return (
-            f"{self.label}{seconds:6.1f} s  {'step' if self.by_step else 'best'} {duration(cost)}  "
-            f"bound {duration(bound)}  gap {percent(gap)}"
-        )
-
-    def _write_over(self, text: str) -> None:
+    def _write_over(self, name: str, text: str) -> None:
+        if name != self._open:
+            self.close()
         columns = shutil.get_terminal_size().columns - 1  # a wrapped line cannot be written over
         self._write(f"\r\x1b[2K{text[:columns]}")
-        self._open = True
+        self._open = name
 
     def _write(self, text: str) -> None:
         self.stream.write(text)
@@ -103,9 +95,61 @@ class ProgressLine:
 
     def close(self) -> None:
         """Ends the line that a terminal shows."""
-        if self._open:
+        if self._open is not None:
             self._write("\n")
-            self._open = False
+            self._open = None
+
+
+def _line_of(event: Searching) -> str:
+    now = event.now
+    if now.incumbent is None or not now.built:
+        return f"{_label(event)}{now.seconds:6.1f} s  looking for a first schedule"
+    figures = _figures(event, now.seconds, now.incumbent, now.bound, now.gap or 0.0)
+    return f"{figures}  {now.source or ''}".rstrip()
+
+
+def _end_of(event: Searched, now: Progress | None) -> str | None:
+    """By step the figures are those that it was told last; None where nothing is proven at all."""
+    from pipeloom.ir.model.schedule import Status
+    from pipeloom.report.summaries import gap
+
+    schedule = event.schedule
+    report, timing = schedule.report, schedule.timing
+    if report is None or timing is None or report.lower_bound is None:
+        return None
+    proven, rest = report.status is Status.OPTIMAL, gap(schedule) or 0.0
+    cost, bound = timing.cost(schedule.problem.objective), report.lower_bound
+    if event.by_step and now is not None and now.incumbent is not None:
+        cost, bound, rest = now.incumbent, now.bound, now.gap or 0.0
+        proven = rest <= PROVEN
+    figures = _figures(event, report.solve_seconds or 0.0, cost, bound, rest)
+    return f"{figures}  {'optimal' if proven else event.ending}"
+
+
+def _figures(
+    event: Searching | Searched, seconds: float, cost: float, bound: float, gap: float
+) -> str:
+    from pipeloom.ir.units import duration
+    from pipeloom.report.summaries import percent
+
+    return (
+        f"{_label(event)}{seconds:6.1f} s  {'step' if event.by_step else 'best'} {duration(cost)}  "
+        f"bound {duration(bound)}  gap {percent(gap)}"
+    )
+
+
+def _label(event: Searching | Searched) -> str:
+    return f"{event.name}: " if event.name else ""
+
+
+@contextmanager
+def watched(quiet: bool = False) -> Iterator[ProgressDisplay]:
+    """A display that leaves no line open on the terminal."""
+    display = ProgressDisplay(quiet)
+    try:
+        yield display
+    finally:
+        display.close()
 
 
 @dataclass

@@ -2,26 +2,24 @@
 
 A byte-level GPT is profiled, its schedules are planned under a memory limit, compiled and run on
 four local processes; one process alone trains the same model on the same batches. Every step is
-one ``pipeloom`` command, printed as it is run; what they write is in ``out/demo/``.
+one call of the library, printed as it is made; the ``pipeloom`` command has each by the same name.
+What they make is in ``out/demo/``.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
-import json
-import shlex
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from pipeloom.cli.arguments import count, seconds
-from pipeloom.cli.main import main as pipeloom
-from pipeloom.ir.formats import load_schedule
+import pipeloom
+from pipeloom.ir.formats import check_writable
 from pipeloom.ir.units import duration
+from pipeloom.report.summaries import facts
 from pipeloom.runtime.pipeline.model_source import load_source
 
 from .demo_report import TOLERANCE, Result, Run, cores, curve, largest_difference, report, timing
@@ -45,22 +43,15 @@ class Settings:
         return str(self.folder / name)
 
 
-class CommandError(Exception):
-    """A command failed; it has said why."""
-
-    def __init__(self, code: int) -> None:
-        self.code = code
-        super().__init__(f"exit code {code}")
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit code 0 where the loss fell and is that of one process."""
     settings = _settings(argv)
     settings.folder.mkdir(parents=True, exist_ok=True)
     try:
         return _demo(settings)
-    except CommandError as error:
-        return error.code
+    except pipeloom.PipeloomError as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return error.exit_code
 
 
 def _demo(settings: Settings) -> int:
@@ -88,11 +79,9 @@ def _demo(settings: Settings) -> int:
 
 def _settings(argv: Sequence[str] | None) -> Settings:
     parser = argparse.ArgumentParser(prog="python -m examples.demo", description=__doc__)
-    parser.add_argument("--steps", type=count, default=30, help="optimizer steps, 30 by default")
-    parser.add_argument("-m", "--microbatches", type=count, default=8, help="a step, 8 by default")
-    parser.add_argument(
-        "--time-limit", type=seconds, default=10.0, help="of each solve, in seconds"
-    )
+    parser.add_argument("--steps", type=int, default=30, help="optimizer steps, 30 by default")
+    parser.add_argument("-m", "--microbatches", type=int, default=8, help="a step, 8 by default")
+    parser.add_argument("--time-limit", type=float, default=10.0, help="of each solve, in seconds")
     parser.add_argument("--small", action="store_true", help="a tiny model, for a quick try")
     parser.add_argument("--out", type=Path, default=Path("out/demo"), help="out/demo by default")
     args = parser.parse_args(argv)
@@ -118,47 +107,50 @@ def _introduce(settings: Settings) -> None:
 
 def _profile(settings: Settings) -> None:
     _say("Measure the stages, all ranks at once")
-    _pipeloom(
-        *("profile", "--model", settings.model, "--stages", RANKS, "--ranks", RANKS),
-        *("-o", settings.file("profile.json")),
-    )
+    check_writable(settings.file("profile.json"))
+    found = _call("measure", settings.model, stages=RANKS, ranks=RANKS)
+    for number, stage in enumerate(found.profile.stages):
+        times = (duration(time) for time in (stage.t_f, stage.t_b, stage.t_w))
+        print("stage {}: T_F {}, T_B {}, T_W {}".format(number, *times))
+    pipeloom.write_json(found.document(), settings.file("profile.json"))
 
 
 def _plan(settings: Settings) -> None:
     _say("Plan: 1F1B, then the best schedule in the memory that 1F1B takes, and in twice that")
-    file, profile = settings.file, settings.file("profile.json")
+    profile, microbatches = settings.file("profile.json"), settings.microbatches
     # a step ends on all ranks before the next one begins: its cost is the makespan
-    instance = ("-m", settings.microbatches, "--objective", "makespan")
-    _pipeloom("build", "1f1b", profile, *instance, "-o", file("1f1b.json"))
-    peak = max(timing(load_schedule(file("1f1b.json"))).peak_memory)
+    simple = _call("build", "1f1b", profile, microbatches, objective="makespan")
+    _keep(settings, "1f1b", simple)
+    peak = max(timing(simple).peak_memory)
     for name, limit in (("best", peak), ("best-2x", 2 * peak)):
-        _pipeloom(
-            *("optimize", profile, *instance, "--memory-limit", f"{limit:.0f}"),
-            *("--time-limit", f"{settings.time_limit:g}", "-o", file(f"{name}.json")),
-        )
+        options = {"memory_limit": round(limit), "time_limit": settings.time_limit}
+        answer = _call("optimize", profile, microbatches, objective="makespan", **options)
+        _keep(settings, name, answer.schedule)
+
+
+def _keep(settings: Settings, name: str, schedule: pipeloom.Schedule) -> None:
+    print(facts(schedule))
+    pipeloom.write_json(pipeloom.dump_schedule(schedule), settings.file(f"{name}.json"))
 
 
 def _compile(settings: Settings) -> None:
     _say("Compile each to instruction lists")
     for name in PLANS.values():
-        _pipeloom(
-            "compile", settings.file(f"{name}.json"), "-o", settings.file(f"{name}-program.json")
-        )
+        program = _call("compile", settings.file(f"{name}.json"))
+        pipeloom.write_json(pipeloom.dump_program(program), settings.file(f"{name}-program.json"))
 
 
 def _train(settings: Settings, title: str, name: str) -> Result:
     _say(f"Train by it: {title}")
     run = _run(settings, name, settings.steps, "measured")
-    paced = _run(settings, name, PACED_STEPS, "paced", "--pace") if _few_cores() else None
-    return Result(title, load_schedule(settings.file(f"{name}.json")), run, paced)
+    paced = _run(settings, name, PACED_STEPS, "paced", pace=True) if _few_cores() else None
+    return Result(title, pipeloom.load_schedule(settings.file(f"{name}.json")), run, paced)
 
 
-def _run(settings: Settings, name: str, steps: int, suffix: str, *options: str) -> Run:
-    trace = settings.file(f"{name}-{suffix}.json")
-    words: list[object] = ["run", settings.file(f"{name}-program.json"), *options]
-    words += ["--model", settings.model, "--steps", steps, "--trace", trace, "-q", "--json"]
-    answer = json.loads(_pipeloom(*words, quiet=True))
-    run = Run(answer, load_schedule(trace))
+def _run(settings: Settings, name: str, steps: int, suffix: str, **options: Any) -> Run:
+    program, trace = (settings.file(f"{name}-{end}.json") for end in ("program", suffix))
+    answer = _call("run", program, settings.model, steps=steps, trace=trace, **options)
+    run = Run(answer.to_dict(), pipeloom.load_schedule(trace))
     print(f"loss {curve(run.losses)}; median step {duration(run.step)}")
     return run
 
@@ -175,7 +167,7 @@ def _picture(settings: Settings, *, paced: bool) -> str:
     suffix = "paced" if paced else "measured"
     names = [f"{name}{end}.json" for name in PLANS.values() for end in ("", f"-{suffix}")]
     picture = settings.file("timelines.svg")
-    _pipeloom("show", *map(settings.file, names), "-o", picture)
+    _call("show", *map(settings.file, names), output=picture)
     return picture
 
 
@@ -187,19 +179,11 @@ def _say(what: str) -> None:
     print(f"\n{what}")
 
 
-def _pipeloom(*words: object, quiet: bool = False) -> str:
-    """Runs one command in this process, as the ``pipeloom`` command would, and shows it.
-
-    Returns what it printed where ``quiet``. Raises CommandError where it failed.
-    """
-    command = list(map(str, words))
-    print(f"$ pipeloom {shlex.join(command)}", flush=True)
-    output = io.StringIO()
-    with contextlib.redirect_stdout(output if quiet else sys.stdout):
-        code = pipeloom(command)
-    if code:
-        raise CommandError(code)
-    return output.getvalue()
+def _call(name: str, *given: Any, **options: Any) -> Any:
+    """Calls one function of the library, and shows the call. Raises PipeloomError as it does."""
+    words = [*map(repr, given), *(f"{key}={value!r}" for key, value in options.items())]
+    print(f">>> pipeloom.{name}({', '.join(words)})", flush=True)
+    return getattr(pipeloom, name)(*given, **options)
 
 
 if __name__ == "__main__":

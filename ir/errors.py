@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class PipeloomError(Exception):
@@ -24,12 +25,20 @@ class InfeasibleError(PipeloomError):
 
     ``smallest`` is the smallest feasible limit (in the profile's unit of memory), or what a device
     has to hold in the schedule found that exceeds its memory least; ``rank`` the rank that needs
-    it.
+    it. Both are None where several placements or schemes were compared, each with limits of its
+    own.
     """
 
     exit_code = 1
 
-    def __init__(self, message: str, *, smallest: float, rank: int, device: bool = False) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        smallest: float | None = None,
+        rank: int | None = None,
+        device: bool = False,
+    ) -> None:
         self.smallest = smallest
         self.rank = rank
         self.device = device
@@ -39,6 +48,13 @@ class InfeasibleError(PipeloomError):
     def smallest_key(self) -> str:
         """What commands call ``smallest`` in their JSON."""
         return "smallest_device_memory" if self.device else "smallest_memory_limit"
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``--json`` has where nothing is feasible."""
+        if self.smallest is None:
+            return {"status": "infeasible"}
+        known = {self.smallest_key: self.smallest, "rank": self.rank}
+        return {"status": "infeasible", "message": str(self), **known}
 
 
 class InvalidScheduleError(PipeloomError):

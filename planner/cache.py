@@ -24,6 +24,7 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.bounds import lower_bound
+from pipeloom.solver.core.options import SolveOptions
 
 FORMAT = "pipeloom.cache"
 SAME = 1 - 1e-6
@@ -48,33 +49,31 @@ class Question:
     """What was asked of ``optimize``."""
 
     problem: Problem
-    solver: str
-    seed: int
-    time_limit: float
-    work_limit: float | None = None
+    options: SolveOptions
     by_step: bool = False
 
     @property
     def key(self) -> str:
         placement = self.problem.placement
-        words = {
+        asked = {
             "profile": dump_profile(self.problem.profile),
             "microbatches": self.problem.microbatches,
             "placement": [placement.passing.value, placement.table],
             "memory_limit": finite(self.problem.memory_limit),
             "objective": self.problem.objective.value,
-            "solver": self.solver,
-            "seed": self.seed,
-            "time_limit": self.time_limit,
-            "work_limit": self.work_limit,
             "by_step": self.by_step,
-            "pipeloom": __version__,
         }
-        return digest(words)
+        return digest(asked | limits_of(self.options))
 
     def answered_by(self, schedule: Schedule) -> Problem | None:
         same = replace(self, problem=schedule.problem).key == self.key
         return self.problem if same else None
+
+
+def limits_of(options: SolveOptions) -> dict[str, Any]:
+    """What decides on an answer beside the problem: how it is searched, and by which version."""
+    names = ("solver", "seed", "time_limit", "work_limit")
+    return {name: getattr(options, name) for name in names} | {"pipeloom": __version__}
 
 
 class ScheduleCache:

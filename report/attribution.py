@@ -143,14 +143,13 @@ class _Clock:
     """What the schedule's nodes (the ops, then the transfers) wait for, by the measured times."""
 
     def __init__(self, schedule: Schedule, end: Sequence[float]) -> None:
-        from pipeloom.ir.cost.dependency_graph import (
-            waits,  # numba takes longer to import than to draw
-        )
+        # numba takes longer to import than to draw
+        from pipeloom.ir.cost.dependency_graph import ScheduleGraph
 
-        _, durations, edges = waits(schedule)
-        self._end, self._durations = end, durations.tolist()
+        graph = ScheduleGraph.of(schedule)
+        self._end, self._durations = end, graph.duration.tolist()
         self._waits: defaultdict[int, list[_Waited]] = defaultdict(list)
-        for origins, nodes, delays in edges:
+        for origins, nodes, delays in graph.all_edges:
             for origin, node, delay in zip(
                 *(a.tolist() for a in (origins, nodes, delays)), strict=True
             ):

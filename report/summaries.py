@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
-from pipeloom.ir.cost.overlap import pairs_save
+from pipeloom.ir.cost.overlap import overlap_saves
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.placement import Passing, PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import Schedule, Status
+from pipeloom.ir.model.weight_versions import staleness
 from pipeloom.ir.units import amount, counted, duration
 
 from .bars import peak_memory, timed, times
@@ -40,7 +42,7 @@ def scope(problem: Problem, *, paired: bool = False) -> str:
     hold for it: where the optimizer makes none.
     """
     words = _placed_and_passed(problem)
-    if pairs_save(problem):
+    if overlap_saves(problem):
         return f"{words}, with pairs or without them"
     if all(stage.saving <= 0 for stage in problem.profile.stages):
         return words
@@ -112,7 +114,7 @@ def repeats(schedule: Schedule) -> str | None:
     timing, objective = times(timed(schedule)), schedule.problem.objective
     if objective is Objective.MAKESPAN or timing.period > timing.makespan * (1 - 1e-6):
         return None
-    every = duration(timing.step(objective))
+    every = duration(timing.iteration_time(objective))
     return f"one iteration of many: a rank begins the next where its row ends, one every {every}"
 
 
@@ -170,7 +172,7 @@ def averaging(schedule: Schedule) -> str | None:
     return (
         f"{duration(left)} of averaging left after ops (of {duration(busy)} at most on a "
         f"rank{late}), "
-        f"step {duration(timing.step(objective))}"
+        f"iteration {duration(timing.iteration_time(objective))}"
     )
 
 
@@ -186,6 +188,23 @@ def levers(schedule: Schedule) -> list[tuple[str, str]]:
     return [("activations", f"{', '.join(parts)} of {forwards}")] if parts else []
 
 
+def transfer_note(schedule: Schedule) -> str | None:
+    """What the delays of travelling weights leave out, or how far gradients lag; None where they do
+    neither."""
+    lag = max(staleness(schedule))
+    if lag:
+        return f"asynchronous: gradients lag by up to {lag} update{'s' * (lag > 1)}"
+    profile = schedule.problem.profile
+    if not schedule.transfers:
+        return None
+    if profile.links is None:
+        cost = "free" if profile.t_comm is None else "t_comm each"
+        return f"no links in the profile: transfers counted as {cost}"
+    if any(stage.weight_bytes is None for stage in profile.stages):
+        return "weight_bytes unknown: transfers counted as free"
+    return None
+
+
 def gap(schedule: Schedule) -> float | None:
     """(cost - lower bound) / cost; None where no bound is known."""
     report = schedule.report
@@ -193,3 +212,13 @@ def gap(schedule: Schedule) -> float | None:
         return None
     cost = times(timed(schedule)).cost(schedule.problem.objective)
     return max(0.0, (cost - report.lower_bound) / cost) if cost > 0 else 0.0
+
+
+def describe(document: dict[str, Any]) -> dict[str, Any]:
+    """A schedule without its order: its size, limit and report."""
+    keys = ("passing", "ranks", "stages", "microbatches", "memory_limit")
+    return {
+        "name": document["profile"]["name"],
+        **{key: document[key] for key in keys},
+        **document["report"],
+    }

@@ -21,7 +21,7 @@ from html import escape
 import numpy as np
 
 from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.model.schedule import Schedule, TravelKind
+from pipeloom.ir.model.schedule import Schedule, TransferKind
 from pipeloom.ir.units import amount, duration
 
 from .bars import Bar, averages, bars, copies, kinds, last, peak_memory, timed, times
@@ -36,7 +36,7 @@ LINE, COPY = 1.5, 4.0  # what is below a row: transfers, and copies to and from 
 # how wide the plot may grow for readable bars, and for visible ones
 ROOMY_WIDTH, MOST_WIDTH = 1600.0, 4000.0
 
-_TRAVEL = {TravelKind.WEIGHT: "#5b6b7f", TravelKind.GRADIENT: "#c2416b"}
+_TRAVEL = {TransferKind.WEIGHT: "#5b6b7f", TransferKind.GRADIENT: "#c2416b"}
 
 STYLE = f"""
 text {{ font-size: 12px; }}
@@ -310,7 +310,7 @@ def _transfers(schedule: Schedule, rank: int, grid: Grid, y: float) -> list[str]
         if transfer.target != rank or end <= start:
             continue
         left, right = grid.x(start), grid.x(end)
-        offset = 0.0 if transfer.kind is TravelKind.WEIGHT else 1.8
+        offset = 0.0 if transfer.kind is TransferKind.WEIGHT else 1.8
         words = (
             f"{transfer.kind.value} of stage {transfer.stage} from rank {transfer.source}, "
             f"{start:.6g} to {end:.6g} ms"

@@ -37,6 +37,6 @@ def check_devices(least: int) -> None:
         raise InputError("device: expected cpu, got cuda: torch finds no CUDA device here")
     if found < least:
         raise InputError(
-            f"device: expected a GPU for each of {least} ranks, got {found}: as virtual ranks "
+            f"device: expected a GPU for each of {least} ranks, got {found}: as thread ranks "
             "(local) they share one"
         )

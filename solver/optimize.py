@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -101,7 +101,7 @@ class Solving:
         self._pieces = portfolio(best, options.seed)
 
     @classmethod
-    def of(cls, problem: Problem, options: SolveOptions | None = None, **changes: Any) -> Solving:
+    def of(cls, problem: Problem, options: SolveOptions | None = None, **changes: Any) -> Self:
         """One that has not begun; its time is that of the calls, not that of ``options``."""
         options = replace(options or SolveOptions(), **changes)
         return cls(_incumbent(problem, replace(options, time_limit=0.0)), options)

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import numpy as np
 
-from pipeloom.ir.cost.overlap import pairs_save
+from pipeloom.ir.cost.overlap import overlap_saves
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Problem
 
@@ -192,7 +192,7 @@ def listable(problem: Problem) -> bool:
 
 def overlap_annealers(best: Incumbent, rng: np.random.Generator) -> list[Round]:
     """The search for pairs, where these save time."""
-    return [OverlapAnnealer(best.problem, rng)] if pairs_save(best.problem) else []
+    return [OverlapAnnealer(best.problem, rng)] if overlap_saves(best.problem) else []
 
 
 def unrollers(best: Incumbent, rng: np.random.Generator) -> list[Round]:
@@ -209,7 +209,7 @@ def prove(best: Incumbent, seed: int) -> Pieces:
     yield from tighten(best)
     yield from interleave(best, seed)
     few = 3 * best.problem.stages * best.problem.microbatches <= EXACT_OPS
-    if few and listable(best.problem) and not pairs_save(best.problem):
+    if few and listable(best.problem) and not overlap_saves(best.problem):
         while not solve_exactly(best, "cp-sat", seed):
             yield
     yield from search_elsewhere(best, (seed, 1))

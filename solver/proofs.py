@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from pipeloom.ir.cost.overlap import pairs_save
+from pipeloom.ir.cost.overlap import overlap_saves
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.schedule import Schedule
 
@@ -60,7 +60,7 @@ def interleave(best: Incumbent, seed: int) -> Pieces:
     from .exact.target_bisection import bisect
 
     linear = LinearInstance.of(best.problem)
-    if linear is not None and not pairs_save(best.problem):
+    if linear is not None and not overlap_saves(best.problem):
         yield from bisect(best, linear, seed)
 
 
@@ -72,7 +72,7 @@ def solve_exactly(best: Incumbent, solver: str, seed: int) -> bool:
     """
     if best.over():
         return False
-    budget, bounds_all = best.budget(), not pairs_save(best.problem)
+    budget, bounds_all = best.budget(), not overlap_saves(best.problem)
     incumbent = best.schedule(solver, seed)
     if not bounds_all:
         problem = without_overlap(best.problem)

@@ -25,7 +25,7 @@ from .profiles import (
     with_keys,
 )
 
-WORK = 30.0
+WORK = 20.0
 """Millions of simulated ops of each solve, unless an instance says otherwise."""
 FEW = 5.0
 """The same where there are several placements to solve."""
@@ -146,22 +146,22 @@ def _remat() -> Iterator[Instance]:
     """Activations that may be recomputed or offloaded, and B's and W's that are cheaper as one
     op."""
     again = {ranks: with_keys(equal(ranks), RECOMPUTED) for ranks in (3, 4)}
-    yield searched("recompute", again[4], 9, "--memory-limit", "2", work=60)
-    yield searched("recompute", again[3], 7, "--recompute", "all", "--memory-limit", "1.5", work=60)
+    yield searched("recompute", again[4], 9, "--memory-limit", "2", work=40)
+    yield searched("recompute", again[3], 7, "--recompute", "all", "--memory-limit", "1.5", work=40)
     drawn = with_keys(unequal(5, 2.2, seed=18), RECOMPUTED)
-    yield searched("recompute", drawn, 8, work=60)
-    yield searched("recompute", drawn, 8, "--placement", "v", work=60)
+    yield searched("recompute", drawn, 8, work=40)
+    yield searched("recompute", drawn, 8, "--placement", "v", work=40)
     away = {ranks: with_keys(equal(ranks, host_link=HOST_LINK), OFFLOADED) for ranks in (3, 4)}
-    yield searched("offload", away[4], 9, "--memory-limit", "2", work=60)
-    yield searched("offload", away[3], 8, "--memory-limit", "1.4", work=60)
+    yield searched("offload", away[4], 9, "--memory-limit", "2", work=40)
+    yield searched("offload", away[3], 8, "--memory-limit", "1.4", work=40)
     both = with_keys(unequal(5, 2.0, seed=19, host_link=HOST_LINK), OFFLOADED | RECOMPUTED)
-    yield searched("offload", both, 7, work=60)
-    yield searched("offload", both, 7, "--recompute", "none", work=60)
+    yield searched("offload", both, 7, work=40)
+    yield searched("offload", both, 7, "--recompute", "none", work=40)
     fused = {"t_bw": round(0.85 * (T_B + T_W), 3)}
-    yield searched("fused", with_keys(equal(4, 4.0), fused), 9, work=60)
-    yield searched("fused", with_keys(equal(5, 8.0), fused), 8, work=60)
+    yield searched("fused", with_keys(equal(4, 4.0), fused), 9, work=40)
+    yield searched("fused", with_keys(equal(5, 8.0), fused), 8, work=40)
     drawn = with_keys(unequal(3, 2.5, seed=20, times=0.05), fused)
-    yield searched("fused", drawn, 7, "--placement", "v", work=60)
+    yield searched("fused", drawn, 7, "--placement", "v", work=40)
 
 
 def _timed() -> Iterator[Instance]:

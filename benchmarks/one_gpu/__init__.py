@@ -1,4 +1,4 @@
-"""Virtual ranks of a GPT on one GPU: what was planned against what is measured, all in one call."""
+"""Thread ranks of a GPT on one GPU: what was planned against what is measured, all in one call."""
 
 from __future__ import annotations
 

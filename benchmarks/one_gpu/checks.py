@@ -23,8 +23,9 @@ from pipeloom.runtime.launch.threads import launch_local
 from pipeloom.runtime.measure.activation_ledger import NoLedger
 from pipeloom.runtime.measure.op_timer import make_clock
 from pipeloom.runtime.stages.store import made
-from pipeloom.runtime.tensors.stage_interface import Edge, Spec
-from pipeloom.runtime.train.train import RunSettings, make_pipeline, train_step
+from pipeloom.runtime.tensors.stage_interface import Spec, StageInterface
+from pipeloom.runtime.train.settings import RunSettings
+from pipeloom.runtime.train.train import make_pipeline, train_step
 from pipeloom.solver.families import build_family
 
 from .running import run_steps
@@ -154,10 +155,10 @@ def _split(width: int, rows: int, device: torch.device, rounds: int = 12) -> dic
     blocks.to(device, torch.bfloat16)
     length = min(rows, 1024)
     shape = (rows // length, length, width)
-    memory, edge = NoLedger(), Edge.one(Spec(shape, torch.bfloat16))
+    memory, interface = NoLedger(), StageInterface.one(Spec(shape, torch.bfloat16))
     seed = torch.ones((), device=device)
     runner = StageRunner(1, blocks, memory=memory, last=False, loss=None, seed=seed)
-    fused, apart = Cell(None, edge), Cell(WeightQueue(memory), edge)
+    fused, apart = Cell(None, interface), Cell(WeightQueue(memory), interface)
     x, dy = torch.randn(2, *shape, device=device).to(torch.bfloat16)
     clock = make_clock(6, device)
     calls = [(fused, runner.backward), (apart, runner.backward), (apart, runner.weight)]

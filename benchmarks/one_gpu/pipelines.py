@@ -1,4 +1,4 @@
-"""Virtual ranks of a GPT: planned against measured, schedule by schedule."""
+"""Thread ranks of a GPT: planned against measured, schedule by schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiles in the conditions of virtual ranks, and the schedules that are planned on them."""
+"""Profiles in the conditions of thread ranks, and the schedules that are planned on them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def profile(size: Size, ranks: int, chunks: int, device: str) -> Measurement:
         dtype=torch.bfloat16,
         device=device,
         local=True,
-        name=f"{ranks} virtual ranks, {chunks} stages each",
+        name=f"{ranks} thread ranks, {chunks} stages each",
     )
 
 

@@ -1,4 +1,4 @@
-"""Steps of a program on virtual ranks, and what they took."""
+"""Steps of a program on thread ranks, and what they took."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ import torch
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.runtime.launch.threads import launch_local
-from pipeloom.runtime.train.train import RunSettings, make_pipeline, mean_loss, train_step
+from pipeloom.runtime.train.settings import RunSettings
+from pipeloom.runtime.train.train import make_pipeline, mean_loss, train_step
 
 from .sizes import Source
 

@@ -32,7 +32,7 @@ class Source(GPT):
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """``ranks``: how many virtual ranks, with the microbatches of each; ``steps``: measured ones,
+    """``ranks``: how many thread ranks, with the microbatches of each; ``steps``: measured ones,
     after ``warmup``; ``rounds``: of a profile; ``plan``: seconds of one plan; ``widths``, ``rows``:
     of the blocks whose B and W are compared with BW."""
 

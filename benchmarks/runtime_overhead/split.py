@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
 from pipeloom.runtime.measure.activation_ledger import NoLedger
-from pipeloom.runtime.tensors.stage_interface import Edge, Spec
+from pipeloom.runtime.tensors.stage_interface import Spec, StageInterface
 
 from .priority import before_others
 
@@ -69,10 +69,10 @@ class Split(Protocol):
 
 class Ours:
     def __init__(self, module: nn.Module, width: int) -> None:
-        memory, edge = NoLedger(), Edge.one(Spec((ROWS, width), torch.float32))
+        memory, interface = NoLedger(), StageInterface.one(Spec((ROWS, width), torch.float32))
         seed = torch.ones(())
         self._runner = StageRunner(1, module, memory=memory, last=False, loss=None, seed=seed)
-        self._cells = {False: Cell(None, edge), True: Cell(WeightQueue(memory), edge)}
+        self._cells = {False: Cell(None, interface), True: Cell(WeightQueue(memory), interface)}
         self._x, self._dy = torch.randn(2, ROWS, width)
 
     def forward(self, split: bool) -> None:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from pipeloom.ir.cost.simulator import Simulator, offsets_of, simulate
+from pipeloom.ir.cost.simulator import Simulator, simulate
+from pipeloom.ir.model.ops import offsets_of
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.solver.families import build_family
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
-from pipeloom.ir.errors import InputError
-from pipeloom.planner.partition.fixed_cut import add_cut, load_profiles
 from pipeloom.report.text_table import table
 
 from ..arguments import (
     FAMILY_EXAMPLES,
+    add_cut,
     add_instance,
     add_memory_limit,
     add_output,
@@ -18,8 +16,10 @@ from ..arguments import (
     example,
     stages,
 )
-from ..inputs import named, transfer_note, typed
+from ..inputs import MICROBATCHES, options, typed
+from ..kernel_warmup import announce_compiling
 from ..output import check_output, finish_schedule, print_json
+from ..progress import ProgressDisplay
 
 
 class _List(argparse.Action):
@@ -62,39 +62,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.list:
         return _list_families(args)
-    from pipeloom.ir.model.problem import Objective
-    from pipeloom.solver.families import build_family, find_family
-    from pipeloom.solver.weight_passing.replicate import replicate
+    from pipeloom.planner.build import build
 
-    find_family(args.family)
     check_output(args)
-    _, profile_of, _ = load_profiles(args)
-    profile = profile_of(args.family)
-    try:
-        schedule = build_family(
+    announce_compiling()
+    with typed("replicate", "partition", microbatches=MICROBATCHES):
+        schedule = build(
             args.family,
-            profile,
+            args.profile,
             args.microbatches,
-            memory_limit=args.memory_limit,
-            objective=Objective(args.objective),
+            **options(args, "memory_limit", "objective", "replicate", "partition"),
+            progress=ProgressDisplay(),
         )
-    except InputError as error:
-        raise InputError(*(f"{named(args.profile)}: {line}" for line in error.errors)) from None
-    if args.replicate:
-        with typed("replicate"):
-            schedule = replicate(schedule, args.replicate)
-    note = transfer_note(schedule)
-    if note is not None:
-        print(f"pipeloom: {named(args.profile)}: {note}", file=sys.stderr)
     finish_schedule(args, schedule)
     return 0
 
 
 def _list_families(args: argparse.Namespace) -> int:
-    from pipeloom.solver.families import FAMILIES
+    from pipeloom.planner.build import families
 
+    found = families()
     if args.json:
-        print_json({"families": [{"name": n, "summary": f.summary} for n, f in FAMILIES.items()]})
+        print_json({"families": [{"name": n, "summary": words} for n, words in found.items()]})
     else:
-        print(table(["family", "what it is"], [[n, f.summary] for n, f in FAMILIES.items()]))
+        print(table(["family", "what it is"], [[n, words] for n, words in found.items()]))
     return 0

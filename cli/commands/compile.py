@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from pipeloom.ir.units import counted
 
 from ..arguments import add_output, example, stages
-from ..inputs import named, naming, typed
+from ..inputs import options, typed
 from ..output import check_output, finish
+from ..progress import ProgressDisplay
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,34 +47,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from pipeloom.compiler import compile_schedule
-    from pipeloom.ir.formats import dump_program, load_schedule
+    from pipeloom.ir.formats import dump_program
+    from pipeloom.planner.compile import compile, program_facts  # noqa: A004
 
     check_output(args)
-    schedule = load_schedule(args.schedule)
-    with naming(args.schedule), typed("tied", "post_validation"):
-        program = compile_schedule(
-            schedule,
-            tied=args.tied,
-            data_parallel=args.data_parallel,
-            post_validation=args.post_validation,
+    with typed("tied", "post_validation"):
+        program = compile(
+            args.schedule,
+            **options(args, "tied", "post_validation", "data_parallel"),
+            progress=ProgressDisplay(),
         )
-    replicas = schedule.problem.profile.data_parallel
-    if replicas is not None and replicas.size > 1 and not args.data_parallel:
-        print(
-            f"pipeloom: note: {named(args.schedule)}: planned for "
-            f"{counted(replicas.size, 'replica')} (data_parallel); "
-            "without --data-parallel the program does not average their gradients",
-            file=sys.stderr,
-        )
-    lengths = [len(instructions) for instructions in program.instructions]
-    buffers = [len(names) for names in program.buffers]
+    facts = program_facts(program)
     finish(
         args,
         dump_program(program),
-        {"ranks": len(lengths), "instructions": lengths, "buffers": buffers},
-        f"{counted(sum(lengths), 'instruction')} on {counted(len(lengths), 'rank')}, "
-        f"at most {counted(max(buffers), 'receive buffer')} on one",
+        facts,
+        f"{counted(sum(facts['instructions']), 'instruction')} on "
+        f"{counted(facts['ranks'], 'rank')}, "
+        f"at most {counted(max(facts['buffers']), 'receive buffer')} on one",
     )
     return 0
 

@@ -6,7 +6,6 @@ import argparse
 import sys
 
 from ..arguments import FORMATS, add_output, example
-from ..inputs import naming
 from ..output import check_output, print_json
 
 
@@ -18,20 +17,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from pipeloom.compiler.exporters import EXPORTERS
-    from pipeloom.ir.formats import load_schedule, write_text
+    from pipeloom.ir.formats import write_text
+    from pipeloom.planner.exchange import export
 
     check_output(args)
-    schedule = load_schedule(args.schedule)
-    exporter = EXPORTERS[args.to]
-    with naming(args.schedule):
-        text = exporter.write(schedule)
+    exported = export(args.schedule, args.to)
     to_stdout = args.output in (None, "-")
     if not (to_stdout and args.json):
-        write_text(text, args.output or "-")
+        write_text(exported.text, args.output or "-")
     if args.json:
-        print_json({"output": args.output, "format": args.to, "lines": len(text.splitlines())})
+        print_json({"output": args.output} | exported.to_dict())
     elif not to_stdout:
-        print(f"{exporter.summary}\nwritten to {args.output}")
+        print(f"{exported.summary}\nwritten to {args.output}")
     sys.stdout.flush()
     return 0

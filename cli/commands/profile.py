@@ -8,20 +8,23 @@ looked for in the current folder too.
 from __future__ import annotations
 
 import argparse
-import math
 import os
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pipeloom.ir.errors import InputError
 from pipeloom.report.text_table import table
 
 from ..arguments import add_output, count, example, limit, seconds, whole
+from ..inputs import options, typed
 from ..model_arguments import add_model, need_torch
 from ..output import check_output, finish
 
 if TYPE_CHECKING:
     from pipeloom.runtime.profiling.profiler import Measurement
+
+KEYS = (
+    "stages", "ranks", "repeats", "warmup", "alone", "recompute", "pairs", "offload", "local",
+    "name", "memory_limit", "timeout", "dtype", "device",
+)  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -86,48 +89,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     need_torch()
     check_output(args)
-    if args.layers and args.ranks is None:
-        raise InputError("--ranks: missing; expected a number of processes with --layers")
-    from pipeloom.runtime.pipeline.model_source import load_source
-    from pipeloom.runtime.profiling.profiler import measure_profile
-    from pipeloom.runtime.train.train import DTYPES
+    from pipeloom.training import measure
 
-    measurement = measure_profile(
-        load_source(args.model),
-        stages=args.stages,
-        ranks=args.ranks or args.stages,
-        pairs=args.pairs,
-        offload=args.offload,
-        repeats=args.repeats,
-        warmup=args.warmup,
-        dtype=DTYPES[args.dtype] if args.dtype else None,
-        device=args.device,
-        together=not args.alone,
-        name=args.name or args.model,
-        timeout=args.timeout,
-        recompute=args.recompute,
-        local=args.local,
-    )
-    if os.environ.get("RANK", "0") != "0":  # under torchrun rank 0 alone speaks
-        return 0
-    document = _document(measurement, args.layers)
-    if args.memory_limit is not None and math.isfinite(args.memory_limit):
-        document["memory_limit"] = args.memory_limit
-    finish(args, document, {"measured": measurement.record()}, _words(measurement))
+    with typed("ranks"):
+        measurement = measure(args.model, **options(args, *KEYS))
+    if os.environ.get("RANK", "0") == "0":  # under torchrun rank 0 alone speaks
+        answer = {"measured": measurement.record()}
+        finish(args, measurement.document(), answer, _words(measurement))
     return 0
-
-
-def _document(measurement: Measurement, layers: bool) -> dict[str, Any]:
-    """The profile as JSON, by layers where each stage is one."""
-    from pipeloom.ir.formats import dump_profile
-    from pipeloom.ir.formats.layered_profile_json import dump_layers
-    from pipeloom.ir.model.layered_profile import LayeredProfile
-
-    profile = measurement.profile
-    if not layers:
-        return dump_profile(profile)
-    together = (False,) * profile.num_stages
-    return dump_layers(LayeredProfile(profile.stages, together, replace(profile, stages=())))
 
 
 def _words(measurement: Measurement) -> str:

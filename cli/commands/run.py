@@ -13,20 +13,22 @@ import argparse
 import statistics
 import textwrap
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipeloom.ir.units import counted
 
 from ..arguments import amount, count, example
-from ..inputs import named, naming, typed
-from ..model_arguments import DTYPES, TYPED, add_training, need_torch, training_settings
+from ..inputs import options, typed
+from ..model_arguments import DTYPES, TRAINING, TYPED, add_training, need_torch
 from ..output import print_json
 
 if TYPE_CHECKING:
-    from pipeloom.ir.model.schedule import Schedule
     from pipeloom.runtime.train.train import RunResult
 
-
+KEYS = (
+    "trace", "param_dtype", "reduce_dtype", "clip_grad_norm", "loss_scale", "no_post_validation",
+    "varying_shapes", "cuda_graph", "local", "replicas",
+)  # fmt: skip
 SHOWN = 100  # losses that the text holds
 
 
@@ -109,70 +111,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     need_torch()
-    from pipeloom.ir.formats import check_writable, parse_program
-    from pipeloom.ir.formats.json_reader import read_json
-    from pipeloom.runtime.train.replicas import count_replicas
-    from pipeloom.runtime.train.train import run_program
+    from pipeloom.ir.formats import check_writable
+    from pipeloom.training import run as train
 
     if args.trace is not None:
         check_writable(args.trace)
-    program = parse_program(read_json(args.program), named(args.program))
-    settings = training_settings(
-        args,
-        param_dtype=args.param_dtype,
-        reduce_dtype=args.reduce_dtype,
-        clip_grad_norm=args.clip_grad_norm,
-        loss_scale=args.loss_scale,
-        post_validation=not args.no_post_validation,
-        varying_shapes=args.varying_shapes,
-        cuda_graph=args.cuda_graph,
-        local=args.local,
-        replicas=args.replicas,
-    )
-    with naming(args.program), typed("local", "cuda_graph"):
-        count_replicas(program, settings)
-    with typed(*TYPED):
-        result = run_program(program, args.model, settings, trace_path=args.trace)
-    if result is not None:  # under torchrun rank 0 alone speaks
-        _answer(args, program.schedule, result)
-    return 0
-
-
-def _answer(args: argparse.Namespace, planned: Schedule, result: RunResult) -> None:
+    with typed("local", *TYPED):
+        result = train(args.program, args.model, **options(args, *TRAINING, *KEYS))
+    if result is None:  # under torchrun rank 0 alone speaks
+        return 0
     if args.json:
-        print_json(
-            {
-                "steps": args.steps,
-                "replicas": result.replicas,
-                "losses": list(result.losses),
-                "seconds": list(result.seconds),
-                "peak_memory": list(result.peak_memory),
-                "device_peak_memory": list(result.device_peak),
-                "planned": _figures(planned),
-                "measured": _figures(result.measured),
-                "note": result.note,
-                "trace": args.trace,
-            }
-        )
-        return
-    for name, words in _lines(planned, result):
+        print_json(result.to_dict() | {"trace": args.trace})
+        return 0
+    for name, words in _lines(result):
         print(f"{name:<14}{words}")
     if args.trace is not None:
         print(f"written to {args.trace}")
+    return 0
 
 
-def _figures(schedule: Schedule) -> dict[str, Any]:
-    from pipeloom.report.bars import timed, times
-
-    timing = times(timed(schedule))
-    return {
-        "period": timing.period,
-        "makespan": timing.makespan,
-        "bubble_rate": timing.bubble_rate(schedule.problem.objective),
-    }
-
-
-def _lines(planned: Schedule, result: RunResult) -> list[tuple[str, str]]:
+def _lines(result: RunResult) -> list[tuple[str, str]]:
     from pipeloom.ir.units import amount, duration
     from pipeloom.report.summaries import summary
 
@@ -182,16 +140,16 @@ def _lines(planned: Schedule, result: RunResult) -> list[tuple[str, str]]:
         ("loss", f"{result.losses[0]:.4f} to {result.losses[-1]:.4f} in {counted(steps, 'step')}"),
         ("losses", _losses(result.losses)),
         ("step", f"{taken}, fastest {duration(min(result.seconds) * 1e3)}"),
-        ("planned", summary(planned)),
+        ("planned", summary(result.planned)),
         ("measured", summary(result.measured)),
-        *([("replicas", _replicas(planned, result))] if result.replicas > 1 else []),
+        *([("replicas", _replicas(result))] if result.replicas > 1 else []),
         ("peak memory", f"{', '.join(map(amount, result.peak_memory))} (bytes, rank by rank)"),
         *([("note", result.note)] if result.note else []),
     ]
 
 
-def _replicas(planned: Schedule, result: RunResult) -> str:
-    count, ranks = result.replicas, planned.problem.ranks
+def _replicas(result: RunResult) -> str:
+    count, ranks = result.replicas, result.planned.problem.ranks
     return (
         f"{count} of {ranks} ranks; losses, steps and peaks are over all of them, measured is the "
         "first"

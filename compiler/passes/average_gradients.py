@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.model.program import Average, Compute, Instruction, Program, Reduce, Send
+from pipeloom.ir.model.program import Average, Compute, Instruction, Program, Reduce
 from pipeloom.ir.model.transfers import owned
 
-from .segments import Row
+from .segments import Row, after_sends
 
 
 def average_gradients(program: Program) -> Program:
@@ -40,10 +40,9 @@ def _averaged(row: Row, stages: tuple[int, ...], travelling: set[int]) -> Row:
 
 def _whole(row: Row, stage: int) -> int:
     """Where in ``row`` the stage's gradient is whole and all that waits for the op is sent."""
-    last = max((i for i, item in enumerate(row) if _adds(item, stage)), default=-1)
-    while last + 1 < len(row) and isinstance(row[last + 1], Send):
-        last += 1
-    return last
+    return after_sends(
+        row, max((i for i, item in enumerate(row) if _adds(item, stage)), default=-1)
+    )
 
 
 def _adds(item: Instruction, stage: int) -> bool:

@@ -3,8 +3,8 @@
 Take the instructions as nodes, with an edge to each from the one before it on its rank, from a
 message's send to the wait for its receive and from its receive to the wait for its send; the
 reduces of one group, one on each of its ranks, are one node; a relay has an edge to the one that
-it passes on to. Let every channel's receives be
-posted in the order of its sends. Then a run deadlocks if and only if this graph has a cycle:
+it passes on to. Let every channel's receives be posted in the order of its sends. Then a run
+deadlocks if and only if this graph has a cycle:
 
 *Acyclic: no deadlock.* As long as instructions are left, consider the first of them in a
 topological order. All before it on its rank are done, so it is its rank's next. If it waits for
@@ -16,13 +16,14 @@ and with finitely many instructions all end.
 
 *Cyclic: deadlock.* No instruction on the cycle can be the first of them to end.
 
-:func:`prove` runs through the program once in such an order, as far as one exists: linear time.
+:func:`prove` runs through the program once in such an order, as far as one exists: linear time. A
+message, a reduce or a hop of a relay is a meeting there: who comes to it does not block, and who
+awaits it goes on once all have come.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict, deque
 from itertools import islice, zip_longest
 from typing import NamedTuple, TypeAlias
 
@@ -53,19 +54,25 @@ class Link(NamedTuple):
     target: int
 
 
-Meets: TypeAlias = Send | Receive | WaitSend | WaitReceive | Reduce | Relay
 Meeting: TypeAlias = Tensor | Reduce | Link
+
+
+Action: TypeAlias = tuple[bool, Meeting, Instruction]
+"""An instruction comes to a meeting, or else awaits it."""
 
 
 def prove(program: Program) -> None:
     """Raises InvalidScheduleError, naming the cycle of waits, where ``program`` can deadlock."""
-    rows = program.instructions
-    violations = _out_of_order(rows)
+    violations = _out_of_order(program.instructions)
     if violations:
         raise InvalidScheduleError(violations)
-    at = run_dry(rows)
-    if any(i < len(row) for i, row in zip(at, rows, strict=True)):
-        raise InvalidScheduleError([_cycle(rows, at)])
+    rows = [
+        [action for item in row for action in _actions(item, rank)]
+        for rank, row in enumerate(program.instructions)
+    ]
+    left = _left(rows)
+    if any(left):
+        raise InvalidScheduleError([_cycle(left)])
 
 
 def _out_of_order(rows: Rows) -> list[str]:
@@ -91,122 +98,58 @@ def _out_of_order(rows: Rows) -> list[str]:
     return violations
 
 
-def run_dry(rows: Rows) -> list[int]:
-    """How many instructions of each rank can be done: all of them where no deadlock exists.
-
-    A message, a reduce or a hop of a relay is a meeting that takes place once all who take part
-    have come: the send and the receive of a message, every rank of a reduce, the relay that passes
-    on.
-    """
-    run = _DryRun(rows, [0] * len(rows), _parties(rows))
-    while run.ready:
-        run.advance(run.ready.popleft())
-    return run.at
-
-
-@dataclass(slots=True)
-class _DryRun:
-    """``at``: the next instruction of each rank; ``missing``: who has yet to come to each
-    meeting."""
-
-    rows: Rows
-    at: list[int]
-    missing: dict[Meeting, int]
-    waiting: dict[Meeting, list[int]] = field(default_factory=lambda: defaultdict(list))
-    ready: deque[int] = field(default_factory=deque)
-
-    def __post_init__(self) -> None:
-        self.ready.extend(range(len(self.rows)))
-
-    def advance(self, rank: int) -> None:
-        """Runs ``rank`` as far as it gets."""
-        for item in islice(self.rows[rank], self.at[rank], None):
-            if isinstance(item, Send | Receive | Reduce):
-                self._come(_joined(item))
-            awaited = _awaited(item, rank)
-            if awaited is not None and self.missing[awaited]:
-                self.waiting[awaited].append(rank)
-                break
-            self._pass_on(item, rank)
-            self.at[rank] += 1
-
-    def _come(self, meeting: Meeting) -> None:
-        self.missing[meeting] -= 1
-        if self.missing[meeting]:
-            return
-        for other in self.waiting.pop(meeting, ()):
-            self._pass_on(self.rows[other][self.at[other]], other)
-            self.at[other] += 1  # what it stopped at is done
-            self.ready.append(other)
-
-    def _pass_on(self, item: Instruction, rank: int) -> None:
-        if isinstance(item, Relay) and item.target is not None:
-            self._come(Link(item.kind, rank, item.target))
-
-
-def _joined(item: Send | Receive | Reduce) -> Meeting:
-    return item if isinstance(item, Reduce) else item.tensor
-
-
-def _awaited(item: Instruction, rank: int) -> Meeting | None:
-    """The meeting that ``item`` waits for on ``rank``; None where it never blocks."""
-    if isinstance(item, Relay):
-        return None if item.source is None else Link(item.kind, item.source, rank)
+def _actions(item: Instruction, rank: int) -> list[Action]:
+    if isinstance(item, Send | Receive):
+        return [(True, item.tensor, item)]
+    if isinstance(item, WaitSend | WaitReceive):
+        return [(False, item.tensor, item)]
     if isinstance(item, Reduce):
-        return item
-    return item.tensor if isinstance(item, WaitSend | WaitReceive) else None
+        return [(True, item, item), (False, item, item)]
+    result: list[Action] = []
+    if isinstance(item, Relay) and item.source is not None:
+        result.append((False, Link(item.kind, item.source, rank), item))
+    if isinstance(item, Relay) and item.target is not None:
+        result.append((True, Link(item.kind, rank, item.target), item))
+    return result
 
 
-def _parties(rows: Rows) -> dict[Meeting, int]:
-    """How many come to each meeting: two to a message, all of its ranks to a reduce, one to a
-    hop."""
-    parties: dict[Meeting, int] = defaultdict(lambda: 2)
-    for rank, row in enumerate(rows):
-        for item in row:
-            if isinstance(item, Reduce):
-                parties[item] = parties.get(item, 0) + 1
-            elif isinstance(item, Relay) and item.source is not None:
-                parties[Link(item.kind, item.source, rank)] = 1
-    return parties
+def _left(rows: list[list[Action]]) -> list[list[Action]]:
+    """What each rank can never do: nothing where no deadlock exists; else it awaits the first."""
+    missing = Counter(meeting for row in rows for comes, meeting, _ in row if comes)
+    waiting: dict[Meeting, list[int]] = defaultdict(list)
+    at, ready = [0] * len(rows), deque(range(len(rows)))
+    while ready:
+        rank = ready.popleft()
+        for comes, meeting, _ in islice(rows[rank], at[rank], None):
+            if comes:
+                missing[meeting] -= 1
+                if not missing[meeting]:
+                    ready.extend(waiting.pop(meeting, ()))
+            elif missing.get(meeting, 1):  # 1: nobody ever comes
+                waiting[meeting].append(rank)
+                break
+            at[rank] += 1
+    return [row[i:] for i, row in zip(at, rows, strict=True)]
 
 
-def _cycle(rows: Rows, at: list[int]) -> str:
+def _cycle(left: list[list[Action]]) -> str:
     """The ranks that wait for each other in a ring, and what each of them waits for."""
     import networkx as nx  # here: only a program that is rejected needs it
 
-    waits: nx.DiGraph[int] = nx.DiGraph()
-    for rank, row in enumerate(rows):
-        if at[rank] == len(row):
+    waits: dict[int, tuple[str, int]] = {}
+    for rank, row in enumerate(left):
+        if not row:
             continue
-        stopped = row[at[rank]]
-        found = _missing_party(rows, at, stopped, rank)
+        _, awaited, stopped = row[0]
+        who = (
+            (f"rank {rank} stops at '{stopped}' until rank {other} does '{item}'", other)
+            for other, actions in enumerate(left)
+            for comes, meeting, item in actions
+            if comes and meeting == awaited
+        )
+        found = next(who, None)
         if found is None:
             return f"rank {rank} waits forever at '{stopped}': no rank has the other end of it"
-        other, awaited = found
-        line = f"rank {rank} stops at '{stopped}' until rank {other} does '{awaited}'"
-        waits.add_edge(rank, other, line=line)
-    return "deadlock: " + "; ".join(waits.edges[edge]["line"] for edge in nx.find_cycle(waits))
-
-
-def _missing_party(
-    rows: Rows, at: list[int], stopped: Instruction, waiter: int
-) -> tuple[int, Meets] | None:
-    """The rank and instruction yet to come that ``stopped`` waits for."""
-    awaited = _awaited(stopped, waiter)
-    for rank, row in enumerate(rows):
-        for i in range(at[rank], len(row)):
-            item = row[i]
-            if (
-                item is not stopped
-                and isinstance(item, Send | Receive | Reduce | Relay)
-                and _comes_to(item, rank) == awaited
-                and not (isinstance(item, Reduce) and i == at[rank])
-            ):
-                return rank, item
-    return None
-
-
-def _comes_to(item: Send | Receive | Reduce | Relay, rank: int) -> Meeting | None:
-    if isinstance(item, Relay):
-        return None if item.target is None else Link(item.kind, rank, item.target)
-    return _joined(item)
+        waits[rank] = found
+    ring = nx.find_cycle(nx.DiGraph((rank, other) for rank, (_, other) in waits.items()))
+    return "deadlock: " + "; ".join(waits[rank][0] for rank, _ in ring)

@@ -12,7 +12,6 @@ from pipeloom.ir.model.program import (
     Instruction,
     Program,
     Receive,
-    Send,
     Tensor,
     TensorKind,
     WaitReceive,
@@ -20,7 +19,7 @@ from pipeloom.ir.model.program import (
 )
 
 from .messages import taken_on
-from .segments import Row
+from .segments import Row, after_sends
 
 
 def free_received(program: Program) -> Program:
@@ -40,16 +39,11 @@ def _with_frees(row: Row, last: dict[Tensor, int]) -> Row:
     frees: dict[int, list[Instruction]] = defaultdict(list)
     for item in row:
         if isinstance(item, Receive):
-            frees[_after_sends(row, last[item.tensor])].append(Free(item.tensor))
+            at = last[item.tensor]
+            if isinstance(row[at], Compute):
+                at = after_sends(row, at)
+            frees[at].append(Free(item.tensor))
     return tuple(new for i, item in enumerate(row) for new in (item, *frees.get(i, ())))
-
-
-def _after_sends(row: Row, at: int) -> int:
-    """``at``; where a compute stands there, the last of the sends after it, which come first."""
-    if isinstance(row[at], Compute):
-        while at + 1 < len(row) and isinstance(row[at + 1], Send):
-            at += 1
-    return at
 
 
 def _last_uses(row: Row, before: dict[Tensor, Tensor]) -> dict[Tensor, int]:

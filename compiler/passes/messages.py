@@ -11,14 +11,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.cost.dependency_graph import Reason, ScheduleGraph
+from pipeloom.ir.cost.overlap import pair_starts
 from pipeloom.ir.cost.remat import passed
 from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.program import Tensor, TensorKind
-from pipeloom.ir.model.schedule import Schedule, Timing, TravelKind
+from pipeloom.ir.model.schedule import Schedule, Timing, TransferKind
 from pipeloom.ir.model.transfers import previous
 
-_KINDS = {TravelKind.WEIGHT: TensorKind.WEIGHT, TravelKind.GRADIENT: TensorKind.GRADIENT}
+_KINDS = {TransferKind.WEIGHT: TensorKind.WEIGHT, TransferKind.GRADIENT: TensorKind.GRADIENT}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,43 +90,18 @@ def _transfers(schedule: Schedule, timing: Timing) -> Iterator[Message]:
 
 
 def _activations(schedule: Schedule, timing: Timing, slack: int) -> Iterator[Message]:
-    problem = schedule.problem
-    costs = Costs.of(problem)
-    paired = schedule.pairs or ((),) * problem.ranks
-    place = {
-        op: (rank, i) for rank in range(problem.ranks) for i, op in enumerate(schedule.ops(rank))
-    }
-    past = [passed(schedule, rank) for rank in range(problem.ranks)]
-    for op, (source, i) in place.items():
-        made = makes(op, problem.stages)
-        if made is None:
-            continue
-        target, before = _user(made, place)
-        if target == source:
-            continue
-        before -= before - 1 in paired[target]  # both ops of a pair start together
-        into = costs.into_f if made.kind is TensorKind.X else costs.into_b
-        leaves = float(timing.end[source][i])
-        arrives = leaves + float(into[made.stage, made.index])
-        last = int(np.searchsorted(past[target], leaves))
-        room = max(0, last - slack)
-        yield Message(made, source, target, i + 1, before, room, leaves, arrives)
-
-
-def makes(op: Op, stages: int) -> Tensor | None:
-    """What another op needs of ``op``: its output, or the gradient of its input."""
-    if op.kind is OpKind.F:
-        made = Tensor(TensorKind.X, op.stage + 1, op.microbatch)
-    elif op.kind in (OpKind.B, OpKind.BW):
-        made = Tensor(TensorKind.DY, op.stage - 1, op.microbatch)
-    else:
-        return None
-    return made if 0 <= made.stage < stages else None
-
-
-def _user(tensor: Tensor, place: dict[Op, tuple[int, int]]) -> tuple[int, int]:
-    """Rank and position of the op that first needs an activation."""
-    if tensor.kind is TensorKind.X:
-        return place[Op(OpKind.F, tensor.stage, tensor.index)]
-    fused = place.get(Op(OpKind.BW, tensor.stage, tensor.index))
-    return fused or place[Op(OpKind.B, tensor.stage, tensor.index)]
+    """In the order of the ops that make them."""
+    graph, ops, ends = ScheduleGraph.of(schedule), np.concatenate(schedule.order), timing.end
+    past = [passed(schedule, rank) for rank in range(schedule.problem.ranks)]
+    paired = set(pair_starts(schedule).tolist())
+    for made, used, delay in sorted(zip(*graph.edges[Reason.ACTIVATION], strict=True)):
+        op = Op.unpack(int(ops[used]))
+        source, target = graph.ranks[[made, used]].tolist()
+        kind = TensorKind.X if op.kind is OpKind.F else TensorKind.DY
+        i, before = int(made - graph.offsets[source]), int(used - graph.offsets[target])
+        before -= used - 1 in paired  # both ops of a pair start together
+        leaves = float(ends[source][i])
+        room = max(0, int(np.searchsorted(past[target], leaves)) - slack)
+        times = leaves, leaves + float(delay)
+        tensor = Tensor(kind, op.stage, op.microbatch)
+        yield Message(tensor, source, target, i + 1, before, room, *times)

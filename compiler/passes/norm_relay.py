@@ -34,7 +34,7 @@ from pipeloom.ir.model.program import (
 from pipeloom.ir.model.transfers import holders, stepping
 from pipeloom.ir.units import counted
 
-from .segments import Row, joined, segments
+from .segments import Row, after_sends, joined, segments
 
 
 def relay_norms(program: Program) -> Program:
@@ -92,9 +92,7 @@ def _cut(row: Row, count: int) -> tuple[Row, Row]:
     if count == 0:
         return (), row
     parts = segments(row)
-    last, *between = parts[count]
-    sends = list(takewhile(lambda item: isinstance(item, Send), between))
-    head = joined([*parts[:count], [last, *sends]])
+    head = joined([*parts[:count], parts[count][: after_sends(parts[count], 0) + 1]])
     return head, row[len(head) :]
 
 

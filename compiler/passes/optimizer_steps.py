@@ -6,11 +6,11 @@ from dataclasses import replace
 
 from pipeloom.ir.errors import InvalidScheduleError
 from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.model.program import Compute, Instruction, Program, Send, Step
+from pipeloom.ir.model.program import Compute, Instruction, Program, Step
 from pipeloom.ir.model.schedule import Updates
 from pipeloom.ir.model.transfers import holders, owned
 
-from .segments import Row, joined, segments
+from .segments import Row, after_sends, joined, segments
 
 
 def step_stages(program: Program) -> Program:
@@ -50,7 +50,5 @@ def _stepped(segment: list[Instruction]) -> list[Instruction]:
     op = segment[0].op
     if op.kind not in (OpKind.W, OpKind.BW):
         return segment
-    sent = 1
-    while sent < len(segment) and isinstance(segment[sent], Send):
-        sent += 1
-    return [*segment[:sent], Step(op.stage), *segment[sent:]]
+    rest = after_sends(segment, 0) + 1
+    return [*segment[:rest], Step(op.stage), *segment[rest:]]

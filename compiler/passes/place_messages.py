@@ -29,7 +29,7 @@ from pipeloom.ir.model.program import (
 )
 from pipeloom.ir.model.schedule import Schedule
 
-from .event_order import Agenda, agenda
+from .event_order import EventOrder
 from .messages import Message, messages
 from .segments import Row, joined, segments
 
@@ -39,7 +39,7 @@ _LAST = float("inf")
 @dataclass(frozen=True, slots=True)
 class _Entry:
     """An instruction of a message, the boundary between two ops where it stands, its place in the
-    agenda."""
+    event order."""
 
     boundary: int
     place: float
@@ -76,7 +76,7 @@ class PlaceMessages:
     def __call__(self, program: Program) -> Program:
         schedule = program.schedule
         travelling = messages(schedule, self.slack)
-        plan = agenda(schedule, travelling)
+        plan = EventOrder.of(schedule, travelling)
         entries = _receives(schedule, travelling, plan)
         buffers = [tuple(_own_buffer(entry) for entry in row) for row in entries]
         for entry in _sends(schedule, travelling, plan, self.slack):
@@ -93,7 +93,7 @@ def _own_buffer(entry: _Entry) -> Buffer:
 
 
 def _receives(
-    schedule: Schedule, travelling: Sequence[Message], plan: Agenda
+    schedule: Schedule, travelling: Sequence[Message], plan: EventOrder
 ) -> list[list[_Entry]]:
     """Each rank's receives where there is room, in the order of their channel's sends."""
     rows: list[list[_Entry]] = [[] for _ in schedule.order]
@@ -108,7 +108,7 @@ def _receives(
 
 
 def _sends(
-    schedule: Schedule, travelling: Sequence[Message], plan: Agenda, slack: int
+    schedule: Schedule, travelling: Sequence[Message], plan: EventOrder, slack: int
 ) -> list[_Entry]:
     """The send of each message, in the order of departures, and the wait for it."""
     found = []
@@ -125,7 +125,7 @@ def _sends(
     return found
 
 
-def _posted(schedule: Schedule, message: Message, leaves: int, plan: Agenda, slack: int) -> int:
+def _posted(schedule: Schedule, message: Message, leaves: int, plan: EventOrder, slack: int) -> int:
     """The boundary at which the source posts the send, if its channel is free then."""
     boundary = plan.boundary(message.source, leaves)
     if message.activation or message.earlier is not None:
@@ -135,7 +135,7 @@ def _posted(schedule: Schedule, message: Message, leaves: int, plan: Agenda, sla
     return min(boundary, max(message.after, ended - slack))
 
 
-def _gone(past: FloatArray, message: Message, arrives: int, plan: Agenda) -> int:
+def _gone(past: FloatArray, message: Message, arrives: int, plan: EventOrder) -> int:
     """The boundary at which the source, by ``past`` beyond each op, makes sure that the message has
     left."""
     count = len(past)
@@ -148,7 +148,7 @@ def _gone(past: FloatArray, message: Message, arrives: int, plan: Agenda) -> int
     return min(max(boundary, ended), count)
 
 
-def _arrivals(travelling: Sequence[Message], plan: Agenda) -> list[_Entry]:
+def _arrivals(travelling: Sequence[Message], plan: EventOrder) -> list[_Entry]:
     """The wait for each message."""
     found = [_Entry(m.before, _LAST, WaitReceive(m.tensor), m) for m in travelling]
     for x, m in enumerate(travelling):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
-from pipeloom.ir.model.program import Compute, Instruction
+from pipeloom.ir.model.program import Compute, Instruction, Send
 
 Row: TypeAlias = tuple[Instruction, ...]
 Segments: TypeAlias = list[list[Instruction]]
@@ -22,6 +22,13 @@ def segments(row: Iterable[Instruction]) -> Segments:
             cut.append([])
         cut[-1].append(instruction)
     return cut
+
+
+def after_sends(row: Sequence[Instruction], at: int) -> int:
+    """The place of the last of the sends right after ``at``; ``at`` where none is there."""
+    while at + 1 < len(row) and isinstance(row[at + 1], Send):
+        at += 1
+    return at
 
 
 def joined(cut: Segments) -> Row:

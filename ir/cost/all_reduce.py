@@ -9,9 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from ..model.profile import Profile
-from ..model.schedule import Schedule, TravelKind
+from ..model.schedule import Schedule, TransferKind
 from ..model.transfers import holders, size
-from ..model.wires import occupied
 
 
 class AllReduce(NamedTuple):
@@ -27,7 +26,7 @@ def all_reduces(schedule: Schedule) -> list[AllReduce]:
     stages."""
     profile = schedule.problem.profile
     return [
-        _all_reduce(profile, ranks, size(profile, TravelKind.GRADIENT, stage))
+        _all_reduce(profile, ranks, size(profile, TransferKind.GRADIENT, stage))
         for stage, ranks in enumerate(holders(schedule))
         if len(ranks) > 1
     ]
@@ -39,7 +38,7 @@ def _all_reduce(profile: Profile, ranks: tuple[int, ...], bytes_each: float) -> 
     delays = profile.delays(None) if profile.links is None else profile.link_delays(part)
     step = max(float(delays[hop]) for hop in hops)
     busy: dict[str, float] = {}
-    for hop, wires in zip(hops, occupied(profile, hops), strict=True):
+    for hop, wires in zip(hops, profile.wires(hops), strict=True):
         for wire in wires:  # hops that share one take turns
             busy[wire] = busy.get(wire, 0.0) + float(delays[hop])
     return AllReduce(ranks, 2 * (len(ranks) - 1) * max(step, *busy.values(), 0.0), tuple(busy))

@@ -48,7 +48,7 @@ class Costs:
             into_f[s] = matrix[owner[s - 1], owner[s]]
             into_b[s - 1] = matrix[owner[s], owner[s - 1]]
         return cls(
-            durations=np.stack([t_f, t_b, t_w, fused, *_lever_times(problem.profile)]),
+            durations=np.stack([t_f, t_b, t_w, fused, *_remat_times(problem.profile)]),
             owner=owner,
             into_f=into_f,
             into_b=into_b,
@@ -64,7 +64,7 @@ class Costs:
         return result
 
 
-def _lever_times(profile: Profile) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _remat_times(profile: Profile) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Of R, O and L, by stage."""
     again = [np.inf if stage.t_r is None else stage.t_r for stage in profile.stages]
     if profile.host_link is None:

@@ -1,16 +1,18 @@
-"""What waits for what: the edges between the ops and the transfers of a schedule.
+"""The dependency graph of a schedule: which ops and transfers wait for which, and why.
 
-Nodes are numbered: the ops from 0, rank after rank; the transfers as listed from some number on.
+Nodes are numbered: the ops from 0, rank after rank; then the transfers as listed.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from graphlib import CycleError, TopologicalSorter
+from dataclasses import dataclass
+from enum import Enum
 from itertools import pairwise
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from ..errors import InvalidScheduleError
 from ..model.ops import (
@@ -22,98 +24,235 @@ from ..model.ops import (
     IntArray,
     Op,
     OpKind,
+    offsets_of,
 )
 from ..model.schedule import Schedule
-from ..model.transfers import previous, travel_delays
+from ..model.transfers import previous, transfer_delays
 from ..units import counted
 from .cost_tables import Costs
-from .overlap import Edges, check_pairs, op_durations, together
+from .overlap import check_pairs, op_durations, pair_starts
+
+Edges: TypeAlias = tuple[IntArray, IntArray, FloatArray]  # from node, to node, delay
+
+_NEVER = 2**62
+
+
+class Reason(Enum):
+    """Why a node waits for another one."""
+
+    ORDER = "it comes before it on the rank, or on a lane between device and host"
+    INPUT = "it makes its input, on the same rank"
+    ACTIVATION = "it makes its input, on another rank"
+    EARLIER = "it brings the copy of the weights or the gradient that goes on"
+    AFTER = "the transfer leaves after this op of its source"
+    ROOM = "the transfer has a buffer after this op of its target"
+    BEFORE = "the op of its target needs the transfer"
+    BLOCKS = "the op of its source waits until the transfer has left"
 
 
 def edges_of(pairs: Sequence[tuple[int, int]]) -> Edges:
     """Edges without delay."""
-    array = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-    return array[:, 0], array[:, 1], np.zeros(len(array))
+    origin, to = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    return undelayed(origin, to)
 
 
-def waits(schedule: Schedule) -> tuple[IntArray, FloatArray, list[Edges]]:
-    """Where each rank's ops begin (P + 1,), how long each op and then each transfer takes, and what
-    waits for what, but for wires. Raises InvalidScheduleError as :func:`check_ranges` and
-    :func:`inputs` do.
+def undelayed(origin: IntArray, to: IntArray) -> Edges:
+    return origin, to, np.zeros(len(origin))
+
+
+def joined(edges: Sequence[Edges]) -> Edges:
+    origin, to, delay = (np.concatenate(parts) for parts in zip(*edges, strict=True))
+    return origin, to, delay
+
+
+def _where(which: npt.NDArray[np.bool_], edges: Edges) -> Edges:
+    origin, to, delay = edges
+    return origin[which], to[which], delay[which]
+
+
+class Routes(NamedTuple):
+    """Messages by their fields, as :class:`..model.schedule.Transfer` has them, (n,) each."""
+
+    source: IntArray
+    target: IntArray
+    after: IntArray
+    room: IntArray
+    before: IntArray
+    blocks: IntArray
+
+    @classmethod
+    def of(cls, rows: Sequence[tuple[int, int, int, int, int, int | None]]) -> Routes:
+        """From the fields of each, in that order."""
+        try:
+            table = np.array(rows, dtype=np.float64).reshape(-1, 6)  # nan where blocks is None
+        except OverflowError:
+            raise InvalidScheduleError(["transfers: a number is beyond any op"]) from None
+        return cls(*np.nan_to_num(table, nan=_NEVER).clip(max=_NEVER).astype(np.int64).T)
+
+    def edges(self, offsets: IntArray, leaves: IntArray, arrives: IntArray) -> dict[Reason, Edges]:
+        """Between ops and messages, whose departures and arrivals are the nodes ``leaves`` and
+        ``arrives``, (n,) each; ``offsets``: where each rank's ops begin, (P + 1,)."""
+        here, there, count = offsets[self.source], offsets[self.target], np.diff(offsets)
+        after, room = np.flatnonzero(self.after > 0), np.flatnonzero(self.room > 0)
+        before = np.flatnonzero(self.before < count[self.target])
+        blocks = np.flatnonzero(self.blocks < count[self.source])
+        return {
+            Reason.AFTER: undelayed((here + self.after - 1)[after], leaves[after]),
+            Reason.ROOM: undelayed((there + self.room - 1)[room], leaves[room]),
+            Reason.BEFORE: undelayed(arrives[before], (there + self.before)[before]),
+            Reason.BLOCKS: undelayed(arrives[blocks], here[blocks] + self.blocks[blocks]),
+        }
+
+
+class Successors(NamedTuple):
+    """All edges by the node that they leave, for a kernel.
+
+    ``first``: (N + 1,), where each node's edges begin; ``to``: the node that each leads to;
+    ``delay``; ``missing``: (N,), the edges into each node.
     """
-    check_ranges(schedule)
-    check_pairs(schedule)
-    costs = Costs.of(schedule.problem)
-    flat = np.concatenate(schedule.order).astype(np.int64)
-    offsets = np.concatenate([[0], np.cumsum([len(ops) for ops in schedule.order])])
-    durations = [
-        op_durations(schedule, flat, costs),
-        travel_delays(schedule.problem, schedule.transfers),
-    ]
-    edges = [
-        chain(offsets, flat),
-        *inputs(schedule, flat, costs),
-        travel(schedule, offsets.tolist(), len(flat)),
-    ]
-    edges = together(schedule, edges, 0, len(flat) + len(schedule.transfers))
-    return offsets, np.concatenate(durations), edges
+
+    first: IntArray
+    to: IntArray
+    delay: FloatArray
+    missing: IntArray
+
+    @classmethod
+    def of(cls, edges: Sequence[Edges], nodes: int) -> Successors:
+        origin, to, delay = joined(edges)
+        order = np.argsort(origin, kind="stable")
+        first = np.concatenate([[0], np.cumsum(np.bincount(origin, minlength=nodes))])
+        missing = np.bincount(to, minlength=nodes).astype(np.int64)
+        return cls(first.astype(np.int64), to[order], delay[order].astype(np.float64), missing)
 
 
-def circle(schedule: Schedule) -> list[str]:
-    """Ops and transfers of which each waits for the next, the last being the first; empty where the
-    schedule can run. Raises InvalidScheduleError as :func:`waits` does."""
-    offsets, _, edges = waits(schedule)
-    sorter: TopologicalSorter[int] = TopologicalSorter()
-    for origin, to, _ in edges:
-        for before, after in zip(origin.tolist(), to.tolist(), strict=True):
-            sorter.add(after, before)
-    try:
-        sorter.prepare()
-    except CycleError as error:
-        return [_named(schedule, offsets.tolist(), node) for node in reversed(error.args[1])]
-    return []
+@dataclass(frozen=True, slots=True, eq=False)
+class ScheduleGraph:
+    """``offsets``: where each rank's ops begin, (P + 1,). ``ranks``: of each op. ``duration``: of
+    each op, then of each transfer. ``edges``: by what makes them, pairs and wires aside."""
+
+    schedule: Schedule
+    offsets: IntArray
+    ranks: IntArray
+    duration: FloatArray
+    routes: Routes
+    edges: dict[Reason, Edges]
+
+    @classmethod
+    def of(cls, schedule: Schedule) -> ScheduleGraph:
+        """Raises InvalidScheduleError for a transfer out of range, a pair that is none, an op
+        whose input is never made."""
+        transfers = schedule.transfers
+        routes = Routes.of(
+            [(t.source, t.target, t.after, t.room, t.before, t.blocks) for t in transfers]
+        )
+        _check_ranges(schedule, routes)
+        check_pairs(schedule)
+        costs, offsets = Costs.of(schedule.problem), offsets_of(schedule.order)
+        ops = np.concatenate(schedule.order).astype(np.int64)
+        nodes = len(ops) + np.arange(len(transfers))
+        ranks = np.repeat(np.arange(len(schedule.order)), np.diff(offsets))
+        inputs = _inputs(ops, costs)
+        far = ranks[inputs[0]] != ranks[inputs[1]]
+        onward = [(e, i) for i, e in enumerate(previous(transfers)) if e is not None]
+        earlier, later, _ = edges_of(onward)
+        return cls(
+            schedule,
+            offsets,
+            ranks,
+            np.concatenate(
+                [op_durations(schedule, ops, costs), transfer_delays(schedule.problem, transfers)]
+            ),
+            routes,
+            {
+                Reason.ORDER: _in_order(offsets, ops),
+                Reason.INPUT: _where(~far, inputs),
+                Reason.ACTIVATION: _where(far, inputs),
+                Reason.EARLIER: undelayed(nodes[earlier], nodes[later]),
+                **routes.edges(offsets, nodes, nodes),
+            },
+        )
+
+    @property
+    def all_edges(self) -> list[Edges]:
+        """With what pairs add to them."""
+        return self.paired(list(self.edges.values()), 0, len(self.duration))
+
+    @property
+    def successors(self) -> Successors:
+        return Successors.of(self.all_edges, len(self.duration))
+
+    def paired(self, edges: Sequence[Edges], first_op: int, nodes: int) -> list[Edges]:
+        """``edges`` such that both ops of a pair wait for what either waits for, and not for each
+        other.
+
+        ``first_op``: the node of the first op; ``nodes``: above every node that an edge leads to.
+        """
+        begin, twin = pair_starts(self.schedule) + first_op, np.arange(nodes)
+        twin[begin], twin[begin + 1] = begin + 1, begin
+        origin, to, delay = joined(edges)
+        other = twin[to]
+        keep = origin != other
+        both = keep & (other != to)
+        return [(origin[keep], to[keep], delay[keep]), (origin[both], other[both], delay[both])]
+
+    def cycle(self) -> list[str]:
+        """Ops and transfers of which each waits for the next, the last being the first; empty where
+        the schedule can run, wires aside."""
+        import networkx as nx  # here: it takes its time to import
+
+        graph = nx.DiGraph()
+        for origin, to, _ in self.all_edges:
+            graph.add_edges_from(zip(to.tolist(), origin.tolist(), strict=True))
+        if nx.is_directed_acyclic_graph(graph):
+            return []
+        ring = nx.find_cycle(graph)
+        return [self._name(node) for node, _ in [*ring, ring[0]]]
+
+    def _name(self, node: int) -> str:
+        offsets = self.offsets.tolist()
+        if node >= offsets[-1]:
+            return f"transfers[{node - offsets[-1]}]"
+        rank = int(self.ranks[node])
+        op = Op.unpack(int(self.schedule.order[rank][node - offsets[rank]]))
+        return f"{op} (rank {rank})"
 
 
-def _named(schedule: Schedule, offsets: list[int], node: int) -> str:
-    if node >= offsets[-1]:
-        return f"transfers[{node - offsets[-1]}]"
-    rank = bisect_right(offsets, node) - 1
-    return f"{Op.unpack(int(schedule.order[rank][node - offsets[rank]]))} (rank {rank})"
-
-
-def check_ranges(schedule: Schedule) -> None:
+def _check_ranges(schedule: Schedule, routes: Routes) -> None:
     """Raises InvalidScheduleError, naming each transfer that is out of range."""
-    lengths = [len(ops) for ops in schedule.order]
+    lengths = np.array([len(ops) for ops in schedule.order])
     ranks, stages = len(lengths), schedule.problem.stages
+    outside = np.array([t.stage >= stages for t in schedule.transfers], dtype=np.bool_)
+    outside |= np.maximum(routes.source, routes.target) >= ranks
+    blocks = np.where(routes.blocks == _NEVER, 0, routes.blocks)
+    on_source, on_target = (lengths[np.minimum(at, ranks - 1)] for at in routes[:2])
+    beyond = np.maximum(routes.after, blocks) > on_source
+    beyond |= np.maximum(routes.room, routes.before) > on_target
     errors = []
-    for i, t in enumerate(schedule.transfers):
-        if t.source >= ranks or t.target >= ranks or t.stage >= stages:
+    for i in np.flatnonzero(outside | beyond).tolist():
+        t = schedule.transfers[i]
+        if outside[i]:
             errors.append(
                 f"transfers[{i}]: {t} is outside {counted(ranks, 'rank')} and "
                 f"{counted(stages, 'stage')}"
             )
-        elif (
-            max(t.after, t.blocks or 0) > lengths[t.source]
-            or max(t.room, t.before) > lengths[t.target]
-        ):
-            blocks = "" if t.blocks is None else f"blocks {t.blocks}, "
-            errors.append(
-                f"transfers[{i}]: {t}: after {t.after}, {blocks}room {t.room}, before {t.before} "
-                "are not"
-                f" within the {lengths[t.source]} and {lengths[t.target]} ops of its ranks"
-            )
+            continue
+        blocked = "" if t.blocks is None else f"blocks {t.blocks}, "
+        errors.append(
+            f"transfers[{i}]: {t}: after {t.after}, {blocked}room {t.room}, before {t.before} are "
+            f"not within the {on_source[i]} and {on_target[i]} ops of its ranks"
+        )
     if errors:
         raise InvalidScheduleError(errors)
 
 
-def chain(offsets: IntArray, flat: IntArray) -> Edges:
+def _in_order(offsets: IntArray, flat: IntArray) -> Edges:
     """Each op after the one before it on its rank; O's and L's as :mod:`.remat` says."""
     if bool(((flat & KIND_MASK) >= OpKind.O).any()):
         ops = [Op.unpack(op) for op in flat.tolist()]
         bounds = pairwise(offsets.tolist())
         return edges_of([pair for first, stop in bounds for pair in _lanes(ops, first, stop)])
     later = np.setdiff1d(np.arange(1, offsets[-1]), offsets)
-    return later - 1, later, np.zeros(len(later))
+    return undelayed(later - 1, later)
 
 
 def _lanes(ops: Sequence[Op], first: int, stop: int) -> Iterator[tuple[int, int]]:
@@ -133,7 +272,7 @@ def _lanes(ops: Sequence[Op], first: int, stop: int) -> Iterator[tuple[int, int]
         last[lane] = copied[kind, s, j] = node
 
 
-def inputs(schedule: Schedule, flat: IntArray, costs: Costs) -> list[Edges]:
+def _inputs(flat: IntArray, costs: Costs) -> Edges:
     """Each op after the ops that make its inputs. Raises where such an op is missing."""
     stages, microbatches = costs.owner.shape
     kind, stage, microbatch = (
@@ -151,56 +290,17 @@ def inputs(schedule: Schedule, flat: IntArray, costs: Costs) -> list[Edges]:
         return node[made, s + shift, j], ops, lags
 
     forward, backward = makes == OpKind.F, makes == OpKind.B
-    result = [
-        edges(np.flatnonzero(forward & (stage > 0)), OpKind.F, -1, costs.into_f),
-        edges(np.flatnonzero(backward), OpKind.F, 0, None),
-        edges(np.flatnonzero(backward & (stage < stages - 1)), OpKind.B, 1, costs.into_b),
-        edges(np.flatnonzero(makes == OpKind.W), OpKind.B, 0, None),
-    ]
-    lost = np.concatenate([to[origin < 0] for origin, to, _ in result])
-    if len(lost):
-        names = [str(Op.unpack(op)) for op in flat[np.sort(lost)].tolist()]
+    origin, to, delay = joined(
+        [
+            edges(np.flatnonzero(forward & (stage > 0)), OpKind.F, -1, costs.into_f),
+            edges(np.flatnonzero(backward), OpKind.F, 0, None),
+            edges(np.flatnonzero(backward & (stage < stages - 1)), OpKind.B, 1, costs.into_b),
+            edges(np.flatnonzero(makes == OpKind.W), OpKind.B, 0, None),
+        ]
+    )
+    names = [str(Op.unpack(op)) for op in flat[np.sort(to[origin < 0])].tolist()]
+    if names:
         raise InvalidScheduleError(
             [f"{name} can never start: its input is never made" for name in names]
         )
-    return result
-
-
-def travel(
-    schedule: Schedule, offsets: list[int], number: int, notices: int | None = None
-) -> Edges:
-    """Each transfer after what it waits for, and each op after the transfers that it needs.
-
-    ``number``: of the first transfer. ``notices``: of the first one's notice that there is room,
-    where notices are nodes too.
-    """
-    notices = number if notices is None else notices
-    transfers = schedule.transfers
-    pairs: list[tuple[int, int]] = []
-    for i, (t, earlier) in enumerate(zip(transfers, previous(transfers), strict=True)):
-        if earlier is not None:
-            pairs.append((number + earlier, number + i))
-        if t.after > 0:
-            pairs.append((offsets[t.source] + t.after - 1, number + i))
-        if t.room > 0:
-            pairs.append((offsets[t.target] + t.room - 1, notices + i))
-        if offsets[t.target] + t.before < offsets[t.target + 1]:
-            pairs.append((number + i, offsets[t.target] + t.before))
-        if t.blocks is not None and offsets[t.source] + t.blocks < offsets[t.source + 1]:
-            pairs.append((number + i, offsets[t.source] + t.blocks))
-    return edges_of(pairs)
-
-
-def by_origin(
-    edges: Sequence[Edges], nodes: int
-) -> tuple[IntArray, IntArray, FloatArray, IntArray]:
-    """All edges by the node that they leave, and how many lead into each node.
-
-    ``first``: (N + 1,), where each node's edges begin; then the node that each leads to, its
-    delay, and (N,) the edges into each node.
-    """
-    origin, to, delay = (np.concatenate(parts) for parts in zip(*edges, strict=True))
-    order = np.argsort(origin, kind="stable")
-    first = np.concatenate([[0], np.cumsum(np.bincount(origin, minlength=nodes))])
-    missing = np.bincount(to, minlength=nodes).astype(np.int64)
-    return first.astype(np.int64), to[order], delay[order].astype(np.float64), missing
+    return origin, to, delay

@@ -1,10 +1,12 @@
-"""The event-driven kernels: what is ready first goes first, on all its wires at once or on one
-after the other."""
+"""The event kernel: what is ready first goes first, on all its wires at once or on one after the
+other."""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from itertools import chain
+from typing import NamedTuple
 
 import numba
 import numpy as np
@@ -12,74 +14,68 @@ import numpy as np
 from ..model.ops import FloatArray, IntArray
 
 
+class Wires(NamedTuple):
+    """Which wires each node occupies, for a kernel.
+
+    ``first``: (N + 1,), where each node's wires begin in ``number``; ``share``: as long as that, of
+    a node's duration, for how much it keeps each wire in turn; ``free``: zeros, one a wire.
+    """
+
+    first: IntArray
+    number: IntArray
+    share: FloatArray
+    free: FloatArray
+
+    @classmethod
+    def of(
+        cls,
+        bare: int,
+        names: Sequence[Sequence[str]] = (),
+        shares: Sequence[Sequence[float]] | None = None,
+    ) -> Wires:
+        """Of ``bare`` nodes without wires, then of those that have wires of these names."""
+        known: dict[str, int] = {}
+        number = [known.setdefault(wire, len(known)) for wires in names for wire in wires]
+        first = np.zeros(bare + 1 + len(names), dtype=np.int64)
+        first[bare + 1 :] = np.cumsum([*map(len, names)])
+        share = np.ones(len(number)) if shares is None else np.array([*chain(*shares)])
+        return cls(first, np.array(number, dtype=np.int64), share, np.zeros(len(known)))
+
+    def turns(self) -> tuple[IntArray, IntArray]:
+        """Each two nodes that come one right after the other over some wire, first and second."""
+        node = np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
+        by_wire = np.argsort(self.number, kind="stable")
+        same = np.diff(self.number[by_wire]) == 0
+        return node[by_wire[:-1][same]], node[by_wire[1:][same]]
+
+
 @numba.njit(cache=True, nogil=True)
-def first_come(  # noqa: PLR0917
+def first_come(  # noqa: PLR0917, C901
     first: IntArray,  # (N + 1,) where each node's edges begin
     to: IntArray,  # (E,) node that each edge leads to; N + n is node n one round later
     delay: FloatArray,  # (E,)
     missing: IntArray,  # (rounds * N,) edges into each node; what is left of them afterwards
     duration: FloatArray,  # (N,)
-    held_first: IntArray,  # (N + 1,) where each node's wires begin in ``held``
-    held: IntArray,  # wires, numbered from 0
-    free: FloatArray,  # (number of wires,) zeros in, when each is free out
-    start: FloatArray,  # (rounds * N,) zeros in, start times out
+    wire_first: IntArray,  # these four are :class:`Wires`
+    wires: IntArray,
+    share: FloatArray,
+    free: FloatArray,
+    at_once: bool,
+    start: FloatArray,  # (rounds * N,) out
+    end: FloatArray,  # (rounds * N,) zeros in, end times out
 ) -> IntArray:
-    """Times all nodes, ``rounds`` times over; those that could be timed, in the order they start.
+    """Times all nodes, ``rounds`` times over; those that could be timed, in the order in which they
+    come to their (last) wire's turn.
 
-    A node is ready once all that leads to it has ended; it starts once it is ready and its wires
-    are free, and keeps them to its end. Nodes take their wires in the order in which they become
-    ready, the lower number first where they do so together: within 1e-9 of a round's work, or it
-    would be rounding errors that decide between symmetrical messages.
+    A node is ready once all that leads to it has ended. Each wire has a queue, which nodes join in
+    the order in which they become ready, the lower number first where they do so together: within
+    1e-9 of a round's work, or it would be rounding errors that decide between symmetrical messages.
+    ``at_once``: a node starts once all its wires are free and keeps them to its end. Else it passes
+    them one after the other: it joins a wire's queue when it starts on the wire before, keeps it
+    for its share of the time, and ends once it has left them all.
     """
     nodes, total = duration.shape[0], missing.shape[0]
     order = np.empty(total, dtype=np.int64)
-    done = 0
-    moment = max(1e-9 * duration.sum(), 1e-300)
-    queue = [(0.0, node) for node in range(total) if missing[node] == 0]
-    heapq.heapify(queue)
-    while len(queue) > 0:
-        _, node = heapq.heappop(queue)
-        kind = node % nodes
-        begin = start[node]
-        for i in range(held_first[kind], held_first[kind + 1]):
-            begin = max(begin, free[held[i]])
-        end = begin + duration[kind]
-        for i in range(held_first[kind], held_first[kind + 1]):
-            free[held[i]] = end
-        start[node] = begin
-        order[done] = node
-        done += 1
-        for edge in range(first[kind], first[kind + 1]):
-            other = node - kind + to[edge]
-            if other < total:
-                start[other] = max(start[other], end + delay[edge])
-                missing[other] -= 1
-                if missing[other] == 0:
-                    heapq.heappush(queue, (np.rint(start[other] / moment), other))
-    return order[:done]
-
-
-@numba.njit(cache=True, nogil=True)
-def in_queues(  # noqa: PLR0917
-    first: IntArray,  # these as in :func:`first_come`
-    to: IntArray,
-    delay: FloatArray,
-    missing: IntArray,
-    duration: FloatArray,
-    held_first: IntArray,
-    held: IntArray,
-    free: FloatArray,
-    share: FloatArray,  # as long as ``held``: of its duration, for how much a node keeps each wire
-    start: FloatArray,  # (rounds * N,) zeros in, start times out
-    end: FloatArray,  # (rounds * N,) zeros in, end times out
-) -> int:
-    """Times all nodes, ``rounds`` times over; how many could be timed.
-
-    As :func:`first_come`, but a node passes its wires one after the other: each has a queue of its
-    own, which a node joins when it starts on the wire before. It keeps a wire for its share of the
-    time, and ends once it has left them all.
-    """
-    nodes, total = duration.shape[0], missing.shape[0]
     came = np.zeros(total)  # at the end of the queue that a node is in
     done = 0
     moment = max(1e-9 * duration.sum(), 1e-300)
@@ -88,12 +84,18 @@ def in_queues(  # noqa: PLR0917
     while len(queue) > 0:
         _, node, hop = heapq.heappop(queue)
         kind = node % nodes
-        wire, last = held_first[kind] + hop, held_first[kind + 1]
+        wire, last = wire_first[kind] + hop, wire_first[kind + 1]
         begin, takes = came[node], duration[kind]
-        if wire < last:
-            begin = max(begin, free[held[wire]])
+        if at_once:
+            for i in range(wire, last):
+                begin = max(begin, free[wires[i]])
+            for i in range(wire, last):
+                free[wires[i]] = begin + takes
+            wire = last
+        elif wire < last:
+            begin = max(begin, free[wires[wire]])
             takes *= share[wire]
-            free[held[wire]] = begin + takes
+            free[wires[wire]] = begin + takes
         if hop == 0:
             start[node] = begin
         end[node] = max(end[node], begin + takes)
@@ -101,6 +103,7 @@ def in_queues(  # noqa: PLR0917
             came[node] = begin
             heapq.heappush(queue, (np.rint(begin / moment), node, hop + 1))
             continue
+        order[done] = node
         done += 1
         for edge in range(first[kind], first[kind + 1]):
             other = node - kind + to[edge]
@@ -109,13 +112,4 @@ def in_queues(  # noqa: PLR0917
                 missing[other] -= 1
                 if missing[other] == 0:
                     heapq.heappush(queue, (np.rint(came[other] / moment), other, 0))
-    return done
-
-
-def numbered(wires: Sequence[Sequence[str]]) -> tuple[IntArray, IntArray, FloatArray]:
-    """``held_first``, ``held`` and ``free`` of :func:`first_come` from each node's wires by
-    name."""
-    number: dict[str, int] = {}
-    held = [number.setdefault(wire, len(number)) for names in wires for wire in names]
-    held_first = np.cumsum([0, *map(len, wires)]).astype(np.int64)
-    return held_first, np.array(held, dtype=np.int64), np.zeros(len(number))
+    return order[:done]

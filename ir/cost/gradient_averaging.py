@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..model.ops import KIND_MASK, STAGE_MASK, STAGE_SHIFT, OpKind
-from ..model.schedule import Averaged, Schedule, Timing, TravelKind
+from ..model.schedule import Averaged, Schedule, Timing, TransferKind
 from ..model.transfers import holders, size
 
 _ADDS = (OpKind.W, OpKind.BW)
@@ -47,7 +47,7 @@ def due(schedule: Schedule) -> list[Due]:
         Due(
             rank,
             stage,
-            over.time(size(profile, TravelKind.GRADIENT, stage)),
+            over.time(size(profile, TransferKind.GRADIENT, stage)),
             None if stage in travels or len(ranks) > 1 else _last(schedule, rank, stage),
         )
         for stage, ranks in enumerate(holders(schedule))
@@ -81,7 +81,7 @@ def _ready(schedule: Schedule, timing: Timing, one: Due) -> float:
     ends += [
         float(timing.transfers[i, 1])
         for i, transfer in enumerate(schedule.transfers)
-        if transfer.kind is TravelKind.GRADIENT
+        if transfer.kind is TransferKind.GRADIENT
         and (transfer.stage, transfer.target) == (one.stage, one.rank)
     ]
     return max(ends, default=0.0)

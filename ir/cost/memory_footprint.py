@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ..model.ops import OpKind
 from ..model.profile import StageProfile
 from ..model.program import Compute, Program, Send, Tensor, TensorKind, WaitReceive, WaitSend
-from ..model.schedule import Schedule, TravelKind
+from ..model.schedule import Schedule, TransferKind
 from ..model.transfers import owned, previous, size
 from ..model.weight_versions import versions
 
@@ -50,8 +50,8 @@ def footprint(program: Program) -> Footprint:
     kept = versions(schedule)
     return Footprint(
         timing.peak_memory,
-        summed(lambda s: kept[s] * size(profile, TravelKind.WEIGHT, s)),
-        summed(lambda s: size(profile, TravelKind.GRADIENT, s)),
+        summed(lambda s: kept[s] * size(profile, TransferKind.WEIGHT, s)),
+        summed(lambda s: size(profile, TransferKind.GRADIENT, s)),
         summed(lambda s: _optimizer(profile.stages[s])),
         tuple(_passing(program, rank, set(mine), earlier) for rank, mine in enumerate(homes)),
     )
@@ -64,7 +64,7 @@ def _passing(program: Program, rank: int, mine: set[int], earlier: Sequence[int 
     return _buffers(program, rank) + weights + max(gradient, _kept(program, rank, mine, earlier))
 
 
-_KINDS = {TensorKind.WEIGHT: TravelKind.WEIGHT, TensorKind.GRADIENT: TravelKind.GRADIENT}
+_KINDS = {TensorKind.WEIGHT: TransferKind.WEIGHT, TensorKind.GRADIENT: TransferKind.GRADIENT}
 
 
 def _buffers(program: Program, rank: int) -> float:
@@ -84,7 +84,7 @@ def _at_work(schedule: Schedule, rank: int, mine: set[int]) -> tuple[float, floa
     foreign = {op.stage for op in schedule.ops(rank)} - mine
     profile = schedule.problem.profile
     weights, gradient = (
-        max((size(profile, kind, s) for s in foreign), default=0.0) for kind in TravelKind
+        max((size(profile, kind, s) for s in foreign), default=0.0) for kind in TransferKind
     )
     return weights, gradient
 
@@ -115,7 +115,9 @@ def _kept(program: Program, rank: int, mine: set[int], earlier: Sequence[int | N
             case WaitSend(tensor):
                 leaving.discard(tensor)
         sums = [*kept, *(tensor.stage for tensor in leaving)]
-        most = max(most, sum(size(schedule.problem.profile, TravelKind.GRADIENT, s) for s in sums))
+        most = max(
+            most, sum(size(schedule.problem.profile, TransferKind.GRADIENT, s) for s in sums)
+        )
     return most
 
 

@@ -10,7 +10,6 @@ compiled once for orders with them and once for those without, which it times as
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -27,6 +26,7 @@ from ..model.ops import (
     IntArray,
     Op,
     OpKind,
+    offsets_of,
 )
 from ..model.problem import Objective, Problem
 from ..model.profile import Profile, StageProfile
@@ -39,7 +39,7 @@ from .remat import OFFLOADED, RECOMPUTED, STAYS, Choice, choice_of, pulled
 _F, _B, _W, _BW = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.BW))
 _R, _O, _L = int(OpKind.R), int(OpKind.O), int(OpKind.L)
 
-Levers = tuple[Choice, FloatArray, FloatArray, FloatArray]
+RematArrays = tuple[Choice, FloatArray, FloatArray, FloatArray]
 """What becomes of each, (S, M); what is held until then, (3, S); scratch: since when what a B needs
 is there again, -2 after O, (S, M); until when the lanes out and back are busy, (2, P)."""
 
@@ -55,7 +55,7 @@ def run_kernel(  # noqa: PLR0917
     into_b: FloatArray,
     m_b: FloatArray,
     m_w: FloatArray,
-    levers: Levers | None,
+    remat: RematArrays | None,
     start: FloatArray,  # (N,) out
     end: FloatArray,  # (N,) out
     peak: FloatArray,  # (P,) out
@@ -68,8 +68,8 @@ def run_kernel(  # noqa: PLR0917
     stages = owner.shape[0]
     f_end[:] = -1.0
     b_end[:] = -1.0
-    if levers is not None:
-        choice, kept, there, lanes = levers
+    if remat is not None:
+        choice, kept, there, lanes = remat
         there[:] = -1.0
         lanes[:] = 0.0
     waits_for = np.full(ranks, -1, dtype=np.int64)
@@ -96,7 +96,7 @@ def run_kernel(  # noqa: PLR0917
             microbatch = op >> MICROBATCH_SHIFT
             begin = now
             wakes = -1
-            if levers is not None and kind > _BW:
+            if remat is not None and kind > _BW:
                 if f_end[stage, microbatch] < 0.0:
                     waits_for[rank] = -2
                     break
@@ -131,7 +131,7 @@ def run_kernel(  # noqa: PLR0917
                         break
                     begin = max(now, came + into_f[stage, microbatch])
                 memory += m_b[stage]
-                if levers is not None and choice[stage, microbatch] == RECOMPUTED:
+                if remat is not None and choice[stage, microbatch] == RECOMPUTED:
                     memory += kept[RECOMPUTED, stage] - m_b[stage]
                 high = max(high, memory)
                 now = begin + durations[kind, stage]
@@ -148,7 +148,7 @@ def run_kernel(  # noqa: PLR0917
                 if f_end[stage, microbatch] < 0.0:
                     waits_for[rank] = -2
                     break
-                if levers is not None and choice[stage, microbatch] != STAYS:
+                if remat is not None and choice[stage, microbatch] != STAYS:
                     if there[stage, microbatch] < 0.0:
                         waits_for[rank] = -2
                         break
@@ -184,8 +184,8 @@ def run_kernel(  # noqa: PLR0917
     return bool(left == 0)
 
 
-def levers_of(costs: Costs, choice: Choice) -> Levers:
-    """What the kernel reads of levers, and their scratch."""
+def remat_arrays(costs: Costs, choice: Choice) -> RematArrays:
+    """What the kernel reads of recomputing and offloading, and its scratch."""
     return choice, costs.kept, np.empty(costs.owner.shape), np.empty((2, len(costs.limit)))
 
 
@@ -221,7 +221,7 @@ class Simulator:
                 c.into_b,
                 c.m_b,
                 c.m_w,
-                None if choice is None else levers_of(c, choice),
+                None if choice is None else remat_arrays(c, choice),
                 self.start,
                 self.end,
                 self.peak,
@@ -240,11 +240,6 @@ class Simulator:
         if self.problem.objective is Objective.PERIOD:
             return float((last - first).max())
         return float(last.max() - first.min())
-
-
-def offsets_of(order: Sequence[IntArray]) -> IntArray:
-    """Where each rank's ops begin once they are one array, and where the last end: (P + 1,)."""
-    return np.cumsum([0, *map(len, order)]).astype(np.int64)
 
 
 def simulate(schedule: Schedule) -> Timing:

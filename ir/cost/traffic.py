@@ -7,9 +7,8 @@ import numpy as np
 from ..model.ops import FloatArray
 from ..model.problem import Problem
 from ..model.profile import Profile
-from ..model.schedule import Schedule, TravelKind
+from ..model.schedule import Schedule, TransferKind
 from ..model.transfers import holders, size
-from ..model.wires import occupied
 
 
 def traffic(schedule: Schedule) -> FloatArray:
@@ -34,7 +33,7 @@ def over_wires(profile: Profile, amounts: FloatArray) -> dict[str, float]:
     """
     pairs: list[tuple[int, int]] = [(int(a), int(b)) for a, b in np.argwhere(amounts)]
     result: dict[str, float] = {}
-    for pair, wires in zip(pairs, occupied(profile, pairs), strict=True):
+    for pair, wires in zip(pairs, profile.wires(pairs), strict=True):
         for wire in wires:
             result[wire] = result.get(wire, 0.0) + float(amounts[pair])
     return result
@@ -44,7 +43,7 @@ def _reductions(schedule: Schedule) -> FloatArray:
     profile = schedule.problem.profile
     sent = np.zeros((profile.ranks, profile.ranks))
     for stage, ranks in enumerate(holders(schedule)):
-        share = 2 * (len(ranks) - 1) / len(ranks) * size(profile, TravelKind.GRADIENT, stage)
+        share = 2 * (len(ranks) - 1) / len(ranks) * size(profile, TransferKind.GRADIENT, stage)
         for rank, following in zip(ranks, (*ranks[1:], ranks[0]), strict=True):
             sent[rank, following] += share  # nothing where there is one
     return sent

@@ -4,15 +4,13 @@ other."""
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
-from ..model.ops import FloatArray, IntArray
+from ..model.ops import IntArray
 from ..model.schedule import Schedule
-from ..model.wires import occupied
-from .dependency_graph import by_origin, waits
-from .event_kernels import first_come, numbered
+from .dependency_graph import ScheduleGraph
+from .event_kernels import Wires, first_come
 
 
 def in_sending_order(schedule: Schedule) -> Schedule:
@@ -25,32 +23,15 @@ def in_sending_order(schedule: Schedule) -> Schedule:
     """
     if schedule.problem.profile.links is None or not schedule.transfers:
         return schedule
-    wired = wiring(schedule)
-    return listed(schedule, first_come(*wired, np.zeros(len(wired.duration))))
+    graph = ScheduleGraph.of(schedule)
+    wires, times = transfer_wires(schedule), np.zeros((2, len(graph.duration)))
+    return listed(schedule, first_come(*graph.successors, graph.duration, *wires, True, *times))
 
 
-class Wiring(NamedTuple):
-    """Arrays for a kernel: what waits for what, and who occupies which wires; ops first, then
-    transfers."""
-
-    first: IntArray
-    to: IntArray
-    delay: FloatArray
-    missing: IntArray
-    duration: FloatArray
-    held_first: IntArray
-    held: IntArray
-    free: FloatArray
-
-
-def wiring(schedule: Schedule) -> Wiring:
-    """Of a schedule with transfers, whatever their order. Raises as :func:`in_sending_order`
-    does."""
-    _, durations, edges = waits(schedule)
-    wires: list[tuple[str, ...]] = [()] * schedule.num_ops
-    wires += occupied(schedule.problem.profile, [(t.source, t.target) for t in schedule.transfers])
-    first, to, delay, missing = by_origin(edges, len(durations))
-    return Wiring(first, to, delay, missing, durations, *numbered(wires))
+def transfer_wires(schedule: Schedule) -> Wires:
+    """The wires of the nodes of a :class:`ScheduleGraph`, of which transfers alone have any."""
+    pairs = [(t.source, t.target) for t in schedule.transfers]
+    return Wires.of(schedule.num_ops, schedule.problem.profile.wires(pairs))
 
 
 def listed(schedule: Schedule, order: IntArray) -> Schedule:

@@ -1,9 +1,11 @@
 """Profiles, schedules and programs as files; the formats are in ``docs/formats.md``."""
 
 from .atomic_write import check_writable, write_json, write_text
-from .profile_json import PROFILE, doubtful_keys, dump_profile, finite, load_profile, parse_profile
-from .program_json import PROGRAM, dump_program, load_program, parse_program
-from .schedule_json import SCHEDULE, dump_schedule, load_schedule, parse_schedule
+from .profile_document import PROFILE
+from .profile_json import doubtful_keys, dump_profile, finite, load_profile, parse_profile
+from .program_json import dump_program, load_program, parse_program
+from .schedule_document import PROGRAM, SCHEDULE
+from .schedule_json import dump_schedule, load_schedule, parse_schedule
 
 __all__ = [
     "PROFILE",

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Collection, Iterator, Sequence
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from ..errors import InputError
-
-T = TypeVar("T")
-LARGEST = 1e100
-ALIKE = 0.75
-"""Of keys without case and underscores: ``tf`` for t_f, ``memory_limits``; not t_b for t_f."""
 
 _MADE_BY = {
     ("pipeloom.schedule", "pipeloom.profile"): ": optimize and build make one of a profile",
@@ -106,128 +99,6 @@ def format_hint(expected: str, given: object) -> str:
     return _MADE_BY.get((expected, given)) or _TAKEN_BY.get(given, "")
 
 
-class Reader:
-    """Takes keys out of one JSON object; what is wrong goes into the shared list of errors.
-
-    ``where`` names the object: a file, then the keys that lead to it. ``known`` are the keys that
-    it may have; others are let pass, but taken for misspelt where one that is like them is missing.
-    """
-
-    def __init__(
-        self, data: object, where: str, errors: list[str], known: Collection[str] = ()
-    ) -> None:
-        self.errors = errors
-        self.where = where
-        self.known = known
-        self.data: dict[str, Any] = data if isinstance(data, dict) else {}
-        if not isinstance(data, dict):
-            self.fail(f"{where}: expected an object, got {show(data)}")
-            self.errors = []  # the keys that it lacks are no news
-
-    def fail(self, message: str) -> None:
-        self.errors.append(message)
-
-    def wrong(self, key: str, value: object, expected: str) -> None:
-        self.fail(f"{self.where}: {key}: expected {expected}, got {show(value)}")
-
-    def has(self, key: str) -> bool:
-        return self.data.get(key) is not None
-
-    def get(self, key: str, expected: str, accept: Callable[[Any], bool], default: T) -> T:
-        """The value of ``key`` where ``accept`` takes it, else ``default`` and an error."""
-        if key not in self.data:
-            meant = next((k for k, best in self.misspelt() if best == key), None)
-            hint = f" ({meant}: unknown key; did you mean {key}?)" if meant else ""
-            self.fail(f"{self.where}: {key}: missing; expected {expected}{hint}")
-            return default
-        value = self.data[key]
-        if not accept(value):
-            self.wrong(key, value, expected)
-            return default
-        return value  # type: ignore[no-any-return]
-
-    def misspelt(self) -> Iterator[tuple[str, str]]:
-        """Each key that is not known but much like one that is, with the known one."""
-        unknown = [key for key in self.data if key not in self.known]
-        plain = {_plain(key): key for key in self.known} if unknown else {}
-        for key in unknown:
-            for best in get_close_matches(_plain(key), plain, 1, ALIKE):
-                yield key, plain[best]
-
-    def number(self, key: str, default: float = 0.0) -> float:
-        return float(self.get(key, "a finite number >= 0", is_amount, default))
-
-    def optional_number(self, key: str) -> float | None:
-        return self.number(key) if self.has(key) else None
-
-    def count(self, key: str, least: int = 0, most: int | None = None) -> int:
-        expected = f"a whole number >= {least}" + ("" if most is None else f" and <= {most}")
-        return self.get(
-            key,
-            expected,
-            lambda v: is_count(v) and v >= least and (most is None or v <= most),
-            least,
-        )
-
-    def optional_count(self, key: str) -> int | None:
-        return self.count(key) if self.has(key) else None
-
-    def optional_text(self, key: str) -> str | None:
-        return self.text(key) if self.has(key) else None
-
-    def text(self, key: str) -> str:
-        return self.get(key, "a string", lambda v: isinstance(v, str), "")
-
-    def items(self, key: str) -> list[Any]:
-        return self.get(key, "a list", lambda v: isinstance(v, list), [])
-
-    def child(self, key: str, known: Collection[str] = ()) -> Reader:
-        value = self.get(key, "an object", lambda v: isinstance(v, dict), None)
-        where = f"{self.where}: {key}"
-        return Reader({}, where, []) if value is None else Reader(value, where, self.errors, known)
-
-    def format(self, name: str, version: int = 1) -> None:
-        """Checks the ``format`` and ``version`` that open every file of ours.
-
-        Raises InputError at once for another format: its other errors would mislead.
-        """
-        given = self.data.get("format", name)
-        if given != name:
-            hint = format_hint(name, given)
-            raise InputError(
-                f"{self.where}: format: expected {show(name)}, got {show(given)}{hint}"
-            )
-        self.get("format", show(name), lambda v: v == name, name)
-        self.get("version", str(version), lambda v: is_count(v) and v == version, version)
-
-    def finish(self) -> None:
-        """Raises InputError where anything was wrong."""
-        if self.errors:
-            raise InputError(*self.errors)
-
-
-def _plain(key: str) -> str:
-    return key.lower().replace("_", "").replace("-", "")
-
-
 def is_count(value: object) -> bool:
+    """Whether it is a whole number: ``True`` is none."""
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def is_amount(value: object) -> bool:
-    """A finite number of at least 0, small enough that thousands of them can be summed."""
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and 0 <= value <= LARGEST  # False for NaN
-    )
-
-
-def is_matrix(value: object, size: int) -> bool:
-    return (
-        isinstance(value, Sequence)
-        and len(value) == size
-        and all(
-            isinstance(row, list) and len(row) == size and all(map(is_amount, row)) for row in value
-        )
-    )

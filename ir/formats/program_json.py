@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from ..model.program import Buffer, Program, TensorKind, parse_instruction
-from ..units import counted
-from .json_reader import Reader, read_json
-from .schedule_json import dump_schedule, parse_schedule
-
-PROGRAM = "pipeloom.program"
+from ..model.ops import Op, OpKind
+from ..model.program import (
+    Average,
+    Buffer,
+    Compute,
+    Free,
+    Instruction,
+    Program,
+    Receive,
+    Reduce,
+    Relay,
+    RelayKind,
+    Send,
+    Step,
+    Tensor,
+    TensorKind,
+    WaitReceive,
+    WaitSend,
+)
+from .instruction_text import InstructionText, parse_text
+from .json_reader import read_json
+from .schedule_document import PROGRAM, ProgramDocument
+from .schedule_json import dump_schedule, schedule_of
+from .validation import validated
 
 
 def load_program(path: str) -> Program:
@@ -18,49 +37,52 @@ def load_program(path: str) -> Program:
 
 
 def parse_program(data: dict[str, Any], where: str) -> Program:
-    errors: list[str] = []
-    reader = Reader(data, where, errors)
-    reader.format(PROGRAM)
-    reader.finish()
-    planned = reader.child("schedule")
-    reader.finish()
-    schedule = parse_schedule(planned.data, planned.where)
-    ranks = schedule.problem.ranks
-    instructions = [
-        _parsed(reader, f"instructions[{r}]", lines, parse_instruction)
-        for r, lines in enumerate(_lists(reader, "instructions", ranks))
-    ]
-    buffers = [
-        _parsed(reader, f"buffers[{r}]", names, _buffer)
-        for r, names in enumerate(_lists(reader, "buffers", ranks))
-    ]
-    reader.finish()
-    return Program(schedule, tuple(instructions), tuple(buffers))
+    document = validated(ProgramDocument, data, where)
+    return Program(
+        schedule_of(document.schedule, f"{where}: schedule"),
+        tuple(tuple(map(_instruction, row)) for row in document.instructions),
+        tuple(
+            tuple(Buffer(TensorKind(kind), stage) for kind, stage in row)
+            for row in document.buffers
+        ),
+    )
 
 
-def _lists(reader: Reader, key: str, ranks: int) -> list[list[Any]]:
-    lists = reader.items(key)
-    if len(lists) != ranks or not all(isinstance(entry, list) for entry in lists):
-        reader.wrong(key, lists, f"{counted(ranks, 'list')}, one a rank")
-        return []
-    return lists
+def parse_instruction(text: str) -> Instruction:
+    """The instruction that prints as ``text``. Raises ValueError where there is none."""
+    return _instruction(parse_text(text))
 
 
-def _parsed(reader: Reader, key: str, texts: list[Any], parse: Any) -> tuple[Any, ...]:
-    parsed = []
-    for i, text in enumerate(texts):
-        try:
-            parsed.append(parse(str(text)))
-        except ValueError as error:
-            reader.fail(f"{reader.where}: {key}[{i}]: {error}")
-    return tuple(parsed)
+_TENSORS = {kind.value: kind for kind in TensorKind}
 
 
-def _buffer(text: str) -> Buffer:
-    kind = text.rstrip("0123456789")
-    if kind not in {k.value for k in TensorKind} or kind == text:
-        raise ValueError(f"not a buffer: {text!r} (expected e.g. x1, dy1, w1 or dw1)")
-    return Buffer(TensorKind(kind), int(text[len(kind) :]))
+def _tensor(text: InstructionText) -> Tensor:
+    kind, stage, number = text.tensor
+    return Tensor(_TENSORS[kind], stage, number)
+
+
+def _compute(text: InstructionText) -> Compute:
+    kind, stage, microbatch = text.op
+    return Compute(Op(OpKind[kind], stage, microbatch))
+
+
+_MAKE: dict[str, Callable[[InstructionText], Instruction]] = {
+    "recv": lambda text: Receive(_tensor(text), text.peer, text.buffer),
+    "send": lambda text: Send(_tensor(text), text.peer),
+    "wait recv": lambda text: WaitReceive(_tensor(text)),
+    "wait send": lambda text: WaitSend(_tensor(text)),
+    "free": lambda text: Free(_tensor(text)),
+    "compute": _compute,
+    "reduce": lambda text: Reduce(text.stages),
+    "average": lambda text: Average(text.stages[0]),
+    "step": lambda text: Step(text.stages[0]),
+    "relay sums": lambda text: Relay(RelayKind.SUMS, text.source, text.target),
+    "relay verdict": lambda text: Relay(RelayKind.VERDICT, text.source, text.target),
+}
+
+
+def _instruction(text: InstructionText) -> Instruction:
+    return _MAKE[text.verb](text)
 
 
 def dump_program(program: Program) -> dict[str, Any]:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
-from enum import Enum
-from typing import Any, TypeVar
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 
-from ..model.ops import Op, OpKind, pack
+from ..errors import InputError
+from ..model.ops import (
+    CLASS_MASK,
+    MICROBATCH_SHIFT,
+    STAGE_SHIFT,
+    IntArray,
+    OpKind,
+)
 from ..model.placement import Passing, Placement
 from ..model.problem import Objective, Problem
-from ..model.profile import Profile
 from ..model.schedule import (
     Averaged,
     Report,
@@ -19,16 +25,15 @@ from ..model.schedule import (
     Status,
     Timing,
     Transfer,
-    TravelKind,
+    TransferKind,
     Updates,
 )
-from ..units import counted
-from .json_reader import Reader, is_amount, is_count, read_json
-from .profile_json import dump_profile, finite, per_rank, read_profile
+from .json_reader import read_json
+from .profile_json import dump_profile, finite, profile_of
+from .schedule_document import SCHEDULE, OpEntry, ReportDocument, ScheduleDocument, TransferEntry
+from .validation import validated
 
-SCHEDULE = "pipeloom.schedule"
-# stages times microbatches; more would exhaust memory
-MOST_PAIRS = 20_000_000
+_KINDS = {kind.name: int(kind) for kind in OpKind}
 
 
 def load_schedule(path: str) -> Schedule:
@@ -37,197 +42,106 @@ def load_schedule(path: str) -> Schedule:
 
 
 def parse_schedule(data: dict[str, Any], where: str) -> Schedule:
-    errors: list[str] = []
-    reader = Reader(data, where, errors)
-    reader.format(SCHEDULE)
-    profile = read_profile(reader.child("profile"))
-    reader.finish()  # all that follows counts on the profile's sizes
-    microbatches = reader.count(
-        "microbatches", least=1, most=MOST_PAIRS // max(1, profile.num_stages)
-    )
-    limit = per_rank(reader, "memory_limit", profile.ranks)
-    for key, value in (("ranks", profile.ranks), ("stages", profile.num_stages)):
-        if reader.count(key) != value and is_count(reader.data.get(key)):
-            reader.wrong(key, reader.data[key], f"{value}, as in its profile")
-    rows = _rows(reader, profile.ranks)
-    passing = _choice(reader, "passing", Passing)
-    objective, report, peak_memory = _report(reader)
-    transfers, travel_times = _transfers(reader)
-    pairs = _pairs(reader, rows)
-    averages = _averages(reader, profile)
-    updates = _choice(reader, "updates", Updates) if reader.has("updates") else Updates.ITERATION
-    reader.finish()
-    placement = _placement(reader, passing, rows, profile, microbatches)
-    reader.finish()
+    return schedule_of(validated(ScheduleDocument, data, where), where)
+
+
+def schedule_of(document: ScheduleDocument, where: str) -> Schedule:
+    """The schedule that a document describes. Raises InputError where ``where`` holds no ops, or
+    some that end before they start."""
+    _check_times(document, where)
+    profile = profile_of(document.profile)
+    order = tuple(map(_packed, document.order))
+    report = document.report or ReportDocument()
+    objective = Objective(report.objective or "period")
     problem = Problem(
-        profile, microbatches, placement, limit or (math.inf,) * profile.ranks, objective
-    )
-    timing = Timing(
-        tuple(np.array([start for _, start, _ in row]) for row in rows),
-        tuple(np.array([end for _, _, end in row]) for row in rows),
-        peak_memory,
-        np.array(travel_times).reshape(-1, 2),
-        beside=tuple([i for i, (op, _, _) in enumerate(row) if op.kind.copies] for row in rows),
-        averages=averages,
-    )
-    order = tuple(pack(op for op, _, _ in row) for row in rows)
-    return Schedule(problem, order, transfers, report, timing, pairs, updates)
-
-
-_Row = list[tuple[Op, float, float]]
-
-
-def _rows(reader: Reader, ranks: int) -> list[_Row]:
-    lists = reader.items("order")
-    if not isinstance(reader.data.get("order"), list):
-        return []
-    if len(lists) != ranks:
-        reader.wrong(
-            "order", f"{counted(len(lists), 'list')}", f"{counted(ranks, 'list')}, one a rank"
-        )
-    elif not any(lists):
-        reader.wrong("order", lists, "at least one op")
-    return [
-        [
-            _row(Reader(entry, f"{reader.where}: order[{rank}][{i}]", reader.errors))
-            for i, entry in enumerate(_list(reader, f"order[{rank}]", ops))
-        ]
-        for rank, ops in enumerate(lists)
-    ]
-
-
-def _list(reader: Reader, key: str, value: Any) -> list[Any]:
-    if isinstance(value, list):
-        return value
-    reader.wrong(key, value, "a list of ops")
-    return []
-
-
-def _row(reader: Reader) -> tuple[Op, float, float]:
-    kind = reader.get(
-        "op",
-        "F, B, W, BW, R, O or L",
-        lambda v: isinstance(v, str) and v in OpKind.__members__,
-        "F",
-    )
-    op = Op(OpKind[kind], reader.count("stage"), reader.count("microbatch"))
-    start, end = reader.number("start"), reader.number("end")
-    if end < start:
-        reader.wrong("end", end, f"at least start ({start:g})")
-    return op, start, end
-
-
-E = TypeVar("E", bound=Enum)
-
-
-def _choice(reader: Reader, key: str, choices: type[E]) -> E:
-    names = [choice.value for choice in choices]
-    return choices(reader.get(key, " or ".join(names), lambda value: value in names, names[0]))
-
-
-def _report(reader: Reader) -> tuple[Objective, Report | None, tuple[float, ...]]:
-    """The objective, the report, and the peak memory of each rank where it is recorded."""
-    if not reader.has("report"):
-        return Objective.PERIOD, None, ()
-    report = reader.child("report")
-    objective = (
-        _choice(report, "objective", Objective) if report.has("objective") else Objective.PERIOD
-    )
-    peak_memory = report.items("peak_memory") if report.has("peak_memory") else []
-    if not all(map(is_amount, peak_memory)):
-        report.wrong("peak_memory", peak_memory, "a list of finite numbers >= 0, one a rank")
-        peak_memory = []
-    return (
+        profile,
+        document.microbatches,
+        _placement(document, order),
+        document.memory_limit or (math.inf,) * profile.ranks,
         objective,
-        Report(
-            objective=objective,
-            family=report.optional_text("family") or "",
-            status=_choice(report, "status", Status) if report.has("status") else Status.FEASIBLE,
-            lower_bound=report.optional_number("lower_bound"),
-            bound_name=report.optional_text("bound_name"),
-            solver=report.optional_text("solver"),
-            solve_seconds=report.optional_number("solve_seconds"),
-            seed=report.optional_count("seed"),
-        ),
-        tuple(map(float, peak_memory)),
+    )
+    return Schedule(
+        problem,
+        order,
+        tuple(map(_transfer, document.transfers or ())),
+        None if document.report is None else _report(report, objective),
+        _timing(document),
+        tuple(map(tuple, document.pairs or ())),
+        Updates(document.updates or "iteration"),
     )
 
 
-def _placement(
-    reader: Reader, passing: Passing, rows: list[_Row], profile: Profile, microbatches: int
-) -> Placement:
+def _check_times(document: ScheduleDocument, where: str) -> None:
+    wrong = [
+        f"{where}: {key}[{rank}][{i}]: end: expected at least start ({start:g}), got {end}"
+        for key in ("order", "averages")
+        for rank, row in enumerate(getattr(document, key) or ())
+        for i, (start, end) in enumerate(map(itemgetter("start", "end"), row))
+        if end < start
+    ]
+    if not any(document.order):
+        wrong.append(f"{where}: order: expected at least one op, got {document.order}")
+    if wrong:
+        raise InputError(*wrong)
+
+
+def _packed(row: list[OpEntry]) -> IntArray:
+    """The packed form of one rank's ops: see :mod:`..model.ops`."""
+    packed = [
+        op["microbatch"] << MICROBATCH_SHIFT | op["stage"] << STAGE_SHIFT | _KINDS[op["op"]]
+        for op in row
+    ]
+    return np.array(packed, dtype=np.int64)
+
+
+def _placement(document: ScheduleDocument, order: tuple[IntArray, ...]) -> Placement:
     """The placement that the order shows; what the order breaks is left to the verifier."""
-    stages = profile.num_stages
-    owners = np.zeros((stages, microbatches), dtype=np.int64)
-    for rank, row in enumerate(rows):
-        for op, _, _ in row:
-            if op.stage >= stages or op.microbatch >= microbatches:
-                reader.fail(
-                    f"{reader.where}: order[{rank}]: {op} is outside {counted(stages, 'stage')} "
-                    f"and {counted(microbatches, 'microbatch')}"
-                )
-            else:
-                owners[op.stage, op.microbatch] = rank
-    return Placement.of_ops(passing, profile.ranks, owners)
+    owners = np.zeros((document.stages, document.microbatches), dtype=np.int64)
+    for rank, row in enumerate(order):
+        owners[(row & CLASS_MASK) >> STAGE_SHIFT, row >> MICROBATCH_SHIFT] = rank
+    return Placement.of_ops(Passing(document.passing), document.ranks, owners)
 
 
-def _transfers(reader: Reader) -> tuple[tuple[Transfer, ...], list[tuple[float, float]]]:
-    transfers, times = [], []
-    for i, entry in enumerate(reader.items("transfers") if reader.has("transfers") else []):
-        item = Reader(entry, f"{reader.where}: transfers[{i}]", reader.errors)
-        kind = _choice(item, "tensor", TravelKind)
-        numbers = {key: item.count(key) for key in ("stage", "copy", "after", "before")}
-        numbers["room"] = item.count("room") if item.has("room") else 0
-        if item.has("blocks"):
-            numbers["blocks"] = item.count("blocks")
-        transfers.append(
-            Transfer(kind, source=item.count("from"), target=item.count("to"), **numbers)
-        )
-        times.append((item.number("start"), item.number("end")))
-    return tuple(transfers), times
-
-
-def _averages(reader: Reader, profile: Profile) -> tuple[tuple[Averaged, ...], ...]:
-    """When ranks average which stage; () where nothing is said of it."""
-    if not reader.has("averages"):
-        return ()
-    lists = reader.items("averages")
-    if len(lists) != profile.ranks or not all(isinstance(row, list) for row in lists):
-        reader.wrong("averages", lists, f"{counted(profile.ranks, 'list')}, one a rank")
-        return ()
-    return tuple(
-        tuple(
-            _averaged(Reader(entry, f"{reader.where}: averages[{r}][{i}]", reader.errors), profile)
-            for i, entry in enumerate(row)
-        )
-        for r, row in enumerate(lists)
+def _timing(document: ScheduleDocument) -> Timing:
+    """What the document recorded."""
+    rows, transfers = document.order, document.transfers or ()
+    return Timing(
+        tuple(np.array([op["start"] for op in row]) for row in rows),
+        tuple(np.array([op["end"] for op in row]) for row in rows),
+        tuple((document.report and document.report.peak_memory) or ()),
+        np.array([(entry["start"], entry["end"]) for entry in transfers]).reshape(-1, 2),
+        beside=tuple([i for i, op in enumerate(row) if op["op"] in "OL"] for row in rows),
+        averages=tuple(
+            tuple(Averaged(**entry) for entry in row) for row in document.averages or ()
+        ),
     )
 
 
-def _averaged(reader: Reader, profile: Profile) -> Averaged:
-    stage, start, end = reader.count("stage"), reader.number("start"), reader.number("end")
-    if stage >= profile.num_stages:
-        reader.wrong("stage", stage, f"a stage from 0 to {profile.num_stages - 1}")
-    if end < start:
-        reader.wrong("end", end, f"at least start ({start:g})")
-    return Averaged(stage, start, end)
+def _transfer(entry: TransferEntry) -> Transfer:
+    return Transfer(
+        TransferKind(entry["tensor"]),
+        entry["stage"],
+        entry["copy"],
+        source=entry["from"],
+        target=entry["to"],
+        after=entry["after"],
+        before=entry["before"],
+        room=entry.get("room") or 0,
+        blocks=entry.get("blocks"),
+    )
 
 
-def _pairs(reader: Reader, rows: list[_Row]) -> tuple[tuple[int, ...], ...]:
-    """Where an F begins that runs at once with the BW after it; () where there is none."""
-    if not reader.has("pairs"):
-        return ()
-    lists = reader.items("pairs")
-    if len(lists) != len(rows) or not all(map(_are_places, lists, rows)):
-        reader.wrong(
-            "pairs", lists, f"{counted(len(rows), 'list')}, one a rank, of places in its order"
-        )
-        return ()
-    return tuple(tuple(entry) for entry in lists)
-
-
-def _are_places(places: Any, row: _Row) -> bool:
-    return isinstance(places, list) and all(is_count(at) and 0 <= at < len(row) for at in places)
+def _report(document: ReportDocument, objective: Objective) -> Report:
+    return Report(
+        objective=objective,
+        family=document.family or "",
+        status=Status(document.status or "feasible"),
+        lower_bound=document.lower_bound,
+        bound_name=document.bound_name,
+        solver=document.solver,
+        solve_seconds=document.solve_seconds,
+        seed=document.seed,
+    )
 
 
 def _simulated(schedule: Schedule) -> Timing:
@@ -313,5 +227,5 @@ def _dump_report(schedule: Schedule, timing: Timing) -> dict[str, Any]:
         "solve_seconds": report.solve_seconds,
         "seed": report.seed,
         "bound_name": report.bound_name,
-        **({"step": timing.step(objective)} if any(timing.averages) else {}),
+        **({"step": timing.iteration_time(objective)} if any(timing.averages) else {}),
     }

@@ -9,7 +9,7 @@ bits 3-22 the stage and the rest the microbatch, so that kernels decode it by sh
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -93,6 +93,11 @@ def pack(ops: Iterable[Op]) -> IntArray:
 def unpack(packed: IntArray) -> list[Op]:
     """The inverse of :func:`pack`."""
     return [Op.unpack(value) for value in packed.tolist()]
+
+
+def offsets_of(order: Sequence[IntArray]) -> IntArray:
+    """Where each rank's ops begin once they are one array, and where the last end: (P + 1,)."""
+    return np.cumsum([0, *map(len, order)]).astype(np.int64)
 
 
 def format_order(ops: Iterable[Op]) -> str:

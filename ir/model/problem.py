@@ -51,10 +51,12 @@ class Problem:
 
     @property
     def ranks(self) -> int:
+        """How many ranks there are, P."""
         return self.profile.ranks
 
     @property
     def stages(self) -> int:
+        """How many stages there are, S."""
         return self.profile.num_stages
 
     @property
@@ -64,4 +66,5 @@ class Problem:
 
     @property
     def limited(self) -> bool:
+        """Whether any rank has a memory limit."""
         return any(math.isfinite(limit) for limit in self.memory_limit)

@@ -6,15 +6,24 @@ Times are milliseconds, memory is bytes; any one consistent unit works.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
 from .layers import Layer
-from .links import Link, Links, Sharing
+from .links import Link, Links, Pair, Sharing
 from .ops import FloatArray
 
 __all__ = ["DataParallel", "Link", "Links", "Profile", "Sharing", "StageProfile"]
+
+
+_DIVIDED = (
+    *("t_f", "t_b", "t_w", "t_fb", "t_r", "t_bw", "m_b", "m_w"),
+    *("weight_bytes", "grad_bytes", "optimizer_bytes", "offload_bytes"),
+)
+_CAPPED = ("m_r", "m_o")  # by the part's M_B
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +106,7 @@ class Profile:
 
     @property
     def num_stages(self) -> int:
+        """How many stages there are, S."""
         return len(self.stages)
 
     def offload_time(self, stage: int) -> float | None:
@@ -126,6 +136,22 @@ class Profile:
         if self.links is None:
             return np.zeros((self.ranks, self.ranks))
         return self.links.delays(size, self.ranks)
+
+    def wires(self, messages: Sequence[Pair]) -> list[tuple[str, ...]]:
+        """The names of the wires that a message of each (from rank, to rank) occupies."""
+        links = self.links
+        if links is None:
+            return [()] * len(messages)
+        wires = cache(lambda source, target: links.wires(source, target, self.ranks))
+        return [wires(*pair) for pair in messages]
+
+    def wire_shares(self, messages: Sequence[Pair]) -> list[tuple[float, ...]]:
+        """For how much of its time a message of each keeps each wire that it occupies."""
+        links = self.links
+        if links is None:
+            return [()] * len(messages)
+        shares = cache(lambda source, target: links.shares(source, target, self.ranks))
+        return [shares(*pair) for pair in messages]
 
     def split(self, chunks: int) -> Profile:
         """Each stage cut evenly into ``chunks`` consecutive ones; what travels stays as large, and
@@ -165,27 +191,10 @@ class Profile:
 
 
 def _part(stage: StageProfile, share: float) -> StageProfile:
-    def scale(value: float | None) -> float | None:
-        return None if value is None else value * share
-
-    def kept(value: float | None) -> float | None:
-        return None if value is None else min(value, stage.m_b * share)
-
-    return replace(
-        stage,
-        t_f=stage.t_f * share,
-        t_b=stage.t_b * share,
-        t_w=stage.t_w * share,
-        m_b=stage.m_b * share,
-        m_w=stage.m_w * share,
-        weight_bytes=scale(stage.weight_bytes),
-        grad_bytes=scale(stage.grad_bytes),
-        optimizer_bytes=scale(stage.optimizer_bytes),
-        t_fb=scale(stage.t_fb),
-        layers=(),
-        t_r=scale(stage.t_r),
-        m_r=kept(stage.m_r),
-        m_o=kept(stage.m_o),
-        offload_bytes=scale(stage.offload_bytes),
-        t_bw=scale(stage.t_bw),
-    )
+    sizes = {key: getattr(stage, key) for key in (*_DIVIDED, *_CAPPED)}
+    known = {key: size for key, size in sizes.items() if size is not None}
+    parts = {
+        key: min(size, stage.m_b * share) if key in _CAPPED else size * share
+        for key, size in known.items()
+    }
+    return replace(stage, **parts, layers=())

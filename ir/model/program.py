@@ -21,8 +21,6 @@ which they are sent.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
@@ -181,50 +179,3 @@ class Program:
     schedule: Schedule
     instructions: tuple[tuple[Instruction, ...], ...]
     buffers: tuple[tuple[Buffer, ...], ...]
-
-
-_TENSOR = r"(?P<kind>x|dy|w|dw)(?P<stage>\d+)\.(?P<index>\d+)"
-
-
-def _tensor(match: re.Match[str]) -> Tensor:
-    return Tensor(TensorKind(match["kind"]), int(match["stage"]), int(match["index"]))
-
-
-def _rank(text: str | None) -> int | None:
-    return None if text is None else int(text)
-
-
-# one line an instruction: its text and how to read it back
-_FORMS: tuple[tuple[re.Pattern[str], Callable[[re.Match[str]], Instruction]], ...] = tuple(
-    (re.compile(pattern), make)
-    for pattern, make in (
-        (
-            rf"recv {_TENSOR} from (?P<peer>\d+) into (?P<buffer>\d+)",
-            lambda m: Receive(_tensor(m), int(m["peer"]), int(m["buffer"])),
-        ),
-        (rf"send {_TENSOR} to (?P<peer>\d+)", lambda m: Send(_tensor(m), int(m["peer"]))),
-        (rf"wait recv {_TENSOR}", lambda m: WaitReceive(_tensor(m))),
-        (rf"wait send {_TENSOR}", lambda m: WaitSend(_tensor(m))),
-        (rf"free {_TENSOR}", lambda m: Free(_tensor(m))),
-        (
-            r"reduce (?P<stages>\d+(?: \d+)*)",
-            lambda m: Reduce(tuple(map(int, m["stages"].split()))),
-        ),
-        (r"average (?P<stage>\d+)", lambda m: Average(int(m["stage"]))),
-        (r"step (?P<stage>\d+)", lambda m: Step(int(m["stage"]))),
-        (
-            r"relay (?P<kind>sums|verdict)(?: from (?P<source>\d+))?(?: to (?P<target>\d+))?",
-            lambda m: Relay(RelayKind(m["kind"]), _rank(m["source"]), _rank(m["target"])),
-        ),
-        (r"\d+(?:F|BW|B|W|R|O|L)\d+", lambda m: Compute(Op.parse(m[0]))),
-    )
-)
-
-
-def parse_instruction(text: str) -> Instruction:
-    """The instruction that prints as ``text``. Raises ValueError where there is none."""
-    for pattern, make in _FORMS:
-        match = pattern.fullmatch(text)
-        if match is not None:
-            return make(match)
-    raise ValueError(f"not an instruction: {text!r}")

@@ -27,7 +27,7 @@ class Updates(Enum):
     MICROBATCH = "microbatch"
 
 
-class TravelKind(Enum):
+class TransferKind(Enum):
     """What a transfer of a weight-passing schedule carries."""
 
     WEIGHT = "weight"
@@ -48,7 +48,7 @@ class Transfer:
     until it has ended; None where none does.
     """
 
-    kind: TravelKind
+    kind: TransferKind
     stage: int
     copy: int
     source: int
@@ -59,7 +59,7 @@ class Transfer:
     blocks: int | None = None
 
     @property
-    def item(self) -> tuple[TravelKind, int, int]:
+    def item(self) -> tuple[TransferKind, int, int]:
         """What moves: kind, stage and copy."""
         return self.kind, self.stage, self.copy
 
@@ -132,8 +132,13 @@ class Timing:
     def cost(self, objective: Objective) -> float:
         return self.period if objective is Objective.PERIOD else self.makespan
 
-    def step(self, objective: Objective) -> float:
-        """The cost until all gradients are averaged: what :meth:`cost` is without replicas."""
+    def iteration_time(self, objective: Objective) -> float:
+        """Milliseconds of one iteration by itself, by ``objective``, until all gradients are
+        averaged; without replicas it is :meth:`cost`.
+
+        Where iterations follow each other and share the wires, a step takes
+        :func:`pipeloom.ir.cost.steady_state.steady_state.step_time`.
+        """
         if objective is Objective.PERIOD:
             return max(self.averaged_spans)
         last = [one.end for row in self.averages for one in row]
@@ -141,8 +146,8 @@ class Timing:
         return max([first + self.makespan, *last]) - first
 
     def exposed(self, objective: Objective) -> float:
-        """What averaging adds to the cost: the rest of it is hidden behind ops."""
-        return self.step(objective) - self.cost(objective)
+        """Exposed gradient averaging: what it adds to the cost; ops hide the rest of it."""
+        return self.iteration_time(objective) - self.cost(objective)
 
     def bubble_rate(self, objective: Objective) -> float:
         """``1 - work / (P * cost)``; 0 where nothing takes any time."""
@@ -198,8 +203,10 @@ class Schedule:
         )
 
     def ops(self, rank: int) -> list[Op]:
+        """The ops of a rank, in its order."""
         return unpack(self.order[rank])
 
     @property
     def num_ops(self) -> int:
+        """How many ops all ranks have together."""
         return sum(map(len, self.order))

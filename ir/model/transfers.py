@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -18,9 +17,9 @@ import numpy as np
 from .ops import FloatArray
 from .problem import Problem
 from .profile import Profile
-from .schedule import Schedule, Transfer, TravelKind
+from .schedule import Schedule, Transfer, TransferKind
 
-Item: TypeAlias = tuple[TravelKind, int, int]  # kind, stage, copy
+Item: TypeAlias = tuple[TransferKind, int, int]  # kind, stage, copy
 
 
 def journeys(transfers: Sequence[Transfer]) -> dict[Item, list[int]]:
@@ -33,10 +32,11 @@ def journeys(transfers: Sequence[Transfer]) -> dict[Item, list[int]]:
 
 def previous(transfers: Sequence[Transfer]) -> list[int | None]:
     """For each transfer, the one before it on its item's journey; None for the first."""
-    result: list[int | None] = [None] * len(transfers)
-    for journey in journeys(transfers).values():
-        for earlier, later in pairwise(journey):
-            result[later] = earlier
+    last: dict[Item, int] = {}
+    result = []
+    for i, transfer in enumerate(transfers):
+        result.append(last.get(transfer.item))
+        last[transfer.item] = i
     return result
 
 
@@ -50,7 +50,7 @@ def owners(schedule: Schedule) -> tuple[int, ...]:
     result = problem.owner[:, 0].tolist()
     for (kind, stage, _), journey in journeys(schedule.transfers).items():
         first, last = schedule.transfers[journey[0]], schedule.transfers[journey[-1]]
-        result[stage] = first.source if kind is TravelKind.WEIGHT else last.target
+        result[stage] = first.source if kind is TransferKind.WEIGHT else last.target
     return tuple(result)
 
 
@@ -78,18 +78,18 @@ def owned(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
     )
 
 
-def size(profile: Profile, kind: TravelKind, stage: int) -> float:
+def size(profile: Profile, kind: TransferKind, stage: int) -> float:
     """Bytes of one transfer of the stage's weights or gradient.
 
     Unknown gradient bytes count as the weights', unknown weight bytes as 0.
     """
     sizes = profile.stages[stage]
-    if kind is TravelKind.GRADIENT and sizes.grad_bytes is not None:
+    if kind is TransferKind.GRADIENT and sizes.grad_bytes is not None:
         return sizes.grad_bytes
     return sizes.weight_bytes or 0.0
 
 
-def travel_delays(problem: Problem, transfers: Sequence[Transfer]) -> FloatArray:
+def transfer_delays(problem: Problem, transfers: Sequence[Transfer]) -> FloatArray:
     """How long each transfer takes, shape (number of transfers,).
 
     ``links`` with the transfer's :func:`size` where the profile has links, else ``t_comm``, else 0.
@@ -102,7 +102,7 @@ def travel_delays(problem: Problem, transfers: Sequence[Transfer]) -> FloatArray
     return np.array([tables[t.kind, t.stage][t.source, t.target] for t in transfers])
 
 
-def delay_matrix(profile: Profile, kind: TravelKind, stage: int) -> FloatArray:
+def delay_matrix(profile: Profile, kind: TransferKind, stage: int) -> FloatArray:
     """How long one transfer of the stage's weights or gradient takes from rank (row) to rank, shape
     (P, P)."""
     if profile.links is None:

@@ -10,7 +10,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from .program_facts import Line, Message, Named, ProgramFacts
+from ..formats.instruction_text import TensorText
+from .program_facts import Line, Message, ProgramFacts
 
 
 def verify_channels(facts: ProgramFacts) -> Iterator[str]:
@@ -70,10 +71,10 @@ class _World:
 
     facts: ProgramFacts
     at: list[int]
-    posted: defaultdict[tuple[str, Message], list[Named]] = field(
+    posted: defaultdict[tuple[str, Message], list[TensorText]] = field(
         default_factory=lambda: defaultdict(list)
     )
-    place: dict[tuple[str, int, Named], tuple[Message, int]] = field(default_factory=dict)
+    place: dict[tuple[str, int, TensorText], tuple[Message, int]] = field(default_factory=dict)
     arrived: Counter[tuple[tuple[int, ...], int]] = field(default_factory=Counter)
     relayed: set[tuple[str, int]] = field(default_factory=set)
 
@@ -99,7 +100,7 @@ class _World:
         """What ``line`` waits for; None where it can go on."""
         if line.verb == "reduce":
             return self._reduction(line)
-        if line.verb in ("sums", "verdict"):
+        if line.verb in ("relay sums", "relay verdict"):
             passed_on = line.source is None or (line.verb, line.source) in self.relayed
             return None if passed_on else f"rank {line.source} has not come to its own"
         if line.verb not in ("wait send", "wait recv"):
@@ -120,7 +121,7 @@ class _World:
 
 def _deadlock(facts: ProgramFacts) -> Iterator[str]:
     """The ranks that wait for ever, if any, each with where it waits and for what."""
-    ranks = range(facts.schedule.ranks)
+    ranks = range(facts.schedule.plan.ranks)
     world = _World(facts, [0 for _ in ranks])
     while any(world.advance(rank) for rank in ranks):
         pass

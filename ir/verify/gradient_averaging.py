@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ..formats.json_reader import Reader, is_amount, show
-from ..units import counted
+from ..formats.json_reader import show
+from ..formats.profile_document import DataParallelDocument
 from .schedule_facts import Facts
 
 _RELATIVE = 1e-6
@@ -20,53 +20,23 @@ class _Average(NamedTuple):
     end: float
 
 
-def verify_averages(facts: Facts, document: dict[str, Any]) -> list[str]:
-    """Every breach, one line each; nothing where the profile has no replicas, or the document no
-    times.
+_Rows = Sequence[Sequence[_Average]]
 
-    Raises InputError for what has not the shape of a list of averages.
-    """
-    if document.get("averages") is None:
+
+def verify_averages(facts: Facts) -> list[str]:
+    """Every breach, one line each; nothing where the profile has no replicas, or the document no
+    times."""
+    if facts.plan.averages is None:
         return []
-    rows = _read(facts, document)
-    replicas = document["profile"].get("data_parallel")
+    rows = [[_Average(**entry) for entry in row] for row in facts.plan.averages]
+    replicas = facts.plan.profile.data_parallel
     if replicas is None:
         none = "averages: expected none, as the profile has no data_parallel"
         return [none] if any(rows) else []
     return [*_places(facts, rows), *_times(facts, rows, replicas), *_step(facts, rows)]
 
 
-def _read(facts: Facts, document: dict[str, Any]) -> list[list[_Average]]:
-    reader = Reader(document, "schedule", [])
-    lists = reader.items("averages")
-    if len(lists) != facts.ranks or not all(isinstance(row, list) for row in lists):
-        reader.wrong("averages", lists, f"{counted(facts.ranks, 'list')}, one a rank")
-        reader.finish()
-    replicas = document["profile"].get("data_parallel")
-    if replicas is not None:
-        _read_replicas(reader.child("profile").child("data_parallel"))
-    rows = []
-    for rank, row in enumerate(lists):
-        readers = [
-            Reader(entry, f"schedule: averages[{rank}][{i}]", reader.errors)
-            for i, entry in enumerate(row)
-        ]
-        rows.append(
-            [_Average(r.count("stage"), r.number("start"), r.number("end")) for r in readers]
-        )
-    reader.finish()
-    return rows
-
-
-def _read_replicas(reader: Reader) -> None:
-    reader.count("size", least=1)
-    if reader.number("gigabytes_per_second") == 0:
-        reader.wrong("gigabytes_per_second", 0, "more than 0")
-    if reader.has("latency"):
-        reader.number("latency")
-
-
-def _places(facts: Facts, rows: Sequence[Sequence[_Average]]) -> Iterator[str]:
+def _places(facts: Facts, rows: _Rows) -> Iterator[str]:
     """Each rank averages each stage at most once; where activations travel, just those that it
     runs."""
     for rank, row in enumerate(rows):
@@ -74,7 +44,7 @@ def _places(facts: Facts, rows: Sequence[Sequence[_Average]]) -> Iterator[str]:
         for stage, count in counts.items():
             if count > 1:
                 yield f"rank {rank} averages stage {stage} {count} times, expected once"
-        if facts.passing != "activations":
+        if facts.plan.passing != "activations":
             continue
         runs = {run.stage for run in facts.order[rank]}
         for stage in sorted(runs ^ set(counts)):
@@ -83,14 +53,12 @@ def _places(facts: Facts, rows: Sequence[Sequence[_Average]]) -> Iterator[str]:
                 + ("" if stage in runs else ", which it does not run")
             )
     homes = {one.stage for row in rows for one in row}
-    for stage in range(facts.stages):
-        if facts.passing != "activations" and stage not in homes:
+    for stage in range(facts.plan.stages):
+        if facts.plan.passing != "activations" and stage not in homes:
             yield f"no rank averages stage {stage}"
 
 
-def _times(
-    facts: Facts, rows: Sequence[Sequence[_Average]], replicas: dict[str, Any]
-) -> Iterator[str]:
+def _times(facts: Facts, rows: _Rows, replicas: DataParallelDocument) -> Iterator[str]:
     """One at a time, each as long as a ring needs, none before its gradient is whole.
 
     Where activations travel none later than that either.
@@ -108,7 +76,7 @@ def _times(
                 default=0.0,
             )
             ready = max(free, whole)
-            exact = facts.passing == "activations"
+            exact = facts.plan.passing == "activations"
             if one.start < ready - slack or (exact and one.start > ready + slack):
                 yield (
                     f"rank {rank} averages stage {one.stage} from {one.start:.9g} on, expected "
@@ -123,20 +91,18 @@ def _times(
             free = one.end
 
 
-def _duration(facts: Facts, stage: int, replicas: dict[str, Any]) -> float:
+def _duration(facts: Facts, stage: int, replicas: DataParallelDocument) -> float:
     """A ring of D: D - 1 rounds of sums, and as many to hand them out, a part of 1 / D each
     time."""
-    of, size = facts.stage(stage), replicas["size"]
-    gradient = of.weight_bytes if of.grad_bytes is None else of.grad_bytes
-    part = gradient / size / (replicas["gigabytes_per_second"] * 1e6)
-    latency: float = replicas.get("latency") or 0.0
-    return float((2 * size - 2) * (part + latency))
+    of, size = facts.stage(stage), replicas.size
+    gradient = (of.weight_bytes or 0.0) if of.grad_bytes is None else of.grad_bytes
+    part = gradient / size / (replicas.gigabytes_per_second * 1e6)
+    return (2 * size - 2) * (part + (replicas.latency or 0.0))
 
 
-def _step(facts: Facts, rows: Sequence[Sequence[_Average]]) -> Iterator[str]:
+def _step(facts: Facts, rows: _Rows) -> Iterator[str]:
     """What the report says of the step."""
-    given: Any = facts.report.get("step")
-    objective = facts.report.get("objective")
+    given, objective = facts.report.step, facts.report.objective
     ends = [
         max([run.end for run in order] + [one.end for one in row])
         for order, row in zip(facts.order, rows, strict=True)
@@ -147,7 +113,7 @@ def _step(facts: Facts, rows: Sequence[Sequence[_Average]]) -> Iterator[str]:
         return
     spans = [end - start for start, end in zip(starts, ends, strict=True)]
     expected = max(spans) if objective == "period" else max(ends) - min(starts)
-    if not is_amount(given) or not math.isclose(float(given), expected, rel_tol=_RELATIVE):
+    if given is None or not math.isclose(given, expected, rel_tol=_RELATIVE):
         yield (
             f"report: step: expected {expected:.9g}, which follows from the averages, got "
             f"{show(given)}"

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
-from ..formats.json_reader import Reader, is_amount, is_matrix, show
+from ..formats.profile_document import LinkDocument, ProfileDocument
 
-_SHARED = ("pairs", "ports", "ring")
 _Link = tuple[float, float]  # latency in ms, bytes a ms
 
 
@@ -23,16 +21,16 @@ class Network:
     """
 
     ranks: int
-    t_comm: float | list[list[float]] | None
+    t_comm: float | tuple[tuple[float, ...], ...] | None
     link: _Link | None
     special: dict[tuple[int, int], _Link]
-    shared: Any
+    shared: str | list[list[tuple[int, int]]] | None
 
     def delay(self, source: int, target: int, size: float) -> float:
         """Milliseconds for an activation or its gradient of ``size`` bytes."""
         if source == target:
             return 0.0
-        if isinstance(self.t_comm, list):
+        if isinstance(self.t_comm, tuple):
             return self.t_comm[source][target]
         if self.t_comm is not None:
             return self.t_comm
@@ -55,7 +53,7 @@ class Network:
         groups = self.shared if isinstance(self.shared, list) else []
         return [
             (source, target),
-            *(k for k in range(len(groups)) if [source, target] in groups[k]),
+            *(k for k in range(len(groups)) if (source, target) in groups[k]),
         ]
 
     def _over_links(self, source: int, target: int, size: float) -> float:
@@ -78,66 +76,20 @@ class Network:
         return list(pairwise(way))
 
 
-def read_network(profile: Reader, ranks: int) -> Network:
-    """The network of a profile document; its faults go into the reader's errors."""
-    t_comm = profile.data.get("t_comm")
-    if not (t_comm is None or is_amount(t_comm) or is_matrix(t_comm, ranks)):
-        profile.wrong("t_comm", t_comm, f"a finite number >= 0 or a {ranks} x {ranks} matrix")
-    if not profile.has("links"):
-        return Network(ranks, t_comm, None, {}, None)
-    links = profile.child("links")
+def read_network(profile: ProfileDocument) -> Network:
+    """The network of a profile document."""
+    links = profile.links
+    if links is None:
+        return Network(profile.ranks, profile.t_comm, None, {}, None)
     common = _link(links, 0.0)
     special: dict[tuple[int, int], _Link] = {}
-    for i, entry in enumerate(links.items("pairs") if links.has("pairs") else []):
-        if not isinstance(entry, list) or len(entry) != 3:
-            links.wrong(f"pairs[{i}]", entry, "[rank, rank, link]")
-            continue
-        a, b = (_rank(links, f"pairs[{i}][{k}]", entry[k], ranks) for k in (0, 1))
-        where = f"{links.where}: pairs[{i}]"
-        link = _link(Reader(entry[2], where, links.errors), common[0])
+    for a, b, own in links.pairs or ():
         # of two entries for one pair the first counts
-        special.setdefault((a, b), link)
-        special.setdefault((b, a), link)
-    shared = links.data.get("shared")
-    if shared is not None and shared not in _SHARED:
-        _check_groups(links, shared, ranks)
-    return Network(ranks, t_comm, common, special, shared)
+        special.setdefault((a, b), _link(own, common[0]))
+        special.setdefault((b, a), _link(own, common[0]))
+    return Network(profile.ranks, profile.t_comm, common, special, links.shared)
 
 
-def _rank(reader: Reader, key: str, value: object, ranks: int) -> int:
-    if _is_rank(value, ranks):
-        assert isinstance(value, int)
-        return value
-    reader.wrong(key, value, f"a rank from 0 to {ranks - 1}")
-    return 0
-
-
-def _is_rank(value: object, ranks: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < ranks
-
-
-def _link(reader: Reader, latency: float) -> _Link:
-    if reader.has("latency"):
-        latency = reader.number("latency")
-    bandwidth = reader.number("gigabytes_per_second")
-    if bandwidth == 0:
-        reader.wrong("gigabytes_per_second", bandwidth, "more than 0")
-        bandwidth = 1.0
-    return latency, bandwidth * 1e6
-
-
-def _check_groups(links: Reader, shared: object, ranks: int) -> None:
-    groups = shared if isinstance(shared, list) else [shared]
-    pairs = [pair for group in groups for pair in (group if isinstance(group, list) else [group])]
-    wrong = [pair for pair in pairs if not _is_pair(pair, ranks)]
-    if wrong:
-        links.fail(
-            f"{links.where}: shared: expected {', '.join(_SHARED)} or a list of groups of "
-            f"pairs of two ranks from 0 to {ranks - 1}, got {show(wrong[0])}"
-        )
-
-
-def _is_pair(value: object, ranks: int) -> bool:
-    if not isinstance(value, list) or len(value) != 2 or value[0] == value[1]:
-        return False
-    return all(_is_rank(end, ranks) for end in value)
+def _link(link: LinkDocument, latency: float) -> _Link:
+    own = link.latency
+    return latency if own is None else own, link.gigabytes_per_second * 1e6

@@ -16,16 +16,17 @@ _Chain = list[tuple[int | None, int, int | None]]  # from, rank, to
 
 def verify_relays(facts: ProgramFacts) -> Iterator[str]:
     lines = [line for row in facts.lines for line in row]
-    sums, verdicts = ([n for n in lines if n.verb == verb] for verb in ("sums", "verdict"))
+    sums = [line for line in lines if line.verb == "relay sums"]
+    verdicts = [line for line in lines if line.verb == "relay verdict"]
     if not sums and not verdicts:
         return
     if facts.moves:
         yield f"{(sums + verdicts)[0]}: no rank can step ahead where weights travel"
     stepping = {line.rank for line in lines if line.verb == "step"}
-    for name, relays in (("sums", sums), ("verdict", verdicts)):
+    for name, relays in (("relay sums", sums), ("relay verdict", verdicts)):
         ranks = sorted(line.rank for line in relays)
         if ranks != sorted(stepping):
-            yield f"ranks {sorted(stepping)} step, relay {name} is done by ranks {ranks}"
+            yield f"ranks {sorted(stepping)} step, {name} is done by ranks {ranks}"
     if len(_chain(sums)) < len(sums):
         yield "the sums do not go from rank to rank, once through each"
     if _chain(sums) != [link[::-1] for link in reversed(_chain(verdicts))]:
@@ -52,7 +53,7 @@ def _heads(facts: ProgramFacts) -> Iterator[str]:
     heads = [_head(row) for row in facts.lines]
     early = {line.tensor for head in heads for line in head if line.verb == "send"}
     for line in (line for head in heads for line in head):
-        if line.verb == "compute" and "F" not in line.op:
+        if line.verb == "compute" and line.op[0] != "F":
             yield f"{line}: runs before the verdict, and cannot be run again"
         if line.verb == "recv" and line.tensor not in early:
             yield f"{line}: posted before the verdict, but sent after the sender's"
@@ -60,18 +61,18 @@ def _heads(facts: ProgramFacts) -> Iterator[str]:
 
 def _head(row: list[Line]) -> list[Line]:
     """What comes before the rank's verdict; nothing where it has none."""
-    at = next((line.at for line in row if line.verb == "verdict"), 0)
+    at = next((line.at for line in row if line.verb == "relay verdict"), 0)
     return row[:at]
 
 
 def _sums_before_steps(row: list[Line]) -> Iterator[str]:
     at = {
         verb: [line.at for line in row if line.verb == verb]
-        for verb in ("sums", "step", "compute", "reduce", "average")
+        for verb in ("relay sums", "step", "compute", "reduce", "average")
     }
     gradients = at["compute"] + at["reduce"] + at["average"]
     for line in row:
-        if line.verb == "sums" and min(at["step"], default=line.at) < line.at:
+        if line.verb == "relay sums" and min(at["step"], default=line.at) < line.at:
             yield f"{line}: comes after a step"
-        if line.verb == "sums" and max(gradients, default=-1) > line.at:
+        if line.verb == "relay sums" and max(gradients, default=-1) > line.at:
             yield f"{line}: comes before all gradients are there"

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..formats.instruction_text import TensorText
 from ..units import counted
 from .channels import verify_channels
 from .norm_relay import verify_relays
-from .program_facts import Line, Named, ProgramFacts, read_program
-from .schedule import verify_schedule
+from .program_facts import Line, ProgramFacts, read_program
+from .schedule import schedule_violations
 
 _Op = tuple[str, int, int]
 
@@ -28,8 +29,8 @@ def verify_program(document: dict[str, Any]) -> list[str]:
     shape of a program document.
     """
     facts = read_program(document, "program")
-    violations = [f"schedule: {line}" for line in verify_schedule(document["schedule"])]
-    for rank in range(facts.schedule.ranks):
+    violations = [f"schedule: {line}" for line in schedule_violations(facts.schedule)]
+    for rank in range(facts.schedule.plan.ranks):
         violations += _Replay(facts, rank).violations()
     violations += _updates(facts)
     violations += _ties(facts)
@@ -46,12 +47,12 @@ class _Replay:
     rank: int
     done: set[_Op] = field(default_factory=set)
     computed: int = 0
-    buffer_of: dict[Named, int] = field(default_factory=dict)  # receives posted, not freed
-    tensor_in: dict[int, Named] = field(default_factory=dict)  # buffers taken
-    posted: set[Named] = field(default_factory=set)  # receives posted, ever
-    arrived: set[Named] = field(default_factory=set)  # receives waited for
-    sent: set[Named] = field(default_factory=set)  # sends posted
-    left: set[Named] = field(default_factory=set)  # sends waited for
+    buffer_of: dict[TensorText, int] = field(default_factory=dict)  # receives posted, not freed
+    tensor_in: dict[int, TensorText] = field(default_factory=dict)  # buffers taken
+    posted: set[TensorText] = field(default_factory=set)  # receives posted, ever
+    arrived: set[TensorText] = field(default_factory=set)  # receives waited for
+    sent: set[TensorText] = field(default_factory=set)  # sends posted
+    left: set[TensorText] = field(default_factory=set)  # sends waited for
     closed: dict[int, Line] = field(default_factory=dict)  # stages reduced, averaged or stepped
     unstepped: dict[int, str] = field(default_factory=dict)  # stages with a gradient not yet added
 
@@ -67,7 +68,7 @@ class _Replay:
             "average": self._close,
             "step": self._close,
         }
-        relays = ("sums", "verdict")  # see verify_relays
+        relays = ("relay sums", "relay verdict")  # see verify_relays
         for line in self.facts.lines[self.rank]:
             for message in () if line.verb in relays else checks[line.verb](line):
                 yield f"{line}: {message}"
@@ -88,12 +89,12 @@ class _Replay:
         self.buffer_of[tensor] = line.buffer
         self.posted.add(tensor)
 
-    def _fits(self, tensor: Named, kind: str, stage: int) -> bool:
+    def _fits(self, tensor: TensorText, kind: str, stage: int) -> bool:
         """Weights and their gradients go into any buffer of their kind for a stage as large."""
-        if kind not in ("w", "dw") or stage >= self.facts.schedule.stages:
+        if kind not in ("w", "dw") or stage >= self.facts.schedule.plan.stages:
             return (tensor.kind, tensor.stage) == (kind, stage)
         large, small = map(self.facts.schedule.stage, (stage, tensor.stage))
-        return tensor.kind == kind and large.weight_bytes >= small.weight_bytes
+        return tensor.kind == kind and (large.weight_bytes or 0.0) >= (small.weight_bytes or 0.0)
 
     def _wait_receive(self, line: Line) -> Iterator[str]:
         if line.tensor not in self.posted:
@@ -116,7 +117,7 @@ class _Replay:
         if tensor not in self.facts.messages:
             return  # named as a message that nobody needs
         before = self.facts.earlier.get(tensor.number)
-        here = Named(tensor.kind, tensor.stage, before) if before is not None else None
+        here = TensorText(tensor.kind, tensor.stage, before) if before is not None else None
         if here and moves[here.number].target == self.rank and not self._there(here):
             yield f"its copy has not come with {here}, or is freed"
         if tensor.kind == "dw" and self.computed < moves[tensor.number].after:
@@ -145,24 +146,25 @@ class _Replay:
         yield from self._still_used(tensor)
         self.tensor_in.pop(self.buffer_of.pop(tensor), None)
 
-    def _still_used(self, tensor: Named) -> Iterator[str]:
+    def _still_used(self, tensor: TensorText) -> Iterator[str]:
         kind, s, j = tensor
         if kind in ("x", "dy"):
             if ("W", s, j) not in self.done:
                 yield f"freed before the weight gradient of stage {s}, microbatch {j} has read it"
             return
         if j in self.facts.later:
-            onward = Named(kind, s, self.facts.later[j])
+            onward = TensorText(kind, s, self.facts.later[j])
             if onward not in self.left:
                 yield f"freed before it has gone on as {onward}"
 
     def _compute(self, line: Line) -> Iterator[str]:
         order = self.facts.schedule.order[self.rank]
-        expected = str(order[self.computed]) if self.computed < len(order) else "nothing more"
-        if line.op != expected:
-            yield f"the schedule has {expected} as op {self.computed} of this rank"
+        expected = order[self.computed] if self.computed < len(order) else None
+        op = line.op
+        if expected is None or op != expected[2:5]:
+            name = expected or "nothing more"
+            yield f"the schedule has {name} as op {self.computed} of this rank"
         self.computed += 1
-        op = _op(line.op)
         yield from self._inputs(op)
         if self._each:
             yield from self._in_between(op)
@@ -173,7 +175,7 @@ class _Replay:
     @property
     def _each(self) -> bool:
         """Whether each microbatch's gradient is followed by a step of its own."""
-        return self.facts.schedule.updates == "microbatch"
+        return self.facts.schedule.plan.updates == "microbatch"
 
     def _in_between(self, op: _Op) -> Iterator[str]:
         """Nothing of a stage runs between a microbatch's gradient and the step with it."""
@@ -185,10 +187,10 @@ class _Replay:
 
     def _inputs(self, op: _Op) -> Iterator[str]:
         kind, s, j = op
-        last = self.facts.schedule.stages - 1
-        tensors = [Named("x", s, j)] if s > 0 and kind not in ("O", "L") else []
+        last = self.facts.schedule.plan.stages - 1
+        tensors = [TensorText("x", s, j)] if s > 0 and kind not in ("O", "L") else []
         if kind in ("B", "W", "BW") and s < last:
-            tensors.append(Named("dy", s, j))
+            tensors.append(TensorText("dy", s, j))
         for tensor in tensors:
             if tensor in self.facts.messages:
                 if not self._there(tensor):
@@ -207,10 +209,10 @@ class _Replay:
         held = (t for t in self.buffer_of if (t.kind, t.stage) == ("w", stage))
         return any(t in self.arrived for t in held)
 
-    def _there(self, tensor: Named) -> bool:
+    def _there(self, tensor: TensorText) -> bool:
         return tensor in self.arrived and tensor in self.buffer_of
 
-    def _why(self, tensor: Named) -> str:
+    def _why(self, tensor: TensorText) -> str:
         if tensor not in self.posted:
             return "never received before"
         return "not waited for" if tensor not in self.arrived else "freed or overwritten"
@@ -269,15 +271,19 @@ class _Replay:
 
     def _lost_gradients(self) -> Iterator[str]:
         """Where weights travel, what a rank adds to another's stage must leave with a D."""
-        lines = self.facts.lines[self.rank]
+        adds: dict[int, Line] = {}  # by stage: the last that does
+        sends: dict[int, int] = {}  # by stage: where the last D leaves
+        for line in self.facts.lines[self.rank]:
+            if line.op[0] in ("W", "BW"):
+                adds[line.op[1]] = line
+            elif line.verb == "send" and line.tensor.kind == "dw":
+                sends[line.tensor.stage] = line.at
         for stage, owners in self.facts.owners.items():
-            if self.rank in owners:
+            if self.rank in owners or stage not in adds:
                 continue
-            adds = [n for n in lines if n.verb == "compute" and _adds_to(n.op, stage)]
-            sends = [n.at for n in lines if n.verb == "send" and n.tensor[:2] == ("dw", stage)]
-            if adds and not any(at > adds[-1].at for at in sends):
+            if sends.get(stage, -1) < adds[stage].at:
                 yield (
-                    f"{adds[-1]}: its gradient never leaves for rank {owners[0]}, which steps "
+                    f"{adds[stage]}: its gradient never leaves for rank {owners[0]}, which steps "
                     f"stage {stage}"
                 )
 
@@ -285,18 +291,7 @@ class _Replay:
 _FOLLOWING = {"reduce": 0, "average": 1, "step": 2}
 
 
-def _adds_to(text: str, stage: int) -> bool:
-    kind, s, _ = _op(text)
-    return kind in ("W", "BW") and s == stage
-
-
-def _op(text: str) -> _Op:
-    kind = text.strip("0123456789")
-    stage, microbatch = text.split(kind)
-    return kind, int(stage), int(microbatch)
-
-
-def _makers(tensor: Named) -> tuple[_Op, ...]:
+def _makers(tensor: TensorText) -> tuple[_Op, ...]:
     """The op whose end makes an activation or its gradient."""
     if tensor.kind == "x":
         return (("F", tensor.stage - 1, tensor.number),)
@@ -307,8 +302,8 @@ def _updates(facts: ProgramFacts) -> Iterator[str]:
     """Each stage is stepped once by its owner, or by all that have a replica of it and sum its
     gradients, and averaged by each or by none; each reduction is joined once by all it concerns."""
     lines = [line for row in facts.lines for line in row]
-    each = facts.schedule.updates == "microbatch"
-    expected = facts.schedule.microbatches if each else 1
+    each = facts.schedule.plan.updates == "microbatch"
+    expected = facts.schedule.plan.microbatches if each else 1
     verbs = [v for v in ("average", "step") if v == "step" or any(n.verb == v for n in lines)]
     for verb in verbs:
         runs = Counter((line.stages[0], line.rank) for line in lines if line.verb == verb)
@@ -332,7 +327,7 @@ def _updates(facts: ProgramFacts) -> Iterator[str]:
 def _ties(facts: ProgramFacts) -> Iterator[str]:
     """What stages share, as the profile says, is summed: some reduction concerns all of them."""
     joined = {line.stages for row in facts.lines for line in row if line.verb == "reduce"}
-    for group in facts.schedule.tied:
+    for group in facts.schedule.plan.profile.tied:
         if not any(set(group) <= set(stages) for stages in joined):
             names = " ".join(map(str, group))
             yield f"no reduce sums what stages {names} share (tied in the profile)"

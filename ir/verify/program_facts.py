@@ -3,58 +3,34 @@ compiler."""
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from ..formats.json_reader import Reader
-from ..units import counted
-from .schedule_facts import Facts, Run, read_facts
-
-
-class Named(NamedTuple):
-    """A tensor that travels: ``x1.0`` is ("x", 1, 0); the last is a microbatch, or a transfer."""
-
-    kind: str
-    stage: int
-    number: int
-
-    def __str__(self) -> str:
-        return f"{self.kind}{self.stage}.{self.number}"
+from ..formats.instruction_text import TensorText
+from ..formats.schedule_document import ProgramDocument
+from ..formats.validation import validated
+from .schedule_facts import Facts, Move, Run, schedule_facts
 
 
 class Line(NamedTuple):
-    """One instruction, with what of it there is."""
+    """One instruction and where it is; the rest is what :class:`InstructionText` has of it."""
 
     rank: int
     at: int
     text: str
-    verb: (
-        str  # recv, send, wait recv, wait send, free, compute, reduce, average, step, sums, verdict
-    )
-    tensor: Named = Named("", 0, 0)
-    peer: int = 0
-    buffer: int = 0
-    op: str = ""
-    stages: tuple[int, ...] = ()
-    source: int | None = None  # of a relay, as is target
-    target: int | None = None
+    verb: str
+    tensor: TensorText
+    op: tuple[str, int, int]
+    peer: int
+    buffer: int
+    stages: tuple[int, ...]
+    source: int | None
+    target: int | None
 
     def __str__(self) -> str:
         return f"rank {self.rank} instruction {self.at} ({self.text})"
-
-
-class Move(NamedTuple):
-    """One transfer of the schedule: a copy of a stage's weights or gradient between two ranks."""
-
-    tensor: str
-    stage: int
-    copy_number: int
-    source: int
-    target: int
-    after: int
 
 
 Message = tuple[int, int]  # from rank, to rank
@@ -75,7 +51,7 @@ class ProgramFacts:
     buffers: list[list[tuple[str, int]]]
     homes: dict[tuple[str, int, int], Run]
     moves: list[Move]
-    messages: dict[Named, Message]
+    messages: dict[TensorText, Message]
     owners: dict[int, tuple[int, ...]]
     earlier: dict[int, int]
     later: dict[int, int]
@@ -83,97 +59,24 @@ class ProgramFacts:
 
 def read_program(document: object, where: str) -> ProgramFacts:
     """The facts of ``document``. Raises InputError with every fault of its shape."""
-    reader = Reader(document, where, [])
-    reader.format("pipeloom.program")
-    plan = reader.child("schedule").data
-    reader.finish()
-    schedule = read_facts(plan, f"{where}: schedule")
+    program = validated(ProgramDocument, document, where)
+    schedule = schedule_facts(program.schedule, f"{where}: schedule")
     lines = [
-        [_line(reader, rank, at, text) for at, text in enumerate(texts)]
-        for rank, texts in enumerate(_lists(reader, "instructions", schedule.ranks))
+        [Line(rank, at, *text) for at, text in enumerate(row)]
+        for rank, row in enumerate(program.instructions)
     ]
-    buffers = [
-        [_buffer(reader, rank, at, text) for at, text in enumerate(texts)]
-        for rank, texts in enumerate(_lists(reader, "buffers", schedule.ranks))
-    ]
-    reader.finish()
-    moves = _moves(plan)
+    moves = schedule.moves
     homes = _homes(schedule)
     later = _later(moves)
     earlier = {after: before for before, after in later.items()}
     messages = _activations(homes, schedule) | {
-        Named("w" if m.tensor == "weight" else "dw", m.stage, i): (m.source, m.target)
+        TensorText("w" if m.tensor == "weight" else "dw", m.stage, i): (m.source, m.target)
         for i, m in enumerate(moves)
     }
+    owners = _owners(schedule, moves)
     return ProgramFacts(
-        schedule, lines, buffers, homes, moves, messages, _owners(schedule, moves), earlier, later
+        schedule, lines, program.buffers, homes, moves, messages, owners, earlier, later
     )
-
-
-def _lists(reader: Reader, key: str, ranks: int) -> list[list[Any]]:
-    def accept(value: Any) -> bool:
-        lists = value if isinstance(value, list) else []
-        return len(lists) == ranks and all(isinstance(entry, list) for entry in lists)
-
-    return reader.get(key, f"{counted(ranks, 'list')}, one a rank", accept, [])
-
-
-_NAMED = r"(?P<kind>x|dy|w|dw)(?P<stage>[0-9]{1,9})\.(?P<index>[0-9]{1,9})"
-_ENDS = "(?: from (?P<source>[0-9]{1,9}))?(?: to (?P<target>[0-9]{1,9}))?"
-_FORMS = {
-    "recv": rf"recv {_NAMED} from (?P<peer>[0-9]{{1,9}}) into (?P<buffer>[0-9]{{1,9}})",
-    "send": rf"send {_NAMED} to (?P<peer>[0-9]{{1,9}})",
-    "wait recv": rf"wait recv {_NAMED}",
-    "wait send": rf"wait send {_NAMED}",
-    "free": rf"free {_NAMED}",
-    "compute": r"(?P<op>[0-9]{1,9}(?:F|BW|B|W|R|O|L)[0-9]{1,9})",
-    "reduce": r"reduce (?P<stages>[0-9]{1,9}(?: [0-9]{1,9})*)",
-    "average": r"average (?P<stages>[0-9]{1,9})",
-    "step": r"step (?P<stages>[0-9]{1,9})",
-    "sums": rf"relay sums{_ENDS}",
-    "verdict": rf"relay verdict{_ENDS}",
-}
-
-
-def _line(reader: Reader, rank: int, at: int, text: object) -> Line:
-    for verb, form in _FORMS.items():
-        match = re.fullmatch(form, text) if isinstance(text, str) else None
-        if match:
-            parts = match.groupdict()
-            named = (
-                Named(parts["kind"], int(parts["stage"]), int(parts["index"]))
-                if "kind" in parts
-                else Named("", 0, 0)
-            )
-            return Line(
-                rank,
-                at,
-                match[0],
-                verb,
-                named,
-                int(parts.get("peer", 0)),
-                int(parts.get("buffer", 0)),
-                parts.get("op", ""),
-                tuple(map(int, parts.get("stages", "").split())),
-                *(int(parts[end]) if parts.get(end) else None for end in ("source", "target")),
-            )
-    reader.wrong(
-        f"instructions[{rank}][{at}]", text, "an instruction, such as 'recv x1.0 from 0 into 3'"
-    )
-    return Line(rank, at, "", "compute")
-
-
-def _buffer(reader: Reader, rank: int, at: int, text: object) -> tuple[str, int]:
-    match = re.fullmatch(r"(x|dy|w|dw)([0-9]{1,9})", text) if isinstance(text, str) else None
-    if match:
-        return match[1], int(match[2])
-    reader.wrong(f"buffers[{rank}][{at}]", text, "a kind and a stage, such as 'dy1'")
-    return "", 0
-
-
-def _moves(schedule: dict[str, Any]) -> list[Move]:
-    keys = ("tensor", "stage", "copy", "from", "to", "after")
-    return [Move(*(entry[key] for key in keys)) for entry in schedule.get("transfers") or []]
 
 
 def _homes(schedule: Facts) -> dict[tuple[str, int, int], Run]:
@@ -184,21 +87,23 @@ def _homes(schedule: Facts) -> dict[tuple[str, int, int], Run]:
     return homes
 
 
-def _activations(homes: dict[tuple[str, int, int], Run], schedule: Facts) -> dict[Named, Message]:
+def _activations(
+    homes: dict[tuple[str, int, int], Run], schedule: Facts
+) -> dict[TensorText, Message]:
     """The inputs of F's and B's that are made on another rank."""
-    messages: dict[Named, Message] = {}
+    messages: dict[TensorText, Message] = {}
     for (kind, s, j), run in homes.items():
         source = {"F": ("F", s - 1, j), "B": ("B", s + 1, j)}.get(kind)
         made = homes.get(source) if source else None
         if made and made.rank != run.rank:
-            messages[Named("x" if kind == "F" else "dy", s, j)] = made.rank, run.rank
+            messages[TensorText("x" if kind == "F" else "dy", s, j)] = made.rank, run.rank
     return messages
 
 
 def _later(moves: list[Move]) -> dict[int, int]:
     journeys: defaultdict[tuple[str, int, int], list[int]] = defaultdict(list)
     for i, move in enumerate(moves):
-        journeys[move.tensor, move.stage, move.copy_number].append(i)
+        journeys[move.item].append(i)
     return {before: after for journey in journeys.values() for before, after in pairwise(journey)}
 
 

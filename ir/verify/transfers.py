@@ -11,72 +11,46 @@ other as listed, and takes exactly as long as the profile says.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Any
+from collections.abc import Iterator
+from itertools import chain, pairwise
 
-from ..formats.json_reader import Reader
 from ..units import counted
-from .network_facts import Network, read_network
+from .schedule_facts import Facts, Move, Run
 
 _TOLERANCE = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class _Move:
-    """One transfer as the file has it."""
+def verify_transfers(facts: Facts) -> list[str]:
+    """The violations of the transfers of a schedule; empty where there are none.
 
-    index: int
-    tensor: str
-    stage: int
-    copy: int
-    source: int
-    target: int
-    after: int
-    before: int
-    room: int
-    blocks: int | None
-    start: float
-    end: float
-
-    def __str__(self) -> str:
-        return (
-            f"transfers[{self.index}] ({self.tensor} {self.stage} copy {self.copy}, rank "
-            f"{self.source} to {self.target})"
-        )
-
-
-def verify_transfers(document: dict[str, Any]) -> list[str]:
-    """The violations of the transfers of ``document``, a schedule whose shape is sound.
-
-    Empty where there are none. Whether ops start when transfers allow is part of the ops' own
-    rule; :func:`arrivals` says when that is.
+    Whether ops start when transfers allow is part of the ops' own rule; :func:`arrivals` says when
+    that is.
     """
-    problems: list[str] = []
-    moves = _moves(document, problems)
+    wrong = ((move, _out_of_range(facts, move)) for move in facts.moves)
+    problems = [f"transfers[{move.place}]: {line}" for move, line in wrong if line]
     if problems:
         return problems
-    items: dict[tuple[str, int, int], list[_Move]] = defaultdict(list)
-    for move in moves:
-        items[move.tensor, move.stage, move.copy].append(move)
+    items: dict[tuple[str, int, int], list[Move]] = defaultdict(list)
+    for move in facts.moves:
+        items[move.item].append(move)
     for journey in items.values():
         problems += _broken_links(journey)
-    for stage in range(document["stages"]):
+    for stage in range(facts.plan.stages):
         weights = [j for (tensor, s, _), j in items.items() if tensor == "weight" and s == stage]
         sums = [j for (tensor, s, _), j in items.items() if tensor == "gradient" and s == stage]
         if not (weights or sums):
             continue  # it is replicated on all ranks that run it
         owner = _owner(stage, weights, sums, problems)
-        problems += _missing_weights(document, stage, owner, weights)
-        problems += _lost_gradients(document, stage, owner, sums)
-    return problems + _wrong_times(document, moves)
+        problems += _missing_weights(facts, stage, owner, weights)
+        problems += _lost_gradients(facts, stage, owner, sums)
+    return [*problems, *_wrong_times(facts)]
 
 
-def arrivals(document: dict[str, Any]) -> dict[tuple[int, int], float]:
+def arrivals(facts: Facts) -> dict[tuple[int, int], float]:
     """By rank and position of an op: when the last transfer that it is the first to wait for
     ends."""
     latest: dict[tuple[int, int], float] = {}
-    for move in _moves(document, []):
+    for move in facts.moves:
         waiting = [(move.target, move.before)]
         if move.blocks is not None:
             waiting.append((move.source, move.blocks))
@@ -85,53 +59,23 @@ def arrivals(document: dict[str, Any]) -> dict[tuple[int, int], float]:
     return latest
 
 
-def _moves(document: dict[str, Any], problems: list[str]) -> list[_Move]:
-    moves = []
-    for i, entry in enumerate(document.get("transfers") or []):
-        wrong = _out_of_range(entry, document)
-        if wrong:
-            problems.append(f"transfers[{i}]: {wrong}")
-        else:
-            moves.append(_move(i, entry))
-    return moves
-
-
-def _move(index: int, entry: dict[str, Any]) -> _Move:
-    return _Move(
-        index,
-        entry["tensor"],
-        entry["stage"],
-        entry["copy"],
-        source=entry["from"],
-        target=entry["to"],
-        after=entry["after"],
-        before=entry["before"],
-        room=entry.get("room") or 0,
-        blocks=entry.get("blocks"),
-        start=entry["start"],
-        end=entry["end"],
-    )
-
-
-def _out_of_range(entry: dict[str, Any], document: dict[str, Any]) -> str | None:
-    ranks, order = document["ranks"], document["order"]
-    if max(entry["from"], entry["to"]) >= ranks:
-        return f"goes from rank {entry['from']} to {entry['to']} of {counted(ranks, 'rank')}"
-    if entry["from"] == entry["to"]:
-        return f"goes from rank {entry['from']} to itself"
-    if entry["stage"] >= document["stages"]:
-        return f"stage: expected less than {document['stages']}, got {entry['stage']}"
-    for key, rank in (("after", "from"), ("before", "to"), ("room", "to"), ("blocks", "from")):
-        number = len(order[entry[rank]])
-        if (entry.get(key) or 0) > number:
-            return (
-                f"{key}: expected at most {number}, the number of rank {entry[rank]}'s ops, got "
-                f"{entry[key]}"
-            )
+def _out_of_range(facts: Facts, move: Move) -> str | None:
+    ranks = facts.plan.ranks
+    if max(move.source, move.target) >= ranks:
+        return f"goes from rank {move.source} to {move.target} of {counted(ranks, 'rank')}"
+    if move.source == move.target:
+        return f"goes from rank {move.source} to itself"
+    if move.stage >= facts.plan.stages:
+        return f"stage: expected less than {facts.plan.stages}, got {move.stage}"
+    ends = {"after": move.source, "before": move.target, "room": move.target, "blocks": move.source}
+    for key, rank in ends.items():
+        number, given = len(facts.order[rank]), getattr(move, key) or 0
+        if given > number:
+            return f"{key}: expected at most {number}, the number of rank {rank}'s ops, got {given}"
     return None
 
 
-def _broken_links(journey: list[_Move]) -> list[str]:
+def _broken_links(journey: list[Move]) -> list[str]:
     return [
         f"{later}: its copy is on rank {earlier.target} then"
         for earlier, later in pairwise(journey)
@@ -140,7 +84,7 @@ def _broken_links(journey: list[_Move]) -> list[str]:
 
 
 def _owner(
-    stage: int, weights: list[list[_Move]], sums: list[list[_Move]], problems: list[str]
+    stage: int, weights: list[list[Move]], sums: list[list[Move]], problems: list[str]
 ) -> int:
     """Where the stage's weights set out; problems where they, or the D's ends, disagree."""
     starts = [(journey[0], journey[0].source) for journey in weights]
@@ -160,80 +104,67 @@ def _owner(
 
 
 def _missing_weights(
-    document: dict[str, Any], stage: int, owner: int, weights: list[list[_Move]]
-) -> list[str]:
+    facts: Facts, stage: int, owner: int, weights: list[list[Move]]
+) -> Iterator[str]:
     """Ops of ``stage`` that run on a rank while no copy of the weights is there."""
-    problems = []
-    for rank, row in enumerate(document["order"]):
-        came = [m.before for journey in weights for m in journey if m.target == rank]
-        for i, entry in enumerate(row):
-            if entry["stage"] != stage or entry["op"] == "W" or rank == owner:
-                continue
-            if not any(before <= i for before in came):
-                problems.append(
-                    f"{_name(rank, i, entry)}: the weights of stage {stage} are not there"
-                )
-    return problems
+    came: defaultdict[int, list[int]] = defaultdict(list)
+    for move in chain.from_iterable(weights):
+        came[move.target].append(move.before)
+    for run in facts.runs:
+        if run.stage != stage or run.kind == "W" or run.rank == owner:
+            continue
+        if not any(before <= run.at for before in came[run.rank]):
+            yield f"{_name(run)}: the weights of stage {stage} are not there"
 
 
-def _lost_gradients(
-    document: dict[str, Any], stage: int, owner: int, sums: list[list[_Move]]
-) -> list[str]:
+def _lost_gradients(facts: Facts, stage: int, owner: int, sums: list[list[Move]]) -> Iterator[str]:
     """Weight gradients that never leave a rank other than the owner.
 
     A gradient leaves with the next D to do so, hence never twice, and D's journey ends at the
     owner, hence never elsewhere.
     """
-    problems = []
-    for rank, row in enumerate(document["order"]):
-        leaves = [move.after for journey in sums for move in journey if move.source == rank]
-        for i, entry in enumerate(row):
-            if entry["stage"] != stage or entry["op"] not in ("W", "BW") or rank == owner:
-                continue
-            if not any(after > i for after in leaves):
-                problems.append(
-                    f"{_name(rank, i, entry)}: no D of stage {stage} takes its gradient to the "
-                    f"owner, rank {owner}"
-                )
-    return problems
+    leaves: defaultdict[int, list[int]] = defaultdict(list)
+    for move in chain.from_iterable(sums):
+        leaves[move.source].append(move.after)
+    for run in facts.runs:
+        if run.stage != stage or run.kind not in ("W", "BW") or run.rank == owner:
+            continue
+        if not any(after > run.at for after in leaves[run.rank]):
+            yield (
+                f"{_name(run)}: no D of stage {stage} takes its gradient to the owner, rank {owner}"
+            )
 
 
-def _wrong_times(document: dict[str, Any], moves: list[_Move]) -> list[str]:
-    problems = []
-    order = document["order"]
-    network = read_network(Reader(document["profile"], "profile", []), document["ranks"])
+def _wrong_times(facts: Facts) -> Iterator[str]:
     came: dict[tuple[str, int, int], float] = {}  # by item: when its last transfer ends
     free: dict[object, float] = {}  # by wire: when its last transfer ends
-    for move in moves:
-        item = move.tensor, move.stage, move.copy
-        wires = network.wires(move.source, move.target)
-        start = max([came.get(item, 0.0), *(free.get(wire, 0.0) for wire in wires)])
+    for move in facts.moves:
+        wires = facts.network.wires(move.source, move.target)
+        start = max([came.get(move.item, 0.0), *(free.get(wire, 0.0) for wire in wires)])
         if move.after > 0:
-            start = max(start, order[move.source][move.after - 1]["end"])
+            start = max(start, facts.order[move.source][move.after - 1].end)
         if move.room > 0:
-            start = max(start, order[move.target][move.room - 1]["end"])
-        end = move.start + _delay(document["profile"], network, move)
+            start = max(start, facts.order[move.target][move.room - 1].end)
+        end = move.start + _delay(facts, move)
         if not _close(move.start, start):
-            problems.append(f"{move}: starts at {move.start:g}, by the rule at {start:g}")
+            yield f"{move}: starts at {move.start:g}, by the rule at {start:g}"
         if not _close(move.end, end):
-            problems.append(f"{move}: ends at {move.end:g}, by its delay at {end:g}")
-        came[item] = move.end
+            yield f"{move}: ends at {move.end:g}, by its delay at {end:g}"
+        came[move.item] = move.end
         free.update(dict.fromkeys(wires, move.end))
-    return problems
 
 
-def _delay(profile: dict[str, Any], network: Network, move: _Move) -> float:
-    stages = profile["stages"]
-    sizes = stages[move.stage if len(stages) > 1 else 0]
-    size = sizes.get("weight_bytes")
-    if move.tensor == "gradient" and sizes.get("grad_bytes") is not None:
-        size = sizes["grad_bytes"]
-    return network.travel_delay(move.source, move.target, size or 0.0)
+def _delay(facts: Facts, move: Move) -> float:
+    sizes = facts.stage(move.stage)
+    size = sizes.weight_bytes
+    if move.tensor == "gradient" and sizes.grad_bytes is not None:
+        size = sizes.grad_bytes
+    return facts.network.travel_delay(move.source, move.target, size or 0.0)
 
 
 def _close(a: float, b: float) -> bool:
     return abs(a - b) <= _TOLERANCE * max(1.0, abs(a), abs(b))
 
 
-def _name(rank: int, position: int, entry: dict[str, Any]) -> str:
-    return f"rank {rank}, op {position} ({entry['stage']}{entry['op']}{entry['microbatch']})"
+def _name(run: Run) -> str:
+    return f"rank {run.rank}, op {run.at} ({run})"

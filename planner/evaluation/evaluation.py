@@ -1,23 +1,29 @@
-"""What a schedule of any kind costs on its cluster: one measure for all of them."""
+"""What a schedule of any kind costs on its cluster: one description for all tables of schedules."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from typing import Any
+
+import numpy as np
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.memory_footprint import Footprint, footprint
+from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.cost.steady_state.send_points import step_between_ops
 from pipeloom.ir.cost.traffic import activation_traffic, over_wires, traffic
+from pipeloom.ir.errors import InfeasibleError
+from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, Timing
-from pipeloom.ir.units import amount
+from pipeloom.ir.units import amount, exact_amount
+from pipeloom.report.summaries import gap, scope, transfer_note
 
-from ..passing.crossovers import enlarged, laden
+from .scaling import enlarged, laden
 
 ROUNDING = 1e-9
-LEVEL = 2e-3  # of a step: nearer than any profile is to the truth
 STRAIN = 1.1
 
 
@@ -32,36 +38,153 @@ class Wire:
     time: float
 
 
-@dataclass(frozen=True)
-class Judged:
-    """A schedule of ``scheme``, with its step time in ms, back to back and with contention."""
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """A schedule with all that it costs, or why a scheme has none. Figures are computed when asked.
 
-    scheme: str
-    schedule: Schedule
-    step: float
+    ``name``: the family, or what the schedule is called. ``planned``: the schedule; None where
+    there is none. ``why_not``: why it cannot be used, in words; None where it can.
+    ``infeasible``: the memory that it would need. ``scheme``: what it is a candidate for, the
+    ``name`` by default.
 
-    @classmethod
-    def of(cls, scheme: str, schedule: Schedule) -> Judged:
-        return cls(scheme, schedule, step_between_ops(schedule))
+    Two times are kept apart. :attr:`iteration_time` is one iteration by itself: the objective's
+    cost, then what is left of averaging gradients over replicas. :attr:`step_time` is the interval
+    between iterations that follow each other without a barrier while all messages wait for their
+    wires: it alone compares schedules that pass different things.
+    """
+
+    name: str
+    planned: Schedule | None = None
+    why_not: str | None = None
+    infeasible: InfeasibleError | None = None
+    scheme: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scheme", self.scheme or self.name)
 
     @property
-    def family(self) -> str:
-        report = self.schedule.report
-        return report.family if report is not None else ""
+    def schedule(self) -> Schedule:
+        """The schedule; there is one where :attr:`planned` is not None."""
+        assert self.planned is not None, f"{self.name}: {self.why_not}"
+        return self.planned
 
     @property
     def profile(self) -> Profile:
+        """What it was planned for."""
         return self.schedule.problem.profile
 
     @property
+    def objective(self) -> Objective:
+        """Which cost counts."""
+        return self.schedule.problem.objective
+
+    @cached_property
     def timing(self) -> Timing:
-        assert self.schedule.timing is not None, "schemes time their schedules"
-        return self.schedule.timing
+        """When its ops run, and what they cost."""
+        return self.schedule.timing or simulate(self.schedule)
 
     @property
-    def bubble(self) -> float:
-        """The share of the step that the ranks do not compute."""
-        return 1.0 - self.timing.work / (self.profile.ranks * self.step) if self.step > 0 else 0.0
+    def cost(self) -> float:
+        """The period or the makespan in ms, whichever is the objective."""
+        return self.timing.cost(self.objective)
+
+    @property
+    def bubble_rate(self) -> float:
+        """Idle time of the objective's cost, as a share."""
+        return self.timing.bubble_rate(self.objective)
+
+    @property
+    def iteration_time(self) -> float:
+        """Milliseconds of one iteration by itself, until gradients are averaged over replicas."""
+        return self.timing.iteration_time(self.objective)
+
+    @property
+    def averaging(self) -> float | None:
+        """What averaging over replicas adds to the cost; None where there are none."""
+        return self.timing.exposed(self.objective) if any(self.timing.averages) else None
+
+    @cached_property
+    def step_time(self) -> float:
+        """Milliseconds from one iteration to the next once they follow each other steadily."""
+        return step_between_ops(self.schedule)
+
+    @property
+    def step_bubble_rate(self) -> float:
+        """The share of the step time that the ranks do not compute."""
+        total = self.profile.ranks * self.step_time
+        return 1.0 - self.timing.work / total if total > 0 else 0.0
+
+    @property
+    def work_ratio(self) -> float:
+        """What the ranks are busy for in all, over the time of every F, B and W."""
+        problem = self.schedule.problem
+        plain = problem.microbatches * sum(s.t_f + s.t_b + s.t_w for s in problem.profile.stages)
+        return self.timing.work / plain if plain > 0 else 1.0
+
+    @property
+    def peak_memory(self) -> float:
+        """Activations that the fullest rank holds at most."""
+        return max(self.timing.peak_memory)
+
+    @property
+    def lower_bound_rate(self) -> float | None:
+        """The bubble rate at the lower bound."""
+        bound = self.schedule.report.lower_bound if self.schedule.report else None
+        return 1 - self.timing.work / (self.profile.ranks * bound) if bound else None
+
+    @property
+    def gap(self) -> float | None:
+        """(cost - lower bound) / cost; None where no bound is known."""
+        return gap(self.schedule)
+
+    @property
+    def status(self) -> str:
+        """``optimal``, ``feasible``, ``built``, ``infeasible`` or ``unsupported``."""
+        if self.planned is None:
+            return "unsupported" if self.infeasible is None else "infeasible"
+        report = self.planned.report
+        return report.status.value if report and self.gap is not None else "built"
+
+    @property
+    def refusal(self) -> str:
+        """Why there is no schedule, or why it cannot be used; empty where it can."""
+        if self.infeasible is None:
+            return self.why_not or ""
+        error = self.infeasible
+        if error.smallest is None:
+            return str(error)
+        of = " of device memory" if error.device else ""
+        return f"infeasible: needs {exact_amount(error.smallest)}{of} on rank {error.rank}"
+
+    @property
+    def scope(self) -> str:
+        """Which schedules the bound is about."""
+        return scope(self.schedule.problem, paired=any(self.schedule.pairs))
+
+    @property
+    def passing(self) -> Passing:
+        """What is sent from rank to rank."""
+        return self.schedule.problem.placement.passing
+
+    @property
+    def weights_travel(self) -> bool:
+        """Not in a bidirectional pipeline, which is mixed but keeps each stage on two ranks."""
+        return self.passing is Passing.WEIGHTS or bool(self.schedule.transfers)
+
+    @cached_property
+    def traffic(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """Bytes from rank (row) to rank in an iteration, shape (P, P)."""
+        return traffic(self.schedule)
+
+    @property
+    def link_bytes(self) -> float:
+        """Of the busiest link, both directions together."""
+        return float(np.max(self.traffic + self.traffic.T))
+
+    @property
+    def sent_bytes(self) -> float:
+        """By the rank that sends most."""
+        return float(np.max(self.traffic.sum(axis=1)))
 
     @cached_property
     def wire(self) -> Wire | None:
@@ -69,30 +192,45 @@ class Judged:
         links, profile = self.profile.links, self.profile
         if links is None:
             return None
-        sent = traffic(self.schedule)
         _, rate = links.matrices(profile.ranks)
-        busy, carried = over_wires(profile, sent / (rate * 1e6)), over_wires(profile, sent)
+        busy = over_wires(profile, self.traffic / (rate * 1e6))
         if not busy:
             return None
         name = max(busy, key=lambda wire: busy[wire])
-        other = over_wires(profile, activation_traffic(self.schedule.problem))
-        return Wire(name, carried[name], carried[name] - other.get(name, 0.0), busy[name])
+        carried = over_wires(profile, self.traffic)[name]
+        other = over_wires(profile, activation_traffic(self.schedule.problem)).get(name, 0.0)
+        return Wire(name, carried, carried - other, busy[name])
 
     @property
     def wire_use(self) -> float | None:
-        """The share of the step that the busiest wire is busy."""
-        return None if self.wire is None or self.step <= 0 else self.wire.time / self.step
+        """The share of the step time that the busiest wire is busy; None without links."""
+        if self.profile.links is None or self.step_time <= 0:
+            return None
+        return self.wire.time / self.step_time if self.wire else 0.0
 
     @cached_property
     def memory(self) -> Footprint:
+        """What each rank of the compiled program holds at most, by what it is."""
         return footprint(compile_schedule(self.schedule))
 
     @property
-    def held(self) -> float:
+    def device_memory(self) -> float:
         """What the fullest rank holds: activations, and what sizes are known of the rest."""
         return max(self.memory.total)
 
-    def too_much(self) -> str | None:
+    @property
+    def balance(self) -> float | None:
+        """The least that a rank holds beside the most; None where none holds anything."""
+        total = self.memory.total
+        return min(total) / max(total) if max(total) > 0 else None
+
+    @property
+    def over_device_memory(self) -> list[int]:
+        """The ranks that hold more than the profile's ``device_memory``."""
+        pairs = zip(self.memory.total, self.profile.device_memory or (), strict=False)
+        return [r for r, (held, size) in enumerate(pairs) if held > size * (1 + ROUNDING)]
+
+    def excess(self) -> str | None:
         """Which memory it exceeds on which rank; None where it fits."""
         limits = self.schedule.problem.memory_limit
         for rank, (held, limit) in enumerate(zip(self.timing.peak_memory, limits, strict=True)):
@@ -101,20 +239,19 @@ class Judged:
                     f"activations of {amount(held)} on rank {rank}, more than the memory limit "
                     f"{amount(limit)}"
                 )
-        for rank, device in enumerate(self.profile.device_memory or ()):
-            held = self.memory.total[rank]
-            if held > device * (1 + ROUNDING):
-                return (
-                    f"needs {amount(held)} on rank {rank}, more than its device memory "
-                    f"{amount(device)}"
-                )
+        for rank in self.over_device_memory:
+            held, size = self.memory.total[rank], (self.profile.device_memory or ())[rank]
+            return (
+                f"needs {amount(held)} on rank {rank}, more than its device memory {amount(size)}"
+            )
         return None
 
     @cached_property
     def fullness(self) -> float:
         """The most that a rank holds, as a share of what it may: above 1 where it does not fit."""
         devices = self.profile.device_memory
-        held = [*zip(self.timing.peak_memory, self.schedule.problem.memory_limit, strict=True)]
+        limits = self.schedule.problem.memory_limit
+        held = [*zip(self.timing.peak_memory, limits, strict=True)]
         held += [] if devices is None else zip(self.memory.total, devices, strict=True)
         return max(_share(*each) for each in held)
 
@@ -129,19 +266,66 @@ class Judged:
             for limit, device, held in zip(limits, devices, beside, strict=True)
         )
 
-    def step_at(self, size: float) -> float:
-        """The step time with microbatches ``size`` times as large: weights are not."""
-        return self._step_with(enlarged(self.profile, size))
+    def enlarged(self, size: float) -> Schedule:
+        """The same order, untimed, with microbatches ``size`` times as large: weights are not."""
+        return self._on(enlarged(self.profile, size))
+
+    def step_time_at(self, size: float) -> float:
+        """The step time with microbatches ``size`` times as large."""
+        return step_between_ops(self.enlarged(size))
 
     @cached_property
     def strained(self) -> float:
         """The step time where all messages take a tenth longer: how much slack its transfers
         have."""
-        return self._step_with(laden(self.profile, STRAIN))
+        return step_between_ops(self._on(laden(self.profile, STRAIN)))
 
-    def _step_with(self, profile: Profile) -> float:
+    def _on(self, profile: Profile) -> Schedule:
         problem = replace(self.schedule.problem, profile=profile)
-        return step_between_ops(replace(self.schedule, problem=problem, timing=None))
+        return replace(self.schedule, problem=problem, timing=None)
+
+    def to_dict(self, *, on_cluster: bool = False) -> dict[str, Any]:
+        """The figures, as ``--json`` has them; ``on_cluster``: with step time, traffic and device
+        memory, for which the schedule is compiled."""
+        head = {"scheme": self.scheme, "schedule": self.name, "status": self.status}
+        if self.planned is not None:
+            return head | self._figures() | (self._on_cluster() if on_cluster else {})
+        return head | (self.infeasible.to_dict() if self.infeasible else {"reason": self.why_not})
+
+    def _figures(self) -> dict[str, Any]:
+        report = self.schedule.report
+        return {
+            "passing": self.passing.value,
+            "period": self.timing.period,
+            "makespan": self.timing.makespan,
+            "averaging": self.averaging,
+            "iteration_time": self.iteration_time,
+            "bubble_rate": self.bubble_rate,
+            "bubble_rate_period": self.timing.bubble_rate(Objective.PERIOD),
+            "bubble_rate_makespan": self.timing.bubble_rate(Objective.MAKESPAN),
+            "work_ratio": self.work_ratio,
+            "peak_memory": self.peak_memory,
+            "lower_bound": report.lower_bound if report else None,
+            "lower_bound_rate": self.lower_bound_rate,
+            "gap": self.gap,
+            "solve_seconds": report.solve_seconds if report else None,
+            "scope": self.scope,
+            "note": transfer_note(self.schedule),
+        }
+
+    def _on_cluster(self) -> dict[str, Any]:
+        return {
+            "step": self.step_time,
+            "step_bubble_rate": self.step_bubble_rate,
+            "traffic": self.traffic.tolist(),
+            "link_bytes": self.link_bytes,
+            "sent_bytes": self.sent_bytes,
+            "wire": None if self.wire is None else asdict(self.wire),
+            "wire_use": self.wire_use,
+            "memory": asdict(self.memory) | {"total": self.memory.total},
+            "balance": self.balance,
+            "over_device_memory": bool(self.over_device_memory),
+        }
 
 
 def _share(held: float, limit: float) -> float:
@@ -149,21 +333,3 @@ def _share(held: float, limit: float) -> float:
     if limit > 0:
         return held / limit
     return float("inf") if held > 0 else 0.0
-
-
-def fastest(candidates: Sequence[Judged]) -> Judged | None:
-    """The one with the shortest step of those that fit; None where none does.
-
-    No profile is exact: of steps that are ``LEVEL`` it is the one that is shortest under strain,
-    and of those that are equal there the one whose fullest rank holds least.
-    """
-    level: list[Judged] = []
-    for judged in sorted(candidates, key=lambda one: one.step):
-        if level and judged.step > level[0].step * (1 + LEVEL):
-            break
-        if judged.too_much() is None:
-            level.append(judged)
-    if len(level) > 1:
-        most = min(one.strained for one in level) * (1 + ROUNDING)
-        level = [one for one in level if one.strained <= most]
-    return min(level, key=lambda one: one.held) if len(level) > 1 else next(iter(level), None)

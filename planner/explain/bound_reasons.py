@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pipeloom.ir.cost.overlap import pairs_save
+from pipeloom.ir.cost.overlap import overlap_saves
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.ops import KIND_MASK, FloatArray, IntArray, OpKind
 from pipeloom.ir.model.problem import Problem
@@ -110,6 +110,6 @@ def _simplest(problem: Problem) -> Reason:
     found = list(lower_bounds(problem))
     best = max(bound.value for bound in found)
     first = next(bound for bound in found if bound.value >= best * (1 - ROUNDING))
-    if pairs_save(problem):  # the numbers would be those of ops that run alone
+    if overlap_saves(problem):  # the numbers would be those of ops that run alone
         return Reason(first.name, best, None, (first.words, PAIRED))
     return Reason(first.name, best, first.rank, first.explained())

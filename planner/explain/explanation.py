@@ -5,19 +5,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pipeloom.ir.units import counted
+from pipeloom.ir.cost.simulator import timed
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.units import amount, counted, duration
+from pipeloom.report.summaries import percent
 from pipeloom.report.text_table import table
+from pipeloom.solver.bounds import work_bound
+from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 
-if TYPE_CHECKING:
-    from pipeloom.ir.model.schedule import Schedule
-    from pipeloom.solver.core.options import Memory
-    from pipeloom.solver.core.stopping import StoppingCriterion
+from ..documents import Document, read_schedule
+from ..search import memory_held
+from .bound_reasons import Loss, Reason, losses, why
+from .sensitivity import MOST_OPS, Change, Enough, bubble, changes, enough_memory
 
-    from .bound_reasons import Loss, Reason
-    from .sensitivity import Change, Enough
-
+EXPLAIN_SECONDS = 2.0
+"""Of the optimizer, for each change of the problem that is tried."""
 SHOWN = 16
 """Ranks in the table of losses: all, or else the first, the last and the worst of the others."""
 
@@ -38,7 +42,7 @@ class Explanation:
     enough: Enough | None
     step: tuple[float, float] | None = None
 
-    def as_json(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         return {
             "step": self.step and dict(zip(("value", "bound"), self.step, strict=True)),
             "bound": asdict(self.reason),
@@ -47,7 +51,7 @@ class Explanation:
             "enough_memory": None if self.enough is None else asdict(self.enough),
         }
 
-    def text(self) -> str:
+    def __str__(self) -> str:
         parts = [*self._why(), "", *self._where(), "", *self._what_if()]
         return "\n".join([*self._chosen(), *parts])
 
@@ -82,8 +86,6 @@ class Explanation:
         return lines + [f"  {line}" for line in table(header, rows).splitlines()]
 
     def _what_if(self) -> list[str]:
-        from .sensitivity import MOST_OPS
-
         if not self.changes and self.enough is None and self.ops > MOST_OPS:
             return [f"what would change it is left out: {self.ops} ops, more than {MOST_OPS}"]
         header = ["what would change the bubble", "at least", "found", ""]
@@ -94,37 +96,34 @@ class Explanation:
         return lines
 
 
-def explanation(
-    schedule: Schedule,
-    seconds: float,
-    should_stop: StoppingCriterion | None = None,
-    memory: Memory | None = None,
+def explain(
+    schedule: Schedule | Document,
+    *,
+    seconds: float = EXPLAIN_SECONDS,
+    should_stop: StoppingCriterion = NEVER,
     step: float | None = None,
 ) -> Explanation:
-    """Explains ``schedule``; each change of the problem gets ``seconds`` of the optimizer.
+    """Why a schedule, an object, a JSON object or a file of one, cannot be cheaper, where it loses
+    its time, and what more memory or faster links would buy.
 
-    ``memory`` says what a schedule holds in all, as for the optimizer. ``step``: what it was chosen
-    for, if so.
+    Each change of the problem gets ``seconds`` of the optimizer, until ``should_stop`` turns true.
+    ``step``: what the schedule was chosen for, in milliseconds, if so. Raises InputError where the
+    file is wrong.
     """
-    from pipeloom.solver.bounds import work_bound
-    from pipeloom.solver.core.stopping import NEVER
-
-    from .bound_reasons import losses, why
-    from .sensitivity import Change, bubble, changes, enough_memory
-
-    problem, timing = schedule.problem, schedule.timing
+    found = timed(read_schedule(schedule)[0])
+    problem, timing = found.problem, found.timing
     assert timing is not None
-    cost, reason = timing.cost(problem.objective), why(schedule)
+    cost, reason = timing.cost(problem.objective), why(found)
     now = Change(
         "as it is", reason.value, bubble(problem, reason.value), cost, bubble(problem, cost)
     )
     return Explanation(
         problem.objective.value,
-        schedule.num_ops,
+        found.num_ops,
         reason,
-        losses(schedule),
+        losses(found),
         now,
-        changes(schedule, seconds, should_stop or NEVER, memory),
+        changes(found, seconds, should_stop, memory_held),
         enough_memory(problem),
         None if step is None else (step, work_bound(problem).value),
     )
@@ -148,16 +147,11 @@ def _binds(loss: Loss, reason: Reason) -> str:
 
 
 def _row(change: Change) -> list[str]:
-    from pipeloom.report.summaries import percent
-
     found = "-" if change.bubble is None else percent(max(0.0, change.bubble))
     return [change.what, percent(max(0.0, change.bound_bubble)), found, ""]
 
 
 def _enough_words(enough: Enough) -> str:
-    from pipeloom.ir.units import amount
-    from pipeloom.report.summaries import percent
-
     rest = percent(max(0.0, enough.bound_bubble))
     if enough.microbatches == 0:
         return f"more memory cannot lower the bound: without any limit it is {rest} too"
@@ -170,6 +164,4 @@ def _enough_words(enough: Enough) -> str:
 
 
 def _duration(milliseconds: float) -> str:
-    from pipeloom.ir.units import duration
-
     return duration(milliseconds) if milliseconds > 1e-6 else "0"

@@ -16,7 +16,7 @@ from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Link, Links, Profile
-from pipeloom.ir.model.schedule import Schedule, TravelKind
+from pipeloom.ir.model.schedule import Schedule, TransferKind
 from pipeloom.ir.model.transfers import delay_matrix
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.core.options import Memory
@@ -139,7 +139,7 @@ def _delayed(problem: Problem) -> bool:
     if problem.placement.passing is Passing.WEIGHTS:
         stages = range(problem.stages)
         return any(
-            delay_matrix(problem.profile, kind, s).any() for kind in TravelKind for s in stages
+            delay_matrix(problem.profile, kind, s).any() for kind in TransferKind for s in stages
         )
     costs = Costs.of(problem)
     return bool(costs.into_f.any() or costs.into_b.any())

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from pipeloom import __version__
 from pipeloom.ir.formats import dump_profile, finite
 from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import Schedule
+from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.partition.candidate_pool import Way
 from pipeloom.solver.partition.cuts import Rules
 from pipeloom.solver.placement.search import room
 
-from ..cache import digest
+from ..cache import digest, limits_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,32 +29,23 @@ class CutQuestion:
     objective: Objective
     way: Way
     rules: Rules
-    solver: str
-    seed: int
-    time_limit: float
-    work_limit: float | None
+    options: SolveOptions
 
     @property
     def key(self) -> str:
         """A hash: questions of the same key have the same answer."""
         profile = replace(self.profile.cluster, stages=self.profile.layers)
-        return digest(
-            {
-                "layers": dump_profile(profile),
-                "tied": list(self.profile.tied),
-                "microbatches": self.microbatches,
-                "placements": [[p.name, list(p.owners)] for p in self.placements],
-                "memory_limit": finite(self.memory_limit),
-                "objective": self.objective.value,
-                "way": self.way.value,
-                "rules": [self.rules.least, self.rules.most],
-                "solver": self.solver,
-                "seed": self.seed,
-                "time_limit": self.time_limit,
-                "work_limit": self.work_limit,
-                "pipeloom": __version__,
-            }
-        )
+        asked = {
+            "layers": dump_profile(profile),
+            "tied": list(self.profile.tied),
+            "microbatches": self.microbatches,
+            "placements": [[p.name, p.table] for p in self.placements],
+            "memory_limit": finite(self.memory_limit),
+            "objective": self.objective.value,
+            "way": self.way.value,
+            "rules": [self.rules.least, self.rules.most],
+        }
+        return digest(asked | limits_of(self.options))
 
     def answered_by(self, schedule: Schedule) -> Problem | None:
         """The problem of the schedule's cut; None where it is no cut of these layers."""

@@ -2,56 +2,58 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
-from pipeloom.cli.inputs import announce_unless_quiet, check_microbatches, load, named
 from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.layered_profile import LayeredProfile
+from pipeloom.ir.model.problem import Objective
+from pipeloom.ir.model.profile import Profile
+from pipeloom.ir.model.program import Program
+from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted
+from pipeloom.solver.families import find_family
+from pipeloom.solver.partition.cuts import Cutter
 
-from .joint import by_layers, layers_of
-
-if TYPE_CHECKING:
-    from pipeloom.ir.model.layered_profile import LayeredProfile
-    from pipeloom.ir.model.profile import Profile
-    from pipeloom.ir.model.schedule import Schedule
-
-    from .joint import Answer
-
-    Profiles: TypeAlias = Callable[[str], Profile]
+from ..documents import Document, read_schedule
+from ..problem_setup import ProfileSource, check_microbatches, layers_of, stages_of
 
 BALANCED, EVEN = "balanced", "even"
-CLOSED = 1e-6
-
-
-def add_cut(parser: argparse.ArgumentParser, *, files: bool = True) -> None:
-    """How the layers of a profile are cut; ``files``: or as in a schedule."""
-    parser.add_argument(
-        "--partition",
-        metavar="HOW",
-        help="of a profile by layers, how they are cut into stages: balanced (the longest stage "
-        "as short as can "
-        "be, the default), even (as many blocks each)"
-        + (", or a schedule, whose cut is taken" if files else ""),
-    )
+CutLike: TypeAlias = Schedule | Program | Document
+"""``balanced``, ``even``, or the schedule whose cut is taken."""
+Profiles: TypeAlias = Callable[[str], Profile]
 
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """Layers that are cut in one ``way``: balanced, even, or as in the schedule in that file."""
+    """Layers that are cut in one ``way``: balanced, even, or as in a schedule."""
 
     layers: LayeredProfile
     where: str
-    way: str
+    way: CutLike
+
+    @classmethod
+    def of(cls, source: ProfileSource, way: CutLike | None) -> Cuts | None:
+        """How the layers of the profile are cut, balanced by default; None where it has stages.
+
+        Raises InputError where the profile, or the ``partition``, is wrong.
+        """
+        if not source.is_cut(partition=way):
+            return None
+        # joint: what optimize alone can do
+        how = BALANCED if way is None or way == "joint" else way
+        if isinstance(how, str) and how not in {BALANCED, EVEN} and not {".", "/"} & set(how):
+            raise InputError(
+                "partition: expected balanced, even or a file of a schedule (a name with a dot or "
+                f"a slash), got {how!r}"
+            )
+        return cls(layers_of(source), source.where, how)
 
     def into(self, stages: int) -> Profile:
         """The profile of so many stages. Raises InputError where there is no such cut."""
-        from pipeloom.solver.partition.cuts import Cutter
-
         cutter = Cutter(self.layers, stages)
         cut = cutter.even()
         if cut is None:
@@ -63,75 +65,41 @@ class Cuts:
         if self.way == BALANCED:
             cut = cutter.balanced() or cut
         elif self.way != EVEN:
-            cut = self._as_in_file(stages)
+            cut = self._as_in_schedule(stages)
         return self.layers.cut(cut)
 
     def for_family(self, name: str, microbatches: int) -> Profile:
         """As many stages as the family runs. Raises InputError where it cannot be made of them."""
-        from pipeloom.ir.model.problem import Objective
-        from pipeloom.solver.families import find_family
-
         # how many that are follows from the ranks, not from where it is cut
         one_each = replace(self, way=EVEN).into(self.layers.ranks)
         problem = find_family(name).problem(one_each, microbatches, None, Objective.PERIOD)
         return self.into(problem.profile.num_stages)
 
-    def _as_in_file(self, stages: int) -> tuple[int, ...]:
-        from pipeloom.cli.commands.show import load_any
-
-        found = load_any(self.way).problem.profile
+    def _as_in_schedule(self, stages: int) -> tuple[int, ...]:
+        schedule, where = read_schedule(self.way, compiled=True)
+        found = schedule.problem.profile
         names = [[layer.name for layer in stage.layers] for stage in found.stages]
         mine = [layer.name for stage in self.layers.layers for layer in stage.layers]
         if [name for part in names for name in part] != mine:
-            raise InputError(f"{self.way}: profile: expected stages of the layers of {self.where}")
+            raise InputError(f"{where}: profile: expected stages of the layers of {self.where}")
         if len(names) != stages:
-            raise InputError(f"{self.way}: stages: expected {stages}, got {len(names)}")
+            raise InputError(f"{where}: stages: expected {stages}, got {len(names)}")
         return tuple(accumulate(map(len, names[:-1]), initial=0))
 
 
-def load_cuts(args: argparse.Namespace) -> Cuts | None:
-    """How the layers of the profile are cut; None where it has stages."""
-    if not by_layers(args):
-        return None
-    way = args.partition or BALANCED
-    if way == "joint":  # what the optimizer alone can do
-        way = BALANCED
-    if way not in {BALANCED, EVEN} and not ("." in way or "/" in way):
-        raise InputError(
-            f"--partition: expected balanced, even or a file of a schedule (a name with a dot or a "
-            f"slash), got {way!r}"
-        )
-    return Cuts(layers_of(args), named(args.profile), way)
-
-
-def load_profiles(args: argparse.Namespace) -> tuple[Profile, Profiles, Cuts | None]:
+def profiles_of(
+    source: ProfileSource, microbatches: int, partition: CutLike | None = None
+) -> tuple[Profile, Profiles, Cuts | None]:
     """The profile, that of each family, and how it is cut where it has layers (which are its stages
     then)."""
-    cuts = load_cuts(args)
+    cuts = Cuts.of(source, partition)
     if cuts is None:
-        profile = load(args)
+        profile = stages_of(source, microbatches)
         return profile, lambda _: profile, None
-    announce_unless_quiet(args)
-    layers, microbatches = cuts.layers, args.microbatches
-    check_microbatches(args, len(layers.layers))
+    layers = cuts.layers
+    check_microbatches(microbatches, len(layers.layers))
     return (
         replace(layers.cluster, stages=layers.layers),
         partial(cuts.for_family, microbatches=microbatches),
         cuts,
     )
-
-
-def of_all_cuts(answer: Answer) -> Schedule:
-    """The best schedule under the bound on all cuts, which holds for its own cut too.
-
-    Raises InfeasibleError where no cut fits.
-    """
-    from pipeloom.ir.model.schedule import Status
-
-    schedule = answer.checked()
-    assert schedule.report is not None
-    status = Status.OPTIMAL if answer.facts["gap"] <= CLOSED else Status.FEASIBLE
-    report = replace(
-        schedule.report, lower_bound=answer.bound, bound_name="all cuts", status=status
-    )
-    return replace(schedule, report=report)

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TypeAlias
 
 from pipeloom.ir.errors import InfeasibleError, InputError
+from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, Status
@@ -17,10 +19,14 @@ from pipeloom.solver.core.decomposition import different_parts
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 from pipeloom.solver.optimize import optimize
 
-from ..evaluation.evaluation import Judged, fastest
+from ..answer import Answer, Candidate, NothingFits
+from ..evaluation.evaluation import ROUNDING, Evaluation
+from ..progress import Note
+from ..search import Search
 from .candidates import Scheme, schemes
+from .crossovers import missing_sizes
 
-Search: TypeAlias = Callable[[Problem, str, float], Schedule]
+Searcher: TypeAlias = Callable[[Problem, str, float], Schedule]
 """The optimizer, given a problem, what it is for, and its share of the time."""
 
 SHARES = {"activations": 4.0, "weights": 3.0}
@@ -29,30 +35,92 @@ ISLANDS_SHARE = 3.0
 CLOSED = 1e-6
 
 
-@dataclass(frozen=True)
-class Row:
-    """A scheme: its fastest schedule that fits, and None; or the one that needs least, and why it
-    cannot be used."""
-
-    scheme: str
-    judged: Judged | None
-    why_not: str | None
-
-    @property
-    def base(self) -> str:
-        return self.scheme.partition(":")[0]
+LEVEL = 2e-3
+"""Steps are level that differ by a smaller share: no profile is as near to the truth."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """``best``: what to run; None where nothing fits. ``rows``: one a scheme, the fastest first."""
+    """``best``: what to run; None where nothing fits. ``rows``: one a scheme, the fastest first.
 
-    best: Judged | None
-    rows: tuple[Row, ...]
+    A row is the scheme's fastest schedule that fits, or the one that needs least and why it cannot
+    be used.
+    """
+
+    best: Evaluation | None
+    rows: tuple[Evaluation, ...]
+
+    @cached_property
+    def reasons(self) -> list[str]:
+        """Sentences that say what decides; to find where a choice turns takes some time."""
+        from .reasons import sentences
+
+        return sentences(self)
 
     @property
-    def usable(self) -> list[Judged]:
-        return [row.judged for row in self.rows if row.judged and row.why_not is None]
+    def usable(self) -> list[Evaluation]:
+        return [row for row in self.rows if row.why_not is None]
+
+
+def plan_passing(
+    profile: Profile,
+    microbatches: int,
+    search: Search,
+    *,
+    memory_limit: float | None,
+    objective: Objective,
+    where: str,
+) -> Answer:
+    """The fastest scheme's schedule, and why it is that one. ``where``: what the profile is called.
+
+    Raises NothingFits.
+    """
+    from .reasons import as_json, text
+
+    lacking = missing_sizes(profile)
+    if lacking and profile.ranks > 1:
+        search.progress(Note(f"note: {where}: no {', '.join(lacking)}: {_assumed(profile)}"))
+
+    def searched(problem: Problem, name: str, share: float) -> Schedule:
+        by_step = problem.placement.passing is Passing.WEIGHTS
+        return search.share(share).solve(problem, name, by_step=by_step)
+
+    choice = choose(
+        profile,
+        microbatches,
+        memory_limit=memory_limit,
+        objective=objective,
+        search=searched,
+        should_stop=search.options.should_stop,
+    )
+    facts, words = {"choice": as_json(choice)}, text(choice)
+    if choice.best is None:
+        raise NothingFits("no scheme fits", words, facts)
+    best, report = choice.best, choice.best.schedule.report
+    assert report is not None
+    bound = report.lower_bound or 0.0
+    cost = best.timing.cost(objective)
+    candidates = tuple(_candidate(row, best) for row in choice.rows)
+    stopped = search.stopped
+    return Answer(
+        best.schedule, search, cost, bound, candidates, stopped, facts, words, step=best.step_time
+    )
+
+
+def _assumed(profile: Profile) -> str:
+    """What is assumed of messages whose size, or whose links, a profile does not tell."""
+    if profile.t_comm is not None and profile.links is None:
+        return "each message counts as t_comm, whatever its size"
+    if profile.links is None:
+        return "messages take no time, and the choice may be another where they do"
+    return "messages of unknown size count as empty, and the choice may be another with them"
+
+
+def _candidate(row: Evaluation, best: Evaluation) -> Candidate:
+    if row.planned is None:
+        return Candidate(row.scheme, None, None, row.why_not)
+    reason = None if row.scheme == best.scheme else row.why_not or "takes longer"
+    return Candidate(row.scheme, row.step_time, None, reason)
 
 
 def choose(
@@ -61,19 +129,18 @@ def choose(
     *,
     memory_limit: float | None = None,
     objective: Objective = Objective.PERIOD,
-    search: Search | None = None,
+    search: Searcher | None = None,
     should_stop: StoppingCriterion = NEVER,
 ) -> Choice:
     """The schedule with the shortest step among all schemes, within memory limit and device memory.
 
-    Steps follow each other without a barrier, and a wire carries one message at a time
-    (:mod:`pipeloom.cli.ir.replay`). Each scheme's fixed shapes are tried, then what ``search``
-    finds for it (by default the optimizer, about a minute in all); once ``should_stop`` turns true,
-    one shape a scheme.
+    Step times are those of :attr:`Evaluation.step_time`. Each scheme's fixed shapes are tried,
+    then what ``search`` finds for it (by default the optimizer, about a minute in all); once
+    ``should_stop`` turns true, one shape a scheme.
     """
     look = search or searching(60.0)
     posed = schemes(profile, microbatches, memory_limit, objective)
-    found = {scheme.name: _judged(scheme.name, scheme.built(), should_stop) for scheme in posed}
+    found = {scheme.name: _evaluated(scheme.name, scheme.built(), should_stop) for scheme in posed}
     refused: dict[str, str] = {}
     for scheme, share in zip(posed, _shares(posed), strict=True):
         if share and not should_stop():
@@ -84,13 +151,13 @@ def choose(
     rows = [_row(name, candidates, refused.get(name)) for name, candidates in found.items()]
     if profile.num_stages < profile.ranks:
         few = f"{counted(profile.num_stages, 'stage')} cannot fill {counted(profile.ranks, 'rank')}"
-        rows.append(Row("activations", None, few))
+        rows.append(Evaluation("activations", why_not=few))
     rows.sort(key=_order)
-    best = rows[0].judged if rows[0].why_not is None else None
-    return Choice(best and replace(best, schedule=certified(best.schedule)), tuple(rows))
+    best = rows[0] if rows[0].why_not is None else None
+    return Choice(best and replace(best, planned=certified(best.schedule)), tuple(rows))
 
 
-def searching(time_limit: float, seed: int = 0) -> Search:
+def searching(time_limit: float, seed: int = 0) -> Searcher:
     """The optimizer for ``time_limit`` seconds in all."""
 
     def search(problem: Problem, _: str, share: float) -> Schedule:
@@ -118,13 +185,14 @@ def certified(schedule: Schedule) -> Schedule:
     return replace(schedule, report=known)
 
 
-def _judged(
-    name: str, schedules: Iterable[Schedule], should_stop: StoppingCriterion = NEVER
-) -> list[Judged]:
+def _evaluated(
+    scheme: str, schedules: Iterable[Schedule], should_stop: StoppingCriterion = NEVER
+) -> list[Evaluation]:
     """At least the first of ``schedules``."""
-    found: list[Judged] = []
+    found: list[Evaluation] = []
     for schedule in schedules:
-        found.append(Judged.of(name, schedule))
+        name = schedule.report.family if schedule.report else scheme
+        found.append(Evaluation(name, schedule, scheme=scheme))
         if should_stop():
             break
     return found
@@ -141,8 +209,8 @@ def _shares(posed: Sequence[Scheme]) -> list[float]:
 
 
 def _optimized(
-    scheme: Scheme, built: Sequence[Judged], search: Search, share: float
-) -> list[Judged]:
+    scheme: Scheme, built: Sequence[Evaluation], search: Searcher, share: float
+) -> list[Evaluation]:
     """What the optimizer finds where activations have the room that the leanest built one
     leaves."""
     room = scheme.problem.memory_limit
@@ -151,7 +219,7 @@ def _optimized(
     islands = ":" in scheme.name
     number = max(1, len(different_parts(scheme.problem))) if islands else 1
     try:
-        return _judged(
+        return _evaluated(
             scheme.name,
             scheme.optimized(lambda problem: search(problem, scheme.name, share / number), room),
         )
@@ -161,18 +229,37 @@ def _optimized(
         return []  # the limit was what is left of the devices: the candidates say what they lack
 
 
-def _row(name: str, candidates: Sequence[Judged], refusal: str | None) -> Row:
+def _row(scheme: str, candidates: Sequence[Evaluation], refusal: str | None) -> Evaluation:
     best = fastest(candidates)
     if best is not None:
-        return Row(name, best, None)
-    nearest = min(candidates, key=lambda one: (one.fullness, one.step), default=None)
-    reason = refusal or (nearest and nearest.too_much()) or "no schedule"
-    return Row(name, nearest, reason)
+        return best
+    nearest = min(candidates, key=lambda one: (one.fullness, one.step_time), default=None)
+    if nearest is None:
+        return Evaluation(scheme, why_not=refusal or "no schedule")
+    return replace(nearest, why_not=refusal or nearest.excess() or "no schedule")
 
 
-def _order(row: Row) -> tuple[bool, float, float]:
-    """Those that fit by their step; of the same step, rounding aside, the one that holds less
-    first."""
-    if row.judged is None:
+def _order(row: Evaluation) -> tuple[bool, float, float]:
+    """Those that fit by their step time; where it is the same, rounding aside, the one that holds
+    less first."""
+    if row.planned is None:
         return row.why_not is not None, float("inf"), 0.0
-    return row.why_not is not None, float(f"{row.judged.step:.9g}"), row.judged.held
+    return row.why_not is not None, float(f"{row.step_time:.9g}"), row.device_memory
+
+
+def fastest(candidates: Sequence[Evaluation]) -> Evaluation | None:
+    """The one with the shortest step of those that fit; None where none does.
+
+    No profile is exact: of steps that are :data:`LEVEL` it is the one that is shortest under
+    strain, and of those that are equal there the one whose fullest rank holds least.
+    """
+    level: list[Evaluation] = []
+    for one in sorted(candidates, key=lambda one: one.step_time):
+        if level and one.step_time > level[0].step_time * (1 + LEVEL):
+            break
+        if one.excess() is None:
+            level.append(one)
+    if len(level) < 2:  # slack and memory take time to find
+        return level[0] if level else None
+    most = min(one.strained for one in level) * (1 + ROUNDING)
+    return min((one for one in level if one.strained <= most), key=lambda one: one.device_memory)

@@ -1,181 +1,29 @@
-"""What ``analyze`` finds out: each scheme built, measured, and set beside its formulas."""
+"""From which size of microbatch on weights should travel: by bytes, by formula and by time."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from dataclasses import dataclass
+from functools import cache
+from typing import TypeAlias
 
 import numpy as np
 
-from pipeloom.compiler import compile_schedule
-from pipeloom.ir.cost.memory_footprint import Footprint, footprint
-from pipeloom.ir.cost.steady_state.send_points import posted_between_ops, step_between_ops
-from pipeloom.ir.cost.steady_state.steady_state import replay
-from pipeloom.ir.cost.traffic import activation_traffic, over_wires, traffic
-from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.cost.steady_state.send_points import posted_between_ops
+from pipeloom.ir.cost.steady_state.steady_state import play_iterations
+from pipeloom.ir.cost.traffic import activation_traffic
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile
-from pipeloom.ir.model.schedule import Schedule, Timing
-from pipeloom.solver.families import ASYNCHRONOUS, FAMILIES, build_family
-from pipeloom.solver.families.bubble_formulas import Formula, Instance, formula_of
-from pipeloom.solver.families.weights.islands import Islands
 
-# microbatch sizes at which schemes are compared, in multiples of the profile's
+from ..evaluation.evaluation import Evaluation
+
 SIZES = [4.0**k for k in range(-5, 6)]
+"""Sizes of a microbatch at which schemes are compared, in multiples of the profile's."""
 HALVINGS = 12
 
-
-@dataclass(frozen=True)
-class Bubble:
-    """A bubble rate from its formula to what is built, each step adding one cause.
-
-    ``equal``: equal stages and no delays, but their own T_F : T_B : T_W and M. ``stages``: the
-    stages as they are. ``built``: delays too.
-    """
-
-    objective: str
-    formula: float | None
-    equal: float
-    stages: float
-    built: float
-
-
-class Scheme:
-    """One family on one profile, without a memory limit."""
-
-    def __init__(
-        self, name: str, profile: Profile, microbatches: int, objective: Objective
-    ) -> None:
-        self.name = name
-        self._profile, self._microbatches = profile, microbatches
-        self.objective = objective
-        self.schedule = self._build(profile)
-        self._costs: dict[float, float] = {}
-
-    def _build(self, profile: Profile) -> Schedule:
-        return build_family(
-            self.name,
-            profile,
-            self._microbatches,
-            memory_limit=math.inf,
-            objective=self.objective,
-        )
-
-    @property
-    def passing(self) -> Passing:
-        return self.schedule.problem.placement.passing
-
-    @property
-    def weights_travel(self) -> bool:
-        """Not in a bidirectional pipeline, which is mixed but keeps each stage on two ranks."""
-        return self.passing is Passing.WEIGHTS or bool(self.schedule.transfers)
-
-    @cached_property
-    def timing(self) -> Timing:
-        return _timing(self.schedule)
-
-    @cached_property
-    def traffic(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """Bytes from rank (row) to rank in an iteration, shape (P, P)."""
-        return traffic(self.schedule)
-
-    @property
-    def link_bytes(self) -> float:
-        """Of the busiest link, both directions together."""
-        return float(np.max(self.traffic + self.traffic.T))
-
-    @property
-    def sent_bytes(self) -> float:
-        """By the rank that sends most."""
-        return float(np.max(self.traffic.sum(axis=1)))
-
-    @property
-    def link_use(self) -> float | None:
-        """The share of a step that its bytes take on the busiest wire; None without links."""
-        if self._profile.links is None or self.step <= 0:
-            return None
-        return self._wire_times.get(self.wire or "", 0.0) / self.step
-
-    @property
-    def wire(self) -> str | None:
-        """The name of the busiest wire; None where nothing is sent or nothing known of links."""
-        times = self._wire_times
-        return max(times, key=lambda wire: times[wire], default=None)
-
-    @cached_property
-    def _wire_times(self) -> dict[str, float]:
-        """Milliseconds that each wire needs for its bytes of an iteration."""
-        links = self._profile.links
-        if links is None:
-            return {}
-        _, rate = links.matrices(self._profile.ranks)
-        return over_wires(self._profile, self.traffic / (rate * 1e6))
-
-    @cached_property
-    def footprint(self) -> Footprint:
-        return footprint(compile_schedule(self.schedule))
-
-    @property
-    def balance(self) -> float | None:
-        """The least that a rank holds beside the most; None where none holds anything."""
-        total = self.footprint.total
-        return min(total) / max(total) if max(total) > 0 else None
-
-    @property
-    def over(self) -> bool:
-        """Whether a rank holds more than the profile's ``device_memory``."""
-        limits = self._profile.device_memory
-        return limits is not None and any(
-            held > limit for held, limit in zip(self.footprint.total, limits, strict=True)
-        )
-
-    @cached_property
-    def bubble(self) -> Bubble:
-        found = formula_of(self.name)
-        objective = found.objective if found else self.objective
-        calm = replace(self._profile, t_comm=0.0, links=None)
-        equal, stages = (
-            _timing(self._build(profile)).bubble_rate(objective)
-            for profile in (_equalized(calm), calm)
-        )
-        built = self.timing.bubble_rate(objective)
-        return Bubble(objective.value, self._rate(found), equal, stages, built)
-
-    def _rate(self, formula: Formula | None) -> float | None:
-        if formula is None:
-            return None
-        return formula.rate(Instance.of(self.schedule.problem.profile, self._microbatches))
-
-    @cached_property
-    def step(self) -> float:
-        """Milliseconds from one iteration to the next, with everything on the wires."""
-        return step_between_ops(self.schedule)
-
-    @property
-    def averaging(self) -> float | None:
-        """What averaging over replicas adds to the cost; None where there are none."""
-        return self.timing.exposed(self.objective) if self.timing.averages else None
-
-    def cost(self, size: float) -> float:
-        """Of an iteration with microbatches ``size`` times as large, with everything on the wires.
-
-        The period is taken for the time of a step between others, without a barrier.
-        """
-        if size not in self._costs:
-            self._costs[size] = self._cost(size)
-        return self._costs[size]
-
-    def _cost(self, size: float) -> float:
-        problem = self.schedule.problem
-        scaled = replace(problem, profile=enlarged(problem.profile, size))
-        schedule = replace(self.schedule, problem=scaled, timing=None)
-        if self.objective is Objective.PERIOD:
-            return step_between_ops(schedule)
-        return replay(posted_between_ops(schedule)).timings[0].step(Objective.MAKESPAN)
+Cost: TypeAlias = Callable[[Evaluation, float], float]
+"""Of a schedule at a size of microbatch."""
 
 
 @dataclass(frozen=True)
@@ -193,38 +41,6 @@ class Crossover:
     time_1f1b: float | None
 
 
-def schemes(
-    profile: Profile,
-    microbatches: int,
-    objective: Objective,
-    profile_of: Callable[[str], Profile] | None = None,
-) -> tuple[list[Scheme], dict[str, str]]:
-    """All families that can be built, hybrids with islands of every size, and why others cannot.
-
-    ``profile_of``: what each is built for, where that is not ``profile``.
-    """
-    found, refused = [], {}
-    for name in _names(profile.ranks):
-        try:
-            own = profile if profile_of is None else profile_of(name)
-            found.append(Scheme(name, own, microbatches, objective))
-        except InputError as error:
-            refused[name] = str(error).removeprefix(f"{name}: ")
-    return found, refused
-
-
-def _names(ranks: int) -> list[str]:
-    sizes = [size for size in range(2, ranks) if ranks % size == 0]
-    return [
-        full
-        for name, family in FAMILIES.items()
-        if name not in ASYNCHRONOUS
-        for full in (
-            [f"{name}:{size}" for size in sizes] if isinstance(family, Islands) else [name]
-        )
-    ]
-
-
 def missing_sizes(profile: Profile) -> list[str]:
     """What a profile lacks for crossovers."""
     sizes = ("activation_bytes", "weight_bytes")
@@ -232,31 +48,32 @@ def missing_sizes(profile: Profile) -> list[str]:
     return (["links"] if profile.links is None else []) + lacking
 
 
-def crossovers(found: Sequence[Scheme]) -> list[Crossover]:
+def crossovers(found: Sequence[Evaluation]) -> list[Crossover]:
     """Of each scheme in which weights travel, against the best in which activations do."""
-    rivals = [scheme for scheme in found if not scheme.weights_travel]
-    simple = [scheme for scheme in rivals if scheme.name == "1f1b"]
-    fewest = min((scheme.link_bytes for scheme in rivals), default=0.0)
+    rivals = [row for row in found if not row.weights_travel]
+    simple = [row for row in rivals if row.scheme == "1f1b"]
+    fewest = min((row.link_bytes for row in rivals), default=0.0)
+    cost = cache(cost_at)
     return [
         Crossover(
-            scheme.name,
-            _sends_less_from(scheme, fewest),
-            _turn_formula(scheme),
-            _wins_from(scheme, rivals),
-            _wins_from(scheme, simple),
+            row.scheme,
+            _sends_less_from(row, fewest),
+            _turn_formula(row),
+            _wins_from(row, rivals, cost),
+            _wins_from(row, simple, cost),
         )
-        for scheme in found
-        if scheme.weights_travel and rivals
+        for row in found
+        if row.weights_travel and rivals
     ]
 
 
-def _sends_less_from(scheme: Scheme, fewest: float) -> float | None:
+def _sends_less_from(row: Evaluation, fewest: float) -> float | None:
     """The size from which on no link carries more than ``fewest``, which grows with it; else None.
 
-    What the scheme sends grows in so far as it is activations.
+    What the schedule sends grows in so far as it is activations.
     """
-    grows = activation_traffic(scheme.schedule.problem)
-    stays = scheme.traffic - grows
+    grows = activation_traffic(row.schedule.problem)
+    stays = row.traffic - grows
     grows, stays = grows + grows.T, stays + stays.T
     slack = fewest - grows
     if np.any((slack <= 0) & (stays + grows > 0)):
@@ -269,12 +86,12 @@ def _sends_less_from(scheme: Scheme, fewest: float) -> float | None:
 _TURNS = {"weipipe-naive": 2.0, "weipipe-interleave": 1.0, "wzb1": 1.5, "wzb2": 3.0}
 
 
-def _turn_formula(scheme: Scheme) -> float | None:
+def _turn_formula(row: Evaluation) -> float | None:
     """Two weights and a gradient a turn beside an activation and its gradient a microbatch.
 
     With 12 H^2 parameters a layer, all of one width, and interleave: G S > 18 H L / P.
     """
-    turns, stages = _TURNS.get(scheme.name), scheme.schedule.problem.profile.stages
+    turns, stages = _TURNS.get(row.scheme), row.schedule.problem.profile.stages
     sent = sum(stage.activation_bytes or 0.0 for stage in stages) / len(stages)
     if turns is None or sent <= 0:
         return None
@@ -286,74 +103,41 @@ def _turn_formula(scheme: Scheme) -> float | None:
     return turns * (2 * weights + gradients) / len(stages) / (2 * sent)
 
 
-def _wins_from(scheme: Scheme, rivals: Sequence[Scheme]) -> float | None:
-    """The size from which on, at all sizes tried, the scheme is faster than each rival; 0: at all.
-
-    None where it is not at the largest, or where there is no rival.
+def _wins_from(row: Evaluation, rivals: Sequence[Evaluation], cost: Cost) -> float | None:
+    """The size from which on, at all sizes tried, the schedule is faster than each rival; 0: at
+    all. None where it is not at the largest, or where there is no rival.
     """
     if not rivals:
         return None
 
-    def wins(size: float) -> bool:
-        cost = scheme.cost(size)
-        return all(cost < rival.cost(size) for rival in rivals)
+    def loses(size: float) -> bool:
+        own = cost(row, size)
+        return any(own >= cost(rival, size) for rival in rivals)
 
-    loses = [size for size in SIZES if not wins(size)]
-    if not loses:
+    lost = [size for size in SIZES if loses(size)]
+    if not lost:
         return 0.0
-    if loses[-1] == SIZES[-1]:
+    if lost[-1] == SIZES[-1]:
         return None
-    low, high = loses[-1], SIZES[SIZES.index(loses[-1]) + 1]
-    for _ in range(HALVINGS):
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if wins(middle) else (middle, high)
-    return high
+    _, wins = turning_size(loses, lost[-1], SIZES[SIZES.index(lost[-1]) + 1], HALVINGS)
+    return wins
 
 
-def _timing(schedule: Schedule) -> Timing:
-    assert schedule.timing is not None, "families time what they build"
-    return schedule.timing
+def cost_at(row: Evaluation, size: float) -> float:
+    """Milliseconds of an iteration with microbatches ``size`` times as large, everything on the
+    wires: the step time by the period, which has no barrier, else the makespan until gradients are
+    averaged."""
+    if row.objective is Objective.PERIOD:
+        return row.step_time_at(size)
+    alone = play_iterations(posted_between_ops(row.enlarged(size))).timings[0]
+    return alone.iteration_time(Objective.MAKESPAN)
 
 
-def _equalized(profile: Profile) -> Profile:
-    """Every stage with the mean T_F, T_B and T_W."""
-    count = profile.num_stages
-    t_f, t_b, t_w = (
-        sum(getattr(s, key) for s in profile.stages) / count for key in ("t_f", "t_b", "t_w")
-    )
-    stages = tuple(replace(s, t_f=t_f, t_b=t_b, t_w=t_w) for s in profile.stages)
-    return replace(profile, stages=stages)
-
-
-def enlarged(profile: Profile, size: float) -> Profile:
-    """Microbatches ``size`` times as large: their times and activations are, weights are not."""
-
-    stages = tuple(
-        replace(
-            s,
-            t_f=s.t_f * size,
-            t_b=s.t_b * size,
-            t_w=s.t_w * size,
-            activation_bytes=(s.activation_bytes or 0.0) * size,
-        )
-        for s in profile.stages
-    )
-    return replace(profile, stages=stages, t_comm=None)
-
-
-def laden(profile: Profile, load: float) -> Profile:
-    """Messages ``load`` times as large, activations, weights and gradients; ops take as long."""
-
-    def grown(size: float | None) -> float | None:
-        return None if size is None else size * load
-
-    stages = tuple(
-        replace(
-            s,
-            activation_bytes=grown(s.activation_bytes),
-            weight_bytes=grown(s.weight_bytes),
-            grad_bytes=grown(s.grad_bytes),
-        )
-        for s in profile.stages
-    )
-    return replace(profile, stages=stages)
+def turning_size(
+    holds: Callable[[float], bool], there: float, not_there: float, halvings: int
+) -> tuple[float, float]:
+    """The nearest sizes found, by ``halvings``, at which ``holds`` is true and is not."""
+    for _ in range(halvings):
+        middle = math.sqrt(there * not_there)
+        there, not_there = (middle, not_there) if holds(middle) else (there, middle)
+    return there, not_there

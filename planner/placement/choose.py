@@ -1,147 +1,169 @@
-"""``optimize --placement auto``: the searches of all placements, and what is said of them in the
+"""``optimize --placement auto``: one search for each placement, and what is said of them in the
 end."""
 
 from __future__ import annotations
 
-import argparse
-import sys
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from pipeloom.cli.arguments import Default
-from pipeloom.cli.inputs import recomputes_all
-from pipeloom.cli.progress import Interrupt, ProgressLine
-from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.report.text_table import table
+from pipeloom.solver.core.progress import Progress
 from pipeloom.solver.core.tolerances import CLOSED
 from pipeloom.solver.optimize import Solving
-from pipeloom.solver.placement.search import Chosen, Tried
-from pipeloom.solver.placement.successive_halving import Known, Search, cost_of
+from pipeloom.solver.placement.search import Chosen, Tried, best_placement
+from pipeloom.solver.placement.successive_halving import Known, cost_of
+from pipeloom.solver.portfolio import cores
 
-from ..cache import Question, ScheduleCache
+from ..answer import Answer, Candidate, NothingFits, gap_between
+from ..cache import Question
+from ..progress import Note, Searched, Searching
+from ..search import Search
 
 
-class Searches:
+def plan_placement(
+    profile: Profile,
+    microbatches: int,
+    search: Search,
+    *,
+    each: bool,
+    memory_limit: float | None,
+    objective: Objective,
+    copies: int | None,
+    where: str,
+) -> Answer:
+    """The best schedule of all placements. ``each``: the seconds are for each of them, not for all.
+
+    Raises NothingFits, InputError where the stages of the profile, called ``where``, cannot be
+    shared out.
+    """
+    if profile.num_stages % profile.ranks:
+        raise InputError(
+            f"{where}: stages: expected a multiple of {profile.ranks} for --placement auto, "
+            f"got {profile.num_stages}"
+        )
+    seconds = {"each" if each else "seconds": search.options.time_limit}
+    limits = seconds if search.options.work_limit is None else {}
+    searches = PlacementSearches(search, limits)
+    chosen = best_placement(
+        profile,
+        microbatches,
+        searches,
+        **limits,
+        memory_limit=memory_limit,
+        objective=objective,
+        copies=copies,
+        abreast=cores(),
+        should_stop=search.options.should_stop,
+        begins=partial(_announce, search, limits),
+    )
+    searches.keep(chosen)
+    facts, words = {"choice": choice_facts(chosen)}, _words(chosen)
+    if chosen.best is None:
+        raise NothingFits("no placement fits", words, facts)
+    entries = facts["choice"]["placements"]
+    candidates = placement_candidates(entries, chosen.best.problem.placement.name)
+    cost, bound = cost_of(chosen.best), chosen.bound or 0.0
+    return Answer(chosen.best, search, cost, bound, candidates, search.stopped, facts, words)
+
+
+def _announce(search: Search, limits: Mapping[str, float], placements: int) -> None:
+    """How long it may take, where nobody said how long it shall."""
+    each = limits.get("each")
+    if placements and each is not None:
+        most = (placements + 1) * each
+        line = (
+            f"{placements} placements fit: {each:g} s for each that may win and for the best "
+            f"again, {most:g} s at most (--time-limit S: S seconds in all)"
+        )
+        search.progress(Note(line, routine=True))
+
+
+class PlacementSearches:
     """Makes the search of each placement, or takes its answer from the cache.
 
     With a limit on work that answer is the one of the placement by itself. Within seconds it is
     not: placements share them, or the best has more of them; so it is kept by another name.
     """
 
-    def __init__(
-        self, args: argparse.Namespace, cache: ScheduleCache | None, interrupt: Interrupt
-    ) -> None:
-        self._args, self._cache, self._interrupt = args, cache, interrupt
-        self._made: list[_Searching] = []
+    def __init__(self, search: Search, limits: Mapping[str, float]) -> None:
+        self._search, self._limits = search, limits
+        self._made: dict[str, PlacementSearch] = {}
 
-    def __call__(self, problem: Problem, name: str) -> Search:
-        known = self._cache and self._cache.find(self._question(problem))
+    def __call__(self, problem: Problem, name: str) -> PlacementSearch | Known:
+        cache = self._search.cache
+        known = cache and cache.find(self._question(problem))
         if known:
             return Known(known)
-        self._made.append(_Searching(self._args, problem, name, self._interrupt))
-        return self._made[-1]
 
-    def keep(self) -> None:
+        def told(now: Progress) -> None:
+            self._search.progress(Searching(name, now))
+
+        self._made[name] = PlacementSearch.of(problem, self._search.options, progress=told)
+        self._made[name].told = partial(self._end, name)
+        return self._made[name]
+
+    def _end(self, name: str, schedule: Schedule) -> None:
+        ending = "stopped" if self._search.stopped else "work is done"
+        self._search.progress(Searched(name, schedule, ending))
+
+    def keep(self, chosen: Chosen) -> None:
         """Puts what was found into the cache, once all is done."""
-        if self._cache is None or self._interrupt.pressed:
+        cache = self._search.cache
+        if cache is None or self._search.stopped:
             return
-        for each in self._made:
+        for tried in chosen.tried:
+            made = self._made.get(tried.name)
             # where each goes to its own end, one that was left before it is no answer
-            left = not (each.ran or each.done) and "seconds" not in time(self._args)
-            if each.found is not None and not left:
-                self._cache.keep(self._question(each.problem), each.found)
+            if made and tried.schedule and (made.ran or made.done or "seconds" in self._limits):
+                cache.keep(self._question(tried.schedule.problem), tried.schedule)
 
     def _question(self, problem: Problem) -> Question:
-        args = self._args
-        solver = args.solver
-        if args.work_limit is None:
-            solver += (
-                " for each placement" if isinstance(args.time_limit, Default) else " in a race"
-            )
-        return Question(problem, solver, args.seed, args.time_limit, args.work_limit)
+        asked = self._search.options
+        if asked.work_limit is None:
+            shared = " for each placement" if "each" in self._limits else " in a race"
+            asked = replace(asked, solver=asked.solver + shared)
+        return Question(problem, asked)
 
 
-class _Searching:
-    """The optimizer at one placement, its progress under the placement's name."""
+class PlacementSearch(Solving):
+    """The optimizer at one placement. ``ran``: whether it was more than begun; ``told``: of its
+    schedule once it is done."""
 
-    def __init__(
-        self, args: argparse.Namespace, problem: Problem, name: str, interrupt: Interrupt
-    ) -> None:
-        self.problem, self.ran = problem, False
-        self.found: Schedule | None = None
-        self._interrupt = interrupt
-        self._progress = ProgressLine(quiet=args.quiet, label=f"{name}: ")
-        self._solving = Solving.of(
-            problem,
-            solver=args.solver,
-            work_limit=args.work_limit,
-            seed=args.seed,
-            progress=self._progress,
-            should_stop=interrupt,
-            recompute_all=recomputes_all(args),
-        )
-
-    @property
-    def done(self) -> bool:
-        return self._solving.done
+    ran = False
+    told: Callable[[Schedule], None]
 
     def begin(self, seconds: float) -> Schedule:
-        return self._take(self._solving.begin(seconds))
+        return self._tell(super().begin(seconds))
 
     def run(self, seconds: float) -> Schedule:
         self.ran = True
-        return self._take(self._solving.run(seconds))
+        return self._tell(super().run(seconds))
 
-    def explore(self, seconds: float) -> Schedule:
-        self.found = self._solving.explore(seconds)
-        return self.found
-
-    def look(self) -> None:
-        self._solving.look()
-
-    def _take(self, schedule: Schedule) -> Schedule:
-        self.found = schedule
+    def _tell(self, schedule: Schedule) -> Schedule:
         if self.done:
-            self._progress.end(schedule, self._interrupt.pressed, "work is done")
-        self._progress.close()
+            self.told(schedule)
         return schedule
 
 
-def time(args: argparse.Namespace) -> dict[str, float]:
-    """What ``args`` leave the placements: a time in all that was typed, else a time each, or
-    work."""
-    if args.work_limit is not None:
-        return {}
-    return {"each" if isinstance(args.time_limit, Default) else "seconds": args.time_limit}
-
-
-def announce(args: argparse.Namespace, placements: int) -> None:
-    """How long it may take, where nobody said how long it shall."""
-    limits = time(args)
-    if args.quiet or not placements or "each" not in limits:
-        return
-    most = (placements + 1) * limits["each"]
-    print(
-        f"pipeloom: {placements} placements fit: {limits['each']:g} s for each that may win and "
-        "for the best again, "
-        f"{most:g} s at most (--time-limit S: S seconds in all)",
-        file=sys.stderr,
-    )
-
-
-def as_json(chosen: Chosen) -> dict[str, Any]:
+def choice_facts(chosen: Chosen) -> dict[str, Any]:
     """The placements, the best first, and the bound for all of them together."""
     cost = None if chosen.best is None else cost_of(chosen.best)
-    gap = None if cost is None or chosen.bound is None else max(0.0, (cost - chosen.bound) / cost)
+    gap = None if cost is None or chosen.bound is None else gap_between(cost, chosen.bound)
     return {
         "lower_bound": chosen.bound,
         "gap": gap,
-        "placements": [entry(each, cost) for each in chosen.tried],
+        "placements": [placement_facts(each, cost) for each in chosen.tried],
     }
 
 
-def entry(tried: Tried, best: float | None) -> dict[str, Any]:
-    """A placement in ``--json``; ``best``: the lowest cost that was found anywhere."""
+def placement_facts(tried: Tried, best: float | None) -> dict[str, Any]:
+    """One placement; ``best``: the lowest cost that was found anywhere."""
     return {
         "placement": tried.name,
         "cost": None if tried.schedule is None else tried.cost,
@@ -156,8 +178,21 @@ def _not_searched(tried: Tried, best: float | None) -> str:
     return f"not searched: {'cannot be shorter' if beaten else 'no time left'}"
 
 
-def entries(tried: list[dict[str, Any]]) -> str:
-    """A table of them."""
+def placement_candidates(entries: list[dict[str, Any]], chosen: str) -> tuple[Candidate, ...]:
+    """The placements of :func:`placement_facts`, ``chosen`` among them."""
+    return tuple(
+        Candidate(
+            each["placement"],
+            each["cost"],
+            each["lower_bound"],
+            None if each["placement"] == chosen else each["reason"] or "costs more",
+        )
+        for each in entries
+    )
+
+
+def placement_table(entries: list[dict[str, Any]]) -> str:
+    """A table of the placements of :func:`placement_facts`."""
     from pipeloom.ir.units import duration
 
     def shown(value: float | None) -> str:
@@ -170,17 +205,17 @@ def entries(tried: list[dict[str, Any]]) -> str:
             shown(each["lower_bound"]),
             "; ".join(part for part in (each["reason"], each.get("assumed")) if part),
         ]
-        for each in tried
+        for each in entries
     ]
     return table(["placement", "found", "bound", ""], rows)
 
 
-def text(chosen: Chosen) -> str:
+def _words(chosen: Chosen) -> str:
     """A table, and how far the best is from the best of all these placements."""
     from pipeloom.report.summaries import percent
 
-    answer = as_json(chosen)
-    lines = entries(answer["placements"])
-    if answer["gap"] is None:
+    facts = choice_facts(chosen)
+    lines = placement_table(facts["placements"])
+    if facts["gap"] is None:
         return lines
-    return f"{lines}\nof all these placements: at most {percent(answer['gap'])} from the best"
+    return f"{lines}\nof all these placements: at most {percent(facts['gap'])} from the best"

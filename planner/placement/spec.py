@@ -1,11 +1,12 @@
-"""The placements that ``--placement`` names: by a word, or by a file that maps stages to ranks."""
+"""Placements as they are asked for: by a word, by the rank of each stage, or by a file of these."""
 
 from __future__ import annotations
 
-import argparse
+import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.units import counted
@@ -17,18 +18,45 @@ if TYPE_CHECKING:
 WORDS = "linear, interleaved:K, v, wave:K, auto or a file of JSON (a name with a dot or a slash)"
 AUTO = "auto"
 """``optimize`` chooses the placement."""
-ONE_PLACEMENT = "--placement: expected one placement here, got 'auto': optimize alone chooses"
+ONE_PLACEMENT = "placement: expected one placement here, got 'auto': optimize alone chooses"
 MOST_CHUNKS = 64
 """Stages a rank."""
 
+PlacementLike: TypeAlias = "str | os.PathLike[str] | Sequence[int] | PlacementSpec"
+"""A word, a file, or the rank of each stage."""
+
 
 @dataclass(frozen=True, slots=True)
-class PlacementChoice:
-    """As typed. ``chunks``: the stages of each rank; None where the file ``name`` says it, or for
-    auto."""
+class PlacementSpec:
+    """As asked for. ``chunks``: the stages of each rank; None for auto, or where ``owners``, or the
+    file ``name``, has the rank of each stage."""
 
     name: str
     chunks: int | None
+    owners: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(cls, given: PlacementLike) -> PlacementSpec:
+        """``linear``, ``interleaved:2``, ``v``, ``wave:2``, ``owners.json``, ``[0, 1, 1, 0]``.
+
+        Raises InputError for another word.
+        """
+        if isinstance(given, PlacementSpec):
+            return given
+        if isinstance(given, Sequence) and not isinstance(given, str):
+            return cls("placement", None, tuple(given))
+        text = os.fspath(given)
+        if text in {"linear", "v"}:
+            return cls(text, 2 if text == "v" else 1)
+        if match := re.fullmatch(r"(interleaved|wave):([0-9]{1,2})", text):
+            chunks = int(match[2]) * (2 if match[1] == "wave" else 1)
+            if 1 <= chunks <= MOST_CHUNKS:
+                return cls(text, chunks)
+        if text == AUTO or "." in text or "/" in text:
+            return cls(text, None)
+        raise InputError(
+            f"placement: expected {WORDS}, at most {MOST_CHUNKS} stages a rank, got {text!r}"
+        )
 
     def place(self, profile: Profile, where: str) -> tuple[Profile, Placement]:
         """The profile, cut where it has one stage a rank, and where each of its stages lives.
@@ -38,7 +66,7 @@ class PlacementChoice:
         if self.name == AUTO:
             raise InputError(ONE_PLACEMENT)
         if self.chunks is None:
-            return _from_file(self.name, profile, where)
+            return self._by_owners(profile, where)
         return self._by_word(self.chunks, profile, where)
 
     def _by_word(self, chunks: int, profile: Profile, where: str) -> tuple[Profile, Placement]:
@@ -57,60 +85,45 @@ class PlacementChoice:
             return profile, Placement.linear(ranks)
         return profile, Placement.interleaved(ranks, chunks)
 
+    def _by_owners(self, profile: Profile, where: str) -> tuple[Profile, Placement]:
+        from pipeloom.ir.model.placement import Placement
 
-def placement_choice(text: str) -> PlacementChoice:
-    """``linear``, ``interleaved:2``, ``v``, ``wave:2``, ``owners.json``."""
-    if text in {"linear", "v"}:
-        return PlacementChoice(text, 2 if text == "v" else 1)
-    if match := re.fullmatch(r"(interleaved|wave):([0-9]{1,2})", text):
-        chunks = int(match[2]) * (2 if match[1] == "wave" else 1)
-        if 1 <= chunks <= MOST_CHUNKS:
-            return PlacementChoice(text, chunks)
-    if text == AUTO or "." in text or "/" in text:
-        return PlacementChoice(text, None)
-    raise argparse.ArgumentTypeError(
-        f"expected {WORDS}, at most {MOST_CHUNKS} stages a rank, got {text!r}"
-    )
+        owners = self.owners_on(profile.ranks)
+        chunks, rest = divmod(len(owners), profile.ranks)
+        if profile.num_stages == profile.ranks and rest == 0:
+            profile = profile.split(chunks)
+        if profile.num_stages != len(owners):
+            raise InputError(
+                f"{self.name}: expected a rank for each of the "
+                f"{counted(profile.num_stages, 'stage')} of {where}, got {len(owners)}"
+            )
+        return profile, Placement.of_stages(owners)
 
+    def owners_on(self, ranks: int) -> tuple[int, ...]:
+        """The rank of each stage, of so many ranks. Raises InputError."""
+        from pipeloom.ir.formats.json_reader import parse_json, read_text
 
-def _from_file(path: str, profile: Profile, where: str) -> tuple[Profile, Placement]:
-    from pipeloom.ir.model.placement import Placement
-
-    owners = owners_in(path, profile.ranks)
-    chunks, rest = divmod(len(owners), profile.ranks)
-    if profile.num_stages == profile.ranks and rest == 0:
-        profile = profile.split(chunks)
-    if profile.num_stages != len(owners):
-        raise InputError(
-            f"{path}: expected a rank for each of the {counted(profile.num_stages, 'stage')} of "
-            f"{where}, "
-            f"got {len(owners)}"
-        )
-    return profile, Placement.of_stages(tuple(owners))
+        given: Any = self.owners
+        if given is None:
+            given = parse_json(read_text(self.name), self.name)
+        return tuple(_owners(given, self.name, ranks))
 
 
-def owners_in(path: str, ranks: int) -> list[int]:
-    """The rank of each stage, from a file. Raises InputError."""
-    from pipeloom.ir.formats.json_reader import parse_json, read_text
-
-    return _owners(parse_json(read_text(path), path), path, ranks)
-
-
-def _owners(document: Any, path: str, ranks: int) -> list[int]:
+def _owners(document: Any, where: str, ranks: int) -> Sequence[int]:
     """The rank of each stage, from a list or from an object by stage. Raises InputError."""
     from pipeloom.ir.formats.json_reader import show
 
     if isinstance(document, dict):
         missing = [key for key in map(str, range(len(document))) if key not in document]
         if missing:
-            raise InputError(f"{path}: {missing[0]}: missing; expected a rank for each stage")
+            raise InputError(f"{where}: {missing[0]}: missing; expected a rank for each stage")
         document = [document[str(stage)] for stage in range(len(document))]
-    if not isinstance(document, list) or not document:
+    if not isinstance(document, list | tuple) or not document:
         raise InputError(
-            f"{path}: expected the ranks of all stages, such as [0, 1, 1, 0], got {show(document)}"
+            f"{where}: expected the ranks of all stages, such as [0, 1, 1, 0], got {show(document)}"
         )
     wrong = [
-        f"{path}: stage {stage}: expected a rank from 0 to {ranks - 1}, got {show(rank)}"
+        f"{where}: stage {stage}: expected a rank from 0 to {ranks - 1}, got {show(rank)}"
         for stage, rank in enumerate(document)
         if type(rank) is not int or not 0 <= rank < ranks
     ]
@@ -128,6 +141,5 @@ def _misplaced(where: str, profile: Profile, name: str, chunks: int) -> str:
     hint = f"; --placement interleaved:{stages // ranks} fits" if stages % ranks == 0 else ""
     return (
         f"{where}: {key}: expected {expected}{unit} for the placement {name} on "
-        f"{counted(ranks, 'rank')}, "
-        f"got {stages}{hint}"
+        f"{counted(ranks, 'rank')}, got {stages}{hint}"
     )

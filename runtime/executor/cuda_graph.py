@@ -29,7 +29,8 @@ from ..measure.op_timer import Call, Clock
 from ..tensors.microbatches import mapped
 from ..tensors.stage_interface import Spec
 from ..transport import Transport
-from ..transport.in_process import follow, here
+from ..transport.in_process import follow
+from ..transport.thread_rank import here
 from .stage_runner import Cell
 
 WARMUP = 3  # steps before the recorded one, as torch advises
@@ -64,7 +65,7 @@ class DeviceRecording:
         torch.cuda.synchronize(self._device)
         gc.collect()  # nothing is to be destroyed meanwhile
         torch.cuda.empty_cache()  # the graph's memory is its own
-        # other threads may go on: NCCL's that watches, or those of virtual ranks, whose streams
+        # other threads may go on: NCCL's that watches, or those of thread ranks, whose streams
         # join
         self._graph.capture_begin(capture_error_mode="thread_local")
 
@@ -76,7 +77,7 @@ class DeviceRecording:
 
 
 class SharedRecording:
-    """All virtual ranks of a device in one graph, which rank 0 makes and launches.
+    """All thread ranks of a device in one graph, which rank 0 makes and launches.
 
     ::
 
@@ -132,7 +133,7 @@ class SharedRecording:
 
 
 def make_recording(transport: Transport, device: torch.device) -> Recording:
-    """The one for this rank, whose current stream is its own where it is a virtual one."""
+    """The one for this rank, whose current stream is its own where it is a thread."""
     if here() is not None:
         return SharedRecording(transport, device)
     return DeviceRecording(device, beside=True)
@@ -196,8 +197,7 @@ class GraphedSteps:
                 if Spec.of(place) != Spec.of(tensor):
                     raise ShapeError(
                         f"step: given {Spec.of(tensor)} where the step that became a CUDA graph "
-                        "was "
-                        f"given {Spec.of(place)}"
+                        f"was given {Spec.of(place)}"
                     )
                 place.copy_(tensor, non_blocking=True)
             cell.inputs, cell.options, cell.target = (), {}, None

@@ -27,22 +27,23 @@ from pipeloom.ir.units import counted
 from ..errors import ExecutionError
 from ..measure.activation_ledger import Memory, Turns
 from ..measure.op_timer import Call, Clock, make_clock
-from ..transport import Message, Transport
+from ..transport import Transport
+from ..transport.posted import RepeatedMessage, receiving, sending
 from .remat_ops import calls
-from .speculative_rerun import Head, stale
+from .speculative_rerun import SpeculativeRerun, stale
 from .stage_runner import Cell, StageRunner
-from .tensor_routing import Carrier, pass_gradient, pass_output
+from .tensor_routing import TensorRouting, pass_gradient, pass_output
 
 
 class Executor:
     """Runs one rank of a program.
 
-    ``runners`` and ``cells`` are those of the (stage, microbatch) pairs of this rank;
-    ``carriers`` knows the tensors of each kind; ``reduce``, ``average`` and ``step`` make the calls
-    for the instructions of that name; ``judge`` and ``validate`` are those of the relays of sums
-    and verdict, ``rewind`` comes before ops are run again
-    (:class:`~pipeloom.runtime.executor.speculative_rerun.Head`). ``pace`` stretches each op to its
-    time in the program's profile.
+    ``runners`` and ``cells`` are those of the (stage, microbatch) pairs of this rank; ``routing``
+    finds the tensors of each kind. ``reduce``, ``average`` and ``step`` make the calls for the
+    instructions of that name; ``check_norm`` is the call of the norm relay's sums, ``validate``
+    that of its verdict, after which ops may be run again from what ``restore_snapshot`` restores
+    (:mod:`.speculative_rerun`). ``pace`` stretches each op to its time in the program's
+    profile.
     """
 
     def __init__(
@@ -52,46 +53,46 @@ class Executor:
         *,
         cells: Mapping[tuple[int, int], Cell],
         runners: Mapping[int, StageRunner],
-        carriers: Mapping[ir.TensorKind, Carrier],
+        routing: Mapping[ir.TensorKind, TensorRouting],
         memory: Memory,
         device: torch.device,
         reduce: Callable[[tuple[int, ...]], Call],
         average: Callable[[int], Call],
         step: Callable[[int], Call],
-        judge: Call,
+        check_norm: Call,
         validate: Callable[[], bool],
-        rewind: Call,
+        restore_snapshot: Call,
         pace: bool = False,
     ) -> None:
         self.program = program
         self._least = Costs.of(program.schedule.problem).durations / 1e3 if pace else None
         self._transport = transport
         self._memory = memory
-        self._cells, self._runners, self._carriers = cells, runners, carriers
+        self._cells, self._runners, self._routing = cells, runners, routing
         self._reduce, self._average, self._step = reduce, average, step
-        self._judge, self._validate, self._rewind = judge, validate, rewind
+        self._check_norm, self._validate = check_norm, validate
+        self._restore_snapshot = restore_snapshot
         self._row = program.instructions[transport.rank]
         self._buffers = [
             torch.empty(spec.shape, dtype=spec.dtype, device=device)
             for spec in (
-                carriers[buffer.kind].spec(buffer.kind, buffer.stage)
+                routing[buffer.kind].spec(buffer.kind, buffer.stage)
                 for buffer in program.buffers[transport.rank]
             )
         ]
         self.ops: list[Op] = [i.op for i in self._row if isinstance(i, ir.Compute)]
         self.clock: Clock = make_clock(2 * len(self.ops), device)
         self._marks = 0
-        self._messages = transport.messages()
-        self._under_way: dict[tuple[type, ir.Tensor], Message] = {}
+        self._under_way: dict[tuple[type, ir.Tensor], RepeatedMessage] = {}
         self._received: dict[ir.Tensor, Tensor] = {}
-        self._receives: dict[ir.Tensor, Message] = {}
-        self._head: Head | None = None
+        self._receives: dict[ir.Tensor, RepeatedMessage] = {}
+        self._rerun: SpeculativeRerun | None = None
         prepared = [self._prepare(instruction) for instruction in self._row]
         self._calls = [call for calls in prepared for call in calls]
         self._positions = [at for at, calls in enumerate(prepared) for _ in calls]
-        if self._head is not None:
-            self._head.calls = self._calls[: self._calls.index(self._head)]
-            self._head.stale = [self._receives[t] for t in stale(program, transport.rank)]
+        if self._rerun is not None:
+            self._rerun.calls = self._calls[: self._calls.index(self._rerun)]
+            self._rerun.stale = [self._receives[t] for t in stale(program, transport.rank)]
 
     def run(self) -> None:
         """One step. Raises ExecutionError naming the instruction that failed."""
@@ -102,7 +103,6 @@ class Executor:
         """All calls of a step, whose clock has been started; on a device a CUDA graph may record
         them."""
         index = 0
-        self._messages.begin()
         try:
             for index, call in enumerate(self._calls):  # noqa: B007
                 call()
@@ -114,21 +114,21 @@ class Executor:
 
     def _receive(self, receive: ir.Receive) -> Sequence[Call]:
         tensor = receive.tensor
-        place = self._carriers[tensor.kind].fitting(tensor, self._buffers[receive.buffer])
+        place = self._routing[tensor.kind].fitting(tensor, self._buffers[receive.buffer])
         self._received[tensor] = place
-        message = self._messages.receiving(place, receive.source)
+        message = receiving(self._transport, place, receive.source)
         self._under_way[ir.WaitReceive, tensor] = self._receives[tensor] = message
         return _present(self._turns(tensor, place)[0], message.post)
 
     def _send(self, send: ir.Send) -> Sequence[Call]:
-        take = self._carriers[send.tensor.kind].taking(send.tensor)
-        message = self._messages.sending(take, send.target)
+        take = self._routing[send.tensor.kind].taking(send.tensor)
+        message = sending(self._transport, take, send.target)
         self._under_way[ir.WaitSend, send.tensor] = message
-        return _present(message.post)
+        return [message.post]
 
     def _wait_receive(self, wait: ir.WaitReceive) -> Sequence[Call]:
         tensor = wait.tensor
-        give = self._carriers[tensor.kind].giving(tensor, self._received[tensor])
+        give = self._routing[tensor.kind].giving(tensor, self._received[tensor])
         return [self._under_way.pop((ir.WaitReceive, tensor)).wait, give]
 
     def _wait_send(self, wait: ir.WaitSend) -> Sequence[Call]:
@@ -154,14 +154,12 @@ class Executor:
 
     def _relaying(self, relay: ir.Relay) -> Sequence[Call]:
         if relay.kind is ir.RelayKind.SUMS:
-            return [self._judge]
+            return [self._check_norm]
         held = [self._turns(tensor, place) for tensor, place in self._received.items()]
         releases = _present(*(release for _, release in held))
         posted = list(self._under_way.values())
-        self._head = Head(
-            self._validate, self._rewind, posted, releases, begin=self._messages.begin
-        )
-        return [self._head]
+        self._rerun = SpeculativeRerun(self._validate, self._restore_snapshot, posted, releases)
+        return [self._rerun]
 
     def _compute(self, compute: ir.Compute) -> Sequence[Call]:
         op = compute.op

@@ -1,10 +1,10 @@
 """Activations that go out to the host after F and come back before B.
 
-A :class:`Parcel` is what autograd saved for one microbatch on one stage. Its storages go out once
-each, however many tensors share them; parameters and the stage's input, which is in a buffer of its
-own anyway, stay. On a CUDA device copies run on streams of their own, to and from pinned memory. On
-a CPU the host is the same memory: the copies are made all the same, at O and L, and what is out is
-not counted as activations.
+:class:`OffloadedActivations` are what autograd saved for one microbatch on one stage. Their
+storages go out once each, however many tensors share them; parameters and the stage's input, which
+is in a buffer of its own anyway, stay. On a CUDA device copies run on streams of their own, to and
+from pinned memory. On a CPU the host is the same memory: the copies are made all the same, at O and
+L, and what is out is not counted as activations.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Copies: TypeAlias = Sequence[tuple[Tensor, Tensor]]  # target, source; bytes
 Wait: TypeAlias = Callable[[], None]
 
 
-class Lanes(Protocol):
+class CopyChannels(Protocol):
     """The two ways between a device and its host."""
 
     def out(self, copies: Copies) -> Wait:
@@ -36,7 +36,7 @@ class Lanes(Protocol):
     def back(self, copies: Copies) -> Wait: ...
 
 
-class CpuLanes:
+class CpuChannels:
     """Copies made on the spot: on the way out when they are waited for, so that F's time is its
     own."""
 
@@ -48,7 +48,7 @@ class CpuLanes:
         return _nothing
 
 
-class CudaLanes:
+class CudaChannels:
     """A stream each way, ordered with the stream that computes by events."""
 
     def __init__(self, device: torch.device) -> None:
@@ -63,13 +63,13 @@ class CudaLanes:
         self._back.wait_stream(self._out)
         return self._beside(self._back, copies)
 
-    def _beside(self, lane: torch.cuda.Stream, copies: Copies) -> Wait:
+    def _beside(self, channel: torch.cuda.Stream, copies: Copies) -> Wait:
         """The sources are done, and the targets free, once what is queued now has run."""
-        lane.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(lane):
+        channel.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(channel):
             _copy(copies)
             done = make_event(timed=False)
-            done.record(lane)
+            done.record(channel)
         return lambda: torch.cuda.current_stream(self._device).wait_event(done)
 
 
@@ -82,8 +82,8 @@ class Host:
         self._idle: defaultdict[int, list[Tensor]] = defaultdict(list)
 
     @cached_property
-    def lanes(self) -> Lanes:
-        return CudaLanes(self._device) if self._pinned else CpuLanes()
+    def channels(self) -> CopyChannels:
+        return CudaChannels(self._device) if self._pinned else CpuChannels()
 
     def take(self, size: int) -> Tensor:
         idle = self._idle[size]
@@ -93,7 +93,7 @@ class Host:
         self._idle[place.nbytes].append(place)
 
 
-class Parcel:
+class OffloadedActivations:
     """What autograd saved in one F, on the device or out."""
 
     def __init__(self, host: Host, memory: Memory) -> None:
@@ -117,7 +117,7 @@ class Parcel:
             place = self._host.take(storage.nbytes())
             self._places[key] = place, storage.device
             copies.append((place, _bytes(storage)))
-        self._wait = self._host.lanes.out(copies)
+        self._wait = self._host.channels.out(copies)
 
     def gone(self) -> None:
         """Waits for that, and gives up the memory on the device."""
@@ -140,7 +140,7 @@ class Parcel:
             copies.append((there[key], place))
         for saved in self._saved:
             saved.fill(there[saved.key].untyped_storage())
-        self._wait = self._host.lanes.back(copies)
+        self._wait = self._host.channels.back(copies)
 
     def back(self) -> None:
         """Waits for that, before B."""

@@ -10,7 +10,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import OpKind
 
 from ..tensors.rng_state import RandomState, tensors
-from ..transport.in_process import here
+from ..transport.thread_rank import here
 from .stage_runner import Cell, Run, StageRunner
 
 
@@ -18,7 +18,7 @@ def calls(runner: StageRunner, kind: OpKind, cell: Cell) -> Run:
     """What runs an op of this kind on ``cell``."""
     if kind is OpKind.R or (cell.recomputed and kind is OpKind.F):
         return partial(_forward_again if kind is OpKind.R else _forward_alone, runner)
-    if cell.parcel is None or kind is OpKind.W:
+    if cell.offloaded is None or kind is OpKind.W:
         return runner.calls(kind)
     return {OpKind.O: _out, OpKind.L: _load}.get(kind) or partial(
         _forward_out if kind is OpKind.F else _backward_loaded, runner
@@ -36,9 +36,8 @@ def _forward_alone(runner: StageRunner, cell: Cell) -> None:
     if here() is not None and cell.state.drawn():
         raise InputError(
             f"stage {runner.stage}: expected no dropout or other random numbers where a forward is "
-            "recomputed on a "
-            "virtual rank: all threads draw from one generator, so the same ones cannot be drawn "
-            "again"
+            "recomputed on a thread rank: all threads draw from one generator, so the same ones "
+            "cannot be drawn again"
         )
     cell.target = target
 
@@ -56,25 +55,25 @@ def _forward_again(runner: StageRunner, cell: Cell) -> None:
 
 def _forward_out(runner: StageRunner, cell: Cell) -> None:
     """F after which what it saved begins to leave for the host."""
-    assert cell.parcel is not None
+    assert cell.offloaded is not None
     module, inputs = runner.module, tensors(cell.inputs)
-    with cell.parcel.packing((*module.parameters(), *module.buffers(), *inputs)):
+    with cell.offloaded.packing((*module.parameters(), *module.buffers(), *inputs)):
         runner.bare(cell)
-    cell.parcel.leave()
+    cell.offloaded.leave()
 
 
 def _out(cell: Cell) -> None:
-    assert cell.parcel is not None
-    cell.parcel.gone()
+    assert cell.offloaded is not None
+    cell.offloaded.gone()
 
 
 def _load(cell: Cell) -> None:
-    assert cell.parcel is not None
-    cell.parcel.load()
+    assert cell.offloaded is not None
+    cell.offloaded.load()
 
 
 def _backward_loaded(runner: StageRunner, cell: Cell) -> None:
     """B or BW of what L has loaded."""
-    assert cell.parcel is not None
-    cell.parcel.back()
+    assert cell.offloaded is not None
+    cell.offloaded.back()
     runner.backward(cell)

@@ -1,4 +1,5 @@
-"""What a rank ran before the verdict on its last step, run again where a step was wrong.
+"""The ops that a rank runs before it knows the norm of its last step; run again where that was
+above its limit or not finite.
 
 ::
 
@@ -9,8 +10,8 @@
 
 A rank's messages before its verdict have all been sent once it is there. What the receiver takes
 in after its own verdict is in the way of what is sent anew, so it is received first, into the
-buffers that it is meant for. All that is posted is waited for; then the head runs as if for the
-first time.
+buffers that it is meant for. All that is posted is waited for; then the ops up to the verdict run
+as if for the first time.
 """
 
 from __future__ import annotations
@@ -20,43 +21,40 @@ from collections.abc import Callable, Sequence
 from pipeloom.ir.model import program as ir
 
 from ..measure.op_timer import Call
-from ..transport import Message
+from ..transport.posted import RepeatedMessage
 
 
-class Head:
-    """The call of a ``relay verdict``: ``validate`` says whether to ``rewind`` and run again.
+class SpeculativeRerun:
+    """The call of a ``relay verdict``: ``validate`` says whether the ops before it run again, once
+    ``restore_snapshot`` was called.
 
-    ``posted``: messages of the head that are not waited for within it; ``releases``: of the
-    buffers that the ledger counts by then; ``begin``: tells the messages that the step begins.
-    ``calls`` and ``stale`` (the receives to be forgotten) are known once the whole row is prepared.
+    ``posted``: messages of these ops that are not waited for by then; ``releases``: of the
+    buffers that the ledger counts by then. ``calls`` and ``stale`` (the receives to be forgotten)
+    are known once the whole row is prepared.
     """
 
     def __init__(
         self,
         validate: Callable[[], bool],
-        rewind: Call,
-        posted: Sequence[Message],
+        restore_snapshot: Call,
+        posted: Sequence[RepeatedMessage],
         releases: Sequence[Call],
-        *,
-        begin: Call,
     ) -> None:
-        self._validate, self._rewind = validate, rewind
-        self._posted, self._releases, self._begin = posted, releases, begin
+        self._validate, self._restore_snapshot = validate, restore_snapshot
+        self._posted, self._releases = posted, releases
         self.calls: Sequence[Call] = ()
-        self.stale: Sequence[Message] = ()
+        self.stale: Sequence[RepeatedMessage] = ()
 
     def __call__(self) -> None:
         if not self._validate():
             return
         for message in self.stale:
-            if message.post is not None:
-                message.post()
+            message.post()
         for message in (*self._posted, *self.stale):
             message.wait()
         for release in self._releases:
             release()
-        self._rewind()
-        self._begin()
+        self._restore_snapshot()
         for call in self.calls:
             call()
 

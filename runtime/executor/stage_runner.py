@@ -14,15 +14,15 @@ from pipeloom.ir.model.ops import OpKind
 
 from ..errors import ShapeError
 from ..measure.activation_ledger import Held, Memory
+from ..rank.options import Loss
 from ..tensors.microbatches import mapped
 from ..tensors.rng_state import RandomState
 from ..tensors.skip_connections import Skips
-from ..tensors.stage_interface import Edge
-from .offload import Parcel
+from ..tensors.stage_interface import StageInterface
+from .offload import OffloadedActivations
 from .weight_grad_deferral import Deferral, WeightQueue, gradient_edge, run_backward
 
 SMALL = 1 << 16  # bytes of an output that is kept until its B, uncounted
-Loss = Callable[[Any, Any], Tensor]
 Using = Callable[[OpKind], AbstractContextManager[object]]
 
 
@@ -34,30 +34,30 @@ def _unchanged(kind: OpKind) -> AbstractContextManager[object]:
 class Cell:
     """What one rank has of one microbatch on one stage, from before F to after W.
 
-    ``inputs`` and ``options``: F's positional and keyword arguments; ``edge``: what it hands on,
-    None of the last stage; ``roots``: where B starts; ``dy``: the gradients that B starts with;
+    ``inputs`` and ``options``: F's positional and keyword arguments; ``interface``: what it hands
+    on, None of the last stage; ``roots``: where B starts; ``dy``: the gradients that B starts with;
     ``output``, with its graph, and ``dx``: what F and B hand on; ``result``: the last stage's
     output; ``queue``: None where BW is fused; ``recomputed``: F runs again, with the random numbers
-    from ``state`` on, and its input is ``held`` until then; ``parcel``: what is offloaded, or None.
+    from ``state`` on, and its input is ``held`` until then; ``offloaded``: None where nothing is.
     """
 
     __slots__ = (
-        "dx", "dy", "edge", "held", "inputs", "loss", "options", "output", "parcel", "queue",
-        "recomputed", "result", "roots", "state", "target",
+        "dx", "dy", "held", "inputs", "interface", "loss", "offloaded", "options", "output",
+        "queue", "recomputed", "result", "roots", "state", "target",
     )  # fmt: skip
 
     def __init__(
         self,
         queue: WeightQueue | None,
-        edge: Edge | None = None,
+        interface: StageInterface | None = None,
         *,
         recomputed: bool = False,
-        parcel: Parcel | None = None,
+        offloaded: OffloadedActivations | None = None,
     ) -> None:
         self.queue = queue
-        self.edge = edge
+        self.interface = interface
         self.recomputed = recomputed
-        self.parcel = parcel
+        self.offloaded = offloaded
         self.clear()
 
     def clear(self) -> None:
@@ -72,8 +72,8 @@ class Cell:
         self.target: Any = None
         self.state: RandomState | None = None
         self.held: Held = ()
-        if self.parcel is not None:
-            self.parcel.clear()
+        if self.offloaded is not None:
+            self.offloaded.clear()
         if self.queue is not None:
             self.queue.clear()
 
@@ -152,19 +152,18 @@ class StageRunner:
         cell.inputs, cell.roots, cell.dy = (), (), ()
 
     def _hand_on(self, cell: Cell, output: Any) -> None:
-        edge = cell.edge
-        assert edge is not None
+        interface = cell.interface
+        assert interface is not None
         outputs = as_tuple(output)
         if self._skips is not None:
             outputs = self._skips.outputs(self.stage, outputs, cell.inputs)
-        if not edge.fits(outputs):
+        if not interface.fits(outputs):
             raise ShapeError(
-                f"stage {self.stage}: its output is {Edge.of(outputs)}, was {edge} when it was "
-                "tried "
-                "on inputs of these shapes"
+                f"stage {self.stage}: its output is {StageInterface.of(outputs)}, was {interface} "
+                "when it was tried on inputs of these shapes"
             )
         # what is small stays until B: cheaper than to hold its graph without it
-        sizes = zip(outputs, edge.nbytes)  # noqa: B905
+        sizes = zip(outputs, interface.nbytes)  # noqa: B905
         cell.roots = tuple(
             [x if size <= SMALL else gradient_edge(x) for x, size in sizes if x.requires_grad]
         )

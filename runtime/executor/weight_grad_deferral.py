@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 from ..measure.activation_ledger import Held, Ledger, Memory
 from .deferred_ops import RULES, Rule
-from .offload import Parcel
+from .offload import OffloadedActivations
 
 
 class WeightQueue:
@@ -145,7 +145,7 @@ def _nothing(*_: object) -> None:
 
 def _ours(pack: object) -> bool:
     """Whether a hook keeps what autograd saves, instead of making it once more."""
-    return isinstance(getattr(pack, "__self__", None), Ledger | Parcel)
+    return isinstance(getattr(pack, "__self__", None), Ledger | OffloadedActivations)
 
 
 def run_backward(roots: tuple[GradientEdge | Tensor, ...], gradients: tuple[Tensor, ...]) -> None:
@@ -159,7 +159,7 @@ def run_backward(roots: tuple[GradientEdge | Tensor, ...], gradients: tuple[Tens
     if gradients[0].is_cpu:
         _run_here(roots, gradients, False, False, (), allow_unreachable=True, accumulate_grad=True)
         return
-    # in this thread too, not in torch's one for each device: virtual ranks would wait for each
+    # in this thread too, not in torch's one for each device: thread ranks would wait for each
     # other there, and no context needs to be carried to another thread
     with torch.autograd.set_multithreading_enabled(False):
         _run_here(roots, gradients, False, False, (), allow_unreachable=True, accumulate_grad=True)

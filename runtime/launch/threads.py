@@ -1,4 +1,4 @@
-"""Virtual ranks in this process: a pipeline really executed where one machine, or one GPU, is at
+"""Thread ranks in this process: a pipeline really executed where one machine, or one GPU, is at
 hand.
 
 Each rank is a thread. On a GPU it computes on a stream of its own and, where the driver has green
@@ -26,7 +26,8 @@ from pipeloom.ir.errors import PipeloomError
 
 from ..cuda import check_devices, make_stream
 from ..errors import LaunchError
-from ..transport.in_process import Hub, LinkTime, being
+from ..transport.in_process import Hub, LinkTime
+from ..transport.thread_rank import being
 from .sm_partitions import NoPartitionsError, partitions
 
 GRACE = 1.0  # seconds that the others have to end by themselves after a failure
@@ -36,7 +37,7 @@ QUEUES = "32"  # of the device: with its default of 8, streams of several ranks 
 
 @dataclass(slots=True)
 class _Outcome:
-    """What a virtual rank came to; ``moment`` orders failures."""
+    """What a thread rank came to; ``moment`` orders failures."""
 
     result: Any = None
     error: BaseException | None = None

@@ -125,7 +125,7 @@ class _Saved:
 
 
 def _storages(module: nn.Module) -> frozenset[int]:
-    """By storage object: the memory of weights that travel comes and goes."""
+    """By storage object: the memory of streamed weights comes and goes."""
     tensors = (*module.parameters(), *module.buffers())
     return frozenset(t.untyped_storage()._cdata for t in tensors)
 

@@ -61,7 +61,7 @@ class _Anchor:
 
 
 class _Anchors:
-    """One for each device, so that virtual ranks of one have one clock; renewed as time goes by.
+    """One for each device, so that thread ranks of one have one clock; renewed as time goes by.
 
     A new one is dated by the old one, on the device's clock: a host that is late does not count.
     """

@@ -14,12 +14,12 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.program import Program
 
+from ..rank.context import RankContext
 from ..rank.role import averaged
 from ..stages.fsdp import ShardedModule, ShardedStages, gradient_of
-from ..stages.store import StageStore, device_of
-from ..stages.unused_parameters import clear_untouched
+from ..stages.store import device_of
+from ..stages.unused_parameters import clear_unused
 
 
 class Averaging:
@@ -29,7 +29,7 @@ class Averaging:
     ``modules``: this rank's stages, in the order in which the program averages them; a parameter of
     several is averaged with the last one. ``group``: the processes that have this rank in the
     replicas, whose parameters and buffers start as the first replica's. ``dtype``: that in which
-    gradients travel; by default their own. ``sharded``: stages of which each replica has a shard.
+    gradients are sent; by default their own. ``sharded``: stages of which each replica has a shard.
     ``timeout``: seconds that an average may take on a CPU; on GPUs it is the group's own.
     ``spans``: on a CPU, when each stage's average set out and had come in the last step, in seconds
     of ``time.perf_counter``.
@@ -91,7 +91,7 @@ class Averaging:
         parts = torch.split(flat, [parameter.numel() for parameter in trained])
         for parameter, part in zip(trained, parts, strict=True):
             gradient_of(parameter).copy_(part.view_as(parameter))
-        clear_untouched(unsure)
+        clear_unused(unsure)
 
     @torch.no_grad()
     def _start_equal(self, tensors: Sequence[Tensor]) -> None:
@@ -146,20 +146,13 @@ class _UnderWay:
         self._came = time.perf_counter()
 
 
-def make_averaging(
-    program: Program,
-    rank: int,
-    store: StageStore,
-    group: dist.ProcessGroup | None,
-    dtype: torch.dtype | None,
-    *,
-    timeout: float,
-) -> Averaging | None:
-    """What ``rank`` averages over the replicas in ``group``; None: there are none.
+def make_averaging(context: RankContext) -> Averaging | None:
+    """What a rank averages over the replicas in its data group; None: there are none.
 
     Raises InputError where a program that averages has no replicas, or replicas none that does.
     """
-    stages = averaged(program, rank)
+    program, store, options = context.program, context.store, context.options
+    group, stages = options.data_group, averaged(program, context.role.rank)
     if group is None and stages:
         raise InputError("data_group: expected a process group: the program averages, got None")
     if group is None:
@@ -169,4 +162,5 @@ def make_averaging(
             "program: expected one compiled with data_parallel, as data_group is given"
         )
     sharded = store.sharded if isinstance(store, ShardedStages) else {}
-    return Averaging({s: store.module(s) for s in stages}, group, dtype, sharded, timeout)
+    modules = {s: store.module(s) for s in stages}
+    return Averaging(modules, group, options.sum_dtype, sharded, options.timeout)

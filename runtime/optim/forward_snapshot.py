@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 
-class Rewind:
+class ForwardSnapshot:
     """The state of random numbers and of the modules' buffers (running statistics, say) at a
     moment."""
 

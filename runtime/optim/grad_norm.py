@@ -9,20 +9,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import dropwhile, pairwise
 from typing import Protocol
 
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model import program as ir
+from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.transfers import stepping
 
+from ..rank.context import RankContext
+from ..rank.options import MakeOptimizer
 from ..transport import Handle, Routes, Transport, connect
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GlobalNorm:
     """``norm``: of all gradients as one vector; ``most``: what it may be (infinite: anything).
 
     As for ``torch.nn.utils.clip_grad_norm_``, gradients are scaled by ``most / (norm + 1e-6)``
@@ -46,25 +50,7 @@ class Verdict:
         return 1.0 if self.plain else self.most / (self.norm + 1e-6)
 
 
-@torch.no_grad()
-def squares(gradients: Sequence[Tensor]) -> float:
-    """The sum of the squares of all elements; one wait for the device."""
-    if not gradients:
-        return 0.0
-    norms = [torch.linalg.vector_norm(g, dtype=_wide(g.dtype)).double() for g in gradients]
-    return float(torch.stack(norms).square().sum())
-
-
-def squares_of(parameters: Sequence[nn.Parameter]) -> float:
-    """That of the parameters' gradients."""
-    return squares([p.grad for p in parameters if p.grad is not None])
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    return torch.float32 if dtype.itemsize < 4 else dtype
-
-
-class Sums(Protocol):
+class NormSum(Protocol):
     """How the ranks' sums of squares are added up."""
 
     last: bool  # whether what add() returns is the whole
@@ -80,7 +66,7 @@ class Sums(Protocol):
     def close(self) -> None: ...
 
 
-class Gathered:
+class GatheredNorm:
     """All ranks wait for each other: one message, after which every rank adds up the same."""
 
     last = True
@@ -109,7 +95,7 @@ class Gathered:
         pass
 
 
-class Relayed:
+class NormRelay:
     """From rank to rank: the sums along ``order``, the verdict back along it.
 
     ``transport`` carries nothing else. A message is waited for before the next one on its way.
@@ -154,21 +140,39 @@ class Relayed:
         return float(message)
 
 
-def make_sums(
-    transport: Transport,
-    holders: Sequence[Sequence[int]],
-    device: torch.device,
-    group: dist.ProcessGroup | None,
-    seconds: float,
-    *,
-    relays: bool,
-) -> Sums:
+def make_norm_sum(context: RankContext) -> NormSum | None:
     """Over all ranks that have a stage for good; those that are relayed over connections of their
-    own."""
-    order = stepping(holders)
-    if not relays:
-        return Gathered(transport, order, device)
+    own. None where nothing needs the norm.
+
+    Raises InputError where nothing can be judged by it, or too late.
+    """
+    options, device = context.options, context.device
+    if not options.needs_norm:
+        return None
+    check_norm_options(context.program, options.clip_grad_norm, options.optimizer)
+    order = stepping(context.role.holders)
+    if not context.relays:
+        return GatheredNorm(context.transport, order, device)
     pairs = list(pairwise(order))
     channels = {*pairs, *((after, before) for before, after in pairs)}
-    own = connect(Routes.of(channels, (), seconds), device, group)
-    return Relayed(own, order, device)
+    own = connect(Routes.of(channels, (), options.timeout), device, options.group)
+    return NormRelay(own, order, device)
+
+
+def check_norm_options(
+    program: Program, most: float | None, optimizer: MakeOptimizer | None
+) -> None:
+    """Raises InputError where nothing can be judged, or too late."""
+    name = "loss_scale" if most is None else "clip_grad_norm"
+    if most is not None and not most > 0:
+        raise InputError(f"clip_grad_norm: expected more than 0, got {most}")
+    if optimizer is None:
+        raise InputError(f"{name}: expected an optimizer, which steps after it, got None")
+    for rank, row in enumerate(program.instructions):
+        after = dropwhile(lambda i: not isinstance(i, ir.Step), row)
+        early = [i for i in after if not isinstance(i, ir.Step | ir.WaitSend | ir.Free)]
+        if early:
+            raise InputError(
+                f"{name}: expected a program that steps once all else is done, got '{early[0]}' "
+                f"after a step on rank {rank}"
+            )

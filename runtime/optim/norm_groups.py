@@ -30,11 +30,12 @@ from torch import nn
 
 from pipeloom.ir.errors import InputError
 
-from ..stages.fsdp import summed
-from ..stages.shared_parameters import Group
+from ..rank.context import RankContext
+from ..rank.options import NormGroups, PipelineOptions
+from ..stages.gradient_squares import summed
+from ..stages.tie_detection import Group
 from ..transport import gather_early, whereabouts
 
-NormGroups: TypeAlias = Mapping[str, dist.ProcessGroup]
 Processes: TypeAlias = tuple[int, ...]
 Named: TypeAlias = tuple[int, str]  # a stage, and a parameter's name in it
 Numbers: TypeAlias = frozenset[int]  # of groups
@@ -95,20 +96,17 @@ def numbered(norm_groups: NormGroups) -> dict[str, int]:
     return {pattern: numbers[_processes(group)] for pattern, group in norm_groups.items()}
 
 
-def make_squares(
-    squares: Squares,
-    norm_groups: NormGroups,
-    modules: Mapping[int, nn.Module],
-    tied: Sequence[Group],
-    *,
-    gather: Callable[[Any], list[Any]],
-    device: torch.device,
-    seconds: float,
-) -> ShardSquares:
-    """Of this rank's ``modules``; ``gather`` gives what each rank of the pipeline passed.
+def make_norm_squares(
+    squares: Squares, context: RankContext, modules: Mapping[int, nn.Module]
+) -> Squares:
+    """``squares`` where nothing is a shard; else with those of the shards of this rank's
+    ``modules`` elsewhere.
 
     Raises InputError, alike on all ranks, for patterns that do not fit their parameters.
     """
+    norm_groups, gather = context.options.norm_groups, context.transport.gather
+    if not norm_groups:
+        return squares
     groups = distinct(norm_groups)
     parameters = {
         (s, name): parameter
@@ -117,7 +115,7 @@ def make_squares(
     }
     known = {named: _known(p, groups) for named, p in parameters.items()}
     names = {named: numbers for row in gather(known) for named, numbers in row.items()}
-    homes = assigned(numbered(norm_groups), names, tied)
+    homes = assigned(numbered(norm_groups), names, context.options.tied)
     trained = {named: p for named, p in parameters.items() if p.requires_grad}
     copies = {n: p for n, p in trained.items() if n not in homes and not known[n]}
     for differing in gather(_differing(copies, groups)):
@@ -127,7 +125,7 @@ def make_squares(
         frozenset(id(p) for named, p in parameters.items() if homes.get(named) == i)
         for i in range(len(groups))
     ]
-    return ShardSquares(squares, groups, shards, device, seconds)
+    return ShardSquares(squares, groups, shards, context.device, context.options.timeout)
 
 
 def assigned(
@@ -205,7 +203,7 @@ class Side:
     """What a process tells all others: its ``rank`` in the processes of its ``pipeline``.
 
     ``data``: those of its data group; ``meshes``: of its DTensors; ``groups``: of its norm groups,
-    None where nothing is said of them; ``judges``: its steps are judged by the norm.
+    None where nothing is said of them; ``needs_norm``: its steps are judged by the norm.
     """
 
     rank: int
@@ -213,22 +211,15 @@ class Side:
     data: Processes = ()
     meshes: frozenset[Processes] = frozenset()
     groups: tuple[Processes, ...] | None = None
-    judges: bool = True
+    needs_norm: bool = True
 
 
-def check_norm_groups(
-    norm_groups: NormGroups | None,
-    modules: Mapping[int, nn.Module],
-    group: dist.ProcessGroup | None,
-    data_group: dist.ProcessGroup | None,
-    *,
-    judges: bool,
-    seconds: float,
-) -> None:
+def check_norm_groups(options: PipelineOptions, modules: Mapping[int, nn.Module]) -> None:
     """Raises InputError where pipelines side by side would judge by different norms, or wrong ones.
 
     All processes of ``torch.distributed`` call it, and are told the same.
     """
+    norm_groups, group, data_group = options.norm_groups, options.group, options.data_group
     if group is None and not norm_groups:
         return  # all processes are one pipeline
     side = Side(
@@ -237,9 +228,9 @@ def check_norm_groups(
         () if data_group is None else _processes(data_group),
         frozenset(_mesh(p) for module in modules.values() for p in module.parameters()),
         None if norm_groups is None else tuple(map(_processes, distinct(norm_groups))),
-        judges,
+        options.needs_norm,
     )
-    check_sides(gather_early(side, None, seconds))
+    check_sides(gather_early(side, None, options.timeout))
 
 
 def check_sides(sides: Sequence[Side]) -> None:
@@ -248,7 +239,7 @@ def check_sides(sides: Sequence[Side]) -> None:
         for i, group in enumerate(side.groups or ()):
             _check_group(sides, process, i, group)
     parts = _parts([p for s in sides for p in (s.pipeline, s.data, *s.meshes, *(s.groups or ()))])
-    if len(parts) > 1 and any(side.judges and side.groups is None for side in sides):
+    if len(parts) > 1 and any(side.needs_norm and side.groups is None for side in sides):
         raise InputError(
             "norm_groups: expected the process groups over which parameters are shards, as "
             f"pipelines on processes {' and '.join(map(str, parts))} judge steps each by its own "

@@ -17,7 +17,7 @@ from torch import Tensor
 _State: TypeAlias = dict[Any, dict[Any, tuple[Any, Any]]]  # each value with its copy
 
 
-class Undoable:
+class RevertibleOptimizer:
     """Steps ``optimizer`` so that the last step can be undone, or holds a step back until later."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:

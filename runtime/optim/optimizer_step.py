@@ -19,13 +19,14 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from ..rank.loss_scale import LossScale
+from ..stages.gradient_squares import squares_of
 from ..stages.store import StageStore
-from .grad_norm import Sums, Verdict, squares_of
-from .loss_scale import LossScale
-from .optimizer_rollback import Undoable
+from .grad_norm import GlobalNorm, NormSum
+from .optimizer_rollback import RevertibleOptimizer
 
 
-class Update:
+class OptimizerStep:
     """The steps of the stages that this rank owns, all judged together.
 
     ``most``: what the norm of all gradients may be; ``trained``: the parameters that this rank
@@ -39,7 +40,7 @@ class Update:
         store: StageStore,
         optimizers: Mapping[int, torch.optim.Optimizer],
         *,
-        sums: Sums | None = None,
+        sums: NormSum | None = None,
         most: float = float("inf"),
         loss_scale: LossScale | None = None,
         trained: Sequence[nn.Parameter] = (),
@@ -53,16 +54,16 @@ class Update:
         self._rescale = rescale
         self._ahead = ahead
         self._undoable = {
-            stage: Undoable(optimizer)
+            stage: RevertibleOptimizer(optimizer)
             for stage, optimizer in optimizers.items()
             if ahead and sums is not None and not sums.last
         }
         self._steps = True
         self._scale_before = self.loss_scale = loss_scale
-        self.verdict: Verdict | None = None
+        self.verdict: GlobalNorm | None = None
         self.pending = False  # whether the verdict on the last step is still to come
 
-    def judge(self) -> None:
+    def check_norm(self) -> None:
         """Once all gradients are there, before the first step: what is known of their norm."""
         if self._sums is None:
             return
@@ -71,7 +72,7 @@ class Update:
         found = self._sums.add(self._squares(self._counted))
         if not self._ahead:
             found = self._sums.total()
-        known = Verdict(found**0.5, self._most)
+        known = GlobalNorm(found**0.5, self._most)
         self._scale_before = self.loss_scale
         self._scaled(known)
         self.pending = self._ahead
@@ -98,7 +99,7 @@ class Update:
         """
         assert self._sums is not None
         self.pending = False
-        self.verdict = Verdict(self._sums.total() ** 0.5, self._most)
+        self.verdict = GlobalNorm(self._sums.total() ** 0.5, self._most)
         if self.verdict.plain:
             return False
         self._scaled(self.verdict)
@@ -117,7 +118,7 @@ class Update:
         if self._sums is not None:
             self._sums.close()
 
-    def _step_again(self, verdict: Verdict) -> None:
+    def _step_again(self, verdict: GlobalNorm) -> None:
         for stage in self._store.stages:
             self._store.settle(stage)
         for undoable in self._undoable.values():
@@ -126,7 +127,7 @@ class Update:
         for undoable in self._undoable.values():
             undoable.redo(steps=verdict.finite)
 
-    def _clip(self, verdict: Verdict) -> None:
+    def _clip(self, verdict: GlobalNorm) -> None:
         if verdict.finite and not verdict.plain:
             self._multiply(verdict.factor)
 
@@ -136,7 +137,7 @@ class Update:
             if parameter.grad is not None:
                 parameter.grad.mul_(factor)
 
-    def _scaled(self, verdict: Verdict) -> None:
+    def _scaled(self, verdict: GlobalNorm) -> None:
         if self._scale_before is not None:
             self.rescaled(self._scale_before.after(verdict.finite))
 

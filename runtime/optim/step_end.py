@@ -1,16 +1,16 @@
 """How a step ends on one rank: gradients summed, averaged and judged, and the optimizers stepped.
 
 The executor makes its calls for ``reduce``, ``average``, ``step`` and the relays of norm and
-verdict here (:class:`Stepping`).
+verdict here (:class:`StepEnd`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from math import inf
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from pipeloom.ir.model import program as ir
@@ -18,105 +18,73 @@ from pipeloom.ir.model.program import Program
 
 from ..executor.weight_stashing import make_stashes
 from ..measure.op_timer import Call
-from ..rank.checks import check_judged
-from ..rank.context import Worker
+from ..rank.context import RankContext
 from ..rank.role import has_relays
 from ..stages.fsdp import ShardedStages
-from ..stages.shared_parameters import Group, SharedParameters
+from ..stages.gradient_squares import squares_of
+from ..stages.shared_parameters import SharedParameters
 from .data_parallel import make_averaging
-from .forward_snapshot import Rewind
-from .grad_norm import make_sums, squares_of
-from .loss_scale import LossScale
-from .norm_groups import NormGroups, check_norm_groups, make_squares
-from .optimizer_step import Update
-from .optimizers import MakeOptimizer, make_optimizers
+from .forward_snapshot import ForwardSnapshot
+from .grad_norm import make_norm_sum
+from .norm_groups import Squares, check_norm_groups, make_norm_squares
+from .optimizer_step import OptimizerStep
+from .optimizers import make_optimizers
 
 
-class Stepping:
+class StepEnd:
     """A rank's ``optimizers``, by stage, and what they wait for.
 
-    ``modules``: the stages that the rank has for good; ``summed_in``: the dtype of sums over ranks,
-    None for the gradients' own; ``stashes``: of stages that step after each microbatch; ``seed``:
-    what backward starts with, a microbatch's share in the gradients times the loss scale. The other
-    arguments are the pipeline's. All ranks make theirs at the same time.
+    ``modules``: the stages that the rank has for good; ``stashes``: of stages that step after each
+    microbatch; ``seed``: what backward starts with, a microbatch's share in the gradients times the
+    loss scale. All ranks make theirs at the same time, and ``close`` them.
     """
 
-    def __init__(
-        self,
-        worker: Worker,
-        *,
-        optimizer: MakeOptimizer | None,
-        tied: Sequence[Group],
-        summed_in: torch.dtype | None,
-        clip_grad_norm: float | None,
-        loss_scale: LossScale | None,
-        norm_groups: NormGroups | None,
-        relays: bool,
-        group: dist.ProcessGroup | None,
-        data_group: dist.ProcessGroup | None,
-        timeout: float,
-    ) -> None:
-        program, role, store = worker.program, worker.role, worker.store
-        transport, device = worker.transport, worker.device
-        self._device = device
+    def __init__(self, context: RankContext) -> None:
+        program, role, options = context.program, context.role, context.options
+        self._device = context.device
         self._microbatches = program.schedule.problem.microbatches
-        self.modules = {s: store.module(s) for s in role.held}
-        reduced = {
-            i.stages for row in program.instructions for i in row if isinstance(i, ir.Reduce)
-        }
-        shared = self._shared = SharedParameters(
-            tied, role.holders, store, transport, reduced=reduced, reduce_dtype=summed_in
-        )
-        self.reduce = shared.reduction
-        self._averaging = make_averaging(
-            program, role.rank, store, data_group, summed_in, timeout=timeout
-        )
-        self.stashes = make_stashes(program, self.modules, worker.memory)
-        self.optimizers = {} if optimizer is None else make_optimizers(self.modules, optimizer)
+        self.modules = {s: context.store.module(s) for s in role.held}
+        self._shared = _shared_parameters(context)
+        self.reduce = self._shared.reduction
+        self._averaging = make_averaging(context)
+        self.stashes = make_stashes(program, self.modules, context.memory)
+        make = options.optimizer
+        self.optimizers = {} if make is None else make_optimizers(self.modules, make)
         share = 1.0 if self.stashes else 1.0 / self._microbatches
-        self.seed = torch.tensor(share, dtype=torch.float64, device=device)
-        judges = clip_grad_norm is not None or loss_scale is not None
-        check_norm_groups(
-            norm_groups, self.modules, group, data_group, judges=judges, seconds=timeout
+        self.seed = torch.tensor(share, dtype=torch.float64, device=context.device)
+        self.update = self._make_update(context)
+        self._checks_norm_first = (
+            None if has_relays(program) else _first_stepped(program, role.rank)
         )
-        squares = store.squares if isinstance(store, ShardedStages) else squares_of
-        if norm_groups:
-            squares = make_squares(
-                squares,
-                norm_groups,
-                self.modules,
-                tied,
-                gather=transport.gather,
-                device=device,
-                seconds=timeout,
-            )
-        sums = None
-        if judges:
-            check_judged(program, clip_grad_norm, optimizer)
-            sums = make_sums(transport, role.holders, device, group, timeout, relays=relays)
-        if loss_scale is not None:
-            self._rescale(loss_scale.scale)
-        self.update = Update(
+        self._snapshot: ForwardSnapshot | None = None
+        self._refill: Call | None = None
+
+    def _make_update(self, context: RankContext) -> OptimizerStep:
+        store, options = context.store, context.options
+        check_norm_groups(options, self.modules)
+        squares: Squares = store.squares if isinstance(store, ShardedStages) else squares_of
+        squares = make_norm_squares(squares, context, self.modules)
+        sums = make_norm_sum(context)
+        if options.loss_scale is not None:
+            self._rescale(options.loss_scale.scale)
+        return OptimizerStep(
             store,
             self.optimizers,
             sums=sums,
-            most=float("inf") if clip_grad_norm is None else clip_grad_norm,
-            loss_scale=loss_scale,
+            most=inf if options.clip_grad_norm is None else options.clip_grad_norm,
+            loss_scale=options.loss_scale,
             trained=_once(p for m in self.modules.values() for p in m.parameters()),
-            counted=_once(p for s in self.modules for p in shared.counted(s)),
+            counted=_once(p for s in self.modules for p in self._shared.counted(s)),
             squares=squares,
             rescale=self._rescale,
-            ahead=relays,
+            ahead=context.relays,
         )
-        self._judges_first = None if has_relays(program) else _first_stepped(program, role.rank)
-        self._rewind: Rewind | None = None
-        self._refill: Call | None = None
 
     def begin(self, refill: Call) -> None:
         """Before a step's ops; ``refill`` makes ready for running them once more."""
         if self.update.pending:
             self._refill = refill
-            self._rewind = Rewind(self.modules.values(), self._device)
+            self._snapshot = ForwardSnapshot(self.modules.values(), self._device)
         else:
             self._clear_gradients()
 
@@ -140,20 +108,20 @@ class Stepping:
         if stage in self.stashes:
             return partial(self.stashes[stage].step, self.optimizers.get(stage))
         step = partial(self.update.step, stage)
-        if stage != self._judges_first:
+        if stage != self._checks_norm_first:
             return step
 
-        def judge_and_step() -> None:
-            self.judge()
+        def check_norm_and_step() -> None:
+            self.check_norm()
             step()
 
-        return judge_and_step
+        return check_norm_and_step
 
-    def judge(self) -> None:
+    def check_norm(self) -> None:
         """What all gradients come to, once they are averaged over the replicas."""
         if self._averaging is not None:
             self._averaging.finish()
-        self.update.judge()
+        self.update.check_norm()
 
     def validate(self) -> bool:
         """The verdict on the step before, if it is still to come; its gradients are then done
@@ -164,11 +132,11 @@ class Stepping:
         self._clear_gradients()
         return again
 
-    def rewind(self) -> None:
+    def restore_snapshot(self) -> None:
         """Before the ops since the step's begin are run again."""
-        assert self._rewind is not None
+        assert self._snapshot is not None
         assert self._refill is not None
-        self._rewind.back()
+        self._snapshot.back()
         self._refill()
 
     def _rescale(self, scale: float) -> None:
@@ -178,6 +146,18 @@ class Stepping:
         for optimizer in self.optimizers.values():
             optimizer.zero_grad()
         self._shared.begin()
+
+
+def _shared_parameters(context: RankContext) -> SharedParameters:
+    rows = context.program.instructions
+    return SharedParameters(
+        context.options.tied,
+        context.role.holders,
+        context.store,
+        context.transport,
+        reduced={i.stages for row in rows for i in row if isinstance(i, ir.Reduce)},
+        reduce_dtype=context.options.sum_dtype,
+    )
 
 
 def _once(parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:

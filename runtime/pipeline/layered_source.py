@@ -59,8 +59,7 @@ def by_layers(source: ModelSource) -> tuple[ModelSource, list[Layer]]:
     if found is None:
         raise InputError(
             f"{type(source).__name__}: named_layers: missing; expected a method that returns pairs "
-            "of a "
-            "pipeloom Layer and a function that returns its module"
+            "of a pipeloom Layer and a function that returns its module"
         )
     layers = [layer for layer, _ in found]
     return LayeredSource(source, tuple((layer.name,) for layer in layers)), layers
@@ -135,8 +134,7 @@ class LayeredSource:
             if self.source.tied(len(self.parts)):
                 raise InputError(
                     f"{type(self.source).__name__}: tied_layers: missing; expected groups of "
-                    "(layer, parameter) that "
-                    "are one, as tied has them of stages"
+                    "(layer, parameter) that are one, as tied has them of stages"
                 )
             return ()
         groups: Sequence[Sequence[tuple[str, str]]] = ask()

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Any, Unpack
 
 import torch
-import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.program import Program
@@ -17,33 +17,28 @@ from pipeloom.ir.model.schedule import Schedule
 
 from ..errors import ExecutionError
 from ..executor.cuda_graph import GraphedSteps, make_recording
-from ..executor.stage_runner import Loss
 from ..measure.activation_ledger import Ledger, NoLedger, device_peak
 from ..measure.op_timer import Call
 from ..measure.trace import TracedOp, measured_schedule, traced_ops
-from ..optim.loss_scale import LossScale
-from ..optim.norm_groups import NormGroups, numbered
+from ..optim.norm_groups import numbered
 from ..optim.optimizer_step import finish_before_state_dicts
-from ..optim.optimizers import MakeOptimizer
-from ..optim.step_end import Stepping
+from ..optim.step_end import StepEnd
 from ..rank.checks import check_graph, check_program, check_tied
 from ..rank.consistency import check_agreement
-from ..rank.context import Worker
-from ..rank.role import Role, has_relays, rank_in, routes_of
+from ..rank.context import RankContext
+from ..rank.loss_scale import LossScale
+from ..rank.options import Options, PipelineOptions
+from ..rank.role import RankRole, has_relays, rank_in, routes_of
 from ..stages.fsdp import ShardedStages
 from ..stages.make_store import make_store
-from ..stages.mixed_precision import check_floating
-from ..stages.shared_parameters import Group, find_ties
 from ..stages.store import Stage, device_of, given_modules, stage_modules
+from ..stages.tie_detection import find_ties
 from ..tensors.microbatches import Batch
-from ..tensors.skip_connections import Skips
 from ..transport import connect, gather_early
 from .layered_source import as_planned
 from .model_source import ModelSource, checked_stages, skips_of
-from .options import Options
-from .step_builder import Preparation, loss_in_full
-from .step_inputs import Arguments
-from .step_io import Feed, make_cells
+from .step_builder import StepBuilder
+from .step_io import StepIO, make_cells
 
 
 class Pipeline:
@@ -60,9 +55,8 @@ class Pipeline:
         stages: the modules of the stages that this rank runs, by stage; or a sequence of all
             stages, or of this rank's. A callable makes its module where it is needed. A stage
             takes what the one before it gives, a tensor or a tuple of them, as its arguments (the
-            first one takes what ``step`` is given). Where
-            weights travel (``docs/weight-passing.md``) a rank needs all stages that it runs, owns
-            or passes on.
+            first one takes what ``step`` is given). Where weights are streamed
+            (``docs/weight-passing.md``) a rank needs all stages that it runs, owns or passes on.
         loss: ``loss(output, target)``, the mean over one microbatch; gradients are those of the
             mean over all microbatches.
         optimizer: makes the optimizer of one stage's parameters, as ``torch.optim.SGD`` with its
@@ -75,9 +69,9 @@ class Pipeline:
         varying_shapes: let shapes be others in each step; all ranks then begin a step by telling
             each other. Microbatches of one step may differ in any case.
         param_dtype: the dtype that parameters and floating inputs are cast to for computing, and in
-            which weights travel; the modules keep theirs outside of ``step``, and so do the
+            which weights are sent; the modules keep theirs outside of ``step``, and so do the
             optimizers and the loss (mixed precision). By default the parameters' own.
-        reduce_dtype: the dtype of gradients that travel, or are summed over ranks; by default that
+        reduce_dtype: the dtype of gradients that are sent, or summed over ranks; by default that
             of ``param_dtype``. Each rank's sums have the parameters' own.
         clip_grad_norm: the most that the norm of all gradients may be before the optimizers step,
             as for ``torch.nn.utils.clip_grad_norm_``; None: any. A step with NaN or Inf in it is
@@ -104,9 +98,9 @@ class Pipeline:
             for stages wrapped in ``fully_shard`` over it, of which each has its shards.
         device: where received tensors live; by default where the parameters do.
         timeout: seconds that a message or a reduction may take.
-        memory: count live activation bytes (see
-        :class:`~pipeloom.runtime.measure.activation_ledger.Ledger`). pace: let each op take at
-        least its time in the program's profile, asleep for the rest, as
+        memory: count live activation bytes
+            (:class:`~pipeloom.runtime.measure.activation_ledger.Ledger`).
+        pace: let each op take at least its time in the program's profile, asleep for the rest, as
             on devices of that speed: where ranks share cores, an op would otherwise be the faster
             the more of the others are idle. On a CPU only.
         verify: check the program first, by the verifier that trusts no compiler.
@@ -120,132 +114,89 @@ class Pipeline:
         self,
         program: Program,
         stages: Mapping[int, Stage] | Sequence[Stage],
-        *,
-        loss: Loss | None = None,
-        optimizer: MakeOptimizer | None = None,
-        tied: Sequence[Group] = (),
-        skips: Sequence[tuple[int, int]] = (),
-        varying_shapes: bool = False,
-        param_dtype: torch.dtype | None = None,
-        reduce_dtype: torch.dtype | None = None,
-        clip_grad_norm: float | None = None,
-        norm_groups: NormGroups | None = None,
-        loss_scale: LossScale | None = None,
-        post_validation: bool = True,
-        cuda_graph: bool = False,
-        group: dist.ProcessGroup | None = None,
-        data_group: dist.ProcessGroup | None = None,
-        device: torch.device | str | None = None,
-        timeout: float = 300.0,
-        memory: bool = True,
-        pace: bool = False,
-        verify: bool = True,
+        **options: Unpack[Options],
     ) -> None:
-        check_floating(param_dtype=param_dtype, reduce_dtype=reduce_dtype)
-        alike = {
-            "tied": [[tuple(pair) for pair in shared] for shared in tied],
-            "skips": [tuple(pair) for pair in skips],
-            "varying_shapes": varying_shapes,
-            "param_dtype": param_dtype,
-            "reduce_dtype": reduce_dtype,
-            "clip_grad_norm": clip_grad_norm,
-            "norm_groups": None if norm_groups is None else numbered(norm_groups),
-            "loss_scale": loss_scale,
-            "post_validation": post_validation,
-            "cuda_graph": cuda_graph,
-        }
-        check_agreement(program, alike, group)
-        check_program(
-            program,
-            verify,
-            tied=tied,
-            param_dtype=param_dtype,
-            clip_grad_norm=clip_grad_norm,
-            loss_scale=loss_scale,
-        )
+        given = PipelineOptions(**options)
+        check_agreement(program, _alike(given), given.group)
+        check_program(program, given)
         self.program = program
         self.microbatches = program.schedule.problem.microbatches
         self.num_stages = program.schedule.problem.stages
-        self.rank = rank_in(program, group)
-        role = Role.of(program, self.rank)
+        self.rank = rank_in(program, given.group)
+        role = RankRole.of(program, self.rank)
         modules = stage_modules(stages, role.needed, self.num_stages)
-        given = given_modules(stages, role.needed, self.num_stages) | modules
-        gather = partial(gather_early, group=group, seconds=timeout)
-        tied = find_ties(tied, self.num_stages, given, modules, gather)
-        check_tied(program, tied)
-        self.device = device_of(modules.values()) if device is None else torch.device(device)
-        if pace and self.device.type != "cpu":
-            raise InputError(f"pace: expected a CPU, got {self.device}: its ops do not wait")
+        given = self._with_ties(given, stages, modules)
+        self.device = _device(given, modules.values())
         self.store = make_store(
             modules,
             program,
             self.rank,
             self.device,
-            param_dtype=param_dtype,
-            reduce_dtype=reduce_dtype,
-            tied=tied,
-            data_group=data_group,
-            timeout=timeout,
+            param_dtype=given.param_dtype,
+            reduce_dtype=given.reduce_dtype,
+            tied=given.tied,
+            data_group=given.data_group,
+            timeout=given.timeout,
         )
-        if loss is not None and param_dtype is not None:
-            loss = loss_in_full(loss, self.store)
-        judges = clip_grad_norm is not None or loss_scale is not None
-        relays = judges and post_validation and has_relays(program)
-        routes = routes_of(program, role.holders, tied, timeout, gathers=judges and not relays)
         with ExitStack() as held:  # one that cannot be made leaves no connections behind
             if isinstance(self.store, ShardedStages):
                 held.callback(self.store.close)
-            self._transport = connect(routes, self.device, group)
+            context = self._connect(role, given)
             held.callback(self._transport.close)
-            self._memory = Ledger() if memory else NoLedger()
-            worker = Worker(program, role, self.store, self._transport, self._memory, self.device)
-            self._stepping = Stepping(
-                worker,
-                optimizer=optimizer,
-                tied=tied,
-                summed_in=reduce_dtype or param_dtype,
-                clip_grad_norm=clip_grad_norm,
-                loss_scale=loss_scale,
-                norm_groups=norm_groups,
-                relays=relays,
-                group=group,
-                data_group=data_group,
-                timeout=timeout,
-            )
-            held.callback(self._stepping.update.close)
-            self.modules, self.optimizers = self._stepping.modules, self._stepping.optimizers
-            if cuda_graph:
-                check_graph(
-                    program,
-                    self.device,
-                    None if optimizer is None else self.optimizers,
-                    varying_shapes=varying_shapes,
-                    judged=judges,
-                    sharded=isinstance(self.store, ShardedStages),
-                    replicated=data_group is not None,
-                )
-            if relays:
-                for hook in finish_before_state_dicts(
-                    self.finish, self.modules.values(), self.optimizers.values()
-                ):
+            self._step_end = StepEnd(context)
+            held.callback(self._step_end.update.close)
+            self.modules, self.optimizers = self._step_end.modules, self._step_end.optimizers
+            self._build(context)
+            if context.relays:
+                asked = self.modules.values(), self.optimizers.values()
+                for hook in finish_before_state_dicts(self.finish, *asked):
                     held.callback(hook.remove)
-            cells = make_cells(program, self.rank, self._memory, self.device)
-            arguments = Arguments(cells, self.microbatches, param_dtype, varying=varying_shapes)
-            self._feed = Feed(worker, cells, arguments, needs_loss=loss is None)
-            self._graph: GraphedSteps | None = None
-            if cuda_graph:
-                recording = make_recording(self._transport, self.device)
-                self._graph = GraphedSteps(recording, self._transport, cells.values())
-            self._preparation = Preparation(
-                worker,
-                cells=cells,
-                stepping=self._stepping,
-                loss=loss,
-                skips=Skips(skips, self.num_stages),
-                pace=pace,
-                varying=varying_shapes,
-            )
             self._held = held.pop_all()
+
+    def _with_ties(
+        self,
+        options: PipelineOptions,
+        stages: Mapping[int, Stage] | Sequence[Stage],
+        modules: dict[int, nn.Module],
+    ) -> PipelineOptions:
+        """With the ties that nobody named, but some rank sees."""
+        given = given_modules(stages, list(modules), self.num_stages) | modules
+        gather = partial(gather_early, group=options.group, seconds=options.timeout)
+        tied = find_ties(options.tied, self.num_stages, given, modules, gather)
+        check_tied(self.program, tied)
+        return replace(options, tied=tied)
+
+    def _connect(self, role: RankRole, options: PipelineOptions) -> RankContext:
+        program = self.program
+        relays = options.needs_norm and options.post_validation and has_relays(program)
+        gathers = options.needs_norm and not relays
+        routes = routes_of(program, role.holders, options.tied, options.timeout, gathers=gathers)
+        self._transport = connect(routes, self.device, options.group)
+        self._memory = Ledger() if options.memory else NoLedger()
+        return RankContext(
+            program,
+            role,
+            options,
+            self.store,
+            self._transport,
+            self._memory,
+            self.device,
+            relays=relays,
+        )
+
+    def _build(self, context: RankContext) -> None:
+        """What runs the steps."""
+        cells, graphed = make_cells(context), context.options.cuda_graph
+        if graphed:
+            sharded = isinstance(self.store, ShardedStages)
+            options = context.options
+            check_graph(self.program, self.device, options, self.optimizers, sharded=sharded)
+        self._step_io = StepIO(context, cells)
+        self._graph: GraphedSteps | None = None
+        if graphed:
+            recording = make_recording(self._transport, self.device)
+            self._graph = GraphedSteps(recording, self._transport, cells.values())
+        self._step_builder = StepBuilder(context, cells, self._step_end)
 
     @classmethod
     def from_source(
@@ -257,18 +208,17 @@ class Pipeline:
         **options: Unpack[Options],
     ) -> Pipeline:
         """The pipeline of ``source``, cut as the program is; without ``train`` no optimizer
-        steps."""
+        steps. What ``options`` say goes before what the source does."""
         count = program.schedule.problem.stages
         source = as_planned(source, program.schedule.problem.profile)
-        return cls(
-            program,
-            checked_stages(source, count),
-            loss=source.loss,
-            optimizer=source.optimizer if train else None,
-            tied=source.tied(count),
-            skips=skips_of(source, count),
+        merged: Options = {
+            "loss": source.loss,
+            "optimizer": source.optimizer if train else None,
+            "tied": source.tied(count),
+            "skips": skips_of(source, count),
             **options,
-        )
+        }
+        return cls(program, checked_stages(source, count), **merged)
 
     def step(
         self,
@@ -291,10 +241,10 @@ class Pipeline:
         Raises ShapeError where shapes do not fit, ExecutionError where an instruction fails, or
         gathering sharded stages.
         """
-        self._feed.put(inputs, options, target)
+        self._step_io.put(inputs, options, target)
         self._gather()
-        executor = self._preparation.executor()
-        for runner in self._preparation.runners.values():
+        executor = self._step_builder.executor()
+        for runner in self._step_builder.runners.values():
             runner.keep_outputs = return_outputs
         refill = partial(self._refill, inputs, options, target)
         try:
@@ -304,9 +254,9 @@ class Pipeline:
                 issue = partial(self._issue, executor.issue, refill)
                 self._graph.run(issue, executor.clock, keep=return_outputs)
         except Exception:
-            self._stepping.give_up()
+            self._step_end.give_up()
             raise
-        return self._feed.collect(losses)
+        return self._step_io.collect(losses)
 
     def barrier(self) -> None:
         """Returns once all ranks have called it: call it before a step whose trace is compared."""
@@ -328,14 +278,13 @@ class Pipeline:
         With post-validation all ranks call it, after the same step; it comes by itself before a
         ``state_dict`` of a stage or an optimizer is made, which all ranks then do.
         """
-        if self._stepping.update.pending:
+        if self._step_end.update.pending:
             try:
-                self._stepping.update.validate()
+                self._step_end.update.validate()
             except Exception as error:
                 raise ExecutionError(
                     f"rank {self.rank}: finish, which all ranks call after the same step, waits "
-                    "for the "
-                    f"verdict on it: {type(error).__name__}: {error}"
+                    f"for the verdict on it: {type(error).__name__}: {error}"
                 ) from error
         self.synchronize()
 
@@ -351,11 +300,11 @@ class Pipeline:
     def marks(self) -> list[float]:
         """When each op of the last step started and ended, in turn: seconds on this rank's
         clock."""
-        return self._preparation.ran().clock.seconds()
+        return self._step_builder.ran().clock.seconds()
 
     def trace(self) -> list[TracedOp]:
         """This rank's ops in the last step: op, start and end in milliseconds from the first's."""
-        return traced_ops(self._preparation.ran().ops, self.marks())
+        return traced_ops(self._step_builder.ran().ops, self.marks())
 
     def averages(self) -> dict[int, tuple[float, float]]:
         """When each stage was averaged over the replicas in the last step: seconds on this rank's
@@ -363,7 +312,7 @@ class Pipeline:
 
         Empty without replicas, and on a GPU.
         """
-        return dict(self._stepping.averages)
+        return dict(self._step_end.averages)
 
     def gather_trace(
         self,
@@ -381,7 +330,7 @@ class Pipeline:
             averages = self.averages() if marks is None else {}
         spans = {stage: (start + offset, end + offset) for stage, (start, end) in averages.items()}
         rows = self._transport.gather(
-            (self._preparation.ran().ops, seconds, self.peak_memory, spans)
+            (self._step_builder.ran().ops, seconds, self.peak_memory, spans)
         )
         return measured_schedule(self.program.schedule, rows)
 
@@ -392,17 +341,17 @@ class Pipeline:
         None where nothing needs it. With post-validation that of the last step whose verdict has
         come: the one before the last, until :meth:`finish`.
         """
-        verdict = self._stepping.update.verdict
+        verdict = self._step_end.update.verdict
         return None if verdict is None else verdict.norm
 
     @property
     def loss_scale(self) -> LossScale | None:
         """The loss scale of the next step; None without."""
-        return self._stepping.update.loss_scale
+        return self._step_end.update.loss_scale
 
     def take_loss_scale(self, other: Pipeline) -> None:
         """That of ``other``, which ran the last steps; all ranks call it, after :meth:`finish`."""
-        self._stepping.update.rescaled(other.loss_scale)
+        self._step_end.update.rescaled(other.loss_scale)
 
     @property
     def peak_memory(self) -> int:
@@ -422,7 +371,7 @@ class Pipeline:
 
     def _issue(self, run: Call, refill: Call) -> None:
         """All that a step does with what the cells were given."""
-        self._stepping.begin(refill)
+        self._step_end.begin(refill)
         self.store.begin()
         self._memory.start(map(self.store.module, self.store.stages))
         run()
@@ -431,7 +380,26 @@ class Pipeline:
         self, inputs: Sequence[Batch], options: Mapping[str, Any], target: Batch | None
     ) -> None:
         """The ops since the step's begin are run again."""
-        self._feed.clear()
-        self._feed.put(inputs, options, target)
+        self._step_io.clear()
+        self._step_io.put(inputs, options, target)
         self.store.gather()
         self.store.begin()
+
+
+def _alike(options: PipelineOptions) -> dict[str, object]:
+    """What all ranks must be given alike, in a form that prints the same on each."""
+    names = ("varying_shapes", "param_dtype", "reduce_dtype", "clip_grad_norm", "loss_scale")
+    groups = options.norm_groups
+    return {
+        "tied": [[tuple(pair) for pair in shared] for shared in options.tied],
+        "skips": [tuple(pair) for pair in options.skips],
+        **{name: getattr(options, name) for name in (*names, "post_validation", "cuda_graph")},
+        "norm_groups": None if groups is None else numbered(groups),
+    }
+
+
+def _device(options: PipelineOptions, modules: Iterable[nn.Module]) -> torch.device:
+    device = device_of(modules) if options.device is None else torch.device(options.device)
+    if options.pace and device.type != "cpu":
+        raise InputError(f"pace: expected a CPU, got {device}: its ops do not wait")
+    return device

@@ -18,15 +18,15 @@ from ..errors import ShapeError
 from ..executor.stage_runner import Cell, as_tuple
 from ..stages.store import StageStore
 from ..tensors.skip_connections import Skips
-from ..tensors.stage_interface import Edge, Spec
+from ..tensors.stage_interface import Spec, StageInterface
 from ..transport import Transport
 from .step_inputs import Cells, given
 
 Kind: TypeAlias = tuple[object, ...]  # the shapes of a microbatch's arguments, on all stages
-Edges: TypeAlias = list[list[Edge]]  # of each stage but the last, of each microbatch
+Interfaces: TypeAlias = list[list[StageInterface]]  # of each stage but the last, of each microbatch
 
 
-class Shapes:
+class ShapeInference:
     """What each stage hands on, for every kind of microbatch seen so far; the same on all ranks.
 
     ``placed``: the rank that runs each stage on each microbatch, shape (S, M).
@@ -42,9 +42,9 @@ class Shapes:
     ) -> None:
         self._store, self._placed, self._skips = store, placed, skips
         self._transport, self._device = transport, device
-        self._known: dict[Kind, list[Edge]] = {}
+        self._known: dict[Kind, list[StageInterface]] = {}
 
-    def edges(self, cells: Cells) -> Edges:
+    def interfaces(self, cells: Cells) -> Interfaces:
         """For the arguments in the cells; every rank calls it. Raises ShapeError, alike on all.
 
         Random numbers and the modules' buffers are as before afterwards.
@@ -71,19 +71,25 @@ class Shapes:
             kinds[j].append((s, value))
         return list(map(tuple, kinds))
 
-    def _found(self, stage: int, new: Mapping[Kind, int], cells: Cells) -> dict[Kind, Edge]:
-        mine: dict[Kind, Edge | ShapeError] = {}
+    def _found(
+        self, stage: int, new: Mapping[Kind, int], cells: Cells
+    ) -> dict[Kind, StageInterface]:
+        mine: dict[Kind, StageInterface | ShapeError] = {}
         for kind, j in new.items():
             if self._placed[stage, j] == self._transport.rank:
                 with self._store.trying(stage):
                     mine[kind] = self._try(stage, cells[stage, j], kind)
-        found = {kind: edge for row in self._transport.gather(mine) for kind, edge in row.items()}
-        for edge in found.values():
-            if isinstance(edge, ShapeError):
-                raise edge
+        found = {
+            kind: interface
+            for row in self._transport.gather(mine)
+            for kind, interface in row.items()
+        }
+        for interface in found.values():
+            if isinstance(interface, ShapeError):
+                raise interface
         return found
 
-    def _try(self, stage: int, cell: Cell, kind: Kind) -> Edge | ShapeError:
+    def _try(self, stage: int, cell: Cell, kind: Kind) -> StageInterface | ShapeError:
         """What the stage hands on, or the error that every rank is to raise."""
         inputs = cell.inputs if stage == 0 else self._made_up(self._known[kind][stage - 1])
         module = self._store.module(stage)
@@ -102,7 +108,7 @@ class Shapes:
 
     def _run(
         self, stage: int, module: nn.Module, inputs: Sequence[Tensor], options: Mapping[str, Any]
-    ) -> Edge:
+    ) -> StageInterface:
         """With gradients, to see what wants one."""
         with torch.enable_grad():
             outputs = as_tuple(module(*self._skips.arguments(stage, inputs), **options))
@@ -110,12 +116,12 @@ class Shapes:
         if not any(x.is_floating_point() for x in handed_on):
             texts = ", ".join(str(Spec.of(x)) for x in handed_on)
             raise ShapeError(f"expected a tensor of a floating dtype, got {texts or 'none'}")
-        return Edge.of(handed_on)
+        return StageInterface.of(handed_on)
 
-    def _made_up(self, edge: Edge) -> tuple[Tensor, ...]:
+    def _made_up(self, interface: StageInterface) -> tuple[Tensor, ...]:
         return tuple(
-            torch.zeros(spec.shape, dtype=spec.dtype, device=self._device, requires_grad=wants)
-            for spec, wants in zip(edge.specs, edge.wanted, strict=True)
+            torch.zeros(spec.shape, dtype=spec.dtype, device=self._device, requires_grad=needs_grad)
+            for spec, needs_grad in zip(interface.specs, interface.needs_grad, strict=True)
         )
 
 

@@ -12,59 +12,54 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.model import program as ir
 
 from ..executor.executor import Executor
-from ..executor.stage_runner import Loss, StageRunner
-from ..executor.tensor_routing import Activations, Carrier
+from ..executor.stage_runner import StageRunner
+from ..executor.tensor_routing import ActivationRouting, TensorRouting
 from ..executor.weight_stashing import StashingRunner
-from ..optim.step_end import Stepping
-from ..rank.context import Worker
+from ..optim.step_end import StepEnd
+from ..rank.context import RankContext
+from ..rank.options import Loss
 from ..stages.store import StageStore
-from ..stages.streamed_weights import TravellingStages
+from ..stages.streamed_weights import StreamedStages
 from ..tensors.microbatches import mapped
 from ..tensors.skip_connections import Skips
-from .shape_inference import Edges, Shapes
+from .shape_inference import Interfaces, ShapeInference
 from .step_inputs import Cells
 
 
-class Preparation:
+class StepBuilder:
     """Makes the executor of a step: in the first one, and where shapes may vary for each other
     ones.
 
-    ``runners`` run the stages of this rank; the arguments are the pipeline's.
+    ``runners`` run the stages of this rank.
     """
 
-    def __init__(
-        self,
-        worker: Worker,
-        *,
-        cells: Cells,
-        stepping: Stepping,
-        loss: Loss | None,
-        skips: Skips,
-        pace: bool,
-        varying: bool,
-    ) -> None:
-        problem = worker.program.schedule.problem
-        placed = problem.owner
-        self._worker, self._cells, self._stepping = worker, cells, stepping
-        self._loss, self._skips, self._pace, self._varying = loss, skips, pace, varying
+    def __init__(self, context: RankContext, cells: Cells, step_end: StepEnd) -> None:
+        problem = context.program.schedule.problem
+        self._context, self._cells, self._step_end = context, cells, step_end
         self._last = problem.stages - 1
-        self._shapes = Shapes(worker.store, placed, skips, worker.transport, worker.device)
-        self._edges: Edges = []
+        self._loss = context.options.loss
+        if self._loss is not None and context.options.param_dtype is not None:
+            self._loss = loss_in_full(self._loss, context.store)
+        self._skips = Skips(context.options.skips, problem.stages)
+        self._shapes = ShapeInference(
+            context.store, problem.owner, self._skips, context.transport, context.device
+        )
+        self._interfaces: Interfaces = []
         self._executor: Executor | None = None
-        self.runners = {s: self._runner(s) for s in worker.role.run}
+        self.runners = {s: self._runner(s) for s in context.role.run}
 
     def executor(self) -> Executor:
         """For what is in the cells; all ranks call it. Raises ShapeError, alike on all."""
-        if self._executor is not None and not self._varying:
+        if self._executor is not None and not self._context.options.varying_shapes:
             return self._executor
-        edges = self._shapes.edges(self._cells)
-        if self._executor is not None and edges == self._edges:
+        interfaces = self._shapes.interfaces(self._cells)
+        if self._executor is not None and interfaces == self._interfaces:
             return self._executor
-        self._edges = edges
+        self._interfaces = interfaces
         for (s, j), cell in self._cells.items():
-            cell.edge = edges[s][j] if s < len(edges) else None
-        self._worker.transport.renew()
-        self._executor = self._made(edges)
+            cell.interface = interfaces[s][j] if s < len(interfaces) else None
+        self._context.transport.renew()
+        self._executor = self._made(interfaces)
         return self._executor
 
     def ran(self) -> Executor:
@@ -73,49 +68,49 @@ class Preparation:
             raise InputError("trace: no step has run yet")
         return self._executor
 
-    def _made(self, edges: Edges) -> Executor:
-        worker, stepping = self._worker, self._stepping
-        carriers: dict[ir.TensorKind, Carrier] = dict.fromkeys(
-            ir.TensorKind, Activations(self._cells, edges, worker.device)
+    def _made(self, interfaces: Interfaces) -> Executor:
+        context, step_end = self._context, self._step_end
+        routing: dict[ir.TensorKind, TensorRouting] = dict.fromkeys(
+            ir.TensorKind, ActivationRouting(self._cells, interfaces, context.device)
         )
-        if isinstance(worker.store, TravellingStages):
-            carriers[ir.TensorKind.WEIGHT] = carriers[ir.TensorKind.GRADIENT] = worker.store
+        if isinstance(context.store, StreamedStages):
+            routing[ir.TensorKind.WEIGHT] = routing[ir.TensorKind.GRADIENT] = context.store
         return Executor(
-            worker.program,
-            worker.transport,
+            context.program,
+            context.transport,
             cells=self._cells,
             runners=self.runners,
-            carriers=carriers,
-            memory=worker.memory,
-            device=worker.device,
-            reduce=stepping.reduce,
-            average=stepping.average,
-            step=stepping.step,
-            judge=stepping.judge,
-            validate=stepping.validate,
-            rewind=stepping.rewind,
-            pace=self._pace,
+            routing=routing,
+            memory=context.memory,
+            device=context.device,
+            reduce=step_end.reduce,
+            average=step_end.average,
+            step=step_end.step,
+            check_norm=step_end.check_norm,
+            validate=step_end.validate,
+            restore_snapshot=step_end.restore_snapshot,
+            pace=context.options.pace,
         )
 
     def _runner(self, stage: int) -> StageRunner:
-        worker = self._worker
-        stash = self._stepping.stashes.get(stage)
+        context = self._context
+        stash = self._step_end.stashes.get(stage)
         return (StageRunner if stash is None else StashingRunner)(
             stage,
-            worker.store.module(stage) if stash is None else stash,
-            parameters=worker.store.parameters(stage) if stash is None else None,
-            using=partial(worker.store.using, stage),
-            memory=worker.memory,
+            context.store.module(stage) if stash is None else stash,
+            parameters=context.store.parameters(stage) if stash is None else None,
+            using=partial(context.store.using, stage),
+            memory=context.memory,
             last=stage == self._last,
             loss=self._loss,
-            seed=self._stepping.seed,
+            seed=self._step_end.seed,
             skips=self._skips if self._skips.passes(stage) else None,
         )
 
 
 def loss_in_full(loss: Loss, store: StageStore) -> Loss:
     """The loss of an output in the modules' own dtype, where they compute in another."""
-    assert isinstance(store, TravellingStages)
+    assert isinstance(store, StreamedStages)
     master = store.precision.master
 
     def computed(output: Any, target: Any) -> Tensor:

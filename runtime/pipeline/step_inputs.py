@@ -16,7 +16,7 @@ from ..tensors.stage_interface import Spec
 Cells: TypeAlias = Mapping[tuple[int, int], Cell]
 
 
-class Arguments:
+class StepInputs:
     """Inputs of the first stage and options of every stage.
 
     ``dtype``: what floating ones are cast to; None leaves them. ``varying``: shapes may be others

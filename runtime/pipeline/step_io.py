@@ -5,56 +5,49 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.model.program import Program
 
-from ..executor.offload import Host, Parcel
+from ..executor.offload import Host, OffloadedActivations
 from ..executor.stage_runner import Cell
 from ..executor.weight_grad_deferral import WeightQueue
-from ..measure.activation_ledger import Memory
-from ..rank.context import Worker
+from ..rank.context import RankContext
 from ..tensors.microbatches import Batch, merge, split
-from .step_inputs import Arguments, Cells
+from .step_inputs import Cells, StepInputs
 
 
-def make_cells(
-    program: Program, rank: int, memory: Memory, device: torch.device
-) -> dict[tuple[int, int], Cell]:
-    """One for each (stage, microbatch) of ``rank``; those with a W get a queue."""
+def make_cells(context: RankContext) -> dict[tuple[int, int], Cell]:
+    """One for each (stage, microbatch) of the rank; those with a W get a queue."""
+    memory, host = context.memory, Host(context.device)
     pairs: dict[tuple[int, int], set[OpKind]] = {}
-    for item in program.instructions[rank]:
+    for item in context.program.instructions[context.role.rank]:
         if isinstance(item, ir.Compute):
             op = item.op
             pairs.setdefault((op.stage, op.microbatch), set()).add(op.kind)
-    host = Host(device)
     return {
         pair: Cell(
             WeightQueue(memory) if OpKind.W in kinds else None,
             recomputed=OpKind.R in kinds,
-            parcel=Parcel(host, memory) if OpKind.O in kinds else None,
+            offloaded=OffloadedActivations(host, memory) if OpKind.O in kinds else None,
         )
         for pair, kinds in sorted(pairs.items())
     }
 
 
-class Feed:
-    """Fills a rank's cells before a step and empties them of its results.
+class StepIO:
+    """Fills a rank's cells before a step and empties them of its results."""
 
-    ``arguments`` puts inputs and options there; ``needs_loss``: the pipeline was given none.
-    """
-
-    def __init__(
-        self, worker: Worker, cells: Cells, arguments: Arguments, *, needs_loss: bool
-    ) -> None:
-        problem = worker.program.schedule.problem
+    def __init__(self, context: RankContext, cells: Cells) -> None:
+        problem, options = context.program.schedule.problem, context.options
         self._microbatches, last = problem.microbatches, problem.stages - 1
-        self._rank, self._memory = worker.role.rank, worker.memory
-        self._arguments, self._needs_loss = arguments, needs_loss
+        self._rank, self._memory = context.role.rank, context.memory
+        self._needs_loss = options.loss is None
+        self._inputs = StepInputs(
+            cells, problem.microbatches, options.param_dtype, varying=options.varying_shapes
+        )
         self._cells = cells.values()
         self._has_first = any(stage == 0 for stage, _ in cells)
         self._last = {j: cell for (stage, j), cell in cells.items() if stage == last}
@@ -68,7 +61,7 @@ class Feed:
             raise InputError(
                 f"step: rank {self._rank} runs the first stage: its inputs are missing"
             )
-        self._arguments.put(inputs if self._has_first else (), options)
+        self._inputs.put(inputs if self._has_first else (), options)
         if self._last:
             if self._needs_loss or target is None:
                 missing = "loss" if self._needs_loss else "target"

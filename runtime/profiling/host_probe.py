@@ -34,8 +34,8 @@ def _copies(host: Host, device: torch.device, size: int, repeats: int) -> list[f
     for _ in range(WARMUP + repeats):
         _finish(device)
         begin = time.perf_counter()
-        leaving = host.lanes.out([(out, there)])
-        loading = host.lanes.back([(back, into)])
+        leaving = host.channels.out([(out, there)])
+        loading = host.channels.back([(back, into)])
         leaving()
         loading()
         _finish(device)

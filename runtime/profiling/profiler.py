@@ -11,10 +11,14 @@ import os
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
 from pipeloom.ir.errors import InputError
+from pipeloom.ir.formats import dump_profile
+from pipeloom.ir.formats.layered_profile_json import dump_layers
+from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.layers import Layer
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.profile import Profile, StageProfile
@@ -23,9 +27,9 @@ from ..launch.processes import launch
 from ..launch.threads import launch_local
 from ..pipeline.layered_source import by_layers
 from ..pipeline.model_source import ModelSource
-from ..stages.shared_parameters import Group
+from ..stages.tie_detection import Group
 from ..transport import connect, whereabouts
-from ..transport.in_process import here
+from ..transport.thread_rank import here
 from .host_probe import probe_host
 from .link_probe import LARGE, LinkSamples, link_of, links_of, probe_links, ring_routes
 from .stage_probe import Sizes, StageProbe
@@ -64,6 +68,18 @@ class Measurement:
     delay: Figure | None
     together: bool
     pairs: tuple[Figure, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        """The profile as a JSON object, by layers where each stage is one of them."""
+        profile = self.profile
+        if all(stage.layers for stage in profile.stages):
+            apart = (False,) * profile.num_stages
+            cluster = replace(profile, stages=())
+            found = dump_layers(LayeredProfile(profile.stages, apart, cluster))
+        else:
+            found = dump_profile(profile)
+        limits = profile.memory_limit
+        return found if limits is None else found | {"memory_limit": limits[0]}
 
     def record(self) -> dict[str, object]:
         """The spreads as a JSON object, to keep beside the profile."""
@@ -217,6 +233,7 @@ def _measure_rank(source: ModelSource, settings: Settings, tied: Sequence[Group]
         fused=settings.fused,
         recompute=settings.recompute,
         offload=settings.offload,
+        tied=tied,
     )
     probe.times(settings.warmup)
     samples = probe.times(settings.repeats)
@@ -245,7 +262,7 @@ def _measure_rank(source: ModelSource, settings: Settings, tied: Sequence[Group]
         sent,
         sent if largest >= LARGE else messages(LARGE),
         [copies for found in transport.gather(host) for copies in found],
-        probe.ties(tied),
+        probe.tied,
     )
 
 

@@ -14,18 +14,18 @@ from torch import Tensor, nn
 
 from pipeloom.ir.model.ops import OpKind
 
-from ..executor.offload import Host, Parcel
+from ..executor.offload import Host, OffloadedActivations
 from ..executor.remat_ops import calls
 from ..executor.stage_runner import Cell, Run, StageRunner
 from ..executor.weight_grad_deferral import WeightQueue
 from ..measure.activation_ledger import Held, Ledger
 from ..measure.op_timer import make_clock
 from ..pipeline.model_source import ModelSource, checked_batch, checked_stages, skips_of
-from ..pipeline.shape_inference import Shapes
-from ..stages.shared_parameters import Group, find_ties, tied_stages
+from ..pipeline.shape_inference import ShapeInference
 from ..stages.store import ResidentStages, given_modules, made
+from ..stages.tie_detection import Group, find_ties, tied_stages
 from ..tensors.skip_connections import Skips
-from ..tensors.stage_interface import Edge, Spec
+from ..tensors.stage_interface import Spec, StageInterface
 from ..transport import Transport
 
 KINDS = (OpKind.F, OpKind.B, OpKind.W)
@@ -74,6 +74,7 @@ class StageProbe:
         fused: bool = False,
         recompute: bool = False,
         offload: bool = False,
+        tied: Sequence[Group] = (),
     ) -> None:
         self._offload = offload
         more = {OpKind.BW: fused, OpKind.R: recompute}
@@ -84,22 +85,20 @@ class StageProbe:
         self.stages = [s for s, owner in enumerate(owners) if owner == transport.rank]
         build = checked_stages(source, len(owners))
         self._modules = {s: made(build[s], s).to(device=device, dtype=dtype) for s in self.stages}
-        self._given = given_modules(build, self.stages, len(owners)) | self._modules
+        given = given_modules(build, self.stages, len(owners)) | self._modules
+        # the functions are still there, and with them a whole model that they may take parts of
+        ties = find_ties(tied, len(owners), given, self._modules, transport.gather)
+        self.tied = tied_stages(ties)
         self._memory = Ledger()
         self._cells = [Cell(WeightQueue(self._memory)) for _ in range(in_flight)]
         self._received: dict[Cell, list[Held]] = {cell: [] for cell in self._cells}
         self._inputs, self._targets = self._batch(0)
         store = ResidentStages(self._modules)
         self._skips = Skips(skips_of(source, len(owners)), len(owners))
-        self._edges = self._exchanged(store, owners)
+        self._interfaces = self._exchanged(store, owners)
         self._runners = {s: self._runner(s, module) for s, module in self._modules.items()}
         self._clock = make_clock(2 * len(self.kinds) * in_flight * len(self.stages), device)
         self._ran: list[tuple[int, OpKind]] = []
-
-    def ties(self, tied: Sequence[Group]) -> list[tuple[int, ...]]:
-        """The groups of stages that share parameters: as in ``tied``, or seen on any rank."""
-        count, gather = len(self._owners), self._transport.gather
-        return tied_stages(find_ties(tied, count, self._given, self._modules, gather))
 
     def times(self, rounds: int) -> dict[tuple[int, OpKind], list[float]]:
         """Milliseconds by stage and kind, from ``rounds`` rounds that all ranks begin together."""
@@ -197,15 +196,15 @@ class StageProbe:
         """Bytes held between O and L, with the received gradient as in :meth:`_kept`, and those
         that are out."""
         before = self._memory.live
-        cell.parcel = parcel = Parcel(Host(self._device), self._memory)
+        cell.offloaded = offloaded = OffloadedActivations(Host(self._device), self._memory)
         self._prepared(stage, 0)
         self._untimed(stage, OpKind.F, cell)
         self._untimed(stage, OpKind.O, cell)
         self._receive_gradient(stage, cell)
-        held, moved = self._memory.live - before, parcel.moved
+        held, moved = self._memory.live - before, offloaded.moved
         for kind in (OpKind.L, OpKind.B, OpKind.W):
             self._untimed(stage, kind, cell)
-        cell.parcel = None
+        cell.offloaded = None
         self._let_go(cell)
         return held, moved
 
@@ -225,9 +224,9 @@ class StageProbe:
 
     def _sent(self, stage: int) -> int | None:
         """The last stage sends nothing: it counts what it receives, as if it were cut further."""
-        if not self._edges:
+        if not self._interfaces:
             return None
-        return self._edges[min(stage, len(self._edges) - 1)].forward.nbytes
+        return self._interfaces[min(stage, len(self._interfaces) - 1)].forward.nbytes
 
     def _optimizer_state(self, parameters: Sequence[nn.Parameter]) -> int:
         """What one step of the optimizer leaves behind."""
@@ -243,7 +242,7 @@ class StageProbe:
             stage,
             module,
             memory=self._memory,
-            last=stage == len(self._edges),
+            last=stage == len(self._interfaces),
             loss=self._source.loss,
             seed=torch.tensor(1.0 / len(self._cells), dtype=torch.float64, device=self._device),
             skips=self._skips if self._skips.passes(stage) else None,
@@ -251,14 +250,14 @@ class StageProbe:
         runner.keep_outputs = False
         return runner
 
-    def _exchanged(self, store: ResidentStages, owners: Sequence[int]) -> list[Edge]:
+    def _exchanged(self, store: ResidentStages, owners: Sequence[int]) -> list[StageInterface]:
         """What each stage but the last hands on, of the first microbatch."""
         first = Cell(None)
         first.inputs = (self._inputs[0],)
         cells = {(stage, 0): first if stage == 0 else Cell(None) for stage in self.stages}
         placed = np.array(owners, dtype=np.int64)[:, np.newaxis]
-        shapes = Shapes(store, placed, self._skips, self._transport, self._device)
-        return [edges[0] for edges in shapes.edges(cells)]
+        shapes = ShapeInference(store, placed, self._skips, self._transport, self._device)
+        return [interfaces[0] for interfaces in shapes.interfaces(cells)]
 
     def _batch(self, step: int) -> tuple[list[Tensor], list[Tensor]]:
         inputs, targets = checked_batch(self._source, step, len(self._cells))
@@ -317,13 +316,13 @@ class StageProbe:
         """What F needs."""
         cell = self._cells[microbatch]
         cell.target = self._targets[microbatch]
-        cell.edge = self._edges[stage] if stage < len(self._edges) else None
+        cell.interface = self._interfaces[stage] if stage < len(self._interfaces) else None
         cell.inputs = (self._inputs[microbatch],)
         if stage > 0:
-            before = self._edges[stage - 1]
+            before = self._interfaces[stage - 1]
             received = [self._receive(cell, spec) for spec in before.specs]
-            pairs = zip(received, before.wanted, strict=True)
-            cell.inputs = tuple(x.requires_grad_(wants) for x, wants in pairs)
+            pairs = zip(received, before.needs_grad, strict=True)
+            cell.inputs = tuple(x.requires_grad_(needs_grad) for x, needs_grad in pairs)
 
     def _backward(self, stage: int, cell: Cell) -> None:
         self._receive_gradient(stage, cell)
@@ -331,9 +330,9 @@ class StageProbe:
         cell.dx = ()
 
     def _receive_gradient(self, stage: int, cell: Cell) -> None:
-        if cell.edge is not None:
-            pairs = zip(cell.edge.specs, cell.edge.wanted, strict=True)
-            cell.dy = tuple(self._receive(cell, spec) for spec, wants in pairs if wants)
+        if cell.interface is not None:
+            pairs = zip(cell.interface.specs, cell.interface.needs_grad, strict=True)
+            cell.dy = tuple(self._receive(cell, spec) for spec, needs_grad in pairs if needs_grad)
 
     def _weight(self, stage: int, cell: Cell) -> None:
         self._timed(stage, OpKind.W, cell)

@@ -26,7 +26,7 @@ def check_agreement(
 
     Compared are hashes of what decides who does what: instructions, buffers, placement, transfers.
     Profiles, planned times and reports may differ. Every rank of the group calls it,
-    within ``seconds`` where they are virtual.
+    within ``seconds`` where they are threads.
     """
     lines = [*(f"{name}: {value}" for name, value in options.items()), *described(program)]
     digest = sha256("\n".join(lines).encode()).hexdigest()
@@ -61,8 +61,7 @@ def _difference(digests: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     first, second = next((a, b) for a, b in pairs if a != b)
     return (
         f"program: expected one on all ranks, got {', '.join(parts)} (hashes); they differ first "
-        "in "
-        f"{first!r} on rank {one}, {second!r} on rank {other}"
+        f"in {first!r} on rank {one}, {second!r} on rank {other}"
     )
 
 

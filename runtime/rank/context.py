@@ -11,16 +11,23 @@ from pipeloom.ir.model.program import Program
 from ..measure.activation_ledger import Memory
 from ..stages.store import StageStore
 from ..transport import Transport
-from .role import Role
+from .options import PipelineOptions
+from .role import RankRole
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Worker:
-    """``store`` has the modules of the stages in its ``role``, on ``device``; ``memory`` counts."""
+class RankContext:
+    """What all parts of a rank's pipeline are given.
+
+    ``store`` has the modules of the stages in the rank's ``role``, on ``device``; ``memory`` counts
+    bytes of activations; ``relays``: norms go from rank to rank, and optimizers step ahead of them.
+    """
 
     program: Program
-    role: Role
+    role: RankRole
+    options: PipelineOptions
     store: StageStore
     transport: Transport
     memory: Memory
     device: torch.device
+    relays: bool

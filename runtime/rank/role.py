@@ -14,12 +14,13 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.model.transfers import holders
 from pipeloom.ir.units import counted
 
-from ..stages.shared_parameters import Group, ranks_of, stages_of
+from ..stages.shared_parameters import ranks_of
+from ..stages.tie_detection import Group, stages_of
 from ..transport import Routes, whereabouts
 
 
 @dataclass(frozen=True, slots=True)
-class Role:
+class RankRole:
     """What ``rank`` is to the stages of a program.
 
     ``users``: the ranks that run each stage; ``holders``: those that have it for good; ``needed``:
@@ -33,7 +34,7 @@ class Role:
     needed: Sequence[int]
 
     @classmethod
-    def of(cls, program: Program, rank: int) -> Role:
+    def of(cls, program: Program, rank: int) -> RankRole:
         users, homes = users_of(program), holders(program.schedule)
         passing = passed_on(program.schedule, rank)
         needed = [

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from pipeloom.ir.errors import InputError
 
 ALIGNMENT = 64  # bytes: what vector loads and matrix kernels like
-WHERE = "where weights travel or param_dtype is given"
+WHERE = "where weights are streamed or param_dtype is given"
 
 
 class Layout:

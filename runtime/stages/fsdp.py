@@ -29,13 +29,13 @@ from torch import Tensor, nn
 
 from pipeloom.ir.errors import InputError
 
-from ..optim.grad_norm import squares
+from .gradient_shards import add_row, rows_of, shards_of
+from .gradient_squares import squares, summed, wait_for
 from .store import ResidentStages, device_of
 from .unused_parameters import NOTHING
 
 if TYPE_CHECKING:  # takes a second to import, and whoever has wrapped a module has done so
     from torch.distributed.fsdp import FSDPModule
-    from torch.distributed.tensor import DTensor
 
 # what the calls of FSDPModule below set
 SET = ("reduce_grads", "all_reduce_grads", "reshard_after_backward", "post_forward_mesh_info")
@@ -81,7 +81,7 @@ class ShardedModule:
         self._release()
         self._pairs = [
             (sharded, whole)
-            for sharded, whole in zip(_shards(module), self.whole, strict=True)
+            for sharded, whole in zip(shards_of(module), self.whole, strict=True)
             if sharded.requires_grad
         ]
         self._grad_dtypes = [whole.grad_dtype for _, whole in self._pairs]
@@ -112,14 +112,14 @@ class ShardedModule:
     def scatter(self, dtype: torch.dtype | None) -> tuple[dist.Work, Callable[[], None]] | None:
         """Sends the sums of all gradients and lets go of the whole parameters; returns at once.
 
-        ``dtype``: that in which gradients travel, by default their own. What is returned is under
+        ``dtype``: that in which gradients are sent, by default their own. What is returned is under
         way, and the call that makes it the shards' gradient once it is waited for; None where
         nothing is trained.
         """
         if not self._pairs:
             return None
         parts = self._group.size()
-        rows = [_rows(gradient_of(whole), shard, parts) for shard, whole in self._pairs]
+        rows = [rows_of(gradient_of(whole), shard, parts) for shard, whole in self._pairs]
         self._release()
         for _, whole in self._pairs:
             whole.grad = None
@@ -133,13 +133,15 @@ class ShardedModule:
     def _take(self, came: Tensor, sizes: Sequence[int]) -> None:
         came.div_(self._group.size())
         for (shard, _), part in zip(self._pairs, torch.split(came, list(sizes)), strict=True):
-            _add(shard, part)
+            add_row(shard, part)
 
     def _unshard(self) -> None:
         under_way = [part.unshard(async_op=True) for part in self._parts]
         if self._device == "cpu":  # on a GPU a wait with a timeout would block the host
             for work in (work for part in self._parts for work in _gathering(part)):
-                _wait(work, self._timeout, f"gathering the shards of stage {self._stage}{REPLICAS}")
+                wait_for(
+                    work, self._timeout, f"gathering the shards of stage {self._stage}{REPLICAS}"
+                )
         for handle in under_way:
             if handle is not None:
                 handle.wait()
@@ -232,82 +234,12 @@ def _gathering(part: FSDPModule) -> list[dist.Work]:
     return [r.all_gather_work for r in results if r and isinstance(r.all_gather_work, dist.Work)]
 
 
-def _wait(work: dist.Work, timeout: timedelta, what: str) -> None:
-    """On a CPU. Raises ConnectionError where it takes longer, or fails."""
-    try:
-        work.wait(timeout)
-    except RuntimeError as error:
-        patience = f"waited at most {timeout.total_seconds():g} s"
-        raise ConnectionError(f"{what}, {patience}: {error}") from error
-
-
-def summed(
-    value: float, group: dist.ProcessGroup, device: torch.device, timeout: timedelta, what: str
-) -> float:
-    """The sum of the ``value`` of each process of ``group``, the same bits on all; the host waits.
-
-    Raises ConnectionError where that takes longer on a CPU, saying of ``what``.
-    """
-    total = torch.tensor(value, dtype=torch.float64, device=device)
-    work = dist.all_reduce(total, group=group, async_op=True)
-    assert work is not None
-    if device.type == "cpu":
-        _wait(work, timeout, what)
-    else:
-        work.wait()
-    return float(total)
-
-
-def _shards(module: nn.Module) -> list[DTensor]:
-    from torch.distributed.tensor import DTensor
-
-    return [p for p in module.parameters() if isinstance(p, DTensor)]
-
-
 def gradient_of(parameter: nn.Parameter) -> Tensor:
     """Its gradient, :data:`.unused_parameters.NOTHING` where nothing was added: another replica may
     have some."""
     if parameter.grad is None:
         parameter.grad = torch.full_like(parameter, NOTHING, dtype=parameter.grad_dtype)
     return parameter.grad
-
-
-def _dimension(shard: DTensor) -> int:
-    from torch.distributed.tensor import Shard
-
-    (placement,) = shard.placements
-    assert isinstance(placement, Shard)
-    return placement.dim
-
-
-def _rows(gradient: Tensor, shard: DTensor, parts: int) -> Tensor:
-    """(parts, elements): what goes to each process, all filled up with zeros to the length of the
-    first."""
-    whole = gradient.movedim(_dimension(shard), 0)
-    missing = -len(whole) % parts
-    if missing:
-        whole = torch.cat([whole, whole.new_zeros(missing, *whole.shape[1:])])
-    return whole.reshape(parts, -1)
-
-
-def _add(shard: DTensor, row: Tensor) -> None:
-    """Adds a row of what :func:`_rows` makes to the shard's gradient."""
-    from torch.distributed.tensor import DTensor
-
-    dim, own = _dimension(shard), shard.to_local()
-    rest = own.movedim(dim, 0).shape[1:]
-    local = row.view(-1, *rest)[: own.shape[dim]].movedim(0, dim).to(own.dtype)
-    if isinstance(shard.grad, DTensor):
-        shard.grad.to_local().add_(local)
-        return
-    shard.grad = DTensor.from_local(
-        local.contiguous(),
-        shard.device_mesh,
-        shard.placements,
-        run_check=False,
-        shape=shard.shape,
-        stride=shard.stride(),
-    )
 
 
 def _check(stage: int, module: nn.Module, group: dist.ProcessGroup) -> None:
@@ -318,8 +250,7 @@ def _check(stage: int, module: nn.Module, group: dist.ProcessGroup) -> None:
         if not isinstance(parameter, DTensor):
             raise InputError(
                 f"stages[{stage}]: expected fully_shard on the stage itself, after its parts: "
-                f"{name} is "
-                "not sharded"
+                f"{name} is not sharded"
             )
         mesh = parameter.device_mesh
         if mesh.ndim != 1 or dist.get_process_group_ranks(mesh.get_group()) != processes:

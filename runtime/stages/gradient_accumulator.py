@@ -1,4 +1,4 @@
-"""Where a stage's weight gradients are added up while its accumulator D travels.
+"""Where a stage's weight gradients are added up while their accumulator D goes from rank to rank.
 
 ::
 
@@ -7,7 +7,7 @@
                        (or which leaves as D, where D starts on this rank)
     no D leaves any more (on the owner alone)   .grad are the owner's own
 
-Where D travels in a dtype of its own, nothing is added to it while it is here: the sum kept is
+Where D is sent in a dtype of its own, nothing is added to it while it is here: the sum kept is
 added to it when it leaves, in the wider of the two dtypes, so that a D is rounded once a hop.
 """
 
@@ -19,13 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from .flat_parameters import Layout
-from .unused_parameters import NOTHING, clear_untouched
+from .unused_parameters import NOTHING, clear_unused
 
 
-class Collector:
+class GradientAccumulator:
     """One stage's gradients on one rank; ``departures``: how many D's leave the rank in a step.
 
-    ``layout`` has the dtype of the sums, ``travels`` is that of D, by default the same.
+    ``layout`` has the dtype of the sums, ``sent_dtype`` is that of D, by default the same.
     """
 
     def __init__(
@@ -33,11 +33,11 @@ class Collector:
         layout: Layout,
         device: torch.device,
         departures: int,
-        travels: torch.dtype | None = None,
+        sent_dtype: torch.dtype | None = None,
     ) -> None:
         self._layout = layout
-        self._travels = travels or layout.dtype
-        self._collects = self._travels == layout.dtype  # whether D itself does
+        self._sent_dtype = sent_dtype or layout.dtype
+        self._adds_to_received = self._sent_dtype == layout.dtype  # whether D itself does
         self._device = device
         self._departures = departures
         self._left = departures
@@ -61,7 +61,7 @@ class Collector:
 
         Where another D of the stage is here, that one goes on collecting.
         """
-        if self._collected is None and self._collects:
+        if self._collected is None and self._adds_to_received:
             kept = self._sum
             self._unbind()
             if kept is not None:
@@ -106,11 +106,11 @@ class Collector:
         """
         unsure, self._unsure = self._unsure, []
         if not (self._device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
-            clear_untouched(unsure)
+            clear_unused(unsure)
 
     def _started(self, found: Tensor | None) -> Tensor:
         """A D that sets out here, with what was kept."""
-        return (self._zeros() if found is None else found).to(self._travels)
+        return (self._zeros() if found is None else found).to(self._sent_dtype)
 
     def _zeros(self) -> Tensor:
         size, dtype = self._layout.size, self._layout.dtype

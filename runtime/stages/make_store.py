@@ -1,4 +1,4 @@
-"""Which store a pipeline's stages need: by what travels, how they compute, and who has shards of
+"""The factory of weight stores: by what is sent, how they compute, and who has shards of
 them."""
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.transfers import holders
 
 from .fsdp import ShardedStages, is_sharded
-from .shared_parameters import Group
 from .store import ResidentStages, StageStore
-from .streamed_weights import TravellingStages
+from .streamed_weights import StreamedStages
+from .tie_detection import Group
 
 
 def make_store(
@@ -31,7 +31,7 @@ def make_store(
     data_group: dist.ProcessGroup | None,
     timeout: float,
 ) -> StageStore:
-    """Modules as they are where no weights travel, none are cast and none sharded.
+    """Modules as they are where no weights are sent, none are cast and none sharded.
 
     ``timeout``: seconds that shards wait for those of other processes.
     Raises InputError for sharded stages that cannot be run.
@@ -47,7 +47,7 @@ def make_store(
         return ShardedStages(modules, data_group, timeout)
     if not program.schedule.transfers and param_dtype is None:
         return ResidentStages(modules)
-    return TravellingStages(
+    return StreamedStages(
         modules,
         program.schedule,
         rank,
@@ -65,7 +65,7 @@ def _check_sharded(
 ) -> None:
     where = f"stages[{stage}]: it is wrapped in fully_shard: "
     if program.schedule.transfers:
-        raise InputError(f"{where}expected a program in which activations travel")
+        raise InputError(f"{where}expected a program that sends activations")
     if param_dtype is not None:
         raise InputError(
             f"{where}expected its mp_policy to say in what it computes, got param_dtype "

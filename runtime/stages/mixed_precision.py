@@ -14,8 +14,8 @@ from .flat_parameters import ALIGNMENT
 @dataclass(frozen=True, slots=True)
 class Precision:
     """``master``: of the parameters as the owner steps them, and of the sums of their gradients on
-    each rank; ``param``: of those that are computed with and travel; ``reduce``: of gradients that
-    travel or are summed over ranks.
+    each rank; ``param``: of those that are computed with and sent; ``reduce``: of gradients that
+    are sent or summed over ranks.
     """
 
     master: torch.dtype

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import combinations
-from typing import Any, TypeAlias
+from collections.abc import Callable, Collection, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +10,8 @@ from torch import Tensor, nn
 from pipeloom.ir.errors import InputError
 
 from ..transport import Transport
-from ..transport.in_process import here
-from .store import Making, StageStore, making_of
-
-Member: TypeAlias = tuple[int, str]
-Group = Sequence[Member]
+from .store import StageStore
+from .tie_detection import Group, stages_of
 
 
 class SharedParameters:
@@ -204,110 +198,5 @@ def _start(copy: nn.Parameter, value: Tensor, name: str) -> None:
     copy.copy_(value)
 
 
-def stages_of(group: Group) -> tuple[int, ...]:
-    return tuple(sorted({stage for stage, _ in group}))
-
-
-def tied_stages(tied: Iterable[Group]) -> list[tuple[int, ...]]:
-    """The groups of stages that share parameters, ascending."""
-    return sorted({stages for stages in map(stages_of, tied) if len(stages) > 1})
-
-
 def ranks_of(stages: Sequence[int], holders: Sequence[Sequence[int]]) -> tuple[int, ...]:
     return tuple(sorted({rank for stage in stages for rank in holders[stage]}))
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """What one rank sees: ``groups`` of parameters that are one object; how those were made that
-    were registered outside of their stage, and their shapes; of virtual ranks, all objects."""
-
-    groups: list[list[Member]]
-    makings: dict[Member, tuple[Making, tuple[int, ...]]]
-    objects: dict[int, Member] = field(default_factory=dict)
-
-
-def find_ties(
-    tied: Sequence[Group],
-    count: int,
-    given: Mapping[int, nn.Module],
-    own: Mapping[int, nn.Module],
-    gather: Callable[[Any], list[Any]],
-) -> list[list[Member]]:
-    """Groups of (stage, parameter name) that are one: ``tied``, and what any rank sees besides.
-
-    ``given``: the modules that this rank has of any of the ``count`` stages; ``own``: those of the
-    stages that it needs; ``gather(value)``: what each rank passed, so that all have the same
-    groups. A rank sees one object in several stages. Where functions make the whole model and
-    return a part, all of them register its parameters in the same order, and of one that they
-    registered in several modules each stage kept another place.
-
-    Raises InputError for a stage that does not exist, and where virtual ranks have one object.
-    """
-    for group in tied:
-        if not all(0 <= stage < count for stage, _ in group):
-            raise InputError(f"tied: expected stages of 0..{count - 1}, got {list(group)}")
-    told = {(s, name) for group in tied for s, name in group}
-    rows: list[_Seen] = gather(_seen(_named(given, told), own))
-    _check_objects([row.objects for row in rows])
-    seen = [group for row in rows for group in row.groups]
-    return joined([*tied, *seen, *_matching(rows)])
-
-
-def _named(
-    modules: Mapping[int, nn.Module], told: Collection[Member]
-) -> list[tuple[Member, nn.Parameter]]:
-    """Each stage's parameters once, by the name that was ``told`` of them or else their first."""
-    found: dict[tuple[int, int], tuple[Member, nn.Parameter]] = {}
-    for s, module in sorted(modules.items()):
-        for name, parameter in module.named_parameters(remove_duplicate=False):
-            member, key = (s, name), (s, id(parameter))
-            if member in told or key not in found:
-                found[key] = member, parameter
-    return list(found.values())
-
-
-def _seen(named: Sequence[tuple[Member, nn.Parameter]], own: Collection[int]) -> _Seen:
-    objects: dict[int, list[Member]] = {}
-    for member, parameter in named:
-        objects.setdefault(id(parameter), []).append(member)
-    mine = [(member, parameter) for member, parameter in named if member[0] in own]
-    makings = ((member, making_of(parameter), tuple(parameter.shape)) for member, parameter in mine)
-    return _Seen(
-        [group for group in objects.values() if len(group) > 1],
-        {member: (making, shape) for member, making, shape in makings if making is not None},
-        {} if here() is None else {id(p): member for member, p in mine if p.requires_grad},
-    )
-
-
-def _matching(rows: Sequence[_Seen]) -> list[list[Member]]:
-    """Parameters that were registered alike, of which each stage kept other places."""
-    alike: dict[Hashable, dict[Member, Making]] = {}
-    for member, (making, shape) in (item for row in rows for item in row.makings.items()):
-        alike.setdefault((making.places, shape), {})[member] = making
-    return [
-        list(group)
-        for group in alike.values()
-        if all(not set(a.kept) & set(b.kept) for a, b in combinations(group.values(), 2))
-    ]
-
-
-def _check_objects(ranks: Sequence[Mapping[int, Member]]) -> None:
-    first: dict[int, tuple[int, Member]] = {}
-    for rank, objects in enumerate(ranks):
-        for key, (stage, name) in objects.items():
-            other, (before, path) = first.setdefault(key, (rank, (stage, name)))
-            if other != rank:
-                raise InputError(
-                    f"stages: {path} of stage {before} on rank {other} and {name} of stage {stage} "
-                    f"on rank {rank} are one object: virtual ranks each need their own"
-                )
-
-
-def joined(groups: Iterable[Iterable[Member]]) -> list[list[Member]]:
-    """Those that have a member in common are one group; each ascending, and all of them."""
-    apart: list[set[Member]] = []
-    for group in ({(stage, name) for stage, name in group} for group in groups):
-        common = [other for other in apart if other & group]
-        apart = [*(other for other in apart if not other & group), group.union(*common)]
-    return sorted(map(sorted, apart))

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
-from threading import RLock, get_ident
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from threading import RLock
 from typing import Protocol, TypeAlias
-from weakref import ref
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_parameter_registration_hook
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.units import counted
+
+from .tie_detection import registering, remember
 
 
 class StageStore(Protocol):
     """The modules that this rank computes with.
 
     :class:`ResidentStages` keeps a stage's weights where they are for good;
-    :class:`~pipeloom.runtime.stages.streamed_weights.TravellingStages` has them while it needs
+    :class:`~pipeloom.runtime.stages.streamed_weights.StreamedStages` has them while it needs
     them. A module is asked for once and called in every F: the object stays, its parameters' data
     may move.
     """
@@ -135,7 +133,7 @@ def _table(
     )
 
 
-# virtual ranks are threads that share torch's random numbers, which stages are often seeded by
+# thread ranks are threads that share torch's random numbers, which stages are often seeded by
 _MAKING = RLock()
 
 
@@ -161,10 +159,10 @@ def made(stage: Stage, index: int) -> nn.Module:
 
 def _make(stage: Callable[[], nn.Module]) -> nn.Module:
     """What the function returns, with where its parameters were registered (:class:`Making`)."""
-    with _MAKING, _registering() as registered:
+    with _MAKING, registering() as registered:
         module = stage()
         if isinstance(module, nn.Module):
-            _remember(module, registered)
+            remember(module, registered)
     return module
 
 
@@ -178,63 +176,8 @@ def _check_reducing(module: nn.Module, index: int) -> None:
                 raise InputError(
                     f"stages[{index}]: {path or 'it'} is wrapped in {name}, which reduces "
                     "gradients in each microbatch's backward pass: expected the module without it, "
-                    "and the "
-                    "processes that it reduces over as data_group"
+                    "and the processes that it reduces over as data_group"
                 )
-
-
-@dataclass(frozen=True, slots=True)
-class Making:
-    """Where a parameter was as its stage was made: a number for each module that it was registered
-    in, of all that the function made; ``kept``: of those that are in the stage."""
-
-    places: tuple[int, ...]
-    kept: tuple[int, ...]
-
-
-_Registered: TypeAlias = "list[tuple[ref[nn.Module], ref[nn.Parameter]]]"
-# of parameters that were registered outside of their stage, too
-_MAKINGS: MutableMapping[nn.Parameter, Making] = WeakTensorKeyDictionary()
-
-
-def making_of(parameter: nn.Parameter) -> Making | None:
-    """Of a parameter that was registered in what the stage's function left out, too; else None.
-
-    So it is where a function makes the whole model, returns a part of it, and the parts are tied.
-    """
-    return _MAKINGS.get(parameter)
-
-
-@contextmanager
-def _registering() -> Iterator[_Registered]:
-    """The parameters that this thread registers in modules, in order; none is kept alive by it."""
-    registered: _Registered = []
-    thread = get_ident()
-
-    def note(module: nn.Module, _: str, parameter: nn.Parameter | None) -> None:
-        if parameter is not None and get_ident() == thread:
-            registered.append((ref(module), ref(parameter)))
-
-    hook = register_module_parameter_registration_hook(note)
-    try:
-        yield registered
-    finally:
-        hook.remove()
-
-
-def _remember(module: nn.Module, registered: _Registered) -> None:
-    inside = {(id(m), id(p)) for m in module.modules() for p in m.parameters(recurse=False)}
-    places: dict[int, list[int]] = {}
-    kept: dict[int, list[int]] = {}
-    for at, (owner, parameter) in enumerate(registered):
-        key = id(owner()), id(parameter())  # id(None) is of nothing inside
-        places.setdefault(key[1], []).append(at)
-        if key in inside:
-            kept.setdefault(key[1], []).append(at)
-    for p in module.parameters():
-        mine, stay = places.get(id(p), []), kept.get(id(p), [])
-        if 0 < len(stay) < len(mine) and p not in _MAKINGS:
-            _MAKINGS[p] = Making(tuple(mine), tuple(stay))
 
 
 def device_of(modules: Iterable[nn.Module]) -> torch.device:

@@ -1,4 +1,4 @@
-"""Stages whose weights travel, or are computed with in a dtype of their own.
+"""Stages whose weights are streamed, or are computed with in a dtype of their own.
 
 ::
 
@@ -26,17 +26,17 @@ from torch import Tensor, nn
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.model.schedule import Schedule, TravelKind
+from pipeloom.ir.model.schedule import Schedule, TransferKind
 from pipeloom.ir.model.transfers import owned, previous
 
 from ..tensors.stage_interface import Spec
 from .flat_parameters import WHERE, FlatWeights, Layout, common_dtype
-from .gradient_accumulator import Collector
+from .gradient_accumulator import GradientAccumulator
 from .mixed_precision import Precision
 
 
-class TravellingStages:
-    """The stages of one rank of a schedule in which weights travel: store and carrier in one.
+class StreamedStages:
+    """One rank's stages where weights are streamed: their store, and the routing of their tensors.
 
     ``modules``: those of all stages that the rank runs, owns or passes on. Their parameters are
     moved into flat tensors; those of stages owned elsewhere hold no memory but while an op runs.
@@ -62,7 +62,7 @@ class TravellingStages:
         leaving = [
             t.stage
             for t in schedule.transfers
-            if t.kind is TravelKind.GRADIENT and t.source == rank
+            if t.kind is TransferKind.GRADIENT and t.source == rank
         ]
         self._stages = {
             s: _Stage(module, s in mine, self.precision, device, leaving.count(s))
@@ -144,7 +144,9 @@ class _Stage:
         trained = [p for p in parameters if p.requires_grad]
         self.layout = Layout(parameters, precision.param, spacing)
         self.gradient_layout = Layout(trained, precision.master, spacing)
-        self.gradients = Collector(self.gradient_layout, device, departures, precision.reduce)
+        self.gradients = GradientAccumulator(
+            self.gradient_layout, device, departures, precision.reduce
+        )
         self.owned = owned
         self._here: Tensor | None = None
         self._masters: FlatWeights | None = None

@@ -1,7 +1,7 @@
 """Gradients that nothing was added to, on any rank: in one process there is none, and optimizers
 leave the parameter as it is.
 
-AdamW decays one whose gradient is 0. So sums begin with -0.0, which adds nothing to what travels,
+AdamW decays one whose gradient is 0. So sums begin with -0.0, which adds nothing to what is sent,
 not even to a sign: what is -0.0 throughout in the end is no gradient.
 """
 
@@ -16,17 +16,17 @@ NOTHING = -0.0
 
 
 @torch.no_grad()
-def clear_untouched(parameters: Sequence[nn.Parameter]) -> None:
+def clear_unused(parameters: Sequence[nn.Parameter]) -> None:
     """Takes their gradients away where these are :data:`NOTHING` throughout; the host waits to
     learn that."""
     if not parameters:
         return
-    found = torch.stack([_untouched(parameter.grad) for parameter in parameters]).tolist()
+    found = torch.stack([_is_unused(parameter.grad) for parameter in parameters]).tolist()
     for parameter, untouched in zip(parameters, found, strict=True):
         if untouched:
             parameter.grad = None
 
 
-def _untouched(gradient: Tensor | None) -> Tensor:
+def _is_unused(gradient: Tensor | None) -> Tensor:
     assert gradient is not None
     return ((gradient == 0) & gradient.signbit()).all()

@@ -40,19 +40,19 @@ class Spec:
 
 
 @dataclass(frozen=True)
-class Edge:
-    """What a stage hands on for one microbatch; ``wanted[i]``: the i-th one's gradient comes
+class StageInterface:
+    """What a stage hands on for one microbatch; ``needs_grad[i]``: the i-th one's gradient comes
     back."""
 
     specs: tuple[Spec, ...]
-    wanted: tuple[bool, ...]
+    needs_grad: tuple[bool, ...]
 
     @classmethod
-    def of(cls, outputs: Sequence[Tensor]) -> Edge:
+    def of(cls, outputs: Sequence[Tensor]) -> StageInterface:
         return cls(tuple(map(Spec.of, outputs)), tuple(x.requires_grad for x in outputs))
 
     @classmethod
-    def one(cls, spec: Spec) -> Edge:
+    def one(cls, spec: Spec) -> StageInterface:
         """One tensor that wants a gradient."""
         return cls((spec,), (True,))
 
@@ -60,40 +60,40 @@ class Edge:
         """Where gradients are off nothing is said of them."""
         if len(outputs) != len(self.specs):
             return False
-        for x, (shape, dtype, wants) in zip(outputs, self._expected):  # noqa: B905
+        for x, (shape, dtype, needs_grad) in zip(outputs, self._expected):  # noqa: B905
             if x.shape != shape or x.dtype is not dtype:
                 return False
-            if x.requires_grad is not wants and torch.is_grad_enabled():
+            if x.requires_grad is not needs_grad and torch.is_grad_enabled():
                 return False
         return True
 
     @cached_property
     def _expected(self) -> list[tuple[tuple[int, ...], torch.dtype, bool]]:
-        pairs = zip(self.specs, self.wanted, strict=True)
-        return [(spec.shape, spec.dtype, wants) for spec, wants in pairs]
+        pairs = zip(self.specs, self.needs_grad, strict=True)
+        return [(spec.shape, spec.dtype, needs_grad) for spec, needs_grad in pairs]
 
     @cached_property
     def nbytes(self) -> tuple[int, ...]:
         return tuple(spec.nbytes for spec in self.specs)
 
     @cached_property
-    def forward(self) -> Parcel:
-        return Parcel(self.specs)
+    def forward(self) -> PackedMessage:
+        return PackedMessage(self.specs)
 
     @cached_property
-    def backward(self) -> Parcel:
-        pairs = zip(self.specs, self.wanted, strict=True)
-        return Parcel([spec for spec, wants in pairs if wants])
+    def backward(self) -> PackedMessage:
+        pairs = zip(self.specs, self.needs_grad, strict=True)
+        return PackedMessage([spec for spec, needs_grad in pairs if needs_grad])
 
     def __str__(self) -> str:
         texts = [
-            f"{spec}{'' if wants or not spec.dtype.is_floating_point else ' without gradient'}"
-            for spec, wants in zip(self.specs, self.wanted, strict=True)
+            f"{spec}{'' if needs_grad or not spec.dtype.is_floating_point else ' without gradient'}"
+            for spec, needs_grad in zip(self.specs, self.needs_grad, strict=True)
         ]
         return texts[0] if len(texts) == 1 else f"({', '.join(texts)})"
 
 
-class Parcel:
+class PackedMessage:
     """Tensors as one message: one as it is, several in bytes; of none, a byte."""
 
     def __init__(self, specs: Sequence[Spec]) -> None:
@@ -118,7 +118,7 @@ class Parcel:
             return (place,)
         return tuple(map(_view, [place] * len(self._specs), self._offsets, self._specs))
 
-    def message(self, tensors: Sequence[Tensor], device: torch.device) -> Tensor:
+    def pack(self, tensors: Sequence[Tensor], device: torch.device) -> Tensor:
         """What to send."""
         if self._single is not None:
             return tensors[0].contiguous()

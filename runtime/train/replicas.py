@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,9 +20,7 @@ from pipeloom.ir.model.program import Average, Program
 
 from ..pipeline.model_source import ModelSource, checked_batch
 from ..pipeline.pipeline import Pipeline
-
-if TYPE_CHECKING:
-    from .train import RunSettings
+from .settings import RunSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +104,14 @@ def count_replicas(program: Program, settings: RunSettings) -> int:
         if asked not in (None, 1):
             raise InputError(
                 f"instructions: expected averages for {asked} replicas, as compile --data-parallel "
-                "makes "
-                "them, got none"
+                "makes them, got none"
             )
         return 1
     for name in ("local", "cuda_graph"):
         if getattr(settings, name):
             raise InputError(
                 f"{name}: expected a program without averages over replicas, got one compiled with "
-                "--data-parallel "
-                f"('{first}')"
+                f"--data-parallel ('{first}')"
             )
     if asked is not None:
         return asked
@@ -130,7 +126,6 @@ def count_replicas(program: Program, settings: RunSettings) -> int:
     if planned is None:
         raise InputError(
             "schedule: profile: data_parallel: missing; expected it with the number of replicas, "
-            "its size, "
-            "or --replicas R"
+            "its size, or --replicas R"
         )
     return planned.size

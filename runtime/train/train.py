@@ -12,89 +12,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.formats import dump_schedule, load_program
 from pipeloom.ir.formats.atomic_write import write_json
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 
-from ..cuda import check_devices
 from ..launch.processes import launch
 from ..launch.threads import launch_local
 from ..measure.plan_deviation import why_far_off
-from ..optim.loss_scale import LossScale
-from ..optim.optimizers import MakeOptimizer, capturable
+from ..optim.optimizers import capturable
 from ..pipeline.layered_source import as_planned
 from ..pipeline.model_source import ModelSource, checked_stages, load_source, skips_of
 from ..pipeline.pipeline import Pipeline
+from ..rank.options import MakeOptimizer
 from ..stages.store import Stage, made
 from .replicas import ALONE, Replicas, count_replicas
-
-DTYPES = {
-    "float32": torch.float32,
-    "float64": torch.float64,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class RunSettings:
-    """How to run: ``steps`` optimizer steps in ``dtype`` (a key of DTYPES; None leaves the
-    model's).
-
-    ``param_dtype``, ``reduce_dtype`` (keys of DTYPES), ``clip_grad_norm``, ``post_validation``,
-    ``varying_shapes`` and ``cuda_graph`` are :class:`Pipeline`'s (optimizers are made capturable,
-    where they know that); ``loss_scale`` is the first one, which adapts. ``seed`` is set in each
-    process before the model is made; ``progress`` writes a line a step to standard error;
-    ``timeout`` bounds the run and ``message_timeout`` a message, in seconds. ``pace`` lets each op
-    take at least its planned time, as :class:`Pipeline` explains. ``local``: ranks are threads of
-    this process (:mod:`..launch.threads`), on one GPU where ``device`` is ``cuda``. ``replicas``:
-    how many of a program that averages over them; None: as torchrun started processes, or as the
-    program's profile has it.
-    """
-
-    steps: int = 1
-    dtype: str | None = None
-    param_dtype: str | None = None
-    reduce_dtype: str | None = None
-    clip_grad_norm: float | None = None
-    loss_scale: float | None = None
-    post_validation: bool = True
-    varying_shapes: bool = False
-    cuda_graph: bool = False
-    seed: int = 0
-    device: str = "cpu"
-    progress: bool = False
-    memory: bool = True
-    pace: bool = False
-    local: bool = False
-    replicas: int | None = None
-    timeout: float | None = None
-    message_timeout: float = 300.0
-
-    def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise InputError(f"steps: expected at least 1, got {self.steps}")
-        if self.replicas is not None and self.replicas < 1:
-            raise InputError(f"replicas: expected at least 1, got {self.replicas}")
-        for name in ("dtype", "param_dtype", "reduce_dtype"):
-            value = getattr(self, name)
-            if value is not None and value not in DTYPES:
-                raise InputError(f"{name}: expected {' or '.join(DTYPES)}, got {value}")
-        if self.device not in ("cpu", "cuda"):
-            raise InputError(f"device: expected cpu or cuda, got {self.device}")
-        if self.pace and self.device != "cpu":
-            raise InputError(f"pace: expected device cpu, got {self.device}: its ops do not wait")
-        if self.cuda_graph and self.device != "cuda":
-            raise InputError(f"cuda_graph: expected device cuda, got {self.device}")
-        if self.device == "cuda":
-            check_devices(1)
-
-    @property
-    def backend(self) -> str:
-        """What ``torch.distributed`` is initialised with."""
-        return "nccl" if self.device == "cuda" else "gloo"
+from .settings import DEFAULTS, RunSettings, dtype_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -106,8 +40,8 @@ class RunResult:
     activations held in any step; ``device_peak``: the same by the CUDA allocator, else None.
     All of these are over all ``replicas`` of the pipeline.
     ``measured``: the step of median time in the first replica, as a schedule with measured times
-    (milliseconds). ``note``: why that is far above or below the plan, in one line; None where it is
-    not.
+    (milliseconds). ``planned``: the program's schedule. ``note``: why the measured one is far
+    above or below that, in one line; None where it is not.
     """
 
     losses: tuple[float, ...]
@@ -115,14 +49,38 @@ class RunResult:
     peak_memory: tuple[int, ...]
     device_peak: tuple[int | None, ...]
     measured: Schedule
+    planned: Schedule
     note: str | None = None
     replicas: int = 1
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``run --json`` prints."""
+        return {
+            "steps": len(self.losses),
+            "replicas": self.replicas,
+            "losses": list(self.losses),
+            "seconds": list(self.seconds),
+            "peak_memory": list(self.peak_memory),
+            "device_peak_memory": list(self.device_peak),
+            "planned": _figures(self.planned),
+            "measured": _figures(self.measured),
+            "note": self.note,
+        }
+
+
+def _figures(schedule: Schedule) -> dict[str, float]:
+    timing = schedule.timing or simulate(schedule)
+    return {
+        "period": timing.period,
+        "makespan": timing.makespan,
+        "bubble_rate": timing.bubble_rate(schedule.problem.objective),
+    }
 
 
 def run_program(
     program: Program | str,
     source: ModelSource | str,
-    settings: RunSettings = RunSettings(),
+    settings: RunSettings = DEFAULTS,
     *,
     trace_path: str | None = None,
 ) -> RunResult | None:
@@ -196,6 +154,7 @@ def train(program: Program, source: ModelSource | str, settings: RunSettings) ->
             for of_rank in zip(*rows, strict=True)
         ),
         measured=measured,
+        planned=program.schedule,
         note=None if settings.pace else why_far_off(program.schedule, measured),
         replicas=replicas.count,
     )
@@ -223,10 +182,7 @@ def make_pipeline(
     device = torch.device(settings.device)
     if device.type == "cuda":
         device = torch.device("cuda", torch.cuda.current_device())
-    dtype, param_dtype, reduce_dtype = (
-        None if name is None else DTYPES[name]
-        for name in (settings.dtype, settings.param_dtype, settings.reduce_dtype)
-    )
+    dtype = dtype_of(settings.dtype)
     count = program.schedule.problem.stages
     model = as_planned(model, program.schedule.problem.profile)
     optimizer = model.optimizer if like is None else _taken_over(like)
@@ -236,31 +192,19 @@ def make_pipeline(
         stages = [partial(_placed, s, stage, device, dtype) for s, stage in made_here]
     else:
         stages = like.modules
-    return Pipeline(
-        program,
-        stages,
-        loss=model.loss,
-        optimizer=capturable(optimizer) if settings.cuda_graph else optimizer,
-        tied=model.tied(count),
-        skips=skips_of(model, count),
-        param_dtype=param_dtype,
-        reduce_dtype=reduce_dtype,
-        clip_grad_norm=settings.clip_grad_norm,
-        loss_scale=_loss_scale(settings) if like is None else like.loss_scale,
-        post_validation=settings.post_validation,
-        varying_shapes=settings.varying_shapes,
-        cuda_graph=settings.cuda_graph,
-        group=replicas.group,
-        data_group=replicas.data_group,
-        device=device,
-        timeout=settings.message_timeout,
-        memory=settings.memory,
-        pace=settings.pace,
-    )
-
-
-def _loss_scale(settings: RunSettings) -> LossScale | None:
-    return None if settings.loss_scale is None else LossScale(settings.loss_scale)
+    options = settings.options()
+    options |= {
+        "loss": model.loss,
+        "optimizer": capturable(optimizer) if settings.cuda_graph else optimizer,
+        "tied": model.tied(count),
+        "skips": skips_of(model, count),
+        "group": replicas.group,
+        "data_group": replicas.data_group,
+        "device": device,
+    }
+    if like is not None:
+        options["loss_scale"] = like.loss_scale
+    return Pipeline(program, stages, **options)
 
 
 def _taken_over(pipeline: Pipeline) -> MakeOptimizer:
@@ -315,7 +259,7 @@ def train_step(
 
 
 def _tell(step: int, rows: Sequence[tuple[list[float], float]]) -> None:
-    """One line a step: where weights travel, each rank has losses of its own."""
+    """One line a step: where weights are streamed, each rank has losses of its own."""
     loss, seconds = mean_loss([losses for losses, _ in rows]), max(s for _, s in rows)
     sys.stderr.write(f"step {step}: loss {loss:.4f}, {seconds * 1e3:.1f} ms\n")
 
@@ -323,4 +267,4 @@ def _tell(step: int, rows: Sequence[tuple[list[float], float]]) -> None:
 def _on(tensors: Sequence[Tensor], device: torch.device, dtype: str | None) -> list[Tensor]:
     """On the device, and where they are floating in the dtype that the model runs in."""
     moved = [t.to(device) for t in tensors]
-    return [t.to(DTYPES[dtype]) if dtype and t.is_floating_point() else t for t in moved]
+    return [t.to(dtype_of(dtype)) if t.is_floating_point() else t for t in moved]

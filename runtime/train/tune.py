@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from dataclasses import asdict, dataclass, replace
+from typing import Any, TypeAlias
 
 import torch
 
@@ -24,7 +24,8 @@ from pipeloom.ir.model.schedule import Schedule, Updates
 from ..pipeline.model_source import ModelSource, load_source
 from ..pipeline.pipeline import Pipeline
 from .replicas import averages
-from .train import RunSettings, make_pipeline, mean_loss, on_ranks, train_step
+from .settings import RunSettings
+from .train import make_pipeline, mean_loss, on_ranks, train_step
 
 # the traces of the last steps, with the plan's pairs, to a program that may be better (None: the
 # one that ran is as good)
@@ -56,6 +57,15 @@ class TuneResult:
     seconds: tuple[float, ...]
     trials: tuple[Trial, ...]
 
+    def to_dict(self) -> dict[str, Any]:
+        """What ``tune --json`` prints, beside where the schedule was written."""
+        return {
+            "steps": len(self.losses),
+            "losses": list(self.losses),
+            "seconds": list(self.seconds),
+            "trials": [asdict(trial) for trial in self.trials],
+        }
+
 
 def tune_program(
     program: Program, source: ModelSource | str, settings: RunSettings, every: int, replan: Replan
@@ -83,12 +93,11 @@ def check_tunable(program: Program) -> None:
     otherwise."""
     first = averages(program)
     wanted = {
-        "schedule: passing: expected activations, got travelling weights": (
+        "schedule: passing: expected activations, got streamed weights": (
             program.schedule.problem.placement.passing is Passing.ACTIVATIONS
         ),
         "schedule: updates: expected a program that steps once an iteration, got one that steps "
-        "after "
-        "each microbatch": program.schedule.updates is Updates.ITERATION,
+        "after each microbatch": program.schedule.updates is Updates.ITERATION,
         "instructions: expected those of one pipeline, which alone can be tuned, got averages over "
         f"replicas, '{first}' (compile without --data-parallel)": first is None,
     }

@@ -2,13 +2,12 @@
 
 A send completes only once its receive is posted, whatever its size, and a message goes to the
 receive with its tag, in any order; ``is_completed`` stays False until ``wait``. So each channel
-numbers its messages and uses the number as the tag. Short messages between ranks of one machine
-take another way (:mod:`.unix_socket`); both ends tell by the size, so that each way keeps its own
-order.
+numbers its messages and uses the number as the tag.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable
 from datetime import timedelta
@@ -20,21 +19,27 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from . import Handle, Routes, timed_out
+from .base import Handle, Routes, timed_out
 from .process_group import GroupTransport
-from .unix_socket import SHORT, Packets, fits, links
 
 TAGS = 1 << 30
+SHORT = 1 << 16  # bytes of a message that is posted in the thread that computes
 
 
 class GlooHandle:
     """A posted message; keeps its tensor alive."""
 
-    __slots__ = ("_tensor", "wait")
+    __slots__ = ("_tensor", "_timeout", "_work")
 
     def __init__(self, work: dist.Work, tensor: Tensor, timeout: timedelta) -> None:
-        self._tensor = tensor
-        self.wait = partial(work.wait, timeout)
+        self._work, self._tensor, self._timeout = work, tensor, timeout
+
+    def wait(self) -> None:
+        """Raises TimeoutError after the transport's timeout, ConnectionError for a lost peer."""
+        try:
+            self._work.wait(self._timeout)
+        except RuntimeError as error:
+            raise _readable(error) from error
 
 
 class PostedSend:
@@ -61,7 +66,7 @@ class PostedSend:
             raise self._error
         if self._work is None:
             raise timed_out("send operation to begin", self._timeout.total_seconds())
-        self._work.wait(self._timeout)
+        GlooHandle(self._work, self._tensor, self._timeout).wait()
 
 
 class GlooTransport(GroupTransport):
@@ -74,18 +79,12 @@ class GlooTransport(GroupTransport):
         # tag 0 belongs to the pings of clock_offset
         self._sent: dict[int, int] = defaultdict(lambda: 1)
         self._received: dict[int, int] = defaultdict(lambda: 1)
-        self._links = links(self.rank, routes.channels, self.timeout, self.gather)
         # posting a long send copies as much of it as the kernel takes: not in the thread that
         # computes
         self._posts: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._thread: Thread | None = None
 
-    def messages(self) -> Packets:
-        return Packets(self._links, self)
-
     def send(self, tensor: Tensor, peer: int) -> Handle:
-        if peer in self._links and fits(tensor):
-            return self._links[peer].send(tensor)
         tag = self._sent[peer]
         self._sent[peer] = tag % TAGS + 1
         if tensor.nbytes <= SHORT:
@@ -98,8 +97,6 @@ class GlooTransport(GroupTransport):
         return handle
 
     def recv(self, buffer: Tensor, peer: int) -> Handle:
-        if peer in self._links and fits(buffer):
-            return self._links[peer].recv(buffer)
         tag = self._received[peer]
         self._received[peer] = tag % TAGS + 1
         return GlooHandle(self.group.recv([buffer], peer, tag), buffer, self.timeout)
@@ -111,9 +108,13 @@ class GlooTransport(GroupTransport):
         if self._thread is not None:
             self._posts.put(None)
             self._thread.join()
-        for link in self._links.values():
-            link.close()
         super().close()
+
+
+def _readable(error: RuntimeError) -> OSError:
+    """Gloo's error without the place in Gloo's source, as the exception that Python has for it."""
+    text = re.sub(r"^\[\S+:\d+\] ", "", str(error))
+    return TimeoutError(text) if text.startswith("Timed out") else ConnectionError(text)
 
 
 def _run_all(calls: SimpleQueue[Callable[[], None] | None]) -> None:

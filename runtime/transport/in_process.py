@@ -1,4 +1,4 @@
-"""Virtual ranks: threads of one process that hand tensors over by copying them.
+"""Thread ranks: threads of one process that hand tensors over by copying them.
 
 ::
 
@@ -14,8 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from queue import SimpleQueue
@@ -25,14 +24,13 @@ import torch
 from torch import Tensor
 
 from ..cuda import make_event, make_stream
-from . import Routes, timed_out
-from .posted import PostedMessages
+from .base import Routes, timed_out
 
 # sending rank, receiving rank, bytes: the milliseconds for which the message has the link to itself
 LinkTime: TypeAlias = Callable[[int, int, int], float]
 
 
-class LocalHandle:
+class InProcessHandle:
     """A posted message; keeps its tensor. ``ready``: from when on a GPU may read or write it."""
 
     __slots__ = ("_done", "_error", "_event", "_patience", "_what", "ready", "tensor")
@@ -64,12 +62,12 @@ class _Channel:
 
     milliseconds: Callable[[int], float] | None
     lock: threading.Lock = field(default_factory=threading.Lock)
-    sends: deque[LocalHandle] = field(default_factory=deque)
-    receives: deque[LocalHandle] = field(default_factory=deque)
+    sends: deque[InProcessHandle] = field(default_factory=deque)
+    receives: deque[InProcessHandle] = field(default_factory=deque)
     stream: torch.cuda.Stream | None = None
-    slow: SimpleQueue[tuple[LocalHandle, LocalHandle] | None] | None = None
+    slow: SimpleQueue[tuple[InProcessHandle, InProcessHandle] | None] | None = None
 
-    def post(self, mine: deque[LocalHandle], handle: LocalHandle) -> None:
+    def post(self, mine: deque[InProcessHandle], handle: InProcessHandle) -> None:
         with self.lock:
             mine.append(handle)
             if self.sends and self.receives:
@@ -82,7 +80,7 @@ class _Channel:
             if self.slow is not None:
                 self.slow.put(None)
 
-    def _meet(self, sent: LocalHandle, received: LocalHandle) -> None:
+    def _meet(self, sent: InProcessHandle, received: InProcessHandle) -> None:
         if self.milliseconds is None:
             self._copy(sent, received)
             return
@@ -91,14 +89,14 @@ class _Channel:
             threading.Thread(target=self._carry, args=(self.slow,), daemon=True).start()
         self.slow.put((sent, received))
 
-    def _carry(self, pairs: SimpleQueue[tuple[LocalHandle, LocalHandle] | None]) -> None:
+    def _carry(self, pairs: SimpleQueue[tuple[InProcessHandle, InProcessHandle] | None]) -> None:
         """The slowed link: one message at a time."""
         assert self.milliseconds is not None
         while (pair := pairs.get()) is not None:
             time.sleep(self.milliseconds(pair[0].tensor.nbytes) / 1e3)
             self._copy(*pair)
 
-    def _copy(self, sent: LocalHandle, received: LocalHandle) -> None:
+    def _copy(self, sent: InProcessHandle, received: InProcessHandle) -> None:
         source, target = sent.tensor, received.tensor
         if (source.nbytes, source.dtype) != (target.nbytes, target.dtype):
             received.end(f"a message of {_size(source)} came, expected {_size(target)}")
@@ -113,7 +111,7 @@ class _Channel:
         for handle in (sent, received):
             handle.end(event=event)
 
-    def _copy_on_stream(self, sent: LocalHandle, received: LocalHandle) -> torch.cuda.Event:
+    def _copy_on_stream(self, sent: InProcessHandle, received: InProcessHandle) -> torch.cuda.Event:
         device = received.tensor.device
         if self.stream is None:
             self.stream = make_stream(device, first=True)
@@ -128,7 +126,7 @@ class _Channel:
 
 
 class Hub:
-    """Where the virtual ranks of one process meet. ``link_time``: slowed links, on a CPU only."""
+    """Where the thread ranks of one process meet. ``link_time``: slowed links, on a CPU only."""
 
     def __init__(self, size: int, link_time: LinkTime | None = None) -> None:
         self.size = size
@@ -190,8 +188,8 @@ class Hub:
         return None if link_time is None else lambda size: link_time(source, target, size)
 
 
-class LocalTransport:
-    """One virtual rank's transport; of a hub of one where a process is alone."""
+class InProcessTransport:
+    """One thread rank's transport; of a hub of one where a process is alone."""
 
     def __init__(self, hub: Hub, rank: int, routes: Routes) -> None:
         self.rank, self.size = rank, hub.size
@@ -200,22 +198,19 @@ class LocalTransport:
         self._everyone = tuple(range(hub.size))
         self._free: dict[int, torch.cuda.Event] = {}  # after a buffer's last read, by its place
 
-    def send(self, tensor: Tensor, peer: int) -> LocalHandle:
+    def send(self, tensor: Tensor, peer: int) -> InProcessHandle:
         channel = self._channel(self.rank, peer)
-        handle = LocalHandle(tensor, "send", self._patience, recorded(tensor))
+        handle = InProcessHandle(tensor, "send", self._patience, recorded(tensor))
         channel.post(channel.sends, handle)
         return handle
 
-    def recv(self, buffer: Tensor, peer: int) -> LocalHandle:
+    def recv(self, buffer: Tensor, peer: int) -> InProcessHandle:
         channel = self._channel(peer, self.rank)
         # its first use comes after whatever the memory held before
         ready = self._free.pop(buffer.data_ptr(), None) or recorded(buffer)
-        handle = LocalHandle(buffer, "recv", self._patience, ready)
+        handle = InProcessHandle(buffer, "recv", self._patience, ready)
         channel.post(channel.receives, handle)
         return handle
-
-    def messages(self) -> PostedMessages:
-        return PostedMessages(self)
 
     def releasing(self, buffer: Tensor) -> Callable[[], None] | None:
         return partial(self._release, buffer) if buffer.device.type == "cuda" else None
@@ -260,33 +255,6 @@ class LocalTransport:
 
     def _exchange(self, what: str, ranks: tuple[int, ...], value: Any) -> list[Any]:
         return self._hub.exchange((self._session, what), self.rank, ranks, value, self._patience)
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Which virtual rank a thread is."""
-
-    hub: Hub
-    rank: int
-
-
-_HERE = threading.local()
-
-
-def here() -> Place | None:
-    """The virtual rank that this thread is; None where it is none."""
-    place: Place | None = getattr(_HERE, "place", None)
-    return place
-
-
-@contextmanager
-def being(hub: Hub, rank: int) -> Iterator[None]:
-    """Within: this thread is virtual rank ``rank`` of ``hub``."""
-    _HERE.place = Place(hub, rank)
-    try:
-        yield
-    finally:
-        _HERE.place = None
 
 
 def recorded(tensor: Tensor) -> torch.cuda.Event | None:

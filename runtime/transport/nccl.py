@@ -23,8 +23,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..cuda import make_event, make_stream
-from . import Handle, Routes
-from .posted import PostedMessages
+from .base import Handle, Routes
 from .process_group import GroupTransport
 
 
@@ -94,9 +93,6 @@ class NcclTransport(GroupTransport):
             channel.stream.wait_event(free)  # 2
         with torch.cuda.stream(channel.stream):
             return NcclHandle(channel.group.recv([buffer], channel.peer, 0), buffer)
-
-    def messages(self) -> PostedMessages:
-        return PostedMessages(self)
 
     def releasing(self, buffer: Tensor) -> Callable[[], None]:
         return partial(self._release, buffer.data_ptr(), make_event(timed=False))

@@ -1,26 +1,17 @@
-"""Messages that are sent again in every step, over any transport that posts one at a time."""
+"""A message that is sent again in every step, over any transport that posts one at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
 
 from torch import Tensor
 
-from . import Handle
+from .base import Handle, Transport
 
 
-class Posts(Protocol):
-    """The part of a transport that posts."""
-
-    def send(self, tensor: Tensor, peer: int) -> Handle: ...
-
-    def recv(self, buffer: Tensor, peer: int) -> Handle: ...
-
-
-class PostedMessage:
-    """One message's place between its post and its wait."""
+class RepeatedMessage:
+    """One message of every step, between its post and its wait."""
 
     __slots__ = ("_handle", "_start")
 
@@ -29,29 +20,26 @@ class PostedMessage:
         self._handle: Handle | None = None
 
     def post(self) -> None:
+        """Posts the message, in every step in the order of the program's instructions."""
         self._handle = self._start()
 
     def wait(self) -> None:
+        """Returns once a received message is there, or a sent one has left."""
         assert self._handle is not None
         self._handle.wait()
         self._handle = None
 
 
-class PostedMessages:
-    """Each is posted anew, as if it were the only one."""
-
-    def __init__(self, transport: Posts) -> None:
-        self._transport = transport
-
-    def begin(self) -> None:
-        pass
-
-    def sending(self, take: Callable[[], Tensor], peer: int) -> PostedMessage:
-        return PostedMessage(partial(_send, self._transport, take, peer))
-
-    def receiving(self, buffer: Tensor, peer: int) -> PostedMessage:
-        return PostedMessage(partial(self._transport.recv, buffer, peer))
+def sending(transport: Transport, take: Callable[[], Tensor], peer: int) -> RepeatedMessage:
+    """Sends what ``take`` gives at each post, without its graph: contiguous, and unchanged until
+    the wait."""
+    return RepeatedMessage(partial(_send, transport, take, peer))
 
 
-def _send(transport: Posts, take: Callable[[], Tensor], peer: int) -> Handle:
+def receiving(transport: Transport, buffer: Tensor, peer: int) -> RepeatedMessage:
+    """Receives from ``peer`` into ``buffer`` at each post."""
+    return RepeatedMessage(partial(transport.recv, buffer, peer))
+
+
+def _send(transport: Transport, take: Callable[[], Tensor], peer: int) -> Handle:
     return transport.send(take().detach(), peer)

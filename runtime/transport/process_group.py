@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from . import Routes
+from .base import Routes
 
 PINGS = 8
 

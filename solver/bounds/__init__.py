@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from pipeloom.ir.cost.overlap import pairs_save
+from pipeloom.ir.cost.overlap import overlap_saves
 from pipeloom.ir.model.ops import FloatArray
 from pipeloom.ir.model.placement import Passing, PlacementKind
 from pipeloom.ir.model.problem import Problem
@@ -91,7 +91,7 @@ def lower_bounds(problem: Problem) -> Iterator[Bound]:
     :func:`..core.overlap_relaxation.least_times` gives.
     """
     check_feasible(problem)
-    if pairs_save(problem):
+    if overlap_saves(problem):
         words = "the busiest rank runs one op or pair at a time"
         yield Bound(overlap_work(apart(problem)), "work", words)
     yield from plain_bounds(least_times(relaxed(problem)))

@@ -42,9 +42,8 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.model.ops import FloatArray, IntArray
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.schedule import TravelKind
+from pipeloom.ir.model.schedule import TransferKind
 from pipeloom.ir.model.transfers import delay_matrix
-from pipeloom.ir.model.wires import occupied
 from pipeloom.ir.units import duration
 
 from ..core.bound import Bound
@@ -105,7 +104,7 @@ def _early(costs: Costs, microbatches: int, limit: float) -> FloatArray:
 
 
 def _distance(problem: Problem, ranks: IntArray) -> float:
-    way = delay_matrix(problem.profile, TravelKind.WEIGHT, 0)
+    way = delay_matrix(problem.profile, TransferKind.WEIGHT, 0)
     for over in range(problem.ranks):
         way = np.minimum(way, way[:, [over]] + way[[over], :])
     return float(way[:, ranks].max(axis=1).min())
@@ -129,7 +128,7 @@ def _received(problem: Problem, ranks: IntArray) -> FloatArray:
 
 def _least(problem: Problem, stage: int) -> FloatArray:
     """The least time that the stage's weights take to each rank from any other, shape (P,)."""
-    delays = delay_matrix(problem.profile, TravelKind.WEIGHT, stage).copy()
+    delays = delay_matrix(problem.profile, TransferKind.WEIGHT, stage).copy()
     np.fill_diagonal(delays, np.inf)
     least: FloatArray = delays.min(axis=0)
     return least
@@ -141,9 +140,7 @@ def _ways(problem: Problem, leaving: bool) -> float:
         return np.inf
     everyone = range(problem.ranks)
     return max(
-        _cover(
-            occupied(problem.profile, [(r, o) if leaving else (o, r) for o in everyone if o != r])
-        )
+        _cover(problem.profile.wires([(r, o) if leaving else (o, r) for o in everyone if o != r]))
         for r in everyone
     )
 

@@ -11,7 +11,8 @@ from time import monotonic
 import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.cost.simulator import Simulator, offsets_of, simulate, timed
+from pipeloom.ir.cost.simulator import Simulator, simulate, timed
+from pipeloom.ir.model.ops import offsets_of
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Report, Schedule, Status, Transfer
 

@@ -16,7 +16,7 @@ from dataclasses import replace
 import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.cost.overlap import pairs_save
+from pipeloom.ir.cost.overlap import overlap_saves
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import StageProfile
@@ -30,7 +30,7 @@ def without_overlap(problem: Problem) -> Problem:
 
 def least_times(problem: Problem) -> Problem:
     """The problem whose schedules without pairs are no more costly: see above."""
-    if not pairs_save(problem):
+    if not overlap_saves(problem):
         return problem
     stages = tuple(map(least_times_of, problem.profile.stages))
     return replace(problem, profile=replace(problem.profile, stages=stages))

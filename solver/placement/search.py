@@ -190,7 +190,7 @@ def _device_lacks(problem: Problem, error: InfeasibleError) -> str | None:
     """Why it is the device that is too small, and not a limit that somebody gave; None where it is
     the limit."""
     profile, rank, least = problem.profile, error.rank, error.smallest
-    if profile.device_memory is None:
+    if profile.device_memory is None or rank is None or least is None:
         return None
     device = profile.device_memory[rank]
     stays = _kept_on(profile, problem.placement, rank)

@@ -195,7 +195,7 @@ class SuccessiveHalving:
 def cost_of(schedule: Schedule) -> float:
     """Of a timed schedule, by its problem's objective, averaging over replicas included."""
     assert schedule.timing is not None
-    return schedule.timing.step(schedule.problem.objective)
+    return schedule.timing.iteration_time(schedule.problem.objective)
 
 
 class Known:

@@ -6,7 +6,7 @@ import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, STAYS, choice_of
-from pipeloom.ir.cost.simulator import levers_of, simulate
+from pipeloom.ir.cost.simulator import remat_arrays, simulate
 from pipeloom.ir.model.ops import (
     KIND_MASK,
     MICROBATCH_SHIFT,
@@ -61,7 +61,7 @@ class RematAnnealer:
             cost = anneal_kernel(
                 order, found, least, offsets,
                 c.durations, c.owner, c.into_f, c.into_b, c.m_b, c.m_w, c.limit * (1 + ROUNDING),
-                (levers_of(c, choice), chosen, self._ways, stop, ends),
+                (remat_arrays(c, choice), chosen, self._ways, stop, ends),
                 self._makespan, hot * COLD ** (piece / SLICES),
                 hot * COLD ** ((piece + 1) / SLICES),
                 moves, reach, self._state, best.interrupt.flag,

@@ -17,8 +17,8 @@ import numpy as np
 
 from pipeloom.ir.cost.gradient_averaging import averages
 from pipeloom.ir.cost.remat import pulled
-from pipeloom.ir.cost.simulator import Simulator, offsets_of, timed
-from pipeloom.ir.model.ops import KIND_MASK, STAGE_MASK, STAGE_SHIFT, IntArray, OpKind
+from pipeloom.ir.cost.simulator import Simulator, timed
+from pipeloom.ir.model.ops import KIND_MASK, STAGE_MASK, STAGE_SHIFT, IntArray, OpKind, offsets_of
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.schedule import Schedule, Status, Timing
 
@@ -99,7 +99,7 @@ class _Search:
         made = replace(self._given, order=tuple(self._rows))
         timing = replace(timing, averages=averages(made, timing))
         objective = made.problem.objective
-        return timing.step(objective), timing.cost(objective), sum(timing.averaged_spans)
+        return timing.iteration_time(objective), timing.cost(objective), sum(timing.averaged_spans)
 
 
 def _less(one: tuple[float, ...], other: tuple[float, ...]) -> bool:

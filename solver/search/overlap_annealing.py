@@ -7,9 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.cost.overlap import pairs_save
-from pipeloom.ir.cost.simulator import offsets_of
-from pipeloom.ir.model.ops import KIND_MASK, IntArray, OpKind
+from pipeloom.ir.cost.overlap import overlap_saves
+from pipeloom.ir.model.ops import KIND_MASK, IntArray, OpKind, offsets_of
 from pipeloom.ir.model.problem import Objective, Problem
 
 from ..core.incumbent import Incumbent
@@ -34,7 +33,7 @@ class OverlapAnnealer:
         self._unit = float(self._costs.durations[:3].mean())
         stages, time = range(problem.stages), problem.profile.pair_time
         self._times = np.array([[time(f, b) for b in stages] for f in stages])
-        self.able = pairs_save(problem) and self._unit > 0.0
+        self.able = overlap_saves(problem) and self._unit > 0.0
 
     def round(self, best: Incumbent) -> None:
         rows, pairs, _ = best.found()

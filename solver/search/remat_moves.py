@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, Choice
-from pipeloom.ir.cost.simulator import Levers
+from pipeloom.ir.cost.simulator import RematArrays
 from pipeloom.ir.model.ops import KIND_MASK, MICROBATCH_SHIFT, STAGE_SHIFT, IntArray, OpKind
 
 from ..core.kernel_rng import random
@@ -29,7 +29,7 @@ NEAR = 6
 FUSED = 3
 """Beside the choices of :mod:`pipeloom.ir.cost.remat`: B and W are one op, or two again."""
 
-RematState = tuple[Levers, Choice, npt.NDArray[np.bool_], IntArray, IntArray]
+RematState = tuple[RematArrays, Choice, npt.NDArray[np.bool_], IntArray, IntArray]
 """What the simulator reads, whose choice is changed; out: the choice of the best order; what each
 stage may have, (4, S); where each rank's ops end, (P,); out: those of the best order."""
 

@@ -7,7 +7,8 @@ import heapq
 import numba
 import numpy as np
 
-from pipeloom.ir.cost.transfer_order import listed, wiring
+from pipeloom.ir.cost.dependency_graph import ScheduleGraph
+from pipeloom.ir.cost.transfer_order import listed, transfer_wires
 from pipeloom.ir.model.ops import FloatArray, IntArray
 from pipeloom.ir.model.schedule import Schedule
 
@@ -84,5 +85,7 @@ def most_urgent_first(schedule: Schedule, urgency: FloatArray) -> Schedule:
     if schedule.problem.profile.links is None or not schedule.transfers:
         return schedule
     ops = np.full(schedule.num_ops, -np.inf)
-    order = urgent_first(*wiring(schedule), np.concatenate([ops, urgency]))
-    return listed(schedule, order)
+    graph, wires = ScheduleGraph.of(schedule), transfer_wires(schedule)
+    held = wires.first, wires.number, wires.free
+    urgencies = np.concatenate([ops, urgency])
+    return listed(schedule, urgent_first(*graph.successors, graph.duration, *held, urgencies))

@@ -29,7 +29,7 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.ops import KIND_MASK, STAGE_MASK, STAGE_SHIFT, FloatArray, IntArray, OpKind
 from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.schedule import Report, Schedule, Transfer, TravelKind
+from pipeloom.ir.model.schedule import Report, Schedule, Transfer, TransferKind
 from pipeloom.ir.model.transfers import delay_matrix, size
 
 from .link_priority import most_urgent_first
@@ -144,7 +144,7 @@ def users(problem: Problem) -> list[list[int]]:
 def _held(problem: Problem, stage: int) -> float:
     """Bytes that a stage's owner keeps for it."""
     optimizer = problem.profile.stages[stage].optimizer_bytes or 0.0
-    return optimizer + sum(size(problem.profile, kind, stage) for kind in TravelKind)
+    return optimizer + sum(size(problem.profile, kind, stage) for kind in TransferKind)
 
 
 class _Clock:
@@ -153,7 +153,7 @@ class _Clock:
     def __init__(self, problem: Problem, order: Sequence[IntArray]) -> None:
         durations = Costs.of(problem).durations
         self._problem = problem
-        self._delays: dict[tuple[TravelKind, int], FloatArray] = {}
+        self._delays: dict[tuple[TransferKind, int], FloatArray] = {}
         self._done = [
             np.concatenate(
                 [[0.0], np.cumsum(durations[row & KIND_MASK, row >> STAGE_SHIFT & STAGE_MASK])]
@@ -197,7 +197,7 @@ def _weights(
         for path in _paths(by_rank, owner[stage], problem.ranks, route):
             yield [
                 Transfer(
-                    TravelKind.WEIGHT,
+                    TransferKind.WEIGHT,
                     stage,
                     copies[stage],
                     source,
@@ -227,7 +227,7 @@ def _gradients(
             for path in _paths(adding, home, problem.ranks, plan.home or plan.route):
                 yield [
                     Transfer(
-                        TravelKind.GRADIENT,
+                        TransferKind.GRADIENT,
                         stage,
                         copy,
                         source,

@@ -33,11 +33,27 @@ if TYPE_CHECKING:
     from .ir.model.schedule import Schedule as Schedule
     from .ir.verify.program import verify_program as verify_program
     from .ir.verify.schedule import verify_schedule as verify_schedule
-    from .runtime.optim.loss_scale import LossScale as LossScale
+    from .planner.analyze import analyze as analyze
+    from .planner.answer import Answer as Answer
+    from .planner.build import build as build
+    from .planner.compare import compare as compare
+    from .planner.compile import compile as compile  # noqa: A004
+    from .planner.evaluation.evaluation import Evaluation as Evaluation
+    from .planner.exchange import export as export
+    from .planner.exchange import import_ as import_
+    from .planner.explain.explanation import explain as explain
+    from .planner.plan import optimize as optimize
+    from .planner.show import show as show
+    from .planner.sweep import sweep as sweep
+    from .planner.verify import verify as verify
     from .runtime.pipeline.model_source import ModelSource as ModelSource
     from .runtime.pipeline.pipeline import Pipeline as Pipeline
+    from .runtime.rank.loss_scale import LossScale as LossScale
     from .solver.families import build_family as build_family
-    from .solver.optimize import optimize as optimize
+    from .solver.optimize import optimize as solve  # noqa: F401
+    from .training import measure as measure
+    from .training import run as run
+    from .training import tune as tune
 
 __version__ = "0.1.0"
 
@@ -61,12 +77,26 @@ _HOMES = {
     "ir.cost.simulator": ("simulate",),
     "ir.verify.schedule": ("verify_schedule",),
     "ir.verify.program": ("verify_program",),
-    "runtime.optim.loss_scale": ("LossScale",),
+    "planner.answer": ("Answer",),
+    "planner.build": ("build",),
+    "planner.compile": ("compile",),
+    "planner.exchange": ("export", "import_"),
+    "planner.explain.explanation": ("explain",),
+    "planner.plan": ("optimize",),
+    "planner.show": ("show",),
+    "planner.verify": ("verify",),
+    "runtime.rank.loss_scale": ("LossScale",),
     "runtime.pipeline.model_source": ("ModelSource",),
     "runtime.pipeline.pipeline": ("Pipeline",),
     "solver.families": ("build_family",),
-    "solver.optimize": ("optimize",),
+    "solver.optimize": ("solve",),
+    "planner.analyze": ("analyze",),
+    "planner.compare": ("compare",),
+    "planner.evaluation.evaluation": ("Evaluation",),
+    "planner.sweep": ("sweep",),
+    "training": ("measure", "run", "tune"),
 }
+_CALLED_THERE = {"solve": "optimize"}
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = list(_HOME)
@@ -76,7 +106,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        return getattr(import_module(f".{_HOME[name]}", __name__), name)
+        return getattr(import_module(f".{_HOME[name]}", __name__), _CALLED_THERE.get(name, name))
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise

@@ -21,7 +21,8 @@ from examples.train_torchrun import STEPS
 from pipeloom import compile_schedule, dump_program, write_json
 from pipeloom.compiler.exporters import EXPORTERS
 from pipeloom.runtime.launch.processes import launch
-from pipeloom.runtime.train.train import RunSettings, run_program
+from pipeloom.runtime.train.settings import RunSettings
+from pipeloom.runtime.train.train import run_program
 from tests.distributed.cases.gradients import schedule
 from tests.support.models import reference
 

@@ -61,13 +61,13 @@ from tests.distributed.cases.failures import program, squared
         (
             failure_cases.is_killed,
             0,
-            r"^rank 0 died by SIGKILL; rank 1: instruction \d+ of \d+ \(before op 2 of 8, 1F1\), "
-            r"'wait recv x1\.1', peer rank 0: ",
+            r"^rank 0 died by SIGKILL; rank 1: instruction \d+ of \d+ "
+            r"\(before op \d of 8, 1F[01]\), 'wait recv x1\.[01]', peer rank 0: ",
         ),
         (
             failure_cases.is_stopped,
             1,
-            r"^rank 1: .*'wait recv x1\.1', peer rank 0: TimeoutError: Timed out waiting 2000ms",
+            r"^rank 1: .*'wait recv x1\.[01]', peer rank 0: TimeoutError: Timed out waiting 2000ms",
         ),
         (
             failure_cases.gives_no_verdict,
@@ -102,19 +102,8 @@ from tests.distributed.cases.failures import program, squared
         (
             failure_cases.drops_its_connections,
             1,
-            r"^rank 1: .*, peer rank 0: (ConnectionError: connection closed|BrokenPipeError)",
-        ),
-        (
-            failure_cases.drops_its_gloo_connections,
-            1,
-            r"^rank 1: .*\(before op \d of 8, .*\), '.*', peer rank 0: RuntimeError: "
-            r".*[Cc]onnection",
-        ),
-        (
-            failure_cases.fills_the_channel,
-            0,
-            r"^rank 0: .*'wait send x1\.\d+', peer rank 1: ConnectionError: Timed out waiting "
-            r"2000ms",
+            r"^rank 1: .*\(before op \d of 8, .*\), '.*', peer rank 0: "
+            r"ConnectionError: .*[Cc]onnection",
         ),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,17 +18,20 @@ from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program
 from pipeloom.runtime.errors import LaunchError
+from pipeloom.runtime.launch.processes import launch
 from pipeloom.runtime.launch.threads import launch_local
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.profiling.profiler import measure_profile
 from pipeloom.runtime.stages.store import Stage
-from pipeloom.runtime.train.train import RunSettings, run_program
+from pipeloom.runtime.train.settings import RunSettings
+from pipeloom.runtime.train.train import run_program
 from pipeloom.solver.families import build_family
 from tests.distributed.cases.gradients import difference
 from tests.support.models import TinyTransformer, reference
 
 MICROBATCHES = 4
 VOCABULARY, WIDTH = 11, 8
+TOKENS, TARGET = torch.arange(8) % VOCABULARY, torch.arange(8).flip(0)
 TOLD = r"embedding.weight of stage 0 and head.weight of stage 1 are one parameter, whose gradients"
 SEEN = r"rows.weight of stage 0 and columns.weight of stage 1 are one parameter, whose gradients"
 
@@ -254,3 +258,36 @@ def test_a_model_by_layers_trains_as_one_process_without_a_word_about_its_ties()
     history, _ = reference(tied_gpt(), 2, MICROBATCHES, steps=3, train=True)
     means = [sum(losses) / len(losses) for losses in history]
     assert result.losses == pytest.approx(means, rel=1e-9)
+
+
+class Prebuilt:
+    """A source whose functions take parts of one model that is made before they are called."""
+
+    def __init__(self) -> None:
+        self.model = whole()
+
+    def stages(self, count: int) -> list[Callable[[], nn.Module]]:
+        return [partial(Part, self.model, True), partial(Part, self.model, False)]
+
+
+def test_parts_of_a_model_made_before_are_tied_by_where_they_stand_in_it() -> None:
+    """Each process makes the whole model and then its own stage alone."""
+    for told in launch(_refused, 2, (program(),), timeout=100).values():
+        assert re.search(SEEN, told)
+    model = whole()
+    nn.functional.cross_entropy(Part(model, False)(Part(model, True)(TOKENS)), TARGET).backward()
+    for grad in launch(_tied, 2, (program(tied=[(0, 1)]),), timeout=100).values():
+        assert difference(grad, model.rows.weight.grad) <= 1e-12
+
+
+def _refused(plan: Program) -> str:
+    with pytest.raises(InputError) as caught:
+        Pipeline(plan, Prebuilt().stages(2), loss=nn.functional.cross_entropy)
+    return str(caught.value)
+
+
+def _tied(plan: Program) -> Tensor | None:
+    source = Prebuilt()
+    pipeline = Pipeline(plan, source.stages(2), loss=nn.functional.cross_entropy)
+    pipeline.step(TOKENS, target=TARGET)
+    return source.model.rows.weight.grad

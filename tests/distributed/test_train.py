@@ -15,7 +15,8 @@ from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_program, load_schedule
 from pipeloom.ir.formats.atomic_write import write_json
-from pipeloom.runtime.train.train import RunSettings, run_program, train
+from pipeloom.runtime.train.settings import RunSettings
+from pipeloom.runtime.train.train import run_program, train
 from tests.distributed.cases.gradients import schedule
 from tests.support.models import TinyTransformer, reference
 

@@ -18,7 +18,8 @@ from pipeloom.ir.formats.atomic_write import write_json
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.runtime.train.train import RunSettings, run_program
+from pipeloom.runtime.train.settings import RunSettings
+from pipeloom.runtime.train.train import run_program
 from pipeloom.runtime.train.tune import tune_program
 from pipeloom.solver.families import build_family
 from tests.distributed.cases.gradients import schedule
@@ -117,7 +118,7 @@ def test_the_command_writes_a_schedule_of_what_it_measured(
 def test_what_cannot_be_tuned_is_refused() -> None:
     weights = compile_schedule(schedule("weipipe-interleave", RANKS, MICROBATCHES))
     with pytest.raises(
-        InputError, match="schedule: passing: expected activations, got travelling weights"
+        InputError, match="schedule: passing: expected activations, got streamed weights"
     ):
         tune_program(weights, SOURCE, RunSettings(steps=4), 2, other_family)
     stale = compile_schedule(schedule("pipedream", RANKS, MICROBATCHES))

@@ -7,7 +7,7 @@ from collections import deque
 from pipeloom.ir.model.links import Sharing
 from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.profile import Profile
-from pipeloom.ir.model.schedule import Schedule, Transfer, TravelKind
+from pipeloom.ir.model.schedule import Schedule, Transfer, TransferKind
 
 
 def occupied_wires(profile: Profile, source: int, target: int) -> list[object]:
@@ -41,7 +41,7 @@ def lasts(profile: Profile, transfer: Transfer) -> float:
     """What a transfer takes."""
     stage = profile.stages[transfer.stage]
     size = stage.weight_bytes or 0.0
-    if transfer.kind is TravelKind.GRADIENT and stage.grad_bytes is not None:
+    if transfer.kind is TransferKind.GRADIENT and stage.grad_bytes is not None:
         size = stage.grad_bytes
     if profile.links is None:
         assert not isinstance(profile.t_comm, tuple)

@@ -13,7 +13,7 @@ from itertools import permutations, product
 
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import StageProfile
-from pipeloom.ir.model.schedule import TravelKind
+from pipeloom.ir.model.schedule import TransferKind
 from pipeloom.ir.model.transfers import delay_matrix
 
 Leg = tuple[int, int, int, int]  # stage, copy, from, to
@@ -22,7 +22,7 @@ Leg = tuple[int, int, int, int]  # stage, copy, from, to
 def least_makespan(problem: Problem) -> float:
     """Of an instance in which every rank has microbatches."""
     ranks, stages = range(problem.ranks), range(problem.stages)
-    delays = [delay_matrix(problem.profile, TravelKind.WEIGHT, s).tolist() for s in stages]
+    delays = [delay_matrix(problem.profile, TransferKind.WEIGHT, s).tolist() for s in stages]
     best = float("inf")
     for owner in product(ranks, repeat=problem.stages):
         ways = [list(_routes(owner[s], [r for r in ranks if r != owner[s]])) for s in stages]

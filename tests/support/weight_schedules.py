@@ -16,7 +16,7 @@ from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.placement import Passing, Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Link, Links, Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule, Transfer, TravelKind
+from pipeloom.ir.model.schedule import Schedule, Transfer, TransferKind
 from tests.support.random_schedules import random_order
 
 _TIMES = st.sampled_from([0.0, 0.1, 1.0, 1.7, 3.0])
@@ -87,16 +87,20 @@ def _direct(
     first, last, added = _visits(schedule, stage)[rank]
     home = len(schedule.order[owner])
     found = [
-        Transfer(TravelKind.WEIGHT, stage, 2 * index, owner, rank, 0, first, random.randint(0, first)),  # noqa: E501
-        Transfer(TravelKind.GRADIENT, stage, index, rank, owner, added + 1, home),
+        Transfer(TransferKind.WEIGHT, stage, 2 * index, owner, rank, 0, first, random.randint(0, first)),  # noqa: E501
+        Transfer(TransferKind.GRADIENT, stage, index, rank, owner, added + 1, home),
     ]  # fmt: skip
     if random.random() < 0.5:  # a second copy, for the later uses
         again = random.randint(first, last)
         room = random.randint(first, again)
-        found.append(Transfer(TravelKind.WEIGHT, stage, 2 * index + 1, owner, rank, 0, again, room))
+        found.append(
+            Transfer(TransferKind.WEIGHT, stage, 2 * index + 1, owner, rank, 0, again, room)
+        )
     if random.random() < 0.5:  # a D for what was added so far
         early = random.randint(first, added)
-        found.insert(1, Transfer(TravelKind.GRADIENT, stage, 100 + index, rank, owner, early, home))
+        found.insert(
+            1, Transfer(TransferKind.GRADIENT, stage, 100 + index, rank, owner, early, home)
+        )
     return found
 
 
@@ -109,9 +113,9 @@ def _round(
     for rank in users:
         first = visits[rank][0]
         room = random.randint(0, first)
-        found.append(Transfer(TravelKind.WEIGHT, stage, 0, here, rank, 0, first, room))
+        found.append(Transfer(TransferKind.WEIGHT, stage, 0, here, rank, 0, first, room))
         here = rank
     for rank, to in pairwise((*users, owner)):
         after, before = visits[rank][2] + 1, len(schedule.order[to])
-        found.append(Transfer(TravelKind.GRADIENT, stage, 0, rank, to, after, before))
+        found.append(Transfer(TransferKind.GRADIENT, stage, 0, rank, to, after, before))
     return found

@@ -1,7 +1,9 @@
 """The folders' import direction, as far as a linter cannot see it."""
 
+import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -36,3 +38,21 @@ def test_planning_imports_no_torch(folder: str) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "examples"])
+def test_scripts_use_the_library_not_the_command_line(folder: str) -> None:
+    paths = list((ROOT / folder).rglob("*.py"))
+    found = [
+        path for path in paths if any(f"{n}.".startswith("pipeloom.cli.") for n in imported(path))
+    ]
+    assert paths
+    assert found == []

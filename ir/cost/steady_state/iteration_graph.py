@@ -19,107 +19,65 @@ import numpy as np
 from ...model.links import Pair
 from ...model.ops import FloatArray, IntArray
 from ...model.schedule import Schedule
-from ...model.transfers import travel_delays
-from ...model.wires import kept, occupied
 from ..all_reduce import AllReduce, all_reduces
-from ..cost_tables import Costs
-from ..dependency_graph import by_origin, chain, check_ranges, edges_of, inputs, travel
-from ..event_kernels import in_queues, numbered
+from ..dependency_graph import Edges, Reason, ScheduleGraph, Successors, edges_of, joined, undelayed
+from ..event_kernels import Wires, first_come
 from ..gradient_averaging import Due, due
-from ..overlap import Edges, check_pairs, op_durations, together
-from ..simulator import offsets_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Iteration:
-    """The graph; ``within`` and ``across`` count the edges into each node that come from the same
-    iteration and from the one before. ``ops`` and ``transfers`` are the places of those nodes.
-    ``shares``: for how much of its duration a node keeps each of its ``wires``, node after node.
+class IterationGraph:
+    """``successors``: node N + n is node n of the next iteration. ``within``, ``across``: the edges
+    into each node from the same iteration and from the one before. ``ops`` and ``transfers`` are
+    the places of those nodes.
     """
 
     ranks: int
     ops: slice
     transfers: slice
-    first: IntArray
-    to: IntArray
-    delay: FloatArray
+    successors: Successors
     within: IntArray
     across: IntArray
     duration: FloatArray
-    wires: list[tuple[str, ...]]
-    shares: FloatArray
+    wires: Wires
 
     @classmethod
-    def of(cls, schedule: Schedule) -> Iteration:
+    def of(cls, schedule: Schedule) -> IterationGraph:
         """Raises InvalidScheduleError for a transfer out of range, an input that is never made."""
-        check_ranges(schedule)
-        check_pairs(schedule)
-        problem, transfers, ranks = schedule.problem, schedule.transfers, schedule.problem.ranks
-        costs, offsets = Costs.of(problem), offsets_of(schedule.order)
-        flat = np.concatenate(schedule.order).astype(np.int64)
-        near, far = _apart(inputs(schedule, flat, costs), offsets)
-        pairs = _ends(far, offsets) + [(t.source, t.target) for t in transfers]
-        back = [(target, source) for source, target in pairs] if problem.profile.links else []
-        averaged = due(schedule)
-        early = [one for one in averaged if one.last is not None]
-        sums = all_reduces(schedule) + [
-            AllReduce((one.rank,), one.duration, _beside(one))
-            for one in averaged
-            if one.last is None
-        ]
-        at = _Places(ranks, len(flat), len(back), len(pairs), len(sums), len(early))
-        sets_out = [
-            *_by_message(far, at.messages),
-            travel(schedule, offsets.tolist(), *at.last(len(transfers))),
-            *_setting_out(at, pairs),
-        ]
+        graph, profile = ScheduleGraph.of(schedule), schedule.problem.profile
+        ranks, ops = profile.ranks, schedule.num_ops
+        pairs, (sums, early) = _ways(graph), _reductions(schedule)
+        back = [(target, source) for source, target in pairs] if profile.links else []
+        at = _Places(ranks, ops, len(back), len(pairs), ranks, len(sums), len(early))
         edges = [
-            *sets_out,
-            _sent(sets_out, at, pairs),
-            chain(offsets, flat),
-            near,
-            *_between_gates(offsets, at, pairs),
+            *_of_messages(graph, at, pairs),
+            *_between_gates(graph, at, pairs),
             _to_next_gates(at, [one.ranks for one in sums]),
-            *_averaged(at, offsets, early),
+            *_averaged(graph, at, early),
         ]
-        edges = [(origin + ranks, to + ranks, delay) for origin, to, delay in edges]
-        edges = together(schedule, edges, ranks, 2 * at.nodes)
-        first, to, delay, missing = by_origin(edges, 2 * at.nodes)
-        ways, none = [*back, *pairs], [()]
+        successors = Successors.of(graph.paired(edges, ranks, 2 * at.nodes), 2 * at.nodes)
+        wires, shares = profile.wires([*back, *pairs]), profile.wire_shares([*back, *pairs])
+        last = [()] * ranks + [one.wires for one in sums] + list(map(_beside, early))
+        duration = [
+            np.zeros(ranks),
+            graph.duration[:ops],
+            np.zeros(len(back)),
+            graph.edges[Reason.ACTIVATION][2],
+            graph.duration[ops:],
+            np.zeros(ranks),
+            np.array([one.duration for one in sums]),
+            np.array([one.duration for one in early]),
+        ]
         return cls(
             ranks,
-            slice(ranks, ranks + len(flat)),
-            slice(ranks + int(at.ends[0]) - len(transfers), ranks + int(at.ends[0])),
-            first,
-            to,
-            delay,
-            within=missing[: at.nodes],
-            across=missing[at.nodes :],
-            duration=np.concatenate(
-                [
-                    np.zeros(ranks),
-                    op_durations(schedule, flat, costs),
-                    np.zeros(len(back)),
-                    far[2],
-                    travel_delays(problem, transfers),
-                    np.zeros(ranks),
-                    [one.duration for one in sums],
-                    [one.duration for one in early],
-                ]
-            ),
-            wires=[
-                *none * (ranks + len(flat)),
-                *occupied(problem.profile, ways),
-                *none * ranks,
-                *(one.wires for one in sums),
-                *map(_beside, early),
-            ],
-            shares=np.concatenate(
-                [
-                    *kept(problem.profile, ways),
-                    *(np.ones(len(one.wires)) for one in sums),
-                    np.ones(len(early)),
-                ]
+            slice(ranks, ranks + ops),
+            slice(int(at.ends[0]) - len(schedule.transfers), int(at.ends[0])),
+            successors,
+            within=successors.missing[: at.nodes],
+            across=successors.missing[at.nodes :],
+            duration=np.concatenate(duration),
+            wires=Wires.of(
+                ranks + ops, [*wires, *last], [*shares, *((1.0,) * len(names) for names in last)]
             ),
         )
 
@@ -133,104 +91,88 @@ class Iteration:
         missing = np.tile(self.within + self.across, iterations + 1)
         missing[:nodes] = self.within
         missing = missing[: iterations * nodes + self.ranks]
-        start, end = np.zeros(len(missing)), np.zeros(len(missing))
-        done = in_queues(
-            self.first,
-            self.to,
-            self.delay,
-            missing,
-            self.duration,
-            *numbered(self.wires),
-            self.shares,
-            start,
-            end,
-        )
-        if done < len(missing):
+        start, end = np.zeros((2, len(missing)))
+        edges = self.successors._replace(missing=missing)
+        wires = self.wires._replace(free=np.zeros_like(self.wires.free))
+        if len(first_come(*edges, self.duration, *wires, False, start, end)) < len(missing):
             return None
         each, played = (iterations, nodes), iterations * nodes
         return start[:played].reshape(each), end[:played].reshape(each), start[played:]
 
 
 class _Places:
-    """Where the nodes of an iteration are, as arrays; gates come before the ops, from -P on.
+    """Where the nodes of an iteration are, as arrays.
 
     ``notices`` are the messages themselves where no notices are nodes.
     """
 
-    def __init__(  # noqa: PLR0917
-        self, ranks: int, ops: int, notices: int, messages: int, sums: int, averages: int
-    ) -> None:
-        self.told = notices > 0
-        self.gates = np.arange(-ranks, 0)
-        self.messages = ops + notices + np.arange(messages)
-        self.notices = ops + np.arange(notices) if self.told else self.messages
-        self.ends = ops + notices + messages + np.arange(ranks)
-        self.sums = self.ends[-1] + 1 + np.arange(sums)
-        self.averages = self.ends[-1] + 1 + sums + np.arange(averages)
-        self.nodes = ranks + ops + notices + messages + ranks + sums + averages
-
-    def last(self, count: int) -> tuple[int, int]:
-        """The first of the last ``count`` messages and of their notices, which stand right before
-        all messages."""
-        first = int(self.ends[0]) - count
-        return first, first - len(self.messages) if self.told else first
+    def __init__(self, *counts: int) -> None:
+        bounds = np.cumsum([0, *counts]).tolist()
+        pieces = [np.arange(*ends) for ends in pairwise(bounds)]
+        self.gates, self.ops, notices, self.messages, self.ends, self.sums, self.averages = pieces
+        self.told = len(notices) > 0
+        self.notices = notices if self.told else self.messages
+        self.nodes = bounds[-1]
 
 
-def _apart(edges: Sequence[Edges], offsets: IntArray) -> tuple[Edges, Edges]:
-    """The edges within ranks, and those from rank to rank."""
-    origin, to, delay = (np.concatenate(parts) for parts in zip(*edges, strict=True))
-    far = _rank(origin, offsets) != _rank(to, offsets)
-    return (origin[~far], to[~far], delay[~far]), (origin[far], to[far], delay[far])
+def _ways(graph: ScheduleGraph) -> list[Pair]:
+    """From which rank to which each message goes."""
+    made, used, _ = graph.edges[Reason.ACTIVATION]
+    source = np.concatenate([graph.ranks[made], graph.routes.source])
+    target = np.concatenate([graph.ranks[used], graph.routes.target])
+    return list(zip(source.tolist(), target.tolist(), strict=True))
 
 
-def _rank(ops: IntArray, offsets: IntArray) -> IntArray:
-    ranks: IntArray = np.searchsorted(offsets, ops, side="right") - 1
-    return ranks
+def _reductions(schedule: Schedule) -> tuple[list[AllReduce], list[Due]]:
+    """Those after all ops of their ranks, and those that begin at an op's end."""
+    averaged = due(schedule)
+    late = [
+        AllReduce((one.rank,), one.duration, _beside(one)) for one in averaged if one.last is None
+    ]
+    return all_reduces(schedule) + late, [one for one in averaged if one.last is not None]
 
 
-def _ends(far: Edges, offsets: IntArray) -> list[Pair]:
-    """From which rank to which."""
-    source, target = (_rank(ops, offsets).tolist() for ops in far[:2])
-    return list(zip(source, target, strict=True))
+def _of_messages(graph: ScheduleGraph, at: _Places, pairs: Sequence[Pair]) -> list[Edges]:
+    """The schedule's own edges, each from rank to rank by way of a message, which takes its delay.
+
+    What travels does so once its source has begun, and its target, which gives notice of that. A
+    rank's end comes after all that its messages wait for, wires aside.
+    """
+    made, used, _ = graph.edges[Reason.ACTIVATION]
+    count = len(made)
+    place = np.concatenate([at.ops, at.messages[count:]])
+    room = np.concatenate([at.ops, at.notices[count:]])
+    source, target = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    edges = [
+        (place[origin], (room if reason is Reason.ROOM else place)[to], delay)
+        for reason, (origin, to, delay) in graph.edges.items()
+        if reason is not Reason.ACTIVATION
+    ]
+    edges += [
+        undelayed(place[made], at.messages[:count]),
+        undelayed(at.messages[:count], place[used]),
+        undelayed(at.gates[source], at.messages),
+        undelayed(at.gates[target], at.notices),
+    ]
+    if at.told:
+        edges.append(undelayed(at.notices, at.messages))
+    origin, to, _ = joined(edges)
+    travels = np.isin(to, at.messages)
+    sender = source[np.searchsorted(at.messages, to[travels])]
+    return [*edges, undelayed(origin[travels], at.ends[sender])]
 
 
-def _free(origin: IntArray, to: IntArray) -> Edges:
-    return origin, to, np.zeros(len(origin))
-
-
-def _by_message(far: Edges, messages: IntArray) -> list[Edges]:
-    """Each edge from rank to rank by way of a message, which takes its delay."""
-    origin, to, _ = far
-    message = messages[: len(origin)]
-    return [_free(origin, message), _free(message, to)]
-
-
-def _between_gates(offsets: IntArray, at: _Places, pairs: Sequence[Pair]) -> list[Edges]:
+def _between_gates(graph: ScheduleGraph, at: _Places, pairs: Sequence[Pair]) -> list[Edges]:
     """Gates before a rank's first op; its end after its last op and after what it receives."""
+    offsets = graph.offsets
     used = np.flatnonzero(np.diff(offsets))
     target = np.array(pairs, dtype=np.int64).reshape(-1, 2)[:, 1]
     return [
-        _free(at.gates, at.ends),
-        _free(at.gates[used], offsets[:-1][used]),
-        _free(offsets[1:][used] - 1, at.ends[used]),
-        _free(at.messages, at.ends[target]),
+        undelayed(at.gates, at.ends),
+        undelayed(at.gates[used], at.ops[offsets[:-1][used]]),
+        undelayed(at.ops[offsets[1:][used] - 1], at.ends[used]),
+        undelayed(at.messages, at.ends[target]),
     ]
-
-
-def _setting_out(at: _Places, pairs: Sequence[Pair]) -> list[Edges]:
-    """What travels does so once its source has begun, and its target, which gives notice of
-    that."""
-    source, target = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-    heard = [_free(at.notices, at.messages)] if at.told else []
-    return [_free(at.gates[source], at.messages), _free(at.gates[target], at.notices), *heard]
-
-
-def _sent(edges: Sequence[Edges], at: _Places, pairs: Sequence[Pair]) -> Edges:
-    """A rank's end after all that its messages wait for, wires aside."""
-    origin, to, _ = (np.concatenate(parts) for parts in zip(*edges, strict=True))
-    travels = np.isin(to, at.messages)
-    source = np.array(pairs, dtype=np.int64).reshape(-1, 2)[:, 0]
-    return _free(origin[travels], at.ends[source[np.searchsorted(at.messages, to[travels])]])
 
 
 def _beside(one: Due) -> tuple[str, ...]:
@@ -238,13 +180,13 @@ def _beside(one: Due) -> tuple[str, ...]:
     return (f"replicas of {one.rank}",)
 
 
-def _averaged(at: _Places, offsets: IntArray, early: Sequence[Due]) -> list[Edges]:
+def _averaged(graph: ScheduleGraph, at: _Places, early: Sequence[Due]) -> list[Edges]:
     """From a stage's last op by its average to the rank's end."""
-    last = [int(offsets[one.rank]) + one.last for one in early if one.last is not None]
-    ends = [at.ends[one.rank] for one in early]
+    last = [int(graph.offsets[one.rank]) + one.last for one in early if one.last is not None]
+    ends = np.array([one.rank for one in early], dtype=np.int64)
     return [
-        _free(np.array(last, dtype=np.int64), at.averages),
-        _free(at.averages, np.array(ends, dtype=np.int64)),
+        undelayed(at.ops[np.array(last, dtype=np.int64)], at.averages),
+        undelayed(at.averages, at.ends[ends]),
     ]
 
 

@@ -37,19 +37,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ...model.ops import FloatArray
+from ...model.ops import FloatArray, offsets_of
 from ...model.schedule import Schedule, Timing
 from ..gradient_averaging import averages
 from ..graph_simulator import peaks
-from ..simulator import offsets_of, simulate
-from .iteration_graph import Iteration
+from ..simulator import simulate
+from .iteration_graph import IterationGraph
 
 _LENGTHS = (4, 8, 16, 32, 64)
 _TOLERANCE = 1e-9  # relative, on intervals between iterations
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Replay:
+class Iterations:
     """``timings``: of each iteration, on one clock.
 
     ``begin``: when each rank begins each iteration and, in the last row, is done with all of them,
@@ -60,7 +60,7 @@ class Replay:
     begin: FloatArray
 
 
-def replay(schedule: Schedule, iterations: int = 1) -> Replay:
+def play_iterations(schedule: Schedule, iterations: int = 1) -> Iterations:
     """``iterations`` of ``schedule`` by the rules above.
 
     Raises InvalidScheduleError, as :func:`..simulator.simulate` does, where it can never run, and
@@ -68,17 +68,17 @@ def replay(schedule: Schedule, iterations: int = 1) -> Replay:
     """
     if iterations < 1:
         raise ValueError(f"cannot play {iterations} iterations")
-    iteration = Iteration.of(schedule)
+    iteration = IterationGraph.of(schedule)
     start, end, done = _played(schedule, iteration, iterations)
     peak_memory = peaks(schedule)
     timings = tuple(
         _timing(schedule, iteration, times, peak_memory) for times in zip(start, end, strict=True)
     )
-    return Replay(timings, np.vstack([start[:, : iteration.ranks], done]))
+    return Iterations(timings, np.vstack([start[:, : iteration.ranks], done]))
 
 
 def _played(
-    schedule: Schedule, iteration: Iteration, iterations: int
+    schedule: Schedule, iteration: IterationGraph, iterations: int
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     played = iteration.play(iterations)
     if played is None:
@@ -89,7 +89,7 @@ def _played(
 
 def _timing(
     schedule: Schedule,
-    iteration: Iteration,
+    iteration: IterationGraph,
     times: tuple[FloatArray, FloatArray],
     peak_memory: tuple[float, ...],
 ) -> Timing:
@@ -113,7 +113,7 @@ def step_time(schedule: Schedule) -> float:
 
     Raises InvalidScheduleError where the schedule can never run.
     """
-    iteration = Iteration.of(schedule)
+    iteration = IterationGraph.of(schedule)
     begin = np.zeros((1, 1))
     for iterations in _LENGTHS:
         start, _, done = _played(schedule, iteration, iterations)

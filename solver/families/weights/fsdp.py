@@ -33,7 +33,7 @@ from dataclasses import dataclass, replace
 from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
-from pipeloom.ir.model.schedule import Schedule, Transfer, TravelKind
+from pipeloom.ir.model.schedule import Schedule, Transfer, TransferKind
 
 from ..base import finished, not_round_robin, require, round_robin
 
@@ -94,11 +94,13 @@ def _transfers(rank: int, row: list[Op], lengths: list[int], ahead: int) -> Iter
             continue
         copy = 2 * op.microbatch + (op.kind is OpKind.BW)
         room = max(0, i - ahead)
-        yield Transfer(TravelKind.WEIGHT, op.stage, copy, owner, rank, after=0, before=i, room=room)
+        yield Transfer(
+            TransferKind.WEIGHT, op.stage, copy, owner, rank, after=0, before=i, room=room
+        )
         if op.kind is OpKind.BW:
             done = i + 1 + ahead
             yield Transfer(
-                TravelKind.GRADIENT,
+                TransferKind.GRADIENT,
                 op.stage,
                 op.microbatch,
                 rank,

@@ -31,7 +31,7 @@ from itertools import pairwise
 from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
-from pipeloom.ir.model.schedule import Schedule, Transfer, TravelKind
+from pipeloom.ir.model.schedule import Schedule, Transfer, TransferKind
 from pipeloom.ir.units import counted
 
 from ..base import finished, not_round_robin, require, round_robin
@@ -119,9 +119,9 @@ class _Use:
 
 # the items of a stage: what it is, which copy, and the kinds of ops that use it
 _ITEMS = (
-    (TravelKind.WEIGHT, 0, (OpKind.F,)),
-    (TravelKind.WEIGHT, 1, (OpKind.B, OpKind.BW)),
-    (TravelKind.GRADIENT, 0, (OpKind.W, OpKind.BW)),
+    (TransferKind.WEIGHT, 0, (OpKind.F,)),
+    (TransferKind.WEIGHT, 1, (OpKind.B, OpKind.BW)),
+    (TransferKind.GRADIENT, 0, (OpKind.W, OpKind.BW)),
 )
 
 
@@ -149,17 +149,17 @@ def _uses(turns: Turns) -> dict[tuple[int, OpKind], list[_Use]]:
 
 
 def _journey(
-    turns: Turns, kind: TravelKind, stage: int, copy: int, uses: list[_Use]
+    turns: Turns, kind: TransferKind, stage: int, copy: int, uses: list[_Use]
 ) -> Iterator[tuple[int, Transfer]]:
     """The transfers of one item, each with the turn after which it happens."""
     first, last = uses[0].turn, uses[-1].turn
     needed = {(use.turn, use.rank): use.position for use in uses}
     ranks = [(turn - first) % turns.ranks for turn in range(first, last + 1)]
     turn = first
-    if kind is TravelKind.WEIGHT and stage != ranks[0]:
+    if kind is TransferKind.WEIGHT and stage != ranks[0]:
         ranks.insert(0, stage)  # from the owner
         turn -= 1
-    if kind is TravelKind.GRADIENT and stage != ranks[-1]:
+    if kind is TransferKind.GRADIENT and stage != ranks[-1]:
         ranks.append(stage)  # home
     for source, target in pairwise(ranks):
         # the owner has the weights from the start

@@ -31,7 +31,6 @@ from pipeloom.runtime.errors import ShapeError
 from pipeloom.runtime.executor.deferred_ops import Linear, defer
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.stages.fsdp import ShardedStages
-from pipeloom.runtime.transport import unix_socket as short
 from tests.distributed.cases.gradients import schedule
 
 
@@ -138,9 +137,6 @@ def pipeline(
     return Pipeline(program(family), [first, last], loss=squared, timeout=timeout)
 
 
-LONG = 1 << 16  # rows, a microbatch of which is too long for a packet
-
-
 def step(pipe: Pipeline, rows: int = 8) -> None:
     x = torch.ones(rows, 4, requires_grad=True)
     pipe.step(x, target=torch.zeros(rows, 4))
@@ -179,13 +175,8 @@ def is_stopped() -> None:
 
 
 def drops_its_connections() -> None:
-    shut = partial(drop, socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    step(pipeline(Doing(shut), nn.Linear(4, 4)))
-
-
-def drops_its_gloo_connections() -> None:
     shut = partial(drop, socket.AF_INET, socket.SOCK_STREAM)
-    step(pipeline(Doing(shut), nn.Linear(4, 4), timeout=10.0), rows=LONG)
+    step(pipeline(Doing(shut), nn.Linear(4, 4), timeout=10.0))
 
 
 def drop(family: socket.AddressFamily, kind: socket.SocketKind) -> None:
@@ -196,14 +187,6 @@ def drop(family: socket.AddressFamily, kind: socket.SocketKind) -> None:
                 found.getpeername()  # raises for what only listens
                 found.shutdown(socket.SHUT_RDWR)
     time.sleep(60)
-
-
-def fills_the_channel() -> None:
-    """Rank 1 hangs in its third forward; rank 0 sends on until the packets find no room."""
-    short.ROOM = 1
-    plan = compile_schedule(schedule("gpipe", 2, 48))
-    stages = [nn.Linear(4, 4), Doing(partial(time.sleep, 60))]
-    step(Pipeline(plan, stages, loss=squared, timeout=2.0), rows=48)
 
 
 def differs_in_its_program() -> None:

@@ -25,7 +25,7 @@ from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
 from pipeloom.runtime.measure.activation_ledger import Ledger
 from pipeloom.runtime.pipeline.pipeline import Pipeline
-from pipeloom.runtime.tensors.stage_interface import Edge, Spec
+from pipeloom.runtime.tensors.stage_interface import Spec, StageInterface
 from pipeloom.solver.core.relaxations import without_offloading, without_recomputing
 from pipeloom.solver.optimize import optimize
 from tests.distributed.cases.gradients import difference
@@ -135,7 +135,7 @@ def sizes(dtype: torch.dtype) -> tuple[float, float, float]:
     x, dy = x.clone(), dy.clone()
     seed = torch.ones((), dtype=dtype)
     runner = StageRunner(1, module, memory=memory, last=False, loss=None, seed=seed)
-    cell = Cell(WeightQueue(memory), Edge.one(Spec.of(x)))
+    cell = Cell(WeightQueue(memory), StageInterface.one(Spec.of(x)))
     memory.start([module])
     memory.hold(x)
     memory.hold(dy)

@@ -19,10 +19,10 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.program import Program
-from pipeloom.runtime.optim.grad_norm import squares_of
-from pipeloom.runtime.optim.loss_scale import LossScale
 from pipeloom.runtime.optim.norm_groups import ShardSquares
 from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.runtime.rank.loss_scale import LossScale
+from pipeloom.runtime.stages.gradient_squares import squares_of
 from tests.distributed.cases.gradients import schedule
 
 WIDTH, HIDDEN, EXPERTS = 8, 12, 3

@@ -18,10 +18,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pipeloom.ir.model.program import Program
-from pipeloom.runtime.optim.loss_scale import LossScale
-from pipeloom.runtime.optim.optimizer_rollback import Undoable
+from pipeloom.runtime.optim.optimizer_rollback import RevertibleOptimizer
 from pipeloom.runtime.pipeline.model_source import ModelSource
 from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.runtime.rank.loss_scale import LossScale
 from tests.support.models import TinyTransformer
 
 CLIP = 50.0
@@ -190,8 +190,8 @@ def run_ahead(program: Program, path: str) -> bool:
         clip_grad_norm=CLIP,
     )
     if rank == program.schedule.problem.ranks - 1:
-        judge = pipeline._stepping.update.judge
-        pipeline._stepping.update.judge = lambda: (_wait_for(Path(path)), judge())[1]  # type: ignore
+        check_norm = pipeline._step_end.update.check_norm
+        pipeline._step_end.update.check_norm = lambda: (_wait_for(Path(path)), check_norm())[1]  # type: ignore
     for step in range(2):
         if step == 1 and rank == 0:
             pipeline.store.module(0).register_forward_hook(lambda *_: Path(path).touch())
@@ -201,9 +201,9 @@ def run_ahead(program: Program, path: str) -> bool:
             copies = pickle.loads(pickle.dumps(pipeline.modules)), deepcopy(pipeline.modules)
             for module in (module for modules in copies for module in modules.values()):
                 module.state_dict()  # of a copy, which waits for nothing
-        assert pipeline._stepping.update.pending
+        assert pipeline._step_end.update.pending
     pipeline.close()
-    return not pipeline._stepping.update.pending
+    return not pipeline._step_end.update.pending
 
 
 def _wait_for(path: Path) -> None:
@@ -218,17 +218,17 @@ class counting:  # noqa: N801
     """How many steps are taken back within."""
 
     def __enter__(self) -> list[int]:
-        self._undo, count = Undoable.undo, [0]
+        self._undo, count = RevertibleOptimizer.undo, [0]
 
-        def undo(undoable: Undoable) -> None:
+        def undo(undoable: RevertibleOptimizer) -> None:
             count[0] += undoable._state is not None
             self._undo(undoable)
 
-        Undoable.undo = undo  # type: ignore[method-assign]
+        RevertibleOptimizer.undo = undo  # type: ignore[method-assign]
         return count
 
     def __exit__(self, *_: object) -> None:
-        Undoable.undo = self._undo  # type: ignore[method-assign]
+        RevertibleOptimizer.undo = self._undo  # type: ignore[method-assign]
 
 
 def _hashes(pipeline: Pipeline) -> dict[str, str]:

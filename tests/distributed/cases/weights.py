@@ -26,7 +26,7 @@ from pipeloom.ir.model.placement import Passing, Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Link, Links, Profile, Sharing, StageProfile
 from pipeloom.ir.model.program import Program
-from pipeloom.ir.model.schedule import Schedule, Transfer, TravelKind
+from pipeloom.ir.model.schedule import Schedule, Transfer, TransferKind
 from pipeloom.planner.passing.candidates import schemes
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.solver.families import build_family
@@ -155,7 +155,7 @@ def without_waiting(schedule: Schedule) -> Schedule:
     """Weights go on as soon as they come; no op waits for D, which takes what was kept for it."""
 
     def change(transfer: Transfer) -> Transfer:
-        if transfer.kind is TravelKind.WEIGHT:
+        if transfer.kind is TransferKind.WEIGHT:
             return replace(transfer, after=0, room=0)
         return replace(transfer, before=len(schedule.order[transfer.target]))
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.simulator import simulate, timed
-from pipeloom.ir.cost.steady_state.steady_state import replay
+from pipeloom.ir.cost.steady_state.steady_state import play_iterations
 from pipeloom.ir.errors import InvalidScheduleError
 from pipeloom.ir.formats import dump_program, dump_schedule, parse_schedule
 from pipeloom.ir.model.links import Link
@@ -85,7 +85,7 @@ def test_the_verifier_and_the_replay_agree_with_the_simulator(schedule: Schedule
     assert again.timing is not None
     assert schedule.timing is not None
     assert again.timing.work == pytest.approx(schedule.timing.work)
-    played = replay(schedule).timings[0]
+    played = play_iterations(schedule).timings[0]
     for rank in range(schedule.problem.ranks):
         assert played.start[rank].tolist() == pytest.approx(schedule.timing.start[rank].tolist())
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.cost.steady_state.send_points import step_between_ops
-from pipeloom.ir.cost.steady_state.steady_state import replay, step_time
+from pipeloom.ir.cost.steady_state.steady_state import play_iterations, step_time
 from pipeloom.ir.model.links import Groups, Link, Links, Sharing
 from pipeloom.ir.model.ops import Op, OpKind, pack
 from pipeloom.ir.model.placement import Passing, Placement
@@ -98,7 +98,7 @@ def mixed(draw: st.DrawFn, *, contended: bool) -> Schedule:
 
 
 def assert_played(schedule: Schedule, iterations: int) -> None:
-    found, plain = replay(schedule, iterations), Playing(schedule, iterations)
+    found, plain = play_iterations(schedule, iterations), Playing(schedule, iterations)
     for i, timing in enumerate(found.timings):
         for rank, row in enumerate(timing.start):
             expected = [plain.starts[Thing(i, "0 op", (rank, k))] for k in range(len(row))]
@@ -120,7 +120,7 @@ def test_everything_starts_when_plain_loops_say(schedule: Schedule, iterations: 
 @settings(max_examples=100, deadline=None)
 @given(built(contended=False) | mixed(contended=False))
 def test_one_iteration_without_contention_is_what_is_simulated(schedule: Schedule) -> None:
-    (timing,), simulated = replay(schedule).timings, simulate(schedule)
+    (timing,), simulated = play_iterations(schedule).timings, simulate(schedule)
     assert all(map(np.array_equal, timing.start, simulated.start))
     assert all(map(np.array_equal, timing.end, simulated.end))
     assert np.array_equal(timing.transfers, simulated.transfers)
@@ -130,7 +130,7 @@ def test_one_iteration_without_contention_is_what_is_simulated(schedule: Schedul
 @settings(max_examples=60, deadline=None)
 @given(built(contended=True) | mixed(contended=True))
 def test_the_step_time_is_what_many_iterations_take_each(schedule: Schedule) -> None:
-    begin = replay(schedule, 200).begin.max(axis=1)
+    begin = play_iterations(schedule, 200).begin.max(axis=1)
     assert np.isclose((begin[200] - begin[100]) / 100, step_time(schedule), rtol=0.01)
 
 

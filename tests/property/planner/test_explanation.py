@@ -13,16 +13,16 @@ from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.planner.explain.explanation import explanation
+from pipeloom.planner.explain.explanation import explain
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from tests.property.solver.bounds.test_bounds import problems, stage_profiles
 
 
 def assert_explained(problem: Problem) -> None:
-    found = explanation(timed(Schedule(problem, one_at_a_time(problem))), seconds=0.0)
-    assert json.loads(json.dumps(found.as_json(), allow_nan=False))["bound"]["words"]
-    assert found.text().startswith("why no schedule is below")
+    found = explain(timed(Schedule(problem, one_at_a_time(problem))), seconds=0.0)
+    assert json.loads(json.dumps(found.to_dict(), allow_nan=False))["bound"]["words"]
+    assert str(found).startswith("why no schedule is below")
     bound, cost = lower_bound(problem).value, found.now.cost
     assert cost is not None
     assert found.reason.value == pytest.approx(bound)

@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -46,12 +47,14 @@ def search(problem: Problem, scheme: str, share: float) -> Schedule:
 def test_the_choice(profile: Profile, microbatches: int, objective: Objective) -> None:
     choice = choose(profile, microbatches, objective=objective, search=search)
     assert reasons.text(choice)
-    for judged in choice.usable:
-        document = dump_schedule(certified(judged.schedule))
+    for row in choice.usable:
+        document = dump_schedule(certified(row.schedule))
         assert verify_schedule(document) == []
         assert document["report"]["lower_bound"] is not None
     if choice.best is None:
         assert all(row.why_not for row in choice.rows)
         return
-    assert choice.best.step == min(judged.step for judged in choice.usable)
-    assert choice.best.too_much() is None
+    assert choice.best.step_time == pytest.approx(
+        min(row.step_time for row in choice.usable), rel=1e-8
+    )
+    assert choice.best.excess() is None

@@ -23,7 +23,7 @@ from pipeloom.ir.model.links import Groups, Link, Links, Sharing
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule, Transfer, TravelKind
+from pipeloom.ir.model.schedule import Schedule, Transfer, TransferKind
 from pipeloom.ir.model.transfers import journeys, owned, previous
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.families import build_family
@@ -59,14 +59,14 @@ def profiles(draw: st.DrawFn) -> Profile:
 
 def early_weights(transfer: Transfer, random: Random, ops: list[int]) -> Transfer:
     """Goes on as soon as it has come, or at any time until the family would send it."""
-    if transfer.kind is TravelKind.GRADIENT:
+    if transfer.kind is TransferKind.GRADIENT:
         return transfer
     return replace(transfer, after=random.randint(0, transfer.after))
 
 
 def late_gradients(transfer: Transfer, random: Random, ops: list[int]) -> Transfer:
     """No op waits for D: what it is to collect is kept until it comes."""
-    if transfer.kind is TravelKind.WEIGHT:
+    if transfer.kind is TransferKind.WEIGHT:
         return transfer
     return replace(transfer, before=random.choice([transfer.before, ops[transfer.target]]))
 

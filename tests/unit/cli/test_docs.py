@@ -1,4 +1,4 @@
-"""The pages about formats and commands say what is there."""
+"""The pages say what is there: commands, families, profiles, files and decisions."""
 
 from __future__ import annotations
 
@@ -6,15 +6,23 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from pipeloom.cli.main import COMMANDS
 from pipeloom.ir.formats import dump_profile, parse_profile
 from pipeloom.solver.families import FAMILIES
 
-DOCS = Path(__file__).parents[3] / "docs"
+ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs"
+PAGES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in (*DOCS.rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md")
+)
+FILE = re.compile(r"`((?:\w+/)+\w+\.(?:py|md|json))`")
 
 
 def json_blocks(page: str) -> list[str]:
-    return re.findall(r"```json\n(.*?)```", (DOCS / page).read_text(), flags=re.DOTALL)
+    return re.findall(r"```json[^\n]*\n(.*?)```", (DOCS / page).read_text(), flags=re.DOTALL)
 
 
 def test_every_command_has_a_section() -> None:
@@ -22,13 +30,41 @@ def test_every_command_has_a_section() -> None:
     assert sorted(", ".join(headings).split(", ")) == sorted(COMMANDS)
 
 
-def test_the_profiles_of_the_pages_can_be_read() -> None:
-    for page in ("formats.md", "commands.md"):
-        profile = parse_profile(json.loads(json_blocks(page)[0]), page)
-        assert profile.num_stages == 8
-        assert parse_profile(dump_profile(profile), "written") == profile
+@pytest.mark.parametrize(
+    ("page", "stages"), [("formats.md", 8), ("commands.md", 8), ("tutorials/slow-links.md", 4)]
+)
+def test_the_profiles_of_the_pages_can_be_read(page: str, stages: int) -> None:
+    profile = parse_profile(json.loads(json_blocks(page)[0]), page)
+    assert profile.num_stages == stages
+    assert parse_profile(dump_profile(profile), "written") == profile
 
 
-def test_the_page_of_commands_names_the_families() -> None:
-    page = (DOCS / "commands.md").read_text()
-    assert [name for name in FAMILIES if name not in page] == []
+def test_every_family_has_a_row_and_every_row_is_a_family() -> None:
+    page = (DOCS / "families.md").read_text()
+    rows = re.findall(r"^\| `([a-z0-9-]+)(?::[A-Z])?` \|", page, flags=re.MULTILINE)
+    assert sorted(rows) == sorted(FAMILIES)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_files_that_a_page_names_exist(page: str) -> None:
+    named = set(FILE.findall((ROOT / page).read_text()))
+    assert [path for path in sorted(named) if not _is_there(path)] == []
+
+
+def _is_there(path: str) -> bool:
+    """A file of the repository, one that a reader makes, or a pattern such as ``x.py``."""
+    top, name = Path(path).parts[0], Path(path).name
+    return (
+        not (ROOT / top).is_dir()
+        or name in ("x.py", "x_json.py", "x.md")
+        or (ROOT / path).is_file()
+    )
+
+
+def test_decisions_are_numbered_without_holes_and_all_listed() -> None:
+    notes = sorted(path.name for path in (DOCS / "decisions").glob("0*.md"))
+    assert [name[:4] for name in notes] == [f"{number:04}" for number in range(1, len(notes) + 1)]
+    listed = re.findall(r"\]\((0[^)]*)\)", (DOCS / "decisions" / "README.md").read_text())
+    assert listed == notes
+    titles = [(DOCS / "decisions" / name).read_text().split(":")[0] for name in notes]
+    assert titles == [f"# {name[:4]}" for name in notes]

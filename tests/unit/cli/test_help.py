@@ -11,7 +11,7 @@ from pipeloom import __version__
 from pipeloom.cli.main import COMMANDS
 from tests.support.command_line import ENVIRONMENT, Command
 
-HEAVY = ("numpy", "numba", "ortools", "pulp", "networkx", "torch")
+HEAVY = ("numpy", "numba", "ortools", "pulp", "networkx", "pydantic", "torch")
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from pipeloom.cli.progress import ProgressLine, interruptible
+from pipeloom.cli.progress import ProgressDisplay, interruptible
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Report, Status
+from pipeloom.planner.progress import Searched, Searching
 from pipeloom.solver.core.progress import Progress
 from pipeloom.solver.families import build_family
 from tests.support.command_line import ENVIRONMENT, Command
@@ -31,12 +32,16 @@ def told(at: float, best: float | None = 200.0, bound: float = 100.0) -> Progres
     return Progress(at, best, bound, None if best is None else (best - bound) / best, "search")
 
 
+def searching(*now: Progress, name: str = "", by_step: bool = False) -> list[Searching]:
+    return [Searching(name, each, by_step) for each in now]
+
+
 def test_a_terminal_shows_one_line_that_is_written_over() -> None:
     stream = Terminal()
-    line = ProgressLine(stream)
-    line(told(0.0, None))
-    line(told(1.0))
-    line.close()
+    display = ProgressDisplay(stream=stream)
+    for event in searching(told(0.0, None), told(1.0)):
+        display(event)
+    display.close()
     assert stream.getvalue() == (
         "\r\x1b[2K   0.0 s  looking for a first schedule"
         "\r\x1b[2K   1.0 s  best 200 ms  bound 100 ms  gap 50.00 %  search\n"
@@ -45,13 +50,14 @@ def test_a_terminal_shows_one_line_that_is_written_over() -> None:
 
 def test_a_log_gets_a_line_a_change_and_none_for_the_start() -> None:
     stream = io.StringIO()
-    line = ProgressLine(stream, label="limit 1 of 2 (8): ")
-    line(replace(told(0.0), source="one-at-a-time"))
-    for at in (0.1, 1.0, 2.0, 9.0, 20.5):
-        line(told(at))
-    line(told(20.6, 150.0))
-    line(told(20.7, 140.0))  # so soon after the last one: the end's line will say it
-    line.close()
+    display = ProgressDisplay(stream=stream)
+    events = [told(at) for at in (0.1, 1.0, 2.0, 9.0, 20.5)]
+    events.insert(0, replace(told(0.0), source="one-at-a-time"))
+    # the last one comes so soon after another that the end's line will say it
+    events += [told(20.6, 150.0), told(20.7, 140.0)]
+    for event in searching(*events, name="limit 1 of 2 (8)"):
+        display(event)
+    display.close()
     assert stream.getvalue().splitlines() == [
         "limit 1 of 2 (8):    0.1 s  best 200 ms  bound 100 ms  gap 50.00 %  search",
         "limit 1 of 2 (8):   20.6 s  best 150 ms  bound 100 ms  gap 33.33 %  search",
@@ -73,9 +79,9 @@ def test_the_last_line_says_why_a_solve_ends(
     schedule = build_family("1f1b", profile, 3)  # three microbatches, one rank: 9 ms
     report = Report(Objective.PERIOD, "search", status, bound, solve_seconds=2.84)
     for stream, begin in ((io.StringIO(), ""), (Terminal(), "\r\x1b[2K")):
-        line = ProgressLine(stream)
-        line.end(replace(schedule, report=report), stopped)
-        line.close()
+        display = ProgressDisplay(stream=stream)
+        ending = "stopped" if stopped else "time is up"
+        display(Searched("", replace(schedule, report=report), ending))
         expected = f"{begin}   2.8 s  best 9 ms  bound {bound:g} ms  {words}\n"
         assert stream.getvalue() == expected
 
@@ -86,15 +92,16 @@ def test_by_step_the_last_line_is_of_the_step() -> None:
     schedule = replace(build_family("1f1b", profile, 3), report=report)
     for bound, why in ((10.0, "gap 16.67 %  nothing better found"), (12.0, "gap 0 %  optimal")):
         stream = io.StringIO()
-        line = ProgressLine(stream, by_step=True)
-        line(replace(told(1.0, 12.0, bound), source="one-at-a-time"))
-        line.end(schedule, False, "nothing better found")
+        display = ProgressDisplay(stream=stream)
+        now = replace(told(1.0, 12.0, bound), source="one-at-a-time")
+        display(Searching("", now, by_step=True))
+        display(Searched("", schedule, "nothing better found", by_step=True))
         assert stream.getvalue() == f"   2.8 s  step 12 ms  bound {bound:g} ms  {why}\n"
 
 
 def test_quiet_says_nothing() -> None:
     stream = Terminal()
-    ProgressLine(stream, quiet=True)(told(0.0))
+    ProgressDisplay(quiet=True, stream=stream)(Searching("", told(0.0)))
     assert stream.getvalue() == ""
 
 
@@ -156,10 +163,26 @@ def test_an_interrupt_elsewhere_is_one_line(
 def test_an_interrupted_compare_says_so(
     pipeloom: Command, profile: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def press(*_: object) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
+    events = 0
 
-    monkeypatch.setattr("pipeloom.cli.progress.ProgressLine.__call__", press)
+    def press(*_: object) -> None:
+        nonlocal events
+        events += 1
+        if events == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr("pipeloom.cli.progress.ProgressDisplay.__call__", press)
     done = pipeloom("compare", profile, "-m", 12, "--memory-limit", 1.5, "-q")
     assert "pipeloom: interrupted: optimize is the best so far" in done.err
     assert "interrupted" in next(s for s in done.out.splitlines() if s.startswith("optimize "))
+
+
+def test_the_lines_of_several_searches_are_kept_apart_on_a_terminal() -> None:
+    stream = Terminal()
+    display = ProgressDisplay(stream=stream)
+    for name in ("linear", "v", "v"):
+        display(Searching(name, told(1.0, None)))
+    display.close()
+    looking = "   1.0 s  looking for a first schedule"
+    over = "\r\x1b[2K"
+    assert stream.getvalue() == f"{over}linear: {looking}\n{over}v: {looking}{over}v: {looking}\n"

@@ -18,10 +18,12 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.planner.cache import Question, ScheduleCache, digest
+from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.optimize import optimize
 
 PROFILE = Profile((StageProfile(1.0, 1.1, 0.9, 1.0, 0.5), StageProfile(1.0, 1.0, 1.0)), 2, 0.1)
-QUESTION = Question(Problem.linear(PROFILE, 3, 2.0), "auto", 0, 5.0)
+OPTIONS = SolveOptions(time_limit=5.0)
+QUESTION = Question(Problem.linear(PROFILE, 3, 2.0), OPTIONS)
 
 
 @pytest.fixture(scope="module")
@@ -63,10 +65,15 @@ def test_what_is_kept_is_found(folder: Folder, schedule: Schedule) -> None:
 
 
 OTHERS = {
-    "seed": replace(QUESTION, seed=1),
-    "solver": replace(QUESTION, solver="milp"),
-    "time limit": replace(QUESTION, time_limit=6.0),
-    "work limit": replace(QUESTION, work_limit=6.0),
+    **{
+        name.replace("_", " "): replace(QUESTION, options=replace(OPTIONS, **{name: value}))
+        for name, value in (
+            ("seed", 1),
+            ("solver", "milp"),
+            ("time_limit", 6.0),
+            ("work_limit", 6.0),
+        )
+    },
     "steps compared": replace(QUESTION, by_step=True),
     **{
         name: replace(QUESTION, problem=problem)

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from pipeloom.cli.commands.tune import Planner
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.simulator import simulate, timed
 from pipeloom.ir.model.ops import parse_order
@@ -16,6 +15,7 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Relay
 from pipeloom.ir.model.schedule import Schedule, Status
+from pipeloom.planner.replan import Replanner
 from pipeloom.planner.reprofile import reprofile
 from pipeloom.solver.families import build_family
 from pipeloom.solver.optimize import optimize
@@ -68,7 +68,7 @@ def test_recomputing_takes_what_it_took_or_follows_the_forwards(order: str, t_r:
 
 def test_a_program_is_changed_for_a_shorter_plan_alone() -> None:
     first = compile_schedule(build_family("gpipe", OLD, 6), post_validation=True)
-    planner = Planner(first, (), time_limit=30.0, seed=0)
+    planner = Replanner(first, (), time_limit=30.0, seed=0)
     better = planner([trace("gpipe")])
     assert better is not None
     assert any(isinstance(i, Relay) for row in better.instructions for i in row)
@@ -89,6 +89,6 @@ def test_a_plan_with_pairs_is_not_longer_than_itself() -> None:
     assert best.report.status is Status.OPTIMAL
     assert any(best.pairs)
     ran = replace(best, timing=simulate(replace(best, pairs=(), timing=None)))
-    planner = Planner(compile_schedule(best), (), time_limit=30.0, seed=0)
+    planner = Replanner(compile_schedule(best), (), time_limit=30.0, seed=0)
     assert planner([ran]) is None
     assert planner([replace(ran, pairs=())]) is not None

@@ -13,8 +13,9 @@ from pipeloom.ir.cost.steady_state.steady_state import step_time
 from pipeloom.ir.cost.traffic import activation_traffic
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Link, Links, Profile, StageProfile
-from pipeloom.planner.evaluation.evaluation import Judged
-from pipeloom.planner.passing.crossovers import SIZES, crossovers, schemes
+from pipeloom.planner.analyze import analyze
+from pipeloom.planner.evaluation.evaluation import Evaluation
+from pipeloom.planner.passing.crossovers import SIZES, cost_at
 from pipeloom.solver.families import ASYNCHRONOUS, FAMILIES, build_family
 from tests.support.command_line import Command, profile_document
 
@@ -66,7 +67,7 @@ def test_every_scheme_with_its_figures(pipeloom: Command, path: Path) -> None:
     assert one["memory"]["total"] == [17e6 + 20, 17e6 + 10]
     assert one["balance"] == pytest.approx((17e6 + 10) / (17e6 + 20))
     # 4 microbatches of 0.1 ms over a link in an iteration
-    assert one["link_use"] == pytest.approx(4 * 0.1 / one["step"])
+    assert one["wire_use"] == pytest.approx(4 * 0.1 / one["step"])
     assert [c["scheme"] for c in done.json["crossovers"]] == [
         name for name in WHOLE if found[name]["passing"] == "weights"
     ]
@@ -86,30 +87,29 @@ def test_steps_are_those_that_auto_compares() -> None:
     """Weights that are passed on leave between ops: on a ring that takes longer than during
     them."""
     slow = profile(0.05)
-    found, _ = schemes(slow, 8, Objective.PERIOD)
-    steps = {scheme.name: scheme.step for scheme in found}
+    steps = {row.name: row.step_time for row in analyze(slow, 8).rows}
     for name in ("weipipe-naive", "wzb1", "fsdp", "1f1b"):
         schedule = build_family(name, slow, 8)
-        assert steps[name] == Judged.of(name, schedule).step
+        assert steps[name] == Evaluation(name, schedule).step_time
     assert steps["weipipe-naive"] > step_time(build_family("weipipe-naive", slow, 8))
 
 
 def test_the_steps_from_the_formula_to_what_is_built_add_up() -> None:
     uneven = replace(profile(), stages=(replace(STAGE, t_f=1.5), *(STAGE,) * (RANKS - 1)))
-    for scheme in schemes(uneven, 8, Objective.PERIOD)[0]:
-        bubble = scheme.bubble
-        built = build_family(scheme.name, uneven, 8).timing
+    found = analyze(uneven, 8)
+    for row, bubble in zip(found.rows, found.bubbles, strict=True):
+        built = build_family(row.name, uneven, 8).timing
         assert built is not None
         assert bubble.built == built.bubble_rate(Objective(bubble.objective))
-    for scheme in schemes(replace(uneven, links=None), 8, Objective.PERIOD)[0]:
-        assert scheme.bubble.built == scheme.bubble.stages
-    for scheme in schemes(replace(profile(), links=None), 8, Objective.PERIOD)[0]:
-        assert scheme.bubble.stages == pytest.approx(scheme.bubble.equal)
+    for bubble in analyze(replace(uneven, links=None), 8).bubbles:
+        assert bubble.built == bubble.stages
+    for bubble in analyze(replace(profile(), links=None), 8).bubbles:
+        assert bubble.stages == pytest.approx(bubble.equal)
 
 
 def test_crossover_of_bytes_is_the_known_one() -> None:
     """Weights are less to carry where G S > 18 H L / P; built schedules add their ramps."""
-    found = {c.scheme: c for c in crossovers(schemes(profile(), 64, Objective.PERIOD)[0])}
+    found = {c.scheme: c for c in analyze(profile(), 64).crossovers}
     interleave = found["weipipe-interleave"]
     assert interleave.formula is not None
     assert interleave.link is not None
@@ -121,9 +121,9 @@ def test_crossover_of_bytes_is_the_known_one() -> None:
 
 def test_a_hybrid_wins_from_where_its_own_activations_leave_room() -> None:
     """Inside its islands it sends fewer activations than 1f1b, and weights beside them."""
-    found = schemes(profile(), 16, Objective.PERIOD)[0]
-    by_name = {scheme.name: scheme for scheme in found}
-    at = {c.scheme: c.link for c in crossovers(found)}["weights-inside:2"]
+    found = analyze(profile(), 16)
+    by_name = {row.name: row for row in found.rows}
+    at = {c.scheme: c.link for c in found.crossovers}["weights-inside:2"]
     assert at is not None
     hybrid, one = by_name["weights-inside:2"], by_name["1f1b"]
     activations = activation_traffic(hybrid.schedule.problem)
@@ -134,15 +134,15 @@ def test_a_hybrid_wins_from_where_its_own_activations_leave_room() -> None:
 
 
 def test_crossover_of_time_is_where_the_winner_changes() -> None:
-    found = schemes(profile(0.5), 16, Objective.MAKESPAN)[0]
-    by_name = {scheme.name: scheme for scheme in found}
-    crossed = {c.scheme: c for c in crossovers(found)}
+    found = analyze(profile(0.5), 16, objective="makespan")
+    by_name = {row.name: row for row in found.rows}
+    crossed = {c.scheme: c for c in found.crossovers}
     at = crossed["fsdp"].time_1f1b
     assert at is not None
     assert SIZES[0] < at < SIZES[-1]
     fsdp, one = by_name["fsdp"], by_name["1f1b"]
-    assert fsdp.cost(1.01 * at) < one.cost(1.01 * at)
-    assert fsdp.cost(0.99 * at) >= one.cost(0.99 * at)
+    assert cost_at(fsdp, 1.01 * at) < cost_at(one, 1.01 * at)
+    assert cost_at(fsdp, 0.99 * at) >= cost_at(one, 0.99 * at)
 
 
 def test_what_is_missing_is_named(pipeloom: Command, tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_calculated_cluster_needs_no_file(pipeloom: Command) -> None:
     one = found["1f1b"]
     assert {"weights-inside:2", "activations-inside:2"} <= set(found)
     assert len(one["traffic"]) == 4
-    assert one["wire"] == "1 to 2"  # the only one between the islands
+    assert one["wire"]["name"] == "1 to 2"  # the only one between the islands
     assert answer["recomputed"] == 0
     again = pipeloom("analyze", *given[:-1], MODEL + ",recompute=1", "--json").json
     held = 2.0 * 2048 * 256  # G S H of two bytes

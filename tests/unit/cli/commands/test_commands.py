@@ -364,8 +364,8 @@ def test_limits_are_called_as_they_were_typed(
     ]  # fmt: skip
     assert "infeasible: needs 5 G" in done.out
     lines = done.err.splitlines()
-    assert "4 limits, at most 30 s each (--time-limit)" in lines
-    assert "limit 1 of 4 (1GiB): infeasible" in lines
+    assert "pipeloom: 4 limits, at most 30 s each (--time-limit)" in lines
+    assert "pipeloom: limit 1 of 4 (1GiB): infeasible" in lines
     assert any(s.startswith("limit 3 of 4 (20e9): ") and s.endswith("  optimal") for s in lines)
     assert {path.name for path in tmp_path.glob("schedule-*.json")} == {
         "schedule-12.5GB.json", "schedule-20e9.json", "schedule-none.json"
@@ -594,7 +594,7 @@ def test_one_entry_without_a_number_of_stages_is_shared_by_all_ranks(
     assert pipeloom("build", "1f1b", path, "-m", 2, "--json").json["stages"] == 3
 
 
-def test_compare_has_a_column_of_steps_where_gradients_are_averaged(
+def test_compare_has_a_column_of_iterations_where_gradients_are_averaged(
     pipeloom: Command, profile: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "replicas.json"
@@ -607,17 +607,16 @@ def test_compare_has_a_column_of_steps_where_gradients_are_averaged(
     results = {r["schedule"]: r for r in pipeloom(*words, "--json").json["results"]}
     out = pipeloom(*words).out
     head, _, *rows = out.split("\n\n", maxsplit=1)[0].splitlines()
-    assert head.split()[:3] == ["schedule", "step", "period"]
-    steps = {
-        name: float(step) for name, step, unit in (r.split()[:3] for r in rows) if unit == "ms"
-    }
-    assert len(steps) > 5
-    assert [*steps.values()] == sorted(steps.values())
-    for name, step in steps.items():
-        assert step == pytest.approx(results[name]["step"], rel=1e-3)
-    assert steps["gpipe"] == pytest.approx(results["gpipe"]["period"] + 4.0, rel=1e-3)
-    assert "step: the period until gradients are averaged over the replicas" in out
-    assert "step" not in pipeloom("compare", profile, *words[2:]).out
+    assert head.split()[:3] == ["schedule", "iteration", "period"]
+    cells = [row.split() for row in rows if not row.startswith(" ")]
+    times = {name: float(time) for name, time, unit, *_ in cells if unit == "ms"}
+    assert len(times) > 5
+    assert [*times.values()] == sorted(times.values())
+    for name, time in times.items():
+        assert time == pytest.approx(results[name]["iteration_time"], rel=1e-3)
+    assert times["gpipe"] == pytest.approx(results["gpipe"]["period"] + 4.0, rel=1e-3)
+    assert "iteration: the period until gradients are averaged over the replicas" in out
+    assert "iteration" not in pipeloom("compare", profile, *words[2:]).out
 
 
 def test_compare_says_that_bounds_cover_pairs(pipeloom: Command, tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Link, Links, Profile, Sharing, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
-from pipeloom.planner.evaluation.evaluation import LEVEL, Judged, fastest
+from pipeloom.planner.evaluation.evaluation import Evaluation
 from pipeloom.planner.passing import reasons
-from pipeloom.planner.passing.choose import Choice, Row, _order, _row, choose
+from pipeloom.planner.passing.choose import LEVEL, Choice, _order, _row, choose, fastest
 from pipeloom.planner.synthetic.cluster import islands
 from pipeloom.solver.families import build_family
 from pipeloom.solver.optimize import optimize
@@ -43,14 +43,14 @@ def cluster(stage: StageProfile = STAGE, between: float = 1.0, **changes: Any) -
 def test_the_fastest_that_fits_is_chosen_with_a_certificate_of_its_own() -> None:
     choice = find(cluster(), 8)
     assert choice.best is not None
-    assert {row.base for row in choice.rows} == {
+    assert {row.scheme.partition(":")[0] for row in choice.rows} == {
         "activations", "weights", "fsdp", "weights-inside", "activations-inside"
     }  # fmt: skip
-    steps = [judged.step for judged in choice.usable]
-    assert choice.best.step == min(steps)
+    steps = [row.step_time for row in choice.usable]
+    assert choice.best.step_time == min(steps)
     assert steps == sorted(steps)
     schedule = choice.best.schedule
-    assert choice.best.step == step_between_ops(schedule)
+    assert choice.best.step_time == step_between_ops(schedule)
     assert verify_schedule(dump_schedule(schedule)) == []
     assert schedule.report is not None
     assert schedule.report.lower_bound is not None
@@ -69,7 +69,11 @@ def test_large_activations_make_weights_travel_and_large_weights_activations() -
 
 def test_what_no_device_can_hold_is_no_limit_of_activations() -> None:
     rows = find(cluster(device_memory=(10.0,) * 4), 8).rows
-    islands = [row for row in rows if row.base in {"weights-inside", "activations-inside"}]
+    islands = [
+        row
+        for row in rows
+        if row.scheme.partition(":")[0] in {"weights-inside", "activations-inside"}
+    ]
     assert islands
     for row in islands:
         assert row.why_not is not None
@@ -78,12 +82,12 @@ def test_what_no_device_can_hold_is_no_limit_of_activations() -> None:
 
 def test_where_nothing_fits_the_one_that_needs_least_is_shown() -> None:
     profile = cluster(device_memory=(1e6,) * 4)
-    few = [Judged.of("fsdp", build_family(f"fsdp:{k}", profile, 8)) for k in (4, 0)]
+    few = [Evaluation("fsdp", build_family(f"fsdp:{k}", profile, 8)) for k in (4, 0)]
     needs = [max(one.memory.total) for one in few]
     row = _row("fsdp", few, None)
     assert needs[1] < needs[0]
-    assert row.judged is few[1]
-    assert few[1].step > few[0].step
+    assert row.schedule is few[1].schedule
+    assert few[1].step_time > few[0].step_time
     assert few[1].fullness == pytest.approx(needs[1] / 1e6)
 
 
@@ -106,7 +110,7 @@ def test_nothing_is_searched_once_it_is_told_to_stop() -> None:
 
     choice = choose(cluster(), 4, search=never, should_stop=lambda: True)
     assert choice.best is not None
-    assert {row.judged.family for row in choice.rows if row.judged} >= {"fsdp:0"}  # the first alone
+    assert {row.name for row in choice.rows if row.planned} >= {"fsdp:0"}  # the first alone
 
 
 def test_the_shares_are_of_all_the_time() -> None:
@@ -124,20 +128,20 @@ def test_the_shares_are_of_all_the_time() -> None:
 def test_what_the_busiest_wire_carries() -> None:
     links = Links(Link(0.0, 1.0))
     profile = Profile((STAGE, replace(STAGE, weight_bytes=5e6)), 2, links=links)
-    wire = Judged.of("", build_family("1f1b", profile, 3)).wire
+    wire = Evaluation("", build_family("1f1b", profile, 3)).wire
     assert wire is not None
     assert (wire.bytes, wire.weight_bytes, wire.time) == (3e6, 0.0, 3.0)
-    judged = Judged.of("", build_family("fsdp:1", profile, 2))
-    assert judged.wire is not None
+    row = Evaluation("", build_family("fsdp:1", profile, 2))
+    assert row.wire is not None
     # stage 1 is rank 1's: to rank 0 go its weights twice, and the gradient of stage 0
-    assert judged.wire.name == "1 to 0"
-    assert (judged.wire.bytes, judged.wire.weight_bytes) == (11e6, 11e6)
-    assert Judged.of("", build_family("1f1b", replace(profile, links=None), 3)).wire is None
+    assert row.wire.name == "1 to 0"
+    assert (row.wire.bytes, row.wire.weight_bytes) == (11e6, 11e6)
+    assert Evaluation("", build_family("1f1b", replace(profile, links=None), 3)).wire is None
 
 
 def test_the_bubble_is_of_the_step() -> None:
-    judged = Judged.of("", build_family("1f1b", Profile((STAGE,) * 2, 2, t_comm=0.0), 4))
-    assert judged.bubble == pytest.approx(1 - 2 * 12.0 / (2 * judged.step))
+    row = Evaluation("", build_family("1f1b", Profile((STAGE,) * 2, 2, t_comm=0.0), 4))
+    assert row.step_bubble_rate == pytest.approx(1 - 2 * 12.0 / (2 * row.step_time))
 
 
 def test_where_it_turns() -> None:
@@ -149,13 +153,13 @@ def test_where_it_turns() -> None:
     for other in choice.usable[1:]:
         words = reasons.turns(other, best)
         if words is None:
-            assert not other.step_at(1.0) < best.step_at(1.0)
+            assert not other.step_time_at(1.0) < best.step_time_at(1.0)
             continue
         turned += 1
         edge = float(words.split("microbatches ")[1].split()[0])
         beyond, before = (1.2, 0.8) if words.startswith("from") else (0.8, 1.2)
-        assert other.step_at(edge * beyond) < best.step_at(edge * beyond), words
-        assert other.step_at(edge * before) >= best.step_at(edge * before), words
+        assert other.step_time_at(edge * beyond) < best.step_time_at(edge * beyond), words
+        assert other.step_time_at(edge * before) >= best.step_time_at(edge * before), words
     assert turned, "no scheme turns on this cluster: the test says nothing"
 
 
@@ -234,7 +238,7 @@ def test_where_nothing_takes_any_time() -> None:
 def test_steps_of_the_same_length_are_called_so() -> None:
     """On one rank nothing travels, whatever the scheme."""
     choice = find(Profile((STAGE,), 1), 3)
-    assert [judged.step for judged in choice.usable] == [9.0] * 3
+    assert [row.step_time for row in choice.usable] == [9.0] * 3
     assert reasons.sentences(choice)[0].startswith("activations: 9 ms a step, as with ")
 
 
@@ -253,6 +257,13 @@ def test_islands_are_explained_too(pipeloom: Command, tmp_path: Path) -> None:
     assert all(change["cost"] is None for change in explained["changes"])
 
 
+def with_step(row: Evaluation, step_time: float) -> Evaluation:
+    """``row`` as if its step took so long."""
+    other = replace(row)
+    vars(other).update(vars(row) | {"step_time": step_time})
+    return other
+
+
 def test_of_level_steps_the_one_with_more_slack_is_taken() -> None:
     """A weight that comes just in time comes late on a link that is a little slower than
     measured."""
@@ -260,24 +271,23 @@ def test_of_level_steps_the_one_with_more_slack_is_taken() -> None:
     stage = StageProfile(60.0, 60.0, 60.0, weight_bytes=1.24e6, grad_bytes=1.24e6)
     links = Links(fast, ((1, 2, slow),), Sharing.RING)
     profile = Profile((stage,) * 4, 4, links=links)
-    tight, ahead = (Judged.of("fsdp", build_family(f"fsdp:{k}", profile, 4)) for k in (1, 2))
-    assert abs(tight.step - ahead.step) <= LEVEL * ahead.step
+    tight, ahead = (Evaluation("fsdp", build_family(f"fsdp:{k}", profile, 4)) for k in (1, 2))
+    assert abs(tight.step_time - ahead.step_time) <= LEVEL * ahead.step_time
     assert tight.strained > ahead.strained
     assert fastest([tight, ahead]) is fastest([ahead, tight]) is ahead
-    late = replace(ahead, step=tight.step * 1.01)
+    late = with_step(ahead, tight.step_time * 1.01)
     assert fastest([tight, late]) is tight
 
 
 def test_of_level_steps_with_equal_slack_the_one_that_holds_less_is_taken() -> None:
     """All transfers are hidden; one more stage ahead is one more buffer for nothing."""
     profile = Profile((STAGE,) * 4, 4, links=Links(Link(0.0, 1e4)))
-    lean, deep = (Judged.of("fsdp", build_family(f"fsdp:{k}", profile, 4)) for k in (1, 2))
-    assert abs(deep.step - lean.step) <= LEVEL * lean.step
+    lean, deep = (Evaluation("fsdp", build_family(f"fsdp:{k}", profile, 4)) for k in (1, 2))
+    assert abs(deep.step_time - lean.step_time) <= LEVEL * lean.step_time
     assert deep.strained == pytest.approx(lean.strained, rel=1e-12)
-    assert deep.held > lean.held
-    quicker = replace(deep, step=lean.step * (1 - LEVEL / 2))
+    assert deep.device_memory > lean.device_memory
+    quicker = with_step(deep, lean.step_time * (1 - LEVEL / 2))
     assert fastest([lean, quicker]) is fastest([quicker, lean]) is lean
-    rows = [Row("deep", replace(deep, step=lean.step * (1 + 1e-12)), None), Row("lean", lean, None)]
-    assert min(rows, key=_order).scheme == "lean"
-    rows[0] = Row("deep", quicker, None)
-    assert min(rows, key=_order).scheme == "deep", "of schemes whose steps are not the same"
+    same = with_step(deep, lean.step_time * (1 + 1e-12))
+    assert min([same, lean], key=_order) is lean
+    assert min([quicker, lean], key=_order) is quicker, "of schemes whose steps are not the same"

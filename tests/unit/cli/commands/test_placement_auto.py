@@ -3,45 +3,59 @@
 from __future__ import annotations
 
 import json
-from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pipeloom.cli.arguments import Default
-from pipeloom.cli.main import main
-from pipeloom.planner.placement.choose import announce, entry, time
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.planner.placement.choose import placement_facts
+from pipeloom.planner.plan import optimize
+from pipeloom.planner.progress import Note
 from pipeloom.solver.placement.search import Tried
 from tests.support.command_line import Command
 
-
-def test_a_limit_that_is_typed_is_for_all_placements(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[Namespace] = []
-
-    def run(args: Namespace) -> int:
-        asked.append(args)
-        return 0
-
-    monkeypatch.setattr("pipeloom.cli.commands.optimize.run", run)
-    for words in ([], ["--time-limit", "60"], ["--work-limit", "5"]):
-        main(["optimize", "profile.json", "-m", "4", "--placement", "auto", *words])
-    assert [time(args) for args in asked] == [{"each": 60.0}, {"seconds": 60.0}, {}]
+PROFILE = Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * 2, 2)
 
 
-def test_it_says_how_long_it_may_take(capsys: pytest.CaptureFixture[str]) -> None:
-    args = Namespace(quiet=False, work_limit=None, time_limit=Default(60.0))
-    announce(args, 6)
-    assert "6 placements fit: 60 s for each that may win" in capsys.readouterr().err
-    announce(args, 6)
-    assert "420 s at most (--time-limit S: S seconds in all)" in capsys.readouterr().err
-    for silent in (
-        Namespace(quiet=True, work_limit=None, time_limit=Default(60.0)),
-        Namespace(quiet=False, work_limit=None, time_limit=60.0),
-    ):
-        announce(silent, 6)
-    announce(args, 0)
-    assert capsys.readouterr().err == ""
+def test_a_limit_that_is_given_is_for_all_placements(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, float]] = []
+
+    def best_placement(*_: object, **options: Any) -> None:
+        asked.append({key: options[key] for key in ("each", "seconds") if key in options})
+        raise InputError("asked")
+
+    monkeypatch.setattr("pipeloom.planner.placement.choose.best_placement", best_placement)
+    for options in ({}, {"time_limit": 60.0}, {"work_limit": 5.0}):
+        with pytest.raises(InputError, match="asked"):
+            optimize(PROFILE, 4, placement="auto", **options)
+    assert asked == [{"each": 60.0}, {"seconds": 60.0}, {}]
+
+
+@pytest.mark.parametrize("limit", [None, 0.5])
+def test_it_says_how_long_it_may_take(limit: float | None) -> None:
+    notes: list[str] = []
+
+    def note(event: object) -> None:
+        if isinstance(event, Note):
+            assert event.routine
+            notes.append(str(event))
+
+    optimize(
+        PROFILE,
+        2,
+        placement="auto",
+        time_limit=limit,
+        progress=note,
+        should_stop=lambda: bool(notes) or limit is not None,
+    )
+    if limit is not None:
+        assert notes == []
+        return
+    (line,) = notes
+    assert "placements fit: 60 s for each that may win and for the best again" in line
+    assert line.endswith("s at most (--time-limit S: S seconds in all)")
 
 
 def test_the_table_says_what_is_assumed_of_two_copies(
@@ -99,8 +113,8 @@ def test_copies_are_for_auto_alone(pipeloom: Command, profile: Path) -> None:
 
 def test_the_table_says_why_a_placement_was_not_searched() -> None:
     late, beaten = Tried("v", 90.0), Tried("linear", 100.0)
-    assert entry(late, 100.0)["reason"] == "not searched: no time left"
-    assert entry(beaten, 100.0)["reason"] == "not searched: cannot be shorter"
+    assert placement_facts(late, 100.0)["reason"] == "not searched: no time left"
+    assert placement_facts(beaten, 100.0)["reason"] == "not searched: cannot be shorter"
 
 
 def test_one_placement_tells_of_a_device_that_is_too_small(

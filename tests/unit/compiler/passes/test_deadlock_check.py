@@ -6,9 +6,10 @@ import pytest
 
 from pipeloom.compiler.passes.deadlock_check import prove
 from pipeloom.ir.errors import InvalidScheduleError
+from pipeloom.ir.formats.program_json import parse_instruction
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.program import Program, parse_instruction
+from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from pipeloom.cli.main import main
 from pipeloom.ir.cost.simulator import simulate, timed
-from pipeloom.ir.cost.steady_state.steady_state import replay, step_time
+from pipeloom.ir.cost.steady_state.steady_state import play_iterations, step_time
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_profile, dump_schedule, parse_profile
 from pipeloom.ir.formats.schedule_json import parse_schedule
@@ -57,7 +57,9 @@ def test_a_stage_is_averaged_once_its_last_w_has_ended() -> None:
     assert timing is not None
     assert timing.averages == ((Averaged(0, 12.0, 14.0), Averaged(1, 16.0, 18.0)),)
     assert timing.period == 16.0
-    assert timing.step(Objective.PERIOD) == timing.step(Objective.MAKESPAN) == 18.0
+    assert (
+        timing.iteration_time(Objective.PERIOD) == timing.iteration_time(Objective.MAKESPAN) == 18.0
+    )
     assert timing.exposed(Objective.PERIOD) == 2.0
 
 
@@ -94,10 +96,12 @@ def test_every_family_verifies(family: str) -> None:
     assert read is not None
     assert read.averages == timing.averages
     assert sum(map(len, timing.averages)) >= schedule.problem.stages
-    assert all(timing.step(each) >= timing.cost(each) for each in Objective)
-    assert document["report"]["step"] == timing.step(Objective.PERIOD)
+    assert all(timing.iteration_time(each) >= timing.cost(each) for each in Objective)
+    assert document["report"]["step"] == timing.iteration_time(Objective.PERIOD)
     if not schedule.transfers and schedule.problem.placement.passing is Passing.ACTIVATIONS:
-        done = replay(schedule).begin[-1]  # the same in other words: no wires, one iteration
+        done = play_iterations(schedule).begin[
+            -1
+        ]  # the same in other words: no wires, one iteration
         assert done.tolist() == pytest.approx([row[-1].end for row in timing.averages])
 
 
@@ -157,7 +161,7 @@ def test_waiting_for_gradients_is_told_apart() -> None:
     """A gradient comes home after the owner's last op, and is averaged then."""
     alone = averaging(timed(build_family("1f1b", profile(), 4)))
     assert alone is not None
-    assert "15 ms of averaging left after ops (of 15 ms at most on a rank), step" in alone
+    assert "15 ms of averaging left after ops (of 15 ms at most on a rank), iteration" in alone
     slow = replace(profile(), t_comm=None, links=Links(Link(1.0, 1.0)))
     schedule = timed(build_family("fsdp", slow, 4))
     assert schedule.timing is not None
@@ -165,7 +169,7 @@ def test_waiting_for_gradients_is_told_apart() -> None:
     assert schedule.timing.exposed(Objective.PERIOD) > busy
     words = averaging(schedule)
     assert words is not None
-    assert "(of 15 ms at most on a rank, the rest waits for gradients), step" in words
+    assert "(of 15 ms at most on a rank, the rest waits for gradients), iteration" in words
 
 
 def test_w_s_are_put_so_that_stages_end_early() -> None:
@@ -174,10 +178,13 @@ def test_w_s_are_put_so_that_stages_end_early() -> None:
     better = average_early(build_family("zb-v", profile(), 4))
     plain = build_family("zb-v", profile(), 4)
     assert found.timing is not None
-    assert found.timing.step(Objective.PERIOD) == 18.0
+    assert found.timing.iteration_time(Objective.PERIOD) == 18.0
     assert plain.timing is not None
     assert better.timing is not None
-    assert better.timing.step(Objective.PERIOD) < plain.timing.step(Objective.PERIOD) - 1.0
+    assert (
+        better.timing.iteration_time(Objective.PERIOD)
+        < plain.timing.iteration_time(Objective.PERIOD) - 1.0
+    )
     assert verify_schedule(dump_schedule(better)) == []
 
 
@@ -187,7 +194,7 @@ def test_the_figures_of_the_page() -> None:
     schedule = build_family("zb-v", four, 8)
     found = average_early(schedule)
     figures = [
-        (timing.period, timing.step(Objective.PERIOD))
+        (timing.period, timing.iteration_time(Objective.PERIOD))
         for timing in (schedule.timing, found.timing)
         if timing is not None
     ]
@@ -217,7 +224,7 @@ def test_commands_tell_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     path.write_text(json.dumps(dump_profile(profile())))
     assert main(["compare", str(path), "-m", "4", "--no-optimizer"]) == 0
     header, _, *rows = capsys.readouterr().out.splitlines()
-    assert header.split()[:3] == ["schedule", "step", "period"]
+    assert header.split()[:3] == ["schedule", "iteration", "period"]
     (row,) = [line.split() for line in rows if line.startswith("1f1b ")]
     step, period = (float(row[place]) for place in (1, 3))  # each is followed by its unit
     assert step == pytest.approx(period + 15)

@@ -13,10 +13,10 @@ from pipeloom.ir.model.ops import parse_order
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Link, Links, Profile, Sharing, StageProfile
-from pipeloom.ir.model.schedule import Schedule, Transfer, TravelKind
+from pipeloom.ir.model.schedule import Schedule, Transfer, TransferKind
 from pipeloom.ir.model.transfers import owners, previous
 
-W, D = TravelKind.WEIGHT, TravelKind.GRADIENT
+W, D = TransferKind.WEIGHT, TransferKind.GRADIENT
 STAGE = StageProfile(t_f=2.0, t_b=3.0, t_w=1.0, m_b=5.0, m_w=1.0, weight_bytes=2e6)
 
 
@@ -100,6 +100,8 @@ def test_a_cycle_of_ops_and_transfers_is_named() -> None:
     [
         (Transfer(W, 0, 0, 0, 2, 0, 0), "outside 2 ranks and 1 stage"),
         (Transfer(W, 1, 0, 0, 1, 0, 0), "outside 2 ranks and 1 stage"),
+        (Transfer(W, 10**30, 10**30, 0, 10**30, 0, 0), "outside 2 ranks and 1 stage"),
+        (Transfer(W, 0, 0, 0, 1, 10**30, 0), f"after {10**30}, room 0, before 0"),
         (Transfer(W, 0, 0, 0, 1, 4, 0), "after 4, room 0, before 0"),
         (Transfer(W, 0, 0, 0, 1, 0, 4), "after 0, room 0, before 4"),
         (Transfer(W, 0, 0, 0, 1, 0, 0, 4), "after 0, room 4, before 0"),
@@ -108,6 +110,11 @@ def test_a_cycle_of_ops_and_transfers_is_named() -> None:
 def test_a_transfer_out_of_range_is_named(transfer: Transfer, words: str) -> None:
     with pytest.raises(InvalidScheduleError, match=rf"transfers\[0\].*{words}"):
         simulate(two_ranks(transfer))
+
+
+def test_numbers_of_any_length_are_out_of_range() -> None:
+    with pytest.raises(InvalidScheduleError, match="beyond any op"):
+        simulate(two_ranks(Transfer(W, 0, 0, 0, 1, 10**400, 0)))
 
 
 def test_a_missing_input_is_named() -> None:

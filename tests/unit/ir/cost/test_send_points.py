@@ -8,14 +8,14 @@ import numpy as np
 
 from pipeloom.ir.cost.simulator import simulate, timed
 from pipeloom.ir.cost.steady_state.send_points import posted_between_ops
-from pipeloom.ir.cost.steady_state.steady_state import replay
+from pipeloom.ir.cost.steady_state.steady_state import play_iterations
 from pipeloom.ir.model.ops import parse_order
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule, Transfer, TravelKind
+from pipeloom.ir.model.schedule import Schedule, Transfer, TransferKind
 
-W = TravelKind.WEIGHT
+W = TransferKind.WEIGHT
 STAGE = StageProfile(2.0, 3.0, 1.0)
 
 
@@ -37,7 +37,7 @@ def test_it_leaves_when_the_op_at_work_ends() -> None:
     assert planned.timing.transfers.tolist() == [[0.0, 0.5], [0.5, 1.0]]
     between = posted_between_ops(planned)
     assert simulate(between).transfers.tolist() == [[0.0, 0.5], [2.0, 2.5]]
-    assert replay(between).timings[0].start[2].tolist() == [2.5, 4.5]
+    assert play_iterations(between).timings[0].start[2].tolist() == [2.5, 4.5]
     assert between.transfers == (replace(HERE, before=1), replace(ON, after=1))
 
 

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from pipeloom.ir.cost.simulator import simulate
-from pipeloom.ir.cost.steady_state.steady_state import replay, step_time
+from pipeloom.ir.cost.steady_state.steady_state import play_iterations, step_time
 from pipeloom.ir.errors import InvalidScheduleError
 from pipeloom.ir.model.links import Link, Links, Sharing
 from pipeloom.ir.model.ops import parse_order
 from pipeloom.ir.model.placement import Passing, Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule, Transfer, TravelKind
+from pipeloom.ir.model.schedule import Schedule, Transfer, TransferKind
 
-W, D = TravelKind.WEIGHT, TravelKind.GRADIENT
+W, D = TransferKind.WEIGHT, TransferKind.GRADIENT
 STAGE = StageProfile(1.0, 2.0, 0.0, activation_bytes=2e6, weight_bytes=3e6, grad_bytes=4e6)
 
 
@@ -51,12 +51,19 @@ def test_activations_go_over_a_link_one_after_the_other() -> None:
     gpipe = schedule(
         ["0F0 0F1 0F2 0BW2 0BW1 0BW0", "1F0 1F1 1F2 1BW2 1BW1 1BW0"], Passing.ACTIVATIONS
     )
-    (timing,) = replay(gpipe).timings
+    (timing,) = play_iterations(gpipe).timings
     assert timing.start[1].tolist() == [3.0, 5.0, 7.0, 8.0, 10.0, 12.0]
     assert timing.start[0].tolist() == [0.0, 1.0, 2.0, 12.0, 14.0, 16.0]
     assert simulate(gpipe).start[1].tolist() == [3.0, 4.0, 5.0, 6.0, 8.0, 10.0]
     # rank 1 waits in vain for x0 of the next iteration until rank 0 is done, at 18
-    assert replay(gpipe, 2).timings[1].start[1].tolist() == [21.0, 23.0, 25.0, 26.0, 28.0, 30.0]
+    assert play_iterations(gpipe, 2).timings[1].start[1].tolist() == [
+        21.0,
+        23.0,
+        25.0,
+        26.0,
+        28.0,
+        30.0,
+    ]
     assert step_time(gpipe) == 18.0
 
 
@@ -64,10 +71,10 @@ def test_both_ways_at_once_but_for_a_shared_wire() -> None:
     # rank 0   F0 F1 F2 from 0 to 3; x0, x1 and x2 are on their way from 1 to 3, 5 and 7
     # rank 1   F0 from 3, BW0 from 4 to 6: then dy0 sets out, or, over the wire of x2, at 7
     rows = ["0F0 0F1 0F2 0BW0 0BW1 0BW2", "1F0 1BW0 1F1 1BW1 1F2 1BW2"]
-    (apart,) = replay(schedule(rows, Passing.ACTIVATIONS)).timings
+    (apart,) = play_iterations(schedule(rows, Passing.ACTIVATIONS)).timings
     assert apart.start[0].tolist() == [0.0, 1.0, 2.0, 8.0, 11.0, 14.0]
     shared = Links(Link(0.0, 1.0), shared=(((0, 1), (1, 0)),))
-    (one,) = replay(schedule(rows, Passing.ACTIVATIONS, links=shared)).timings
+    (one,) = play_iterations(schedule(rows, Passing.ACTIVATIONS, links=shared)).timings
     assert one.start[0].tolist() == [0.0, 1.0, 2.0, 9.0, 11.0, 14.0]
     assert one.start[1].tolist() == apart.start[1].tolist() == [3.0, 4.0, 6.0, 7.0, 9.0, 10.0]
 
@@ -83,7 +90,7 @@ def test_weights_set_out_again_once_all_gradients_are_home() -> None:
     #          0   1     3        6     10
     # rank 0   F0  BW0                       | F0
     # rank 1   [w      ]F1 BW1  [ D    ]     | [w      ] F1     done itself when D sets out, at 6
-    both = replay(one_stage(), 2)
+    both = play_iterations(one_stage(), 2)
     assert both.begin.tolist() == [[0.0, 0.0], [10.0, 6.0], [20.0, 16.0]]
     assert both.timings[1].start[0].tolist() == [10.0, 11.0]
     assert both.timings[1].start[1].tolist() == [13.0, 14.0]
@@ -97,13 +104,13 @@ def test_nothing_enters_or_leaves_a_rank_that_has_not_begun() -> None:
     quick = (replace(STAGE, grad_bytes=1e6),)
     # rank 1 has another microbatch: it is done at 9, rank 0, where D is home, at 7
     rows = ["0F0 0BW0", "0F1 0BW1 0F2 0BW2"]
-    late_target = replay(schedule(rows, Passing.WEIGHTS, there, home, stages=quick), 2)
+    late_target = play_iterations(schedule(rows, Passing.WEIGHTS, there, home, stages=quick), 2)
     assert late_target.begin[1].tolist() == [7.0, 9.0]
     assert late_target.timings[1].start[0][0] == 7.0
     assert late_target.timings[1].transfers[0].tolist() == [9.0, 12.0]
     # rank 0 has three and waits for D after the last: it is done at 9, rank 1 at 6
     rows = ["0F0 0BW0 0F2 0BW2 0F3 0BW3", "0F1 0BW1"]
-    late_source = replay(
+    late_source = play_iterations(
         schedule(rows, Passing.WEIGHTS, there, replace(home, before=6), stages=quick),
         2,
     )
@@ -115,7 +122,7 @@ def test_replicas_sum_their_gradients_before_the_next_iteration() -> None:
     """4 MB in two parts of 2 ms, each sent twice; rank 1 is the later one, at 6."""
     rows = ["0F0 0BW0", "0F1 0BW1 0F2 0BW2"]
     plain = schedule(rows, Passing.WEIGHTS)
-    assert replay(plain).begin[1].tolist() == [10.0, 10.0]
+    assert play_iterations(plain).begin[1].tolist() == [10.0, 10.0]
     one_wire = Links(Link(0.0, 1.0), shared=(((0, 1), (1, 0)),))
     assert step_time(schedule(rows, Passing.WEIGHTS, links=one_wire)) == 14.0
     assert step_time(schedule(rows, Passing.WEIGHTS, links=None, t_comm=0.5)) == 7.0
@@ -132,7 +139,7 @@ def test_first_come_first_served_whatever_the_list() -> None:
     """Of two copies for nobody the one listed last is ready first."""
     late = Transfer(W, 0, 1, 0, 1, after=1, before=2)  # ready at 1
     early = Transfer(W, 0, 2, 0, 1, after=0, before=2)
-    (timing,) = replay(one_stage(late, early)).timings
+    (timing,) = play_iterations(one_stage(late, early)).timings
     assert timing.transfers[:, 0].tolist() == [0.0, 6.0, 6.0, 3.0]
     listed = simulate(one_stage(late, early)).transfers[:, 0]
     assert listed.tolist() == [0.0, 6.0, 3.0, 6.0]
@@ -146,7 +153,7 @@ def test_a_fast_wire_is_free_beside_a_message_that_a_slow_one_holds_up() -> None
     links = Links(Link(0.0, 1.0), ((1, 2, Link(0.0, 0.25)),), Sharing.RING)
     rows = ["0F0 0BW0", "0F1 0BW1", "0F2 0BW2", ""]
     ring = schedule(rows, Passing.WEIGHTS, far, near, links=links)
-    (timing,) = replay(ring).timings
+    (timing,) = play_iterations(ring).timings
     assert timing.transfers.tolist() == [[0.0, 12.0], [3.0, 6.0]]
     listed = simulate(ring).transfers
     assert listed.tolist() == [[0.0, 12.0], [12.0, 15.0]]
@@ -167,7 +174,7 @@ def test_where_activations_and_weights_travel_they_share_the_wires() -> None:
     there = Transfer(W, 1, 0, 0, 1, after=0, before=0)
     home = Transfer(D, 1, 0, 1, 0, after=2, before=6)
     hybrid = schedule(rows, Passing.MIXED, there, home)
-    (timing,) = replay(hybrid).timings
+    (timing,) = play_iterations(hybrid).timings
     # the weights leave first, until 3; then x1, ready at 2, until 5
     assert timing.start[1].tolist() == [5.0, 6.0]
     assert simulate(hybrid).start[1].tolist() == [4.0, 5.0]
@@ -186,6 +193,6 @@ def test_what_can_never_run_is_named() -> None:
     with pytest.raises(InvalidScheduleError, match="rank 0 can never start 0F0"):
         step_time(one_stage(waits, back))
     with pytest.raises(InvalidScheduleError, match="never made"):
-        replay(schedule(["0F0 0W0"], Passing.ACTIVATIONS))
+        play_iterations(schedule(["0F0 0W0"], Passing.ACTIVATIONS))
     with pytest.raises(ValueError, match="cannot play 0 iterations"):
-        replay(one_stage(), 0)
+        play_iterations(one_stage(), 0)

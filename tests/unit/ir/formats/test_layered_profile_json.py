@@ -53,8 +53,8 @@ def lines(**changes: Any) -> list[str]:
     [
         ({"name": ""}, 'layers[0]: name: expected a name, got ""'),
         ({"name": 1, "repeat": 2}, "layers[0]: name: expected a name, got 1"),
-        ({"kind": "head?"}, 'kind: expected embedding, block, mtp, head, loss, got "head?"'),
-        ({"modules": "norm"}, 'modules: expected a list, got "norm"'),
+        ({"kind": "head?"}, 'kind: expected embedding, block, mtp, head or loss, got "head?"'),
+        ({"modules": "norm"}, 'modules: expected a list of names, got "norm"'),
         ({"modules": [1]}, "modules: expected a list of names, got [1]"),
         ({"repeat": 0}, "repeat: expected a whole number >= 1 and <= 512, got 0"),
         ({"repeat": 2}, 'name: expected {} in it, for the number of each repeated layer, got "a"'),

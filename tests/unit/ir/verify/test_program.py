@@ -16,7 +16,7 @@ from pipeloom.ir.model.ops import parse_order
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule, Transfer, TravelKind
+from pipeloom.ir.model.schedule import Schedule, Transfer, TransferKind
 from pipeloom.ir.verify.program import verify_program
 from pipeloom.solver.families import build_family
 
@@ -284,8 +284,8 @@ def weights(*edits: tuple[int, str, str]) -> Document:
         Profile((STAGE,), 2, t_comm=0.5), 2, Placement.round_robin(2), (math.inf,) * 2
     )
     transfers = (
-        Transfer(TravelKind.WEIGHT, 0, 0, source=0, target=1, after=0, before=0),
-        Transfer(TravelKind.GRADIENT, 0, 0, source=1, target=0, after=2, before=2),
+        Transfer(TransferKind.WEIGHT, 0, 0, source=0, target=1, after=0, before=0),
+        Transfer(TransferKind.GRADIENT, 0, 0, source=1, target=0, after=2, before=2),
     )
     order = tuple(Schedule.of(problem, map(parse_order, ("0F0 0BW0", "0F1 0BW1")), "").order)
     return document(Schedule(problem, order, transfers), [OWNER, WORKER], ["dw0", "w0"], *edits)
@@ -367,7 +367,7 @@ RING = [
 def ring(*edits: tuple[int, str, str]) -> Document:
     ranks = Placement.round_robin(3)
     problem = Problem(Profile((STAGE,), 3, t_comm=0.5), 3, ranks, (math.inf,) * 3)
-    weight, gradient = TravelKind.WEIGHT, TravelKind.GRADIENT
+    weight, gradient = TransferKind.WEIGHT, TransferKind.GRADIENT
     transfers = (
         Transfer(weight, 0, 0, source=0, target=1, after=0, before=0),
         Transfer(weight, 0, 0, source=1, target=2, after=2, before=0),
@@ -430,7 +430,7 @@ def test_a_buffer_of_weights_serves_any_stage_that_is_not_larger() -> None:
         ("instructions", [[], [7]], "program: instructions[1][0]: expected an instruction"),
         ("instructions", [[], ["send x1 to 0"]], "program: instructions[1][0]: expected an"),
         ("buffers", [["x"], []], "program: buffers[0][0]: expected a kind and a stage"),
-        ("buffers", 3, "program: buffers: expected 2 lists, one a rank, got 3"),
+        ("buffers", 3, "program: buffers: expected a list, got 3"),
         ("schedule", 3, "program: schedule: expected an object, got 3"),
         ("version", 2, "program: version: expected 1, got 2"),
     ],

@@ -190,16 +190,14 @@ def report(key: str, value: object) -> Callable[[Document], None]:
         (report("period", None), "report: period: expected 11"),
         (report("makespan", 11.1), "report: makespan: expected 11"),
         (report("bubble_rate", 0.25), "report: bubble_rate: expected 0.318181818"),
-        (report("bubble_rate", True), "report: bubble_rate: expected 0.318181818"),
         (report("peak_memory", [8.0, 6.0]), "report: peak_memory: rank 1 holds at most 7, got 6.0"),
         (report("peak_memory", [8.0]), "report: peak_memory: expected one number a rank"),
         (report("gap", 0.1), "report: gap: expected 0.2"),
         (report("lower_bound", 11.1), "report: lower_bound: 11.1 is more than the cost 11"),
-        (report("lower_bound", -1.0), "report: lower_bound: expected a finite number >= 0"),
         (report("lower_bound", None), "report: gap: expected none without a lower bound"),
         (report("status", "optimal"), "report: status: optimal, but the cost 11 is above the bound 8.8"),  # noqa: E501
-        (report("status", "best"), "report: status: expected optimal or feasible"),
-        (report("objective", "speed"), "report: objective: expected period or makespan"),
+        (report("status", None), "report: status: expected optimal or feasible"),
+        (report("objective", None), "report: objective: expected period or makespan"),
         (report("objective", "makespan"), None),
     ],
 )  # fmt: skip
@@ -228,12 +226,12 @@ def test_optimal_where_bound_and_cost_are_equal() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "expected"),
     [
-        (("passing",), "pigeons", "schedule: passing: expected activations or weights or mixed"),
-        (("ranks",), 3, "schedule: profile: ranks: expected 3, as in the schedule, got 2"),
-        (("stages",), 3, "schedule: profile: stages: expected 3, as in the schedule"),
+        (("passing",), "pigeons", "schedule: passing: expected activations, weights or mixed"),
+        (("ranks",), 3, "schedule: ranks: expected 2, as in its profile, got 3"),
+        (("stages",), 3, "schedule: stages: expected 2, as in its profile, got 3"),
         (("microbatches",), 1, "schedule: order[0][1]: 0F1 is outside 2 stages and 1 microbatch"),
-        (("order",), [], 'schedule: order: expected 2 lists, one a rank, got "0 lists"'),
-        (("order", 0), {}, "schedule: order[0]: expected a list of ops, got {}"),
+        (("order",), [], "schedule: order: expected 2 lists, one a rank, got 0 lists"),
+        (("order", 0), {}, "schedule: order[0]: expected a list, got {}"),
         (("order", 0, 0), 7, "schedule: order[0][0]: expected an object, got 7"),
         (
             ("order", 0, 0, "op"),
@@ -248,6 +246,15 @@ def test_optimal_where_bound_and_cost_are_equal() -> None:
         (("profile", "stages", 1, "t_b"), "x", "schedule: profile: stages[1]: t_b: expected a"),
         (("profile", "stages", 1, "m_w"), 5.0, "schedule: profile: stages[1]: m_w: expected at"),
         (("report",), None, "schedule: report: expected an object, got null"),
+        (("report", "bubble_rate"), True, "schedule: report: bubble_rate: expected a finite"),
+        (("report", "lower_bound"), -1.0, "schedule: report: lower_bound: expected a finite"),
+        (("report", "peak_memory"), 7, "schedule: report: peak_memory: expected a list, got 7"),
+        (
+            ("report", "status"),
+            "best",
+            'schedule: report: status: expected optimal or feasible, got "best"',
+        ),
+        (("report", "objective"), "speed", "schedule: report: objective: expected period or"),
     ],
 )
 def test_a_wrong_shape_is_wrong_input(
@@ -308,7 +315,7 @@ def test_what_is_no_document_at_all_is_wrong_input(document: Any) -> None:
 
 def test_many_missing_ops_are_named_up_to_a_point() -> None:
     document = written_by_hand()
-    document["microbatches"] = 10**9
+    document["microbatches"] = 10**7
     assert 50 <= len(verify_schedule(document)) < 100
 
 
@@ -334,7 +341,7 @@ def test_links_give_the_delays_where_there_is_no_t_comm() -> None:
         ({"latency": 0, "gigabytes_per_second": 1, "pairs": [[0, 2, {}]]},
          "pairs[0][1]: expected a rank from 0 to 1, got 2"),
         ({"latency": 0, "gigabytes_per_second": 1, "pairs": [[0, 1, {"latency": 0}]]},
-         "pairs[0]: gigabytes_per_second: missing"),
+         "pairs[0][2]: gigabytes_per_second: missing"),
     ],
 )  # fmt: skip
 def test_wrong_links_are_named(links: Document, expected: str) -> None:

@@ -9,6 +9,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.model.profile import Link, Links, Profile, StageProfile
 from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom.ir.verify.schedule_facts import Facts, read_facts
 from pipeloom.ir.verify.transfers import arrivals, verify_transfers
 from pipeloom.solver.families import build_family
 
@@ -21,6 +22,10 @@ def document(ranks: int = 2, microbatches: int = 4) -> Document:
     return dump_schedule(build_family("weipipe-interleave", profile, microbatches))
 
 
+def facts(valid: Document) -> Facts:
+    return read_facts(valid, "schedule")
+
+
 def transfers(valid: Document, tensor: str, stage: int, copy: int = 0) -> list[Document]:
     return [
         t
@@ -31,15 +36,15 @@ def transfers(valid: Document, tensor: str, stage: int, copy: int = 0) -> list[D
 
 def test_what_the_family_makes_is_valid() -> None:
     for ranks, count in ((1, 2), (2, 1), (2, 4), (3, 7), (4, 2), (4, 8)):
-        assert verify_transfers(document(ranks, count)) == []
+        assert verify_transfers(facts(document(ranks, count))) == []
 
 
 def test_arrivals_are_by_the_op_that_needs_them() -> None:
     valid = document()
-    for (rank, position), end in arrivals(valid).items():
+    for (rank, position), end in arrivals(facts(valid)).items():
         if position < len(valid["order"][rank]):
             assert valid["order"][rank][position]["start"] >= end > 0
-    assert arrivals(valid)[0, 1] == 0.25  # stage 1's weights come from rank 1 for 1F0
+    assert arrivals(facts(valid))[0, 1] == 0.25  # stage 1's weights come from rank 1 for 1F0
 
 
 def drop_last_hop_home(valid: Document) -> None:
@@ -104,7 +109,7 @@ def ignore_room(valid: Document) -> None:
 def test_damage_is_named(damage: Callable[[Document], None], violations: list[str]) -> None:
     valid = document()
     damage(valid)
-    found = verify_transfers(valid)
+    found = verify_transfers(facts(valid))
     for violation in violations:
         assert any(violation in line for line in found), found
 
@@ -121,7 +126,7 @@ def test_damage_is_named(damage: Callable[[Document], None], violations: list[st
 def test_a_transfer_out_of_range_is_named(key: str, value: object, words: str) -> None:
     valid = document()
     valid["transfers"][0][key] = value
-    assert verify_transfers(valid) == [f"transfers[0]: {words}"]
+    assert verify_transfers(facts(valid)) == [f"transfers[0]: {words}"]
 
 
 @pytest.mark.parametrize(

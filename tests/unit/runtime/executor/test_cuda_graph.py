@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -23,7 +24,8 @@ from pipeloom.runtime.measure.op_timer import HostClock
 from pipeloom.runtime.optim.optimizers import capturable
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.rank.checks import check_graph
-from pipeloom.runtime.train.train import RunSettings
+from pipeloom.runtime.rank.options import PipelineOptions
+from pipeloom.runtime.train.settings import RunSettings
 from pipeloom.runtime.transport import Routes, connect
 from pipeloom.solver.families import build_family
 from tests.distributed.cases.remat import given_up
@@ -139,6 +141,7 @@ def _recorded(log: list[str]) -> None:
 STAGES = Profile((StageProfile(1.0, 1.0, 1.0, t_r=1.0, m_r=0.1),) * 2, 2)
 PROGRAM = compile_schedule(build_family("1f1b", STAGES, 2))
 GPU = torch.device("cuda", 0)
+STEPPED = PipelineOptions(optimizer=torch.optim.SGD)
 
 
 def _adam(**options: Any) -> dict[int, torch.optim.Optimizer]:
@@ -149,11 +152,20 @@ def _adam(**options: Any) -> dict[int, torch.optim.Optimizer]:
     ("changed", "expected"),
     [
         ({"device": torch.device("cpu")}, "a CUDA device, got cpu"),
-        ({"varying_shapes": True}, "shapes that are the same in each step"),
-        ({"judged": True}, "neither clip_grad_norm nor loss_scale"),
+        (
+            {"options": replace(STEPPED, varying_shapes=True)},
+            "shapes that are the same in each step",
+        ),
+        (
+            {"options": replace(STEPPED, clip_grad_norm=1.0)},
+            "neither clip_grad_norm nor loss_scale",
+        ),
         ({"sharded": True}, "whole stages, got some wrapped in fully_shard"),
-        ({"replicated": True}, "no data_group: averages over replicas"),
-        ({"optimizers": None}, "an optimizer, which steps within the graph, got None"),
+        (
+            {"options": replace(STEPPED, data_group=cast("Any", "a group"))},
+            "no data_group: averages over replicas",
+        ),
+        ({"options": PipelineOptions()}, "an optimizer, which steps within the graph, got None"),
         ({"optimizers": _adam()}, "optimizers with capturable=True, got AdamW of stage 1 without"),
         (
             {"program": compile_schedule(build_family("pipedream", STAGES, 2))},
@@ -169,11 +181,9 @@ def test_what_cannot_be_a_graph_is_one_line(changed: dict[str, Any], expected: s
     given: dict[str, Any] = {
         "program": PROGRAM,
         "device": GPU,
+        "options": STEPPED,
         "optimizers": {0: torch.optim.SGD([nn.Parameter(torch.zeros(1))])},
-        "varying_shapes": False,
-        "judged": False,
         "sharded": False,
-        "replicated": False,
     }
     check_graph(**given)
     with pytest.raises(InputError, match=f"^cuda_graph: expected {expected}") as refused:
@@ -182,15 +192,7 @@ def test_what_cannot_be_a_graph_is_one_line(changed: dict[str, Any], expected: s
 
 
 def test_an_optimizer_is_made_capturable_where_it_knows_of_it() -> None:
-    check = partial(
-        check_graph,
-        PROGRAM,
-        GPU,
-        varying_shapes=False,
-        judged=False,
-        sharded=False,
-        replicated=False,
-    )
+    check = partial(check_graph, PROGRAM, GPU, STEPPED, sharded=False)
     parameter = nn.Parameter(torch.zeros(1))
     for kind in (torch.optim.AdamW, torch.optim.SGD):
         check({0: capturable(kind)([parameter])})

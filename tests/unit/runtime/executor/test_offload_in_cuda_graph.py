@@ -20,9 +20,10 @@ from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.runtime.executor import offload
 from pipeloom.runtime.executor.cuda_graph import WARMUP
-from pipeloom.runtime.executor.offload import CudaLanes, Host
+from pipeloom.runtime.executor.offload import CudaChannels, Host
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.rank.checks import check_graph
+from pipeloom.runtime.rank.options import PipelineOptions
 from tests.support.fake_device import DEVICE, Device, Event, Graph, Memory, Stream, on
 
 MICROBATCHES = 6
@@ -46,7 +47,7 @@ class Rank:
     def __init__(self, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
         self.stream = Stream(device)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda _: self.stream)
-        self.lanes: Any = CudaLanes(DEVICE)
+        self.channels: Any = CudaChannels(DEVICE)
         self.active, self.places = Memory(), [Memory(), Memory()]
         self.seen: list[int] = []
 
@@ -54,10 +55,10 @@ class Rank:
         for first in range(0, MICROBATCHES, 2):
             for i in (first, first + 1):
                 self.stream.does(self._forward(i))
-                self.lanes.out([(self.places[i % 2], self.active)])()
+                self.channels.out([(self.places[i % 2], self.active)])()
             for i in (first, first + 1):
                 again = Memory()
-                self.lanes.back([(again, self.places[i % 2])])()
+                self.channels.back([(again, self.places[i % 2])])()
                 self.stream.does(self._backward(again))
 
     def _forward(self, i: int) -> Callable[[], None]:
@@ -100,7 +101,7 @@ def test_a_way_out_that_nobody_waits_for_would_not_come_back(
     rank, recorded = Rank(device, monkeypatch), Graph()
     with on(rank.stream):
         recorded.begin()
-        rank.lanes.out([(Memory(), Memory())])
+        rank.channels.out([(Memory(), Memory())])
         with pytest.raises(AssertionError, match="a stream has not come back"):
             recorded.end()
 
@@ -140,9 +141,7 @@ def test_offloading_is_not_refused() -> None:
     check_graph(
         program(),
         DEVICE,
+        PipelineOptions(optimizer=torch.optim.SGD),
         {0: torch.optim.SGD([nn.Parameter(torch.zeros(1))])},
-        varying_shapes=False,
-        judged=False,
         sharded=False,
-        replicated=False,
     )

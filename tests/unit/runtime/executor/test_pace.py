@@ -14,7 +14,7 @@ from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.runtime.pipeline.pipeline import Pipeline
-from pipeloom.runtime.train.train import RunSettings
+from pipeloom.runtime.train.settings import RunSettings
 
 
 def program() -> Program:

@@ -16,7 +16,7 @@ from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.runtime.executor.offload import Host, Parcel
+from pipeloom.runtime.executor.offload import Host, OffloadedActivations
 from pipeloom.runtime.measure.activation_ledger import Ledger, NoLedger
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 
@@ -78,22 +78,22 @@ def test_nothing_is_held_after_a_step(order: str) -> None:
 
 def test_storages_go_out_once_each_and_come_back_as_they_were() -> None:
     memory, host = Ledger(), Host(torch.device("cpu"))
-    parcel = Parcel(host, memory)
+    offloaded = OffloadedActivations(host, memory)
     weight = torch.randn(4, 4, requires_grad=True)
     x = torch.randn(3, 4)
     memory.start([])
-    with parcel.packing([weight, x]):
+    with offloaded.packing([weight, x]):
         wide = x @ weight
         left, right = wide.chunk(2, 1)
         total = (left * right.exp()).sum()
     held = memory.live
-    parcel.leave()
+    offloaded.leave()
     assert memory.live == held
-    parcel.gone()
+    offloaded.gone()
     assert memory.live == 0
-    parcel.load()
+    offloaded.load()
     assert memory.live == held
-    parcel.back()
+    offloaded.back()
     total.backward()
     again = weight.detach().clone().requires_grad_()
     left, right = (x @ again).chunk(2, 1)
@@ -109,15 +109,15 @@ def test_the_hosts_memory_is_used_again() -> None:
     host = Host(torch.device("cpu"))
     places = set()
     for _ in range(3):
-        parcel = Parcel(host, NoLedger())
+        offloaded = OffloadedActivations(host, NoLedger())
         x = torch.randn(8, requires_grad=True)
-        with parcel.packing([]):
+        with offloaded.packing([]):
             y = x.exp()
-        parcel.leave()
-        places |= {place.data_ptr() for place, _ in parcel._places.values()}
-        parcel.gone()
-        parcel.load()
-        parcel.back()
+        offloaded.leave()
+        places |= {place.data_ptr() for place, _ in offloaded._places.values()}
+        offloaded.gone()
+        offloaded.load()
+        offloaded.back()
         y.sum().backward()
         assert x.grad is not None
         assert torch.equal(x.grad, x.detach().exp())

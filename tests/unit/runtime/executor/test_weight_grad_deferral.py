@@ -15,12 +15,12 @@ from torch.utils.checkpoint import checkpoint
 
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.runtime.executor.deferred_ops import Linear, defer
-from pipeloom.runtime.executor.offload import Host, Parcel
+from pipeloom.runtime.executor.offload import Host, OffloadedActivations
 from pipeloom.runtime.executor.remat_ops import calls
 from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
 from pipeloom.runtime.executor.weight_grad_deferral import Deferral, WeightQueue, run_backward
 from pipeloom.runtime.measure.activation_ledger import Ledger, Memory, NoLedger
-from pipeloom.runtime.tensors.stage_interface import Edge, Spec
+from pipeloom.runtime.tensors.stage_interface import Spec, StageInterface
 
 ROUNDS = 3
 
@@ -328,7 +328,7 @@ def test_b_is_in_the_mode_where_it_runs_a_forward_again(
     counted, x = memory(), floats()
     runner = StageRunner(1, module, memory=counted, last=False, loss=None, seed=torch.ones(()))
     queue = WeightQueue(counted)
-    cell = Cell(queue, Edge.one(Spec.of(x)))
+    cell = Cell(queue, StageInterface.one(Spec.of(x)))
     for _ in range(2):
         entered.clear()
         cell.inputs = (x.detach().requires_grad_(),)
@@ -345,8 +345,8 @@ def test_what_is_offloaded_is_not_run_again_by_that(checkpointed: bool) -> None:
     model, x, counted = Checkpointed(reentrant=False), floats(), Ledger()
     module = model if checkpointed else nn.Sequential(*model.blocks)
     runner = StageRunner(1, module, memory=counted, last=False, loss=None, seed=torch.ones(()))
-    parcel = Parcel(Host(torch.device("cpu")), counted)
-    cell = Cell(WeightQueue(counted), Edge.one(Spec.of(x)), parcel=parcel)
+    offloaded = OffloadedActivations(Host(torch.device("cpu")), counted)
+    cell = Cell(WeightQueue(counted), StageInterface.one(Spec.of(x)), offloaded=offloaded)
     cell.inputs = (x.requires_grad_(),)
     calls(runner, OpKind.F, cell)(cell)
     assert cell.queue is not None

@@ -199,11 +199,11 @@ def test_what_waits_for_w_is_about_what_f_left(name: str, checkpointed: bool) ->
     ledger.start([model])
     mode, queue = Deferral(model.parameters()), WeightQueue(ledger)
     with mode.into(queue), ledger.watching():
-        edge = get_gradient_edge(model(batches()[0]).sum())
+        interface = get_gradient_edge(model(batches()[0]).sum())
     before = ledger.live
     with mode:
-        run_backward((edge,), (torch.ones(()),))
-    del edge
+        run_backward((interface,), (torch.ones(()),))
+    del interface
     assert ledger.live > 0
     assert checkpointed or ledger.live <= 1.05 * before
     queue.run()

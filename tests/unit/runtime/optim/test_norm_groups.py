@@ -33,7 +33,7 @@ def joined(**changes: object) -> list[Side]:
         mesh((), (), (), ()),
         joined(data=(0, 1)),
         joined(meshes=frozenset({(0, 1), (0,)})),
-        [replace(side, judges=False) for side in UNTOLD],
+        [replace(side, needs_norm=False) for side in UNTOLD],
     ],
     ids=["one norm", "told apart", "replicas", "DTensors", "not judged"],
 )

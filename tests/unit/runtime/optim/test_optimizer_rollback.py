@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from pipeloom.ir.errors import InputError
-from pipeloom.runtime.optim.loss_scale import LossScale
-from pipeloom.runtime.optim.optimizer_rollback import Undoable
+from pipeloom.runtime.optim.optimizer_rollback import RevertibleOptimizer
+from pipeloom.runtime.rank.loss_scale import LossScale
 from tests.distributed.cases.validation import OPTIMIZERS
 
 MORE = {
@@ -63,7 +63,7 @@ def same(one: Any, other: Any) -> bool:
 @pytest.mark.parametrize("name", ALL)
 def test_undone_it_is_as_before(name: str) -> None:
     model = Model(name)
-    undoable = Undoable(model.optimizer)
+    undoable = RevertibleOptimizer(model.optimizer)
     for step in range(STEPS):
         model.differentiate(step)
         before = model.everything()
@@ -79,7 +79,7 @@ def test_undone_it_is_as_before(name: str) -> None:
 @pytest.mark.parametrize("held", [False, True])
 def test_redone_it_is_a_step_with_the_options_of_its_time(name: str, held: bool) -> None:
     ahead, plain = Model(name), Model(name)
-    undoable = Undoable(ahead.optimizer)
+    undoable = RevertibleOptimizer(ahead.optimizer)
     for step in range(STEPS):
         ahead.differentiate(step)
         undoable.hold() if held else undoable.step()
@@ -101,7 +101,7 @@ def test_gradients_are_copied_only_for_an_optimizer_that_writes_them() -> None:
     kept = {}
     for name in ("adamw", "odd"):
         model = Model(name)
-        undoable = Undoable(model.optimizer)
+        undoable = RevertibleOptimizer(model.optimizer)
         for step in range(2):
             model.differentiate(step)
             undoable.step()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 import torch
@@ -14,17 +14,19 @@ from pipeloom.compiler import compile_schedule
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_schedule, parse_schedule
+from pipeloom.ir.formats.program_json import parse_instruction
 from pipeloom.ir.model.ops import parse_order
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.program import Program, parse_instruction
+from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.runtime.errors import ShapeError
-from pipeloom.runtime.optim.loss_scale import LossScale
 from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.runtime.rank.loss_scale import LossScale
+from pipeloom.runtime.rank.options import Options, PipelineOptions
 from pipeloom.runtime.tensors.microbatches import split
-from pipeloom.runtime.transport.in_process import LocalTransport
+from pipeloom.runtime.transport.in_process import InProcessTransport
 from pipeloom.solver.families import build_family
 
 MICROBATCHES = 3
@@ -310,12 +312,18 @@ def test_a_program_that_goes_on_after_a_step_is_not_clipped() -> None:
 def test_a_pipeline_that_cannot_be_made_leaves_no_connections(
     options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    closed: list[LocalTransport] = []
+    closed: list[InProcessTransport] = []
 
-    def close(self: LocalTransport) -> None:
+    def close(self: InProcessTransport) -> None:
         closed.append(self)
 
-    monkeypatch.setattr(LocalTransport, "close", close)
+    monkeypatch.setattr(InProcessTransport, "close", close)
     with pytest.raises(InputError):
         Pipeline(program(SPLIT), stages(), loss=loss, **options)
     assert len(closed) == 1
+
+
+def test_keywords_are_the_options_with_their_types() -> None:
+    assert get_type_hints(Options) == get_type_hints(PipelineOptions)
+    with pytest.raises(TypeError, match="clip_norm"):
+        Pipeline(program(FUSED), stages(), clip_norm=1.0)  # type: ignore[call-arg]

@@ -14,8 +14,8 @@ from pipeloom.ir.model.program import TensorKind
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.model.transfers import previous
 from pipeloom.runtime.stages.flat_parameters import FlatWeights, Layout
-from pipeloom.runtime.stages.gradient_accumulator import Collector
-from pipeloom.runtime.stages.streamed_weights import TravellingStages
+from pipeloom.runtime.stages.gradient_accumulator import GradientAccumulator
+from pipeloom.runtime.stages.streamed_weights import StreamedStages
 from pipeloom.solver.families import build_family
 
 CPU = torch.device("cpu")
@@ -67,7 +67,7 @@ def collected(module: nn.Linear, flat: Tensor) -> set[float]:
 
 def test_what_is_added_before_d_comes_leaves_with_it() -> None:
     module = layer()
-    collector = Collector(layout(module), CPU, departures=1)
+    collector = GradientAccumulator(layout(module), CPU, departures=1)
     collector.begin()
     collector.ready()
     add(module, 1.0)
@@ -83,7 +83,7 @@ def test_what_is_added_before_d_comes_leaves_with_it() -> None:
 
 def test_d_starts_at_zero_where_it_sets_out() -> None:
     module = layer()
-    collector = Collector(layout(module), CPU, departures=2)
+    collector = GradientAccumulator(layout(module), CPU, departures=2)
     collector.begin()
     assert collected(module, collector.leave(None)) == {0.0}
     collector.ready()
@@ -94,7 +94,7 @@ def test_d_starts_at_zero_where_it_sets_out() -> None:
 def test_at_home_d_joins_the_owners_gradients() -> None:
     """They outlast the visit of a D on its way, and add up over steps."""
     module = layer()
-    collector = Collector(layout(module), CPU, departures=1)
+    collector = GradientAccumulator(layout(module), CPU, departures=1)
     home = torch.full((layout(module).size,), 5.0, dtype=torch.float64)
     for step in (1, 2):
         collector.begin()
@@ -113,7 +113,7 @@ def test_at_home_d_joins_the_owners_gradients() -> None:
 def test_what_nobody_added_to_has_no_gradient(adds: str) -> None:
     """A gradient that is 0 is one all the same."""
     module, away = layer(), layer()
-    owner, other = (Collector(layout(m), CPU, n) for m, n in ((module, 0), (away, 1)))
+    owner, other = (GradientAccumulator(layout(m), CPU, n) for m, n in ((module, 0), (away, 1)))
     other.begin()
     other.ready()
     if adds == "another rank":
@@ -130,7 +130,7 @@ def test_what_nobody_added_to_has_no_gradient(adds: str) -> None:
 
 def test_d_comes_home_beside_another_that_is_passing() -> None:
     module = layer()
-    collector = Collector(layout(module), CPU, departures=1)
+    collector = GradientAccumulator(layout(module), CPU, departures=1)
     collector.begin()
     passing = torch.full((layout(module).size,), 1.0, dtype=torch.float64)
     collector.arrive(passing)
@@ -144,7 +144,7 @@ def test_d_comes_home_beside_another_that_is_passing() -> None:
 
 def test_of_two_ds_the_first_collects_until_it_leaves() -> None:
     module = layer()
-    collector = Collector(layout(module), CPU, departures=3)
+    collector = GradientAccumulator(layout(module), CPU, departures=3)
     collector.begin()
     first, second = (torch.full((layout(module).size,), v, dtype=torch.float64) for v in (1.0, 2.0))
     collector.arrive(first)
@@ -161,8 +161,8 @@ def schedule() -> Schedule:
     return build_family("weipipe-interleave", Profile((StageProfile(1.0, 1.0, 1.0),) * 2, 2), 2)
 
 
-def store(*modules: nn.Module, rank: int = 0) -> TravellingStages:
-    return TravellingStages(dict(enumerate(modules)), schedule(), rank, CPU)
+def store(*modules: nn.Module, rank: int = 0) -> StreamedStages:
+    return StreamedStages(dict(enumerate(modules)), schedule(), rank, CPU)
 
 
 def test_other_ranks_stages_hold_memory_within_ops_alone() -> None:
@@ -207,7 +207,7 @@ def test_models_that_cannot_travel_are_refused_in_words() -> None:
 
 def test_a_d_of_its_own_dtype_is_rounded_once_as_it_leaves() -> None:
     module = layer()
-    collector = Collector(layout(module), CPU, departures=2, travels=torch.bfloat16)
+    collector = GradientAccumulator(layout(module), CPU, departures=2, sent_dtype=torch.bfloat16)
     collector.begin()
     collector.ready()
     add(module, 1 / 3)
@@ -224,7 +224,7 @@ def test_a_d_of_its_own_dtype_is_rounded_once_as_it_leaves() -> None:
 
 def test_at_home_a_d_of_its_own_dtype_is_added_to_what_is_not_rounded() -> None:
     module = layer()
-    collector = Collector(layout(module), CPU, departures=0, travels=torch.bfloat16)
+    collector = GradientAccumulator(layout(module), CPU, departures=0, sent_dtype=torch.bfloat16)
     collector.begin()
     collector.ready()
     add(module, 2.0**-20)

@@ -14,7 +14,7 @@ from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
 from pipeloom.runtime.measure.activation_ledger import NoLedger
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.tensors.skip_connections import Skips
-from pipeloom.runtime.tensors.stage_interface import ALIGNED, Edge, Parcel, Spec
+from pipeloom.runtime.tensors.stage_interface import ALIGNED, PackedMessage, Spec, StageInterface
 from tests.distributed.cases.failures import alone, squared
 
 CPU = torch.device("cpu")
@@ -31,13 +31,13 @@ CPU = torch.device("cpu")
     ],
 )
 def test_what_is_packed_is_what_comes_out(tensors: list[Tensor]) -> None:
-    parcel = Parcel(list(map(Spec.of, tensors)))
-    message = parcel.message(tensors, CPU)
-    buffer = torch.full((parcel.nbytes + 100,), 7, dtype=torch.uint8)
-    place = parcel.place(buffer)
-    assert place.nbytes == message.nbytes == parcel.nbytes > 0
+    packed = PackedMessage(list(map(Spec.of, tensors)))
+    message = packed.pack(tensors, CPU)
+    buffer = torch.full((packed.nbytes + 100,), 7, dtype=torch.uint8)
+    place = packed.place(buffer)
+    assert place.nbytes == message.nbytes == packed.nbytes > 0
     place.copy_(message)
-    for found, tensor in zip(parcel.tensors(place), tensors, strict=True):
+    for found, tensor in zip(packed.tensors(place), tensors, strict=True):
         assert torch.equal(found, tensor)
         assert found.dtype is tensor.dtype
         assert found.data_ptr() % ALIGNED == buffer.data_ptr() % ALIGNED
@@ -45,7 +45,7 @@ def test_what_is_packed_is_what_comes_out(tensors: list[Tensor]) -> None:
 
 def test_one_tensor_is_sent_as_it_is() -> None:
     x = torch.ones(2, 3)
-    assert Parcel([Spec.of(x)]).message([x], CPU) is x
+    assert PackedMessage([Spec.of(x)]).pack([x], CPU) is x
 
 
 def runner(module: nn.Module) -> StageRunner:
@@ -57,7 +57,7 @@ def runner(module: nn.Module) -> StageRunner:
 def test_nothing_handed_on_lies_in_a_buffer_that_is_received_into(module: nn.Module) -> None:
     x, cell = torch.randn(2, 3), Cell(None)
     inputs = x.detach().requires_grad_()
-    cell.inputs, cell.edge = (inputs,), Edge.of([module(inputs)])
+    cell.inputs, cell.interface = (inputs,), StageInterface.of([module(inputs)])
     run = runner(module)
     run.forward(cell)
     assert cell.output[0].untyped_storage().data_ptr() != x.untyped_storage().data_ptr()

@@ -1,4 +1,4 @@
-"""Messages between virtual ranks of a GPU: what the host tells the device is right in whatever
+"""Messages between thread ranks of a GPU: what the host tells the device is right in whatever
 order it is run, and can be recorded as a graph."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pipeloom.runtime.executor import cuda_graph as graph
 from pipeloom.runtime.executor.cuda_graph import SharedRecording
 from pipeloom.runtime.transport import Routes
 from pipeloom.runtime.transport import in_process as local
-from pipeloom.runtime.transport.in_process import Hub, LocalTransport
+from pipeloom.runtime.transport.in_process import Hub, InProcessTransport
 from tests.support.fake_device import DEVICE, HERE, Device, Event, Graph, Memory, Stream, on
 
 
@@ -37,7 +37,7 @@ class Rank:
 
     def __init__(self, hub: Hub, rank: int, device: Device, graph: Graph | None = None) -> None:
         pairs = [(r, r + 1) for r in range(RANKS - 1)]
-        self.between: Any = LocalTransport(hub, rank, Routes.of(pairs, (), 10.0))
+        self.between: Any = InProcessTransport(hub, rank, Routes.of(pairs, (), 10.0))
         self.graph, self.buffers = graph, [Memory(), Memory()]
         self.rank, self.stream = rank, Stream(device)
         self.seen: list[int] = []

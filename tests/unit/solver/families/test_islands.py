@@ -15,7 +15,7 @@ from pipeloom.ir.model.ops import parse_order
 from pipeloom.ir.model.placement import Passing, Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Link, Links, Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule, Transfer, TravelKind
+from pipeloom.ir.model.schedule import Schedule, Transfer, TransferKind
 from pipeloom.ir.model.transfers import owners
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.report.summaries import scope
@@ -70,8 +70,8 @@ def hand_made() -> Schedule:
         move
         for stage, owner in ((0, 0), (1, 2))
         for move in (
-            Transfer(TravelKind.WEIGHT, stage, 0, owner, owner + 1, after=0, before=0),
-            Transfer(TravelKind.GRADIENT, stage, 0, owner + 1, owner, after=2, before=2),
+            Transfer(TransferKind.WEIGHT, stage, 0, owner, owner + 1, after=0, before=0),
+            Transfer(TransferKind.GRADIENT, stage, 0, owner + 1, owner, after=2, before=2),
         )
     ]
     schedule = Schedule.of(problem, [parse_order(row) for row in rows], "by hand")

@@ -12,7 +12,7 @@ from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.model.ops import OpKind, format_order
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule, Timing, TravelKind
+from pipeloom.ir.model.schedule import Schedule, Timing, TransferKind
 from pipeloom.ir.model.transfers import journeys, owners
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.families import FAMILIES, build_family
@@ -79,8 +79,12 @@ def pair_if_odd(q: int, p: int) -> set[int]:
     return pair(q, p) if q % 2 else set()
 
 
-SLOTS: dict[str, dict[tuple[TravelKind, int], Slots]] = {
-    name: {(TravelKind.WEIGHT, 0): forwards, (TravelKind.WEIGHT, 1): b, (TravelKind.GRADIENT, 0): d}
+SLOTS: dict[str, dict[tuple[TransferKind, int], Slots]] = {
+    name: {
+        (TransferKind.WEIGHT, 0): forwards,
+        (TransferKind.WEIGHT, 1): b,
+        (TransferKind.GRADIENT, 0): d,
+    }
     for name, b, d in (
         ("weipipe-naive", backwards, backwards),
         ("weipipe-interleave", backwards, backwards),
@@ -97,13 +101,13 @@ def test_items_are_where_the_published_slots_have_them(name: str, ranks: int, co
     assert isinstance(family, Ring)
     turns = {str(op): turn for row in family.turns(ranks, count).rows for turn, op in row}
     uses = {
-        (TravelKind.WEIGHT, 0): (OpKind.F,),
-        (TravelKind.WEIGHT, 1): (OpKind.B, OpKind.BW),
-        (TravelKind.GRADIENT, 0): (OpKind.W, OpKind.BW),
+        (TransferKind.WEIGHT, 0): (OpKind.F,),
+        (TransferKind.WEIGHT, 1): (OpKind.B, OpKind.BW),
+        (TransferKind.GRADIENT, 0): (OpKind.W, OpKind.BW),
     }
     for (kind, stage, copy), journey in journeys(schedule.transfers).items():
         stops = [schedule.transfers[i].target for i in journey]
-        if kind is TravelKind.GRADIENT or stage == 0:
+        if kind is TransferKind.GRADIENT or stage == 0:
             stops.insert(0, schedule.transfers[journey[0]].source)
         words = [f"{stage}{op.name}" for op in uses[kind, copy]]
         used = [turn for op, turn in turns.items() if op.rstrip("0123456789") in words]

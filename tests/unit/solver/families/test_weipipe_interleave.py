@@ -11,7 +11,7 @@ from pipeloom.ir.model.ops import format_order
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import TravelKind
+from pipeloom.ir.model.schedule import TransferKind
 from pipeloom.ir.model.transfers import journeys, owners
 from pipeloom.solver.families import FAMILIES, build_family
 
@@ -73,7 +73,7 @@ def test_every_weight_sets_out_from_its_owner_and_every_gradient_ends_there() ->
         assert owners(schedule) == tuple(range(ranks))
         for (kind, stage, _), journey in journeys(schedule.transfers).items():
             legs = [schedule.transfers[i] for i in journey]
-            home = legs[0].source if kind is TravelKind.WEIGHT else legs[-1].target
+            home = legs[0].source if kind is TransferKind.WEIGHT else legs[-1].target
             assert home == stage
             assert all(a.target == b.source for a, b in pairwise(legs))
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.cost.overlap import pairs_save
+from pipeloom.ir.cost.overlap import overlap_saves
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.formats.schedule_json import dump_schedule
 from pipeloom.ir.model.placement import Placement
@@ -82,7 +82,7 @@ def test_optimize_pairs_no_worse_than_dualpipev(solver: str, limit: float) -> No
 def test_a_pair_that_costs_is_not_made() -> None:
     profile = Profile((replace(CHUNK, t_fb=3.5),) * 4, 2, 0.1)
     problem = Problem(profile, 4, Placement.wave(2, 1), (8.0,) * 2)
-    assert not pairs_save(problem)
+    assert not overlap_saves(problem)
     assert not any(optimize(problem, work_limit=1).pairs)
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from benchmarks.frontier.unequal import KINDS, unequal
-from pipeloom.ir.cost.simulator import Simulator, offsets_of, simulate, timed
+from pipeloom.ir.cost.simulator import Simulator, simulate, timed
 from pipeloom.ir.formats import dump_schedule
-from pipeloom.ir.model.ops import format_order, pack, parse_order, unpack
+from pipeloom.ir.model.ops import format_order, offsets_of, pack, parse_order, unpack
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Report, Schedule

@@ -14,7 +14,7 @@ from pipeloom.ir.model.ops import format_order, unpack
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Link, Links, Profile, Sharing, StageProfile
-from pipeloom.ir.model.schedule import Schedule, Status, TravelKind
+from pipeloom.ir.model.schedule import Schedule, Status, TransferKind
 from pipeloom.solver.bounds import lower_bound, work_bound
 from pipeloom.solver.core.incumbent import Incumbent
 from pipeloom.solver.core.options import SolveOptions
@@ -131,7 +131,7 @@ def test_less_than_one_microbatch_is_infeasible() -> None:
 
 def held(schedule: Schedule) -> list[float]:
     """A stand-in for what devices hold: less with every fetch more."""
-    weights = [t.target for t in schedule.transfers if t.kind is TravelKind.WEIGHT]
+    weights = [t.target for t in schedule.transfers if t.kind is TransferKind.WEIGHT]
     return [20.0 - weights.count(rank) for rank in range(2)]
 
 

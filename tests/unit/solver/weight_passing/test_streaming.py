@@ -13,7 +13,7 @@ from pipeloom.ir.model.ops import Op, OpKind, pack, parse_order
 from pipeloom.ir.model.placement import Passing, Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Transfer, TravelKind
+from pipeloom.ir.model.schedule import Transfer, TransferKind
 from pipeloom.solver.weight_passing.prefetch import Visit, fetches, visits
 from pipeloom.solver.weight_passing.streaming import Route, Streaming, default_owners, stream, users
 
@@ -86,7 +86,7 @@ def problem(ranks: int, stages: int, microbatches: int, **sizes: float) -> Probl
     return Problem(profile, microbatches, placement, profile.limit_from(None))
 
 
-def legs(transfers: tuple[Transfer, ...], kind: TravelKind, stage: int) -> list[str]:
+def legs(transfers: tuple[Transfer, ...], kind: TransferKind, stage: int) -> list[str]:
     """The paths of a stage's copies, by copy."""
     paths: dict[int, str] = {}
     for t in transfers:
@@ -108,16 +108,16 @@ def test_routes(route: Route, out: list[str], home: list[str]) -> None:
     rows = [pack(parse_order(f"0F{r} 1F{r} 1BW{r} 0BW{r}")) for r in range(4)]
     transfers = stream(case, rows, Streaming(2, route))
     assert default_owners(case) == (0, 1)
-    assert legs(transfers, TravelKind.WEIGHT, 0) == out
-    assert legs(transfers, TravelKind.GRADIENT, 0) == home
-    assert all(t.before == 4 for t in transfers if t.kind is TravelKind.GRADIENT)
+    assert legs(transfers, TransferKind.WEIGHT, 0) == out
+    assert legs(transfers, TransferKind.GRADIENT, 0) == home
+    assert all(t.before == 4 for t in transfers if t.kind is TransferKind.GRADIENT)
 
 
 def test_a_fan_sends_the_longest_part_farthest_and_first() -> None:
     case = problem(9, 1, 9)
     rows = [pack(parse_order(f"0F{r} 0BW{r}")) for r in range(9)]
     transfers = stream(case, rows, Streaming(1, Route.FAN), (0,))
-    assert legs(transfers, TravelKind.WEIGHT, 0) == [
+    assert legs(transfers, TransferKind.WEIGHT, 0) == [
         "0 > 4", "0 > 5", "0 > 2 > 3", "0 > 7 > 6", "0 > 1", "0 > 8"
     ]  # fmt: skip
 

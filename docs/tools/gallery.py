@@ -1,0 +1,83 @@
+"""The gallery: every family built on one small profile, drawn, and a page that shows them all.
+
+``python docs/tools/gallery.py FOLDER`` writes the page and its pictures; ``make docs`` has them in
+the site without writing them into the tree.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.report.summaries import heading
+from pipeloom.report.timeline_svg import timeline_svg
+from pipeloom.solver.families import FAMILIES, build_family
+
+RANKS, MICROBATCHES = 4, 8
+STAGE = StageProfile(t_f=1.0, t_b=1.0, t_w=1.0, t_fb=2.5, m_b=1.0, m_w=0.5)
+GROUPS = {
+    "linear": "One stage a rank",
+    "interleaved": "Interleaved: several stages a rank, round and round",
+    "v_shape": "V and wave: down the ranks and back up",
+    "bidirectional": "Bidirectional: two pipelines against each other",
+    "weights": "Weight passing, sharded data and hybrids",
+}
+TABLE = Path(__file__).parents[1] / "families.md"
+HEAD = f"""# Gallery of families
+
+Every family that `pipeloom build` knows, on {RANKS} ranks with {MICROBATCHES} microbatches,
+T_F = T_B = T_W of a rank, no communication, and an F and a BW at once in 2.5 instead of 3. Light
+colours are the later stages of a rank; the thin lines under a row of the last group are weights and
+gradients under way. What the families are and where they come from is in
+[Schedule families](families.md); `python docs/tools/gallery.py FOLDER` draws these pictures.
+"""
+
+
+def gallery() -> dict[str, str]:
+    """The page, ``gallery.md``, and its pictures, ``gallery/FAMILY.svg``: path and text of each.
+
+    Raises ValueError where a family is missing in the table of families.md.
+    """
+    rows, files = _rows(), {}
+    sections = {group: [f"## {title}\n"] for group, title in GROUPS.items()}
+    for name, family in FAMILIES.items():
+        if name not in rows:
+            raise ValueError(f"docs/families.md: the table has no row for the family {name}")
+        files[f"gallery/{name}.svg"] = _picture(name)
+        group = type(family).__module__.split(".")[-2]
+        sections[group].append(_section(name, family.summary, *rows[name]))
+    files["gallery.md"] = "\n".join([HEAD, *("\n".join(lines) for lines in sections.values())])
+    return files
+
+
+def _picture(name: str) -> str:
+    profile = Profile(stages=(STAGE,) * RANKS, ranks=RANKS)
+    schedule = build_family(name, profile, MICROBATCHES)
+    return timeline_svg([(name, schedule)], title=heading(schedule, with_family=True))
+
+
+def _section(name: str, summary: str, bubble: str, memory: str, source: str) -> str:
+    return (
+        f"### {name}\n\n{summary[0].upper()}{summary[1:]}.\n\nBubble: {bubble}.  \n"
+        f"Memory: {memory}.  \nSource: {source}.\n\n![{name}](gallery/{name}.svg)\n"
+    )
+
+
+def _rows() -> dict[str, tuple[str, str, str]]:
+    """Of each family its bubble, memory and source, as the table of families.md has them."""
+    found = {}
+    for line in TABLE.read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        match = re.fullmatch(r"`([a-z0-9-]+)(:[A-Z])?`", cells[0])
+        if match and len(cells) == 5:
+            found[match[1]] = (cells[1], cells[2], cells[4])
+    return found
+
+
+if __name__ == "__main__":
+    for path, text in gallery().items():
+        file = Path(sys.argv[1]) / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)

@@ -1,0 +1,100 @@
+"""The reference of Python: every name of ``pipeloom.__all__``, and a check that all are documented.
+
+``python docs/tools/public_names.py`` names what has no docstring, and exits with 1 then.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from enum import Enum
+from typing import Any
+
+import pipeloom
+
+GROUPS = {
+    "planner": "Planning",
+    "solver": "Solving one problem",
+    "ir.model": "Profiles, problems, schedules",
+    "ir.formats": "Files",
+    "ir.cost": "The cost model",
+    "ir.verify": "Verification",
+    "compiler": "Compiling",
+    "report": "Pictures",
+    "runtime": "Running, which needs torch",
+    "ir.errors": "Errors",
+}
+HEAD = """# Python reference
+
+Everything that `import pipeloom` offers. Each name is loaded when it is first used, so that
+planning needs no torch.
+"""
+
+
+def python_reference() -> str:
+    """The page, in Markdown for mkdocstrings: the public names by what they are for."""
+    sections: dict[str, list[str]] = {title: [] for title in GROUPS.values()}
+    for name in pipeloom.__all__:
+        thing = getattr(pipeloom, name)
+        sections[_group(thing)].append(_entry(name, thing))
+    parts = [f"## {title}\n\n" + "\n".join(found) for title, found in sections.items() if found]
+    return "\n".join([HEAD, *parts])
+
+
+def undocumented() -> list[str]:
+    """Public names without a docstring: functions, classes, and the public methods of classes."""
+    missing = []
+    for name in pipeloom.__all__:
+        thing = getattr(pipeloom, name)
+        if not _documented(thing):
+            missing.append(name)
+        if inspect.isclass(thing):
+            missing += [f"{name}.{part}" for part in _bare_members(thing)]
+    return missing
+
+
+def _group(thing: Any) -> str:
+    home = thing.__module__.removeprefix("pipeloom.")
+    for prefix, title in GROUPS.items():
+        if home == prefix or home.startswith(f"{prefix}."):
+            return title
+    raise ValueError(f"docs/tools/public_names.py: GROUPS has no title for {home}")
+
+
+def _entry(name: str, thing: Any) -> str:
+    """With the members of an enum: they say what they are without docstrings."""
+    bare = "\n      show_if_no_docstring: true" if _is_enum(thing) else ""
+    path = f"{thing.__module__}.{thing.__qualname__}"
+    return f"::: {path}\n    options:\n      heading: {name}\n      toc_label: {name}{bare}\n"
+
+
+def _bare_members(cls: type) -> list[str]:
+    """Public methods and properties that the class itself defines without a docstring.
+
+    One that a protocol or a base class describes has its docstring by inheritance.
+    """
+    members = {name: part for name, part in vars(cls).items() if not name.startswith("_")}
+    callable_ = {
+        name: part
+        for name, part in members.items()
+        if inspect.isroutine(part) or isinstance(part, property | classmethod | staticmethod)
+    }
+    return [name for name in callable_ if not inspect.getdoc(getattr(cls, name))]
+
+
+def _documented(thing: Any) -> bool:
+    """Whether somebody wrote a docstring: a dataclass and an enum have one of Python's own."""
+    text = thing.__doc__ or ""
+    generated = text.startswith(f"{thing.__name__}(") if inspect.isclass(thing) else False
+    return bool(text.strip()) and not generated and not (_is_enum(thing) and text == Enum.__doc__)
+
+
+def _is_enum(thing: Any) -> bool:
+    return inspect.isclass(thing) and issubclass(thing, Enum)
+
+
+if __name__ == "__main__":
+    names = undocumented()
+    for name in names:
+        print(f"pipeloom.{name} has no docstring", file=sys.stderr)
+    sys.exit(1 if names else 0)

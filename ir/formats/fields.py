@@ -1,0 +1,83 @@
+"""The types of documents' fields: numbers within bounds, and one value or one list a rank.
+
+The context of a validation holds ``ranks``, ``stages`` and ``microbatches`` once these are known;
+where one of them is wrong, what depends on it is not to blame.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import (
+    AfterValidator,
+    Field,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+)
+
+from ..units import counted
+from .validation import Expected, Whole, said, wrong
+
+# larger ones are mistakes, and arrays of that size would exhaust memory
+MOST_RANKS, MOST_STAGES, MOST_LAYERS = 4096, 65_536, 512
+MOST_PAIRS = 20_000_000
+"""Stages times microbatches."""
+LARGEST = 1e100  # so that thousands of them can be summed
+MOST_COST = 1e80  # what millions of ops and delays sum up to is still a number for a schedule
+SLOWEST = 1e-9  # gigabytes a second
+
+_Finite = Field(strict=True, ge=-LARGEST, le=LARGEST, allow_inf_nan=False)
+Number: TypeAlias = Annotated[float, _Finite, Expected("a finite number")]
+Amount: TypeAlias = Annotated[float, _Finite, Field(ge=0), Expected("a finite number >= 0")]
+Cost: TypeAlias = Annotated[Amount, Expected(f"at most {MOST_COST:g}", most=MOST_COST)]
+Bandwidth: TypeAlias = Annotated[
+    Amount,
+    Expected("more than 0", above=0.0),
+    Expected(f"at least {SLOWEST:g}, a byte a second", least=SLOWEST),
+]
+Count: TypeAlias = Annotated[int, Whole()]
+Version: TypeAlias = Annotated[int, Field(strict=True, ge=1, le=1), Expected("1")]
+_LIMITS = TypeAdapter(list[Amount | None])
+
+
+def known(info: ValidationInfo, key: str | None) -> int | None:
+    """``ranks``, ``stages`` or ``microbatches`` as far as the document has been read."""
+    found: int | None = info.context.get(key) if info.context else None
+    return found
+
+
+def keep(value: int, info: ValidationInfo) -> int:
+    """Lets what follows know the number, by the name of its field."""
+    if info.context is not None:
+        info.context[info.field_name] = value
+    return value
+
+
+def _one_a_rank(rows: list[Any], info: ValidationInfo) -> list[Any]:
+    ranks = known(info, "ranks")
+    if ranks is not None and len(rows) != ranks:
+        given = counted(len(rows), "list")
+        raise said(f"expected {counted(ranks, 'list')}, one a rank, got {given}")
+    return rows
+
+
+def _limits(value: Any, info: ValidationInfo) -> tuple[float, ...] | None:
+    """One limit a rank: one given for all is each's, and null in a list is unlimited."""
+    if value is None:
+        return None
+    ranks = known(info, "ranks")
+    given = value if isinstance(value, list) else [value] * (ranks or 1)
+    try:
+        found = _LIMITS.validate_python(given)
+    except ValidationError:
+        found = []
+    if len(found) != (ranks or max(1, len(given))):
+        raise wrong(f"a finite number >= 0, or a list of {ranks or 'P'} of them")
+    return tuple(math.inf if limit is None else limit for limit in found)
+
+
+OneARank = AfterValidator(_one_a_rank)
+Limits: TypeAlias = Annotated[tuple[float, ...] | None, PlainValidator(_limits)]

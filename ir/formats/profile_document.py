@@ -1,0 +1,325 @@
+"""Profiles, by stages and by layers, declared once for all who read them.
+
+What values mean and how they go together is not said here, but for what a shape depends on: ranks,
+stages and layers that there are. ``docs/formats.md`` describes all keys.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+
+from .fields import (
+    MOST_COST,
+    MOST_LAYERS,
+    MOST_RANKS,
+    MOST_STAGES,
+    Amount,
+    Bandwidth,
+    Cost,
+    Limits,
+    Version,
+    keep,
+    known,
+)
+from .json_reader import is_count, show
+from .validation import Document, Expected, Fault, Whole, raise_faults, said, wrong
+
+PROFILE = "pipeloom.profile"
+_DELAYS = TypeAdapter(list[list[Amount]])
+
+
+def _rank(value: Any, info: ValidationInfo) -> int:
+    most = (known(info, "ranks") or MOST_RANKS) - 1
+    if not is_count(value) or not 0 <= value <= most:
+        raise wrong(f"a rank from 0 to {most}")
+    return int(value)
+
+
+def _pair(value: Any, info: ValidationInfo) -> tuple[int, int]:
+    most = (known(info, "ranks") or MOST_RANKS) - 1
+    ends = value if isinstance(value, list) and all(map(is_count, value)) else []
+    if len(ends) != 2 or ends[0] == ends[1] or min(ends) < 0 or max(ends) > most:
+        raise wrong(f"[rank, another rank] from 0 to {most}")
+    return ends[0], ends[1]
+
+
+def _three(value: Any) -> Any:
+    if not isinstance(value, list) or len(value) != 3:
+        raise wrong("[rank, rank, link]")
+    return tuple(value)
+
+
+def _shared(value: Any, info: ValidationInfo) -> Any:
+    if isinstance(value, list):
+        return _GROUPS.validate_python(value, context=info.context)
+    if value not in (None, "pairs", "ports", "ring"):
+        raise wrong("pairs, ports, ring or a list of groups of pairs")
+    return value
+
+
+def _delays(value: Any, info: ValidationInfo) -> float | tuple[tuple[float, ...], ...] | None:
+    """One delay, or those from each rank (row) to each."""
+    if value is None:
+        return None
+    ranks = known(info, "ranks")
+    try:
+        rows = _DELAYS.validate_python(value if isinstance(value, list) else [[value]])
+    except ValidationError:
+        rows = []
+    size = (ranks or len(rows)) if isinstance(value, list) else 1
+    if not rows or {len(rows), *map(len, rows)} != {size}:
+        p = ranks or "P"
+        raise wrong(f"a finite number >= 0 or a {p} x {p} matrix of them")
+    largest = max(map(max, rows))
+    if largest > MOST_COST:
+        raise said(f"expected at most {MOST_COST:g} each, got {largest:g}")
+    return tuple(map(tuple, rows)) if isinstance(value, list) else rows[0][0]
+
+
+Name: TypeAlias = Annotated[str, Field(strict=True, min_length=1), Expected("a name")]
+Rank: TypeAlias = Annotated[int, PlainValidator(_rank)]
+Delays: TypeAlias = float | tuple[tuple[float, ...], ...] | None
+Groups: TypeAlias = list[list[Annotated[tuple[int, int], PlainValidator(_pair)]]]
+Ties: TypeAlias = tuple[tuple[int, ...], ...]
+_GROUPS = TypeAdapter(Groups)
+
+
+class LinkDocument(Document):
+    """``latency`` is 0 where it is absent, and in a pair that of the other links."""
+
+    latency: Cost | None = None
+    gigabytes_per_second: Bandwidth
+
+
+PairLink: TypeAlias = Annotated[tuple[Rank, Rank, LinkDocument], BeforeValidator(_three)]
+
+
+class LinksDocument(LinkDocument):
+    """The link of most pairs of ranks, those that differ, and which messages share a wire."""
+
+    pairs: list[PairLink] | None = None
+    shared: Annotated[str | Groups | None, PlainValidator(_shared)] = None
+
+
+class DataParallelDocument(LinkDocument):
+    """Replicas of the whole pipeline, and the link between the ranks of one number."""
+
+    size: Annotated[int, Whole(1, MOST_RANKS)]
+
+
+class LayerDocument(Document):
+    """A layer that a stage was cut from; its one module has its name where none are given."""
+
+    name: Name
+    kind: Literal["embedding", "block", "mtp", "head", "loss"] | None = None
+    modules: Annotated[list[Name] | None, Expected("a list of names")] = None
+
+    @property
+    def module_names(self) -> list[str]:
+        return [self.name] if self.modules is None else self.modules
+
+
+class CostDocument(Document):
+    """Times in ms, memory in the profile's unit, and bytes; null where it is not known."""
+
+    t_f: Cost
+    t_b: Cost
+    t_w: Cost
+    t_fb: Cost | None = None
+    m_b: Cost
+    m_w: Cost
+    activation_bytes: Cost | None = None
+    weight_bytes: Cost | None = None
+    grad_bytes: Cost | None = None
+    optimizer_bytes: Cost | None = None
+    t_bw: Cost | None = None
+    t_r: Cost | None = None
+    m_r: Cost | None = None
+    m_o: Cost | None = None
+    offload_bytes: Cost | None = None
+
+    @field_validator("m_w", "m_r", "m_o")
+    @classmethod
+    def _within_m_b(cls, value: float | None, info: ValidationInfo) -> float | None:
+        most = info.data.get("m_b")
+        if value is not None and most is not None and value > most:
+            raise wrong(f"at most m_b ({most:g})")
+        return value
+
+    @model_validator(mode="after")
+    def _recomputed(self) -> CostDocument:
+        """``t_r`` and ``m_r`` come together."""
+        if (self.t_r is None) != (self.m_r is None):
+            given, absent = ("t_r", "m_r") if self.m_r is None else ("m_r", "t_r")
+            raise_faults([Fault((absent,), said(f"missing; expected it beside {given}"))])
+        return self
+
+
+class StageDocument(CostDocument):
+    layers: list[LayerDocument] | None = None
+
+
+class LayerEntry(LayerDocument, CostDocument):
+    """One layer of a profile by layers, or ``repeat`` of them one after the other."""
+
+    repeat: Annotated[int, Whole(1, MOST_LAYERS)] | None = None
+    with_next: bool | None = None
+
+    @field_validator("t_bw")
+    @classmethod
+    def _cut_by_parts(cls, value: float | None) -> None:
+        if value is not None:
+            raise said("expected it of stages alone, as layers are cut by t_b and t_w")
+
+    @model_validator(mode="after")
+    def _numbered(self) -> LayerEntry:
+        """Layers that one entry stands for have their number in all names."""
+        names = (("name", [self.name]), ("modules", self.module_names))
+        for key, given in names if (self.repeat or 1) > 1 else ():
+            if any("{}" not in name for name in given):
+                number = wrong("{} in it, for the number of each repeated layer")
+                raise_faults([Fault((key,), number, given[0])])
+        return self
+
+    def each(self) -> list[LayerDocument]:
+        """The layers that the entry stands for; ``{}`` is the number of each of several."""
+        several = (self.repeat or 1) > 1
+        numbers = [str(n) if several else "{}" for n in range(self.repeat or 1)]
+        return [
+            LayerDocument(
+                name=self.name.replace("{}", number),
+                kind=self.kind,
+                modules=[name.replace("{}", number) for name in self.module_names],
+            )
+            for number in numbers
+        ]
+
+
+class ClusterDocument(Document):
+    """All that a profile says but its stages."""
+
+    format: Annotated[Literal["pipeloom.profile"], Expected(f'"{PROFILE}"')]
+    version: Version
+    name: str | None = None
+    ranks: Annotated[int, Whole(1, MOST_RANKS), AfterValidator(keep)]
+    t_comm: Annotated[Delays, PlainValidator(_delays)] = None
+    links: LinksDocument | None = None
+    memory_limit: Limits = None
+    device_memory: Limits = None
+    host_link: LinkDocument | None = None
+    data_parallel: DataParallelDocument | None = None
+
+
+def _tied_stages(value: Any, info: ValidationInfo) -> Ties:
+    """Groups of stages, which may be called by their number or by a layer of theirs."""
+    number = known(info, "stages") or 0
+    places: dict[int | str, int] = {stage: stage for stage in range(number)}
+    for s, stage in enumerate(info.data.get("stages", ())):
+        places |= {layer.name: s for layer in stage.layers or ()}
+    return _ties(value, places, f"stages of 0..{number - 1}") if number else ()
+
+
+def _tied_layers(value: Any, info: ValidationInfo) -> Ties:
+    """Groups of layers by their names."""
+    names = [layer.name for entry in info.data.get("layers", ()) for layer in entry.each()]
+    places = {name: place for place, name in enumerate(names)}
+    return _ties(value, places, "names of layers") if names else ()
+
+
+def _ties(value: Any, places: Mapping[Any, int], what: str) -> Ties:
+    """Groups of ``what`` that share parameters; ``places``: of each by what it may be called."""
+    if not isinstance(value, list | None):
+        raise wrong("a list")
+    groups: list[tuple[int, ...]] = []
+    found: list[Fault] = []
+    for i, entry in enumerate(value or ()):
+        members = entry if isinstance(entry, list) else []
+        there = all(type(member) in (int, str) and member in places for member in members)
+        sound = there and len(members) >= 2 and len(set(members)) == len(members)
+        group = tuple(sorted({places[member] for member in members})) if sound else ()
+        if not sound:
+            found.append(Fault((i,), wrong(f"two or more different {what}"), entry))
+        elif group in groups:
+            found.append(Fault((i,), wrong("each group once"), entry))
+        elif len(group) > 1:  # else layers of one stage
+            groups.append(group)
+    raise_faults(found)
+    return tuple(sorted(groups))
+
+
+class ProfileDocument(ClusterDocument):
+    """A profile by stages; one entry is shared by ``num_stages`` stages, or one a rank."""
+
+    stages: list[StageDocument]
+    num_stages: Annotated[int, Whole(1, MOST_STAGES)] | None = Field(None, validate_default=True)
+    tied: Annotated[Ties, PlainValidator(_tied_stages)] = ()
+    layers: Any = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_layers(cls, data: Any) -> Any:
+        """Of a profile by layers nothing else is said: all of it is for other commands."""
+        if isinstance(data, dict) and "stages" not in data and data.get("layers") is not None:
+            line = "missing; expected a list (it has layers, which optimize and build cut)"
+            raise_faults([Fault(("stages",), said(line))])
+        return data
+
+    @field_validator("stages")
+    @classmethod
+    def _some(cls, stages: list[StageDocument]) -> list[StageDocument]:
+        if not stages:
+            raise wrong("at least one stage")
+        return stages
+
+    @field_validator("num_stages")
+    @classmethod
+    def _count_stages(cls, number: int | None, info: ValidationInfo) -> int | None:
+        entries, ranks = len(info.data.get("stages", ())), known(info, "ranks")
+        if number is None:
+            number = ranks if entries == 1 else entries
+        elif entries not in (0, 1, number):
+            raise wrong(f"{entries}, the number of entries in stages, or one shared entry")
+        if info.context is not None and entries and number is not None:
+            info.context["stages"] = number
+        return number
+
+
+class LayeredProfileDocument(ClusterDocument):
+    """A profile by layers, in forward order."""
+
+    layers: list[LayerEntry]
+    tied: Annotated[Ties, PlainValidator(_tied_layers)] = ()
+    stages: Any = None
+    num_stages: Any = None
+
+    @field_validator("layers")
+    @classmethod
+    def _told_apart(cls, layers: list[LayerEntry]) -> list[LayerEntry]:
+        """Some layers, not too many, and no name of one, or else of a module, twice."""
+        number = sum(entry.repeat or 1 for entry in layers)
+        if not layers:
+            raise wrong("at least one layer")
+        if number > MOST_LAYERS:
+            raise said(f"expected at most {MOST_LAYERS} layers, got {number}")
+        each = [layer for entry in layers for layer in entry.each()]
+        names = Counter(layer.name for layer in each)
+        modules = Counter(name for layer in each for name in layer.module_names)
+        for key, counts in (("name", names), ("modules", modules)):
+            twice = sorted(name for name, count in counts.items() if count > 1)
+            lines = (f"expected {show(name)} once, got it twice" for name in twice)
+            raise_faults(Fault((key,), said(line)) for line in lines)
+        return layers

@@ -1,0 +1,164 @@
+"""Schedules and programs, declared once: readers and verifiers take their shape from here alone.
+
+What values mean and how they go together is not said here, but for what a shape depends on: stages
+and microbatches that there are. ``docs/formats.md`` describes all keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import (
+    AfterValidator,
+    PlainValidator,
+    ValidationInfo,
+    field_validator,
+)
+from typing_extensions import TypedDict
+
+from ..units import counted
+from .fields import MOST_PAIRS, Amount, Count, Limits, Number, OneARank, Version, keep, known
+from .instruction_text import InstructionText, parse_buffer, parse_text
+from .profile_document import ProfileDocument
+from .validation import Document, Expected, Fault, Whole, raise_faults, said, wrong
+
+SCHEDULE, PROGRAM = "pipeloom.schedule", "pipeloom.program"
+
+
+class OpEntry(TypedDict):
+    op: Literal["F", "B", "W", "BW", "R", "O", "L"]
+    stage: Count
+    microbatch: Count
+    start: Amount
+    end: Amount
+
+
+TransferEntry = TypedDict(
+    "TransferEntry",
+    {
+        "tensor": Literal["weight", "gradient"],
+        "stage": Count,
+        "copy": Count,
+        "from": Count,
+        "to": Count,
+        "after": Count,
+        "before": Count,
+        "room": NotRequired[Count | None],
+        "blocks": NotRequired[Count | None],
+        "start": Amount,
+        "end": Amount,
+    },
+)
+
+
+class AverageEntry(TypedDict):
+    stage: Count
+    start: Amount
+    end: Amount
+
+
+class ReportDocument(Document):
+    """How a schedule came to be and what it comes to; null where that is not known."""
+
+    objective: Literal["period", "makespan"] | None = None
+    period: Number | None = None
+    makespan: Number | None = None
+    bubble_rate: Number | None = None
+    lower_bound: Amount | None = None
+    bound_name: str | None = None
+    gap: Number | None = None
+    status: Literal["optimal", "feasible"] | None = None
+    peak_memory: list[Number] | None = None
+    family: str | None = None
+    solver: str | None = None
+    solve_seconds: Amount | None = None
+    seed: Count | None = None
+    step: Number | None = None
+
+
+def _as_in_profile(value: int, info: ValidationInfo) -> int:
+    expected = known(info, info.field_name)
+    if expected not in (None, value):
+        raise wrong(f"{expected}, as in its profile")
+    return value
+
+
+class ScheduleDocument(Document):
+    """What each rank computes when. Every op is of a stage and a microbatch that there are."""
+
+    format: Annotated[Literal["pipeloom.schedule"], Expected(f'"{SCHEDULE}"')]
+    version: Version
+    profile: ProfileDocument
+    ranks: Annotated[Count, AfterValidator(_as_in_profile)]
+    stages: Annotated[Count, AfterValidator(_as_in_profile)]
+    microbatches: Annotated[int, Whole(1)]
+    passing: Literal["activations", "weights", "mixed"]
+    memory_limit: Limits = None
+    order: Annotated[list[list[OpEntry]], OneARank]
+    report: ReportDocument | None = None
+    transfers: list[TransferEntry] | None = None
+    pairs: Annotated[list[list[Count]], OneARank] | None = None
+    averages: Annotated[list[list[AverageEntry]], OneARank] | None = None
+    updates: Literal["iteration", "microbatch"] | None = None
+
+    @field_validator("microbatches")
+    @classmethod
+    def _few_enough(cls, number: int, info: ValidationInfo) -> int:
+        most = MOST_PAIRS // (known(info, "stages") or 1)
+        if number > most:
+            raise wrong(f"a whole number >= 1 and <= {most}")
+        return keep(number, info)
+
+    @field_validator("order")
+    @classmethod
+    def _in_range(cls, order: list[list[OpEntry]], info: ValidationInfo) -> list[list[OpEntry]]:
+        stages, microbatches = known(info, "stages"), known(info, "microbatches")
+        if stages is not None and microbatches is not None:
+            raise_faults(_outside(order, stages, microbatches))
+        return order
+
+    @field_validator("averages")
+    @classmethod
+    def _of_stages(cls, rows: Any, info: ValidationInfo) -> Any:
+        stages = known(info, "stages")
+        raise_faults(
+            Fault((r, i, "stage"), wrong(f"a stage from 0 to {stages - 1}"), entry["stage"])
+            for r, row in enumerate(rows or ())
+            for i, entry in enumerate(row)
+            if stages is not None and entry["stage"] >= stages
+        )
+        return rows
+
+    @field_validator("pairs")
+    @classmethod
+    def _places(cls, rows: Any, info: ValidationInfo) -> Any:
+        """An F at each place, and the BW that runs at once with it at the next."""
+        order = info.data.get("order", ())
+        for places, row in zip(rows or (), order, strict=False):
+            if len(set(places)) < len(places) or max(places, default=0) >= max(1, len(row) - 1):
+                raise wrong(f"{counted(len(order), 'list')}, one a rank, of places in its order")
+        return rows
+
+
+def _outside(order: list[list[OpEntry]], stages: int, microbatches: int) -> Iterator[Fault]:
+    there = f"{counted(stages, 'stage')} and {counted(microbatches, 'microbatch')}"
+    for rank, row in enumerate(order):
+        for at, op in enumerate(row):
+            if op["stage"] >= stages or op["microbatch"] >= microbatches:
+                name = f"{op['stage']}{op['op']}{op['microbatch']}"
+                yield Fault((rank, at), said(f"{name} is outside {there}"))
+
+
+class ProgramDocument(Document):
+    """What each rank does, an instruction a line, and the buffers that it receives into."""
+
+    format: Annotated[Literal["pipeloom.program"], Expected(f'"{PROGRAM}"')]
+    version: Version
+    schedule: ScheduleDocument
+    instructions: Annotated[
+        list[list[Annotated[InstructionText, PlainValidator(parse_text)]]], OneARank
+    ]
+    buffers: Annotated[
+        list[list[Annotated[tuple[str, int], PlainValidator(parse_buffer)]]], OneARank
+    ]

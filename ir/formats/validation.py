@@ -1,0 +1,223 @@
+"""What documents are declared with, and what is wrong in one as readable lines.
+
+Documents are pydantic models. Whatever is wrong in one is said at once, a line a fault: the file,
+the keys that lead there, what was expected and what is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
+from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    TypeAdapter,
+    ValidationError,
+)
+from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError
+from pydantic_core.core_schema import chain_schema, custom_error_schema, float_schema, int_schema
+from typing_extensions import is_typeddict
+
+from ..errors import InputError
+from .json_reader import format_hint, show
+
+ALIKE = 0.75
+"""Of keys without case and underscores: ``tf`` for t_f, ``memory_limits``; not t_b for t_f."""
+
+_WORDS = {
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "string_type": "a string",
+    "bool_type": "true or false",
+}
+
+
+class Document(BaseModel):
+    """An object of a file. Keys that are not declared are let pass, and kept for hints."""
+
+    model_config = ConfigDict(strict=True, extra="allow")
+
+
+D = TypeVar("D", bound=Document)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Annotates a field: ``words`` are what is expected, whatever is wrong with its value.
+
+    With a bound they are said of a number that is sound so far but beyond it.
+    """
+
+    words: str
+    most: float | None = None
+    least: float | None = None
+    above: float | None = None
+
+    def __get_pydantic_core_schema__(
+        self, source: object, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        before = handler(source)
+        if self.most is self.least is self.above is None:
+            return self._in_words(before)
+        bounded = float_schema(le=self.most, ge=self.least, gt=self.above)
+        return chain_schema([before, self._in_words(bounded)])
+
+    def _in_words(self, schema: CoreSchema) -> CoreSchema:
+        return custom_error_schema(schema, "expected", custom_error_message=self.words)
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Annotates an ``int``: a whole number within these bounds, neither ``true`` nor ``2.0``."""
+
+    least: int = 0
+    most: int | None = None
+
+    def __get_pydantic_core_schema__(self, *_: object) -> CoreSchema:
+        words = f"a whole number >= {self.least}" + (f" and <= {self.most}" if self.most else "")
+        number = int_schema(strict=True, ge=self.least, le=self.most)
+        return custom_error_schema(number, "expected", custom_error_message=words)
+
+
+def wrong(words: str) -> PydanticCustomError:
+    """The fault of a value that is not what ``words`` say was expected."""
+    return PydanticCustomError("expected", "{words}", {"words": words})
+
+
+def said(line: str) -> PydanticCustomError:
+    """A fault whose ``line`` says all there is to say."""
+    return PydanticCustomError("said", "{line}", {"line": line})
+
+
+class Fault(NamedTuple):
+    """A fault of what is at a location, seen from the value that a validator has."""
+
+    at: tuple[str | int, ...]
+    kind: PydanticCustomError
+    given: object = None
+
+
+def raise_faults(found: Iterable[Fault]) -> None:
+    """Raises ValidationError where there are any."""
+    details = [InitErrorDetails(type=f.kind, loc=f.at, input=f.given) for f in found]
+    if details:
+        raise ValidationError.from_exception_data("", details)
+
+
+def validated(model: type[D], data: object, where: str) -> D:
+    """``data`` as the document that ``model`` declares; ``where`` names its file.
+
+    Raises InputError with a line for each fault, or for another format alone where it has one: the
+    other faults would mislead.
+    """
+    try:
+        return model.model_validate(data, context={})
+    except ValidationError as error:
+        found = error.errors(include_url=False)
+    formats = [f for f in found if f["loc"][-1:] == ("format",) and f["type"] == "expected"]
+    raise InputError(*(f"{_path(where, f['loc'])}: {_line(model, f)}" for f in formats or found))
+
+
+def _path(where: str, location: tuple[str | int, ...]) -> str:
+    return where + "".join(
+        f"[{part}]" if isinstance(part, int) else f": {part}" for part in location
+    )
+
+
+def _line(model: type[Document], fault: ErrorDetails) -> str:
+    if fault["type"] == "missing":
+        return _missing(model, fault)
+    if fault["type"] == "said":
+        return fault["msg"]
+    hint = format_hint(fault["msg"].strip('"'), fault["input"])
+    return f"expected {_words(fault)}, got {show(fault['input'])}" + (
+        hint if fault["loc"][-1:] == ("format",) else ""
+    )
+
+
+def _words(fault: ErrorDetails) -> str:
+    if fault["type"] == "literal_error":
+        choices: str = fault["ctx"]["expected"]
+        return choices.replace("'", "")
+    return _WORDS.get(fault["type"], fault["msg"])
+
+
+def _missing(model: type[Document], fault: ErrorDetails) -> str:
+    *way, key = fault["loc"]
+    record: Any = model
+    for name in way:
+        if isinstance(name, str):
+            record = _record(_declared(record)[name])
+    known = _declared(record)
+    meant = (k for k, best in misspelt(fault["input"], known) if best == key)
+    hint = next((f" ({k}: unknown key; did you mean {key}?)" for k in meant), "")
+    return f"missing; expected {_expected_of(record, str(key))}{hint}"
+
+
+@cache
+def _declared(record: Any) -> dict[str, Any]:
+    """The annotation of each key of a model, or of a dictionary of declared keys."""
+    if issubclass(record, BaseModel):
+        fields = record.model_fields.items()
+        return {name: field.rebuild_annotation() for name, field in fields}
+    return get_type_hints(record, include_extras=True)
+
+
+def _record(annotation: Any) -> Any:
+    """What has declared keys in an annotation; None where nothing has."""
+    if is_typeddict(annotation) or isinstance(annotation, type(BaseModel)):
+        return annotation
+    return next(filter(None, map(_record, get_args(annotation))), None)
+
+
+@cache
+def _expected_of(record: Any, key: str) -> str:
+    """What is expected of a key that is not there: what is said of a value of no type at all."""
+    try:
+        TypeAdapter(_declared(record)[key]).validate_python(object(), context={})
+    except ValidationError as error:
+        return _words(error.errors(include_url=False)[0])
+    return "a value"
+
+
+def misspelt(data: Collection[str], known: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Each key of ``data`` that is not known but much like one that is, with the known one."""
+    unknown = [key for key in data if key not in known]
+    bare = {_bare(key): key for key in known} if unknown else {}
+    for key in unknown:
+        for best in get_close_matches(_bare(key), bare, 1, ALIKE):
+            yield key, bare[best]
+
+
+def _bare(key: str) -> str:
+    return key.lower().replace("_", "").replace("-", "")
+
+
+def keys_in_doubt(document: Document, where: str) -> list[str]:
+    """A line for each key that is not known but much like one that is.
+
+    Such keys are no fault: other programs may put their own into a document.
+    """
+    lines: dict[str, str] = {}
+    for path, found in _documents(document, where):
+        for key, meant in misspelt(found.model_extra or (), type(found).model_fields):
+            # of many alike the first is named
+            lines.setdefault(key, f"{path}: {key}: unknown key, not used; did you mean {meant}?")
+    return list(lines.values())
+
+
+def _documents(value: object, where: str) -> Iterator[tuple[str, Document]]:
+    """All documents in ``value``, each with the keys that lead there."""
+    if isinstance(value, Document):
+        yield where, value
+        for key, inner in value.__dict__.items():
+            yield from _documents(inner, f"{where}: {key}")
+    elif isinstance(value, list | tuple):
+        for i, inner in enumerate(value):
+            yield from _documents(inner, f"{where}[{i}]")

@@ -1,0 +1,254 @@
+"""``analyze``: what each scheme costs on a cluster, and from where on weights should travel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.links import Link
+from pipeloom.ir.model.problem import Objective
+from pipeloom.ir.model.profile import Profile
+from pipeloom.ir.units import amount
+from pipeloom.report.text_table import table
+from pipeloom.solver.families import ASYNCHRONOUS, FAMILIES, build_family
+from pipeloom.solver.families.bubble_formulas import Instance, formula_of
+from pipeloom.solver.families.weights.islands import Islands
+
+from .compare import evaluate_families
+from .documents import naming
+from .evaluation import columns
+from .evaluation.evaluation import Evaluation
+from .evaluation.scaling import equalized
+from .evaluation.table import EvaluationTable, evaluations_table
+from .partition.fixed_cut import Profiles, profiles_of
+from .passing.crossovers import Crossover, crossovers, missing_sizes
+from .problem_setup import ProfileLike, ProfileSource
+from .progress import Listener
+from .synthetic.cluster import islands
+from .synthetic.transformer import Transformer
+
+
+@dataclass(frozen=True)
+class BubbleSteps:
+    """A bubble rate from its formula to what is built, each step adding one cause.
+
+    ``equal``: equal stages and no delays, but their own T_F : T_B : T_W and M. ``stages``: the
+    stages as they are. ``built``: delays too.
+    """
+
+    objective: str
+    formula: float | None
+    equal: float
+    stages: float
+    built: float
+
+    @classmethod
+    def of(cls, row: Evaluation) -> BubbleSteps:
+        """By the cost that the family's formula is about, else by the objective."""
+        formula, microbatches = formula_of(row.name), row.schedule.problem.microbatches
+        objective = formula.objective if formula else row.objective
+        calm = replace(row.profile, t_comm=0.0, links=None)
+
+        def rate(profile: Profile) -> float:
+            built = build_family(
+                row.name, profile, microbatches, memory_limit=math.inf, objective=row.objective
+            )
+            return Evaluation(row.name, built).timing.bubble_rate(objective)
+
+        return cls(
+            objective.value,
+            formula.rate(Instance.of(row.profile, microbatches)) if formula else None,
+            rate(equalized(calm)),
+            rate(calm),
+            row.timing.bubble_rate(objective),
+        )
+
+    def cells(self) -> list[str]:
+        """The formula's rate, what each cause adds in points, and the rate that is built."""
+        first = None if self.formula is None else self.equal - self.formula
+        added = map(_added, (first, self.stages - self.equal, self.built - self.stages))
+        return [self.objective, columns.share(self.formula), *added, columns.share(self.built)]
+
+
+@dataclass(frozen=True)
+class Analysis(EvaluationTable):
+    """Schemes built without a memory limit, and why others cannot be.
+
+    ``bubbles``: of each that is built. ``crossovers``: none where sizes are missing. ``tokens``: of
+    a microbatch. ``partition``: how layers were cut. ``model``: what the profile is calculated of.
+    """
+
+    bubbles: tuple[BubbleSteps, ...]
+    crossovers: tuple[Crossover, ...]
+    tokens: int | None = None
+    partition: str | None = None
+    model: Transformer | None = None
+
+    @property
+    def refused(self) -> dict[str, str]:
+        return {row.name: row.refusal for row in self.rows if row.planned is None}
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``analyze --json`` prints."""
+        return super().to_dict() | {
+            "tokens": self.tokens,
+            "partition": self.partition,
+            "recomputed": None if self.model is None else self.model.recomputed_bytes,
+            "schemes": [
+                row.to_dict(on_cluster=True) | {"bubble": asdict(bubble)}
+                for row, bubble in zip(self.built, self.bubbles, strict=True)
+            ],
+            "refused": self.refused,
+            "crossovers": list(map(asdict, self.crossovers)),
+            "missing": missing_sizes(self.profile),
+        }
+
+    def __str__(self) -> str:
+        parts = [self._figures(), self._bubbles(), self._crossings()]
+        if self.partition is not None:
+            words = "layers cut for each scheme into as many stages as it runs"
+            parts.append(f"{words}: {self.partition}")
+        parts.append("\n".join(f"{name}: {why}" for name, why in self.refused.items()))
+        return "\n\n".join(filter(None, parts))
+
+    def _figures(self) -> str:
+        of = columns
+        shown = [of.SCHEME, of.PERIOD, of.MAKESPAN, of.STEP]
+        shown += [] if self.profile.data_parallel is None else [of.AVERAGING]
+        shown += [of.BUSIEST_LINK, of.WIRE_USE, of.WIRE, of.SENT]
+        shown += [of.ACTIVATIONS, of.DEVICE_MEMORY, of.BALANCE]
+        lines = [evaluations_table(self.built, shown)]
+        if any(stage.weight_bytes is None for stage in self.profile.stages):
+            lines.append("weight_bytes unknown: weights take no memory and no time here")
+        if self.model is not None and self.model.recompute:
+            lines.append(f"and {amount(self.model.recomputed_bytes)} while a layer is recomputed")
+        if over := [row.name for row in self.built if row.over_device_memory]:
+            lines.append(f"more than device_memory: {', '.join(over)}")
+        return "\n".join(lines)
+
+    def _bubbles(self) -> str:
+        header = ["bubble", "of the", "formula", "T_F:T_B:T_W, M", "stages", "delays", "built"]
+        pairs = zip(self.built, self.bubbles, strict=True)
+        return table(header, [[row.name, *bubble.cells()] for row, bubble in pairs])
+
+    def _crossings(self) -> str:
+        if missing := missing_sizes(self.profile):
+            return f"no crossovers: the profile lacks {', '.join(missing)}"
+        unit = "times the microbatch" if self.tokens is None else "tokens a microbatch (G x S)"
+        header = [f"wins from, {unit}", "bytes on a link", "formula", "time", "time, of 1f1b"]
+        rows = [
+            [
+                each.scheme,
+                *(self._size(value, "-") for value in (each.link, each.formula)),
+                *(self._size(value, "never") for value in (each.time, each.time_1f1b)),
+            ]
+            for each in self.crossovers
+        ]
+        return table(header, rows) + "\nagainst the best of those in which activations travel"
+
+    def _size(self, value: float | None, none: str) -> str:
+        if not value:
+            return none if value is None else "any"
+        return f"{value:.3g}" if self.tokens is None else f"{value * self.tokens:.4g}"
+
+
+def analyze(
+    profile: ProfileLike | ProfileSource | None,
+    microbatches: int,
+    *,
+    objective: str | Objective = Objective.PERIOD,
+    tokens: int | None = None,
+    transformer: Transformer | Mapping[str, float] | None = None,
+    cluster: Profile | Mapping[str, float] | None = None,
+    partition: str | None = None,
+    progress: Listener | None = None,
+) -> Analysis:
+    """What each scheme costs on a cluster, from built schedules without a memory limit.
+
+    ``tokens``: of the microbatch that the profile was measured with. ``transformer``: a calculated
+    model in place of the profile's stages, by the keys of :class:`Transformer`. ``cluster``: in
+    place of the profile's ranks and links, by ``ranks``, ``island``, ``inside``, ``between`` (GB/s)
+    and ``latency`` (ms). ``partition``: how layers are cut, ``balanced`` (the default) or ``even``.
+    Raises InputError for wrong input.
+    """
+    if (profile is None) == (cluster is None):
+        raise InputError("PROFILE, --cluster: expected one of them")
+    if transformer is None and cluster is not None:
+        raise InputError("cluster: needs --transformer, which says what its ranks run")
+    if transformer is not None and tokens is not None:
+        raise InputError("tokens: not together with --transformer, which says how many there are")
+    model = None if transformer is None else _transformer(transformer)
+    given = profile if cluster is None else _cluster(cluster)
+    assert given is not None
+    found, profile_of, way = _profiles(given, microbatches, model, partition, progress)
+    rows = evaluate_families(
+        _names(found.ranks), profile_of, microbatches, math.inf, Objective(objective)
+    )
+    built = [row for row in rows if row.planned is not None]
+    return Analysis(
+        found,
+        microbatches,
+        Objective(objective),
+        tuple(rows),
+        tuple(map(BubbleSteps.of, built)),
+        () if missing_sizes(found) else tuple(crossovers(built)),
+        tokens if model is None else model.tokens,
+        way,
+        model,
+    )
+
+
+def _profiles(
+    given: ProfileLike | ProfileSource,
+    microbatches: int,
+    model: Transformer | None,
+    partition: str | None,
+    progress: Listener | None,
+) -> tuple[Profile, Profiles, str | None]:
+    """The profile, that of each family, and how layers are cut, None where none are."""
+    source = ProfileSource.of(given, progress)
+    found, profile_of, cut = profiles_of(source, microbatches, partition)
+    if model is None:
+        return found, profile_of, None if cut is None else str(cut.way)
+    with naming("transformer"):
+        calculated = model.on(found)
+    return calculated, lambda _: calculated, None
+
+
+def _transformer(given: Transformer | Mapping[str, float]) -> Transformer:
+    if isinstance(given, Transformer):
+        return given
+    options: dict[str, Any] = dict(given)
+    return Transformer(**options | {"recompute": options.get("recompute") == 1})
+
+
+def _cluster(given: Profile | Mapping[str, float]) -> Profile:
+    """A calculated cluster, which has no stages yet."""
+    if isinstance(given, Profile):
+        return given
+    latency = given.get("latency", 0.0)
+    inside, between = (Link(latency, given[key]) for key in ("inside", "between"))
+    with naming("cluster"):
+        return islands(int(given["ranks"]), int(given["island"]), inside, between)
+
+
+def _names(ranks: int) -> list[str]:
+    """All synchronous families, hybrids with islands of every size."""
+    sizes = [size for size in range(2, ranks) if ranks % size == 0]
+    return [
+        full
+        for name, family in FAMILIES.items()
+        if name not in ASYNCHRONOUS
+        for full in (
+            [f"{name}:{size}" for size in sizes] if isinstance(family, Islands) else [name]
+        )
+    ]
+
+
+def _added(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return "0" if abs(value) < 5e-7 else f"{value * 100:+.2f}"

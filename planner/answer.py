@@ -1,0 +1,115 @@
+"""What ``optimize`` finds out: the schedule, how good it is, and what it was compared with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from pipeloom.ir.errors import InfeasibleError
+from pipeloom.ir.model.schedule import Schedule, Status
+from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
+from pipeloom.solver.core.tolerances import CLOSED
+
+from .search import Search
+
+if TYPE_CHECKING:
+    from .explain.explanation import Explanation
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One of those compared: a placement, or a scheme of what travels.
+
+    ``cost``: of its best schedule, in milliseconds: the objective's, or the step where schemes are
+    compared. ``lower_bound``: of its schedules. ``reason``: why it is not the answer; None for the
+    answer. Cost and bound are None where they are not known.
+    """
+
+    name: str
+    cost: float | None
+    lower_bound: float | None
+    reason: str | None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The best schedule found for a profile under its limits.
+
+    ``cost``: of an iteration by the objective, in milliseconds, averaging over replicas included
+    where placements or cuts were compared. ``lower_bound``: no schedule of any candidate costs
+    less. It is of the chosen scheme alone where what travels was chosen, as schemes are compared by
+    their steps: ``step`` is the chosen one's then. ``stopped``: whether the caller ended the
+    search. ``facts`` and ``words``: what is known beyond the schedule's report.
+    """
+
+    schedule: Schedule
+    search: Search
+    cost: float
+    lower_bound: float
+    candidates: tuple[Candidate, ...]
+    stopped: bool = False
+    facts: dict[str, Any] = field(default_factory=dict)
+    words: str = ""
+    step: float | None = None
+
+    @property
+    def gap(self) -> float:
+        """(cost - lower bound) / cost."""
+        return gap_between(self.cost, self.lower_bound)
+
+    @property
+    def status(self) -> Status:
+        """Optimal where no candidate can have a cheaper schedule."""
+        return Status.OPTIMAL if self.gap <= CLOSED else Status.FEASIBLE
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """The schedule as a JSON object: what ``optimize -o`` writes."""
+        from pipeloom.ir.formats import dump_schedule
+
+        return dump_schedule(self.schedule)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``optimize --json`` prints: the schedule's report, then what was compared."""
+        from pipeloom.report.summaries import describe
+
+        return describe(self.document) | self.facts
+
+    def explain(
+        self, seconds: float | None = None, should_stop: StoppingCriterion = NEVER
+    ) -> Explanation:
+        """Why no schedule is cheaper, where this one loses its time, and what would change that.
+
+        Each change of the problem gets ``seconds`` of the optimizer: by default two, or none where
+        the search was stopped.
+        """
+        from .explain.explanation import EXPLAIN_SECONDS, explain
+
+        if seconds is None:
+            seconds = 0.0 if self.stopped else min(EXPLAIN_SECONDS, self.search.options.time_limit)
+        return explain(self.schedule, seconds=seconds, should_stop=should_stop, step=self.step)
+
+    def __str__(self) -> str:
+        from pipeloom.report.summaries import facts
+
+        return "\n\n".join(part for part in (facts(self.schedule), self.words) if part)
+
+
+class NothingFits(InfeasibleError):  # noqa: N818
+    """None of the candidates fits: ``what`` says of which kind they are, the message why each.
+
+    ``facts``: what is known of each, as an answer has it.
+    """
+
+    def __init__(self, what: str, words: str, facts: dict[str, Any], **least: Any) -> None:
+        super().__init__(words, **least)
+        self.what, self.facts = what, facts
+
+    def to_dict(self) -> dict[str, Any]:
+        return super().to_dict() | self.facts
+
+
+def gap_between(cost: float, bound: float) -> float:
+    """(cost - bound) / cost; 0 where nothing takes time."""
+    return max(0.0, (cost - bound) / cost) if cost > 0 else 0.0

@@ -1,0 +1,205 @@
+"""``compare``: all families and the optimizer side by side for one profile and memory limit."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pipeloom.ir.errors import InfeasibleError, InputError
+from pipeloom.ir.model.problem import Objective
+from pipeloom.ir.model.profile import Profile
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.report.text_table import WIDEST
+from pipeloom.solver.families import FAMILIES, build_family
+
+from .answer import Answer
+from .evaluation import columns
+from .evaluation.columns import Column
+from .evaluation.evaluation import Evaluation
+from .evaluation.table import EvaluationTable, evaluations_table
+from .partition.fixed_cut import Cuts, Profiles, profiles_of
+from .placement.spec import AUTO, ONE_PLACEMENT, PlacementLike, PlacementSpec
+from .plan import optimize
+from .problem_setup import ProfileLike, ProfileSource
+from .progress import Listener
+
+OPTIMIZER = "optimize"
+"""The name of the optimizer's row."""
+
+
+@dataclass(frozen=True)
+class Comparison(EvaluationTable):
+    """A row for each family, or why it cannot be built, and one for the optimizer, the last.
+
+    ``all_cuts``: the optimizer's bound covers all cuts of the profile's layers. ``interrupted``:
+    its search was stopped.
+    """
+
+    all_cuts: bool = False
+    interrupted: bool = False
+
+    @property
+    def averaged(self) -> bool:
+        """Whether gradients are averaged over replicas."""
+        return any(row.averaging is not None for row in self.built)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``compare --json`` prints."""
+        rows = [row.to_dict() for row in self.rows]
+        for row in self.built:
+            if row.name == OPTIMIZER:
+                rows[-1] |= {"interrupted": self.interrupted, "all_cuts": self.all_cuts}
+        return super().to_dict() | {"results": rows}
+
+    def __str__(self) -> str:
+        footer = "\n".join(
+            textwrap.fill(line, WIDEST, subsequent_indent="  ", break_on_hyphens=False)
+            for line in (*self._of_averaging(), *self._of_the_optimizer(), *self._of_other_work())
+        )
+        return "\n\n".join(part for part in (self._table(), footer) if part)
+
+    def _table(self) -> str:
+        """The fastest first, averaging counted; at the end those that cannot be built."""
+        of = columns
+        shown = [of.SCHEDULE, *([of.ITERATION] if self.averaged else []), of.PERIOD]
+        shown += [of.BUBBLE_PERIOD, of.MAKESPAN, of.BUBBLE_MAKESPAN, of.PEAK_MEMORY]
+        rows = sorted(self.rows, key=lambda row: row.iteration_time if row.planned else math.inf)
+        return evaluations_table(rows, [*shown, Column("status", self._status)])
+
+    def _status(self, row: Evaluation) -> str:
+        words, stopped = columns.STATUS.cell(row), self.interrupted and row.name == OPTIMIZER
+        return f"{words}, interrupted" if stopped else words
+
+    def _of_averaging(self) -> list[str]:
+        if not self.averaged:
+            return []
+        return [
+            f"iteration: the {self.objective.value} until gradients are averaged over the "
+            "replicas; the first row's is the shortest"
+        ]
+
+    def _of_the_optimizer(self) -> list[str]:
+        best = next((row for row in self.built if row.name == OPTIMIZER), None)
+        if best is None:
+            return []
+        others = ", ".join(row.name for row in self.built if row.scope != best.scope)
+        cuts = "all cuts and " if self.all_cuts else ""
+        pairs = ", or with pairs" if best.scope.endswith("without pairs") else ""
+        line = f"{OPTIMIZER}, its bound and gap: of {cuts}all schedules with {best.scope}"
+        rest = f"of another placement or passing{pairs}, which may cost less: {others}"
+        return [line, rest] if others else [line]
+
+    def _of_other_work(self) -> list[str]:
+        """Pairs take another time than F and B, and what is recomputed is run twice."""
+        other = [r.name for r in self.built if not math.isclose(r.work_ratio, 1.0, rel_tol=1e-6)]
+        line = "busy for another time in all, so that their bubbles say little"
+        return [f"{line}: {', '.join(other)}"] if other else []
+
+
+def compare(
+    profile: ProfileLike | ProfileSource,
+    microbatches: int,
+    *,
+    memory_limit: float | None = None,
+    objective: str | Objective = Objective.PERIOD,
+    passing: str = "activations",
+    placement: PlacementLike = "linear",
+    no_optimizer: bool = False,
+    partition: str | None = None,
+    min_layers: int | None = None,
+    max_layers: int | None = None,
+    time_limit: float = 20.0,
+    progress: Listener | None = None,
+    **search: Any,
+) -> Comparison:
+    """All families and the optimizer side by side.
+
+    Arguments are those of :func:`pipeloom.optimize`, ``search`` those of its search; ``time_limit``
+    in seconds. ``no_optimizer``: families alone. Of a profile by layers each family has a cut of
+    its own into as many stages as it runs: balanced unless ``partition`` is ``even``.
+    Raises InputError for wrong input.
+    """
+    source, objective = ProfileSource.of(profile, progress), Objective(objective)
+    cuts = {"partition": partition, "min_layers": min_layers, "max_layers": max_layers}
+    found, profile_of, cut = family_profiles(source, microbatches, cuts)
+    rows = evaluate_families(FAMILIES, profile_of, microbatches, memory_limit, objective)
+    all_cuts, stopped = cut is not None and passing == "activations", False
+    if not no_optimizer:
+        search |= {"memory_limit": memory_limit, "objective": objective, "progress": progress}
+        search |= {"passing": passing, "placement": placement, "time_limit": time_limit}
+        given = source if all_cuts or cut is None else cut.into(found.ranks)
+        try:
+            row, stopped = evaluate_optimum(given, microbatches, cuts if all_cuts else {}, **search)
+        except InputError as error:
+            row = Evaluation(OPTIMIZER, why_not=str(error))
+        rows.append(row)
+    return Comparison(found, microbatches, objective, tuple(rows), all_cuts, stopped)
+
+
+def family_profiles(
+    source: ProfileSource, microbatches: int, cuts: Mapping[str, Any]
+) -> tuple[Profile, Profiles, Cuts | None]:
+    """The profile, that of each family, and how its layers are cut, None where it has stages.
+
+    ``cuts``: the options of how the optimizer cuts layers.
+    """
+    is_cut = source.is_cut(**cuts)
+    return profiles_of(source, microbatches, cuts["partition"] or ("joint" if is_cut else None))
+
+
+def evaluate_families(
+    names: Iterable[str],
+    profile_of: Profiles,
+    microbatches: int,
+    memory_limit: float | None,
+    objective: Objective,
+) -> list[Evaluation]:
+    """Of each family its schedule for its profile, or why it cannot be built."""
+
+    def evaluate(name: str) -> Evaluation:
+        try:
+            schedule = build_family(
+                name,
+                profile_of(name),
+                microbatches,
+                memory_limit=memory_limit,
+                objective=objective,
+            )
+        except InfeasibleError as error:
+            return Evaluation(name, infeasible=error)
+        except InputError as error:
+            return Evaluation(name, why_not=str(error).removeprefix(f"{name}: "))
+        return Evaluation(name, schedule)
+
+    return [evaluate(name) for name in names]
+
+
+def evaluate_optimum(
+    profile: ProfileLike | ProfileSource, microbatches: int, cuts: Mapping[str, Any], **options: Any
+) -> tuple[Evaluation, bool]:
+    """The optimizer's schedule for one placement, or what memory it would need; whether its search
+    was stopped.
+
+    ``cuts``: how layers are cut; its bound is then on all cuts, which holds for the one found too.
+    Raises InputError for wrong input.
+    """
+    if PlacementSpec.of(options.get("placement", "linear")).name == AUTO:
+        raise InputError(ONE_PLACEMENT)
+    try:
+        answer = optimize(profile, microbatches, **cuts, **options)
+    except InfeasibleError as error:
+        return Evaluation(OPTIMIZER, infeasible=error), False
+    schedule = _under_all_cuts(answer) if cuts else answer.schedule
+    return Evaluation(OPTIMIZER, schedule), answer.stopped
+
+
+def _under_all_cuts(answer: Answer) -> Schedule:
+    report = answer.schedule.report
+    assert report is not None
+    report = replace(
+        report, lower_bound=answer.lower_bound, bound_name="all cuts", status=answer.status
+    )
+    return replace(answer.schedule, report=report)

@@ -1,0 +1,89 @@
+"""Files or objects: what the functions of the library take, and how their messages call it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pipeloom.ir.errors import InputError, InvalidScheduleError
+
+if TYPE_CHECKING:
+    from pipeloom.ir.model.program import Program
+    from pipeloom.ir.model.schedule import Schedule
+
+FilePath: TypeAlias = str | os.PathLike[str]
+"""A file's name; ``-`` is standard input."""
+Document: TypeAlias = FilePath | Mapping[str, Any]
+"""A JSON object, or the file that holds one."""
+PICTURES = {".svg": "svg", ".html": "html", ".png": "png", ".trace.json": "trace", ".txt": "text"}
+"""Kinds of pictures by the end of a file's name."""
+
+
+def named(path: FilePath) -> str:
+    """How a message calls an input."""
+    return "standard input" if path == "-" else os.fspath(path)
+
+
+def read_document(given: Document, name: str) -> tuple[dict[str, Any], str]:
+    """The JSON object, and how messages call it: its file, or ``name`` where it comes from none.
+
+    Raises InputError where the file cannot be read.
+    """
+    from pipeloom.ir.formats.json_reader import read_json
+
+    if isinstance(given, Mapping):
+        return dict(given), name
+    return read_json(os.fspath(given)), named(given)
+
+
+def read_schedule(
+    given: Schedule | Program | Document, *, compiled: bool = False
+) -> tuple[Schedule, str]:
+    """The schedule, or with ``compiled`` the one that a program was made from, and how messages
+    call it.
+
+    Raises InputError where a file or a document is wrong.
+    """
+    from pipeloom.ir.formats import PROGRAM, parse_program, parse_schedule
+    from pipeloom.ir.model.program import Program
+    from pipeloom.ir.model.schedule import Schedule
+
+    if isinstance(given, Schedule):
+        return given, "schedule"
+    if isinstance(given, Program):
+        return given.schedule, "program"
+    document, where = read_document(given, "schedule")
+    if compiled and document.get("format") == PROGRAM:
+        return parse_program(document, where).schedule, where
+    return parse_schedule(document, where), where
+
+
+def read_program(given: Program | Document) -> tuple[Program, str]:
+    """The program, and how messages call it. Raises InputError where the file is wrong."""
+    from pipeloom.ir.formats import parse_program
+    from pipeloom.ir.model.program import Program
+
+    if isinstance(given, Program):
+        return given, "program"
+    document, where = read_document(given, "program")
+    return parse_program(document, where), where
+
+
+@contextmanager
+def naming(where: str, *options: str) -> Iterator[None]:
+    """Puts ``where``, a file's name, in front of each fault that is found in what was read from
+    it; not of a fault that begins with the name of one of ``options``, or with ``--``."""
+    try:
+        yield
+    except InputError as error:
+        lines = error.errors
+        raise InputError(*(x if _is_of(x, options) else f"{where}: {x}" for x in lines)) from None
+    except InvalidScheduleError as error:
+        raise InvalidScheduleError([f"{where}: {line}" for line in error.violations]) from None
+
+
+def _is_of(line: str, options: tuple[str, ...]) -> bool:
+    """Whether a fault is an option's: ``tied[0]: ...`` is of ``tied``."""
+    return line.startswith("--") or line.partition(":")[0].partition("[")[0] in options

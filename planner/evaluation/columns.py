@@ -1,0 +1,50 @@
+"""The columns of tables of evaluations: one set, of which each table shows its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from pipeloom.ir.model.problem import Objective
+from pipeloom.ir.units import amount, duration
+from pipeloom.report.summaries import percent, transfer_note
+
+from .evaluation import Evaluation
+
+
+class Column(NamedTuple):
+    heading: str
+    cell: Callable[[Evaluation], str]
+
+
+def share(value: float | None) -> str:
+    return "-" if value is None else percent(value)
+
+
+def _status(row: Evaluation) -> str:
+    gap = f", gap {percent(row.gap)}" if row.gap and row.status != "optimal" else ""
+    note = transfer_note(row.schedule)
+    return f"{row.status}{gap}" + (f"; {note}" if note else "")
+
+
+SCHEME = Column("scheme", lambda row: row.scheme)
+SCHEDULE = Column("schedule", lambda row: row.name)
+PERIOD = Column("period", lambda row: duration(row.timing.period))
+MAKESPAN = Column("makespan", lambda row: duration(row.timing.makespan))
+BUBBLE = Column("bubble", lambda row: percent(row.bubble_rate))
+BUBBLE_PERIOD = Column("bubble", lambda row: percent(row.timing.bubble_rate(Objective.PERIOD)))
+BUBBLE_MAKESPAN = Column("bubble", lambda row: percent(row.timing.bubble_rate(Objective.MAKESPAN)))
+ITERATION = Column("iteration", lambda row: duration(row.iteration_time))
+STEP = Column("step", lambda row: duration(row.step_time))
+STEP_BUBBLE = Column("bubble", lambda row: percent(row.step_bubble_rate))
+AVERAGING = Column("averaging", lambda row: duration(row.averaging or 0.0))
+PEAK_MEMORY = Column("peak memory", lambda row: amount(row.peak_memory))
+STATUS = Column("status", _status)
+BUSIEST_LINK = Column("busiest link", lambda row: amount(row.link_bytes))
+WIRE = Column("busiest wire", lambda row: row.wire.name if row.wire else "-")
+WIRE_BYTES = Column("bytes", lambda row: amount(row.wire.bytes) if row.wire else "-")
+WIRE_USE = Column("busy", lambda row: share(row.wire_use))
+SENT = Column("sent by a rank", lambda row: amount(row.sent_bytes))
+ACTIVATIONS = Column("activations", lambda row: amount(max(row.memory.activations)))
+DEVICE_MEMORY = Column("device memory", lambda row: amount(row.device_memory))
+BALANCE = Column("balance", lambda row: share(row.balance))

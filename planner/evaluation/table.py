@@ -1,0 +1,48 @@
+"""Evaluations side by side: what all tables of them have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pipeloom.ir.model.problem import Objective
+from pipeloom.ir.model.profile import Profile
+from pipeloom.report.text_table import table
+
+from .columns import Column
+from .evaluation import Evaluation
+
+
+def evaluations_table(rows: Sequence[Evaluation], columns: Sequence[Column]) -> str:
+    """One line a row; of what has no schedule the name, and in the last column why."""
+
+    def cells(row: Evaluation) -> list[str]:
+        if row.planned is not None:
+            return [column.cell(row) for column in columns]
+        return [columns[0].cell(row), *["-"] * (len(columns) - 2), row.refusal]
+
+    return table([column.heading for column in columns], list(map(cells, rows)))
+
+
+@dataclass(frozen=True)
+class EvaluationTable:
+    """Schedules of one profile side by side."""
+
+    profile: Profile
+    microbatches: int
+    objective: Objective
+    rows: tuple[Evaluation, ...]
+
+    @property
+    def built(self) -> list[Evaluation]:
+        """The rows that have a schedule."""
+        return [row for row in self.rows if row.planned is not None]
+
+    def to_dict(self) -> dict[str, Any]:
+        """What all tables begin with in ``--json``."""
+        return {
+            "profile": self.profile.name,
+            "microbatches": self.microbatches,
+            "objective": self.objective.value,
+        }

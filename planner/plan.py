@@ -1,0 +1,186 @@
+"""``optimize``: from a profile and memory limits to the best schedule, with a certified bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.units import amount
+from pipeloom.solver.core.options import SolveOptions
+from pipeloom.solver.core.stopping import NEVER
+from pipeloom.solver.partition.candidate_pool import Way
+from pipeloom.solver.partition.cuts import Rules
+from pipeloom.solver.placement.search import overfull
+
+from .answer import Answer, Candidate
+from .partition.joint import plan_partition
+from .passing.choose import plan_passing
+from .placement.choose import plan_placement
+from .placement.spec import AUTO, PlacementLike, PlacementSpec
+from .problem_setup import (
+    ProfileLike,
+    ProfileSource,
+    check_choice,
+    layers_of,
+    make_problem,
+    objective_of,
+    stages_of,
+)
+from .progress import Listener, Note
+from .search import Search, memory_held
+
+TIME_LIMIT = 60.0
+"""Seconds, where none are given."""
+
+
+def optimize(
+    profile: ProfileLike | ProfileSource,
+    microbatches: int,
+    *,
+    memory_limit: float | None = None,
+    objective: str | Objective = Objective.PERIOD,
+    passing: str = "activations",
+    placement: PlacementLike = "linear",
+    partition: str | None = None,
+    min_layers: int | None = None,
+    max_layers: int | None = None,
+    recompute: str = "auto",
+    offload: str = "auto",
+    copies: int | None = None,
+    solver: str = "auto",
+    time_limit: float | None = None,
+    work_limit: float | None = None,
+    seed: int = 0,
+    cache: str | None = None,
+    progress: Listener | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> Answer:
+    """The best schedule found for ``microbatches`` of ``profile``, and how good it is known to be.
+
+    ``profile``: stages or layers, as an object, a JSON object or a file of one. ``memory_limit``:
+    of the activations on each rank, in the profile's unit of memory; the profile's own by default.
+    ``objective``: ``period`` or ``makespan``. ``passing``: ``activations``, ``weights``, or
+    ``auto``. ``placement``: ``linear``, ``interleaved:K``, ``v``, ``wave:K``, the rank of each
+    stage or a file of them, or ``auto``. ``partition``: of a profile by layers, ``joint`` (the
+    default), ``balanced`` or ``even``, with at least ``min_layers`` and at most ``max_layers`` in a
+    stage. ``recompute``: ``auto``, ``all``, ``none``. ``offload``: ``auto``, ``none``. ``copies``:
+    of a stage's weights at most, where the placement is chosen. ``time_limit``: seconds, 60 by
+    default; where it is given and the placement is chosen, of all placements together.
+    ``work_limit``: instead, millions of simulated ops; the same seed then gives the same schedule.
+    ``cache``: a folder of answers. ``progress`` is told each event, a line of text as ``str``.
+    Once ``should_stop`` turns true the best so far is returned.
+
+    Raises InputError for wrong input, where ``--max-layers`` means ``max_layers``, and
+    InfeasibleError where nothing fits.
+    """
+    if isinstance(profile, Problem):
+        raise TypeError("profile: expected a profile, got a Problem: pipeloom.solve takes one")
+    source, spec = ProfileSource.of(profile, progress), PlacementSpec.of(placement)
+    cut = source.is_cut(partition=partition, min_layers=min_layers, max_layers=max_layers)
+    check_choice("passing", passing, "activations", "weights", "auto")
+    check_choice("recompute", recompute, "auto", "all", "none")
+    check_choice("offload", offload, "auto", "none")
+    check_choice("partition", partition or "joint", "joint", "balanced", "even")
+    _check(passing, spec, recompute, copies, cut=cut)
+    options = SolveOptions(
+        solver=solver,
+        work_limit=_positive("work_limit", work_limit),
+        time_limit=_positive("time_limit", time_limit) or TIME_LIMIT,
+        seed=seed,
+        should_stop=should_stop or NEVER,
+        recompute_all=recompute == "all",
+        memory=memory_held,
+    )
+    search = Search.of(options, cache, progress)
+    limits: dict[str, Any] = {"memory_limit": memory_limit, "objective": objective_of(objective)}
+    limits["where"] = source.where
+    if cut:
+        layers = layers_of(source, recompute, offload)
+        limits |= {"way": Way(partition or "joint"), "rules": _rules(min_layers, max_layers)}
+        return plan_partition(layers, microbatches, search, placement=spec, **limits)
+    stages = stages_of(source, microbatches, recompute, offload)
+    if passing == "auto":
+        return plan_passing(stages, microbatches, search, **limits)
+    if spec.name == AUTO:
+        limits["copies"] = 1 if options.recompute_all else copies
+        return plan_placement(stages, microbatches, search, each=time_limit is None, **limits)
+    problem = make_problem(stages, microbatches, passing=passing, placement=spec, **limits)
+    return _one_problem(problem, search, source.where)
+
+
+def _positive(name: str, limit: float | None) -> float | None:
+    if limit is not None and not limit > 0:
+        raise InputError(f"{name}: expected a number > 0, got {limit!r}")
+    return limit
+
+
+def _rules(least: int | None, most: int | None) -> Rules:
+    """How many layers a stage may have."""
+    if most is not None and most < (least or 1):
+        raise InputError(f"max_layers: expected at least --min-layers ({least or 1}), got {most}")
+    return Rules(least or 1, most)
+
+
+def _check(
+    passing: str, spec: PlacementSpec, recompute: str, copies: int | None, *, cut: bool
+) -> None:
+    """Raises InputError where options do not go together."""
+    if recompute == "all" and passing != "activations":
+        raise InputError(
+            f"passing: expected activations with --recompute all, got {passing!r}: "
+            "nothing is recomputed where weights travel"
+        )
+    if copies is not None and (cut or spec.name != AUTO):
+        where = "a profile by layers" if cut else f"--placement {spec.name}"
+        raise InputError(
+            "copies: expected it with --placement auto and a profile by stages, "
+            f"got {copies} with {where}"
+        )
+    if cut and passing != "activations":
+        raise InputError(
+            f"passing: expected activations for a profile by layers, got {passing!r}: cut it "
+            "first, by `optimize` without --passing"
+        )
+    if passing == "auto" and spec.name != "linear":
+        raise InputError(
+            "placement: expected none with --passing auto, which chooses among them, "
+            f"got {spec.name!r}"
+        )
+    if spec.name == AUTO and passing != "activations":
+        raise InputError(f"placement: auto is for --passing activations, got {passing!r}")
+
+
+def _one_problem(problem: Problem, search: Search, where: str) -> Answer:
+    """One placement: what the optimizer finds for it."""
+    schedule = search.solve(problem)
+    _tell_overfull(schedule, search, where)
+    assert schedule.report is not None
+    bound = schedule.report.lower_bound or 0.0
+    candidate = Candidate(problem.placement.name, cost_of(schedule), bound, None)
+    return Answer(schedule, search, cost_of(schedule), bound, (candidate,), search.stopped)
+
+
+def cost_of(schedule: Schedule) -> float:
+    """What an iteration costs by the objective of the problem, in milliseconds."""
+    assert schedule.timing is not None
+    return schedule.timing.cost(schedule.problem.objective)
+
+
+def _tell_overfull(schedule: Schedule, search: Search, where: str) -> None:
+    """Names the fullest rank where stages that stay leave too little of ``device_memory``, which
+    nothing kept here."""
+    found = overfull(schedule)
+    if schedule.problem.placement.passing is not Passing.ACTIVATIONS or found is None:
+        return
+    rank, held, device = found
+    search.progress(
+        Note(
+            f"note: {where}: device_memory: rank {rank} holds {amount(held)} with the weights, "
+            f"gradients and optimizer state of its stages, more than {amount(device)}; one "
+            "placement keeps --memory-limit alone, --placement auto keeps both"
+        )
+    )

@@ -1,0 +1,194 @@
+"""From a profile and options to the problem that is solved."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.layered_profile import LayeredProfile
+from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.profile import Profile
+from pipeloom.ir.units import counted
+
+from .documents import Document, read_document
+from .placement.spec import PlacementSpec
+from .progress import Listener, Note, unheard
+
+if TYPE_CHECKING:
+    pass
+
+# stages times microbatches; more would exhaust memory
+MOST_PAIRS = 20_000_000
+
+
+class ProfileSource:
+    """A profile as it is given: an object, a JSON object or the file of one, which is read once.
+
+    ``where`` is how messages call it. Keys that look misspelt are told as notes.
+    """
+
+    def __init__(self, given: ProfileLike, progress: Listener | None = None) -> None:
+        """Raises InputError where a file cannot be read, TypeError for what is no profile."""
+        self._object: Profile | LayeredProfile | None = None
+        self._document: dict[str, Any] = {}
+        self._tell, self.where = progress or unheard, "profile"
+        if isinstance(given, Profile | LayeredProfile):
+            self._object = given
+        elif isinstance(given, str | os.PathLike | Mapping):
+            self._document, self.where = read_document(given, "profile")
+        else:
+            raise TypeError(f"profile: expected a profile or its file, got {given!r}")
+
+    @classmethod
+    def of(cls, given: ProfileLike | ProfileSource, progress: Listener | None) -> ProfileSource:
+        return given if isinstance(given, ProfileSource) else cls(given, progress)
+
+    @property
+    def has_layers(self) -> bool:
+        if self._object is not None:
+            return isinstance(self._object, LayeredProfile)
+        return self._document.get("layers") is not None
+
+    @property
+    def has_stages(self) -> bool:
+        if self._object is not None:
+            return isinstance(self._object, Profile)
+        return "stages" in self._document or not self.has_layers
+
+    def is_cut(self, **options: Any) -> bool:
+        """Whether layers are to be cut into stages: where there are no others, or an option says so
+        by not being None. Raises InputError where there are no layers to cut."""
+        asked = next((name for name, value in options.items() if value is not None), None)
+        if asked is not None and not self.has_layers:
+            raise InputError(
+                f"{self.where}: layers: missing; expected a list for --{asked.replace('_', '-')}"
+            )
+        return asked is not None or not self.has_stages
+
+    @cached_property
+    def stages(self) -> Profile:
+        """The profile by stages. Raises InputError with every fault of its file."""
+        from pipeloom.ir.formats import parse_profile
+
+        if isinstance(self._object, Profile):
+            return self._object
+        profile = parse_profile(self._document, self.where)
+        self._tell_doubtful_keys()
+        return profile
+
+    @cached_property
+    def layers(self) -> LayeredProfile:
+        """The profile by layers. Raises InputError with every fault of its file."""
+        from pipeloom.ir.formats.layered_profile_json import parse_layers
+
+        if isinstance(self._object, LayeredProfile):
+            return self._object
+        profile = parse_layers(self._document, self.where)
+        self._tell_doubtful_keys()
+        return profile
+
+    def _tell_doubtful_keys(self) -> None:
+        from pipeloom.ir.formats import doubtful_keys
+
+        for line in doubtful_keys(self._document, self.where):
+            self._tell(Note(line))
+
+
+ProfileLike: TypeAlias = Profile | LayeredProfile | Document
+
+
+def check_choice(name: str, value: object, *choices: str) -> None:
+    """Raises InputError, naming the option, where its value is none of ``choices``."""
+    if value not in choices:
+        *others, last = choices
+        raise InputError(f"{name}: expected {', '.join(others)} or {last}, got {value!r}")
+
+
+def objective_of(given: str | Objective) -> Objective:
+    """The objective of that name. Raises InputError."""
+    if not isinstance(given, Objective):
+        check_choice("objective", given, *(each.value for each in Objective))
+    return Objective(given)
+
+
+def check_microbatches(microbatches: int, stages: int) -> None:
+    """Raises InputError where so many stages have room for fewer microbatches."""
+    most = MOST_PAIRS // stages
+    if not 1 <= microbatches <= most:
+        raise InputError(
+            f"microbatches: expected at {f'most {most}' if microbatches > most else 'least 1'} "
+            f"for {counted(stages, 'stage')}, got {microbatches}"
+        )
+
+
+def with_remat(profile: Profile, recompute: str, offload: str, missing: str) -> Profile:
+    """``profile`` without its costs of recomputation or offload where the option is ``none``.
+
+    Raises InputError that begins with ``missing`` where ``recompute`` is ``all`` and no stage can
+    be recomputed.
+    """
+    from pipeloom.solver.core.relaxations import without_offloading, without_recomputing
+
+    if recompute == "all" and all(stage.t_r is None for stage in profile.stages):
+        raise InputError(f"{missing}: t_r: missing; expected it with m_r for --recompute all")
+    if recompute == "none":
+        profile = without_recomputing(profile)
+    return without_offloading(profile) if offload == "none" else profile
+
+
+def stages_of(
+    source: ProfileSource, microbatches: int, recompute: str = "auto", offload: str = "auto"
+) -> Profile:
+    """The profile by stages for so many microbatches. Raises InputError where they do not fit."""
+    profile = source.stages
+    check_microbatches(microbatches, profile.num_stages)
+    return with_remat(profile, recompute, offload, f"{source.where}: stages")
+
+
+def layers_of(
+    source: ProfileSource, recompute: str = "auto", offload: str = "auto"
+) -> LayeredProfile:
+    """The profile by layers."""
+    profile = source.layers
+    stages = replace(profile.cluster, stages=profile.layers)
+    cluster = with_remat(stages, recompute, offload, f"{source.where}: layers")
+    return replace(profile, layers=cluster.stages, cluster=replace(cluster, stages=()))
+
+
+def make_problem(
+    profile: Profile,
+    microbatches: int,
+    *,
+    memory_limit: float | None = None,
+    objective: str | Objective = Objective.PERIOD,
+    passing: str = "activations",
+    placement: PlacementSpec | None = None,
+    where: str = "profile",
+) -> Problem:
+    """The problem that the optimizer solves; ``memory_limit`` None: the profile's own.
+
+    Raises InputError where the profile, called ``where``, does not fit ``placement`` (linear by
+    default).
+    """
+    spec = placement or PlacementSpec.of("linear")
+    if passing == "weights":
+        placed = _round_robin(profile, spec)
+    else:
+        profile, placed = spec.place(profile, where)
+    limit = profile.limit_from(memory_limit)
+    return Problem(profile, microbatches, placed, limit, objective_of(objective))
+
+
+def _round_robin(profile: Profile, spec: PlacementSpec) -> Placement:
+    """Microbatch j on rank j mod P, which runs all stages of it."""
+    if spec.name != "linear":
+        raise InputError(
+            "placement: expected none with --passing weights, where every rank runs all stages, "
+            f"got {spec.name!r}"
+        )
+    return Placement.round_robin(profile.ranks)

@@ -1,0 +1,102 @@
+"""How each problem of a plan is solved: one set of options, one cache, one listener."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from pipeloom.solver.core.options import Order, SolveOptions
+from pipeloom.solver.optimize import optimize
+
+from .cache import Question, ScheduleCache
+from .progress import Listener, Note, Searched, Searching, unheard
+
+if TYPE_CHECKING:
+    from pipeloom.ir.model.problem import Problem
+    from pipeloom.ir.model.schedule import Schedule
+    from pipeloom.solver.core.progress import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The optimizer with options that are for one problem, or are shared by several.
+
+    ``progress`` is told how far each search is.
+    """
+
+    options: SolveOptions
+    cache: ScheduleCache | None = None
+    progress: Listener = unheard
+
+    @classmethod
+    def of(cls, options: SolveOptions, cache: str | None, progress: Listener | None) -> Search:
+        """The same with the cache in a folder; with none where all is recomputed, which is no part
+        of what a cache is asked. Raises InputError where there can be no such folder."""
+        tell = progress or unheard
+        if not cache or options.recompute_all:
+            return cls(options, progress=tell)
+        return cls(options, ScheduleCache(cache, lambda line: tell(Note(line))), tell)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the caller has ended it."""
+        return self.options.should_stop()
+
+    def share(self, share: float) -> Search:
+        """The same with a share of the time, or of the work."""
+        return replace(self, options=self.options.share(share))
+
+    def solve(self, problem: Problem, name: str = "", *, by_step: bool = False) -> Schedule:
+        """The best schedule found, or the one in the cache, where a new one is kept.
+
+        ``name``: what the listener is told that the search is of. ``by_step``: schedules are
+        compared by their step, where weights travel. Raises what the optimizer does.
+        """
+        if self.cache is None:
+            return self.run(problem, name, by_step=by_step)
+        question = Question(problem, self.options, by_step)
+        known = self.cache.find(question)
+        if known is not None:
+            label = f"{name}: " if name else ""
+            self.progress(Note(f"{label}taken from the cache: {self.cache.path(question)}"))
+            return known
+        schedule = self.run(problem, name, by_step=by_step)
+        if not self.stopped:
+            self.cache.keep(question, schedule)
+        return schedule
+
+    def run(
+        self,
+        problem: Problem,
+        name: str = "",
+        *,
+        by_step: bool = False,
+        start: Order | None = None,
+    ) -> Schedule:
+        """The best schedule found from ``start``, an order that is known, if there is one."""
+
+        def told(now: Progress) -> None:
+            self.progress(Searching(name, now, by_step))
+
+        schedule = optimize(problem, self.options, progress=told, by_step=by_step, start=start)
+        self.progress(Searched(name, schedule, self._ending(schedule), by_step))
+        return schedule
+
+    def _ending(self, schedule: Schedule) -> str:
+        """Why a search ends that has proven nothing."""
+        if self.stopped:
+            return "stopped"
+        if self.options.work_limit is not None:
+            return "work is done"
+        seconds = schedule.report.solve_seconds if schedule.report else None
+        early = seconds is not None and seconds < self.options.time_limit
+        return "nothing better found" if early else "time is up"
+
+
+def memory_held(schedule: Schedule) -> Sequence[float]:
+    """What each rank holds in all where the compiled schedule runs, in the profile's unit."""
+    from pipeloom.compiler import compile_schedule
+    from pipeloom.ir.cost.memory_footprint import footprint
+
+    return footprint(compile_schedule(schedule)).total

@@ -1,0 +1,91 @@
+"""``verify``: whether a schedule or a program is valid, whoever made it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.formats import PROGRAM, SCHEDULE, dump_program, dump_schedule
+from pipeloom.ir.formats.json_reader import format_hint, show
+from pipeloom.ir.model.program import Program
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.units import duration
+from pipeloom.ir.verify.program import verify_program
+from pipeloom.ir.verify.schedule import verify_schedule
+
+from .documents import Document, naming, read_document
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What is wrong with a ``schedule`` or ``program``, a line each; nothing where it is valid.
+
+    ``averaging``: what averaging over replicas adds to its cost, in milliseconds; None where it has
+    none, or is not valid. ``where`` is how messages call it.
+    """
+
+    kind: str
+    violations: list[str]
+    averaging: float | None
+    where: str
+
+    @property
+    def ok(self) -> bool:
+        return not self.violations
+
+    def to_dict(self) -> dict[str, Any]:
+        """What ``verify --json`` prints, but for the file's name."""
+        answer = {"kind": self.kind, "ok": self.ok, "violations": self.violations}
+        return answer | ({} if self.averaging is None else {"averaging": self.averaging})
+
+    def __str__(self) -> str:
+        if self.violations:
+            return "\n".join(f"{self.where}: {violation}" for violation in self.violations)
+        words = f"ok: {self.where} is a valid {self.kind}"
+        if self.averaging is None:
+            return words
+        return f"{words}; {duration(self.averaging)} of averaging left after ops"
+
+
+_VERIFIERS: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
+    SCHEDULE: ("schedule", verify_schedule),
+    PROGRAM: ("program", verify_program),
+}
+
+
+def verify(given: Schedule | Program | Document) -> Verification:
+    """Checks a schedule, a program, or a file or JSON object of one, independently of who made it.
+
+    Raises InputError where it is neither, or has not the keys of one.
+    """
+    document, where = _document(given)
+    format_name = document.get("format")
+    if not isinstance(format_name, str) or format_name not in _VERIFIERS:
+        got = "nothing" if format_name is None else show(format_name)
+        raise InputError(
+            f'{where}: format: expected "{SCHEDULE}" or "{PROGRAM}", got {got}'
+            f"{format_hint(SCHEDULE, format_name)}"
+        )
+    kind, verifier = _VERIFIERS[format_name]
+    with naming(where):
+        violations = verifier(document)
+    averaging = None if violations else _averaging(document)
+    return Verification(kind, violations, averaging, where)
+
+
+def _document(given: Schedule | Program | Document) -> tuple[dict[str, Any], str]:
+    if isinstance(given, Schedule):
+        return dump_schedule(given), "schedule"
+    if isinstance(given, Program):
+        return dump_program(given), "program"
+    return read_document(given, "document")
+
+
+def _averaging(document: dict[str, Any]) -> float | None:
+    """What averaging over replicas adds to the cost of a valid file; None where it has none."""
+    report = document.get("schedule", document)["report"]
+    if "step" not in report:
+        return None
+    return float(report["step"]) - float(report[report["objective"]])

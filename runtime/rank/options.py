@@ -1,0 +1,82 @@
+"""The options of a pipeline, and what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypedDict
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ..stages.mixed_precision import check_floating
+from ..stages.tie_detection import Group
+from .loss_scale import LossScale
+
+Loss: TypeAlias = Callable[[Any, Any], Tensor]
+MakeOptimizer: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+NormGroups: TypeAlias = Mapping[str, dist.ProcessGroup]
+
+
+class Options(TypedDict, total=False):
+    """Keyword arguments of :class:`~pipeloom.runtime.pipeline.pipeline.Pipeline`, explained
+    there."""
+
+    loss: Loss | None
+    optimizer: MakeOptimizer | None
+    tied: Sequence[Group]
+    skips: Sequence[tuple[int, int]]
+    varying_shapes: bool
+    param_dtype: torch.dtype | None
+    reduce_dtype: torch.dtype | None
+    clip_grad_norm: float | None
+    norm_groups: NormGroups | None
+    loss_scale: LossScale | None
+    post_validation: bool
+    cuda_graph: bool
+    group: dist.ProcessGroup | None
+    data_group: dist.ProcessGroup | None
+    device: torch.device | str | None
+    timeout: float
+    memory: bool
+    pace: bool
+    verify: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineOptions:
+    """The same, with their defaults. Raises InputError for a dtype that is not floating."""
+
+    loss: Loss | None = None
+    optimizer: MakeOptimizer | None = None
+    tied: Sequence[Group] = ()
+    skips: Sequence[tuple[int, int]] = ()
+    varying_shapes: bool = False
+    param_dtype: torch.dtype | None = None
+    reduce_dtype: torch.dtype | None = None
+    clip_grad_norm: float | None = None
+    norm_groups: NormGroups | None = None
+    loss_scale: LossScale | None = None
+    post_validation: bool = True
+    cuda_graph: bool = False
+    group: dist.ProcessGroup | None = None
+    data_group: dist.ProcessGroup | None = None
+    device: torch.device | str | None = None
+    timeout: float = 300.0
+    memory: bool = True
+    pace: bool = False
+    verify: bool = True
+
+    def __post_init__(self) -> None:
+        check_floating(param_dtype=self.param_dtype, reduce_dtype=self.reduce_dtype)
+
+    @property
+    def needs_norm(self) -> bool:
+        """Whether optimizers step by the norm of all gradients."""
+        return self.clip_grad_norm is not None or self.loss_scale is not None
+
+    @property
+    def sum_dtype(self) -> torch.dtype | None:
+        """The dtype of sums over ranks; None: the gradients' own."""
+        return self.reduce_dtype or self.param_dtype

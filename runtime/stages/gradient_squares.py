@@ -1,0 +1,54 @@
+"""The sum of the squares of gradients, on this process and over a group of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+@torch.no_grad()
+def squares(gradients: Sequence[Tensor]) -> float:
+    """The sum of the squares of all elements; one wait for the device."""
+    if not gradients:
+        return 0.0
+    norms = [torch.linalg.vector_norm(g, dtype=_wide(g.dtype)).double() for g in gradients]
+    return float(torch.stack(norms).square().sum())
+
+
+def squares_of(parameters: Sequence[nn.Parameter]) -> float:
+    """That of the parameters' gradients."""
+    return squares([p.grad for p in parameters if p.grad is not None])
+
+
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    return torch.float32 if dtype.itemsize < 4 else dtype
+
+
+def wait_for(work: dist.Work, timeout: timedelta, what: str) -> None:
+    """On a CPU. Raises ConnectionError where it takes longer, or fails."""
+    try:
+        work.wait(timeout)
+    except RuntimeError as error:
+        patience = f"waited at most {timeout.total_seconds():g} s"
+        raise ConnectionError(f"{what}, {patience}: {error}") from error
+
+
+def summed(
+    value: float, group: dist.ProcessGroup, device: torch.device, timeout: timedelta, what: str
+) -> float:
+    """The sum of the ``value`` of each process of ``group``, the same bits on all; the host waits.
+
+    Raises ConnectionError where that takes longer on a CPU, saying of ``what``.
+    """
+    total = torch.tensor(value, dtype=torch.float64, device=device)
+    work = dist.all_reduce(total, group=group, async_op=True)
+    assert work is not None
+    if device.type == "cpu":
+        wait_for(work, timeout, what)
+    else:
+        work.wait()
+    return float(total)

@@ -1,0 +1,220 @@
+"""Which parameters stages share, whether or not anybody said so.
+
+A rank sees one object in several stages. What it sees of stages that other ranks have is where
+their parameter stands: in the whole model, where a function makes that and returns a part
+(:func:`registering`), or where it was made before and is still there (:func:`_standing`). Of one
+parameter that has several places each stage keeps others, and all ranks name the places alike.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import (
+    Callable,
+    Collection,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import combinations
+from threading import get_ident
+from typing import Any, TypeAlias
+from weakref import ref
+
+from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from pipeloom.ir.errors import InputError
+
+from ..transport.thread_rank import here
+
+Member: TypeAlias = tuple[int, str]
+Group = Sequence[Member]
+
+
+def stages_of(group: Group) -> tuple[int, ...]:
+    return tuple(sorted({stage for stage, _ in group}))
+
+
+def tied_stages(tied: Iterable[Group]) -> list[tuple[int, ...]]:
+    """The groups of stages that share parameters, ascending."""
+    return sorted({stages for stages in map(stages_of, tied) if len(stages) > 1})
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where a parameter stands in the whole model, ``every`` place the same on all ranks, and which
+    of these its stage ``kept``."""
+
+    every: tuple[Hashable, ...]
+    kept: tuple[Hashable, ...]
+
+
+_Registered: TypeAlias = "list[tuple[ref[nn.Module], ref[nn.Parameter]]]"
+# of parameters that were registered outside of their stage, too
+_MADE: MutableMapping[nn.Parameter, Places] = WeakTensorKeyDictionary()
+
+
+@contextmanager
+def registering() -> Iterator[_Registered]:
+    """The parameters that this thread registers in modules, in order; none is kept alive by it."""
+    registered: _Registered = []
+    thread = get_ident()
+
+    def note(module: nn.Module, _: str, parameter: nn.Parameter | None) -> None:
+        if parameter is not None and get_ident() == thread:
+            registered.append((ref(module), ref(parameter)))
+
+    hook = register_module_parameter_registration_hook(note)
+    try:
+        yield registered
+    finally:
+        hook.remove()
+
+
+def remember(module: nn.Module, registered: _Registered) -> None:
+    """Keeps the places of a new stage's parameters that its function registered elsewhere, too: a
+    place is the number of the registration."""
+    inside = {(id(m), id(p)) for m in module.modules() for p in m.parameters(recurse=False)}
+    pairs = ((id(owner()), id(parameter())) for owner, parameter in registered)
+    named = [(at, key, (owner, key) in inside) for at, (owner, key) in enumerate(pairs)]
+    found = _apart(named)
+    for p in module.parameters():
+        if id(p) in found and p not in _MADE:
+            _MADE[p] = found[id(p)]
+
+
+def _apart(named: Iterable[tuple[Hashable, int, bool]]) -> dict[int, Places]:
+    """Parameters of which a stage has some places and not all; given each place, its parameter's
+    id, and whether it is in the stage."""
+    every: dict[int, list[Hashable]] = {}
+    kept: dict[int, list[Hashable]] = {}
+    for place, key, inside in named:
+        every.setdefault(key, []).append(place)
+        if inside:
+            kept.setdefault(key, []).append(place)
+    return {
+        key: Places(tuple(every[key]), tuple(mine))
+        for key, mine in kept.items()
+        if len(mine) < len(every[key])
+    }
+
+
+def _standing(stages: Collection[nn.Module]) -> dict[int, Places]:
+    """Places in models that are alive in this process and have more than these stages, by the
+    parameter's id: a place is its name in the model."""
+    inside = {id(part) for stage in stages for part in stage.modules()}
+    # the class is asked, not the object: proxies answer for what they would have to import
+    alive = [found for found in gc.get_objects() if issubclass(type(found), nn.Module)]
+    parts = {id(part) for module in alive for part in module.children()}
+    found: dict[int, Places] = {}
+    for model in alive:
+        if id(model) not in parts | inside:
+            kind = type(model).__qualname__
+            found |= _apart(
+                ((kind, f"{path}.{name}"), id(parameter), id(part) in inside)
+                for path, part in model.named_modules()
+                for name, parameter in part.named_parameters(recurse=False)
+            )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What one rank sees: ``groups`` of parameters that are one object; the places of those that
+    stand outside of their stage, too, and their shapes; of thread ranks, all objects."""
+
+    groups: list[list[Member]]
+    places: dict[Member, tuple[Places, tuple[int, ...]]]
+    objects: dict[int, Member] = field(default_factory=dict)
+
+
+def find_ties(
+    tied: Sequence[Group],
+    count: int,
+    given: Mapping[int, nn.Module],
+    own: Mapping[int, nn.Module],
+    gather: Callable[[Any], list[Any]],
+) -> list[list[Member]]:
+    """Groups of (stage, parameter name) that are one: ``tied``, and what any rank sees besides.
+
+    ``given``: the modules that this rank has of any of the ``count`` stages; ``own``: those of the
+    stages that it needs; ``gather(value)``: what each rank passed, so that all have the same
+    groups.
+
+    Raises InputError for a stage that does not exist, and where thread ranks have one object.
+    """
+    for group in tied:
+        if not all(0 <= stage < count for stage, _ in group):
+            raise InputError(f"tied: expected stages of 0..{count - 1}, got {list(group)}")
+    told = {(s, name) for group in tied for s, name in group}
+    rows: list[_Seen] = gather(_seen(_named(given, told), own))
+    _check_objects([row.objects for row in rows])
+    seen = [group for row in rows for group in row.groups]
+    return joined([*tied, *seen, *_matching(rows)])
+
+
+def _named(
+    modules: Mapping[int, nn.Module], told: Collection[Member]
+) -> list[tuple[Member, nn.Parameter]]:
+    """Each stage's parameters once, by the name that was ``told`` of them or else their first."""
+    found: dict[tuple[int, int], tuple[Member, nn.Parameter]] = {}
+    for s, module in sorted(modules.items()):
+        for name, parameter in module.named_parameters(remove_duplicate=False):
+            member, key = (s, name), (s, id(parameter))
+            if member in told or key not in found:
+                found[key] = member, parameter
+    return list(found.values())
+
+
+def _seen(named: Sequence[tuple[Member, nn.Parameter]], own: Mapping[int, nn.Module]) -> _Seen:
+    objects: dict[int, list[Member]] = {}
+    for member, parameter in named:
+        objects.setdefault(id(parameter), []).append(member)
+    mine = [(member, parameter) for member, parameter in named if member[0] in own]
+    standing = _standing(own.values()) if here() is None else {}
+    places = ((m, _MADE.get(p) or standing.get(id(p)), tuple(p.shape)) for m, p in mine)
+    return _Seen(
+        [group for group in objects.values() if len(group) > 1],
+        {member: (place, shape) for member, place, shape in places if place is not None},
+        {} if here() is None else {id(p): member for member, p in mine if p.requires_grad},
+    )
+
+
+def _matching(rows: Sequence[_Seen]) -> list[list[Member]]:
+    """Parameters that stand in the same places, of which each stage kept others."""
+    alike: dict[Hashable, dict[Member, Places]] = {}
+    for member, (places, shape) in (item for row in rows for item in row.places.items()):
+        alike.setdefault((places.every, shape), {})[member] = places
+    return [
+        list(group)
+        for group in alike.values()
+        if all(not set(a.kept) & set(b.kept) for a, b in combinations(group.values(), 2))
+    ]
+
+
+def _check_objects(ranks: Sequence[Mapping[int, Member]]) -> None:
+    first: dict[int, tuple[int, Member]] = {}
+    for rank, objects in enumerate(ranks):
+        for key, (stage, name) in objects.items():
+            other, (before, path) = first.setdefault(key, (rank, (stage, name)))
+            if other != rank:
+                raise InputError(
+                    f"stages: {path} of stage {before} on rank {other} and {name} of stage {stage} "
+                    f"on rank {rank} are one object: thread ranks each need their own"
+                )
+
+
+def joined(groups: Iterable[Iterable[Member]]) -> list[list[Member]]:
+    """Those that have a member in common are one group; each ascending, and all of them."""
+    apart: list[set[Member]] = []
+    for group in ({(stage, name) for stage, name in group} for group in groups):
+        common = [other for other in apart if other & group]
+        apart = [*(other for other in apart if not other & group), group.union(*common)]
+    return sorted(map(sorted, apart))

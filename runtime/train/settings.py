@@ -1,0 +1,103 @@
+"""How a training run is started, and what its pipelines are given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from pipeloom.ir.errors import InputError
+
+from ..cuda import check_devices
+from ..rank.loss_scale import LossScale
+from ..rank.options import Options
+
+DTYPES = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """How to run: ``steps`` optimizer steps in ``dtype`` (a key of DTYPES; None leaves the
+    model's).
+
+    ``param_dtype``, ``reduce_dtype`` (keys of DTYPES), ``clip_grad_norm``, ``post_validation``,
+    ``varying_shapes`` and ``cuda_graph`` are :class:`Pipeline`'s (optimizers are made capturable,
+    where they know that); ``loss_scale`` is the first one, which adapts. ``seed`` is set in each
+    process before the model is made; ``progress`` writes a line a step to standard error;
+    ``timeout`` bounds the run and ``message_timeout`` a message, in seconds. ``pace`` lets each op
+    take at least its planned time, as :class:`Pipeline` explains. ``local``: ranks are threads of
+    this process (:mod:`..launch.threads`), on one GPU where ``device`` is ``cuda``. ``replicas``:
+    how many of a program that averages over them; None: as torchrun started processes, or as the
+    program's profile has it.
+    """
+
+    steps: int = 1
+    dtype: str | None = None
+    param_dtype: str | None = None
+    reduce_dtype: str | None = None
+    clip_grad_norm: float | None = None
+    loss_scale: float | None = None
+    post_validation: bool = True
+    varying_shapes: bool = False
+    cuda_graph: bool = False
+    seed: int = 0
+    device: str = "cpu"
+    progress: bool = False
+    memory: bool = True
+    pace: bool = False
+    local: bool = False
+    replicas: int | None = None
+    timeout: float | None = None
+    message_timeout: float = 300.0
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise InputError(f"steps: expected at least 1, got {self.steps}")
+        if self.replicas is not None and self.replicas < 1:
+            raise InputError(f"replicas: expected at least 1, got {self.replicas}")
+        for name in ("dtype", "param_dtype", "reduce_dtype"):
+            value = getattr(self, name)
+            if value is not None and value not in DTYPES:
+                raise InputError(f"{name}: expected {' or '.join(DTYPES)}, got {value}")
+        if self.device not in ("cpu", "cuda"):
+            raise InputError(f"device: expected cpu or cuda, got {self.device}")
+        if self.pace and self.device != "cpu":
+            raise InputError(f"pace: expected device cpu, got {self.device}: its ops do not wait")
+        if self.cuda_graph and self.device != "cuda":
+            raise InputError(f"cuda_graph: expected device cuda, got {self.device}")
+        if self.device == "cuda":
+            check_devices(1)
+
+    def options(self) -> Options:
+        """What they say of the options of :class:`Pipeline`."""
+        scale = None if self.loss_scale is None else LossScale(self.loss_scale)
+        return {
+            "param_dtype": dtype_of(self.param_dtype),
+            "reduce_dtype": dtype_of(self.reduce_dtype),
+            "clip_grad_norm": self.clip_grad_norm,
+            "loss_scale": scale,
+            "post_validation": self.post_validation,
+            "varying_shapes": self.varying_shapes,
+            "cuda_graph": self.cuda_graph,
+            "timeout": self.message_timeout,
+            "memory": self.memory,
+            "pace": self.pace,
+        }
+
+    @property
+    def backend(self) -> str:
+        """What ``torch.distributed`` is initialised with."""
+        return "nccl" if self.device == "cuda" else "gloo"
+
+
+def dtype_of(name: str | None) -> torch.dtype | None:
+    """The dtype of that name, a key of DTYPES; None for None."""
+    return None if name is None else DTYPES[name]
+
+
+DEFAULTS = RunSettings()

@@ -1,0 +1,93 @@
+"""What the executor needs of the machines between ranks: the protocols that each transport has.
+
+Messages from one rank to another in one direction are received in the order in which they are
+sent. ``send`` and ``recv`` post and never block; a handle's ``wait`` does (on a GPU it makes the
+current stream wait, not the host).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Protocol
+
+from torch import Tensor
+
+
+class Handle(Protocol):
+    """A message under way."""
+
+    @property
+    def wait(self) -> Callable[[], object]:
+        """Until a received message is there, or a sent one has left. Raises on a timeout."""
+        ...
+
+
+class Transport(Protocol):
+    """What the executor needs of the machines between ranks; ``rank`` and ``size`` are its own."""
+
+    rank: int
+    size: int
+
+    def send(self, tensor: Tensor, peer: int) -> Handle:
+        """Posts a contiguous tensor, which must stay unchanged until the handle was waited for."""
+        ...
+
+    def recv(self, buffer: Tensor, peer: int) -> Handle:
+        """Posts a receive; the buffer is written at any time until the handle was waited for."""
+        ...
+
+    def releasing(self, buffer: Tensor) -> Callable[[], None] | None:
+        """To be called when all reads of a receive buffer have been issued, before it is received
+        into again; None where that needs no call."""
+        ...
+
+    def renew(self) -> None:
+        """The buffers received into so far are used no more."""
+        ...
+
+    def all_reduce(self, tensor: Tensor, ranks: tuple[int, ...]) -> None:
+        """Sums ``tensor`` in place over ``ranks``, one of the groups named at construction."""
+        ...
+
+    def share(self, value: Any, source: int) -> Any:
+        """The ``value`` that rank ``source`` passed; every rank calls it."""
+        ...
+
+    def gather(self, value: Any) -> list[Any]:
+        """What each rank passed, in the order of ranks; every rank calls it."""
+        ...
+
+    def barrier(self) -> None: ...
+
+    def clock_offset(self) -> float:
+        """Seconds to add to this rank's ``time.perf_counter`` to have rank 0's."""
+        ...
+
+    def close(self) -> None:
+        """Gives the connections back; every rank calls it, and nothing else afterwards."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """What a program uses: ordered pairs of ranks, groups of ranks that sum, and the patience."""
+
+    channels: frozenset[tuple[int, int]] = frozenset()
+    groups: frozenset[tuple[int, ...]] = frozenset()
+    timeout: timedelta = timedelta(seconds=300)
+
+    @classmethod
+    def of(
+        cls,
+        channels: Iterable[tuple[int, int]],
+        groups: Iterable[tuple[int, ...]],
+        seconds: float,
+    ) -> Routes:
+        return cls(frozenset(channels), frozenset(groups), timedelta(seconds=seconds))
+
+
+def timed_out(what: str, seconds: float) -> TimeoutError:
+    """What a wait for ``what`` raises after so long, in torch's words."""
+    return TimeoutError(f"Timed out waiting {seconds * 1e3:.0f}ms for {what}")

@@ -1,0 +1,111 @@
+"""What needs torch: ``measure``, ``run`` and ``tune``, each what the command of its name does."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pipeloom.ir.errors import InputError
+from pipeloom.planner.documents import Document, naming, read_program
+from pipeloom.planner.replan import Replanner
+from pipeloom.runtime.pipeline.layered_source import as_planned
+from pipeloom.runtime.pipeline.model_source import ModelSource, load_source
+from pipeloom.runtime.profiling.profiler import Measurement, measure_profile
+from pipeloom.runtime.train.replicas import count_replicas
+from pipeloom.runtime.train.settings import DTYPES, RunSettings
+from pipeloom.runtime.train.train import RunResult, run_program
+from pipeloom.runtime.train.tune import TuneResult, check_tunable, tune_program
+
+if TYPE_CHECKING:
+    from pipeloom.ir.model.program import Program
+
+
+def measure(
+    model: ModelSource | str,
+    *,
+    stages: int | None = None,
+    ranks: int | None = None,
+    alone: bool = False,
+    name: str = "",
+    memory_limit: float | None = None,
+    dtype: str | None = None,
+    **settings: Any,
+) -> Measurement:
+    """The profile of ``model``, measured.
+
+    ``model``: a source, or where one is, as ``module:attribute``. ``stages``: pieces of it; None:
+    each of its layers by itself. ``ranks``: processes, as many as stages by default. ``alone``: one
+    process, a stage after the other, and no links. ``memory_limit``: bytes of activations on a
+    rank, which the profile is given. ``dtype``: ``float32``, say; None: the model's own. The other
+    settings are those of :func:`measure_profile`. Raises InputError for wrong ones, LaunchError
+    where a rank fails.
+    """
+    processes = ranks or stages
+    if processes is None:
+        raise InputError("ranks: missing; expected a number of processes with --layers")
+    found = measure_profile(
+        load_source(model) if isinstance(model, str) else model,
+        stages=stages,
+        ranks=processes,
+        together=not alone,
+        name=name or (model if isinstance(model, str) else ""),
+        dtype=DTYPES[dtype] if dtype else None,
+        **settings,
+    )
+    if memory_limit is None or math.isinf(memory_limit):
+        return found
+    limits = (memory_limit,) * found.profile.ranks
+    return replace(found, profile=replace(found.profile, memory_limit=limits))
+
+
+def run(
+    program: Program | Document,
+    model: ModelSource | str,
+    *,
+    trace: str | None = None,
+    quiet: bool = True,
+    no_post_validation: bool = False,
+    **settings: Any,
+) -> RunResult | None:
+    """Trains ``model`` by ``program``, and what the steps took.
+
+    ``trace``: a file for the median step, as a schedule with measured times. ``quiet``: no line a
+    step on standard error. The other settings are those of :class:`RunSettings`. None under
+    torchrun on all processes but the first. Raises InputError for wrong input, LaunchError where a
+    rank fails.
+    """
+    loaded, where = read_program(program)
+    chosen = RunSettings(progress=not quiet, post_validation=not no_post_validation, **settings)
+    with naming(where, "local", "cuda_graph"):
+        count_replicas(loaded, chosen)
+    return run_program(loaded, model, chosen, trace_path=trace)
+
+
+def tune(
+    program: Program | Document,
+    model: ModelSource | str,
+    *,
+    every: int = 5,
+    time_limit: float = 10.0,
+    steps: int = 20,
+    quiet: bool = True,
+    **settings: Any,
+) -> TuneResult | None:
+    """Trains ``model`` by ``program``, and plans anew from measured times after each ``every``
+    steps.
+
+    ``time_limit``: seconds for each plan. The other settings are those of :class:`RunSettings`.
+    None under torchrun on all processes but the first. Raises InputError for wrong input, or a
+    program that cannot be tuned.
+    """
+    loaded, where = read_program(program)
+    with naming(where):
+        check_tunable(loaded)
+    chosen = RunSettings(steps=steps, progress=not quiet, **settings)
+    problem = loaded.schedule.problem
+    source = load_source(model) if isinstance(model, str) else model
+    tied = as_planned(source, problem.profile).tied(problem.stages)
+    ties = tuple(tuple(stage for stage, _ in group) for group in tied)
+    planner = Replanner(loaded, ties, time_limit, chosen.seed)
+    return tune_program(loaded, model, chosen, every, planner)

@@ -1,0 +1,271 @@
+"""The functions of the library: each gives what its command prints, for files and for objects."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pipeloom
+from pipeloom.cli.main import main
+from pipeloom.ir.errors import InfeasibleError, InputError
+from pipeloom.ir.formats import dump_program, dump_schedule, load_profile, load_schedule
+from pipeloom.ir.formats.layered_profile_json import load_layers
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.schedule import Status
+from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom.planner.compile import program_facts
+from pipeloom.planner.progress import Event, Note, Searched, Searching, labelled
+from tests.support.command_line import layers_document, profile_document
+
+LIMITED: dict[str, Any] = {"work_limit": 0.1, "solver": "heuristic"}
+TYPED = ["--work-limit", "0.1", "--solver", "heuristic", "-q"]
+
+Json = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str]) -> Json:
+    """What a command prints with ``--json``, without the seconds that a solve took."""
+
+    def call(*words: object) -> dict[str, Any]:
+        capsys.readouterr()
+        main([*map(str, words), "--json"])
+        answer: dict[str, Any] = json.loads(capsys.readouterr().out)
+        answer.pop("solve_seconds", None)
+        return answer
+
+    return call
+
+
+def plain(answer: dict[str, Any]) -> dict[str, Any]:
+    """``answer`` as JSON has it, without what no command prints twice."""
+    found: dict[str, Any] = json.loads(json.dumps(answer))
+    found.pop("solve_seconds", None)
+    return found
+
+
+@pytest.fixture
+def profile(tmp_path: Path) -> Path:
+    path = tmp_path / "profile.json"
+    path.write_text(json.dumps(profile_document()))
+    return path
+
+
+@pytest.fixture
+def layers(tmp_path: Path) -> Path:
+    path = tmp_path / "layers.json"
+    path.write_text(json.dumps(layers_document()))
+    return path
+
+
+@pytest.fixture
+def schedule(tmp_path: Path, profile: Path) -> Path:
+    path = tmp_path / "schedule.json"
+    path.write_text(json.dumps(dump_schedule(pipeloom.build("zb-h1", profile, 3))))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, []),
+        ({"objective": "makespan", "memory_limit": 1.5}, ["--objective", "makespan"]),
+        ({"placement": "v"}, ["--placement", "v"]),
+        ({"placement": "auto", "copies": 1}, ["--placement", "auto", "--copies", "1"]),
+        ({"passing": "weights"}, ["--passing", "weights"]),
+        ({"passing": "auto"}, ["--passing", "auto"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_optimize_gives_what_its_command_prints(
+    profile: Path, printed: Json, options: dict[str, Any], words: list[str]
+) -> None:
+    if "memory_limit" in options:
+        words = [*words, "--memory-limit", options["memory_limit"]]
+    if options.get("passing", "activations") != "activations":
+        limited, typed = {"work_limit": 0.1}, ["--work-limit", "0.1", "-q"]
+    else:
+        limited, typed = LIMITED, TYPED
+    answer = pipeloom.optimize(profile, 3, **limited, **options)
+    expected = printed("optimize", profile, "-m", 3, *typed, *words)
+    assert {"output": None} | plain(answer.to_dict()) == expected
+    assert verify_schedule(dump_schedule(answer.schedule)) == []
+    assert answer.lower_bound <= answer.cost * (1 + 1e-9)
+    (chosen,) = [each for each in answer.candidates if each.reason is None]
+    assert all(each.reason for each in answer.candidates if each is not chosen)
+    assert not answer.stopped
+
+
+def test_the_answer_for_layers_is_the_commands(layers: Path, printed: Json) -> None:
+    options = {"placement": "auto", "min_layers": 2}
+    answer = pipeloom.optimize(layers, 4, **LIMITED, **options)
+    words = ["--placement", "auto", "--min-layers", 2]
+    expected = printed("optimize", layers, "-m", 4, *TYPED, *words)
+    assert {"output": None} | plain(answer.to_dict()) == expected
+    assert answer.lower_bound == expected["partition"]["lower_bound"]
+    assert answer.gap == pytest.approx(expected["partition"]["gap"])
+    assert (answer.status is Status.OPTIMAL) is (answer.gap <= 1e-6)
+    assert "of all cuts" in str(answer)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("profile.json", {}, []),
+        ("profile.json", {"placement": "auto"}, ["--placement", "auto"]),
+        ("layers.json", {}, []),
+    ],
+)
+def test_what_does_not_fit_is_raised_as_it_is_printed(
+    profile: Path, layers: Path, printed: Json, name: str, options: Any, words: list[str]
+) -> None:
+    path = profile.parent / name
+    with pytest.raises(InfeasibleError) as caught:
+        pipeloom.optimize(path, 3, memory_limit=0.01, **LIMITED, **options)
+    words = [*TYPED, *words, "--memory-limit", "0.01"]
+    expected = printed("optimize", path, "-m", 3, *words)
+    assert plain(caught.value.to_dict()) == expected
+
+
+def test_profiles_may_be_files_or_objects(profile: Path, layers: Path) -> None:
+    for path, loaded in ((profile, load_profile), (layers, load_layers)):
+        given = (str(path), json.loads(path.read_text()), loaded(str(path)))
+        expected = plain(pipeloom.optimize(path, 3, **LIMITED).to_dict())
+        for each in given:
+            assert plain(pipeloom.optimize(each, 3, **LIMITED).to_dict()) == expected
+    placed = pipeloom.optimize(profile, 3, placement=[0, 1, 1, 0], **LIMITED)
+    v = pipeloom.optimize(profile, 3, placement="v", **LIMITED)
+    assert placed.to_dict()["period"] == v.to_dict()["period"]
+
+
+def test_an_explanation_is_the_commands(profile: Path, printed: Json) -> None:
+    words = ["--memory-limit", 1, *TYPED, "--explain"]
+    expected = printed("optimize", profile, "-m", 3, *words)["explanation"]
+    answer = pipeloom.optimize(profile, 3, memory_limit=1, **LIMITED)
+    found = answer.explain()
+    assert plain(found.to_dict()).keys() == expected.keys()
+    for key in ("bound", "losses", "enough_memory", "step"):
+        assert plain(found.to_dict())[key] == expected[key]
+    again = pipeloom.explain(dump_schedule(answer.schedule), seconds=0.0).to_dict()
+    assert plain(again)["bound"] == expected["bound"]
+    assert str(found).startswith("why no schedule is below")
+
+
+def test_build_gives_the_schedule_that_its_command_writes(
+    profile: Path, layers: Path, tmp_path: Path
+) -> None:
+    for path, options, words in (
+        (profile, {"memory_limit": 2.0}, ["--memory-limit", 2]),
+        (layers, {"partition": "even"}, ["--partition", "even"]),
+    ):
+        target = tmp_path / "built.json"
+        main(list(map(str, ["build", "zb-h1", path, "-m", 3, *words, "-o", target])))
+        built = pipeloom.build("zb-h1", path, 3, **options)
+        assert plain(dump_schedule(built)) == json.loads(target.read_text())
+
+
+def test_verify_gives_what_its_command_prints(schedule: Path, printed: Json) -> None:
+    found = pipeloom.verify(schedule)
+    assert {"file": str(schedule)} | found.to_dict() == printed("verify", schedule)
+    document = json.loads(schedule.read_text())
+    document["order"][0].pop()
+    wrong = pipeloom.verify(document)
+    assert not wrong.ok
+    assert str(wrong).startswith("document: ")
+    assert pipeloom.verify(load_schedule(str(schedule))).ok
+    assert pipeloom.verify(pipeloom.compile(schedule)).kind == "program"
+    with pytest.raises(InputError, match="document: format: expected"):
+        pipeloom.verify({})
+
+
+def test_compile_gives_the_program_that_its_command_writes(
+    schedule: Path, printed: Json, tmp_path: Path
+) -> None:
+    target = tmp_path / "program.json"
+    expected = printed("compile", schedule, "--tied", "0,1", "-o", target)
+    program = pipeloom.compile(load_schedule(str(schedule)), tied=[[0, 1]])
+    assert {"output": str(target)} | program_facts(program) == expected
+    assert plain(dump_program(program)) == json.loads(target.read_text())
+    with pytest.raises(InputError, match=r"tied\[0\]: expected two or more"):
+        pipeloom.compile(schedule, tied=[[0]])
+
+
+def test_show_draws_what_its_command_draws(schedule: Path, printed: Json, tmp_path: Path) -> None:
+    target = tmp_path / "a.svg"
+    expected = printed("show", schedule, "-o", target)
+    picture = pipeloom.show(schedule, output=tmp_path / "b.svg")
+    assert {"output": str(target)} | plain(picture.to_dict()) == expected
+    assert (tmp_path / "b.svg").read_bytes() == target.read_bytes()
+    assert str(pipeloom.show(pipeloom.compile(schedule))).count("rank ") >= 2
+    with pytest.raises(InputError, match="output: expected a name that ends in"):
+        pipeloom.show(schedule, output="picture.bmp")
+
+
+def test_export_and_import_are_the_commands(
+    profile: Path, schedule: Path, printed: Json, tmp_path: Path
+) -> None:
+    table = tmp_path / "table.csv"
+    expected = printed("export", schedule, "--to", "torch-csv", "-o", table)
+    exported = pipeloom.export(schedule, "torch-csv")
+    assert {"output": str(table)} | exported.to_dict() == expected
+    assert str(exported) == table.read_text()
+    back = pipeloom.import_(table, "torch-csv", profile)
+    assert [row.tolist() for row in back.order] == [
+        row.tolist() for row in load_schedule(str(schedule)).order
+    ]
+    with pytest.raises(InputError, match="to: expected one of torch-csv"):
+        pipeloom.export(schedule, "png")
+    with pytest.raises(InputError, match="source: expected one of torch-csv, got 'torchtitan'"):
+        pipeloom.import_(table, "torchtitan", profile)
+
+
+def test_progress_is_told_notes_and_searches(tmp_path: Path) -> None:
+    events: list[Event] = []
+    document = profile_document() | {"memory_limits": 1}
+    cache = str(tmp_path / "cache")
+    for _ in range(2):
+        pipeloom.optimize(document, 3, cache=cache, progress=labelled("one", events.append))
+    assert {type(event) for event in events} == {Note, Searching, Searched}
+    lines = list(map(str, events))
+    assert "memory_limits: unknown key" in lines[0]
+    assert lines[-1].startswith("one: taken from the cache")
+    assert all(line.startswith("one: ") for line in lines)
+
+
+def test_a_search_that_is_told_to_stop_has_an_answer(profile: Path) -> None:
+    answer = pipeloom.optimize(profile, 3, should_stop=lambda: True)
+    assert answer.stopped
+    assert verify_schedule(dump_schedule(answer.schedule)) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ({"time_limit": 0}, "time_limit: expected a number > 0, got 0"),
+        ({"placement": "diagonal"}, "placement: expected linear, interleaved:K"),
+        ({"solver": "magic"}, "solver: expected"),
+        ({"copies": 2}, "copies: expected it with --placement auto"),
+        ({"max_layers": 2}, "profile: layers: missing; expected a list for --max-layers"),
+        ({"microbatches": 0}, "microbatches: expected at least 1 for 2 stages, got 0"),
+        ({"objective": "speed"}, "objective: expected period or makespan, got 'speed'"),
+        ({"passing": "notes"}, "passing: expected activations, weights or auto, got 'notes'"),
+        ({"recompute": "some"}, "recompute: expected auto, all or none, got 'some'"),
+        ({"offload": "all"}, "offload: expected auto or none, got 'all'"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, Any], line: str) -> None:
+    given = {"profile": profile_document(), "microbatches": 3} | options
+    with pytest.raises(InputError) as caught:
+        pipeloom.optimize(**given)
+    assert str(caught.value).startswith(line)
+
+
+def test_a_problem_is_for_solve() -> None:
+    problem = pipeloom.Problem.linear(Profile((StageProfile(1, 1, 1),), 1), 2, 9.0)
+    with pytest.raises(TypeError, match=r"pipeloom\.solve takes one"):
+        pipeloom.optimize(problem, 2)
+    assert pipeloom.solve(problem).report is not None
