@@ -67,17 +67,9 @@ class LinearListParameters:
         self, linear: LinearInstance, order: IntArray, f_end: FloatArray, b_end: FloatArray
     ) -> bool:
         cost, _ = linear_list_schedule(
-            *linear.arrays,
-            self.warm,
-            self.defer,
-            self.fill,
-            self.patience,
-            self.gap,
-            False,
-            order,
-            f_end,
-            b_end,
-        )
+            *linear.arrays, self.warm, self.defer, self.fill, self.patience, self.gap, False,
+            order, f_end, b_end,
+        )  # fmt: skip
         return bool(np.isfinite(cost))
 
 

@@ -144,23 +144,12 @@ class LinearListTuner:
         hot = self._unit * 10 ** self._rng.uniform(-2.5, 0.0)
         for piece in range(SLICES):
             cost = tune_linear_list(
-                *linear.arrays,
-                linear.capacity,
-                parameters.warm,
-                parameters.defer,
-                parameters.fill,
-                parameters.patience,
-                parameters.gap,
-                self._makespan,
-                order,
-                best.cost,
-                self._unit,
-                hot * COLD ** (piece / SLICES),
-                hot * COLD ** ((piece + 1) / SLICES),
-                self._moves,
-                self._state,
+                *linear.arrays, linear.capacity, parameters.warm, parameters.defer,
+                parameters.fill, parameters.patience, parameters.gap, self._makespan, order,
+                best.cost, self._unit, hot * COLD ** (piece / SLICES),
+                hot * COLD ** ((piece + 1) / SLICES), self._moves, self._state,
                 best.interrupt.flag,
-            )
+            )  # fmt: skip
             best.work.spend(self._moves * DISPATCHED_OP * order.size)
             if cost < best.cost:
                 self._offer(best, self._constructor.by_rank(order.copy()))
@@ -218,20 +207,10 @@ class ListTuner:
         cost = float("inf")
         for piece in range(1 if new else SLICES):
             found, cost = tune_list(
-                self._stages,
-                parameters,
-                self._makespan,
-                self._found,
-                best.cost,
-                hot * COLD ** (piece / SLICES),
-                hot * COLD ** ((piece + 1) / SLICES),
-                self._moves,
-                self._order,
-                self._ends,
-                self._spans,
-                self._state,
-                best.interrupt.flag,
-            )
+                self._stages, parameters, self._makespan, self._found, best.cost,
+                hot * COLD ** (piece / SLICES), hot * COLD ** ((piece + 1) / SLICES), self._moves,
+                self._order, self._ends, self._spans, self._state, best.interrupt.flag,
+            )  # fmt: skip
             best.work.spend(self._moves * self._move)
             if found < best.cost:
                 best.offer(_rows(self._found, self._offsets), "search")
@@ -305,26 +284,10 @@ class Annealer:
         moves = max(100, SLICE // len(order))
         best.work.spend(moves * len(order))
         cost = anneal_kernel(
-            order,
-            found,
-            best.cost,
-            offsets,
-            c.durations,
-            c.owner,
-            c.into_f,
-            c.into_b,
-            c.m_b,
-            c.m_w,
-            c.limit * (1 + ROUNDING),
-            None,
-            self._makespan,
-            hot,
-            hot * COLD ** (1 / SLICES),
-            moves,
-            reach,
-            self._state,
-            best.interrupt.flag,
-        )
+            order, found, best.cost, offsets, c.durations, c.owner, c.into_f, c.into_b, c.m_b,
+            c.m_w, c.limit * (1 + ROUNDING), None, self._makespan, hot,
+            hot * COLD ** (1 / SLICES), moves, reach, self._state, best.interrupt.flag,
+        )  # fmt: skip
         best.offer(_rows(found, offsets), "search", cost)
 
 

@@ -45,28 +45,11 @@ class OverlapAnnealer:
             c, found, found_at_once = self._costs, order.copy(), at_once.copy()
             warm = hot * COLD ** (piece / SLICES)
             cost = anneal_overlap(
-                order,
-                at_once,
-                found,
-                found_at_once,
-                best.cost,
-                offsets,
-                c.durations,
-                self._times,
-                c.owner,
-                c.into_f,
-                c.into_b,
-                c.m_b,
-                c.m_w,
-                c.limit * (1 + ROUNDING),
-                self._makespan,
-                warm,
-                warm * COLD ** (1 / SLICES),
-                moves,
-                reach,
-                self._state,
+                order, at_once, found, found_at_once, best.cost, offsets, c.durations,
+                self._times, c.owner, c.into_f, c.into_b, c.m_b, c.m_w, c.limit * (1 + ROUNDING),
+                self._makespan, warm, warm * COLD ** (1 / SLICES), moves, reach, self._state,
                 best.interrupt.flag,
-            )
+            )  # fmt: skip
             best.work.spend(moves * len(order))
             if cost < best.cost:
                 rows, pairs = together(found, found_at_once, offsets)
