@@ -209,7 +209,7 @@ def last_forward(placed: GeneralPlacement) -> Bound:
 
         down(l_r, l_k) + until the last F of k + turn(h_k, l_r) + b + w of l_r.
     """
-    best, rank = 0.0, None
+    best, rank, late = 0.0, None, placed.hosts[0]
     for k in placed.hosts:
         until = placed.until_last_forward(k) + float(placed.down[k.lowest])
         for r in placed.hosts:
@@ -217,12 +217,21 @@ def last_forward(placed: GeneralPlacement) -> Bound:
                 since = until - float(placed.down[r.lowest]) + placed.turn(k.highest, r.lowest)
                 ends = since + float(placed.b[r.lowest] + placed.w[r.lowest]) + placed.lag(r)
                 if ends > best:
-                    best, rank = ends, r.rank
+                    best, rank, late = ends, r.rank, k
     words = (
         "memory holds few microbatches, so that a rank's last F is late, and its microbatch has to "
         "come back"
     )
-    return Bound(best, "last-forward", words, rank)
+
+    def numbers() -> list[str]:
+        return [
+            f"rank {late.rank} starts its last F no earlier than "
+            f"{duration(placed.until_last_forward(late))} after its first: only what its memory "
+            "holds then may be left to run",
+            f"that F's microbatch passes the later stages and comes back to rank {rank}",
+        ]
+
+    return Bound(best, "last-forward", words, rank, None if rank is None else numbers)
 
 
 def through(placed: GeneralPlacement) -> Bound:
