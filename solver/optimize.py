@@ -21,15 +21,15 @@ from .bounds import lower_bound, work_bound
 from .construct.one_at_a_time import one_at_a_time
 from .core.incumbent import Incumbent
 from .core.options import Order, SolveOptions
-from .core.overlap_relaxation import without_pairs
+from .core.overlap_relaxation import without_overlap
 from .core.progress import FALLBACK
-from .core.relaxations import has_levers, recomputable, recomputing
+from .core.relaxations import has_remat, recomputable, recomputing
 from .core.tolerances import ROUNDING
-from .core.worker_threads import begun, has_ended
+from .core.worker_threads import has_ended, in_thread
 from .exact import BACKENDS
 from .portfolio import PORTFOLIOS, exactly
 from .proofs import closed_form_bounds
-from .remat.portfolio import pull
+from .remat.portfolio import search_remat
 from .search.averaging_postpass import average_early
 from .weight_passing import WeightSearch
 
@@ -93,8 +93,8 @@ class Solving:
         self.done = False
         self._running: Future[bool] | None = None
         self._best, self._options = best, options
-        if has_levers(best.problem):
-            self._pieces = pull(best, _within, options)
+        if has_remat(best.problem):
+            self._pieces = search_remat(best, _within, options)
             return
         best.offer(one_at_a_time(best.problem), FALLBACK)
         portfolio = PORTFOLIOS.get(options.solver, partial(exactly, solver=options.solver))
@@ -130,7 +130,7 @@ class Solving:
         self._best.resume(seconds)
         try:
             if self._running is None or self._goes_on():  # what was left takes its time first
-                self._running = begun(partial(self._advance, pieces))
+                self._running = in_thread(partial(self._advance, pieces))
                 self._goes_on()
         except KeyboardInterrupt:  # the best so far is what the user asked for
             self._best.stop()
@@ -162,7 +162,7 @@ class Solving:
 
 def _within(problem: Problem, options: SolveOptions) -> Schedule:
     """The optimizer for a problem that is part of another one."""
-    return optimize(without_pairs(problem), options)
+    return optimize(without_overlap(problem), options)
 
 
 def pass_weights(best: Incumbent, options: SolveOptions) -> Schedule:
@@ -171,7 +171,7 @@ def pass_weights(best: Incumbent, options: SolveOptions) -> Schedule:
     search.first()
     if not options.by_step:
         closed_form_bounds(best)
-    running = begun(partial(search.improve, options.seed))
+    running = in_thread(partial(search.improve, options.seed))
     try:
         if has_ended(best, running):
             running.result()

@@ -22,16 +22,16 @@ from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Problem
 
 from .construct.linear import Constructor, settings
-from .construct.parameters import Setting
+from .construct.parameters import HeuristicParameters
 from .construct.warm_start import warm_starts
 from .core.incumbent import Incumbent
-from .core.linear_instance import Chain
+from .core.linear_instance import LinearInstance
 from .core.progress import FALLBACK
-from .core.worker_threads import Pieces, Worker, side_by_side
+from .core.worker_threads import Pieces, Worker, run_workers
 from .families.applicable import build_families
 from .proofs import closed_form_bounds, interleave, solve_exactly, tighten
-from .search.local_search import Annealer, Dispatcher, ListScheduler, Tried, Tuner, building
-from .search.overlap_annealing import Pairer
+from .search.local_search import Annealer, LinearListTuner, ListTuner, RoundTuner, Tried, building
+from .search.overlap_annealing import OverlapAnnealer
 from .search.unrolling import Unroller, fewer_microbatches
 
 EXACT_OPS = 400
@@ -58,11 +58,11 @@ def automatically(best: Incumbent, seed: int) -> Pieces:
     yield
     parts: list[Worker] = [search.pieces, partial(prove, seed=seed)]
     parts += [
-        partial(search_further, seed=(seed, n)) for n in range(2, 2 if best.limited else cores())
+        partial(search_elsewhere, seed=(seed, n)) for n in range(2, 2 if best.limited else cores())
     ]
     resumed = [_resumed(part) for part in parts]
     while True:
-        side_by_side(best, resumed[:1] if best.one_worker else resumed)
+        run_workers(best, resumed[:1] if best.one_worker else resumed)
         if not best.exhausted and not best.one_worker:  # all workers have come to their end
             return
         yield
@@ -109,17 +109,17 @@ def cores() -> int:
 def start(best: Incumbent, seed: int) -> Search:
     """Builds the first schedules and finds the bounds in closed form; returns what goes on from
     there."""
-    chain = Chain.of(best.problem)
-    if chain is None:
+    linear = LinearInstance.of(best.problem)
+    if linear is None:
         closed_form_bounds(best)
         build_families(best)
         if listable(best.problem) and not best.over():
-            ListScheduler(best.problem, np.random.default_rng(seed)).first(best)
+            ListTuner(best.problem, np.random.default_rng(seed)).first(best)
         return Search(best, None, seed)
-    for order in warm_starts(best.problem, chain):
+    for order in warm_starts(best.problem, linear):
         best.offer(order, "warm-start")
     closed_form_bounds(best)
-    search = Search(best, chain, seed)
+    search = Search(best, linear, seed)
     for number, _ in enumerate(search.construct(best)):
         if best.over() or number * search.ops > FIRST_OPS:
             break
@@ -129,17 +129,17 @@ def start(best: Incumbent, seed: int) -> Search:
 class Search:
     """Constructs schedules, then improves them; a thread may go on where another one left it."""
 
-    def __init__(self, best: Incumbent, chain: Chain | None, seed: int) -> None:
+    def __init__(self, best: Incumbent, linear: LinearInstance | None, seed: int) -> None:
         rng = np.random.default_rng(seed)
         self.ops = 3 * best.problem.stages * best.problem.microbatches
         self._annealer = Annealer(best.problem, rng)
         self._rng = rng
         self._tried: list[Tried] = []
-        self._constructor = Constructor(best.problem, chain) if chain else None
-        self._left: Iterator[Setting] = iter(())
-        if chain is not None:
-            lags = chain.lags(best.problem.objective)
-            self._left = settings(chain, best.bound.value, lags)
+        self._constructor = Constructor(best.problem, linear) if linear else None
+        self._left: Iterator[HeuristicParameters] = iter(())
+        if linear is not None:
+            lags = linear.lags(best.problem.objective)
+            self._left = settings(linear, best.bound.value, lags)
 
     def pieces(self, best: Incumbent) -> Pieces:
         """All of it."""
@@ -148,40 +148,40 @@ class Search:
 
     def construct(self, best: Incumbent) -> Pieces:
         """Runs the constructors over what is left of their families of settings."""
-        for setting in self._left:
+        for parameters in self._left:
             best.work.spend(building(self.ops))
             assert self._constructor is not None
-            rows = self._constructor.build(setting)
+            rows = self._constructor.build(parameters)
             if rows is not None:
-                self._tried.append(Tried(self._constructor.cost(rows), setting))
+                self._tried.append(Tried(self._constructor.cost(rows), parameters))
                 best.offer(rows, "search", self._tried[-1].cost)
             yield
 
     def improve(self, best: Incumbent) -> Pieces:
         """Local search, on the orders and on the constructors' settings in turn."""
-        rounds: list[Round] = [*pairers(best, self._rng), self._annealer]
+        rounds: list[Round] = [*overlap_annealers(best, self._rng), self._annealer]
         if self._constructor is not None:
             built = self._constructor, self._tried, self._rng
-            rounds += [Tuner(*built), Dispatcher(*built, best.problem.objective)]
+            rounds += [RoundTuner(*built), LinearListTuner(*built, best.problem.objective)]
         elif listable(best.problem):
-            scheduler = ListScheduler(best.problem, self._rng)
+            scheduler = ListTuner(best.problem, self._rng)
             if best.source in {FALLBACK, "search"}:  # no family has come nearer
                 yield from scheduler.pieces(best)
             rounds.append(scheduler)
         yield from improve(best, [*rounds, *unrollers(best, self._rng)])
 
 
-def search_further(best: Incumbent, seed: tuple[int, int]) -> Pieces:
+def search_elsewhere(best: Incumbent, seed: tuple[int, int]) -> Pieces:
     """Local search on the orders, and on those of fewer microbatches, by random numbers of its
     own."""
     rng = np.random.default_rng(seed)
     rounds: list[Round] = [
-        *pairers(best, rng),
+        *overlap_annealers(best, rng),
         *unrollers(best, rng),
         Annealer(best.problem, rng),
     ]
-    if Chain.of(best.problem) is None and listable(best.problem):
-        rounds.append(ListScheduler(best.problem, rng))
+    if LinearInstance.of(best.problem) is None and listable(best.problem):
+        rounds.append(ListTuner(best.problem, rng))
     yield from improve(best, rounds)
 
 
@@ -190,9 +190,9 @@ def listable(problem: Problem) -> bool:
     return problem.placement.passing is Passing.ACTIVATIONS
 
 
-def pairers(best: Incumbent, rng: np.random.Generator) -> list[Round]:
+def overlap_annealers(best: Incumbent, rng: np.random.Generator) -> list[Round]:
     """The search for pairs, where these save time."""
-    return [Pairer(best.problem, rng)] if overlap_saves(best.problem) else []
+    return [OverlapAnnealer(best.problem, rng)] if overlap_saves(best.problem) else []
 
 
 def unrollers(best: Incumbent, rng: np.random.Generator) -> list[Round]:
@@ -212,7 +212,7 @@ def prove(best: Incumbent, seed: int) -> Pieces:
     if few and listable(best.problem) and not overlap_saves(best.problem):
         while not solve_exactly(best, "cp-sat", seed):
             yield
-    yield from search_further(best, (seed, 1))
+    yield from search_elsewhere(best, (seed, 1))
 
 
 def improve(best: Incumbent, rounds: Sequence[Round]) -> Pieces:

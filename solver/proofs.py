@@ -9,19 +9,19 @@ from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.schedule import Schedule
 
 from .bounds import lower_bounds
-from .bounds.low_memory.crossings_search import lanes, worth_trying
+from .bounds.low_memory.crossings_search import crossings_bound, worth_trying
 from .bounds.milp_relaxation import relaxation
 from .core.bound import Bound
 from .core.incumbent import Incumbent
-from .core.linear_instance import Chain
+from .core.linear_instance import LinearInstance
 from .core.options import SolveOptions
-from .core.overlap_relaxation import least_times, without_pairs
+from .core.overlap_relaxation import least_times, without_overlap
 from .core.tolerances import ROUNDING
 from .core.worker_threads import Pieces
 from .exact import BACKENDS
 
 RELAXATION_SECONDS = 3.0
-LANES_SECONDS = 10.0
+CROSSINGS_SECONDS = 10.0
 
 
 def closed_form_bounds(best: Incumbent) -> None:
@@ -35,20 +35,20 @@ def closed_form_bounds(best: Incumbent) -> None:
 
 def tighten(best: Incumbent) -> Pieces:
     """Looks for a better bound where the first schedules have not met the one there is."""
-    chain = Chain.of(least_times(best.problem))
-    if chain is None or best.over():
+    linear = LinearInstance.of(least_times(best.problem))
+    if linear is None or best.over():
         return
     budget = best.budget(1 / 4, RELAXATION_SECONDS)
-    value = relaxation(chain, best.problem.objective, best.cost, budget)
+    value = relaxation(linear, best.problem.objective, best.cost, budget)
     best.work.spend(budget.work.used)
     words = "what must happen between four moments on each stage, as a small MILP"
     best.raise_bound(Bound(value, "relaxation", words))
     yield
-    if best.over() or not worth_trying(chain):
+    if best.over() or not worth_trying(linear):
         return
-    lags = chain.lags(best.problem.objective)
-    budget = best.budget(1 / 3, LANES_SECONDS)
-    value = lanes(chain, lags, best.cost, budget, best.bound.value)
+    lags = linear.lags(best.problem.objective)
+    budget = best.budget(1 / 3, CROSSINGS_SECONDS)
+    value = crossings_bound(linear, lags, best.cost, budget, best.bound.value)
     best.work.spend(budget.work.used)
     words = "memory holds few microbatches, and each on its way up meets all others"
     best.raise_bound(Bound(value * (1 - ROUNDING), "lanes", words))
@@ -59,9 +59,9 @@ def interleave(best: Incumbent, seed: int) -> Pieces:
     """Proofs and schedules where memory holds few microbatches."""
     from .exact.target_bisection import bisect
 
-    chain = Chain.of(best.problem)
-    if chain is not None and not overlap_saves(best.problem):
-        yield from bisect(best, chain, seed)
+    linear = LinearInstance.of(best.problem)
+    if linear is not None and not overlap_saves(best.problem):
+        yield from bisect(best, linear, seed)
 
 
 def solve_exactly(best: Incumbent, solver: str, seed: int) -> bool:
@@ -75,7 +75,7 @@ def solve_exactly(best: Incumbent, solver: str, seed: int) -> bool:
     budget, bounds_all = best.budget(), not overlap_saves(best.problem)
     incumbent = best.schedule(solver, seed)
     if not bounds_all:
-        problem = without_pairs(best.problem)
+        problem = without_overlap(best.problem)
         incumbent = timed(replace(incumbent, problem=problem, pairs=()))
 
     def take(found: Schedule) -> None:

@@ -17,13 +17,13 @@ from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.bounds import GENERAL, LINEAR, lower_bound
 from pipeloom.solver.bounds.general_placement import GeneralPlacement
-from pipeloom.solver.bounds.low_memory.crossings_search import lanes
+from pipeloom.solver.bounds.low_memory.crossings_search import crossings_bound
 from pipeloom.solver.bounds.milp_relaxation import relaxation
 from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.core.bound import Bound
 from pipeloom.solver.core.budget import Budget
 from pipeloom.solver.core.incumbent import Incumbent
-from pipeloom.solver.core.linear_instance import Chain
+from pipeloom.solver.core.linear_instance import LinearInstance
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.exact import BACKENDS
 from pipeloom.solver.exact.target_bisection import JUST_BELOW, ask
@@ -186,27 +186,27 @@ def _against(optimum: float, schedule: Schedule) -> Iterator[str]:
 
 def _bounds(problem: Problem, optimum: float) -> Iterator[str]:
     """Every bound on its own, those that look below a schedule's cost with two of these."""
-    chain = Chain.of(problem)
-    assert chain is not None
-    lags = chain.lags(problem.objective)
+    linear = LinearInstance.of(problem)
+    assert linear is not None
+    lags = linear.lags(problem.objective)
     placed = GeneralPlacement.of(problem)
     found = [bound(problem) for bound in GENERAL] + [bound(placed) for bound in LINEAR]
     values = {bound.name: bound.value for bound in found}
     for ceiling in (optimum, 1.3 * optimum):
         below = f" below {ceiling!r}"
-        values["relaxation" + below] = relaxation(chain, problem.objective, ceiling, Budget(10.0))
-        values["lanes" + below] = lanes(chain, lags, ceiling, Budget(10.0))
-        values["interleaving" + below] = _interleaving(problem, chain, ceiling)
+        values["relaxation" + below] = relaxation(linear, problem.objective, ceiling, Budget(10.0))
+        values["lanes" + below] = crossings_bound(linear, lags, ceiling, Budget(10.0))
+        values["interleaving" + below] = _interleaving(problem, linear, ceiling)
     for name, value in values.items():
         if not value <= optimum * (1 + EQUAL):
             yield f"bound {name} {value!r} above the optimum {optimum!r}"
 
 
-def _interleaving(problem: Problem, chain: Chain, ceiling: float) -> float:
+def _interleaving(problem: Problem, linear: LinearInstance, ceiling: float) -> float:
     """What one question about schedules that cost less than ``ceiling`` proves."""
     best = Incumbent(problem, Bound(0.0, "none", ""), SolveOptions(time_limit=EXACT_SECONDS))
     best.offer(one_at_a_time(problem), "one-at-a-time")
-    ask(best, chain, ceiling * (1 - JUST_BELOW), best.budget(), seed=0)
+    ask(best, linear, ceiling * (1 - JUST_BELOW), best.budget(), seed=0)
     return best.bound.value
 
 

@@ -19,7 +19,7 @@ from pipeloom.ir.units import amount, duration
 from pipeloom.report.summaries import percent
 from pipeloom.report.text_table import table
 from pipeloom.solver.core.options import Order
-from pipeloom.solver.partition.candidate import Option
+from pipeloom.solver.partition.candidate import Candidate
 from pipeloom.solver.partition.candidate_pool import Way
 from pipeloom.solver.partition.cuts import Rules
 from pipeloom.solver.partition.search import Partitioned, best_partition
@@ -140,7 +140,7 @@ def _facts(found: Partitioned, way: str) -> dict[str, Any]:
         "lower_bound": None if best is None else found.bound,
         "gap": None if cost is None else gap_between(cost, found.bound),
         "cuts_seen": found.seen,
-        "cuts_searched": [_entry(option) for option in found.searched],
+        "cuts_searched": [_entry(candidate) for candidate in found.searched],
         "placements": [placement_facts(tried, cost) for tried in found.tried],
         "not_possible": found.why_not,
     }
@@ -157,8 +157,8 @@ def _placements(spec: PlacementSpec, profile: LayeredProfile, where: str) -> Seq
     return [spec.place(one_each, where)[1]]
 
 
-def _parts(option: Option) -> list[dict[str, Any]]:
-    owners = option.problem.placement.owners
+def _parts(candidate: Candidate) -> list[dict[str, Any]]:
+    owners = candidate.problem.placement.owners
     return [
         {
             "stage": number,
@@ -167,17 +167,17 @@ def _parts(option: Option) -> list[dict[str, Any]]:
             "modules": [module for layer in stage.layers for module in layer.modules],
         }
         for number, (rank, stage) in enumerate(
-            zip(owners, option.problem.profile.stages, strict=True)
+            zip(owners, candidate.problem.profile.stages, strict=True)
         )
     ]
 
 
-def _entry(option: Option) -> dict[str, Any]:
+def _entry(candidate: Candidate) -> dict[str, Any]:
     return {
-        "placement": option.problem.placement.name,
-        "starts": list(option.cut),
-        "cost": option.cost,
-        "lower_bound": option.bound,
+        "placement": candidate.problem.placement.name,
+        "starts": list(candidate.cut),
+        "cost": candidate.cost,
+        "lower_bound": candidate.bound,
     }
 
 

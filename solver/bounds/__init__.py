@@ -17,10 +17,10 @@ from pipeloom.ir.model.problem import Problem
 
 from ..core.bound import Bound
 from ..core.decomposition import different_parts
-from ..core.linear_instance import Chain
-from ..core.overlap_relaxation import least_times, paired_work
-from ..core.relaxations import apart, has_levers, relaxed, relaxed_at_backwards
-from .bidirectional import first_and_last, memory_time_both_ways
+from ..core.linear_instance import LinearInstance
+from ..core.overlap_relaxation import least_times, overlap_work
+from ..core.relaxations import apart, has_remat, relaxed, relaxed_at_backwards
+from .bidirectional import visits_head_tail, visits_throughput
 from .feasibility import check_feasible
 from .general import critical_path, work
 from .general_placement import (
@@ -38,12 +38,14 @@ from .remat import recomputed_or_held, recomputed_or_idle
 from .weight_arrival import arrivals
 
 
-def _linear(bound: Callable[[Chain, FloatArray], Bound]) -> Callable[[GeneralPlacement], Bound]:
+def _linear(
+    bound: Callable[[LinearInstance, FloatArray], Bound],
+) -> Callable[[GeneralPlacement], Bound]:
     """A bound of the linear instance of a placement that has one."""
 
     def of(placed: GeneralPlacement) -> Bound:
-        assert placed.chain is not None
-        return bound(placed.chain, placed.chain.lags(placed.objective))
+        assert placed.linear is not None
+        return bound(placed.linear, placed.linear.lags(placed.objective))
 
     return of
 
@@ -67,7 +69,7 @@ PLACED: tuple[Callable[[GeneralPlacement], Bound], ...] = (
     turnover,
 )
 """Of any other map of stages to ranks."""
-BOTH_WAYS: tuple[Callable[[Problem], Bound], ...] = (first_and_last, memory_time_both_ways)
+BIDIRECTIONAL: tuple[Callable[[Problem], Bound], ...] = (visits_head_tail, visits_throughput)
 """Where microbatches go both ways."""
 REMAT: tuple[Callable[[Problem], Bound], ...] = (recomputed_or_idle, recomputed_or_held)
 """Where activations may be recomputed or offloaded."""
@@ -91,9 +93,9 @@ def lower_bounds(problem: Problem) -> Iterator[Bound]:
     check_feasible(problem)
     if overlap_saves(problem):
         words = "the busiest rank runs one op or pair at a time"
-        yield Bound(paired_work(apart(problem)), "work", words)
+        yield Bound(overlap_work(apart(problem)), "work", words)
     yield from plain_bounds(least_times(relaxed(problem)))
-    if has_levers(problem):
+    if has_remat(problem):
         yield from plain_bounds(least_times(relaxed_at_backwards(problem)))
         for bound in REMAT:
             yield bound(least_times(apart(problem)))
@@ -119,8 +121,8 @@ def plain_bounds(problem: Problem) -> Iterator[Bound]:
         for part in different_parts(problem):  # see core.decomposition
             yield from (bound.in_words() for bound in lower_bounds(part))
         if problem.placement.kind is PlacementKind.BIDIRECTIONAL:
-            yield from (both_ways(problem) for both_ways in BOTH_WAYS)
+            yield from (visits(problem) for visits in BIDIRECTIONAL)
         return
     placed = GeneralPlacement.of(problem)
-    for bound in PLACED if placed.chain is None else LINEAR:
+    for bound in PLACED if placed.linear is None else LINEAR:
         yield bound(placed)

@@ -36,7 +36,7 @@ def visits(problem: Problem) -> Iterator[tuple[int, RankModel]]:
             yield rank, RankModel(**arrays, turn=turn[here], limit=limit, count=1)
 
 
-def first_and_last(problem: Problem) -> Bound:
+def visits_head_tail(problem: Problem) -> Bound:
     """Idle time of a rank before its first B and after its last F.
 
     *First.* Before its first B a rank has run F's alone, each of which still holds its M_B
@@ -74,7 +74,7 @@ def _idle(model: RankModel) -> float:
     return first + last if apart else max(first, last)
 
 
-def memory_time_both_ways(problem: Problem) -> Bound:
+def visits_throughput(problem: Problem) -> Bound:
     """What visits hold for how long (:attr:`.RankModel.held`), against the limit times the span of
     their rank."""
     found = [

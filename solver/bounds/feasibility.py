@@ -18,7 +18,7 @@ def needs(problem: Problem) -> FloatArray:
     """The least limit that each rank can run with, shape (P,).
 
     While B runs on a stage, a rank holds M_B of it, and of the same microbatch's stages before it
-    the least that they can be left with (M_B, without levers), as their B's are yet to come. That
+    the least that they can be left with (M_B, without remat), as their B's are yet to come. That
     much is also enough: microbatches one at a time.
     """
     costs, kept = Costs.of(problem), least_kept(problem)

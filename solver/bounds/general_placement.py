@@ -27,7 +27,7 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.units import amount, counted, duration
 
 from ..core.bound import Bound, starts_later
-from ..core.linear_instance import Chain
+from ..core.linear_instance import LinearInstance
 from ..core.tolerances import ROUNDING
 from .rank_model import RankModel, ramp, rate, span_that_holds, whole
 
@@ -58,7 +58,7 @@ class GeneralPlacement:
     """The ranks with stages, and the way of one microbatch through all stages.
 
     ``down``, ``back``, (S,): from the start of F(0) to that of F(s), from the start of B(S-1) to
-    that of B(s). ``chain``: where every stage has a rank of its own.
+    that of B(s). ``linear``: where every stage has a rank of its own.
     """
 
     hosts: Sequence[HostModel]
@@ -68,7 +68,7 @@ class GeneralPlacement:
     down: FloatArray
     back: FloatArray
     objective: Objective
-    chain: Chain | None
+    linear: LinearInstance | None
 
     @classmethod
     def of(cls, problem: Problem) -> GeneralPlacement:
@@ -92,7 +92,7 @@ class GeneralPlacement:
                     **{name: array[own] for name, array in arrays.items()},
                 )
                 hosts.append(host)
-        return cls(hosts, f, b, w, down, back, problem.objective, Chain.of(problem))
+        return cls(hosts, f, b, w, down, back, problem.objective, LinearInstance.of(problem))
 
     def turn(self, a: int, b: int) -> float:
         """From the start of F(a) to the start of B(b) of one microbatch, at least."""
@@ -209,7 +209,7 @@ def last_forward(placed: GeneralPlacement) -> Bound:
 
         down(l_r, l_k) + until the last F of k + turn(h_k, l_r) + b + w of l_r.
     """
-    best, rank = 0.0, None
+    best, rank, late = 0.0, None, placed.hosts[0]
     for k in placed.hosts:
         until = placed.until_last_forward(k) + float(placed.down[k.lowest])
         for r in placed.hosts:
@@ -217,12 +217,21 @@ def last_forward(placed: GeneralPlacement) -> Bound:
                 since = until - float(placed.down[r.lowest]) + placed.turn(k.highest, r.lowest)
                 ends = since + float(placed.b[r.lowest] + placed.w[r.lowest]) + placed.lag(r)
                 if ends > best:
-                    best, rank = ends, r.rank
+                    best, rank, late = ends, r.rank, k
     words = (
         "memory holds few microbatches, so that a rank's last F is late, and its microbatch has to "
         "come back"
     )
-    return Bound(best, "last-forward", words, rank)
+
+    def numbers() -> list[str]:
+        return [
+            f"rank {late.rank} starts its last F no earlier than "
+            f"{duration(placed.until_last_forward(late))} after its first: only what its memory "
+            "holds then may be left to run",
+            f"that F's microbatch passes the later stages and comes back to rank {rank}",
+        ]
+
+    return Bound(best, "last-forward", words, rank, None if rank is None else numbers)
 
 
 def through(placed: GeneralPlacement) -> Bound:

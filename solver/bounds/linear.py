@@ -1,5 +1,5 @@
 """The head and the tail of every rank, chained over the ranks, where every stage has one of its own
-(:class:`~..core.linear_instance.Chain`).
+(:class:`~..core.linear_instance.LinearInstance`).
 
 Stage i's first op is an F, and for its
 start S_i: S_i >= S_(i-1) + f_(i-1) + down_(i-1), because that F's microbatch passed stage i-1.
@@ -17,13 +17,13 @@ from pipeloom.ir.model.ops import FloatArray, IntArray
 from pipeloom.ir.units import counted, duration
 
 from ..core.bound import Bound, starts_later
-from ..core.linear_instance import Chain
+from ..core.linear_instance import LinearInstance
 from ..core.tolerances import ROUNDING
 from .general_placement import HEAD_TAIL_WORDS
 from .rank_model import beside_one_stage
 
 
-def head_tail(chain: Chain, lags: FloatArray) -> Bound:
+def head_tail(linear: LinearInstance, lags: FloatArray) -> Bound:
     """Idle time before a rank's first B and after its last F, chained over the ranks.
 
     *Head.* Before its first B stage i has run F's alone, say n_i: at least one, and at most
@@ -42,24 +42,26 @@ def head_tail(chain: Chain, lags: FloatArray) -> Bound:
     more C allows more idle time, so bisection finds it. The value returned is one that does not
     fit, hence never above the least that does.
     """
-    tail = tail_idle(chain)
-    value, stuck = _bisected(chain, lags, tail)
-    i = int((chain.work + tail + lags).argmax()) if stuck is None else stuck
+    tail = tail_idle(linear)
+    value, stuck = _bisected(linear, lags, tail)
+    i = int((linear.work + tail + lags).argmax()) if stuck is None else stuck
 
     def numbers() -> list[str]:
-        return [*_numbers(chain, lags, value, i), *starts_later(float(lags[i]))]
+        return [*_numbers(linear, lags, value, i), *starts_later(float(lags[i]))]
 
-    return Bound(value, "head-tail", HEAD_TAIL_WORDS, int(chain.ranks[i]), numbers)
+    return Bound(value, "head-tail", HEAD_TAIL_WORDS, int(linear.ranks[i]), numbers)
 
 
-def _bisected(chain: Chain, lags: FloatArray, tail: FloatArray) -> tuple[float, int | None]:
+def _bisected(
+    linear: LinearInstance, lags: FloatArray, tail: FloatArray
+) -> tuple[float, int | None]:
     """The bound, and the stage that the heads make it; None: work and a tail are enough."""
-    low = float((chain.work + tail + lags).max())
-    high = low + float(chain.round_trip.max())
-    stuck = _heads(chain, low - chain.work - lags, tail).stuck
+    low = float((linear.work + tail + lags).max())
+    high = low + float(linear.round_trip.max())
+    stuck = _heads(linear, low - linear.work - lags, tail).stuck
     for _ in range(100 if stuck is not None else 0):
         middle = (low + high) / 2
-        found = _heads(chain, middle - chain.work - lags, tail).stuck
+        found = _heads(linear, middle - linear.work - lags, tail).stuck
         if found is None:
             high = middle
         else:
@@ -80,23 +82,23 @@ class Heads:
     stuck: int | None
 
 
-def fewest_forwards(chain: Chain, cost: float, lags: FloatArray) -> IntArray:
+def fewest_forwards(linear: LinearInstance, cost: float, lags: FloatArray) -> IntArray:
     """The fewest F's before the first B on each stage that a schedule of ``cost`` can have.
 
     By the argument of :func:`head_tail`; as many as memory holds where ``cost`` is below the bound.
     """
-    return _heads(chain, cost - chain.work - lags, tail_idle(chain)).counts
+    return _heads(linear, cost - linear.work - lags, tail_idle(linear)).counts
 
 
-def _heads(chain: Chain, idle: FloatArray, tail: FloatArray) -> Heads:
+def _heads(linear: LinearInstance, idle: FloatArray, tail: FloatArray) -> Heads:
     """The heads where no stage idles more than ``idle`` in all, ``tail`` of it after its last F."""
-    counts, earliest = chain.capacity.copy(), np.empty(chain.stages)
-    every, stuck, first_b = chain.microbatches, None, float(chain.f[-1])
-    for i in range(chain.stages - 1, -1, -1):
-        if i + 1 < chain.stages:
-            first_b += chain.f[i] + chain.down[i] + chain.b[i + 1] + chain.up[i]
+    counts, earliest = linear.capacity.copy(), np.empty(linear.stages)
+    every, stuck, first_b = linear.microbatches, None, float(linear.f[-1])
+    for i in range(linear.stages - 1, -1, -1):
+        if i + 1 < linear.stages:
+            first_b += linear.f[i] + linear.down[i] + linear.b[i + 1] + linear.up[i]
         earliest[i] = first_b
-        f, most = chain.f[i], int(chain.capacity[i])
+        f, most = linear.f[i], int(linear.capacity[i])
         fewest = _fewest(first_b, f, idle[i] - tail[i], min(most, every - 1))
         if fewest is not None:
             counts[i] = fewest
@@ -118,14 +120,14 @@ def _fewest(earliest: float, f: float, idle: float, most: int) -> int | None:
     return n
 
 
-def tail_idle(chain: Chain) -> FloatArray:
+def tail_idle(linear: LinearInstance) -> FloatArray:
     """How long each stage idles at least between its last F's start and that microbatch's B.
 
     Proof: the B starts at least R_i after the F. Between, the rank runs this F and otherwise only
     B's and W's of microbatches that it held when the F started
     (:func:`.rank_model.beside_one_stage`).
     """
-    c, left = chain, chain.limit - chain.m_b
+    c, left = linear, linear.limit - linear.m_b
     beside = [
         beside_one_stage(b, w, m_b, m_w, room, c.microbatches)
         for b, w, m_b, m_w, room in zip(c.b, c.w, c.m_b, c.m_w, left, strict=True)
@@ -133,39 +135,39 @@ def tail_idle(chain: Chain) -> FloatArray:
     return np.asarray(np.maximum(0.0, c.round_trip - (c.f + np.array(beside))))
 
 
-def _numbers(chain: Chain, lags: FloatArray, value: float, i: int) -> list[str]:
-    tail, rank = tail_idle(chain), chain.ranks[i]
-    below = _heads(chain, value * (1 - ROUNDING) - chain.work - lags, tail)
-    most, m = int(chain.capacity[i]), chain.microbatches
-    head, last = max(0.0, float(below.earliest[i] - most * chain.f[i])), float(tail[i])
+def _numbers(linear: LinearInstance, lags: FloatArray, value: float, i: int) -> list[str]:
+    tail, rank = tail_idle(linear), linear.ranks[i]
+    below = _heads(linear, value * (1 - ROUNDING) - linear.work - lags, tail)
+    most, m = int(linear.capacity[i]), linear.microbatches
+    head, last = max(0.0, float(below.earliest[i] - most * linear.f[i])), float(tail[i])
     total = head + last if most < m else max(head, last)
-    forced = _forced(chain, lags, value, i)
+    forced = _forced(linear, lags, value, i)
     would = "any cheaper schedule: " if forced else ""
     idles = f"idles at least {duration(total)}" if total > 0 else "need not idle"
-    lines = [f"{would}rank {rank} computes for {duration(chain.work[i])} and {idles}"]
+    lines = [f"{would}rank {rank} computes for {duration(linear.work[i])} and {idles}"]
     if head > 0:
-        lines += [_head(chain, i, head, float(below.earliest[i])), *forced]
+        lines += [_head(linear, i, head, float(below.earliest[i])), *forced]
     if last > 0:
-        lines.append(_tail(chain, i, last))
+        lines.append(_tail(linear, i, last))
     if head > 0 and last > 0 and most >= m:
         lines.append("the two may be the same idle time, so that the longer one counts")
     return lines
 
 
-def _head(chain: Chain, i: int, idle: float, first_b: float) -> str:
-    most, m = int(chain.capacity[i]), chain.microbatches
+def _head(linear: LinearInstance, i: int, idle: float, first_b: float) -> str:
+    most, m = int(linear.capacity[i]), linear.microbatches
     fill = "fills" if most == 1 else "fill"
     full = (
         f"{counted(most, 'microbatch')} {fill} its memory" if most < m else "its F's have all run"
     )
     return (
         f"{duration(idle)} before its first B: that B cannot come before {duration(first_b)}, "
-        f"and {full} after {duration(float(most * chain.f[i]))}"
+        f"and {full} after {duration(float(most * linear.f[i]))}"
     )
 
 
-def _tail(chain: Chain, i: int, idle: float) -> str:
-    trip = float(chain.round_trip[i])
+def _tail(linear: LinearInstance, i: int, idle: float) -> str:
+    trip = float(linear.round_trip[i])
     return (
         f"{duration(idle)} after its last F: that microbatch's B starts at least {duration(trip)} "
         f"after the F, and what memory holds then gives the rank {duration(trip - idle)} to "
@@ -173,13 +175,13 @@ def _tail(chain: Chain, i: int, idle: float) -> str:
     )
 
 
-def _forced(chain: Chain, lags: FloatArray, value: float, stuck: int) -> list[str]:
+def _forced(linear: LinearInstance, lags: FloatArray, value: float, stuck: int) -> list[str]:
     """The later ranks that a lower cost leaves so little idle time that they need one F more."""
     shares = 1 - ROUNDING, 1 + ROUNDING
-    below, at = (fewest_forwards(chain, value * share, lags) for share in shares)
-    later = [k for k in range(stuck + 1, chain.stages) if below[k] > at[k]]
+    below, at = (fewest_forwards(linear, value * share, lags) for share in shares)
+    later = [k for k in range(stuck + 1, linear.stages) if below[k] > at[k]]
     return [
-        f"which rank {chain.ranks[k]} holds up: at that cost it would have to run {below[k]} F's "
+        f"which rank {linear.ranks[k]} holds up: at that cost it would have to run {below[k]} F's "
         f"before its first B, not {at[k]}, so as not to idle longer itself"
         for k in later[-1:]
     ]

@@ -45,7 +45,7 @@ from typing import Any
 from pipeloom.ir.model.problem import Objective
 
 from ..core.budget import Budget
-from ..core.linear_instance import Chain
+from ..core.linear_instance import LinearInstance
 
 TOLERANCE = 5e-7
 """Relative; the solver's own are a hundredth of it or less."""
@@ -56,7 +56,7 @@ NODE, ITERATION = 2000, 5000
 
 
 def relaxation(
-    chain: Chain, objective: Objective, ceiling: float, budget: Budget | None = None
+    linear: LinearInstance, objective: Objective, ceiling: float, budget: Budget | None = None
 ) -> float:
     """A bound on the cost of every schedule; ``ceiling`` is the cost of one, and at least that."""
     from ortools.linear_solver import pywraplp
@@ -66,18 +66,20 @@ def relaxation(
     if solver is None or ceiling <= 0.0:  # SCIP is left out of some builds of ortools
         return 0.0
     cost = solver.NumVar(0.0, 1.0, "C")
-    stages = [_Stage(solver, chain, i, ceiling) for i in range(chain.stages)]
+    stages = [_Stage(solver, linear, i, ceiling) for i in range(linear.stages)]
     for i, stage in enumerate(stages):
         stage.keep_moments_apart()
         start = stage.starts if objective is Objective.PERIOD else stages[0].starts
         solver.Add(cost >= stage.ends - start)
-        if i + 1 < chain.stages:
+        if i + 1 < linear.stages:
             stage.pass_on_to(stages[i + 1])
     solver.Minimize(cost)
     # constraints are kept far better than TOLERANCE asks for; Ctrl-C is Python's
     parameters = "numerics/feastol = 1e-9\nnumerics/dualfeastol = 1e-9\nmisc/catchctrlc = FALSE\n"
     if isfinite(budget.work.ops):
-        parameters += f"limits/totalnodes = {1 + int(budget.work.ops / (NODE * chain.stages**2))}\n"
+        parameters += (
+            f"limits/totalnodes = {1 + int(budget.work.ops / (NODE * linear.stages**2))}\n"
+        )
     if isfinite(budget.time.left):
         solver.SetTimeLimit(1 + int(1000 * budget.time.left))  # 0 would mean none
     solver.SetSolverSpecificParametersAsString(parameters)
@@ -108,16 +110,16 @@ def _solve(solver: Any, parameters: Any, budget: Budget) -> int:
 class _Stage:
     """The moments and counts of one stage, and the constraints on them."""
 
-    def __init__(self, solver: Any, chain: Chain, i: int, unit: float) -> None:
-        self.solver, self.m = solver, chain.microbatches
-        times = (chain.f, chain.b, chain.w, chain.down, chain.up, chain.round_trip)
+    def __init__(self, solver: Any, linear: LinearInstance, i: int, unit: float) -> None:
+        self.solver, self.m = solver, linear.microbatches
+        times = (linear.f, linear.b, linear.w, linear.down, linear.up, linear.round_trip)
         self.f, self.b, self.w, self.down, self.up, self.round_trip = (
             float(time[i]) / unit for time in times
         )
-        self.capacity = int(chain.capacity[i])
-        most = 2.0 * chain.microbatches * float(chain.m_b[i])  # more is as good as no limit
-        limit = min(float(chain.limit[i]), most) or 1.0
-        self.m_b, self.m_w = float(chain.m_b[i]) / limit, float(chain.m_w[i]) / limit
+        self.capacity = int(linear.capacity[i])
+        most = 2.0 * linear.microbatches * float(linear.m_b[i])  # more is as good as no limit
+        limit = min(float(linear.limit[i]), most) or 1.0
+        self.m_b, self.m_w = float(linear.m_b[i]) / limit, float(linear.m_w[i]) / limit
         self.starts, self.first_b, self.last_f, self.last_b, self.ends = (
             solver.NumVar(0.0, solver.infinity(), "") for _ in range(5)
         )

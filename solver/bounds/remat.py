@@ -6,8 +6,8 @@ cost, turn(s, s) is the least time from the start of F(s) to that of B(s) of one
 work: a rank with n R's works n T_R longer. t_o is how long a copy takes, each way.
 
 Both bounds are the least of a small linear program, bounded from below by its dual: any prices of
-memory and of lanes, at least 0, give a bound, so that it is enough to try those at which some
-stage's ways cost the same.
+memory and of the copy channels, at least 0, give a bound, so that it is enough to try those at
+which some stage's ways cost the same.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ MOST_COUNTED = 1000
 """F's before a rank's first B; where there are more, its bound is that of several stages."""
 _Ways = tuple[FloatArray, FloatArray, FloatArray]
 """What each way takes, by what becomes of a microbatch and by stage, (3, K): memory, work,
-lanes."""
+copies."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rank:
-    """A rank's stages with what levers do there, shape (K,) and ``kept`` (3, K); infinite where
+    """A rank's stages with what remat does there, shape (K,) and ``kept`` (3, K); infinite where
     they cannot."""
 
     placed: GeneralPlacement
@@ -67,14 +67,14 @@ def recomputed_or_idle(problem: Problem) -> Bound:
 
     Say the first B of rank r starts x after S_r, x >= turn(l_r, h_r), and let each pair of stage
     and microbatch whose F has run by then be a (all of M_B is held), r (its R is to come, m_r is
-    held) or o (it is out, m_o is held). What they hold is within the limit, and the out lane has
+    held) or o (it is out, m_o is held). What they hold is within the limit, and the channel out has
     carried those that are out, after the first F ended: the sum of their t_o is at most x - min
     T_F. Until then the rank has run these F's and some R's, so it idled x - sum T_F less these R's;
     besides these and the R's of all r the rank has its work. So it spans at least
 
         work + x - sum over a, o of T_F - sum over r of (T_F - T_R).
 
-    With prices p of memory and q of the lane, q <= 1, the sums are at most p limit + q (x - min
+    With prices p of memory and q of the channel, q <= 1, the sums are at most p limit + q (x - min
     T_F) and, for each pair, the largest of 0, T_F - p M_B, T_F - T_R - p m_r and T_F - p m_o - q
     t_o. What is left grows with x. Where the rank has one stage, all numbers of o and r that may
     serve are tried, each with the most a that fit: one at least, the first B's own.
@@ -96,10 +96,10 @@ def _head(rank: _Rank) -> float:
     with np.errstate(divide="ignore", invalid="ignore"):
         memory = np.concatenate([f / host.m_b, (f - rank.t_r) / rank.kept[1], f / rank.kept[2]])
         memory = np.append(memory, (rank.t_r / (host.m_b - rank.kept[1])))
-        lanes = np.append(f / rank.t_o, rank.t_r / rank.t_o)
+        copies = np.append(f / rank.t_o, rank.t_r / rank.t_o)
     lane_time = x - float(f.min())
     gains = []
-    for p, q in product(_prices(memory), _prices(lanes, 1.0)):
+    for p, q in product(_prices(memory), _prices(copies, 1.0)):
         ways = [
             np.zeros_like(f),
             f - p * host.m_b,
@@ -136,9 +136,9 @@ def recomputed_or_held(problem: Problem) -> Bound:
     is recomputed M_B for t_r + b and m_r for the rest of that time; one that is offloaded M_B for f
     + t_o and for t_o + b, m_o for the rest. A rank's span is at least its work and its R's; it
     holds what :meth:`.RankModel.area` says at most, recomputed or not: R and L
-    take no more than their F did. Each lane is free until the first F has ended, and carries no
+    take no more than their F did. Each channel is free until the first F has ended, and carries no
     more than one copy at a time. A span is too short where with some prices of R's time and of the
-    lane the cheapest ways of all microbatches cost more than what the span has of both and its
+    channel the cheapest ways of all microbatches cost more than what the span has of both and its
     memory.
     """
     words = (
@@ -152,7 +152,7 @@ def _held(rank: _Rank) -> float:
     host = rank.host
     if not np.isfinite(host.limit) or host.limit <= 0:
         return host.work
-    memory, again, lanes = _ways(rank)
+    memory, again, copies = _ways(rank)
     first, area = float(host.f.min()), host.area()
     with np.errstate(divide="ignore", invalid="ignore"):
         work_prices = _prices((memory[0] - memory[1]) / rank.t_r)
@@ -160,7 +160,7 @@ def _held(rank: _Rank) -> float:
         both = _prices((memory[2] - memory[1]) / rank.t_r)
     spans = [host.work]
     for p, q in product({*work_prices, *both}, lane_prices):
-        cheapest = memory + _times(p, again) + _times(q, lanes)
+        cheapest = memory + _times(p, again) + _times(q, copies)
         needed = host.count * float(cheapest.min(axis=0).sum())
         needed += p * host.work + q * first
         if needed <= 0:

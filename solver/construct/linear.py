@@ -18,11 +18,11 @@ from pipeloom.ir.model.ops import FloatArray, IntArray
 from pipeloom.ir.model.problem import Problem
 
 from ..bounds.linear import fewest_forwards
-from ..core.linear_instance import Chain
+from ..core.linear_instance import LinearInstance
 from ..core.options import Order
-from .list_scheduler_linear import greedy_settings
-from .parameters import Setting
-from .round_based import rounds_settings
+from .list_scheduler_linear import linear_list_parameters
+from .parameters import HeuristicParameters
+from .round_based import round_parameters
 
 EXCESS = (1e-9, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2)
 """How far above the bound, relative, the warm-ups aim."""
@@ -35,20 +35,20 @@ SHARES = (1.0, 0.9, 1.1, 0.75, 1.25)
 class Constructor:
     """Runs either constructor on one problem of one stage a rank, its arrays made once."""
 
-    def __init__(self, problem: Problem, chain: Chain) -> None:
-        self.chain = chain
+    def __init__(self, problem: Problem, linear: LinearInstance) -> None:
+        self.linear = linear
         self._ranks = problem.ranks
         lengths = np.zeros(problem.ranks, dtype=np.int64)
-        lengths[chain.ranks] = 3 * chain.microbatches
+        lengths[linear.ranks] = 3 * linear.microbatches
         self._simulator = Simulator(problem, np.append(0, np.cumsum(lengths)))
-        self._f_end = np.empty((chain.stages, chain.microbatches))
+        self._f_end = np.empty((linear.stages, linear.microbatches))
         self._b_end = np.empty_like(self._f_end)
 
-    def build(self, setting: Setting) -> Order | None:
+    def build(self, parameters: HeuristicParameters) -> Order | None:
         """Packed ops, one array a rank; None where the setting gets stuck."""
-        c = self.chain
+        c = self.linear
         order = np.empty((c.stages, 3 * c.microbatches), dtype=np.int64)
-        complete = setting.build(c, order, self._f_end, self._b_end)
+        complete = parameters.build(c, order, self._f_end, self._b_end)
         return self.by_rank(order) if complete else None
 
     def cost(self, rows: Order) -> float:
@@ -57,21 +57,23 @@ class Constructor:
     def by_rank(self, order: IntArray) -> Order:
         """The rows of ``order``, shape (S, 3M), each at its stage's rank."""
         rows = [np.empty(0, dtype=np.int64)] * self._ranks
-        for stage, rank in enumerate(self.chain.ranks.tolist()):
+        for stage, rank in enumerate(self.linear.ranks.tolist()):
             rows[rank] = order[stage]
         return tuple(rows)
 
 
-def settings(chain: Chain, bound: float, lags: FloatArray) -> Iterator[Setting]:
+def settings(
+    linear: LinearInstance, bound: float, lags: FloatArray
+) -> Iterator[HeuristicParameters]:
     """The family of settings of each constructor, those that the bound suggests first."""
-    warms = [fewest_forwards(chain, bound * (1 + excess), lags) for excess in EXCESS]
-    full = (float(chain.capacity[0]) - 1) / max(1, chain.stages - 1)
-    warms += [_slope(chain, slope) for slope in SLOPES]
-    further = [_slope(chain, full * share) for share in SHARES]
-    idle = bound - lags - chain.work
+    warms = [fewest_forwards(linear, bound * (1 + excess), lags) for excess in EXCESS]
+    full = (float(linear.capacity[0]) - 1) / max(1, linear.stages - 1)
+    warms += [_slope(linear, slope) for slope in SLOPES]
+    further = [_slope(linear, full * share) for share in SHARES]
+    idle = bound - lags - linear.work
     return one_by_one(
-        rounds_settings(chain, _distinct(warms + further), idle),
-        greedy_settings(chain, _distinct(warms)),
+        round_parameters(linear, _distinct(warms + further), idle),
+        linear_list_parameters(linear, _distinct(warms)),
     )
 
 
@@ -79,6 +81,6 @@ def _distinct(warms: list[IntArray]) -> list[IntArray]:
     return list({warm.tobytes(): warm for warm in warms}.values())
 
 
-def _slope(chain: Chain, slope: float) -> IntArray:
-    later = np.arange(chain.stages)[::-1]
-    return np.asarray(np.minimum(chain.capacity, np.floor(1 + slope * later).astype(np.int64)))
+def _slope(linear: LinearInstance, slope: float) -> IntArray:
+    later = np.arange(linear.stages)[::-1]
+    return np.asarray(np.minimum(linear.capacity, np.floor(1 + slope * later).astype(np.int64)))

@@ -7,7 +7,7 @@ them wait, or where the next arrival is far enough away. Stage 0 may let some ti
 F's.
 
 Which offsets, amounts and gaps are best depends on the placement and on memory, so they are drawn
-at random and annealed: :func:`tune_dispatch`.
+at random and annealed: :func:`tune_list`.
 
 Apart from :mod:`.list_scheduler_linear`, which takes about 12 ns an op where this one takes 65: a
 choice among stages costs that. The kernel takes its arrays out of their tuples, and the choice is
@@ -81,7 +81,7 @@ class Stages(NamedTuple):
         times = costs.durations[:3].sum(axis=0)
         f, b, w = costs.durations[:3].copy()
         there, back = f + costs.into_f[:, 0], b + costs.into_b[:, 0]
-        legs = f[:-1] + b[1:] + costs.into_f[1:, 0] + costs.into_b[:-1, 0]
+        ways = f[:-1] + b[1:] + costs.into_f[1:, 0] + costs.into_b[:-1, 0]
         stay = f + back + np.append((there + back)[::-1].cumsum()[::-1][1:], 0.0)
         held = np.bincount(costs.owner[:, 0], costs.m_b * stay, problem.ranks)
         busy = np.bincount(costs.owner[:, 0], times, problem.ranks).max()
@@ -101,11 +101,11 @@ class Stages(NamedTuple):
             np.cumsum([0, *map(len, rows)]).astype(np.int64),
             costs.limit * (1 + ROUNDING),
             problem.microbatches * np.array([float(times[list(row)].sum()) for row in rows]),
-            float(np.median(legs)) if crowded and len(legs) else 0.0,
+            float(np.median(ways)) if crowded and len(ways) else 0.0,
         )
 
 
-class DispatchSetting(NamedTuple):
+class ListParameters(NamedTuple):
     """What the list scheduler leaves open.
 
     ``key``: (2, S), the offsets of F's and B's, in microbatches. ``ahead``: (S,), how many
@@ -124,9 +124,9 @@ class DispatchSetting(NamedTuple):
     patience: FloatArray
     gap: FloatArray
 
-    def copy(self) -> DispatchSetting:
+    def copy(self) -> ListParameters:
         """One whose arrays may be changed."""
-        return DispatchSetting(
+        return ListParameters(
             self.key.copy(),
             self.ahead.copy(),
             self.reserve.copy(),
@@ -137,9 +137,9 @@ class DispatchSetting(NamedTuple):
         )
 
 
-def dispatch_settings(
+def list_parameters(
     stages: Stages, microbatches: int, rng: np.random.Generator
-) -> Iterator[DispatchSetting]:
+) -> Iterator[ListParameters]:
     """Random settings, without end: which kinds go first, how W's fill gaps, how F's are spaced.
 
     Where memory is small, every other one lets all kinds wait their turn and spaces F's by whole
@@ -156,7 +156,7 @@ def dispatch_settings(
     while True:
         if stages.meeting > 0:
             meetings = max(1, int(np.ceil(turn / stages.meeting))) + int(rng.integers(-1, 2))
-            yield DispatchSetting(
+            yield ListParameters(
                 np.zeros((2, number)),
                 np.full(number, microbatches),
                 higher * float(rng.integers(0, 2)),
@@ -171,7 +171,7 @@ def dispatch_settings(
         gap = np.zeros(microbatches)
         warm = int(rng.uniform(0.3, 1.0) * min(room, microbatches))
         gap[warm:] = rng.uniform(0.7, 1.6) * turn
-        yield DispatchSetting(
+        yield ListParameters(
             key,
             np.full(number, microbatches),
             higher * float(rng.integers(1, 3)),
@@ -183,9 +183,9 @@ def dispatch_settings(
 
 
 @numba.njit(cache=True, nogil=True)
-def dispatch(  # noqa: PLR0917
+def list_schedule(  # noqa: PLR0917
     stages: Stages,
-    setting: DispatchSetting,
+    parameters: ListParameters,
     makespan: bool,
     order: IntArray,
     ends: FloatArray,
@@ -196,7 +196,7 @@ def dispatch(  # noqa: PLR0917
     Infinite where no op can start any more, for lack of memory.
     """
     f, b, w, m_b, m_w, into_f, into_b, owner, _, own, offsets, limit = stages[:12]
-    keys, ahead, reserve, defer, fill, patiences, gap = setting
+    keys, ahead, reserve, defer, fill, patiences, gap = parameters
     number, microbatches = ends.shape[1:]
     ranks = len(limit)
     ends[:] = np.inf
@@ -329,9 +329,9 @@ def _choose(  # noqa: PLR0917
 
 
 @numba.njit(cache=True, nogil=True)
-def tune_dispatch(  # noqa: PLR0917
+def tune_list(  # noqa: PLR0917
     stages: Stages,
-    setting: DispatchSetting,  # changed
+    parameters: ListParameters,  # changed
     makespan: bool,
     best: IntArray,  # the best order met, where it beats best_cost
     best_cost: float,
@@ -345,9 +345,9 @@ def tune_dispatch(  # noqa: PLR0917
     stopped: npt.NDArray[np.bool_],  # (1,) ends the search once it is set
 ) -> tuple[float, float]:
     """Tries ``moves`` moves; returns the cost of ``best``, and that of ``setting`` in the end."""
-    key, ahead, reserve = setting.key.copy(), setting.ahead.copy(), setting.reserve.copy()
-    defer, fill = setting.defer.copy(), setting.fill.copy()
-    patience, gap = setting.patience.copy(), setting.gap.copy()
+    key, ahead, reserve = parameters.key.copy(), parameters.ahead.copy(), parameters.reserve.copy()
+    defer, fill = parameters.defer.copy(), parameters.fill.copy()
+    patience, gap = parameters.patience.copy(), parameters.gap.copy()
     cooling = (cold / hot) ** (1.0 / max(moves, 1))
     temperature, current, current_cost = hot, np.inf, np.inf
     for move in range(-1, moves):
@@ -356,40 +356,40 @@ def tune_dispatch(  # noqa: PLR0917
         temperature *= cooling
         if move >= 0:
             for _ in range(1 + int(2 * random(state))):
-                _mutate(stages, setting, state)
-        cost = dispatch(stages, setting, makespan, order, ends, spans)
+                _change_one(stages, parameters, state)
+        cost = list_schedule(stages, parameters, makespan, order, ends, spans)
         value = cost + UNEVEN * ((spans - stages.work) ** 4).mean() ** 0.25
         if move < 0 or value <= current - temperature * np.log(1.0 - random(state)):
             current, current_cost = value, cost
             if cost < best_cost:
                 best_cost = cost
                 best[:] = order
-            key[:], ahead[:], reserve[:] = setting.key, setting.ahead, setting.reserve
-            defer[:], fill[:] = setting.defer, setting.fill
-            patience[:], gap[:] = setting.patience, setting.gap
+            key[:], ahead[:], reserve[:] = parameters.key, parameters.ahead, parameters.reserve
+            defer[:], fill[:] = parameters.defer, parameters.fill
+            patience[:], gap[:] = parameters.patience, parameters.gap
         else:
-            setting.key[:], setting.ahead[:], setting.reserve[:] = key, ahead, reserve
-            setting.defer[:], setting.fill[:] = defer, fill
-            setting.patience[:], setting.gap[:] = patience, gap
+            parameters.key[:], parameters.ahead[:], parameters.reserve[:] = key, ahead, reserve
+            parameters.defer[:], parameters.fill[:] = defer, fill
+            parameters.patience[:], parameters.gap[:] = patience, gap
     return best_cost, current_cost
 
 
 @numba.njit(cache=True, nogil=True)
-def _mutate(stages: Stages, setting: DispatchSetting, state: npt.NDArray[np.uint64]) -> None:
+def _change_one(stages: Stages, parameters: ListParameters, state: npt.NDArray[np.uint64]) -> None:
     """Changes one number on a rank, or on some stages of one level, or the spacing of F's."""
-    number, ranks, microbatches = len(stages.f), len(stages.limit), len(setting.gap)
+    number, ranks, microbatches = len(stages.f), len(stages.limit), len(parameters.gap)
     chance, r = random(state), int(random(state) * ranks)
     more = 1 if random(state) < 0.5 else -1
     if chance < 0.1:
         more *= 5 if random(state) < 0.2 else 1
         for k in range(ranks) if random(state) < 0.5 else range(r, r + 1):
-            setting.defer[k] = max(0, min(setting.defer[k], 2 * microbatches) + more)
+            parameters.defer[k] = max(0, min(parameters.defer[k], 2 * microbatches) + more)
     elif chance < 0.2:
         by = 0.3 * normal(state)
         for k in range(ranks) if random(state) < 0.5 else range(r, r + 1):
-            setting.fill[k] = max(0.0, setting.fill[k] + by)
+            parameters.fill[k] = max(0.0, parameters.fill[k] + by)
     elif chance < 0.38:
-        _change_gaps(setting.gap, stages.work.max() / microbatches, stages.meeting, state)
+        _change_gaps(parameters.gap, stages.work.max() / microbatches, stages.meeting, state)
     else:
         s, reach = int(random(state) * number), random(state)
         first = s if reach < 0.6 else 0
@@ -403,15 +403,15 @@ def _mutate(stages: Stages, setting: DispatchSetting, state: npt.NDArray[np.uint
             if chance < 0.73:
                 change = by * (k - first + 1) / (last - first) if slope else by
                 if which < 0.6:
-                    setting.key[_F, k] += change
+                    parameters.key[_F, k] += change
                 if which > 0.4:
-                    setting.key[_B, k] += change
+                    parameters.key[_B, k] += change
             elif chance < 0.86:
-                setting.ahead[k] = min(microbatches, max(1, setting.ahead[k] + more))
+                parameters.ahead[k] = min(microbatches, max(1, parameters.ahead[k] + more))
             elif chance < 0.91:
-                setting.reserve[k] = max(0.0, setting.reserve[k] + 0.5 * more * stages.m_b[k])
+                parameters.reserve[k] = max(0.0, parameters.reserve[k] + 0.5 * more * stages.m_b[k])
             else:
-                setting.patience[k] = max(0.0, setting.patience[k] + 0.3 * by * stages.f[k])
+                parameters.patience[k] = max(0.0, parameters.patience[k] + 0.3 * by * stages.f[k])
 
 
 @numba.njit(cache=True, nogil=True)

@@ -6,7 +6,7 @@ is far enough away. Otherwise it waits. Stage 0 may let some time pass between t
 below P x M_B how microbatches are spaced decides where those on their way down meet those on their
 way up.
 
-:func:`tune_kernel` anneals all of these numbers.
+:func:`tune_linear_list` anneals all of these numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy.typing as npt
 from pipeloom.ir.model.ops import MICROBATCH_SHIFT, STAGE_SHIFT, FloatArray, IntArray, OpKind
 
 from ..core.kernel_rng import random
-from ..core.linear_instance import Chain
+from ..core.linear_instance import LinearInstance
 
 _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
 FILLS = (0.0, 0.5, 1.0)
@@ -36,7 +36,7 @@ ANY = 1 << 40
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GreedySetting:
+class LinearListParameters:
     """What the list scheduler leaves open: by stage, but ``gap``, which is by microbatch.
 
     ``warm``: how many microbatches may be between F and B. ``defer``: how many W's may wait while
@@ -53,66 +53,62 @@ class GreedySetting:
 
     @classmethod
     def uniform(
-        cls, chain: Chain, warm: IntArray, defer: IntArray, fill: float, patience: float
-    ) -> GreedySetting:
-        every = np.ones(chain.stages)
-        return cls(warm, defer, fill * every, patience * every, np.zeros(chain.microbatches))
+        cls, linear: LinearInstance, warm: IntArray, defer: IntArray, fill: float, patience: float
+    ) -> LinearListParameters:
+        every = np.ones(linear.stages)
+        return cls(warm, defer, fill * every, patience * every, np.zeros(linear.microbatches))
 
-    def copy(self) -> GreedySetting:
+    def copy(self) -> LinearListParameters:
         """One whose arrays may be changed."""
         floats = (array.copy() for array in (self.fill, self.patience, self.gap))
-        return GreedySetting(self.warm.copy(), self.defer.copy(), *floats)
+        return LinearListParameters(self.warm.copy(), self.defer.copy(), *floats)
 
-    def build(self, chain: Chain, order: IntArray, f_end: FloatArray, b_end: FloatArray) -> bool:
-        cost, _ = greedy_kernel(
-            *chain.arrays,
-            self.warm,
-            self.defer,
-            self.fill,
-            self.patience,
-            self.gap,
-            False,
-            order,
-            f_end,
-            b_end,
-        )
+    def build(
+        self, linear: LinearInstance, order: IntArray, f_end: FloatArray, b_end: FloatArray
+    ) -> bool:
+        cost, _ = linear_list_schedule(
+            *linear.arrays, self.warm, self.defer, self.fill, self.patience, self.gap, False,
+            order, f_end, b_end,
+        )  # fmt: skip
         return bool(np.isfinite(cost))
 
 
-def greedy_settings(chain: Chain, warms: list[IntArray]) -> Iterator[GreedySetting]:
+def linear_list_parameters(
+    linear: LinearInstance, warms: list[IntArray]
+) -> Iterator[LinearListParameters]:
     """The family of settings, given warm-ups; spaced ones first where memory holds few.
 
     Microbatches that meet without waiting for one another are a multiple of one stage's F and B and
     the delays apart (:mod:`..bounds.low_memory.crossings`), so gaps are about as long.
     """
-    if chain.capacity.min() < chain.stages:
-        yield from _spaced(chain)
-    stages = np.arange(chain.stages)
-    defers = (np.full(chain.stages, ANY), stages, np.zeros_like(stages))
+    if linear.capacity.min() < linear.stages:
+        yield from _spaced(linear)
+    stages = np.arange(linear.stages)
+    defers = (np.full(linear.stages, ANY), stages, np.zeros_like(stages))
     for defer, fill, patience, warm in product(defers, FILLS, PATIENCE, warms):
-        yield GreedySetting.uniform(chain, warm, defer, fill, patience)
+        yield LinearListParameters.uniform(linear, warm, defer, fill, patience)
 
 
-def _spaced(chain: Chain) -> Iterator[GreedySetting]:
+def _spaced(linear: LinearInstance) -> Iterator[LinearListParameters]:
     """The same few hundred samples each time."""
-    rng, anything = np.random.default_rng(0), np.full(chain.stages, ANY)
+    rng, anything = np.random.default_rng(0), np.full(linear.stages, ANY)
     for _ in range(SAMPLES):
         fill, patience = rng.uniform(0.6, 1.3), rng.uniform(0.1, 1.0)
-        spaced = GreedySetting.uniform(chain, chain.capacity, anything, fill, patience)
-        spaced.gap[:] = rng.choice(SHARES) * meeting(chain)
+        spaced = LinearListParameters.uniform(linear, linear.capacity, anything, fill, patience)
+        spaced.gap[:] = rng.choice(SHARES) * meeting(linear)
         period = int(rng.choice(PERIODS))
         if period > 1:
-            spaced.gap[period - 1 :: period] += rng.choice(EXTRA) * meeting(chain)
+            spaced.gap[period - 1 :: period] += rng.choice(EXTRA) * meeting(linear)
         yield spaced
 
 
-def meeting(chain: Chain) -> float:
+def meeting(linear: LinearInstance) -> float:
     """The longest that any stage takes for an F and a B with the delays to the next one."""
-    return float((chain.f + chain.b + chain.down + chain.up).max())
+    return float((linear.f + linear.b + linear.down + linear.up).max())
 
 
 @numba.njit(cache=True, nogil=True)
-def greedy_kernel(  # noqa: PLR0917
+def linear_list_schedule(  # noqa: PLR0917
     f: FloatArray,
     b: FloatArray,
     w: FloatArray,
@@ -216,7 +212,7 @@ def greedy_kernel(  # noqa: PLR0917
 
 
 @numba.njit(cache=True, nogil=True)
-def tune_kernel(  # noqa: PLR0917
+def tune_linear_list(  # noqa: PLR0917
     f: FloatArray,
     b: FloatArray,
     w: FloatArray,
@@ -274,7 +270,7 @@ def tune_kernel(  # noqa: PLR0917
                         fill[k] = max(0.0, fill[k] + by)
                     else:
                         patience[k] = max(0.0, patience[k] + by)
-        cost, mean = greedy_kernel(
+        cost, mean = linear_list_schedule(
             f, b, w, m_b, m_w, limit, down, up, warm, defer, fill, patience, gap,
             makespan, order, f_end, b_end,
         )  # fmt: skip

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from pipeloom.ir.model.ops import MICROBATCH_SHIFT, STAGE_SHIFT, FloatArray, IntArray, OpKind
 
-from ..core.linear_instance import Chain
+from ..core.linear_instance import LinearInstance
 
 _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
 TIE = 1e-9
@@ -37,7 +37,7 @@ SCALE = 0.3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class RoundsSetting:
+class RoundParameters:
     """What the rounds leave open; arrays by stage.
 
     ``budget``: how long a stage may idle after its first F. ``shared``: it may in any case idle as
@@ -50,10 +50,12 @@ class RoundsSetting:
     shared: bool
     lockstep: bool
 
-    def build(self, chain: Chain, order: IntArray, f_end: FloatArray, b_end: FloatArray) -> bool:
+    def build(
+        self, linear: LinearInstance, order: IntArray, f_end: FloatArray, b_end: FloatArray
+    ) -> bool:
         return bool(
-            rounds_kernel(
-                *chain.arrays,
+            round_schedule(
+                *linear.arrays,
                 self.warm,
                 self.budget,
                 self.yields,
@@ -65,49 +67,61 @@ class RoundsSetting:
             )
         )
 
-    def mutated(self, chain: Chain, rng: np.random.Generator) -> RoundsSetting:
+    def mutated(self, linear: LinearInstance, rng: np.random.Generator) -> RoundParameters:
         """Another setting that differs in one number or a few."""
-        setting = self
+        parameters = self
         for _ in range(1 + int(rng.integers(3))):
-            setting = _MUTATIONS[int(rng.integers(len(_MUTATIONS)))](setting, chain, rng)
-        return setting
+            parameters = _MUTATIONS[int(rng.integers(len(_MUTATIONS)))](parameters, linear, rng)
+        return parameters
 
 
-_Mutation = Callable[[RoundsSetting, Chain, np.random.Generator], RoundsSetting]
+_Mutation = Callable[[RoundParameters, LinearInstance, np.random.Generator], RoundParameters]
 
 
-def _warm_one(setting: RoundsSetting, chain: Chain, rng: np.random.Generator) -> RoundsSetting:
-    warm = setting.warm.copy()
-    warm[rng.integers(chain.stages)] += rng.choice((-1, 1))
-    return replace(setting, warm=np.clip(warm, 1, chain.capacity))
+def _warm_one(
+    parameters: RoundParameters, linear: LinearInstance, rng: np.random.Generator
+) -> RoundParameters:
+    warm = parameters.warm.copy()
+    warm[rng.integers(linear.stages)] += rng.choice((-1, 1))
+    return replace(parameters, warm=np.clip(warm, 1, linear.capacity))
 
 
-def _warm_up_to(setting: RoundsSetting, chain: Chain, rng: np.random.Generator) -> RoundsSetting:
-    warm = setting.warm.copy()
-    warm[: rng.integers(chain.stages) + 1] += rng.choice((-1, 1))
-    return replace(setting, warm=np.clip(warm, 1, chain.capacity))
+def _warm_up_to(
+    parameters: RoundParameters, linear: LinearInstance, rng: np.random.Generator
+) -> RoundParameters:
+    warm = parameters.warm.copy()
+    warm[: rng.integers(linear.stages) + 1] += rng.choice((-1, 1))
+    return replace(parameters, warm=np.clip(warm, 1, linear.capacity))
 
 
-def _budget(setting: RoundsSetting, chain: Chain, rng: np.random.Generator) -> RoundsSetting:
-    budget = setting.budget.copy()
-    stage = int(rng.integers(chain.stages))
-    moved = budget[stage] + SCALE * float(chain.w.mean()) * rng.standard_normal()
+def _budget(
+    parameters: RoundParameters, linear: LinearInstance, rng: np.random.Generator
+) -> RoundParameters:
+    budget = parameters.budget.copy()
+    stage = int(rng.integers(linear.stages))
+    moved = budget[stage] + SCALE * float(linear.w.mean()) * rng.standard_normal()
     budget[stage] = 0.0 if rng.random() < 0.1 else max(0.0, moved)
-    return replace(setting, budget=budget)
+    return replace(parameters, budget=budget)
 
 
-def _yields(setting: RoundsSetting, chain: Chain, rng: np.random.Generator) -> RoundsSetting:
-    yields = setting.yields.copy()
-    yields[rng.integers(chain.stages)] ^= True
-    return replace(setting, yields=yields)
+def _yields(
+    parameters: RoundParameters, linear: LinearInstance, rng: np.random.Generator
+) -> RoundParameters:
+    yields = parameters.yields.copy()
+    yields[rng.integers(linear.stages)] ^= True
+    return replace(parameters, yields=yields)
 
 
-def _share(setting: RoundsSetting, _: Chain, __: np.random.Generator) -> RoundsSetting:
-    return replace(setting, shared=not setting.shared)
+def _share(
+    parameters: RoundParameters, _: LinearInstance, __: np.random.Generator
+) -> RoundParameters:
+    return replace(parameters, shared=not parameters.shared)
 
 
-def _lockstep(setting: RoundsSetting, _: Chain, __: np.random.Generator) -> RoundsSetting:
-    return replace(setting, lockstep=not setting.lockstep)
+def _lockstep(
+    parameters: RoundParameters, _: LinearInstance, __: np.random.Generator
+) -> RoundParameters:
+    return replace(parameters, lockstep=not parameters.lockstep)
 
 
 _MUTATIONS: tuple[_Mutation, ...] = (
@@ -116,17 +130,17 @@ _MUTATIONS: tuple[_Mutation, ...] = (
 )
 
 
-def rounds_settings(
-    chain: Chain, warms: list[IntArray], idle: FloatArray
-) -> Iterator[RoundsSetting]:
+def round_parameters(
+    linear: LinearInstance, warms: list[IntArray], idle: FloatArray
+) -> Iterator[RoundParameters]:
     """The family of settings, given warm-ups; ``idle``: what a good schedule idles, by stage."""
-    none, every = np.zeros(chain.stages, dtype=bool), np.ones(chain.stages, dtype=bool)
+    none, every = np.zeros(linear.stages, dtype=bool), np.ones(linear.stages, dtype=bool)
     budgets = ((np.zeros_like(idle), True), (np.zeros_like(idle), False), (idle, False))
     shapes = [shape for warm in warms for shape in _shapes(warm)]
     for lockstep, yields, (budget, shared), warm in product(
         (True, False), (every, none), budgets, shapes
     ):
-        yield RoundsSetting(warm, np.maximum(0.0, budget), yields, shared, lockstep)
+        yield RoundParameters(warm, np.maximum(0.0, budget), yields, shared, lockstep)
 
 
 def _shapes(warm: IntArray) -> tuple[IntArray, ...]:
@@ -138,7 +152,7 @@ def _shapes(warm: IntArray) -> tuple[IntArray, ...]:
 
 
 @numba.njit(cache=True, nogil=True)
-def rounds_kernel(  # noqa: PLR0917
+def round_schedule(  # noqa: PLR0917
     f: FloatArray,
     b: FloatArray,
     w: FloatArray,

@@ -21,43 +21,45 @@ import numpy as np
 from pipeloom.ir.model.ops import MICROBATCH_SHIFT, STAGE_SHIFT, IntArray, OpKind
 from pipeloom.ir.model.problem import Problem
 
-from ..core.linear_instance import Chain
+from ..core.linear_instance import LinearInstance
 
 _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
 
 
-def warm_starts(problem: Problem, chain: Chain) -> Iterator[tuple[IntArray, ...]]:
+def warm_starts(problem: Problem, linear: LinearInstance) -> Iterator[tuple[IntArray, ...]]:
     """Orders of packed ops, one array a rank, each within the memory limit."""
-    stages = range(chain.stages)
-    fit = int(chain.capacity.min())
-    waits = (list(stages), [0] * chain.stages, [chain.microbatches] * chain.stages)
-    slopes = (1.0, 2.0) if fit >= min(chain.stages, chain.microbatches) else (fit / chain.stages,)
-    for slope, wait in product((*slopes, float(chain.microbatches)), waits):
+    stages = range(linear.stages)
+    fit = int(linear.capacity.min())
+    waits = (list(stages), [0] * linear.stages, [linear.microbatches] * linear.stages)
+    slopes = (
+        (1.0, 2.0) if fit >= min(linear.stages, linear.microbatches) else (fit / linear.stages,)
+    )
+    for slope, wait in product((*slopes, float(linear.microbatches)), waits):
         rows = [np.empty(0, dtype=np.int64)] * problem.ranks
-        for i, ahead in enumerate(warm_up(chain, slope)):
-            rows[chain.ranks[i]] = in_turn(chain, i, ahead, wait[i])
+        for i, ahead in enumerate(warm_up(linear, slope)):
+            rows[linear.ranks[i]] = in_turn(linear, i, ahead, wait[i])
         yield tuple(rows)
 
 
-def warm_up(chain: Chain, slope: float) -> list[int]:
+def warm_up(linear: LinearInstance, slope: float) -> list[int]:
     """How many microbatches each stage keeps between F and B: 1 on the last, ``slope`` more a
     stage.
 
     Never more than a stage before it has room for: that one would wait for a B of this one, which
     waited for an F of that one.
     """
-    later = np.arange(chain.stages)[::-1]
+    later = np.arange(linear.stages)[::-1]
     ahead = 1 + np.floor(slope * later + 1e-9).astype(np.int64)
-    return [int(n) for n in np.minimum(ahead, np.minimum.accumulate(chain.capacity))]
+    return [int(n) for n in np.minimum(ahead, np.minimum.accumulate(linear.capacity))]
 
 
-def in_turn(chain: Chain, stage: int, ahead: int, wait: int) -> IntArray:
+def in_turn(linear: LinearInstance, stage: int, ahead: int, wait: int) -> IntArray:
     """``ahead`` F's, then B and F in turn; at most ``wait`` W's are left, fewer where F needs room.
 
     Packed ops. ``ahead`` M_B fit in the stage's memory.
     """
-    ops = np.empty(3 * chain.microbatches, dtype=np.int64)
-    _fill(ops, ahead, wait, chain.m_b[stage], chain.m_w[stage], chain.limit[stage])
+    ops = np.empty(3 * linear.microbatches, dtype=np.int64)
+    _fill(ops, ahead, wait, linear.m_b[stage], linear.m_w[stage], linear.limit[stage])
     ops += stage << STAGE_SHIFT
     return ops
 

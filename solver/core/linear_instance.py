@@ -17,7 +17,7 @@ _A = FloatArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Chain:
+class LinearInstance:
     """S stages, each on a rank of its own; every array is by stage, shape (S,).
 
     ``f``, ``b``, ``w``: T_F, T_B, T_W. ``limit``: of the stage's rank, rounding included.
@@ -44,7 +44,7 @@ class Chain:
     ranks: IntArray
 
     @classmethod
-    def of(cls, problem: Problem) -> Chain | None:
+    def of(cls, problem: Problem) -> LinearInstance | None:
         """None where a rank has several stages, or a stage several ranks."""
         owners = problem.placement.owners
         if problem.placement.passing is not Passing.ACTIVATIONS or len(set(owners)) < len(owners):
@@ -54,7 +54,7 @@ class Chain:
         down = np.append(costs.into_f[1:, 0], 0.0)
         up = np.append(costs.into_b[:-1, 0], 0.0)
         limit = costs.limit[list(owners)] * (1 + ROUNDING)
-        legs = (down + up)[:-1] + f[1:] + b[1:]
+        ways = (down + up)[:-1] + f[1:] + b[1:]
         return cls(
             microbatches=problem.microbatches,
             f=f,
@@ -66,7 +66,7 @@ class Chain:
             capacity=_fit(limit, costs.m_b, problem.microbatches),
             down=down,
             up=up,
-            round_trip=f + np.append(np.cumsum(legs[::-1])[::-1], 0.0),
+            round_trip=f + np.append(np.cumsum(ways[::-1])[::-1], 0.0),
             offset=np.append(0.0, np.cumsum((f + down)[:-1])),
             ranks=np.array(owners),
         )

@@ -22,7 +22,7 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import StageProfile
 
 
-def without_pairs(problem: Problem) -> Problem:
+def without_overlap(problem: Problem) -> Problem:
     """The same where no pair saves anything."""
     stages = tuple(replace(stage, t_fb=None) for stage in problem.profile.stages)
     return replace(problem, profile=replace(problem.profile, stages=stages))
@@ -44,7 +44,7 @@ def least_times_of(stage: StageProfile) -> StageProfile:
     return replace(stage, t_b=t_b, t_w=t_w, t_fb=None)
 
 
-def paired_work(problem: Problem) -> float:
+def overlap_work(problem: Problem) -> float:
     """The busiest rank, where F's and BW's run at once.
 
     Proof: a pair saves no more than that of its BW's stage does, nor than that BW takes. Where each

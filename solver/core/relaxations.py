@@ -1,8 +1,7 @@
-"""What a profile's levers leave of a problem: without them, with as little memory as any leaves, at
-least.
+"""Relaxations that drop or cheapen recomputation and offload, *remat* in short
+(:mod:`pipeloom.ir.cost.remat`).
 
-Levers are recomputing and offloading (:mod:`pipeloom.ir.cost.remat`); they are there where a
-profile has their times, and activations alone travel.
+Both are possible where a profile has their times, and activations alone travel.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def fusible(problem: Problem) -> Mask:
     return np.array([stage.fused < stage.t_b + stage.t_w for stage in problem.profile.stages])
 
 
-def has_levers(problem: Problem) -> bool:
+def has_remat(problem: Problem) -> bool:
     return bool((recomputable(problem) | offloadable(problem) | fusible(problem)).any())
 
 
@@ -68,7 +67,7 @@ def recomputing(problem: Problem) -> Problem:
 
 
 def plain(problem: Problem) -> Problem:
-    """The same without levers: a fused BW takes T_B + T_W."""
+    """The same without remat: a fused BW takes T_B + T_W."""
     profile = without_offloading(without_recomputing(problem.profile))
     stages = tuple(replace(stage, t_bw=None) for stage in profile.stages)
     return replace(problem, profile=replace(profile, stages=stages))
@@ -101,7 +100,7 @@ def least_kept(problem: Problem) -> FloatArray:
 
 
 def relaxed(problem: Problem) -> Problem:
-    """A problem without levers that no schedule of ``problem`` costs less than the best one of.
+    """A problem without remat that no schedule of ``problem`` costs less than the best one of.
 
     M_B is :func:`least_kept`, and M_W no more than that. Take any schedule of ``problem`` and leave
     out its R's, O's and L's, all other ops at their times: ranks are free where ops ran, inputs

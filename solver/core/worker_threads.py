@@ -26,7 +26,7 @@ Pieces = Iterator[None]
 Worker = Callable[[Incumbent], Pieces]
 
 
-def side_by_side(best: Incumbent, workers: Sequence[Worker]) -> None:
+def run_workers(best: Incumbent, workers: Sequence[Worker]) -> None:
     """Runs the workers until it is over, or all have come to their end.
 
     What one of them raises is raised here, once the others have stopped.
@@ -45,7 +45,7 @@ def side_by_side(best: Incumbent, workers: Sequence[Worker]) -> None:
         best.gather()  # where a worker raised or the user interrupts
 
 
-def begun(work: Callable[[], Result]) -> Future[Result]:
+def in_thread(work: Callable[[], Result]) -> Future[Result]:
     """``work`` in a thread of its own, which nobody has to wait for before Python ends."""
     threads = ThreadPoolExecutor(1, "solve")
     future = threads.submit(work)

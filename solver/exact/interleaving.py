@@ -47,7 +47,7 @@ from pipeloom.ir.model.ops import IntArray, Op, OpKind, pack
 from pipeloom.ir.model.problem import Objective, Problem
 
 from ..bounds.low_memory.activation_slots import most_waiting, slot_wait
-from ..core.linear_instance import Chain
+from ..core.linear_instance import LinearInstance
 from .integer_time import Ticks
 
 BITS = 28
@@ -59,11 +59,11 @@ OPS = (OpKind.F, OpKind.B, OpKind.W)
 class Interleaving:
     """The model of a problem, for schedules of cost ``low`` to ``high``."""
 
-    def __init__(self, problem: Problem, chain: Chain, low: float, high: float) -> None:
+    def __init__(self, problem: Problem, linear: LinearInstance, low: float, high: float) -> None:
         self.problem = problem
-        times = (chain.f, chain.b, chain.w, chain.down, chain.up)
+        times = (linear.f, linear.b, linear.w, linear.down, linear.up)
         self.ticks = Ticks.of(np.concatenate(times).tolist(), 2 * high, bits=BITS)
-        self.chain = _in_ticks(chain, self.ticks)
+        self.linear = _in_ticks(linear, self.ticks)
         self.cp = cp_model.CpModel()
         self.cost = self.cp.new_int_var(
             min(self.ticks.least(low), self.ticks.most(high)), self.ticks.most(high), "cost"
@@ -73,14 +73,14 @@ class Interleaving:
         horizon = 2 * self.ticks.most(high)
         self.f, self.b, self.w = (
             [
-                [self.cp.new_int_var(0, horizon, "") for _ in range(chain.microbatches)]
-                for _ in range(chain.stages)
+                [self.cp.new_int_var(0, horizon, "") for _ in range(linear.microbatches)]
+                for _ in range(linear.stages)
             ]
             for _ in OPS
         )
         self.before: dict[tuple[int, int, int], cp_model.IntVar] = {}
         self.cp.add(self.f[0][0] == 0)
-        for i in range(chain.stages):
+        for i in range(linear.stages):
             self._orders(i)
             self._dependencies(i)
             self._memory(i)
@@ -99,12 +99,12 @@ class Interleaving:
 
     def _open(self, i: int, k: int) -> range:
         """The j for which x(i, k, j) is open."""
-        return range(max(0, k - int(self.chain.capacity[i]) + 1), k)
+        return range(max(0, k - int(self.linear.capacity[i]) + 1), k)
 
     def _orders(self, i: int) -> None:
         """The literals of stage i; no two of its ops overlap."""
         cp, (f, b, w) = self.cp, self._durations(i)
-        every = range(self.chain.microbatches)
+        every = range(self.linear.microbatches)
         for k in every:
             for j in self._open(i, k):
                 leads = self.before[i, k, j] = cp.new_bool_var("")
@@ -119,7 +119,7 @@ class Interleaving:
                 cp.add(row[k] >= row[k - 1] + time)
 
     def _dependencies(self, i: int) -> None:
-        cp, (f, b, _), c = self.cp, self._durations(i), self.chain
+        cp, (f, b, _), c = self.cp, self._durations(i), self.linear
         wait, capacity = int(slot_wait(c)[i]), int(c.capacity[i])
         for k in range(c.microbatches):
             cp.add(self.w[i][k] >= self.b[i][k] + b)
@@ -134,9 +134,9 @@ class Interleaving:
     def _memory(self, i: int) -> None:
         """Before F(i, k) ran n B's: which W's must have run too, and that all of them took time."""
         f, b, w = self._durations(i)
-        for k in range(1, self.chain.microbatches):
-            least = max(0, k + 1 - int(self.chain.capacity[i]))
-            waiting = most_waiting(self.chain, i, k + 1 - np.arange(least, k + 1))
+        for k in range(1, self.linear.microbatches):
+            least = max(0, k + 1 - int(self.linear.capacity[i]))
+            waiting = most_waiting(self.linear, i, k + 1 - np.arange(least, k + 1))
             for n, most in enumerate(waiting.tolist(), least):
                 done = max(0, n - int(most))
                 just = [~self.before[i, k, n - 1]] if n > least else []
@@ -150,13 +150,13 @@ class Interleaving:
     def _span(self, i: int) -> None:
         """What is left after each op of stage i is within the cost."""
         f, b, w = self._durations(i)
-        m = self.chain.microbatches
+        m = self.linear.microbatches
         period = self.problem.objective is Objective.PERIOD
         end = self.cost + self.f[i][0] if period else self.cost + 0
         self.cp.add(end >= self.w[i][-1] + w)
         for k in range(m):
             later_b = (m - k) + sum(self.before[i, k, j] for j in self._open(i, k))
-            meets = range(k + 1, min(m, k + int(self.chain.capacity[i])))  # F's that may be before
+            meets = range(k + 1, min(m, k + int(self.linear.capacity[i])))  # F's that may be before
             later_f = m - k - 1 - sum(self.before[i, j, k] for j in meets)
             self.cp.add(end >= self.f[i][k] + (m - k) * f + (b + w) * later_b)
             self.cp.add(end >= self.b[i][k] + (m - k) * (b + w) + f * later_f)
@@ -168,25 +168,25 @@ class Interleaving:
                     self.cp.add_implication(leads, self.before[follows])
 
     def _durations(self, i: int) -> tuple[int, int, int]:
-        return int(self.chain.f[i]), int(self.chain.b[i]), int(self.chain.w[i])
+        return int(self.linear.f[i]), int(self.linear.b[i]), int(self.linear.w[i])
 
     def orders(self, solution: cp_model.CpSolverSolutionCallback) -> tuple[IntArray, ...]:
         """The order of a solution, packed ops by rank; may break a rule where ops take no time."""
         rows = [np.empty(0, dtype=np.int64)] * self.problem.ranks
-        for i in range(self.chain.stages):
+        for i in range(self.linear.stages):
             kinds = zip(OPS, (self.f[i], self.b[i], self.w[i]), self._durations(i), strict=True)
             placed = [
                 (solution.value(start), time > 0, k, kind)
                 for kind, row, time in kinds
                 for k, start in enumerate(row)
             ]
-            rows[self.chain.ranks[i]] = pack(Op(kind, i, k) for _, _, k, kind in sorted(placed))
+            rows[self.linear.ranks[i]] = pack(Op(kind, i, k) for _, _, k, kind in sorted(placed))
         return tuple(rows)
 
 
-def _in_ticks(chain: Chain, ticks: Ticks) -> Chain:
+def _in_ticks(linear: LinearInstance, ticks: Ticks) -> LinearInstance:
     f, b, w, down, up = (
         np.array([ticks.down(time) for time in times.tolist()], dtype=np.float64)
-        for times in (chain.f, chain.b, chain.w, chain.down, chain.up)
+        for times in (linear.f, linear.b, linear.w, linear.down, linear.up)
     )
-    return replace(chain, f=f, b=b, w=w, down=down, up=up)
+    return replace(linear, f=f, b=b, w=w, down=down, up=up)

@@ -18,7 +18,7 @@ from ..bounds.low_memory.activation_slots import slots_limit_rate
 from ..core.bound import Bound
 from ..core.budget import OPS_A_SECOND, Budget
 from ..core.incumbent import Incumbent
-from ..core.linear_instance import Chain
+from ..core.linear_instance import LinearInstance
 from ..core.worker_threads import Pieces
 from .cp_sat_thread import Search
 from .interleaving import Interleaving
@@ -46,13 +46,13 @@ JUST_BELOW = 5e-7
 _WORDS = "memory holds few microbatches: all orders of their F's and B's are searched"
 
 
-def bisect(best: Incumbent, chain: Chain, seed: int) -> Pieces:
+def bisect(best: Incumbent, linear: LinearInstance, seed: int) -> Pieces:
     """Asks until bound and cost meet or nothing is answered any more.
 
     At once over where memory does not limit the rate, or the model would be too large.
     """
-    ops = 3 * chain.stages * chain.microbatches
-    if not slots_limit_rate(chain) or literals(chain) > LITERALS or ops > OPS:
+    ops = 3 * linear.stages * linear.microbatches
+    if not slots_limit_rate(linear) or literals(linear) > LITERALS or ops > OPS:
         return
     above = best.cost  # nothing answered lies between this and the bound
     answers = unanswered = 0
@@ -62,7 +62,7 @@ def bisect(best: Incumbent, chain: Chain, seed: int) -> Pieces:
         if target >= min(above, high) or target - low < CLOSE * best.cost:
             target, share = high, 1.0
         before = best.bound.value, best.cost
-        answered = ask(best, chain, target, best.budget(share), seed)
+        answered = ask(best, linear, target, best.budget(share), seed)
         if answered and before == (best.bound.value, best.cost):
             return  # as near as ticks can tell
         answers, unanswered = (answers + 1, 0) if answered else (0, unanswered + 1)
@@ -70,9 +70,9 @@ def bisect(best: Incumbent, chain: Chain, seed: int) -> Pieces:
         yield
 
 
-def ask(best: Incumbent, chain: Chain, target: float, budget: Budget, seed: int) -> bool:
+def ask(best: Incumbent, linear: LinearInstance, target: float, budget: Budget, seed: int) -> bool:
     """Offers schedules of at most ``target`` as they are found; whether the best or none was."""
-    model = Interleaving(best.problem, chain, best.bound.value, target)
+    model = Interleaving(best.problem, linear, best.bound.value, target)
     with Search(
         model.cp,
         model.orders,
@@ -95,9 +95,9 @@ def ask(best: Incumbent, chain: Chain, target: float, budget: Budget, seed: int)
     return best.closed or search.status in (cp_model.INFEASIBLE, cp_model.OPTIMAL)
 
 
-def literals(chain: Chain) -> int:
+def literals(linear: LinearInstance) -> int:
     """How many pairs of F and B are open."""
-    return int(chain.microbatches * (chain.capacity - 1).sum())
+    return int(linear.microbatches * (linear.capacity - 1).sum())
 
 
 def _cost(best: Incumbent, order: tuple[IntArray, ...]) -> float | None:

@@ -16,14 +16,14 @@ from ..core.options import Order
 from ..core.tolerances import CLOSED, ROUNDING
 from ..placement.successive_halving import cost_of
 from .cuts import Cut
-from .quick_schedule import Sketch
+from .quick_schedule import QuickSchedule
 
-NONE = Sketch()
+NONE = QuickSchedule()
 
 
 @dataclass(slots=True, eq=False)
-class Option:
-    """A cut with a placement: ``bound`` on all its schedules, ``sketched``: one built at once.
+class Candidate:
+    """A cut with a placement: ``bound`` on all its schedules, ``quick_schedule``: one of these.
 
     ``schedule``: the best one found, None where it was not searched.
     """
@@ -32,21 +32,21 @@ class Option:
     cut: Cut
     bound: float
     bound_name: str | None = None
-    sketched: Sketch = NONE
+    quick_schedule: QuickSchedule = NONE
     schedule: Schedule | None = None
 
     @property
     def order(self) -> Order | None:
-        return self.sketched.rows if self.schedule is None else self.schedule.order
+        return self.quick_schedule.rows if self.schedule is None else self.schedule.order
 
     @property
-    def sketch(self) -> float:
-        return self.sketched.cost
+    def quick_cost(self) -> float:
+        return self.quick_schedule.cost
 
     @property
     def promise(self) -> tuple[float, float, float]:
         """What it is worth as far as is known: the least first."""
-        return min(self.cost, self.sketch), self.bound, self.sketch
+        return min(self.cost, self.quick_cost), self.bound, self.quick_cost
 
     @property
     def name(self) -> str:
@@ -90,15 +90,15 @@ def _with_bound(schedule: Schedule, proven: Schedule) -> Schedule:
     return replace(schedule, report=known)
 
 
-def carried(option: Option, order: Order) -> Schedule | None:
+def carried(candidate: Candidate, order: Order) -> Schedule | None:
     """The order of another cut's schedule with this one's times; None where memory does not hold
     it.
 
     Who computes what in which order may be the same wherever the stages begin.
     """
-    problem = option.problem
+    problem = candidate.problem
     report = Report(
-        problem.objective, "search", lower_bound=option.bound, bound_name=option.bound_name
+        problem.objective, "search", lower_bound=candidate.bound, bound_name=candidate.bound_name
     )
     schedule = timed(Schedule(problem, order, report=report))
     assert schedule.timing is not None

@@ -18,11 +18,11 @@ from ..core.budget import Budget
 from ..core.stopping import NEVER, StoppingCriterion
 from ..core.tolerances import CLOSED, ROUNDING
 from ..placement.search import room
-from .candidate import Option
-from .cut_bounds import EveryCut
+from .candidate import Candidate
+from .cut_bounds import CutBounds
 from .cuts import Cut
-from .min_memory import Smallest, of_cut, smallest
-from .quick_schedule import effort, sketched
+from .min_memory import MinMemory, of_cut, smallest
+from .quick_schedule import effort, quick_schedule
 
 MOST_LEFT = 400
 """Cuts that are bounded one by one in the end."""
@@ -39,20 +39,20 @@ class Way(Enum):
 
 
 @dataclass(eq=False)
-class Desk:
+class CandidatePool:
     """The cuts of one placement that have been looked at, and those to look at next."""
 
-    every: EveryCut
+    every: CutBounds
     seed: int
-    options: dict[Cut, Option] = field(default_factory=dict)
+    candidates: dict[Cut, Candidate] = field(default_factory=dict)
     _refused: set[Cut] = field(default_factory=set)
     bound: float = 0.0
-    lacking: Smallest | None = None
+    lacking: MinMemory | None = None
     _balanced: Cut | None = None
     _queue: list[tuple[tuple[float, ...], Cut]] = field(default_factory=list)
     _queued: set[Cut] = field(default_factory=set)
     _near: Iterator[Cut] = field(default_factory=lambda: iter(()))
-    _near_to: Option | None = None
+    _near_to: Candidate | None = None
 
     def open(self, way: Way, spent: StoppingCriterion = NEVER) -> bool:
         """Takes the first cuts; False, and :attr:`lacking` says why, where none fits and no other
@@ -69,14 +69,14 @@ class Desk:
         for cut in first:
             if cut is not None:
                 self.look(cut, math.inf, spent)
-            if self.options and spent():
+            if self.candidates and spent():
                 break
-        if self.options:
+        if self.candidates:
             return True
         self.lacking = self._lacking(first[0] if way is not Way.JOINT else None)
         if way is Way.JOINT:
             self.look(self.lacking.cut, math.inf, spent)
-        return bool(self.options) or (way is Way.JOINT and not self.ruled_out)
+        return bool(self.candidates) or (way is Way.JOINT and not self.ruled_out)
 
     @property
     def ruled_out(self) -> bool:
@@ -86,24 +86,26 @@ class Desk:
         lacking, most = self.lacking, max(self.every.limit) * (1 + ROUNDING)
         return lacking is not None and lacking.proven and (lacking.device or lacking.limit > most)
 
-    def _lacking(self, cut: Cut | None) -> Smallest:
+    def _lacking(self, cut: Cut | None) -> MinMemory:
         """What ``cut``, or where there is none the cut that needs least, lacks."""
         cutter, placement = self.every.cutter, self.every.placement
         return smallest(cutter, placement) if cut is None else of_cut(cutter, placement, cut)
 
     @property
-    def balanced(self) -> Option | None:
+    def balanced(self) -> Candidate | None:
         """The balanced cut, if it fits in memory."""
-        return None if self._balanced is None else self.options.get(self._balanced)
+        return None if self._balanced is None else self.candidates.get(self._balanced)
 
     @property
-    def best(self) -> Option | None:
-        return min(self.options.values(), key=lambda option: option.sketch, default=None)
+    def best(self) -> Candidate | None:
+        return min(
+            self.candidates.values(), key=lambda candidate: candidate.quick_cost, default=None
+        )
 
     @property
     def found(self) -> Schedule | None:
         """The best schedule of all these cuts."""
-        best = min(self.options.values(), key=lambda option: option.cost, default=None)
+        best = min(self.candidates.values(), key=lambda candidate: candidate.cost, default=None)
         return None if best is None else best.schedule
 
     def look(self, cut: Cut, cost: float, spent: StoppingCriterion = NEVER) -> float:
@@ -116,31 +118,31 @@ class Desk:
                 self._queued.add(near)
                 heapq.heappush(self._queue, (self.every.of(near), near))
         work = float(problem.stages**2 * problem.microbatches * LOOKED_AT)
-        option = self.option(cut)
-        if option is None:
+        candidate = self.candidate(cut)
+        if candidate is None:
             return work
-        if option.bound < cost * (1 - CLOSED):
-            option.sketched = sketched(problem, option.bound, self.seed, spent)
+        if candidate.bound < cost * (1 - CLOSED):
+            candidate.quick_schedule = quick_schedule(problem, candidate.bound, self.seed, spent)
             work += effort(problem)
         return work
 
-    def option(self, cut: Cut) -> Option | None:
+    def candidate(self, cut: Cut) -> Candidate | None:
         """The cut with its bound; None where it does not fit in memory."""
-        if cut in self.options or cut in self._refused:
-            return self.options.get(cut)
+        if cut in self.candidates or cut in self._refused:
+            return self.candidates.get(cut)
         problem = self._problem(cut)
         try:
             bound = bound_of(problem)
         except InfeasibleError:
             self._refused.add(cut)
             return None
-        self.options[cut] = Option(problem, cut, bound.value, bound.name)
-        return self.options[cut]
+        self.candidates[cut] = Candidate(problem, cut, bound.value, bound.name)
+        return self.candidates[cut]
 
     @property
     def seen(self) -> int:
         """How many cuts were looked at."""
-        return len(self.options) + len(self._refused)
+        return len(self.candidates) + len(self._refused)
 
     def certified(self, cost: float, looking: Budget) -> float:
         """No schedule of any cut costs less than this, which is at most ``cost``.
@@ -156,7 +158,7 @@ class Desk:
             problem = self._problem(cut)
             looking.work.spend(problem.stages**2 * problem.microbatches * LOOKED_AT)
             with suppress(InfeasibleError):
-                known = self.options.get(cut)
+                known = self.candidates.get(cut)
                 least = min(least, bound_of(problem).value if known is None else known.bound)
         return min(self.bound, cost) if left is None else max(self.bound, least)
 
@@ -164,7 +166,7 @@ class Desk:
         """The next cut in the order of bounds that look at one rank alone."""
         while self._queue:
             _, cut = heapq.heappop(self._queue)
-            if cut not in self.options:
+            if cut not in self.candidates:
                 return cut
         return None
 
@@ -176,7 +178,7 @@ class Desk:
         if best is not self._near_to:
             near = sorted(self.every.cutter.neighbours(best.cut), key=self.every.of)
             self._near, self._near_to = iter(near), best
-        return next((cut for cut in self._near if cut not in self.options), None)
+        return next((cut for cut in self._near if cut not in self.candidates), None)
 
     def _problem(self, cut: Cut) -> Problem:
         every = self.every

@@ -41,7 +41,7 @@ MOST_V_LAYERS = 80
 
 
 @dataclass(frozen=True)
-class EveryCut:
+class CutBounds:
     """The bounds on all cuts of one placement.
 
     ``limit``: of the activations of each rank; they have no more than what the weights, gradients

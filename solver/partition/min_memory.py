@@ -25,7 +25,7 @@ MOST_CUTS = 2000
 
 
 @dataclass(frozen=True, slots=True)
-class Smallest:
+class MinMemory:
     """``limit``: of activations, the same on all ranks, or with ``device`` of all that a device
     holds.
 
@@ -48,17 +48,17 @@ class Smallest:
         return f"{cut} in {what}; {least}"
 
 
-def of_cut(cutter: Cutter, placement: Placement, cut: Cut) -> Smallest:
+def of_cut(cutter: Cutter, placement: Placement, cut: Cut) -> MinMemory:
     """The smallest limit of this cut alone, or the smallest device where no limit is small
     enough."""
     for device in (False, True):
         over, needed = _Needs(cutter, placement, device).of(cut)
         if not over:
             break
-    return Smallest(float(needed.max()), int(needed.argmax()), cut, False, device, alone=True)
+    return MinMemory(float(needed.max()), int(needed.argmax()), cut, False, device, alone=True)
 
 
-def smallest(cutter: Cutter, placement: Placement) -> Smallest:
+def smallest(cutter: Cutter, placement: Placement) -> MinMemory:
     """The smallest limit of all cuts, or the smallest device where that holds none of them.
 
     With one stage a rank a cut that needs least is found stage by stage; elsewhere layers are moved
@@ -80,7 +80,7 @@ class _Needs:
     placement: Placement
     device: bool
 
-    def least(self) -> Smallest | None:
+    def least(self) -> MinMemory | None:
         """None where no cut was found that the devices hold."""
         stages, number = len(self.placement.owners), self.cutter.number
         start = best_path(self._price, stages, number, np.maximum)
@@ -94,7 +94,7 @@ class _Needs:
         bound = max(best_value(self._price, stages, number, np.maximum), self._shared())
         limit = float(needed.max())
         proven = alone or limit <= bound * (1 + ROUNDING)
-        return Smallest(limit, int(needed.argmax()), cut, proven, self.device)
+        return MinMemory(limit, int(needed.argmax()), cut, proven, self.device)
 
     def of(self, cut: Cut) -> tuple[float, FloatArray]:
         """What the worst rank lacks of its device, and what each rank needs, shape (P,)."""

@@ -12,8 +12,8 @@ import numpy as np
 from pipeloom.ir.model.problem import Objective, Problem
 
 from ..construct.linear import Constructor, settings
-from ..construct.list_scheduler import Stages, dispatch, dispatch_settings
-from ..core.linear_instance import Chain
+from ..construct.list_scheduler import Stages, list_parameters, list_schedule
+from ..core.linear_instance import LinearInstance
 from ..core.options import Order
 from ..core.stopping import NEVER, StoppingCriterion
 from ..core.tolerances import CLOSED
@@ -26,58 +26,62 @@ BUILT = 400
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sketch:
+class QuickSchedule:
     """The cost of an order, infinite where none was found."""
 
     cost: float = math.inf
     rows: Order | None = None
 
 
-def sketched(problem: Problem, bound: float, seed: int, spent: StoppingCriterion = NEVER) -> Sketch:
+def quick_schedule(
+    problem: Problem, bound: float, seed: int, spent: StoppingCriterion = NEVER
+) -> QuickSchedule:
     """The best of some schedules that are built without any search; of fewer once ``spent`` turns
     true."""
-    chain = Chain.of(problem)
-    if chain:
-        return _constructed(problem, chain, bound, spent)
+    linear = LinearInstance.of(problem)
+    if linear:
+        return _constructed(problem, linear, bound, spent)
     return _dispatched(problem, seed, spent)
 
 
 def effort(problem: Problem) -> float:
-    """What bound and sketch count, in simulated ops."""
+    """What a bound and a quick schedule count, in simulated ops."""
     size = 3 * problem.stages * problem.microbatches
     if len(set(problem.placement.owners)) == problem.stages:
         return BUILT * building(size)
     return DRAWN * CHOSEN_OP * size * max(1, problem.stages // problem.ranks)
 
 
-def _constructed(problem: Problem, chain: Chain, bound: float, spent: StoppingCriterion) -> Sketch:
-    constructor, best = Constructor(problem, chain), Sketch()
-    family = list(settings(chain, bound, chain.lags(problem.objective)))
+def _constructed(
+    problem: Problem, linear: LinearInstance, bound: float, spent: StoppingCriterion
+) -> QuickSchedule:
+    constructor, best = Constructor(problem, linear), QuickSchedule()
+    family = list(settings(linear, bound, linear.lags(problem.objective)))
     every = max(1, len(family) // BUILT)
-    for setting in family[::every]:
-        rows = constructor.build(setting)
+    for parameters in family[::every]:
+        rows = constructor.build(parameters)
         cost = np.inf if rows is None else constructor.cost(rows)
         if cost < best.cost:
-            best = Sketch(cost, rows)
+            best = QuickSchedule(cost, rows)
         if best.cost <= bound * (1 + CLOSED) or spent():
             break
     return best
 
 
-def _dispatched(problem: Problem, seed: int, spent: StoppingCriterion) -> Sketch:
-    stages, best = Stages.of(problem), Sketch()
+def _dispatched(problem: Problem, seed: int, spent: StoppingCriterion) -> QuickSchedule:
+    stages, best = Stages.of(problem), QuickSchedule()
     size = 3 * problem.stages * problem.microbatches
     order, spans = np.empty(size, dtype=np.int64), np.empty(problem.ranks)
     ends = np.empty((2, problem.stages, problem.microbatches))
     drawn = islice(
-        dispatch_settings(stages, problem.microbatches, np.random.default_rng(seed)), DRAWN
+        list_parameters(stages, problem.microbatches, np.random.default_rng(seed)), DRAWN
     )
     makespan = problem.objective is Objective.MAKESPAN
-    for setting in drawn:
-        cost = dispatch(stages, setting, makespan, order, ends, spans)
+    for parameters in drawn:
+        cost = list_schedule(stages, parameters, makespan, order, ends, spans)
         if cost < best.cost:
             rows = np.split(order.copy(), 3 * problem.microbatches * stages.offsets[1:-1])
-            best = Sketch(cost, tuple(rows))
+            best = QuickSchedule(cost, tuple(rows))
         if spent():
             break
     return best

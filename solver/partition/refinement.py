@@ -19,8 +19,8 @@ from ..core.budget import Budget
 from ..core.options import Order
 from ..core.stopping import StoppingCriterion
 from ..core.tolerances import CLOSED
-from .candidate import Option, carried
-from .candidate_pool import Desk
+from .candidate import Candidate, carried
+from .candidate_pool import CandidatePool
 
 Search: TypeAlias = Callable[[Problem, str, float, Order | None], Schedule]
 """The optimizer, given a problem, its name, its share of the time, and an order to begin with."""
@@ -39,15 +39,15 @@ HURRY = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Finals:
+class Refinement:
     """Searches the cuts of ``desks``; ``budget``: of the whole, which began before."""
 
-    desks: Sequence[Desk]
+    pools: Sequence[CandidatePool]
     search: Search
     budget: Budget
     should_stop: StoppingCriterion
 
-    def joint(self) -> list[Option]:
+    def joint(self) -> list[Candidate]:
         """Those that were searched, the best first."""
         left = 1.0 - LOOKING - CERTIFYING
         for number, share in (*ROUNDS, (1, None)):
@@ -58,57 +58,57 @@ class Finals:
                 left -= CARRYING
         return self.searched()
 
-    def _first(self, number: int) -> list[Option]:
-        """The best by sketch, and its placement's balanced cut in place of the last of them.
+    def _first(self, number: int) -> list[Candidate]:
+        """The best by quick schedule, its placement's balanced cut in place of the last of them.
 
-        The best of many sketches is also the luckiest one.
+        The best of many quick schedules is also the luckiest one.
         """
         ranked = self._ranked()
-        balanced = self._desk(ranked[0]).balanced
+        balanced = self._pool_of(ranked[0]).balanced
         if balanced is None or balanced in ranked[:number]:
             return ranked[:number]
         return [*ranked[: number - 1], balanced]
 
-    def _desk(self, option: Option) -> Desk:
-        return next(desk for desk in self.desks if desk.options.get(option.cut) is option)
+    def _pool_of(self, candidate: Candidate) -> CandidatePool:
+        return next(pool for pool in self.pools if pool.candidates.get(candidate.cut) is candidate)
 
-    def each(self) -> list[Option]:
+    def each(self) -> list[Candidate]:
         """All of them, each for an equal share."""
-        options = self._ranked()
-        self._round(options, 1 / len(options))
+        candidates = self._ranked()
+        self._round(candidates, 1 / len(candidates))
         return self.searched()
 
-    def searched(self) -> list[Option]:
+    def searched(self) -> list[Candidate]:
         """Those with a schedule, the best first."""
-        return [option for option in self._ranked() if option.schedule]
+        return [candidate for candidate in self._ranked() if candidate.schedule]
 
-    def _ranked(self) -> list[Option]:
-        options = (option for desk in self.desks for option in desk.options.values())
-        return sorted(options, key=lambda option: option.promise)
+    def _ranked(self) -> list[Candidate]:
+        candidates = (candidate for pool in self.pools for candidate in pool.candidates.values())
+        return sorted(candidates, key=lambda candidate: candidate.promise)
 
-    def _round(self, options: Sequence[Option], share: float) -> float:
+    def _round(self, candidates: Sequence[Candidate], share: float) -> float:
         """Searches each for a share of the time unless it cannot win; returns what they had in
         all."""
         had = 0.0
-        for option in options:
+        for candidate in candidates:
             best = min(each.cost for each in self._ranked())
             left = 0.0 if self.should_stop() else self.budget.time.share_left - CERTIFYING
             if left < HURRY and math.isfinite(best):
                 break
-            if not option.may_cost_less(best):
+            if not candidate.may_cost_less(best):
                 continue
             # before anything was found the first schedules come at once, whatever is left
             part = max(HURRY, min(share, left))
-            start = self._best_order(option)
-            option.take(self.search(option.problem, option.name, part, start))
+            start = self._best_order(candidate)
+            candidate.take(self.search(candidate.problem, candidate.name, part, start))
             had += part
         return had
 
-    def _best_order(self, option: Option) -> Order | None:
+    def _best_order(self, candidate: Candidate) -> Order | None:
         """That of the cheapest schedule with the same placement."""
-        placement = option.problem.placement
+        placement = candidate.problem.placement
         same = (o for o in self.searched() if o.problem.placement == placement)
-        return option.order or next((each.order for each in same), None)
+        return candidate.order or next((each.order for each in same), None)
 
     def _carry(self) -> None:
         """Tries the best schedule on the cuts that may still win, then on those near the best."""
@@ -117,38 +117,40 @@ class Finals:
         if not searched:
             return
         best = searched[0]
-        desk = self._desk(best)
-        for option in list(desk.options.values()):
+        pool = self._pool_of(best)
+        for candidate in list(pool.candidates.values()):
             if carrying():
                 return
-            self._try(option, best, carrying)
-        current = min(desk.options.values(), key=lambda option: option.cost)
-        while (nearer := self._nearer(desk, current, carrying)) is not None:
+            self._try(candidate, best, carrying)
+        current = min(pool.candidates.values(), key=lambda candidate: candidate.cost)
+        while (nearer := self._nearer(pool, current, carrying)) is not None:
             current = nearer
 
-    def _nearer(self, desk: Desk, current: Option, carrying: Budget) -> Option | None:
+    def _nearer(
+        self, pool: CandidatePool, current: Candidate, carrying: Budget
+    ) -> Candidate | None:
         """A cut near by on which the schedule of ``current`` costs less; None where there is
         none."""
-        for cut in desk.every.cutter.neighbours(current.cut):
+        for cut in pool.every.cutter.neighbours(current.cut):
             if carrying() or self.should_stop():
                 return None
-            if desk.every.of(cut)[0] >= current.cost * (1 - CLOSED):
+            if pool.every.of(cut)[0] >= current.cost * (1 - CLOSED):
                 continue
-            option = desk.option(cut)
-            if option is not None and self._try(option, current, carrying) < current.cost * (
+            candidate = pool.candidate(cut)
+            if candidate is not None and self._try(candidate, current, carrying) < current.cost * (
                 1 - CLOSED
             ):
-                return option
+                return candidate
         return None
 
-    def _try(self, option: Option, other: Option, carrying: Budget) -> float:
-        """The cost of ``option`` once the schedule of ``other`` was tried on it."""
-        if option is not other and option.may_cost_less(math.inf) and other.order is not None:
+    def _try(self, candidate: Candidate, other: Candidate, carrying: Budget) -> float:
+        """The cost of ``candidate`` once the schedule of ``other`` was tried on it."""
+        if candidate is not other and candidate.may_cost_less(math.inf) and other.order is not None:
             carrying.work.spend(sum(map(len, other.order)) * CARRIED_OP)
-            schedule = carried(option, other.order)
+            schedule = carried(candidate, other.order)
             if schedule is not None:
-                option.take(schedule)
-        return option.cost
+                candidate.take(schedule)
+        return candidate.cost
 
 
 CARRIED_OP = 20

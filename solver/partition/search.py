@@ -26,12 +26,12 @@ from ..core.budget import Budget
 from ..core.stopping import NEVER, FirstOf, StoppingCriterion
 from ..core.tolerances import CLOSED
 from ..placement.search import Tried
-from .candidate import Option
-from .candidate_pool import Desk, Way
-from .cut_bounds import EveryCut
+from .candidate import Candidate
+from .candidate_pool import CandidatePool, Way
+from .cut_bounds import CutBounds
 from .cuts import Cutter, Rules
-from .min_memory import Smallest
-from .refinement import CERTIFYING, LOOKING, Finals, Search
+from .min_memory import MinMemory
+from .refinement import CERTIFYING, LOOKING, Refinement, Search
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +44,12 @@ class Partitioned:
     where no cut fits; None too where the layers cannot be cut for any of the placements.
     """
 
-    best: Option | None
-    searched: tuple[Option, ...]
+    best: Candidate | None
+    searched: tuple[Candidate, ...]
     bound: float
     seen: int
     tried: tuple[Tried, ...]
-    smallest: Smallest | None = None
+    smallest: MinMemory | None = None
 
     @property
     def why_not(self) -> dict[str, str]:
@@ -78,33 +78,33 @@ def best_partition(
     """
     budget = budget or Budget()
     limit = profile.cluster.limit_from(memory_limit)
-    desks, closed, tried = list[Desk](), list[Desk](), list[Tried]()
+    pools, closed, tried = list[CandidatePool](), list[CandidatePool](), list[Tried]()
     opening = FirstOf(budget.share(LOOKING), should_stop)
     for placement in placements:
         cutter = Cutter(profile, len(placement.owners), rules or Rules())
-        desk = Desk(EveryCut(cutter, placement, microbatches, limit, objective), seed)
+        pool = CandidatePool(CutBounds(cutter, placement, microbatches, limit, objective), seed)
         if (reason := _no_cut(cutter)) is not None:
             tried.append(Tried(placement.name, None, why_not=reason))
         else:
-            (desks if desk.open(way, opening) else closed).append(desk)
+            (pools if pool.open(way, opening) else closed).append(pool)
     if way is Way.JOINT:
-        look(desks, budget, should_stop)
-    seen = sum(desk.seen for desk in (*desks, *closed))
-    nothing = [*closed, *(desk for desk in desks if not desk.options)]
-    desks = [desk for desk in desks if desk.options]
-    searched: list[Option] = []
-    if desks:
-        finals = Finals(desks, search, budget, should_stop)
-        searched = finals.joint() if way is Way.JOINT else finals.each()
-    best = min(searched, key=lambda option: option.cost, default=None)
+        look(pools, budget, should_stop)
+    seen = sum(pool.seen for pool in (*pools, *closed))
+    nothing = [*closed, *(pool for pool in pools if not pool.candidates)]
+    pools = [pool for pool in pools if pool.candidates]
+    searched: list[Candidate] = []
+    if pools:
+        refinement = Refinement(pools, search, budget, should_stop)
+        searched = refinement.joint() if way is Way.JOINT else refinement.each()
+    best = min(searched, key=lambda candidate: candidate.cost, default=None)
     cost = math.inf if best is None else best.cost
-    for desk in desks:
-        bound = desk.certified(cost, budget.share(CERTIFYING / len(desks)))
-        tried.append(Tried(desk.every.placement.name, max(bound, desk.bound), desk.found))
-    for desk in nothing:
-        known = None if desk.ruled_out else desk.bound
-        tried.append(Tried(desk.every.placement.name, known, why_not=str(desk.lacking)))
-    lacking = [desk.lacking for desk in nothing if desk.lacking is not None]
+    for pool in pools:
+        bound = pool.certified(cost, budget.share(CERTIFYING / len(pools)))
+        tried.append(Tried(pool.every.placement.name, max(bound, pool.bound), pool.found))
+    for pool in nothing:
+        known = None if pool.ruled_out else pool.bound
+        tried.append(Tried(pool.every.placement.name, known, why_not=str(pool.lacking)))
+    lacking = [pool.lacking for pool in nothing if pool.lacking is not None]
     bound = min((each.bound for each in tried if each.bound is not None), default=math.inf)
     return Partitioned(
         best,
@@ -116,29 +116,29 @@ def best_partition(
     )
 
 
-def look(desks: Sequence[Desk], budget: Budget, should_stop: StoppingCriterion) -> None:
+def look(pools: Sequence[CandidatePool], budget: Budget, should_stop: StoppingCriterion) -> None:
     """Looks at cuts of all placements by turns, until all are seen or a share of the time is up.
 
     Where nothing fits so far it goes on for nearly all of it.
     """
-    open_ = list(desks)
+    open_ = list(pools)
     looking, longest = budget.share(LOOKING), budget.share(1.0 - LOOKING - CERTIFYING)
     too_long = FirstOf(longest, should_stop)
     while open_ and not should_stop():
-        for desk in list(open_):
+        for pool in list(open_):
             cost = min(
-                (o.sketch for each in desks for o in each.options.values()), default=math.inf
+                (o.quick_cost for each in pools for o in each.candidates.values()), default=math.inf
             )
-            cuts = [desk.by_bound(), desk.near_the_best()]
-            if desk.bound >= cost * (1 - CLOSED) or cuts == [None, None]:
-                open_.remove(desk)
+            cuts = [pool.by_bound(), pool.near_the_best()]
+            if pool.bound >= cost * (1 - CLOSED) or cuts == [None, None]:
+                open_.remove(pool)
                 continue
             for cut in cuts:
-                left = looking if any(each.options for each in desks) else longest
+                left = looking if any(each.candidates for each in pools) else longest
                 if left():
                     return
                 if cut is not None:
-                    work = desk.look(cut, cost, too_long)
+                    work = pool.look(cut, cost, too_long)
                     looking.work.spend(work)
                     longest.work.spend(work)
 

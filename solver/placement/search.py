@@ -1,4 +1,4 @@
-"""Which placement is best: those that fit a profile are bounded, and race while they can still
+"""Which placement is best: those that fit a profile are bounded, and searched while they can still
 win."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ..bounds import lower_bound
 from ..core.stopping import NEVER, StoppingCriterion
 from ..core.tolerances import ROUNDING
 from .replication import BIDIRECTIONAL, assumed, why_one_way, why_unchecked
-from .successive_halving import Race, Runner, Searcher, cost_of
+from .successive_halving import Contender, Searcher, SuccessiveHalving, cost_of
 
 CUTS = (1, 2, 3, 4)
 """Stages a rank into which a profile of one stage a rank is cut."""
@@ -88,29 +88,29 @@ def best_placement(
     explore, ``abreast`` at a time; the more promising half goes on; the rest of the time is for
     what promises most. ``begins`` is told how many there are.
     """
-    race = Race(should_stop, abreast)
-    field = _Field(microbatches, memory_limit, objective)
+    halving = SuccessiveHalving(should_stop, abreast)
+    entries = _Field(microbatches, memory_limit, objective)
     for placed, placement in placements(profile):
-        field.enter(placed, placement)
+        entries.enter(placed, placement)
     if copies != 1:
-        field.enter_two_copies(profile, asked=copies == 2)
-    race.runners = field.runners
-    begins(len(race.runners))
+        entries.enter_two_copies(profile, asked=copies == 2)
+    halving.contenders = entries.contenders
+    begins(len(halving.contenders))
     if seconds < math.inf:
-        race.share(searcher, seconds)
+        halving.share(searcher, seconds)
     else:
-        race.each(searcher, math.inf if each is None else each)
-    tried = [Tried(r.name, r.bound, r.schedule, note=r.note) for r in race.runners]
-    order = sorted([*tried, *field.out], key=lambda each: (each.cost, each.bound or math.inf))
-    return Chosen(race.best, tuple(order))
+        halving.each(searcher, math.inf if each is None else each)
+    tried = [Tried(r.name, r.bound, r.schedule, note=r.note) for r in halving.contenders]
+    order = sorted([*tried, *entries.out], key=lambda each: (each.cost, each.bound or math.inf))
+    return Chosen(halving.best, tuple(order))
 
 
 class _Field:
-    """Who may take part in the race: ``runners``; and who does not fit: ``out``."""
+    """The placements that fit: ``contenders``; and those that do not: ``out``."""
 
     def __init__(self, microbatches: int, memory_limit: float | None, objective: Objective) -> None:
         self._given = microbatches, memory_limit, objective
-        self.runners: list[Runner] = []
+        self.contenders: list[Contender] = []
         self.out: list[Tried] = []
 
     def enter(self, profile: Profile, placement: Placement) -> None:
@@ -119,7 +119,7 @@ class _Field:
         problem = Problem(profile, microbatches, placement, limit, objective)
         name, note = placement.name, assumed(problem)
         try:
-            self.runners.append(Runner(name, lower_bound(problem).value, problem, note))
+            self.contenders.append(Contender(name, lower_bound(problem).value, problem, note))
         except InfeasibleError as error:
             why = _device_lacks(problem, error) or str(error)
             self.out.append(Tried(name, None, why_not=why, note=note))

@@ -1,5 +1,5 @@
-"""A race of searches, of one placement each: they share what time there is while they can still
-win."""
+"""Successive halving of placements, one search each: they share what time there is while they can
+still win."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ EXPLORING = 0.5
 
 
 @dataclass(slots=True, eq=False)
-class Runner:
-    """A placement in the race: the bound known so far, its search and the best schedule."""
+class Contender:
+    """A placement that may win: the bound known so far, its search and the best schedule."""
 
     name: str
     bound: float
@@ -81,7 +81,7 @@ class Runner:
         self.spent += monotonic() - began
 
 
-class Race:
+class SuccessiveHalving:
     """The placements that fit; the first of them is searched whatever happens.
 
     ``abreast``: how many explore side by side, one core each.
@@ -89,15 +89,15 @@ class Race:
 
     def __init__(self, should_stop: StoppingCriterion, abreast: int) -> None:
         self._time, self._should_stop, self._abreast = TimeLimit(), should_stop, abreast
-        self.runners: list[Runner] = []
+        self.contenders: list[Contender] = []
 
     @property
     def best(self) -> Schedule | None:
-        return min(self.runners, key=lambda r: r.cost).schedule if self.runners else None
+        return min(self.contenders, key=lambda r: r.cost).schedule if self.contenders else None
 
     @property
     def cost(self) -> float:
-        return min((runner.cost for runner in self.runners), default=math.inf)
+        return min((contender.cost for contender in self.contenders), default=math.inf)
 
     @property
     def over(self) -> bool:
@@ -129,10 +129,10 @@ class Race:
             self._finish()
 
     def _begin(self, searcher: Searcher) -> None:
-        for runner in sorted(self.runners, key=lambda r: r.bound):
-            if not self.over and self._may_win(runner):
-                runner.search = searcher(runner.problem, runner.name)
-                runner.go(runner.search.begin, self._time.left)
+        for contender in sorted(self.contenders, key=lambda r: r.bound):
+            if not self.over and self._may_win(contender):
+                contender.search = searcher(contender.problem, contender.name)
+                contender.go(contender.search.begin, self._time.left)
 
     def _explore(self) -> None:
         """All explore equally long, then the better half of them, then its better half."""
@@ -148,25 +148,27 @@ class Race:
             for first in range(0, len(racing), cores):
                 self._abreast_for(time / rounds / turns, racing[first : first + cores])
             still = self._going_on()
-            racing = [runner for runner in still if runner in racing][: (len(racing) + 1) // 2]
+            racing = [contender for contender in still if contender in racing][
+                : (len(racing) + 1) // 2
+            ]
 
-    def _abreast_for(self, seconds: float, runners: Sequence[Runner]) -> None:
+    def _abreast_for(self, seconds: float, contenders: Sequence[Contender]) -> None:
         """One core each, for a moment."""
         if self.over:
             return
         seconds = min(seconds, self._time.left)
-        with ThreadPoolExecutor(len(runners), "placement") as threads:
+        with ThreadPoolExecutor(len(contenders), "placement") as threads:
             running: set[Future[None]] = set()
-            for runner in runners:
-                assert runner.search is not None
-                running.add(threads.submit(runner.go, runner.search.explore, seconds))
+            for contender in contenders:
+                assert contender.search is not None
+                running.add(threads.submit(contender.go, contender.search.explore, seconds))
             while running:
                 done, running = wait(running, POLL)
                 for each in done:
                     each.result()
-                for runner in runners:
-                    assert runner.search is not None
-                    runner.search.look()
+                for contender in contenders:
+                    assert contender.search is not None
+                    contender.search.look()
 
     def _finish(self) -> None:
         """A third of what is left for the most promising, again and again: mostly the same one."""
@@ -175,19 +177,19 @@ class Race:
                 going_on[0], min(self._time.left, max(self._time.left / 3, LEAST_SECONDS))
             )
 
-    def _advance(self, runner: Runner, seconds: float) -> None:
+    def _advance(self, contender: Contender, seconds: float) -> None:
         if not self.over:
-            assert runner.search is not None
-            runner.go(runner.search.run, seconds)
+            assert contender.search is not None
+            contender.go(contender.search.run, seconds)
 
-    def _going_on(self) -> list[Runner]:
+    def _going_on(self) -> list[Contender]:
         """Those that have begun and may still win, the most promising first."""
-        begun = [r for r in self.runners if r.search is not None and self._may_win(r)]
-        return sorted(begun, key=lambda runner: runner.promise)
+        in_thread = [r for r in self.contenders if r.search is not None and self._may_win(r)]
+        return sorted(in_thread, key=lambda contender: contender.promise)
 
-    def _may_win(self, runner: Runner) -> bool:
-        done = runner.search is not None and runner.search.done
-        return not done and runner.bound < self.cost * (1 - CLOSED)
+    def _may_win(self, contender: Contender) -> bool:
+        done = contender.search is not None and contender.search.done
+        return not done and contender.bound < self.cost * (1 - CLOSED)
 
 
 def cost_of(schedule: Schedule) -> float:

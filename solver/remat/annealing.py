@@ -1,4 +1,4 @@
-"""Simulated annealing on orders with levers: which are pulled changes along with the order."""
+"""Simulated annealing of the order together with what is recomputed, offloaded or fused."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from ..search.local_search import COLD, SLICE, SLICES, split_backwards
 from ..search.remat_moves import FUSED
 
 
-class LeverAnnealer:
-    """Anneals any order with levers or none. ``every``: what may be recomputed always is."""
+class RematAnnealer:
+    """Anneals any order, with remat or without. ``every``: what may be recomputed always is."""
 
     def __init__(self, problem: Problem, rng: np.random.Generator, every: bool) -> None:
         self._problem, self._rng, self._costs = problem, rng, Costs.of(problem)
@@ -69,8 +69,8 @@ class LeverAnnealer:
             best.work.spend(2 * moves * len(order))
             if cost < least:
                 least = cost
-                pulled = zip(offsets.tolist(), ends.tolist(), strict=False)
-                reached = tuple(found[a:b].copy() for a, b in pulled)
+                ranks = zip(offsets.tolist(), ends.tolist(), strict=False)
+                reached = tuple(found[a:b].copy() for a, b in ranks)
                 best.offer(reached, "search", cost)
             if best.over():
                 break

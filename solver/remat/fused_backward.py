@@ -19,7 +19,7 @@ _TO_BW = int(OpKind.BW) - int(OpKind.B)
 
 
 def fused_whole(problem: Problem) -> Problem:
-    """The problem without levers in which all B's of stages that gain by it take T_BW, and W's
+    """The problem without remat in which all B's of stages that gain by it take T_BW, and W's
     nothing."""
     bare = plain(problem)
     stages = tuple(

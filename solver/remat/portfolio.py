@@ -3,16 +3,16 @@ stages, then any.
 
 ::
 
-    bounds      of the problem with as little memory as any lever leaves (levers.relaxed)
+    bounds      of the problem with as little memory as any choice leaves (core.relaxations)
     first       one microbatch at a time
-    plain       the optimizer without levers, where the memory limit allows any schedule; and
+    plain       the optimizer without remat, where the memory limit allows any schedule; and
                 with one BW for each B and W, where that takes less
-    reductions  the optimizer on stages that are recomputed or offloaded whole (lever_reduction)
-    fits        the optimizer with more memory, its schedules made to fit by levers (lever_fit)
+    reductions  the optimizer on stages that are recomputed or offloaded whole (whole_stages)
+    fits        the optimizer with more memory, its schedules made to fit (repair)
     annealing   of the best of these and of what becomes of each microbatch, half of them at a time
                 left out, and of the best one until the time is up
 
-The bounds hold for schedules with any levers or none, so what meets them is optimal among all.
+The bounds hold for schedules with remat or without, so what meets them is optimal among all.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ from ..core.options import Optimizer, SolveOptions
 from ..core.relaxations import fusible, plain, recomputable
 from ..core.tolerances import ROUNDING
 from ..core.worker_threads import Pieces
-from .annealing import LeverAnnealer
+from .annealing import RematAnnealer
 from .fused_backward import fused, fused_neighbours, fused_whole
 from .repair import fitted, roomier
 from .whole_stages import reductions
 
 PLAIN, REDUCED, FITTED = 0.15, 0.2, 0.25
-"""Shares of what is left: for schedules without levers; then for all reductions together, and for
+"""Shares of what is left: for schedules without remat; then for all reductions together, and for
 all fits."""
 STARTS = 4
 """How many schedules are annealed at first."""
 
 
-def pull(best: Incumbent, optimizer: Optimizer, options: SolveOptions) -> Pieces:
-    """Improves ``best``, whose problem has levers; ``optimizer``: for problems without."""
+def search_remat(best: Incumbent, optimizer: Optimizer, options: SolveOptions) -> Pieces:
+    """Improves ``best``, whose problem allows remat; ``optimizer``: for problems without."""
     problem, starts, every = best.problem, _Starts(best), options.recompute_all
     solved = partial(_solved, best, optimizer, options)
     starts.offer(one_at_a_time(problem, every))
@@ -78,7 +78,7 @@ def pull(best: Incumbent, optimizer: Optimizer, options: SolveOptions) -> Pieces
         for rows in fitted(problem, solved(with_more, share).order):
             starts.offer(rows)
         yield
-    annealer = LeverAnnealer(problem, np.random.default_rng(options.seed), every)
+    annealer = RematAnnealer(problem, np.random.default_rng(options.seed), every)
     while True:
         for start in starts.best():
             starts.offer(annealer.round(best, start))
@@ -128,16 +128,16 @@ def _solved(
 def one_at_a_time(problem: Problem, every: bool) -> tuple[IntArray, ...]:
     """Each microbatch alone, there and back; of what waits on its rank as little held as can be."""
     kept = Costs.of(problem).kept
-    levers = kept.argmin(axis=0)
+    choices = kept.argmin(axis=0)
     if every:
-        levers = np.where(recomputable(problem), RECOMPUTED, levers)
+        choices = np.where(recomputable(problem), RECOMPUTED, choices)
     owners = problem.placement.owners
     rows: list[list[Op]] = [[] for _ in range(problem.ranks)]
     for j in range(problem.microbatches):
         for s, rank in enumerate(owners):
-            kinds = {OFFLOADED: (OpKind.F, OpKind.O)}.get(int(levers[s]), (OpKind.F,))
+            kinds = {OFFLOADED: (OpKind.F, OpKind.O)}.get(int(choices[s]), (OpKind.F,))
             rows[rank] += [Op(kind, s, j) for kind in kinds]
         for s in reversed(range(problem.stages)):
-            first = {STAYS: (), RECOMPUTED: (OpKind.R,), OFFLOADED: (OpKind.L,)}[int(levers[s])]
+            first = {STAYS: (), RECOMPUTED: (OpKind.R,), OFFLOADED: (OpKind.L,)}[int(choices[s])]
             rows[owners[s]] += [Op(kind, s, j) for kind in (*first, OpKind.B, OpKind.W)]
     return tuple(map(pack, rows))

@@ -1,6 +1,6 @@
-"""Schedules that hold too much, made to fit: levers are pulled where memory is short.
+"""Schedules that hold too much, made to fit by recomputing and offloading where memory is short.
 
-With more memory the optimizer finds a schedule without levers that idles little. Here its order
+With more memory the optimizer finds a schedule without remat that idles little. Here its order
 stays, and where an op has no room some microbatch that waits for its B gives up its place::
 
     more memory   F0 F1 F2 F3 B0 W0 F4 ...
@@ -44,7 +44,7 @@ _Pair = tuple[int, int]
 
 
 def roomier(problem: Problem) -> Iterator[Problem]:
-    """The problem without levers, with more memory, in which some schedule fits."""
+    """The problem without remat, with more memory, in which some schedule fits."""
     bare = plain(problem)
     least, given = needs(bare), np.array(problem.memory_limit)
     seen = set()
@@ -56,7 +56,7 @@ def roomier(problem: Problem) -> Iterator[Problem]:
 
 
 def fitted(problem: Problem, rows: tuple[IntArray, ...]) -> Iterator[tuple[IntArray, ...]]:
-    """``rows``, without levers and of any memory, as they fit: some ways to choose."""
+    """``rows``, without remat and of any memory, as they fit: some ways to choose."""
     rows = tuple(map(split_backwards, rows))
     timing = simulate(Schedule(plain(problem), rows))
     starts = [row.tolist() for row in timing.start]
@@ -69,7 +69,7 @@ def fitted(problem: Problem, rows: tuple[IntArray, ...]) -> Iterator[tuple[IntAr
 
 @dataclass(frozen=True, slots=True)
 class _Waits:
-    """A microbatch between F and B: when F ends and B starts, without levers."""
+    """A microbatch between F and B: when F ends and B starts, without remat."""
 
     since: float
     until: float
@@ -85,12 +85,12 @@ class _Fit:
         self._possible = {RECOMPUTED: recomputable(problem), OFFLOADED: offloadable(problem)}
 
     def rank(self, rank: int, row: list[Op], starts: list[float]) -> list[Op] | None:
-        """The rank's ops with levers; None where it cannot be made to fit."""
+        """The rank's ops with R's, O's and L's; None where it cannot be made to fit."""
         costs = self._costs
         self._limit = self._problem.memory_limit[rank] * (1 + ROUNDING)
         self._held, self._lanes = 0.0, [-np.inf, -np.inf]
         self._here: dict[_Pair, _Waits] = {}
-        self._lever: dict[_Pair, int] = {}
+        self._choice: dict[_Pair, int] = {}
         self._weights: dict[_Pair, float] = {}
         self._ops: list[Op] = []
         times = dict(zip(row, starts, strict=True))
@@ -123,19 +123,19 @@ class _Fit:
         """R's right before their B's."""
         result = []
         for op in self._ops:
-            if op.kind is OpKind.B and self._lever.get((op.stage, op.microbatch)) == RECOMPUTED:
+            if op.kind is OpKind.B and self._choice.get((op.stage, op.microbatch)) == RECOMPUTED:
                 result.append(replace(op, kind=OpKind.R))
             result.append(op)
         return result
 
     def _back(self, op: Op, now: float) -> bool:
         """Has room for what B needs, where that is not there."""
-        lever = self._lever.get((op.stage, op.microbatch), STAYS)
-        if lever == STAYS:
+        choice = self._choice.get((op.stage, op.microbatch), STAYS)
+        if choice == STAYS:
             return True
-        rest = float(self._costs.m_b[op.stage] - self._costs.kept[lever, op.stage])
+        rest = float(self._costs.m_b[op.stage] - self._costs.kept[choice, op.stage])
         fits = self._take(rest, now, None)
-        if lever == OFFLOADED:
+        if choice == OFFLOADED:
             self._ops.append(replace(op, kind=OpKind.L))
         return fits
 
@@ -144,28 +144,28 @@ class _Fit:
         self._held += memory
         while self._held > self._limit:
             ways = [
-                (self._cost(waits, pair, lever, now), lever, pair)
+                (self._cost(waits, pair, choice, now), choice, pair)
                 for pair, waits in self._here.items()
-                for lever in (RECOMPUTED, OFFLOADED)
-                if self._possible[lever][pair[0]] and (lever == RECOMPUTED or pair != new)
+                for choice in (RECOMPUTED, OFFLOADED)
+                if self._possible[choice][pair[0]] and (choice == RECOMPUTED or pair != new)
             ]
             ways += [
                 (self._early(pair, at, now), STAYS, pair) for pair, at in self._weights.items()
             ]
-            cost, lever, pair = min(ways, default=(np.inf, STAYS, (0, 0)))
+            cost, choice, pair = min(ways, default=(np.inf, STAYS, (0, 0)))
             if cost == np.inf:
                 return False
-            if lever == STAYS:
+            if choice == STAYS:
                 self._run_w(pair)
             else:
-                self._pull(pair, lever)
+                self._apply(pair, choice)
         return True
 
-    def _pull(self, pair: _Pair, lever: int) -> None:
+    def _apply(self, pair: _Pair, choice: int) -> None:
         s, waits = pair[0], self._here.pop(pair)
-        self._lever[pair] = lever
-        self._held -= float(self._costs.m_b[s] - self._costs.kept[lever, s])
-        if lever == OFFLOADED:
+        self._choice[pair] = choice
+        self._held -= float(self._costs.m_b[s] - self._costs.kept[choice, s])
+        if choice == OFFLOADED:
             took = float(self._costs.durations[OpKind.O, s])
             self._lanes[0] = max(waits.since, self._lanes[0]) + took
             self._lanes[1] = max(waits.until, self._lanes[1] + took)
@@ -176,10 +176,10 @@ class _Fit:
         lost = float(self._costs.durations[OpKind.W, pair[0]])
         return self._rate(RECOMPUTED, lost, at - now, float(self._costs.m_w[pair[0]]))
 
-    def _cost(self, waits: _Waits, pair: _Pair, lever: int, now: float) -> float:
+    def _cost(self, waits: _Waits, pair: _Pair, choice: int, now: float) -> float:
         """What it costs to recompute, or to offload now."""
         costs, s = self._costs, pair[0]
-        if lever == RECOMPUTED:
+        if choice == RECOMPUTED:
             lost, free = float(costs.durations[OpKind.R, s]), waits.until - now
         else:
             took = float(costs.durations[OpKind.O, s])
@@ -187,13 +187,13 @@ class _Fit:
             back = max(gone, self._lanes[1]) + took
             lost = max(0.0, gone - now) + max(0.0, back - waits.until)
             free = waits.until - took - now
-        size = float(costs.m_b[s] - costs.kept[lever, s])
-        return self._rate(lever, lost, free, size)
+        size = float(costs.m_b[s] - costs.kept[choice, s])
+        return self._rate(choice, lost, free, size)
 
-    def _rate(self, lever: int, lost: float, free: float, size: float) -> float:
-        """Time lost, as it counts for ``lever``, for each unit of memory that is free for a unit of
-        time."""
+    def _rate(self, choice: int, lost: float, free: float, size: float) -> float:
+        """Time lost, as it counts for ``choice``, for each unit of memory that is free for a unit
+        of time."""
         if size <= 0:
             return float("inf")
-        counted = self._lost[lever] * lost if lost else 0.0
+        counted = self._lost[choice] * lost if lost else 0.0
         return (self._little + counted) / (max(free, 1e-6 * self._little) * size)

@@ -1,4 +1,4 @@
-"""Whole stages recomputed or offloaded: a problem without levers whose schedules become ones with
+"""Whole stages recomputed or offloaded: a problem without remat whose schedules become ones with
 them.
 
 Where R runs right before its B, both together are a longer B, and the rest of M_B is there for as
@@ -34,28 +34,28 @@ FARTHEST = 6
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """``lever``: what becomes of each stage's microbatches, (S,). ``rests``: room for so many of
+    """``choice``: what becomes of each stage's microbatches, (S,). ``rests``: room for so many of
     what is there only while a stage computes. ``latest``: of those that may leave, the one whose B
     is last does, else the one that has been there longest.
     """
 
     problem: Problem
-    lever: tuple[int, ...]
+    choice: tuple[int, ...]
     rests: int
     latest: bool
 
     @property
     def reduced(self) -> Problem | None:
-        """The problem without levers; None where there is no room."""
+        """The problem without remat; None where there is no room."""
         problem, costs = self.problem, Costs.of(self.problem)
         room = np.array(problem.memory_limit)
         bare = plain(problem)
         stages = list(bare.profile.stages)
-        for s, lever in enumerate(self.lever):
-            if lever == STAYS:
+        for s, choice in enumerate(self.choice):
+            if choice == STAYS:
                 continue
-            kept, t_w = float(costs.kept[lever, s]), stages[s].t_w
-            again = float(costs.durations[OpKind.R, s]) if lever == RECOMPUTED else 0.0
+            kept, t_w = float(costs.kept[choice, s]), stages[s].t_w
+            again = float(costs.durations[OpKind.R, s]) if choice == RECOMPUTED else 0.0
             joined = self._joined(costs, s)
             stages[s] = replace(
                 stages[s],
@@ -74,14 +74,14 @@ class Reduction:
         return replace(bare, profile=profile, memory_limit=tuple(room.tolist()))
 
     def _room(self, costs: Costs, stage: int) -> float:
-        lever = self.lever[stage]
-        rests = self.rests if lever == OFFLOADED else 1
-        return rests * float(costs.m_b[stage] - costs.kept[lever, stage])
+        choice = self.choice[stage]
+        rests = self.rests if choice == OFFLOADED else 1
+        return rests * float(costs.m_b[stage] - costs.kept[choice, stage])
 
     def _joined(self, costs: Costs, stage: int) -> bool:
         """Whether W has to follow B at once: M_W is more than what waited for B."""
-        lever = self.lever[stage]
-        return lever != STAYS and bool(costs.m_w[stage] > costs.kept[lever, stage])
+        choice = self.choice[stage]
+        return choice != STAYS and bool(costs.m_w[stage] > costs.kept[choice, stage])
 
     def expanded(self, rows: Sequence[IntArray]) -> tuple[IntArray, ...]:
         """A schedule of ``problem`` from one of ``reduced``."""
@@ -105,13 +105,13 @@ def reductions(problem: Problem, every: bool) -> Iterator[Reduction]:
     seen = set()
     for first in sorted({-(-problem.stages * k // 4) for k in (4, 3, 2, 1)}, reverse=True):
         below = np.arange(problem.stages) < first
-        for lever, possible in ((RECOMPUTED, again), (OFFLOADED, out)):
-            levers = tuple(np.where(possible & below, lever, STAYS).tolist())
-            if levers in seen or not any(levers):
+        for choice, possible in ((RECOMPUTED, again), (OFFLOADED, out)):
+            choices = tuple(np.where(possible & below, choice, STAYS).tolist())
+            if choices in seen or not any(choices):
                 continue
-            seen.add(levers)
-            ways = [(1, False)] if lever == RECOMPUTED else product((2, 1), (False, True))
-            yield from (Reduction(problem, levers, *way) for way in ways)
+            seen.add(choices)
+            ways = [(1, False)] if choice == RECOMPUTED else product((2, 1), (False, True))
+            yield from (Reduction(problem, choices, *way) for way in ways)
 
 
 def _split(row: list[Op], joined: list[bool]) -> list[Op]:
@@ -130,10 +130,10 @@ def _split(row: list[Op], joined: list[bool]) -> list[Op]:
 
 
 class _Expansion:
-    """One rank's ops with levers between them, and what it holds meanwhile."""
+    """One rank's ops with R's, O's and L's between them, and what it holds meanwhile."""
 
     def __init__(self, of: Reduction, costs: Costs, joined: list[bool], limit: float) -> None:
-        self._lever, self._latest = of.lever, of.latest
+        self._choice, self._latest = of.choice, of.latest
         self._costs, self._limit = costs, limit
         self._held = 0.0
         self._here: dict[tuple[int, int], int] = {}  # may leave; where their B's stand
@@ -153,17 +153,17 @@ class _Expansion:
         return self._ops
 
     def _forward(self, op: Op, backward: int) -> None:
-        lever = self._lever[op.stage]
-        again = lever == RECOMPUTED
+        choice = self._choice[op.stage]
+        again = choice == RECOMPUTED
         self._take(float(self._costs.kept[RECOMPUTED if again else STAYS, op.stage]))
         self._ops.append(op)
-        if lever == OFFLOADED:
+        if choice == OFFLOADED:
             self._here[op.stage, op.microbatch] = backward
 
     def _backward(self, op: Op) -> None:
         s, pair = op.stage, (op.stage, op.microbatch)
         self._here.pop(pair, None)
-        if self._lever[s] == RECOMPUTED:
+        if self._choice[s] == RECOMPUTED:
             self._return(op, OpKind.R)
         elif pair in self._away:
             self._return(op, OpKind.L)
@@ -175,7 +175,7 @@ class _Expansion:
         self._ops.append(replace(op, kind=kind))
 
     def _rest(self, stage: int) -> float:
-        return float(self._costs.m_b[stage] - self._costs.kept[self._lever[stage], stage])
+        return float(self._costs.m_b[stage] - self._costs.kept[self._choice[stage], stage])
 
     def _take(self, memory: float) -> None:
         """Has others leave where there is no room."""

@@ -1,16 +1,17 @@
 """The kernel of the local search: simulated annealing on the orders of all ranks.
 
 A move takes one op of one rank, or some that follow each other, and puts it a few places earlier or
-later. Half of the moves are made
-where the cost is decided: on the longest path to the end of the rank that spans most, ops leave
-what a rank runs there without a pause, to before its first op or behind its last, as neighbourhoods
-for job shops do (Nowicki and Smutnicki, 1996). Ops of the same kind and stage that it passes hand
+later. Half of the moves are made where the cost is decided: on the longest path to the end of the
+rank that spans most, ops leave what a rank runs there without a pause, to before its first op or
+behind its last, as neighbourhoods for job shops do (Nowicki and Smutnicki, 1996). Ops of the same
+kind and stage that it passes hand
 their microbatches on, so that their sequence stays: moving F2 behind F3 leaves F2 before F3 and
 moves the later place alone. Orders that break the memory limit or the order of F, B and W on the
 rank are dropped before anything is simulated, as both depend on the order alone.
 
-Where a problem has levers (:class:`Pulling`), some moves change what becomes of a few microbatches
-of a stage instead: their R's, O's, L's and W's come from behind the rank's list, or go there.
+Where activations may be recomputed or offloaded (:class:`RematState`), some moves change what
+becomes of a few microbatches of a stage instead: their R's, O's, L's and W's come from behind the
+rank's list, or go there.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from pipeloom.ir.model.ops import (
 )
 
 from ..core.kernel_rng import random
-from .remat_moves import CHANGES, RUN, Pulling, change
+from .remat_moves import CHANGES, RUN, RematState, change
 
 EDGES = 0.5
 """How many of the moves are made on the longest path."""
@@ -71,7 +72,7 @@ def keeps_rules(  # noqa: PLR0917
     m_b: FloatArray,
     m_w: FloatArray,
     limit: float,
-    levers: Pulling | None,
+    remat: RematState | None,
     done: npt.NDArray[np.int8],  # (S, M) scratch, all 0: how far a microbatch has come; left all 0
 ) -> bool:
     """Whether the ops of each microbatch are in order and the memory fits."""
@@ -88,8 +89,8 @@ def keeps_rules(  # noqa: PLR0917
         if kind == _F:
             held += m_b[stage]
             done[stage, microbatch] = _HERE
-            if levers is not None and levers[0][0][stage, microbatch] == RECOMPUTED:
-                held += levers[0][1][RECOMPUTED, stage] - m_b[stage]
+            if remat is not None and remat[0][0][stage, microbatch] == RECOMPUTED:
+                held += remat[0][1][RECOMPUTED, stage] - m_b[stage]
                 done[stage, microbatch] = _AWAY
             keeps = steps == 0 and (at < low or held <= limit)
         elif kind == _W:
@@ -102,8 +103,8 @@ def keeps_rules(  # noqa: PLR0917
                 held += m_w[stage]
             keeps = steps == _HERE
             done[stage, microbatch] = _BACK
-        elif levers is not None:
-            kept = levers[0][1]
+        elif remat is not None:
+            kept = remat[0][1]
             if kind == _O:
                 held -= m_b[stage] - kept[OFFLOADED, stage]
                 keeps = steps == _HERE
@@ -219,7 +220,7 @@ def anneal_kernel(  # noqa: PLR0917
     m_b: FloatArray,
     m_w: FloatArray,
     limit: FloatArray,
-    levers: Pulling | None,
+    remat: RematState | None,
     makespan: bool,
     hot: float,  # temperature of the first and of the last move, in units of cost
     cold: float,
@@ -235,16 +236,16 @@ def anneal_kernel(  # noqa: PLR0917
     peak, position = np.empty(ranks), np.empty(ranks, dtype=np.int64)
     f_end, b_end = np.empty(owner.shape), np.empty(owner.shape)
     done = np.zeros(owner.shape, dtype=np.int8)
-    most = max(reach + LONGEST, 0 if levers is None else size)
+    most = max(reach + LONGEST, 0 if remat is None else size)
     saved = np.empty(most, dtype=np.int64)
-    if levers is not None:
-        inner = levers[0]
+    if remat is not None:
+        inner = remat[0]
         choice, best_choice, ways, stop, best_stop = (
             inner[0],
-            levers[1],
-            levers[2],
-            levers[3],
-            levers[4],
+            remat[1],
+            remat[2],
+            remat[3],
+            remat[4],
         )
         was = np.empty(RUN, dtype=np.int8)
     else:
@@ -264,12 +265,12 @@ def anneal_kernel(  # noqa: PLR0917
         changed = False
         if move >= 0:
             temperature *= cooling
-            if levers is not None:
+            if remat is not None:
                 changed = random(state) < CHANGES
                 if changed:
                     stage = int(random(state) * owner.shape[0])
-                    lever = int(random(state) * ways.shape[0])
-                    if not ways[lever, stage]:
+                    wanted = int(random(state) * ways.shape[0])
+                    if not ways[wanted, stage]:
                         continue
                     rank = owner[stage, 0]
                     since = int(random(state) * owner.shape[1])
@@ -279,7 +280,7 @@ def anneal_kernel(  # noqa: PLR0917
                     low, high = offsets[rank], offsets[rank + 1] - 1
                     saved[: high - low + 1] = order[low : high + 1]
                     if not change(
-                        order, low, stop, rank, choice, stage, since, until, lever, state
+                        order, low, stop, rank, choice, stage, since, until, wanted, state
                     ):
                         continue
             if changed:
@@ -312,9 +313,9 @@ def anneal_kernel(  # noqa: PLR0917
                     else:
                         shift(order, source + k, target + k)
             until_here = stop[rank] - 1 if changed else high
-            if not keeps_rules(order, first, low, until_here, m_b, m_w, limit[rank], levers, done):
+            if not keeps_rules(order, first, low, until_here, m_b, m_w, limit[rank], remat, done):
                 order[low : high + 1] = saved[: high - low + 1]
-                if levers is not None and changed:
+                if remat is not None and changed:
                     stop[rank] = stopped_at
                     choice[stage, since:until] = was[: until - since]
                 continue
@@ -349,12 +350,12 @@ def anneal_kernel(  # noqa: PLR0917
             if cost < best_cost:
                 best_cost = cost
                 best[:] = order
-                if levers is not None:
+                if remat is not None:
                     best_choice[:] = choice
                     best_stop[:] = stop
         else:
             order[low : high + 1] = saved[: high - low + 1]
-            if levers is not None and changed:
+            if remat is not None and changed:
                 stop[rank] = stopped_at
                 choice[stage, since:until] = was[: until - since]
     return best_cost

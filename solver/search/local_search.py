@@ -18,15 +18,15 @@ from pipeloom.ir.model.problem import Objective, Problem
 
 from ..construct.linear import Constructor
 from ..construct.list_scheduler import (
-    DispatchSetting,
+    ListParameters,
     Stages,
-    dispatch,
-    dispatch_settings,
-    tune_dispatch,
+    list_parameters,
+    list_schedule,
+    tune_list,
 )
-from ..construct.list_scheduler_linear import GreedySetting, tune_kernel
-from ..construct.parameters import Setting
-from ..construct.round_based import RoundsSetting
+from ..construct.list_scheduler_linear import LinearListParameters, tune_linear_list
+from ..construct.parameters import HeuristicParameters
+from ..construct.round_based import RoundParameters
 from ..core.incumbent import Incumbent
 from ..core.kernel_rng import seeded
 from ..core.options import Order
@@ -60,7 +60,7 @@ class Tried:
     """A setting and the cost of what its constructor makes of it."""
 
     cost: float
-    setting: Setting
+    parameters: HeuristicParameters
 
 
 def building(ops: int) -> int:
@@ -68,7 +68,7 @@ def building(ops: int) -> int:
     return BUILD_OP * ops + BUILD
 
 
-class Tuner:
+class RoundTuner:
     """Hill climbing on the settings of the rounds: each of the best few is changed a little, and
     kept if no worse.
 
@@ -79,10 +79,10 @@ class Tuner:
         self, constructor: Constructor, tried: Sequence[Tried], rng: np.random.Generator
     ) -> None:
         self._constructor = constructor
-        pool = [(t.cost, t.setting) for t in tried if isinstance(t.setting, RoundsSetting)]
+        pool = [(t.cost, t.parameters) for t in tried if isinstance(t.parameters, RoundParameters)]
         self._pool = sorted(pool, key=lambda tried: tried[0])[:POOL]
         self._rng = rng
-        ops = 3 * constructor.chain.stages * constructor.chain.microbatches
+        ops = 3 * constructor.linear.stages * constructor.linear.microbatches
         self._build = building(ops)
         self._builds = max(10, SLICE // self._build)
 
@@ -94,20 +94,20 @@ class Tuner:
         for _ in range(self._builds):
             slot = int(self._rng.integers(len(self._pool)))
             best.work.spend(self._build)
-            before, setting = self._pool[slot]
-            setting = setting.mutated(self._constructor.chain, self._rng)
-            rows = self._constructor.build(setting)
+            before, parameters = self._pool[slot]
+            parameters = parameters.mutated(self._constructor.linear, self._rng)
+            rows = self._constructor.build(parameters)
             if rows is None:
                 continue
             cost = self._constructor.cost(rows)
             if cost <= before:
-                self._pool[slot] = cost, setting
+                self._pool[slot] = cost, parameters
             best.offer(rows, "search", cost)
             if best.over():
                 return
 
 
-class Dispatcher:
+class LinearListTuner:
     """Anneals the list scheduler's numbers, how microbatches are spaced among them.
 
     Each round starts from one of the best settings so far. Strong where memory holds fewer
@@ -123,13 +123,13 @@ class Dispatcher:
         ops: int = SLICE,
     ) -> None:
         self._constructor, self._rng = constructor, rng
-        self._pool: list[tuple[float, GreedySetting]] = []
+        self._pool: list[tuple[float, LinearListParameters]] = []
         for each in sorted(tried, key=lambda tried: tried.cost):
-            if isinstance(each.setting, GreedySetting):
-                self._keep(each.cost, each.setting)
+            if isinstance(each.parameters, LinearListParameters):
+                self._keep(each.cost, each.parameters)
         self._makespan = objective is Objective.MAKESPAN
         self._state = seeded(rng)
-        c = constructor.chain
+        c = constructor.linear
         self._unit = float((c.f + c.b + c.down + c.up).mean())
         self._moves = max(10, ops // (DISPATCHED_OP * 3 * c.stages * c.microbatches))
 
@@ -138,37 +138,26 @@ class Dispatcher:
         return bool(self._pool) and self._unit > 0.0
 
     def round(self, best: Incumbent) -> None:
-        setting = self._pool[int(self._rng.integers(len(self._pool)))][1].copy()
-        chain = self._constructor.chain
-        order = np.empty((chain.stages, 3 * chain.microbatches), dtype=np.int64)
+        parameters = self._pool[int(self._rng.integers(len(self._pool)))][1].copy()
+        linear = self._constructor.linear
+        order = np.empty((linear.stages, 3 * linear.microbatches), dtype=np.int64)
         hot = self._unit * 10 ** self._rng.uniform(-2.5, 0.0)
         for piece in range(SLICES):
-            cost = tune_kernel(
-                *chain.arrays,
-                chain.capacity,
-                setting.warm,
-                setting.defer,
-                setting.fill,
-                setting.patience,
-                setting.gap,
-                self._makespan,
-                order,
-                best.cost,
-                self._unit,
-                hot * COLD ** (piece / SLICES),
-                hot * COLD ** ((piece + 1) / SLICES),
-                self._moves,
-                self._state,
+            cost = tune_linear_list(
+                *linear.arrays, linear.capacity, parameters.warm, parameters.defer,
+                parameters.fill, parameters.patience, parameters.gap, self._makespan, order,
+                best.cost, self._unit, hot * COLD ** (piece / SLICES),
+                hot * COLD ** ((piece + 1) / SLICES), self._moves, self._state,
                 best.interrupt.flag,
-            )
+            )  # fmt: skip
             best.work.spend(self._moves * DISPATCHED_OP * order.size)
             if cost < best.cost:
                 self._offer(best, self._constructor.by_rank(order.copy()))
             if best.over():
                 return
-        rows = self._constructor.build(setting)
+        rows = self._constructor.build(parameters)
         if rows is not None:
-            self._keep(self._offer(best, rows), setting)
+            self._keep(self._offer(best, rows), parameters)
 
     def _offer(self, best: Incumbent, rows: Order) -> float:
         """Offers an order and returns its cost, less than the kernel's where a gap was not
@@ -177,13 +166,13 @@ class Dispatcher:
         best.offer(rows, "search", cost)
         return cost
 
-    def _keep(self, cost: float, setting: GreedySetting) -> None:
+    def _keep(self, cost: float, parameters: LinearListParameters) -> None:
         """Takes the setting into the pool if it is among the best, one of each cost."""
         if all(abs(cost - other) > 1e-9 * cost for other, _ in self._pool):
-            self._pool = sorted([*self._pool, (cost, setting)], key=lambda kept: kept[0])[:POOL]
+            self._pool = sorted([*self._pool, (cost, parameters)], key=lambda kept: kept[0])[:POOL]
 
 
-class ListScheduler:
+class ListTuner:
     """Anneals the numbers of the list scheduler for any map of stages to ranks.
 
     Each round starts from a setting at random, or from one of the best so far. It gives up where
@@ -194,8 +183,8 @@ class ListScheduler:
         self._rounds, self._near = 0, True
         self._stages, self._rng = Stages.of(problem), rng
         self._makespan = problem.objective is Objective.MAKESPAN
-        self._settings = dispatch_settings(self._stages, problem.microbatches, rng)
-        self._pool: list[tuple[float, DispatchSetting]] = []
+        self._settings = list_parameters(self._stages, problem.microbatches, rng)
+        self._pool: list[tuple[float, ListParameters]] = []
         self._state = seeded(rng)
         self._unit = float(self._stages.work.max()) / problem.microbatches
         size = 3 * problem.stages * problem.microbatches
@@ -213,32 +202,22 @@ class ListScheduler:
     def round(self, best: Incumbent) -> None:
         self._rounds += 1
         new = len(self._pool) < FRESH or self._rng.random() < 1 / FRESH
-        setting = self._draw(best) if new else self._pooled()
+        parameters = self._draw(best) if new else self._pooled()
         hot = self._unit * (0.5 if new else 10 ** self._rng.uniform(-2.0, 0.0))
         cost = float("inf")
         for piece in range(1 if new else SLICES):
-            found, cost = tune_dispatch(
-                self._stages,
-                setting,
-                self._makespan,
-                self._found,
-                best.cost,
-                hot * COLD ** (piece / SLICES),
-                hot * COLD ** ((piece + 1) / SLICES),
-                self._moves,
-                self._order,
-                self._ends,
-                self._spans,
-                self._state,
-                best.interrupt.flag,
-            )
+            found, cost = tune_list(
+                self._stages, parameters, self._makespan, self._found, best.cost,
+                hot * COLD ** (piece / SLICES), hot * COLD ** ((piece + 1) / SLICES), self._moves,
+                self._order, self._ends, self._spans, self._state, best.interrupt.flag,
+            )  # fmt: skip
             best.work.spend(self._moves * self._move)
             if found < best.cost:
                 best.offer(_rows(self._found, self._offsets), "search")
             if best.over():
                 return
         if np.isfinite(cost):
-            self._pool = sorted([*self._pool, (cost, setting)], key=lambda kept: kept[0])[:FRESH]
+            self._pool = sorted([*self._pool, (cost, parameters)], key=lambda kept: kept[0])[:FRESH]
         self._near = bool(self._pool) and self._pool[0][0] <= best.cost * NEAR
 
     def pieces(self, best: Incumbent) -> Pieces:
@@ -256,17 +235,19 @@ class ListScheduler:
         if np.isfinite(self._cost(self._draw(best))):
             best.offer(_rows(self._order, self._offsets), "search")
 
-    def _pooled(self) -> DispatchSetting:
+    def _pooled(self) -> ListParameters:
         return self._pool[int(self._rng.integers(len(self._pool)))][1].copy()
 
-    def _draw(self, best: Incumbent) -> DispatchSetting:
+    def _draw(self, best: Incumbent) -> ListParameters:
         """The best of some settings at random."""
         drawn = list(islice(self._settings, DRAWN))
         best.work.spend(DRAWN * self._move)
         return min(drawn, key=self._cost)
 
-    def _cost(self, setting: DispatchSetting) -> float:
-        return dispatch(self._stages, setting, self._makespan, self._order, self._ends, self._spans)
+    def _cost(self, parameters: ListParameters) -> float:
+        return list_schedule(
+            self._stages, parameters, self._makespan, self._order, self._ends, self._spans
+        )
 
 
 class Annealer:
@@ -303,26 +284,10 @@ class Annealer:
         moves = max(100, SLICE // len(order))
         best.work.spend(moves * len(order))
         cost = anneal_kernel(
-            order,
-            found,
-            best.cost,
-            offsets,
-            c.durations,
-            c.owner,
-            c.into_f,
-            c.into_b,
-            c.m_b,
-            c.m_w,
-            c.limit * (1 + ROUNDING),
-            None,
-            self._makespan,
-            hot,
-            hot * COLD ** (1 / SLICES),
-            moves,
-            reach,
-            self._state,
-            best.interrupt.flag,
-        )
+            order, found, best.cost, offsets, c.durations, c.owner, c.into_f, c.into_b, c.m_b,
+            c.m_w, c.limit * (1 + ROUNDING), None, self._makespan, hot,
+            hot * COLD ** (1 / SLICES), moves, reach, self._state, best.interrupt.flag,
+        )  # fmt: skip
         best.offer(_rows(found, offsets), "search", cost)
 
 

@@ -15,14 +15,14 @@ from ..core.incumbent import Incumbent
 from ..core.kernel_rng import seeded
 from ..core.tolerances import ROUNDING
 from .local_search import COLD, SLICE, SLICES, split_backwards
-from .overlap_kernel import anneal_pairs
+from .overlap_kernel import anneal_overlap
 
 Mask = npt.NDArray[np.bool_]
 Pairs = tuple[tuple[int, ...], ...]
-Rows = tuple[IntArray, ...]
+Order = tuple[IntArray, ...]
 
 
-class Pairer:
+class OverlapAnnealer:
     """Simulated annealing from the best order, with moves that let an F and a BW run at once or
     apart."""
 
@@ -44,29 +44,12 @@ class Pairer:
         for piece in range(SLICES):
             c, found, found_at_once = self._costs, order.copy(), at_once.copy()
             warm = hot * COLD ** (piece / SLICES)
-            cost = anneal_pairs(
-                order,
-                at_once,
-                found,
-                found_at_once,
-                best.cost,
-                offsets,
-                c.durations,
-                self._times,
-                c.owner,
-                c.into_f,
-                c.into_b,
-                c.m_b,
-                c.m_w,
-                c.limit * (1 + ROUNDING),
-                self._makespan,
-                warm,
-                warm * COLD ** (1 / SLICES),
-                moves,
-                reach,
-                self._state,
+            cost = anneal_overlap(
+                order, at_once, found, found_at_once, best.cost, offsets, c.durations,
+                self._times, c.owner, c.into_f, c.into_b, c.m_b, c.m_w, c.limit * (1 + ROUNDING),
+                self._makespan, warm, warm * COLD ** (1 / SLICES), moves, reach, self._state,
                 best.interrupt.flag,
-            )
+            )  # fmt: skip
             best.work.spend(moves * len(order))
             if cost < best.cost:
                 rows, pairs = together(found, found_at_once, offsets)
@@ -75,7 +58,7 @@ class Pairer:
                 return
 
 
-def apart(rows: Rows, pairs: Pairs) -> tuple[IntArray, Mask, IntArray]:
+def apart(rows: Order, pairs: Pairs) -> tuple[IntArray, Mask, IntArray]:
     """All ranks' ops with each BW as B and W, where pairs begin, (N,) both, and where each rank's
     ops do.
 
@@ -93,7 +76,7 @@ def apart(rows: Rows, pairs: Pairs) -> tuple[IntArray, Mask, IntArray]:
     return np.concatenate(split), at_once, offsets
 
 
-def together(order: IntArray, at_once: Mask, offsets: IntArray) -> tuple[Rows, Pairs]:
+def together(order: IntArray, at_once: Mask, offsets: IntArray) -> tuple[Order, Pairs]:
     """The inverse of :func:`apart`: a BW in pairs, B and W elsewhere."""
     rows, pairs = [], []
     for first, last in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):

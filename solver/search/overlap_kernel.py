@@ -39,7 +39,7 @@ _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
 
 
 @numba.njit(cache=True, nogil=True)
-def time_pairs(  # noqa: PLR0917
+def time_overlap(  # noqa: PLR0917
     order: IntArray,  # (N,) F's, B's and W's, rank after rank
     at_once: Mask,
     offsets: IntArray,
@@ -212,7 +212,7 @@ def _pairs_differ(order: IntArray, at_once: Mask, low: int, high: int) -> bool:
 
 
 @numba.njit(cache=True, nogil=True)
-def anneal_pairs(  # noqa: PLR0917
+def anneal_overlap(  # noqa: PLR0917
     order: IntArray,  # (N,) and
     at_once: Mask,  # (N,): changed
     best: IntArray,  # (N,) and
@@ -276,7 +276,7 @@ def anneal_pairs(  # noqa: PLR0917
                 )
                 continue
         value, cost, longest = np.inf, np.inf, 0
-        if time_pairs(
+        if time_overlap(
             order, at_once, offsets, durations, pair_times, owner, into_f, into_b,
             begins, ends, f_end, b_end,
         ):  # fmt: skip

@@ -29,7 +29,7 @@ NEAR = 6
 FUSED = 3
 """Beside the choices of :mod:`pipeloom.ir.cost.remat`: B and W are one op, or two again."""
 
-Pulling = tuple[RematArrays, Choice, npt.NDArray[np.bool_], IntArray, IntArray]
+RematState = tuple[RematArrays, Choice, npt.NDArray[np.bool_], IntArray, IntArray]
 """What the simulator reads, whose choice is changed; out: the choice of the best order; what each
 stage may have, (4, S); where each rank's ops end, (P,); out: those of the best order."""
 
@@ -44,31 +44,31 @@ def change(  # noqa: PLR0917
     stage: int,
     since: int,
     until: int,
-    lever: int,
+    wanted: int,
     state: npt.NDArray[np.uint64],
 ) -> bool:
-    """Has ``lever`` become of the microbatches since..until of a stage; False where it was so."""
+    """Has ``wanted`` become of the microbatches since..until of a stage; False where it was so."""
     changed = False
-    if lever == FUSED:
+    if wanted == FUSED:
         split = order[_backward(order, first, _of(stage, since))] & KIND_MASK == _BW
         for microbatch in range(since, until):
             changed |= _join(order, first, stop, rank, _of(stage, microbatch), split)
         return changed
     for microbatch in range(since, until):
         was, of = choice[stage, microbatch], _of(stage, microbatch)
-        if was == lever:
+        if was == wanted:
             continue
         changed = True
-        choice[stage, microbatch] = lever
+        choice[stage, microbatch] = wanted
         if was == RECOMPUTED:
             _take_out(order, first, stop, rank, of | _R)
         elif was == OFFLOADED:
             _take_out(order, first, stop, rank, of | _O)
             _take_out(order, first, stop, rank, of | _L)
         before = _backward(order, first, of)
-        if lever == RECOMPUTED:
+        if wanted == RECOMPUTED:
             _put_in(order, stop, rank, of | _R, before)
-        elif lever == OFFLOADED:
+        elif wanted == OFFLOADED:
             out = _find(order, first, of | _F) + 1 + int(NEAR * random(state) ** 2)
             out = min(out, before)
             back = max(out, before - int(NEAR * random(state) ** 2))

@@ -36,7 +36,7 @@ from pipeloom.ir.model.problem import Problem
 from ..bounds import lower_bounds
 from ..core.incumbent import Incumbent
 from ..core.options import Order, SolveOptions
-from ..core.overlap_relaxation import without_pairs
+from ..core.overlap_relaxation import without_overlap
 from ..core.tolerances import ROUNDING
 from ..core.worker_threads import Pieces
 
@@ -82,7 +82,7 @@ class Unroller:
     """Searches a schedule of fewer microbatches and repeats its steady state."""
 
     def __init__(self, best: Incumbent, fewer: int, search: Callable[[Incumbent], Pieces]) -> None:
-        problem = without_pairs(replace(best.problem, microbatches=fewer))
+        problem = without_overlap(replace(best.problem, microbatches=fewer))
         self._small = Incumbent(
             problem, next(lower_bounds(problem)), SolveOptions(work_limit=ENDLESS)
         )

@@ -29,10 +29,10 @@ from pipeloom.ir.model.problem import Problem
 
 from ..core.tolerances import ROUNDING
 
-Rows = tuple[IntArray, ...]
+Order = tuple[IntArray, ...]
 
 
-def rows(problem: Problem, rounds: int, deep: int) -> Rows:
+def rows(problem: Problem, rounds: int, deep: int) -> Order:
     """Every rank's ops; ranks with fewer microbatches than ``rounds`` leave the last ones out.
 
     ``deep``: from 1 to the number of stages.
@@ -67,7 +67,7 @@ def _ops(kind: OpKind, stages: Sequence[int], microbatches: IntArray | int) -> I
     return (np.asarray(microbatches, dtype=np.int64) << MICROBATCH_SHIFT) + places
 
 
-def within_limit(problem: Problem, order: Rows) -> bool:
+def within_limit(problem: Problem, order: Order) -> bool:
     """Whether the activations of every rank keep its memory limit."""
     m_b = Costs.of(problem).m_b
     held = np.stack([m_b, -m_b])

@@ -113,7 +113,7 @@ def _listed(
         raise ValueError(f"collections: expected 1 or more, got {plan.collections}")
     clock = _Clock(problem, order)
     journeys = [*_weights(problem, order, plan, owner), *_gradients(problem, order, plan, owner)]
-    return sorted(leg for journey in journeys for leg in clock.legs(journey))
+    return sorted(leg for journey in journeys for leg in clock.ways(journey))
 
 
 def default_owners(problem: Problem) -> tuple[int, ...]:
@@ -161,16 +161,16 @@ class _Clock:
             for row in order
         ]
 
-    def legs(self, journey: Sequence[Transfer]) -> Iterator[_Leg]:
+    def ways(self, journey: Sequence[Transfer]) -> Iterator[_Leg]:
         earliest, starts = 0.0, []
         for t in journey:
             earliest = max(earliest, self._at(t.source, t.after), self._at(t.target, t.room))
             starts.append(earliest)
-        latest, legs = float("inf"), []
+        latest, ways = float("inf"), []
         for n, t in reversed(list(enumerate(journey))):
             latest = min(latest, self._at(t.target, t.before)) - self._delay(t)
-            legs.append(_Leg(starts[n], latest, n, t))
-        return reversed(legs)
+            ways.append(_Leg(starts[n], latest, n, t))
+        return reversed(ways)
 
     def _delay(self, t: Transfer) -> float:
         key = t.kind, t.stage

@@ -45,54 +45,54 @@ from pipeloom.ir.model.ops import FloatArray, IntArray
 from pipeloom.ir.units import duration
 
 from ...core.bound import Bound, starts_later
-from ...core.linear_instance import Chain
+from ...core.linear_instance import LinearInstance
 
 NEAR = 8
 """So many microbatches after a slot is free, W's are counted one by one; after that by pace."""
 
 
-def slots(chain: Chain, lags: FloatArray) -> Bound:
+def slots(linear: LinearInstance, lags: FloatArray) -> Bound:
     """The longest of the paths above; see there for the proof."""
     words = "memory holds few microbatches, and each waits for an earlier one to come back"
-    if chain.capacity.min() >= chain.microbatches:  # no microbatch waits for another's slot
+    if linear.capacity.min() >= linear.microbatches:  # no microbatch waits for another's slot
         return Bound(0.0, "slots", words)
-    spans = _spans(chain)
+    spans = _spans(linear)
     i = int((spans + lags).argmax())
 
     def numbers() -> list[str]:
         return [
-            f"{computes(chain, i, float(spans[i]))}, and each is held for at least "
-            f"{duration(chain.round_trip[i] + chain.b[i])}, there and back",
+            f"{computes(linear, i, float(spans[i]))}, and each is held for at least "
+            f"{duration(linear.round_trip[i] + linear.b[i])}, there and back",
             "a further one starts only where an earlier one has left its place, here and on every "
             "later rank; this is the longest chain of such waits",
             *starts_later(float(lags[i])),
         ]
 
-    return Bound(float((spans + lags).max()), "slots", words, int(chain.ranks[i]), numbers)
+    return Bound(float((spans + lags).max()), "slots", words, int(linear.ranks[i]), numbers)
 
 
-def computes(chain: Chain, i: int, span: float) -> str:
+def computes(linear: LinearInstance, i: int, span: float) -> str:
     """What a line says of a stage whose rank spans so much, as memory is short."""
     return (
-        f"rank {chain.ranks[i]} spans at least {duration(span)}, of which it computes for "
-        f"{duration(chain.work[i])}: {chain.capacity[i]} of {chain.microbatches} microbatches fit "
-        "in its memory"
+        f"rank {linear.ranks[i]} spans at least {duration(span)}, of which it computes for "
+        f"{duration(linear.work[i])}: {linear.capacity[i]} of {linear.microbatches} microbatches "
+        "fit in its memory"
     )
 
 
-def _spans(chain: Chain) -> FloatArray:
+def _spans(linear: LinearInstance) -> FloatArray:
     """What each stage spans at least, shape (S,)."""
-    before, after = done_before(chain), left_after(chain)
-    near, pace = turns(chain)
-    forward, backward = np.empty((2, chain.microbatches, chain.stages))
+    before, after = done_before(linear), left_after(linear)
+    near, pace = turns(linear)
+    forward, backward = np.empty((2, linear.microbatches, linear.stages))
     spans = [
         _longest_path(
             i,
-            chain.f,
-            chain.b,
-            chain.down,
-            chain.up,
-            chain.capacity,
+            linear.f,
+            linear.b,
+            linear.down,
+            linear.up,
+            linear.capacity,
             near,
             pace,
             before[0][i],
@@ -102,7 +102,7 @@ def _spans(chain: Chain) -> FloatArray:
             forward,
             backward,
         )
-        for i in range(chain.stages)
+        for i in range(linear.stages)
     ]
     return np.array(spans)
 
@@ -155,75 +155,77 @@ def _longest_path(  # noqa: PLR0917
     return span
 
 
-def ways_up(chain: Chain) -> FloatArray:
+def ways_up(linear: LinearInstance) -> FloatArray:
     """From the start of a B on the last stage to that of the same microbatch on each, shape
     (S,)."""
-    legs = chain.b[1:] + chain.up[:-1]
-    return np.append(np.cumsum(legs[::-1])[::-1], 0.0)
+    ways = linear.b[1:] + linear.up[:-1]
+    return np.append(np.cumsum(ways[::-1])[::-1], 0.0)
 
 
-def turns(chain: Chain) -> tuple[FloatArray, FloatArray]:
+def turns(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
     """From the start of B(i, k) to that of F(i, k + K_i + q) for q < NEAR, shape (S, NEAR), at
     least; and by how much it grows with each further q, shape (S,)."""
-    stages, last = range(chain.stages), NEAR - 1
-    near = np.array([[turn(chain, i, q) for q in range(NEAR)] for i in stages])
-    pace = chain.f + chain.b
+    stages, last = range(linear.stages), NEAR - 1
+    near = np.array([[turn(linear, i, q) for q in range(NEAR)] for i in stages])
+    pace = linear.f + linear.b
     for i in stages:
-        held = np.arange(chain.capacity[i], 0, -1)
-        more = np.arange(chain.capacity[i])  # e
-        if (last + 1 + more >= most_waiting(chain, i, held)).all():  # no W waits without need
-            pace[i] += chain.w[i]
+        held = np.arange(linear.capacity[i], 0, -1)
+        more = np.arange(linear.capacity[i])  # e
+        if (last + 1 + more >= most_waiting(linear, i, held)).all():  # no W waits without need
+            pace[i] += linear.w[i]
     return near, pace
 
 
-def turn(chain: Chain, i: int, q: int) -> float:
+def turn(linear: LinearInstance, i: int, q: int) -> float:
     """From the start of B(i, k) to that of F(i, k + K_i + q), at least."""
-    return float((q + 1) * chain.b[i] + q * chain.f[i] + _besides(chain, i, q))
+    return float((q + 1) * linear.b[i] + q * linear.f[i] + _besides(linear, i, q))
 
 
-def slot_wait(chain: Chain) -> FloatArray:
+def slot_wait(linear: LinearInstance) -> FloatArray:
     """From the end of B(i, k) to the start of F(i, k + K_i), at least, shape (S,)."""
-    return np.array([_besides(chain, i, 0) for i in range(chain.stages)])
+    return np.array([_besides(linear, i, 0) for i in range(linear.stages)])
 
 
-def _besides(chain: Chain, i: int, q: int) -> float:
+def _besides(linear: LinearInstance, i: int, q: int) -> float:
     """What a turn has to wait for besides its q + 1 B's and q F's: e further B's, and W's."""
-    more = np.arange(chain.capacity[i])  # e
-    waiting = most_waiting(chain, i, chain.capacity[i] - more)
+    more = np.arange(linear.capacity[i])  # e
+    waiting = most_waiting(linear, i, linear.capacity[i] - more)
     weights = np.maximum(0, q + 1 + more - waiting)
-    return float((more * chain.b[i] + weights * chain.w[i]).min())
+    return float((more * linear.b[i] + weights * linear.w[i]).min())
 
 
-def turnover(chain: Chain) -> FloatArray:
+def turnover(linear: LinearInstance) -> FloatArray:
     """How long each stage takes a microbatch, at least, once its slots are full, shape (S,)."""
-    return (chain.round_trip + chain.b + slot_wait(chain)) / chain.capacity
+    return (linear.round_trip + linear.b + slot_wait(linear)) / linear.capacity
 
 
-def slots_limit_rate(chain: Chain, share: float = 1.0) -> bool:
+def slots_limit_rate(linear: LinearInstance, share: float = 1.0) -> bool:
     """Whether some stage's slots turn over more slowly than in ``share`` of its work."""
-    slow = turnover(chain) > share * (chain.f + chain.b + chain.w)
-    return bool((slow & (chain.capacity < chain.microbatches)).any())
+    slow = turnover(linear) > share * (linear.f + linear.b + linear.w)
+    return bool((slow & (linear.capacity < linear.microbatches)).any())
 
 
-def most_waiting(chain: Chain, i: int, held: IntArray) -> FloatArray:
+def most_waiting(linear: LinearInstance, i: int, held: IntArray) -> FloatArray:
     """The most W's that wait where ``held`` M_B are held; more than M where there is no limit."""
-    most = np.full(np.shape(held), 2.0 * chain.microbatches)
-    if chain.m_w[i] > 0:
-        room = chain.limit[i] - held * chain.m_b[i]
-        most = np.minimum(most, np.floor(room / chain.m_w[i]))
+    most = np.full(np.shape(held), 2.0 * linear.microbatches)
+    if linear.m_w[i] > 0:
+        room = linear.limit[i] - held * linear.m_b[i]
+        most = np.minimum(most, np.floor(room / linear.m_w[i]))
     return most
 
 
-def done_before(chain: Chain) -> tuple[FloatArray, FloatArray]:
+def done_before(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
     """From the start of F(i, 0) to those of F(i, k) and B(i, k), shape (S, M), at least."""
-    k = np.arange(chain.microbatches)
-    f, b = np.empty((2, chain.stages, chain.microbatches))
-    for i in range(chain.stages):
-        waiting = most_waiting(chain, i, np.arange(chain.capacity[i] + 1))
-        f[i] = k * chain.f[i] + _least_before(chain.microbatches, chain.b[i], chain.w[i], waiting)
-        late = np.maximum(0, k - most_waiting(chain, i, np.array(1)))
-        b[i] = np.maximum((k + 1) * chain.f[i], chain.round_trip[i]) + k * chain.b[i]
-        b[i] = np.maximum(b[i], (k + 1) * chain.f[i] + k * chain.b[i] + late * chain.w[i])
+    k = np.arange(linear.microbatches)
+    f, b = np.empty((2, linear.stages, linear.microbatches))
+    for i in range(linear.stages):
+        waiting = most_waiting(linear, i, np.arange(linear.capacity[i] + 1))
+        f[i] = k * linear.f[i] + _least_before(
+            linear.microbatches, linear.b[i], linear.w[i], waiting
+        )
+        late = np.maximum(0, k - most_waiting(linear, i, np.array(1)))
+        b[i] = np.maximum((k + 1) * linear.f[i], linear.round_trip[i]) + k * linear.b[i]
+        b[i] = np.maximum(b[i], (k + 1) * linear.f[i] + k * linear.b[i] + late * linear.w[i])
     return f, b
 
 
@@ -241,21 +243,21 @@ def _least_before(microbatches: int, b: float, w: float, waiting: FloatArray) ->
     return least
 
 
-def left_after(chain: Chain) -> tuple[FloatArray, FloatArray]:
+def left_after(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
     """From the start of F(i, k), of B(i, k), to the last end on stage i, shape (S, M), at least."""
-    left = chain.microbatches - np.arange(chain.microbatches)
-    f, b, w = (time[:, None] for time in (chain.f, chain.b, chain.w))
-    later = np.maximum(0, left - chain.capacity[:, None])
+    left = linear.microbatches - np.arange(linear.microbatches)
+    f, b, w = (time[:, None] for time in (linear.f, linear.b, linear.w))
+    later = np.maximum(0, left - linear.capacity[:, None])
     return left * (f + b + w), left * (b + w) + later * f
 
 
-def rest_after(chain: Chain, i: int) -> tuple[FloatArray, FloatArray]:
+def rest_after(linear: LinearInstance, i: int) -> tuple[FloatArray, FloatArray]:
     """:func:`left_after` of stage i, (M,) each, turn by turn: B(i, k) makes room for later F's."""
-    f, b = (left[i].copy() for left in left_after(chain))
-    capacity, last = int(chain.capacity[i]), chain.microbatches - 1
-    waits = np.array([turn(chain, i, q) for q in range(chain.microbatches - capacity)])
+    f, b = (left[i].copy() for left in left_after(linear))
+    capacity, last = int(linear.capacity[i]), linear.microbatches - 1
+    waits = np.array([turn(linear, i, q) for q in range(linear.microbatches - capacity)])
     for k in range(last, -1, -1):
         later = f[k + capacity :]
         b[k] = max(b[k], float((waits[: len(later)] + later).max(initial=0.0)))
-        f[k] = max(f[k], chain.round_trip[i] + b[k])
+        f[k] = max(f[k], linear.round_trip[i] + b[k])
     return f, b

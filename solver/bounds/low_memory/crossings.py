@@ -36,58 +36,58 @@ from pipeloom.ir.model.ops import FloatArray
 from pipeloom.ir.units import duration
 
 from ...core.bound import Bound, starts_later
-from ...core.linear_instance import Chain
+from ...core.linear_instance import LinearInstance
 from .activation_slots import computes, done_before, rest_after, turn, turnover, ways_up
 
 PAIRS = 256
 """How many pairs are kept at most."""
 
 
-def crossings(chain: Chain, lags: FloatArray) -> Bound:
+def crossings(linear: LinearInstance, lags: FloatArray) -> Bound:
     """The bound for the stage whose slots turn over slowest; see above for the proof."""
-    i = slowest_stage(chain)
-    capacity = int(chain.capacity[i])
+    i = slowest_stage(linear)
+    capacity = int(linear.capacity[i])
     words = (
         "memory holds few microbatches, and those on their way down wait for those on their way up"
     )
-    if not 2 <= capacity < chain.microbatches:
+    if not 2 <= capacity < linear.microbatches:
         return Bound(0.0, "crossings", words)
     d = (capacity + 1) // 2
-    wait = turn(chain, i, 2 * d - capacity) - float(chain.b[i])  # from the end of B(t) on
-    ladder = _Ladder(chain, i, d, wait)
+    wait = turn(linear, i, 2 * d - capacity) - float(linear.b[i])  # from the end of B(t) on
+    ladder = _Ladder(linear, i, d, wait)
     span, lag = ladder.span(), float(lags[i])
 
     def numbers() -> list[str]:
         return [
-            f"{computes(chain, i, span)}, and are gone for at least "
-            f"{duration(chain.round_trip[i] + chain.b[i])} each, there and back",
+            f"{computes(linear, i, span)}, and are gone for at least "
+            f"{duration(linear.round_trip[i] + linear.b[i])} each, there and back",
             "on the way those that go down meet those that come up, and on each stage one waits "
             "for the other",
             *starts_later(lag),
         ]
 
-    return Bound(span + lag, "crossings", words, int(chain.ranks[i]), numbers)
+    return Bound(span + lag, "crossings", words, int(linear.ranks[i]), numbers)
 
 
-def slowest_stage(chain: Chain) -> int:
+def slowest_stage(linear: LinearInstance) -> int:
     """The stage whose slots turn over slowest, of those that cannot hold all microbatches."""
-    return int(np.where(chain.capacity < chain.microbatches, turnover(chain), -np.inf).argmax())
+    return int(np.where(linear.capacity < linear.microbatches, turnover(linear), -np.inf).argmax())
 
 
 class _Ladder:
     """Every ``d``-th microbatch on stages ``i`` to the last, two of them at a time."""
 
-    def __init__(self, chain: Chain, i: int, d: int, wait: float) -> None:
-        self.m, self.d = chain.microbatches, d
-        self.f, self.b = float(chain.f[i]), float(chain.b[i])
-        self.f_last, self.b_last = float(chain.f[-1]), float(chain.b[-1])
-        up = ways_up(chain)[i:]  # from the start of B on the last stage to that of B on each
+    def __init__(self, linear: LinearInstance, i: int, d: int, wait: float) -> None:
+        self.m, self.d = linear.microbatches, d
+        self.f, self.b = float(linear.f[i]), float(linear.b[i])
+        self.f_last, self.b_last = float(linear.f[-1]), float(linear.b[-1])
+        up = ways_up(linear)[i:]  # from the start of B on the last stage to that of B on each
         self.down = (
-            chain.offset[i:] - chain.offset[i]
+            linear.offset[i:] - linear.offset[i]
         )  # from the start of F on i to that of F on each
-        self.f_here, self.b_here, self.up = chain.f[i:], chain.b[i:], up
-        self.done = done_before(chain)[0][i]
-        self.left_f, self.left_b = rest_after(chain, i)
+        self.f_here, self.b_here, self.up = linear.f[i:], linear.b[i:], up
+        self.done = done_before(linear)[0][i]
+        self.left_f, self.left_b = rest_after(linear, i)
         self.wait = wait
 
     def span(self) -> float:

@@ -44,7 +44,7 @@ import numpy.typing as npt
 from pipeloom.ir.model.ops import FloatArray, IntArray
 
 from ...core.budget import Budget
-from ...core.linear_instance import Chain
+from ...core.linear_instance import LinearInstance
 from .activation_slots import done_before, rest_after, slots_limit_rate, turn, ways_up
 from .crossings import slowest_stage
 
@@ -70,8 +70,8 @@ FOLLOWER = 10
 _States = tuple[npt.NDArray[np.int16], FloatArray]
 
 
-def lanes(
-    chain: Chain,
+def crossings_bound(
+    linear: LinearInstance,
     lags: FloatArray,
     ceiling: float,
     budget: Budget | None = None,
@@ -82,13 +82,13 @@ def lanes(
     Numbers that come far below ``known``, another bound, or below each other are given up.
     """
     budget = budget or Budget()
-    i = slowest_stage(chain)
+    i = slowest_stage(linear)
     lag = float(lags[i])
-    if chain.capacity[i] >= chain.microbatches or ceiling - lag < TINY:
+    if linear.capacity[i] >= linear.microbatches or ceiling - lag < TINY:
         return 0.0
-    found = counts(int(chain.capacity[i]))
-    meetings = chain.stages - i + 1  # a key of n - 1 of them is one integer
-    searches = [_Search(chain, i, n, ceiling - lag) for n in found if meetings ** (n - 1) < 2**63]
+    found = counts(int(linear.capacity[i]))
+    meetings = linear.stages - i + 1  # a key of n - 1 of them is one integer
+    searches = [_Search(linear, i, n, ceiling - lag) for n in found if meetings ** (n - 1) < 2**63]
     best = 0.0
     for states in STATES:
         for search in searches:
@@ -108,9 +108,9 @@ def counts(capacity: int) -> list[int]:
     return sorted(n for n in found if FEWEST <= n <= MOST)
 
 
-def worth_trying(chain: Chain) -> bool:
+def worth_trying(linear: LinearInstance) -> bool:
     """Whether slots turn over about as slowly as ranks work, or more so."""
-    return slots_limit_rate(chain, NEARLY)
+    return slots_limit_rate(linear, NEARLY)
 
 
 class _Search:
@@ -121,17 +121,17 @@ class _Search:
     v_(n-1). While t meets the others, the numbers of those it has met are those of t + 1 already.
     """
 
-    def __init__(self, chain: Chain, i: int, n: int, ceiling: float) -> None:
-        self.n, self.ceiling, capacity = n, ceiling, int(chain.capacity[i])
+    def __init__(self, linear: LinearInstance, i: int, n: int, ceiling: float) -> None:
+        self.n, self.ceiling, capacity = n, ceiling, int(linear.capacity[i])
         self.d = d = -(-capacity // n)
-        self.f, self.b = chain.f[i:], chain.b[i:]
-        self.up, self.down = ways_up(chain)[i:], chain.offset[i:] - chain.offset[i]
-        self.turn = turn(chain, i, n * d - capacity)  # B(t) to F(t+n)
+        self.f, self.b = linear.f[i:], linear.b[i:]
+        self.up, self.down = ways_up(linear)[i:], linear.offset[i:] - linear.offset[i]
+        self.turn = turn(linear, i, n * d - capacity)  # B(t) to F(t+n)
         self.trip = float(self.down[-1] + self.f[-1] + self.up[0])  # F(t) to B(t)
-        first, last = (chain.microbatches - 1) % d, (chain.microbatches - 1) // d
+        first, last = (linear.microbatches - 1) % d, (linear.microbatches - 1) // d
         self.last = last  # of the lanes' t's
-        self.done = float(done_before(chain)[0][i, first])
-        rest_f, rest_b = rest_after(chain, i)
+        self.done = float(done_before(linear)[0][i, first])
+        rest_f, rest_b = rest_after(linear, i)
         self.rest_f, self.rest_b = rest_f[first::d].copy(), rest_b[first::d].copy()
         self.exact, self.found = False, float("inf")
         self.between = np.empty(last + 1)  # E
@@ -147,8 +147,8 @@ class _Search:
         met = np.full((1, n - 1), -1, dtype=np.int16)
         met[0, 0] = top
         begin = self.down[-1] + self.f[-1]
-        lanes = self.d * self.f[0] * np.arange(1, n)
-        numbers = np.concatenate([[0.0, begin, begin, begin], lanes])[None]
+        more = self.d * self.f[0] * np.arange(1, n)
+        numbers = np.concatenate([[0.0, begin, begin, begin], more])[None]
         # of states left out at t: the least start of B(i, t), ..., B(i, t+n-1), F(i, t+n)
         left = np.full((self.last + 2, n + 1), np.inf)
         least = np.full(self.last + 1, np.inf)

@@ -43,7 +43,7 @@ def _mean(values: list[float]) -> float:
     return fsum(values) / len(values) if values else 0.0
 
 
-class Legs:
+class VBuilder:
     """Ranks that run legs of equal stages as early as they can, in the order of the calls.
 
     By rank: ``order``, the ops so far; ``clock``, when the last one ends; ``held``, memory in units

@@ -17,7 +17,7 @@ from pipeloom.ir.model.schedule import Schedule
 
 from ..base import finished, require
 from .base import Folded
-from .builder import F_UP, Legs, MeanStage
+from .builder import F_UP, MeanStage, VBuilder
 
 Block = Sequence[tuple[int, int, int, int]]  # by rank: the slots of F down, F up, B down, B up
 _UNIT = MeanStage(t_f=1.0, t_b=1.0, t_w=1.0, delay=0.0, m_w=1.0)  # held until W ends
@@ -32,18 +32,18 @@ class Repeated(Folded, ABC):
 
     def build(self, problem: Problem) -> Schedule:
         require(self.name, self.supports(problem))
-        legs = repeat(self.block(problem.ranks), problem.microbatches)
-        return finished(problem, legs.order, self.name)
+        ways = repeat(self.block(problem.ranks), problem.microbatches)
+        return finished(problem, ways.order, self.name)
 
 
-def repeat(block: Block, microbatches: int) -> Legs:
+def repeat(block: Block, microbatches: int) -> VBuilder:
     """The legs in the block's order, as early as they can run, and the W's where there is time.
 
     A W runs where a rank would wait for a slot, and before an F that would not fit otherwise in the
     memory that the block takes with its own W's. An order of slots after the inputs' cannot
     deadlock.
     """
-    legs = Legs(_UNIT, len(block), microbatches)
+    ways = VBuilder(_UNIT, len(block), microbatches)
     chunks = max(_chunks(slots, microbatches) for slots in block)
     turns = sorted(
         (slot + _PERIOD * j, rank, leg)
@@ -52,17 +52,17 @@ def repeat(block: Block, microbatches: int) -> Legs:
         for j in range(microbatches)
     )
     for _, rank, leg in turns:
-        ready = legs.ready(rank, leg)
+        ready = ways.ready(rank, leg)
         assert ready is not None
-        while legs.late[rank] and (
-            legs.clock[rank] < ready or (leg <= F_UP and legs.held[rank] == chunks)
+        while ways.late[rank] and (
+            ways.clock[rank] < ready or (leg <= F_UP and ways.held[rank] == chunks)
         ):
-            legs.run_w(rank)
-        legs.run(rank, leg)
+            ways.run_w(rank)
+        ways.run(rank, leg)
     for rank in range(len(block)):
-        while legs.late[rank]:
-            legs.run_w(rank)
-    return legs
+        while ways.late[rank]:
+            ways.run_w(rank)
+    return ways
 
 
 def _chunks(slots: Sequence[int], microbatches: int) -> int:

@@ -86,7 +86,7 @@ def _greedy(owners: Sequence[int], ranks: int, microbatches: int) -> list[list[O
 
 
 def _urgency(op: Op) -> tuple[int, int, int]:
-    """Smallest first."""
+    """MinMemory first."""
     if op.kind is OpKind.BW:
         return 0, op.microbatch, -op.stage
     return 1, -op.stage, op.microbatch

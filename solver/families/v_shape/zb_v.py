@@ -7,8 +7,8 @@ P = 3, M = 4, T_F = T_B = T_W of a chunk; lower case is the second chunk (stages
     rank 1  .  F0 F1 F2 f0 F3 f1 b0 w0 f2 b1 w1 B0 W0 f3 b2 B1 b3 B2 w2 B3 W1 w3 W2 W3
     rank 2  .  .  F0 f0 F1 f1 F2 f2 b0 w0 F3 B0 W0 f3 b1 B1 b2 B2 b3 B3 w1 W1 w2 W2 w3 W3
 
-The schedule is made op by op (see ``legs.py`` for the four legs of a microbatch), by the rules that
-the published figures follow from:
+The schedule is made op by op (see :mod:`.builder` for the four legs of a microbatch), by the rules
+that the published figures follow from:
 
 1. *In.* The first microbatch goes down and up. Until it is back at rank i, ranks 0..i run further
    F's down, as many as fit in time and leave memory for the F's up of the ranks above.
@@ -42,7 +42,7 @@ from pipeloom.ir.model.schedule import Schedule
 
 from ..base import finished, require
 from .base import Folded
-from .builder import B_DOWN, B_UP, F_DOWN, F_UP, Legs, MeanStage
+from .builder import B_DOWN, B_UP, F_DOWN, F_UP, MeanStage, VBuilder
 
 _SAME = 1e-9  # relative: times and amounts as near as this are the same, whatever was rounded
 
@@ -68,25 +68,25 @@ class ZBV(Folded):
     def build(self, problem: Problem) -> Schedule:
         require(self.name, self.supports(problem))
         tries = (
-            legs
+            ways
             for before_b, before_f in product((True, False), repeat=2)
-            for legs in self._improved(problem, (before_f, before_f, before_b, True))
+            for ways in self._improved(problem, (before_f, before_f, before_b, True))
         )
-        return finished(problem, min(tries, key=lambda legs: legs.longest).order, self.name)
+        return finished(problem, min(tries, key=lambda ways: ways.longest).order, self.name)
 
-    def _improved(self, problem: Problem, fills: tuple[bool, ...]) -> Iterator[Legs]:
+    def _improved(self, problem: Problem, fills: tuple[bool, ...]) -> Iterator[VBuilder]:
         """Tries whose longest wait gets shorter; each knows the waits of the one before."""
         stage, ranks = MeanStage.of(problem), problem.ranks
         chunks = self.chunks or 2 * ranks
         spare, least = [0.0] * ranks, inf
         while True:
-            legs = Legs(stage, ranks, problem.microbatches)
-            _Rules(legs, chunks, fills, spare).apply()
-            if legs.longest >= least:
+            ways = VBuilder(stage, ranks, problem.microbatches)
+            _Rules(ways, chunks, fills, spare).apply()
+            if ways.longest >= least:
                 return
-            yield legs
-            least = legs.longest
-            spare = [least - own for own in legs.waited]
+            yield ways
+            least = ways.longest
+            spare = [least - own for own in ways.waited]
 
 
 @dataclass(frozen=True)
@@ -97,103 +97,103 @@ class _Rules:
     it waited less in an earlier try than the rank that waited longest.
     """
 
-    legs: Legs
+    ways: VBuilder
     chunks: int
     fills: tuple[bool, ...]
     spare: list[float]
 
     def apply(self) -> None:
-        legs = self.legs
+        ways = self.ways
         self._in()
         self._level()
-        while any(legs.count(rank, B_UP) < legs.microbatches for rank in range(legs.ranks)):
+        while any(ways.count(rank, B_UP) < ways.microbatches for rank in range(ways.ranks)):
             self._round()
-        for rank in range(legs.ranks):
-            while legs.late[rank]:
-                legs.run_w(rank)
+        for rank in range(ways.ranks):
+            while ways.late[rank]:
+                ways.run_w(rank)
 
     def _in(self) -> None:
-        legs = self.legs
-        for rank in range(legs.ranks):
-            legs.run(rank, F_DOWN)
-        for rank in reversed(range(legs.ranks)):
-            back = legs.ready(rank, F_UP)
+        ways = self.ways
+        for rank in range(ways.ranks):
+            ways.run(rank, F_DOWN)
+        for rank in reversed(range(ways.ranks)):
+            back = ways.ready(rank, F_UP)
             assert back is not None
             while (
                 self._room(rank, 2 * rank + 2)
-                and _not_after(legs.clock[rank] + legs.stage.t_f, back)
-                and legs.count(rank, F_DOWN) < legs.microbatches
+                and _not_after(ways.clock[rank] + ways.stage.t_f, back)
+                and ways.count(rank, F_DOWN) < ways.microbatches
             ):
                 for above in range(rank + 1):
                     self._try(above, F_DOWN)
-            legs.run(rank, F_UP)
+            ways.run(rank, F_UP)
 
     def _level(self) -> None:
-        legs, leg = self.legs, F_DOWN
-        for rank in range(1, legs.ranks):
+        ways, leg = self.ways, F_DOWN
+        for rank in range(1, ways.ranks):
             idle = 0  # passes that ran nothing: after two there is nothing to run
             while self._behind(rank) and idle < 2:
-                ran = [self._try(below, leg) for below in reversed(range(rank, legs.ranks))]
+                ran = [self._try(below, leg) for below in reversed(range(rank, ways.ranks))]
                 idle = 0 if any(ran) else idle + 1
                 leg = F_DOWN + F_UP - leg
 
     def _behind(self, rank: int) -> bool:
         """Whether ``rank`` has run fewer F's than the rank before it, or no more F's up."""
         (down, up), (down_before, up_before) = (
-            (self.legs.count(r, F_DOWN), self.legs.count(r, F_UP)) for r in (rank, rank - 1)
+            (self.ways.count(r, F_DOWN), self.ways.count(r, F_UP)) for r in (rank, rank - 1)
         )
-        return down + up < down_before + up_before or up <= up_before < self.legs.microbatches
+        return down + up < down_before + up_before or up <= up_before < self.ways.microbatches
 
     def _round(self) -> None:
-        legs = self.legs
-        ups = [legs.ready(rank, B_UP) is not None for rank in range(legs.ranks)]
-        for rank in reversed(range(legs.ranks)):
+        ways = self.ways
+        ups = [ways.ready(rank, B_UP) is not None for rank in range(ways.ranks)]
+        for rank in reversed(range(ways.ranks)):
             if ups[rank]:
                 self._run(rank, B_UP)
-        for rank in range(legs.ranks):
-            if not ups[rank] and legs.ready(rank, B_DOWN) is not None:
+        for rank in range(ways.ranks):
+            if not ups[rank] and ways.ready(rank, B_DOWN) is not None:
                 self._run(rank, B_DOWN)
-        for rank in range(legs.ranks):
-            leg = F_DOWN if legs.ready(rank, F_UP) is None else F_UP
-            if legs.ready(rank, leg) is not None and self._make_room(rank, leg):
+        for rank in range(ways.ranks):
+            leg = F_DOWN if ways.ready(rank, F_UP) is None else F_UP
+            if ways.ready(rank, leg) is not None and self._make_room(rank, leg):
                 self._run(rank, leg)
 
     def _run(self, rank: int, leg: int) -> None:
         """The op of ``leg``, after the W's that go before it."""
-        legs = self.legs
-        ready = legs.ready(rank, leg)
+        ways = self.ways
+        ready = ways.ready(rank, leg)
         assert ready is not None
-        if legs.comes_from(rank, leg) is not None:
-            while legs.late[rank] and _not_after(legs.clock[rank] + legs.stage.t_w, ready):
-                legs.run_w(rank)
-        wait = ready - legs.clock[rank]
-        if legs.late[rank] and self.fills[leg] and not _not_after(wait, self._patience(rank)):
-            legs.run_w(rank)
-        legs.run(rank, leg)
+        if ways.comes_from(rank, leg) is not None:
+            while ways.late[rank] and _not_after(ways.clock[rank] + ways.stage.t_w, ready):
+                ways.run_w(rank)
+        wait = ready - ways.clock[rank]
+        if ways.late[rank] and self.fills[leg] and not _not_after(wait, self._patience(rank)):
+            ways.run_w(rank)
+        ways.run(rank, leg)
 
     def _patience(self, rank: int) -> float:
         """How much longer ``rank`` may wait without a longer wait than others have."""
-        most = max(self.legs.longest, self.spare[rank])
-        return most - self.legs.waited[rank]
+        most = max(self.ways.longest, self.spare[rank])
+        return most - self.ways.waited[rank]
 
     def _make_room(self, rank: int, leg: int) -> bool:
         """Runs W's until the chunk of an F fits; whether it may run."""
-        legs = self.legs
-        below = legs.count(rank, F_DOWN) - legs.count(rank, F_UP)
+        ways = self.ways
+        below = ways.count(rank, F_DOWN) - ways.count(rank, F_UP)
         if leg == F_DOWN and below == self.chunks - 1:  # the last place is for an F up
             return False
-        while not self._room(rank, 1) and legs.late[rank]:
-            legs.run_w(rank)
+        while not self._room(rank, 1) and ways.late[rank]:
+            ways.run_w(rank)
         return self._room(rank, 1)
 
     def _try(self, rank: int, leg: int) -> bool:
-        possible = self.legs.ready(rank, leg) is not None and self._make_room(rank, leg)
+        possible = self.ways.ready(rank, leg) is not None and self._make_room(rank, leg)
         if possible:
-            self.legs.run(rank, leg)
+            self.ways.run(rank, leg)
         return possible
 
     def _room(self, rank: int, chunks: int) -> bool:
-        return _not_after(self.legs.held[rank] + chunks, self.chunks)
+        return _not_after(self.ways.held[rank] + chunks, self.chunks)
 
 
 def _not_after(a: float, b: float) -> bool:

@@ -130,13 +130,13 @@ def _transfers(turns: Turns) -> tuple[Transfer, ...]:
     if turns.ranks == 1:
         return ()
     uses = _uses(turns)
-    legs: list[tuple[int, Transfer]] = []
+    ways: list[tuple[int, Transfer]] = []
     for stage in range(turns.ranks):
         for kind, copy, served in _ITEMS:
             found = [use for op in served for use in uses[stage, op]]
             found.sort(key=lambda use: use.turn)
-            legs += _journey(turns, kind, stage, copy, found)
-    return tuple(transfer for _, transfer in sorted(legs, key=lambda leg: leg[0]))
+            ways += _journey(turns, kind, stage, copy, found)
+    return tuple(transfer for _, transfer in sorted(ways, key=lambda leg: leg[0]))
 
 
 def _uses(turns: Turns) -> dict[tuple[int, OpKind], list[_Use]]:

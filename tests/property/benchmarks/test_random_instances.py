@@ -24,7 +24,7 @@ from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.solver import portfolio as solve
 from pipeloom.solver.core.bound import Bound
 from pipeloom.solver.core.incumbent import Incumbent
-from pipeloom.solver.core.worker_threads import Worker, side_by_side
+from pipeloom.solver.core.worker_threads import Worker, run_workers
 from pipeloom.solver.optimize import optimize
 
 SLICE, PARTS, WORK = 300, 10, 2.0
@@ -50,9 +50,9 @@ def test_some_instances_get_past_the_constructors(monkeypatch: pytest.MonkeyPatc
 
     def watched(best: Incumbent, lanes: Sequence[Worker]) -> None:
         entered.append(best)
-        side_by_side(best, lanes)
+        run_workers(best, lanes)
 
-    monkeypatch.setattr(solve, "side_by_side", watched)
+    monkeypatch.setattr(solve, "run_workers", watched)
     for seed in range(0, SLICE, DEEP_EVERY):
         check(random_instance(seed), work_of(seed, WORK))
     assert entered

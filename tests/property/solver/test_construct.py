@@ -17,11 +17,11 @@ from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.construct.linear import Constructor
 from pipeloom.solver.construct.linear import settings as family
 from pipeloom.solver.construct.one_at_a_time import one_at_a_time
-from pipeloom.solver.construct.round_based import RoundsSetting
+from pipeloom.solver.construct.round_based import RoundParameters
 from pipeloom.solver.core.incumbent import Incumbent
-from pipeloom.solver.core.linear_instance import Chain
+from pipeloom.solver.core.linear_instance import LinearInstance
 from pipeloom.solver.core.options import Order, SolveOptions
-from pipeloom.solver.search.local_search import Dispatcher, Tried
+from pipeloom.solver.search.local_search import LinearListTuner, Tried
 from tests.property.solver.bounds.test_bounds import problems
 
 MUTATIONS = 5
@@ -44,19 +44,19 @@ def test_what_is_built_is_valid_and_costs_what_it_says(
     data: st.DataObject, ranks: int, microbatches: int, seed: int
 ) -> None:
     problem = data.draw(problems(ranks, microbatches))
-    chain = Chain.of(problem)
-    assert chain is not None
+    linear = LinearInstance.of(problem)
+    assert linear is not None
     bound, rng = lower_bound(problem).value, np.random.default_rng(seed)
-    constructor = Constructor(problem, chain)
-    settings_of_both = family(chain, bound, chain.lags(problem.objective))
-    for setting in islice(settings_of_both, None, None, EVERY):
-        rows = constructor.build(setting)
+    constructor = Constructor(problem, linear)
+    settings_of_both = family(linear, bound, linear.lags(problem.objective))
+    for parameters in islice(settings_of_both, None, None, EVERY):
+        rows = constructor.build(parameters)
         if rows is not None:
             assert_valid(problem, rows, constructor.cost(rows), bound)
-        if isinstance(setting, RoundsSetting):
+        if isinstance(parameters, RoundParameters):
             for _ in range(MUTATIONS):
-                setting = setting.mutated(chain, rng)  # noqa: PLW2901
-                rows = constructor.build(setting)
+                parameters = parameters.mutated(linear, rng)  # noqa: PLW2901
+                rows = constructor.build(parameters)
                 if rows is not None:
                     assert_valid(problem, rows, constructor.cost(rows), bound)
 
@@ -67,14 +67,14 @@ def test_what_the_dispatcher_finds_is_valid(
     data: st.DataObject, ranks: int, microbatches: int, seed: int
 ) -> None:
     problem = data.draw(problems(ranks, microbatches))
-    chain = Chain.of(problem)
-    assert chain is not None
+    linear = LinearInstance.of(problem)
+    assert linear is not None
     best = Incumbent(problem, lower_bound(problem), SolveOptions(time_limit=60))
     best.offer(one_at_a_time(problem), "one-at-a-time")
-    lags = chain.lags(problem.objective)
-    built = [Tried(0.0, each) for each in family(chain, best.bound.value, lags)]
-    constructor, rng = Constructor(problem, chain), np.random.default_rng(seed)
-    dispatcher = Dispatcher(constructor, built, rng, problem.objective, ops=20_000)
+    lags = linear.lags(problem.objective)
+    built = [Tried(0.0, each) for each in family(linear, best.bound.value, lags)]
+    constructor, rng = Constructor(problem, linear), np.random.default_rng(seed)
+    dispatcher = LinearListTuner(constructor, built, rng, problem.objective, ops=20_000)
     if dispatcher.able:
         dispatcher.round(best)
     assert best.order is not None

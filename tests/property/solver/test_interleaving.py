@@ -14,7 +14,7 @@ from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.core.bound import Bound
 from pipeloom.solver.core.budget import Budget
 from pipeloom.solver.core.incumbent import Incumbent
-from pipeloom.solver.core.linear_instance import Chain
+from pipeloom.solver.core.linear_instance import LinearInstance
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.exact.target_bisection import ask, bisect
 from tests.property.solver.bounds.test_bounds import problems
@@ -40,14 +40,14 @@ def tight(draw: st.DrawFn, ranks: int, microbatches: int) -> Problem:
 
 def assert_asks_right(problem: Problem) -> None:
     least = exhaustive_optimum(problem)
-    chain = Chain.of(problem)
-    assert chain is not None
+    linear = LinearInstance.of(problem)
+    assert linear is not None
     for target in (0.9 * least, least, 1.3 * least):
         if target <= 0.0:
             continue
         best = Incumbent(problem, Bound(0.0, "none", ""), SolveOptions(time_limit=60.0))
         best.offer(one_at_a_time(problem), "one-at-a-time")
-        answered = ask(best, chain, target, Budget(2.0), seed=0)
+        answered = ask(best, linear, target, Budget(2.0), seed=0)
         assert best.bound.value <= least * (1 + 1e-9)
         assert best.cost >= least * (1 - 1e-9)
         if answered and problem.objective is Objective.MAKESPAN:  # the model is exact
@@ -80,11 +80,11 @@ def test_answers_are_right_for_many_problems(
 def test_three_slots_on_four_stages_are_solved_to_the_optimum() -> None:
     stage = StageProfile(1.0, 1.0, 0.6, 1.0, 0.5)
     problem = Problem.linear(Profile((stage,) * 4, 4, 0.0), 9, 3.0)
-    chain = Chain.of(problem)
-    assert chain is not None
+    linear = LinearInstance.of(problem)
+    assert linear is not None
     best = Incumbent(problem, Bound(0.0, "none", ""), SolveOptions(time_limit=60.0))
     best.offer(one_at_a_time(problem), "one-at-a-time")
-    assert ask(best, chain, best.cost, Budget(60.0), seed=0)
+    assert ask(best, linear, best.cost, Budget(60.0), seed=0)
     assert best.closed
 
 
@@ -93,11 +93,11 @@ def test_amounts_that_are_no_decimals_are_solved_too() -> None:
     rng = np.random.default_rng(0)
     stages = tuple(StageProfile(*rng.uniform(0.5, 1.5, 3).tolist(), 1.0, 0.4) for _ in range(4))
     problem = Problem.linear(Profile(stages, 4, 0.123456789), 6, 2.0)
-    chain = Chain.of(problem)
-    assert chain is not None
+    linear = LinearInstance.of(problem)
+    assert linear is not None
     best = Incumbent(problem, Bound(0.0, "none", ""), SolveOptions(time_limit=60.0))
     best.offer(one_at_a_time(problem), "one-at-a-time")
-    for _ in bisect(best, chain, seed=0):
+    for _ in bisect(best, linear, seed=0):
         pass
     assert best.seconds < 30
     assert best.cost - best.bound.value <= 1e-5 * best.cost

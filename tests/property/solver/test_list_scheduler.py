@@ -18,9 +18,9 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.construct.list_scheduler import (
     Stages,
-    dispatch,
-    dispatch_settings,
-    tune_dispatch,
+    list_parameters,
+    list_schedule,
+    tune_list,
 )
 from pipeloom.solver.families import build_family
 from pipeloom.solver.optimize import optimize
@@ -37,9 +37,9 @@ def test_orders_are_valid_and_cost_what_the_kernel_says(
     stages, rng = Stages.of(problem), np.random.default_rng(seed)
     order = np.empty(3 * 5 * len(owners), dtype=np.int64)
     ends, spans = np.empty((2, len(owners), 5)), np.empty(problem.ranks)
-    for setting in islice(dispatch_settings(stages, 5, rng), 5):
+    for parameters in islice(list_parameters(stages, 5, rng), 5):
         makespan = problem.objective is Objective.MAKESPAN
-        cost = dispatch(stages, setting, makespan, order, ends, spans)
+        cost = list_schedule(stages, parameters, makespan, order, ends, spans)
         if np.isfinite(cost):
             rows = tuple(np.split(order, 3 * 5 * stages.offsets[1:-1]))
             schedule = timed(Schedule(problem, rows))
@@ -67,16 +67,16 @@ def test_annealing_its_numbers_never_loses_the_best() -> None:
     stages = Stages.of(problem)
     order, best = np.empty((2, 3 * 8 * 16), dtype=np.int64)
     ends, spans = np.empty((2, 8, 16)), np.empty(4)
-    setting = next(
-        setting
-        for setting in dispatch_settings(stages, 16, rng)
-        if np.isfinite(dispatch(stages, setting, False, order, ends, spans))
+    parameters = next(
+        parameters
+        for parameters in list_parameters(stages, 16, rng)
+        if np.isfinite(list_schedule(stages, parameters, False, order, ends, spans))
     )
-    first = dispatch(stages, setting, False, order, ends, spans)
+    first = list_schedule(stages, parameters, False, order, ends, spans)
     state = np.array([7], dtype=np.uint64)
     never = np.zeros(1, dtype=np.bool_)
-    cost, _ = tune_dispatch(
-        *(stages, setting, False, best, np.inf, 20.0, 0.5, 300),
+    cost, _ = tune_list(
+        *(stages, parameters, False, best, np.inf, 20.0, 0.5, 300),
         *(order, ends, spans, state, never),
     )
     assert cost < first

@@ -83,12 +83,12 @@ def test_any_schedule_of_any_placement_costs_at_least_the_bound(
 def test_any_placement_is_searched(
     owners: list[int], microbatches: int, data: st.DataObject
 ) -> None:
-    chain = data.draw(problems(len(owners), 1))
-    profile = chain.profile
+    linear = data.draw(problems(len(owners), 1))
+    profile = linear.profile
     profile = type(profile)(profile.stages, 3, 0.5)
     placement = Placement.of_stages(tuple(owners))
     limit = (2 * sum(stage.m_b for stage in profile.stages),) * 3
-    problem = Problem(profile, microbatches, placement, limit, chain.objective)
+    problem = Problem(profile, microbatches, placement, limit, linear.objective)
     schedule = stopped_after(5, problem)
     assert violations(schedule) == []
 

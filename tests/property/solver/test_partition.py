@@ -22,11 +22,11 @@ from pipeloom.solver.bounds.feasibility import needs
 from pipeloom.solver.core.budget import Budget
 from pipeloom.solver.core.options import Order
 from pipeloom.solver.optimize import optimize
-from pipeloom.solver.partition.candidate_pool import Desk, Way
-from pipeloom.solver.partition.cut_bounds import EveryCut
+from pipeloom.solver.partition.candidate_pool import CandidatePool, Way
+from pipeloom.solver.partition.cut_bounds import CutBounds
 from pipeloom.solver.partition.cuts import Cut, Cutter, Rules
 from pipeloom.solver.partition.min_memory import of_cut, smallest
-from pipeloom.solver.partition.quick_schedule import sketched
+from pipeloom.solver.partition.quick_schedule import quick_schedule
 from pipeloom.solver.partition.refinement import LOOKING, ROUNDS
 from pipeloom.solver.partition.search import best_partition, look
 from pipeloom.solver.placement.search import cost_of, kept, room
@@ -92,7 +92,7 @@ def test_the_bound_on_all_cuts_is_no_more_than_that_of_each(
 ) -> None:
     where = placement(name, profile.ranks)
     cutter = Cutter(profile, len(where.owners), rules)
-    every = EveryCut(cutter, where, microbatches, profile.cluster.limit_from(None), objective)
+    every = CutBounds(cutter, where, microbatches, profile.cluster.limit_from(None), objective)
     bound, costs = every.bound(), {}
     for cut in every_cut(profile, cutter.stages, rules):
         problem = problem_of(profile, where, cut, microbatches, objective)
@@ -100,7 +100,7 @@ def test_the_bound_on_all_cuts_is_no_more_than_that_of_each(
             own = lower_bound(problem).value
         except InfeasibleError:
             continue
-        costs[cut] = sketched(problem, own, 0).cost
+        costs[cut] = quick_schedule(problem, own, 0).cost
         assert bound <= costs[cut] * (1 + 1e-9)
         assert every.of(cut)[0] <= costs[cut] * (1 + 1e-9)
         if name == "linear":  # they say what the bounds of the cut say, or less
@@ -130,7 +130,7 @@ def test_the_bound_on_all_cuts_holds_for_schedules_with_pairs(
     cut = cutter.even()
     assume(cut is not None)
     assert cut is not None
-    every = EveryCut(cutter, where, microbatches, (math.inf,) * profile.ranks, Objective.PERIOD)
+    every = CutBounds(cutter, where, microbatches, (math.inf,) * profile.ranks, Objective.PERIOD)
     problem = problem_of(profile, where, cut, microbatches, Objective.PERIOD)
     cost = cost_of(optimize(problem, solver="heuristic", work_limit=0.05))
     assert every.bound() <= cost * (1 + 1e-9)
@@ -145,7 +145,7 @@ def test_the_least_full_cut_is_least_of_all(
     where = Placement.linear(profile.ranks)
     cutter = Cutter(profile, profile.ranks, rules)
     limit = (math.inf,) * profile.ranks
-    found = EveryCut(cutter, where, microbatches, limit, Objective.PERIOD).least_full()
+    found = CutBounds(cutter, where, microbatches, limit, Objective.PERIOD).least_full()
     cuts = every_cut(profile, profile.ranks, rules)
     assume(cuts)
     assert found in cuts
@@ -266,7 +266,7 @@ def test_the_balanced_cut_is_searched_in_the_first_round() -> None:
     alone = best_partition(profile, 3, [where], search, way=Way.BALANCED)
     assert alone.best is not None
     assert alone.best.problem in calls[: ROUNDS[0][0]]
-    assert alone.best.problem != calls[0]  # another cut's sketch is better
+    assert alone.best.problem != calls[0]  # another cut's quick schedule is better
 
 
 def test_cuts_are_looked_at_until_one_fits() -> None:
@@ -274,12 +274,12 @@ def test_cuts_are_looked_at_until_one_fits() -> None:
     blocks."""
     profile = layered_example(4.25)
     cutter, where = Cutter(profile, 4), Placement.v(2)
-    desk = Desk(EveryCut(cutter, where, 2, (4.25, 4.25), Objective.PERIOD), 0)
-    work = desk.look((0, 1, 2, 3), math.inf)
-    assert not desk.options
-    look([desk], Budget(ops=work / LOOKING), lambda: False)
-    assert desk.seen > 2  # where something fits one more look is all the share of the time
-    assert desk.options
+    pool = CandidatePool(CutBounds(cutter, where, 2, (4.25, 4.25), Objective.PERIOD), 0)
+    work = pool.look((0, 1, 2, 3), math.inf)
+    assert not pool.candidates
+    look([pool], Budget(ops=work / LOOKING), lambda: False)
+    assert pool.seen > 2  # where something fits one more look is all the share of the time
+    assert pool.candidates
 
 
 @pytest.mark.parametrize("where", [Placement.linear(2), Placement.v(2)])
@@ -295,10 +295,10 @@ def test_a_sketch_without_time_is_the_first_schedule_built(where: Placement) -> 
         return len(asked) == stop
 
     stop = 1
-    first = sketched(problem, 0.0, 0, spent)
+    first = quick_schedule(problem, 0.0, 0, spent)
     assert len(asked) == 1
     stop = 0
-    assert sketched(problem, 0.0, 0, spent).cost <= first.cost < math.inf
+    assert quick_schedule(problem, 0.0, 0, spent).cost <= first.cost < math.inf
     assert len(asked) > 10
 
 

@@ -18,11 +18,11 @@ from pipeloom.solver.bounds.general_placement import GeneralPlacement
 from pipeloom.solver.bounds.low_memory.activation_slots import slots
 from pipeloom.solver.bounds.low_memory.crossings import crossings, slowest_stage
 from pipeloom.solver.bounds.low_memory.crossings_search import _Search as LaneSearch
-from pipeloom.solver.bounds.low_memory.crossings_search import counts, lanes
+from pipeloom.solver.bounds.low_memory.crossings_search import counts, crossings_bound
 from pipeloom.solver.bounds.milp_relaxation import relaxation
 from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.core.budget import Budget
-from pipeloom.solver.core.linear_instance import Chain
+from pipeloom.solver.core.linear_instance import LinearInstance
 from pipeloom.solver.core.stopping import Interrupt
 from pipeloom.solver.optimize import optimize
 from tests.support.oracle import exhaustive_optimum
@@ -59,15 +59,15 @@ def problems(draw: st.DrawFn, ranks: int, microbatches: int) -> Problem:
 def assert_below_optimum(problem: Problem) -> None:
     least = exhaustive_optimum(problem)
     best = least * (1 + 1e-9)
-    chain = Chain.of(problem)
-    assert chain is not None
-    lags = chain.lags(problem.objective)
+    linear = LinearInstance.of(problem)
+    assert linear is not None
+    lags = linear.lags(problem.objective)
     assert max(bound(problem).value for bound in GENERAL) <= best
     placed = GeneralPlacement.of(problem)
     assert {b.name: b.value for bound in LINEAR if (b := bound(placed)).value > best} == {}
     for ceiling in {least, 1.1 * least}:  # the cost of the optimum, of any other schedule
-        assert relaxation(chain, problem.objective, ceiling) <= best
-        assert lanes(chain, lags, ceiling) <= best
+        assert relaxation(linear, problem.objective, ceiling) <= best
+        assert crossings_bound(linear, lags, ceiling) <= best
 
 
 @pytest.mark.parametrize(
@@ -97,11 +97,11 @@ def test_the_bound_is_the_best_of_all(problem: Problem) -> None:
 def test_the_relaxation_can_beat_every_bound_in_closed_form() -> None:
     stages = tuple(StageProfile(*times) for times in ((3, 1, 1), (1, 1, 3), (3, 2, 4)))
     problem = Problem.linear(Profile(stages, 3, 0.5), 3, 2.0)
-    chain = Chain.of(problem)
-    assert chain is not None
+    linear = LinearInstance.of(problem)
+    assert linear is not None
     assert lower_bound(problem).value == pytest.approx(27.0)
     assert exhaustive_optimum(problem) == 28.0
-    value = relaxation(chain, problem.objective, 30.0)
+    value = relaxation(linear, problem.objective, 30.0)
     assert value == pytest.approx(28.0, rel=1e-6)
 
 
@@ -122,11 +122,11 @@ def test_two_microbatches_under_way_meet_in_steps_of_a_stage() -> None:
     3 take 2 x 2 each, and the slot's W the 0.6: one every 4.6."""
     stage = StageProfile(1.0, 1.0, 0.6, 1.0, 0.5)
     problem = Problem.linear(Profile((stage,) * 4, 4, 0.0), 40, 2.0)
-    chain = Chain.of(problem)
-    assert chain is not None
-    lags = chain.lags(problem.objective)
-    assert slots(chain, lags).value == pytest.approx(20 * 8.6, abs=8)
-    assert crossings(chain, lags).value == pytest.approx(40 * 4.6, abs=8)
+    linear = LinearInstance.of(problem)
+    assert linear is not None
+    lags = linear.lags(problem.objective)
+    assert slots(linear, lags).value == pytest.approx(20 * 8.6, abs=8)
+    assert crossings(linear, lags).value == pytest.approx(40 * 4.6, abs=8)
     schedule = optimize(problem, solver="heuristic")
     assert schedule.report is not None
     assert schedule.report.status is Status.OPTIMAL
@@ -149,11 +149,11 @@ def tight_problems(draw: st.DrawFn) -> Problem:
 @settings(max_examples=200, deadline=None)
 @given(problem=tight_problems())
 def test_lanes_hold_where_several_microbatches_meet(problem: Problem) -> None:
-    chain = Chain.of(problem)
-    assert chain is not None
+    linear = LinearInstance.of(problem)
+    assert linear is not None
     least = exhaustive_optimum(problem)
     for ceiling in (least, 1.2 * least, 2 * least):
-        bound = lanes(chain, chain.lags(problem.objective), ceiling)
+        bound = crossings_bound(linear, linear.lags(problem.objective), ceiling)
         assert bound <= least * (1 + 1e-9)
 
 
@@ -183,14 +183,14 @@ def test_every_pass_of_every_number_of_lanes_holds(examples: int) -> None:
         assert solved.report is not None
         assume(solved.report.status is Status.OPTIMAL)
         least = solved.timing.cost(problem.objective)
-        chain = Chain.of(problem)
-        assert chain is not None
-        i = slowest_stage(chain)
-        assume(chain.capacity[i] < chain.microbatches and least > 0)
-        lag = float(chain.lags(problem.objective)[i])
+        linear = LinearInstance.of(problem)
+        assert linear is not None
+        i = slowest_stage(linear)
+        assume(linear.capacity[i] < linear.microbatches and least > 0)
+        lag = float(linear.lags(problem.objective)[i])
         for ceiling in (1.1 * least, 2 * least):
-            for count in {2, *counts(int(chain.capacity[i]))}:
-                search = LaneSearch(chain, i, count, ceiling - lag)
+            for count in {2, *counts(int(linear.capacity[i]))}:
+                search = LaneSearch(linear, i, count, ceiling - lag)
                 for states in (3, 30, 300, 3000):
                     assert search.run(states, Budget()) + lag <= least * (1 + 1e-9)
 
@@ -202,18 +202,18 @@ def test_lanes_see_that_four_slots_on_eight_stages_meet_in_steps_of_two() -> Non
     4.6."""
     stage = StageProfile(1.0, 1.0, 0.6, 1.0, 0.5)
     problem = Problem.linear(Profile((stage,) * 8, 8, 0.0), 16, 4.0)
-    chain = Chain.of(problem)
-    assert chain is not None
-    lags = chain.lags(problem.objective)
-    value = lanes(chain, lags, 16 * 4.6 + 8)
-    assert max(slots(chain, lags).value, crossings(chain, lags).value) + 1 < value
+    linear = LinearInstance.of(problem)
+    assert linear is not None
+    lags = linear.lags(problem.objective)
+    value = crossings_bound(linear, lags, 16 * 4.6 + 8)
+    assert max(slots(linear, lags).value, crossings(linear, lags).value) + 1 < value
 
 
 def test_the_relaxation_ends_when_it_is_stopped() -> None:
     stage = StageProfile(29.718, 29.444, 19.927, 1.0, 0.432)
     problem = Problem.linear(Profile((stage,) * 64, 64, 0.527), 1024, 128.0)
-    chain = Chain.of(problem)
-    assert chain is not None
+    linear = LinearInstance.of(problem)
+    assert linear is not None
     ceiling = lower_bound(problem).value * 1.02
     never = Budget(interrupt=Interrupt(raised=True))
-    assert relaxation(chain, problem.objective, ceiling, never) <= ceiling
+    assert relaxation(linear, problem.objective, ceiling, never) <= ceiling

@@ -19,7 +19,7 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.solver.bounds import lower_bounds
 from pipeloom.solver.optimize import optimize
-from pipeloom.solver.search.overlap_kernel import time_pairs
+from pipeloom.solver.search.overlap_kernel import time_overlap
 
 TIME = st.sampled_from([0.5, 1.0, 2.0, 3.0])
 Variant = tuple[tuple[Op, ...], tuple[bool, ...]]
@@ -100,7 +100,7 @@ def _least(first, first_pairs, second, second_pairs, offsets, times, makespan): 
         for b in range(len(second)):
             order[: offsets[1]], order[offsets[1] :] = first[a], second[b]
             pairs[: offsets[1]], pairs[offsets[1] :] = first_pairs[a], second_pairs[b]
-            if time_pairs(
+            if time_overlap(
                 order, pairs, offsets, durations, pair_times, owner, into_f, into_b,
                 begins, ends, scratch[0], scratch[1],
             ):  # fmt: skip

@@ -16,7 +16,7 @@ from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.solver.bounds import lower_bound
-from pipeloom.solver.bounds.bidirectional import first_and_last, memory_time_both_ways
+from pipeloom.solver.bounds.bidirectional import visits_head_tail, visits_throughput
 from pipeloom.solver.bounds.general import work
 
 KINDS = (OpKind.F, OpKind.B, OpKind.W)
@@ -73,8 +73,8 @@ def test_bounds_hold(ranks: int, microbatches: int, limit: float, number: int) -
         problem = instance(rng, ranks, microbatches, limit)
         best = optimum(problem) * (1 + 1e-9)
         assert lower_bound(problem).value <= best
-        assert memory_time_both_ways(problem).value <= best
-        bound = first_and_last(problem).value
+        assert visits_throughput(problem).value <= best
+        bound = visits_head_tail(problem).value
         assert bound <= best
         idle |= bound > work(problem).value * (1 + 1e-9)
     assert idle == (ranks > 2)
@@ -89,7 +89,5 @@ def test_little_memory_costs_time() -> None:
     """
     profile = Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * 4, 4, 0.0)
     problem = Problem(profile, 8, Placement.bidirectional(4), (2.0,) * 4)
-    assert first_and_last(problem).value == pytest.approx(24.0 + 1.0)
-    assert memory_time_both_ways(problem).value == pytest.approx(
-        8 * (0.5 * (7 + 1 + 1 + 1) + 0.5) / 2
-    )
+    assert visits_head_tail(problem).value == pytest.approx(24.0 + 1.0)
+    assert visits_throughput(problem).value == pytest.approx(8 * (0.5 * (7 + 1 + 1 + 1) + 0.5) / 2)

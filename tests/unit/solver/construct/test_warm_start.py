@@ -11,14 +11,14 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.solver.construct.warm_start import in_turn, warm_starts, warm_up
-from pipeloom.solver.core.linear_instance import Chain
+from pipeloom.solver.core.linear_instance import LinearInstance
 from pipeloom.solver.families import FAMILIES
 from tests.property.solver.bounds.test_bounds import problems
 
 
-def chain(limit: float, stages: int = 3, microbatches: int = 3) -> Chain:
+def linear(limit: float, stages: int = 3, microbatches: int = 3) -> LinearInstance:
     profile = Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * stages, stages)
-    found = Chain.of(Problem.linear(profile, microbatches, limit))
+    found = LinearInstance.of(Problem.linear(profile, microbatches, limit))
     assert found is not None
     return found
 
@@ -35,18 +35,18 @@ def chain(limit: float, stages: int = 3, microbatches: int = 3) -> Chain:
 def test_a_forward_without_room_waits_for_a_weight_gradient(
     limit: float, wait: int, expected: str
 ) -> None:
-    assert format_order(unpack(in_turn(chain(limit), 0, 2, wait))) == expected
+    assert format_order(unpack(in_turn(linear(limit), 0, 2, wait))) == expected
 
 
 def test_warm_ups_share_what_memory_holds() -> None:
-    assert warm_up(chain(4.0, stages=8, microbatches=24), 0.5) == [4, 4, 3, 3, 2, 2, 1, 1]
-    assert warm_up(chain(4.0, stages=8, microbatches=24), 1.0) == [4, 4, 4, 4, 4, 3, 2, 1]
+    assert warm_up(linear(4.0, stages=8, microbatches=24), 0.5) == [4, 4, 3, 3, 2, 2, 1, 1]
+    assert warm_up(linear(4.0, stages=8, microbatches=24), 1.0) == [4, 4, 4, 4, 4, 3, 2, 1]
 
 
 @pytest.mark.parametrize("microbatches", [4, 6, 12])
 def test_zb_h1_is_among_them_however_few_microbatches(microbatches: int) -> None:
     problem = Problem.linear(Profile((StageProfile(1.0, 1.0, 1.0),) * 6, 6), microbatches)
-    found = Chain.of(problem)
+    found = LinearInstance.of(problem)
     assert found is not None
     wanted = [row.tolist() for row in FAMILIES["zb-h1"].build(problem).order]
     assert wanted in [[r.tolist() for r in order] for order in warm_starts(problem, found)]
@@ -56,7 +56,7 @@ def test_no_warm_up_is_longer_than_one_before_it() -> None:
     """Stage 1's fifth F before its first B would wait for one that stage 0 has no room for."""
     profile = Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * 4, 4, memory_limit=(4, 9, 9, 3))
     problem = Problem.linear(profile, 12)
-    found = Chain.of(problem)
+    found = LinearInstance.of(problem)
     assert found is not None
     assert warm_up(found, 2.0) == [4, 4, 3, 1]
     assert warm_up(found, 12.0) == [4, 4, 4, 1]
@@ -67,7 +67,7 @@ def test_no_warm_up_is_longer_than_one_before_it() -> None:
 @settings(deadline=None)
 @given(problem=problems(3, 4))
 def test_every_warm_start_runs_within_its_memory(problem: Problem) -> None:
-    found = Chain.of(problem)
+    found = LinearInstance.of(problem)
     assert found is not None
     for order in warm_starts(problem, found):
         schedule = Schedule(problem, order)

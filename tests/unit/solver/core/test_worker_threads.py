@@ -18,7 +18,7 @@ from pipeloom.solver.core.bound import Bound
 from pipeloom.solver.core.incumbent import Incumbent
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.progress import FALLBACK, Progress
-from pipeloom.solver.core.worker_threads import begun, has_ended, side_by_side
+from pipeloom.solver.core.worker_threads import has_ended, in_thread, run_workers
 from pipeloom.solver.optimize import Solving, optimize
 from pipeloom.solver.portfolio import start
 
@@ -45,7 +45,7 @@ def test_all_workers_end_where_bound_and_cost_meet() -> None:
         view.raise_bound(Bound(best.cost, "test", ""))
         yield
 
-    side_by_side(best, [waiting, proving])
+    run_workers(best, [waiting, proving])
     assert best.closed
 
 
@@ -56,7 +56,7 @@ def test_it_is_over_where_every_worker_has_come_to_its_end() -> None:
         yield
         done.append(view)
 
-    side_by_side(incumbent(), [short, short])
+    run_workers(incumbent(), [short, short])
     assert len(done) == 2
 
 
@@ -66,7 +66,7 @@ def test_an_error_in_one_worker_ends_the_others_and_is_raised() -> None:
         raise RuntimeError("lost")
 
     with pytest.raises(RuntimeError, match="lost"):
-        side_by_side(incumbent(), [waiting, failing])
+        run_workers(incumbent(), [waiting, failing])
     assert not any(thread.name.startswith("worker") for thread in threading.enumerate())
 
 
@@ -87,7 +87,7 @@ def test_listener_and_stop_are_called_in_the_callers_thread_alone() -> None:
         start(view, 0)
         yield
 
-    side_by_side(best, [offering, waiting])
+    run_workers(best, [offering, waiting])
     assert threads == {threading.get_ident()}
     assert seen[-1] == best.cost
 
@@ -109,7 +109,7 @@ def test_an_interrupt_while_workers_run_keeps_the_best() -> None:
 def test_work_that_does_not_look_at_the_clock_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker_threads, "GRACE", 0.0)
     gate = threading.Event()
-    work = begun(gate.wait)
+    work = in_thread(gate.wait)
     try:
         assert not has_ended(incumbent(should_stop=lambda: True), work)
         assert not work.done()

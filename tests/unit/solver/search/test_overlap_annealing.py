@@ -18,11 +18,11 @@ from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.planner.explain.bound_reasons import losses, why
 from pipeloom.solver.bounds import lower_bounds
-from pipeloom.solver.core.overlap_relaxation import least_times, paired_work
+from pipeloom.solver.core.overlap_relaxation import least_times, overlap_work
 from pipeloom.solver.families import build_family
 from pipeloom.solver.optimize import optimize
 from pipeloom.solver.search.overlap_annealing import apart, together
-from pipeloom.solver.search.overlap_kernel import time_pairs
+from pipeloom.solver.search.overlap_kernel import time_overlap
 
 CHUNK = StageProfile(1.0, 1.2, 0.8, 1.0, 0.5, t_fb=2.25)
 
@@ -51,7 +51,7 @@ def test_the_kernel_times_pairs_as_the_simulator_does(family: str) -> None:
     begins, ends = np.empty((2, problem.ranks))
     scratch = np.empty((2, problem.stages, problem.microbatches))
     into = costs.into_f, costs.into_b
-    assert time_pairs(
+    assert time_overlap(
         order, at_once, offsets, costs.durations, times, costs.owner, *into,
         begins, ends, *scratch,
     )  # fmt: skip
@@ -101,8 +101,8 @@ def test_what_pairs_save_is_taken_off_w_then_b() -> None:
     problem = Problem.linear(Profile((CHUNK, replace(CHUNK, t_fb=2.0)), 2, 0.0), 5)
     times = [(s.t_f, s.t_b, s.t_w) for s in least_times(problem).profile.stages]
     assert times == [pytest.approx((1.0, 1.2, 0.05)), pytest.approx((1.0, 1.0, 0.0))]
-    assert paired_work(problem) == pytest.approx(3.0 + 4 * 2.25)
-    assert next(lower_bounds(problem)).value == paired_work(problem)
+    assert overlap_work(problem) == pytest.approx(3.0 + 4 * 2.25)
+    assert next(lower_bounds(problem)).value == overlap_work(problem)
 
 
 def test_two_copies_of_the_weights_run_in_pairs_no_worse_than_dualpipe() -> None:

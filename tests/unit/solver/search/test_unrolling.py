@@ -22,7 +22,7 @@ from pipeloom.solver.core.incumbent import Incumbent
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.families import build_family
 from pipeloom.solver.optimize import optimize
-from pipeloom.solver.portfolio import search_further
+from pipeloom.solver.portfolio import search_elsewhere
 from pipeloom.solver.search.local_search import split_backwards
 from pipeloom.solver.search.unrolling import STEP, fewer_microbatches, unrolled
 
@@ -94,7 +94,7 @@ def test_the_steady_state_of_fewer_microbatches_makes_a_good_schedule() -> None:
     problem = Problem.linear(Profile(stages, 6, 0.5), 204, 4.0)
     best = Incumbent(problem, lower_bound(problem), SolveOptions(time_limit=60))
     best.offer(one_at_a_time(problem), "one-at-a-time")
-    pieces = search_further(best, (0, 1))
+    pieces = search_elsewhere(best, (0, 1))
     next(pieces)
     assert best.source == "unrolled"
     assert best.cost < 1.2 * best.bound.value
