@@ -13,8 +13,8 @@ from pipeloom.ir.errors import InputError
 from .kernel_warmup import announce_compiling
 
 if TYPE_CHECKING:
-    from pipeloom.planner.problem_setup import ProfileSource
-    from pipeloom.planner.progress import Listener
+    from pipeloom.planner.inputs.problem_setup import ProfileSource
+    from pipeloom.planner.solving.progress import Listener
 
 CACHE = "PIPELOOM_CACHE"
 MICROBATCHES = "-m/--microbatches"
@@ -32,7 +32,7 @@ TABLE_OPTIONS = (
 
 def read_profile(args: argparse.Namespace, tell: Listener) -> ProfileSource:
     """The profile that ``args`` name; it is announced if kernels are compiled, unless quietly."""
-    from pipeloom.planner.problem_setup import ProfileSource
+    from pipeloom.planner.inputs.problem_setup import ProfileSource
 
     source = ProfileSource(args.profile, tell)
     if not getattr(args, "quiet", False):

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from pipeloom.planner.progress import Event, Searched, Searching
+    from pipeloom.planner.solving.progress import Event, Searched, Searching
     from pipeloom.solver.core.progress import Progress
 
 STDERR = 2
@@ -48,7 +48,7 @@ class ProgressDisplay:
     """The search whose line is open on a terminal."""
 
     def __call__(self, event: Event) -> None:
-        from pipeloom.planner.progress import Note, Searching
+        from pipeloom.planner.solving.progress import Note, Searching
 
         if isinstance(event, Note):
             if not (self.quiet and event.routine):

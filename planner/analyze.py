@@ -18,15 +18,15 @@ from pipeloom.solver.families.bubble_formulas import Instance, formula_of
 from pipeloom.solver.families.weights.islands import Islands
 
 from .compare import evaluate_families
-from .documents import naming
 from .evaluation import columns
 from .evaluation.evaluation import Evaluation
 from .evaluation.scaling import equalized
 from .evaluation.table import EvaluationTable, evaluations_table
+from .inputs.documents import naming
+from .inputs.problem_setup import ProfileLike, ProfileSource
 from .partition.fixed_cut import Profiles, profiles_of
 from .passing.crossovers import Crossover, crossovers, missing_sizes
-from .problem_setup import ProfileLike, ProfileSource
-from .progress import Listener
+from .solving.progress import Listener
 from .synthetic.cluster import islands
 from .synthetic.transformer import Transformer
 

@@ -11,7 +11,7 @@ from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 from pipeloom.solver.core.tolerances import CLOSED
 
-from .search import Search
+from .solving.search import Search
 
 if TYPE_CHECKING:
     from .explain.explanation import Explanation

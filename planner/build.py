@@ -10,10 +10,10 @@ from pipeloom.report.summaries import transfer_note
 from pipeloom.solver.families import FAMILIES, build_family, find_family
 from pipeloom.solver.weight_passing.replicate import replicate as keep_copies
 
-from .documents import naming
+from .inputs.documents import naming
+from .inputs.problem_setup import ProfileLike, ProfileSource, objective_of
 from .partition.fixed_cut import CutLike, profiles_of
-from .problem_setup import ProfileLike, ProfileSource, objective_of
-from .progress import Listener, Note, unheard
+from .solving.progress import Listener, Note, unheard
 
 
 def build(

@@ -20,11 +20,11 @@ from .evaluation import columns
 from .evaluation.columns import Column
 from .evaluation.evaluation import Evaluation
 from .evaluation.table import EvaluationTable, evaluations_table
+from .inputs.problem_setup import ProfileLike, ProfileSource
 from .partition.fixed_cut import Cuts, Profiles, profiles_of
 from .placement.spec import AUTO, ONE_PLACEMENT, PlacementLike, PlacementSpec
 from .plan import optimize
-from .problem_setup import ProfileLike, ProfileSource
-from .progress import Listener
+from .solving.progress import Listener
 
 OPTIMIZER = "optimize"
 """The name of the optimizer's row."""

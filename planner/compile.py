@@ -10,8 +10,8 @@ from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted
 
-from .documents import Document, naming, read_schedule
-from .progress import Listener, Note, unheard
+from .inputs.documents import Document, naming, read_schedule
+from .solving.progress import Listener, Note, unheard
 
 
 def compile(  # noqa: A001 - what the command is called

@@ -12,10 +12,10 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.json_reader import read_text
 from pipeloom.ir.model.schedule import Schedule
 
-from .documents import Document, FilePath, named, naming, read_schedule
+from .inputs.documents import Document, FilePath, named, naming, read_schedule
+from .inputs.problem_setup import ProfileLike, ProfileSource
 from .partition.fixed_cut import CutLike, Cuts
-from .problem_setup import ProfileLike, ProfileSource
-from .progress import Listener
+from .solving.progress import Listener
 
 
 @dataclass(frozen=True, slots=True)

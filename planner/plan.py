@@ -17,11 +17,7 @@ from pipeloom.solver.partition.cuts import Rules
 from pipeloom.solver.placement.search import overfull
 
 from .answer import Answer, Candidate
-from .partition.joint import plan_partition
-from .passing.choose import plan_passing
-from .placement.choose import plan_placement
-from .placement.spec import AUTO, PlacementLike, PlacementSpec
-from .problem_setup import (
+from .inputs.problem_setup import (
     ProfileLike,
     ProfileSource,
     check_choice,
@@ -30,8 +26,12 @@ from .problem_setup import (
     objective_of,
     stages_of,
 )
-from .progress import Listener, Note
-from .search import Search, memory_held
+from .partition.joint import plan_partition
+from .passing.choose import plan_passing
+from .placement.choose import plan_placement
+from .placement.spec import AUTO, PlacementLike, PlacementSpec
+from .solving.progress import Listener, Note
+from .solving.search import Search, memory_held
 
 TIME_LIMIT = 60.0
 """Seconds, where none are given."""

@@ -26,8 +26,8 @@ from pipeloom.report.timeline_html import timeline_html
 from pipeloom.report.timeline_svg import timeline_svg
 from pipeloom.report.timeline_text import timeline_text
 
-from .documents import PICTURES, Document, naming, read_schedule
-from .progress import Listener, Note, unheard
+from .inputs.documents import PICTURES, Document, naming, read_schedule
+from .solving.progress import Listener, Note, unheard
 
 MOST_OF_CIRCLE = 4
 """Ops that are named of those that wait for each other in a circle."""

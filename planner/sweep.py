@@ -20,12 +20,12 @@ from pipeloom.solver.families import FAMILIES
 from pipeloom.solver.placement.search import room
 
 from .compare import evaluate_families, evaluate_optimum, family_profiles
-from .documents import FilePath
 from .evaluation.columns import BUBBLE, PEAK_MEMORY, PERIOD, STATUS, Column
 from .evaluation.evaluation import Evaluation
 from .evaluation.table import EvaluationTable, evaluations_table
-from .problem_setup import ProfileLike, ProfileSource
-from .progress import Listener, Note, labelled, unheard
+from .inputs.documents import FilePath
+from .inputs.problem_setup import ProfileLike, ProfileSource
+from .solving.progress import Listener, Note, labelled, unheard
 
 COLUMNS = (
     "memory_limit", "status", "bubble_rate", "lower_bound_rate", "period", "makespan",

@@ -15,7 +15,7 @@ from pipeloom.ir.units import duration
 from pipeloom.ir.verify.program import verify_program
 from pipeloom.ir.verify.schedule import verify_schedule
 
-from .documents import Document, naming, read_document
+from .inputs.documents import Document, naming, read_document
 
 
 @dataclass(frozen=True, slots=True)

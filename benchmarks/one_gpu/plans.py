@@ -12,7 +12,7 @@ from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.planner.reprofile import reprofile
+from pipeloom.planner.tuning.reprofile import reprofile
 from pipeloom.runtime.profiling.profiler import Measurement, measure_profile
 from pipeloom.solver.families import build_family
 

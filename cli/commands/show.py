@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 
-from pipeloom.planner.documents import PICTURES
+from pipeloom.planner.inputs.documents import PICTURES
 
 from ..arguments import example
 from ..inputs import options, typed

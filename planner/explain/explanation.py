@@ -15,8 +15,8 @@ from pipeloom.report.text_table import table
 from pipeloom.solver.bounds import work_bound
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 
-from ..documents import Document, read_schedule
-from ..search import memory_held
+from ..inputs.documents import Document, read_schedule
+from ..solving.search import memory_held
 from .bound_reasons import Loss, Reason, losses, why
 from .sensitivity import MOST_OPS, Change, Enough, bubble, changes, enough_memory
 

@@ -15,7 +15,7 @@ from pipeloom.solver.partition.candidate_pool import Way
 from pipeloom.solver.partition.cuts import Rules
 from pipeloom.solver.placement.search import room
 
-from ..cache import digest, limits_of
+from ..solving.cache import digest, limits_of
 
 
 @dataclass(frozen=True, slots=True)

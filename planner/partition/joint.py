@@ -27,11 +27,11 @@ from pipeloom.solver.placement.search import placements
 from pipeloom.solver.placement.successive_halving import cost_of
 
 from ..answer import Answer, NothingFits, gap_between
+from ..inputs.problem_setup import check_microbatches
 from ..placement.choose import placement_candidates, placement_facts, placement_table
 from ..placement.spec import AUTO, PlacementSpec
-from ..problem_setup import check_microbatches
-from ..progress import Note
-from ..search import Search
+from ..solving.progress import Note
+from ..solving.search import Search
 from .cache_key import CutQuestion
 
 

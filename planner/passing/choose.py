@@ -21,8 +21,8 @@ from pipeloom.solver.optimize import optimize
 
 from ..answer import Answer, Candidate, NothingFits
 from ..evaluation.evaluation import ROUNDING, Evaluation
-from ..progress import Note
-from ..search import Search
+from ..solving.progress import Note
+from ..solving.search import Search
 from .candidates import Scheme, schemes
 from .crossovers import missing_sizes
 

@@ -21,9 +21,9 @@ from pipeloom.solver.placement.successive_halving import Known, cost_of
 from pipeloom.solver.portfolio import cores
 
 from ..answer import Answer, Candidate, NothingFits, gap_between
-from ..cache import Question
-from ..progress import Note, Searched, Searching
-from ..search import Search
+from ..solving.cache import Question
+from ..solving.progress import Note, Searched, Searching
+from ..solving.search import Search
 
 
 def plan_placement(

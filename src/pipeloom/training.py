@@ -7,8 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InputError
-from pipeloom.planner.documents import Document, naming, read_program
-from pipeloom.planner.replan import Replanner
 from pipeloom.runtime.pipeline.layered_source import as_planned
 from pipeloom.runtime.pipeline.model_source import ModelSource, load_source
 from pipeloom.runtime.profiling.profiler import Measurement, measure_profile
@@ -16,6 +14,9 @@ from pipeloom.runtime.train.replicas import count_replicas
 from pipeloom.runtime.train.settings import DTYPES, RunSettings
 from pipeloom.runtime.train.train import RunResult, run_program
 from pipeloom.runtime.train.tune import TuneResult, check_tunable, tune_program
+
+from .planner.inputs.documents import Document, naming, read_program
+from .planner.tuning.replan import Replanner
 
 if TYPE_CHECKING:
     from pipeloom.ir.model.program import Program

@@ -19,7 +19,7 @@ from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Status
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.planner.compile import program_facts
-from pipeloom.planner.progress import Event, Note, Searched, Searching, labelled
+from pipeloom.planner.solving.progress import Event, Note, Searched, Searching, labelled
 from tests.support.command_line import layers_document, profile_document
 
 LIMITED: dict[str, Any] = {"work_limit": 0.1, "solver": "heuristic"}

@@ -12,7 +12,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.planner.placement.choose import placement_facts
 from pipeloom.planner.plan import optimize
-from pipeloom.planner.progress import Note
+from pipeloom.planner.solving.progress import Note
 from pipeloom.solver.placement.search import Tried
 from tests.support.command_line import Command
 

@@ -15,8 +15,8 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.program import Relay
 from pipeloom.ir.model.schedule import Schedule, Status
-from pipeloom.planner.replan import Replanner
-from pipeloom.planner.reprofile import reprofile
+from pipeloom.planner.tuning.replan import Replanner
+from pipeloom.planner.tuning.reprofile import reprofile
 from pipeloom.solver.families import build_family
 from pipeloom.solver.optimize import optimize
 

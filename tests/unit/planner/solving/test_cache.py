@@ -17,7 +17,7 @@ from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.planner.cache import Question, ScheduleCache, digest
+from pipeloom.planner.solving.cache import Question, ScheduleCache, digest
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.optimize import optimize
 
@@ -99,7 +99,7 @@ def test_another_question_has_another_key(name: str, folder: Folder) -> None:
 
 def test_another_version_has_another_key(monkeypatch: pytest.MonkeyPatch) -> None:
     before = QUESTION.key
-    monkeypatch.setattr("pipeloom.planner.cache.__version__", "9.9")
+    monkeypatch.setattr("pipeloom.planner.solving.cache.__version__", "9.9")
     assert QUESTION.key != before
 
 

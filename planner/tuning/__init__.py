@@ -1,0 +1,1 @@
+"""A plan made again from what a run measured."""
