@@ -115,7 +115,7 @@ def test_a_deadline_names_who_is_silent() -> None:
 def test_nobody_outlives_a_killed_parent(tmp_path: Path) -> None:
     script = textwrap.dedent(f"""
         import os, pathlib, time
-        from pipeloom.runtime.launch import launch
+        from pipeloom.runtime.launch.processes import launch
         def work():
             (pathlib.Path({str(tmp_path)!r}) / str(os.getpid())).touch()
             time.sleep(120)
