@@ -7,7 +7,7 @@ import math
 import re
 
 from pipeloom.ir.errors import InputError
-from pipeloom.planner.placement.spec import PlacementSpec
+from pipeloom.planner.inputs.placement_spec import PlacementSpec
 
 # more microbatches than anyone runs; arrays of that size would exhaust memory
 MOST_MICROBATCHES = 100_000

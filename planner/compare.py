@@ -20,9 +20,9 @@ from .evaluation import columns
 from .evaluation.columns import Column
 from .evaluation.evaluation import Evaluation
 from .evaluation.table import EvaluationTable, evaluations_table
+from .inputs.placement_spec import AUTO, ONE_PLACEMENT, PlacementLike, PlacementSpec
 from .inputs.problem_setup import ProfileLike, ProfileSource
 from .partition.fixed_cut import Cuts, Profiles, profiles_of
-from .placement.spec import AUTO, ONE_PLACEMENT, PlacementLike, PlacementSpec
 from .plan import optimize
 from .solving.progress import Listener
 

@@ -17,6 +17,7 @@ from pipeloom.solver.partition.cuts import Rules
 from pipeloom.solver.placement.search import overfull
 
 from .answer import Answer, Candidate
+from .inputs.placement_spec import AUTO, PlacementLike, PlacementSpec
 from .inputs.problem_setup import (
     ProfileLike,
     ProfileSource,
@@ -29,7 +30,6 @@ from .inputs.problem_setup import (
 from .partition.joint import plan_partition
 from .passing.choose import plan_passing
 from .placement.choose import plan_placement
-from .placement.spec import AUTO, PlacementLike, PlacementSpec
 from .solving.progress import Listener, Note
 from .solving.search import Search, memory_held
 

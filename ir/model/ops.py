@@ -108,3 +108,14 @@ def format_order(ops: Iterable[Op]) -> str:
 def parse_order(text: str) -> list[Op]:
     """The inverse of :func:`format_order`."""
     return [Op.parse(word) for word in text.split()]
+
+
+def split_backwards(row: IntArray) -> IntArray:
+    """A packed ``row`` with each BW as B and then W, which gives the input's gradient earlier."""
+    kinds = row & KIND_MASK
+    fused = kinds == OpKind.BW
+    ops = np.repeat(row, 1 + fused)
+    first = np.cumsum(1 + fused) - (1 + fused)
+    ops[first[fused]] += OpKind.B - OpKind.BW
+    ops[first[fused] + 1] += OpKind.W - OpKind.BW
+    return ops

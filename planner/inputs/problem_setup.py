@@ -15,9 +15,9 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.units import counted
 
-from ..placement.spec import PlacementSpec
 from ..solving.progress import Listener, Note, unheard
 from .documents import Document, read_document
+from .placement_spec import PlacementSpec
 
 if TYPE_CHECKING:
     pass

@@ -27,9 +27,9 @@ from pipeloom.solver.placement.search import placements
 from pipeloom.solver.placement.successive_halving import cost_of
 
 from ..answer import Answer, NothingFits, gap_between
+from ..inputs.placement_spec import AUTO, PlacementSpec
 from ..inputs.problem_setup import check_microbatches
 from ..placement.choose import placement_candidates, placement_facts, placement_table
-from ..placement.spec import AUTO, PlacementSpec
 from ..solving.progress import Note
 from ..solving.search import Search
 from .cache_key import CutQuestion

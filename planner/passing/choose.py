@@ -4,8 +4,7 @@ fastest, and why."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from typing import TypeAlias
 
 from pipeloom.ir.errors import InfeasibleError, InputError
@@ -25,6 +24,7 @@ from ..solving.progress import Note
 from ..solving.search import Search
 from .candidates import Scheme, schemes
 from .crossovers import missing_sizes
+from .reasons import Choice, as_json, text
 
 Searcher: TypeAlias = Callable[[Problem, str, float], Schedule]
 """The optimizer, given a problem, what it is for, and its share of the time."""
@@ -35,29 +35,6 @@ ISLANDS_SHARE = 3.0
 CLOSED = 1e-6
 LEVEL = 2e-3
 """Steps are level that differ by a smaller share: no profile is as near to the truth."""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """``best``: what to run; None where nothing fits. ``rows``: one a scheme, the fastest first.
-
-    A row is the scheme's fastest schedule that fits, or the one that needs least and why it cannot
-    be used.
-    """
-
-    best: Evaluation | None
-    rows: tuple[Evaluation, ...]
-
-    @cached_property
-    def reasons(self) -> list[str]:
-        """Sentences that say what decides; to find where a choice turns takes some time."""
-        from .reasons import sentences
-
-        return sentences(self)
-
-    @property
-    def usable(self) -> list[Evaluation]:
-        return [row for row in self.rows if row.why_not is None]
 
 
 def plan_passing(
@@ -73,8 +50,6 @@ def plan_passing(
 
     Raises NothingFits.
     """
-    from .reasons import as_json, text
-
     lacking = missing_sizes(profile)
     if lacking and profile.ranks > 1:
         search.progress(Note(f"note: {where}: no {', '.join(lacking)}: {_assumed(profile)}"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from pipeloom.ir.units import duration
@@ -12,12 +14,32 @@ from ..evaluation import columns
 from ..evaluation.columns import Column
 from ..evaluation.evaluation import Evaluation
 from ..evaluation.table import evaluations_table
-from .choose import Choice
 from .crossovers import turning_size
 
 SIZES = [2.0**k for k in range(-6, 7)]
 """Microbatches at which steps are compared, in multiples of the profile's."""
 HALVINGS = 6
+
+
+@dataclass(frozen=True)
+class Choice:
+    """``best``: what to run; None where nothing fits. ``rows``: one a scheme, the fastest first.
+
+    A row is the scheme's fastest schedule that fits, or the one that needs least and why it cannot
+    be used.
+    """
+
+    best: Evaluation | None
+    rows: tuple[Evaluation, ...]
+
+    @cached_property
+    def reasons(self) -> list[str]:
+        """Sentences that say what decides; to find where a choice turns takes some time."""
+        return sentences(self)
+
+    @property
+    def usable(self) -> list[Evaluation]:
+        return [row for row in self.rows if row.why_not is None]
 
 
 def as_json(choice: Choice) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from pipeloom.ir.model.ops import (
     STAGE_SHIFT,
     IntArray,
     OpKind,
+    split_backwards,
 )
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import Schedule
@@ -24,7 +25,7 @@ from ..core.options import Order
 from ..core.relaxations import fusible, offloadable, recomputable
 from ..core.tolerances import ROUNDING
 from ..search.annealing_kernel import anneal_kernel
-from ..search.local_search import COLD, SLICE, SLICES, split_backwards
+from ..search.local_search import COLD, SLICE, SLICES
 from ..search.remat_moves import FUSED
 
 

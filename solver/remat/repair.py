@@ -21,14 +21,13 @@ import numpy as np
 from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, STAYS
 from pipeloom.ir.cost.simulator import simulate
-from pipeloom.ir.model.ops import IntArray, Op, OpKind, pack, unpack
+from pipeloom.ir.model.ops import IntArray, Op, OpKind, pack, split_backwards, unpack
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
 from ..bounds.feasibility import needs
 from ..core.relaxations import offloadable, plain, recomputable
 from ..core.tolerances import ROUNDING
-from ..search.local_search import split_backwards
 from .whole_stages import brought_forward
 
 MORE = (1.25, 1.6, 2.2, 3.5)

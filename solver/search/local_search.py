@@ -13,7 +13,7 @@ from itertools import islice
 import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.model.ops import KIND_MASK, IntArray, OpKind
+from pipeloom.ir.model.ops import IntArray, split_backwards
 from pipeloom.ir.model.problem import Objective, Problem
 
 from ..construct.linear import Constructor
@@ -289,17 +289,6 @@ class Annealer:
             hot * COLD ** (1 / SLICES), moves, reach, self._state, best.interrupt.flag,
         )  # fmt: skip
         best.offer(_rows(found, offsets), "search", cost)
-
-
-def split_backwards(row: IntArray) -> IntArray:
-    """``row`` with each fused BW as B and then W, which frees the gradient earlier."""
-    kinds = row & KIND_MASK
-    fused = kinds == OpKind.BW
-    ops = np.repeat(row, 1 + fused)
-    first = np.cumsum(1 + fused) - (1 + fused)
-    ops[first[fused]] += OpKind.B - OpKind.BW
-    ops[first[fused] + 1] += OpKind.W - OpKind.BW
-    return ops
 
 
 def _rows(order: IntArray, offsets: IntArray) -> Order:

@@ -8,13 +8,13 @@ import numpy.typing as npt
 
 from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.cost.overlap import overlap_saves
-from pipeloom.ir.model.ops import KIND_MASK, IntArray, OpKind, offsets_of
+from pipeloom.ir.model.ops import KIND_MASK, IntArray, OpKind, offsets_of, split_backwards
 from pipeloom.ir.model.problem import Objective, Problem
 
 from ..core.incumbent import Incumbent
 from ..core.kernel_rng import seeded
 from ..core.tolerances import ROUNDING
-from .local_search import COLD, SLICE, SLICES, split_backwards
+from .local_search import COLD, SLICE, SLICES
 from .overlap_kernel import anneal_overlap
 
 Mask = npt.NDArray[np.bool_]

@@ -18,7 +18,8 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.planner.evaluation.evaluation import Evaluation
 from pipeloom.planner.passing import reasons
-from pipeloom.planner.passing.choose import LEVEL, Choice, _order, _row, choose, fastest
+from pipeloom.planner.passing.choose import LEVEL, _order, _row, choose, fastest
+from pipeloom.planner.passing.reasons import Choice
 from pipeloom.planner.synthetic.cluster import islands
 from pipeloom.solver.families import build_family
 from pipeloom.solver.optimize import optimize

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pipeloom.ir.cost.simulator import Simulator
-from pipeloom.ir.model.ops import IntArray, format_order, pack, parse_order, unpack
+from pipeloom.ir.model.ops import IntArray, format_order, pack, parse_order, split_backwards, unpack
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.solver.bounds import lower_bound
@@ -17,7 +17,7 @@ from pipeloom.solver.core.incumbent import Incumbent
 from pipeloom.solver.core.kernel_rng import random
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.search.annealing_kernel import _critical_blocks, _note, keeps_rules, shift
-from pipeloom.solver.search.local_search import Annealer, split_backwards
+from pipeloom.solver.search.local_search import Annealer
 
 
 def order(text: str) -> IntArray:

@@ -11,7 +11,14 @@ import pytest
 from benchmarks.frontier.unequal import KINDS, unequal
 from pipeloom.ir.cost.simulator import Simulator, simulate, timed
 from pipeloom.ir.formats import dump_schedule
-from pipeloom.ir.model.ops import format_order, offsets_of, pack, parse_order, unpack
+from pipeloom.ir.model.ops import (
+    format_order,
+    offsets_of,
+    pack,
+    parse_order,
+    split_backwards,
+    unpack,
+)
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Report, Schedule
@@ -23,7 +30,6 @@ from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.families import build_family
 from pipeloom.solver.optimize import optimize
 from pipeloom.solver.portfolio import search_elsewhere
-from pipeloom.solver.search.local_search import split_backwards
 from pipeloom.solver.search.unrolling import STEP, fewer_microbatches, unrolled
 
 
