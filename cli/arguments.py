@@ -89,7 +89,7 @@ def add_passing(parser: argparse.ArgumentParser, *more: str) -> None:
     )
 
 
-def add_levers(parser: argparse.ArgumentParser) -> None:
+def add_remat(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--recompute",
         choices=["auto", "all", "none"],

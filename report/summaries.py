@@ -138,7 +138,7 @@ def facts(schedule: Schedule) -> str:
         ("period", duration(timing.period)),
         ("makespan", duration(timing.makespan)),
         ("peak memory", f"{memory(schedule).removeprefix('peak memory ')} (rank {fullest})"),
-        *levers(schedule),
+        *remat(schedule),
         *([] if (line := averaging(schedule)) is None else [("averaging", line)]),
     ]
     if report is not None and report.lower_bound is not None:
@@ -176,7 +176,7 @@ def averaging(schedule: Schedule) -> str | None:
     )
 
 
-def levers(schedule: Schedule) -> list[tuple[str, str]]:
+def remat(schedule: Schedule) -> list[tuple[str, str]]:
     """How often activations are recomputed or offloaded, where they are."""
     ops = [op for rank in range(schedule.problem.ranks) for op in schedule.ops(rank)]
     forwards = sum(op.kind is OpKind.F for op in ops)

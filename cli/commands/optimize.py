@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from ..arguments import (
     add_instance,
-    add_levers,
     add_memory_limit,
     add_output,
     add_partition,
     add_passing,
     add_profile,
+    add_remat,
     add_solver,
     example,
 )
@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_instance(parser)
     add_memory_limit(parser)
     add_passing(parser, "auto")
-    add_levers(parser)
+    add_remat(parser)
     add_solver(
         parser,
         time_limit=60.0,

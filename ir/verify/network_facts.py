@@ -36,7 +36,7 @@ class Network:
             return self.t_comm
         return self._over_links(source, target, size)
 
-    def travel_delay(self, source: int, target: int, size: float) -> float:
+    def transfer_delay(self, source: int, target: int, size: float) -> float:
         """Milliseconds for weights or their gradient of ``size`` bytes."""
         if self.link is None:
             return self.delay(source, target, size)

@@ -40,7 +40,7 @@ def schedule_violations(facts: Facts) -> list[str]:
     return [
         *_completeness(facts),
         *_placement(facts),
-        *_levers(facts, first),
+        *_remat(facts, first),
         *_sequence(facts, first),
         *_paired(facts),
         *_timing(facts, first, arrivals(facts)),
@@ -71,7 +71,7 @@ def _completeness(facts: Facts) -> Iterator[str]:
     yield from islice(_missing(facts, counts), _MOST)
 
 
-def _levers(facts: Facts, first: _First) -> Iterator[str]:
+def _remat(facts: Facts, first: _First) -> Iterator[str]:
     """What is given up between F and B is recomputed, or offloaded and loaded again, and can be."""
     for kind, s, j in first:
         stage = facts.stage(s)

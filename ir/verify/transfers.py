@@ -159,7 +159,7 @@ def _delay(facts: Facts, move: Move) -> float:
     size = sizes.weight_bytes
     if move.tensor == "gradient" and sizes.grad_bytes is not None:
         size = sizes.grad_bytes
-    return facts.network.travel_delay(move.source, move.target, size or 0.0)
+    return facts.network.transfer_delay(move.source, move.target, size or 0.0)
 
 
 def _close(a: float, b: float) -> bool:

@@ -167,7 +167,7 @@ class Evaluation:
         return self.schedule.problem.placement.passing
 
     @property
-    def weights_travel(self) -> bool:
+    def streams_weights(self) -> bool:
         """Not in a bidirectional pipeline, which is mixed but keeps each stage on two ranks."""
         return self.passing is Passing.WEIGHTS or bool(self.schedule.transfers)
 

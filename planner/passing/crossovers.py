@@ -50,7 +50,7 @@ def missing_sizes(profile: Profile) -> list[str]:
 
 def crossovers(found: Sequence[Evaluation]) -> list[Crossover]:
     """Of each scheme in which weights travel, against the best in which activations do."""
-    rivals = [row for row in found if not row.weights_travel]
+    rivals = [row for row in found if not row.streams_weights]
     simple = [row for row in rivals if row.scheme == "1f1b"]
     fewest = min((row.link_bytes for row in rivals), default=0.0)
     cost = cache(cost_at)
@@ -63,7 +63,7 @@ def crossovers(found: Sequence[Evaluation]) -> list[Crossover]:
             _wins_from(row, simple, cost),
         )
         for row in found
-        if row.weights_travel and rivals
+        if row.streams_weights and rivals
     ]
 
 

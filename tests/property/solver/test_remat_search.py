@@ -1,5 +1,5 @@
-"""What the optimizer does with levers: bounds below every schedule, limits that nothing else
-keeps."""
+"""What the optimizer does with recomputation and offload: bounds below every schedule, limits that
+nothing else keeps."""
 
 from __future__ import annotations
 
@@ -214,11 +214,11 @@ def test_more_memory_is_never_worse(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_levers_pay_where_plain_schedules_fit(seed: int) -> None:
     problem = seeded(seed, 20.0)
-    with_levers, without = (optimize(p, work_limit=2.0) for p in (problem, plain(problem)))
-    assert with_levers.timing is not None
+    with_remat, without = (optimize(p, work_limit=2.0) for p in (problem, plain(problem)))
+    assert with_remat.timing is not None
     assert without.timing is not None
-    assert with_levers.timing.period < without.timing.period
-    assert pulled(with_levers.order)
+    assert with_remat.timing.period < without.timing.period
+    assert pulled(with_remat.order)
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -87,7 +87,7 @@ def test_the_verifiers_read_the_same_network(ranks: int, shared: Any) -> None:
     apart = [(a, b) for a in range(ranks) for b in range(ranks) if a != b]
     for a, b in apart:
         assert plain.delay(a, b, 3e6) == pytest.approx(delays[a, b])
-        assert plain.travel_delay(a, b, 3e6) == plain.delay(a, b, 3e6)
+        assert plain.transfer_delay(a, b, 3e6) == plain.delay(a, b, 3e6)
     by_plain: dict[object, set[tuple[int, int]]] = {}
     by_links: dict[object, set[tuple[int, int]]] = {}
     assert profile.links is not None

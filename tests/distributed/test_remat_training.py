@@ -1,5 +1,5 @@
-"""At limits that no schedule keeps without levers: gradients are one process's, memory is within
-them."""
+"""At limits that no schedule keeps without recomputation or offload: gradients are one process's,
+memory is within them."""
 
 from __future__ import annotations
 
