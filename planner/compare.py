@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.model.problem import Objective
-from pipeloom.ir.model.profile import Profile
+from pipeloom.ir.model.profile import Profile, check_limit
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.report.text_table import WIDEST
 from pipeloom.solver.families import FAMILIES, build_family
@@ -125,6 +125,8 @@ def compare(
     source, objective = ProfileSource.of(profile, progress), Objective(objective)
     cuts = {"partition": partition, "min_layers": min_layers, "max_layers": max_layers}
     found, profile_of, cut = family_profiles(source, microbatches, cuts)
+    if memory_limit is not None:
+        check_limit(memory_limit)
     rows = evaluate_families(FAMILIES, profile_of, microbatches, memory_limit, objective)
     all_cuts, stopped = cut is not None and passing == "activations", False
     if not no_optimizer:

@@ -10,12 +10,12 @@ from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted
 
-from .inputs.documents import Document, naming, read_schedule
+from .inputs.documents import Document, Planned, naming, read_schedule
 from .solving.progress import Listener, Note, unheard
 
 
 def compile(  # noqa: A001 - what the command is called
-    schedule: Schedule | Document,
+    schedule: Schedule | Planned | Document,
     *,
     tied: Sequence[Sequence[int]] = (),
     post_validation: bool = False,

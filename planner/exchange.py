@@ -12,7 +12,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.json_reader import read_text
 from pipeloom.ir.model.schedule import Schedule
 
-from .inputs.documents import Document, FilePath, named, naming, read_schedule
+from .inputs.documents import Document, FilePath, Planned, named, naming, read_schedule
 from .inputs.problem_setup import ProfileLike, ProfileSource
 from .partition.fixed_cut import CutLike, Cuts
 from .solving.progress import Listener
@@ -34,7 +34,7 @@ class Exported:
         return self.text
 
 
-def export(schedule: Schedule | Document, to: str) -> Exported:
+def export(schedule: Schedule | Planned | Document, to: str) -> Exported:
     """The schedule, an object, a JSON object or a file of one, in the format ``to``: ``torch-csv``,
     ``torchtitan``, ``torchtitan-toml`` or ``megatron-layout``.
 

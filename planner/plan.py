@@ -22,6 +22,7 @@ from .inputs.problem_setup import (
     ProfileLike,
     ProfileSource,
     check_choice,
+    check_whole,
     layers_of,
     make_problem,
     objective_of,
@@ -84,6 +85,7 @@ def optimize(
     check_choice("passing", passing, "activations", "weights", "auto")
     check_choice("partition", partition or "joint", "joint", "balanced", "even")
     _check(passing, spec, recompute, copies, cut=cut)
+    check_whole("seed", seed)
     options = SolveOptions(
         solver=solver,
         work_limit=_positive("work_limit", work_limit),
@@ -111,7 +113,7 @@ def optimize(
 
 
 def _positive(name: str, limit: float | None) -> float | None:
-    if limit is not None and not limit > 0:
+    if limit is not None and not (isinstance(limit, int | float) and limit > 0):
         raise InputError(f"{name}: expected a number > 0, got {limit!r}")
     return limit
 

@@ -16,7 +16,6 @@ from pipeloom.ir.cost.dependency_graph import ScheduleGraph
 from pipeloom.ir.errors import InputError, InvalidScheduleError
 from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.formats.atomic_write import write_bytes
-from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.report import plan_vs_measured
 from pipeloom.report.attribution import Attribution, attribute
@@ -26,7 +25,7 @@ from pipeloom.report.timeline_html import timeline_html
 from pipeloom.report.timeline_svg import timeline_svg
 from pipeloom.report.timeline_text import timeline_text
 
-from .inputs.documents import PICTURES, Document, naming, read_schedule
+from .inputs.documents import PICTURES, Document, Planned, naming, read_schedule
 from .solving.progress import Listener, Note, unheard
 
 MOST_OF_CIRCLE = 4
@@ -36,7 +35,7 @@ CONVERTERS = (
     ("rsvg-convert", "--format=png", "--zoom=2"),
     ("inkscape", "--pipe", "--export-type=png", "--export-filename=-"),
 )
-Drawable = Schedule | Program | Document
+Drawable = Schedule | Planned | Document
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import Any
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_schedule, write_json, write_text
 from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.profile import check_limit
 from pipeloom.ir.units import counted
 from pipeloom.report.frontier_svg import Frontier, FrontierPoint, frontier_svg
 from pipeloom.solver.families import FAMILIES
@@ -163,8 +164,15 @@ def _sweep(
 
 
 def _limits(given: Mapping[str, float] | Iterable[float]) -> dict[str, float]:
-    """From small to large, each with what it is called."""
-    named = given if isinstance(given, Mapping) else {_words(limit): limit for limit in given}
+    """From small to large, each with what it is called. Raises InputError for what is no limit."""
+    if not isinstance(given, Iterable) or isinstance(given, str):
+        raise InputError(f"memory_limits: expected several numbers, got {given!r}")
+    limits = list(given.values()) if isinstance(given, Mapping) else list(given)
+    if not limits:
+        raise InputError("memory_limits: expected at least one, got none")
+    for limit in limits:
+        check_limit(limit)
+    named = given if isinstance(given, Mapping) else {_words(limit): limit for limit in limits}
     return dict(sorted(named.items(), key=lambda item: item[1]))
 
 

@@ -15,7 +15,7 @@ from pipeloom.ir.units import duration
 from pipeloom.ir.verify.program import verify_program
 from pipeloom.ir.verify.schedule import verify_schedule
 
-from .inputs.documents import Document, naming, read_document
+from .inputs.documents import Document, Planned, naming, read_document
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ _VERIFIERS: dict[str, tuple[str, Callable[[dict[str, Any]], list[str]]]] = {
 }
 
 
-def verify(given: Schedule | Program | Document) -> Verification:
+def verify(given: Schedule | Planned | Document) -> Verification:
     """Checks a schedule, a program, or a file or JSON object of one, independently of who made it.
 
     Raises InputError where it is neither, or has not the keys of one.
@@ -75,11 +75,13 @@ def verify(given: Schedule | Program | Document) -> Verification:
     return Verification(kind, violations, averaging, where)
 
 
-def _document(given: Schedule | Program | Document) -> tuple[dict[str, Any], str]:
+def _document(given: Schedule | Planned | Document) -> tuple[dict[str, Any], str]:
     if isinstance(given, Schedule):
         return dump_schedule(given), "schedule"
     if isinstance(given, Program):
         return dump_program(given), "program"
+    if isinstance(given, Planned):
+        return dump_schedule(given.schedule), "schedule"
     return read_document(given, "document")
 
 

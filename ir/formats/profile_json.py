@@ -144,4 +144,4 @@ def _dump_stage(stage: StageProfile) -> dict[str, Any]:
 
 def finite(limits: tuple[float, ...]) -> list[float | None]:
     """Memory limits as JSON has them: null where there is none."""
-    return [limit if math.isfinite(limit) else None for limit in limits]
+    return [None if limit == math.inf else limit for limit in limits]

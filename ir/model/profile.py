@@ -12,6 +12,7 @@ from functools import cache
 
 import numpy as np
 
+from ..errors import InputError
 from .layers import Layer
 from .links import Link, Links, Pair, Sharing
 from .ops import FloatArray
@@ -184,10 +185,20 @@ class Profile:
         return max(least, f.t_f + b.fused - min(f.saving, b.saving))
 
     def limit_from(self, limit: float | None) -> tuple[float, ...]:
-        """One limit a rank: ``limit`` for all where given, else the profile's, else unlimited."""
+        """One limit a rank: ``limit`` for all where given, else the profile's, else unlimited.
+
+        Raises InputError where ``limit`` is no number or is negative.
+        """
         if limit is not None:
+            check_limit(limit)
             return (float(limit),) * self.ranks
         return self.memory_limit or (math.inf,) * self.ranks
+
+
+def check_limit(limit: object) -> None:
+    """Raises InputError for what is no memory limit: a number that is not negative, or infinity."""
+    if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit >= 0:
+        raise InputError(f"memory_limit: expected a number >= 0 or inf, got {limit!r}")
 
 
 def _part(stage: StageProfile, share: float) -> StageProfile:

@@ -15,7 +15,7 @@ from pipeloom.report.text_table import table
 from pipeloom.solver.bounds import work_bound
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 
-from ..inputs.documents import Document, read_schedule
+from ..inputs.documents import Document, Planned, read_schedule
 from ..solving.search import memory_held
 from .bound_reasons import Loss, Reason, losses, why
 from .sensitivity import MOST_OPS, Change, Enough, bubble, changes, enough_memory
@@ -97,7 +97,7 @@ class Explanation:
 
 
 def explain(
-    schedule: Schedule | Document,
+    schedule: Schedule | Planned | Document,
     *,
     seconds: float = EXPLAIN_SECONDS,
     should_stop: StoppingCriterion = NEVER,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from pipeloom.ir.errors import InputError, InvalidScheduleError
 
@@ -19,6 +19,14 @@ Document: TypeAlias = FilePath | Mapping[str, Any]
 """A JSON object, or the file that holds one."""
 PICTURES = {".svg": "svg", ".html": "html", ".png": "png", ".trace.json": "trace", ".txt": "text"}
 """Kinds of pictures by the end of a file's name."""
+
+
+@runtime_checkable
+class Planned(Protocol):
+    """What has a schedule: a program, or an answer of ``optimize``."""
+
+    @property
+    def schedule(self) -> Schedule: ...
 
 
 def named(path: FilePath) -> str:
@@ -35,11 +43,13 @@ def read_document(given: Document, name: str) -> tuple[dict[str, Any], str]:
 
     if isinstance(given, Mapping):
         return dict(given), name
+    if not isinstance(given, str | os.PathLike):
+        raise TypeError(f"{name}: expected an object, its JSON or its file, got {given!r:.60}")
     return read_json(os.fspath(given)), named(given)
 
 
 def read_schedule(
-    given: Schedule | Program | Document, *, compiled: bool = False
+    given: Schedule | Planned | Document, *, compiled: bool = False
 ) -> tuple[Schedule, str]:
     """The schedule, or with ``compiled`` the one that a program was made from, and how messages
     call it.
@@ -52,8 +62,8 @@ def read_schedule(
 
     if isinstance(given, Schedule):
         return given, "schedule"
-    if isinstance(given, Program):
-        return given.schedule, "program"
+    if isinstance(given, Planned):
+        return given.schedule, "program" if isinstance(given, Program) else "schedule"
     document, where = read_document(given, "schedule")
     if compiled and document.get("format") == PROGRAM:
         return parse_program(document, where).schedule, where

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.layered_profile import LayeredProfile
@@ -15,28 +16,28 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.units import counted
 
-from ..solving.progress import Listener, Note, unheard
+from ..solving.progress import Event, Listener, Note
 from .documents import Document, read_document
 from .placement_spec import PlacementSpec
 
-if TYPE_CHECKING:
-    pass
-
 # stages times microbatches; more would exhaust memory
 MOST_PAIRS = 20_000_000
+
+Given = TypeVar("Given")
 
 
 class ProfileSource:
     """A profile as it is given: an object, a JSON object or the file of one, which is read once.
 
-    ``where`` is how messages call it. Keys that look misspelt are told as notes.
+    ``where`` is how messages call it. Keys that look misspelt are told as notes, or warned of where
+    nobody listens. Objects are held to the rules of files.
     """
 
     def __init__(self, given: ProfileLike, progress: Listener | None = None) -> None:
         """Raises InputError where a file cannot be read, TypeError for what is no profile."""
         self._object: Profile | LayeredProfile | None = None
         self._document: dict[str, Any] = {}
-        self._tell, self.where = progress or unheard, "profile"
+        self._tell, self.where = progress or _warn, "profile"
         if isinstance(given, Profile | LayeredProfile):
             self._object = given
         elif isinstance(given, str | os.PathLike | Mapping):
@@ -73,9 +74,10 @@ class ProfileSource:
     @cached_property
     def stages(self) -> Profile:
         """The profile by stages. Raises InputError with every fault of its file."""
-        from pipeloom.ir.formats import parse_profile
+        from pipeloom.ir.formats import dump_profile, parse_profile
 
         if isinstance(self._object, Profile):
+            parse_profile(_document_of(self._object, dump_profile), self.where)
             return self._object
         profile = parse_profile(self._document, self.where)
         self._tell_doubtful_keys()
@@ -84,9 +86,10 @@ class ProfileSource:
     @cached_property
     def layers(self) -> LayeredProfile:
         """The profile by layers. Raises InputError with every fault of its file."""
-        from pipeloom.ir.formats.layered_profile_json import parse_layers
+        from pipeloom.ir.formats.layered_profile_json import dump_layers, parse_layers
 
         if isinstance(self._object, LayeredProfile):
+            parse_layers(_document_of(self._object, dump_layers), self.where)
             return self._object
         profile = parse_layers(self._document, self.where)
         self._tell_doubtful_keys()
@@ -99,6 +102,18 @@ class ProfileSource:
             self._tell(Note(line))
 
 
+def _warn(event: Event) -> None:
+    warnings.warn(str(event), stacklevel=2)
+
+
+def _document_of(profile: Given, dump: Callable[[Given], dict[str, Any]]) -> dict[str, Any]:
+    """The object as a file has it. Raises InputError where it holds what no file can."""
+    try:
+        return dump(profile)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InputError(f"profile: expected numbers as in its file: {error}") from None
+
+
 ProfileLike: TypeAlias = Profile | LayeredProfile | Document
 
 
@@ -109,6 +124,12 @@ def check_choice(name: str, value: object, *choices: str) -> None:
         raise InputError(f"{name}: expected {', '.join(others)} or {last}, got {value!r}")
 
 
+def check_whole(name: str, value: object) -> None:
+    """Raises InputError, naming the option, where its value is no whole number from 0 on."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InputError(f"{name}: expected a whole number, got {value!r}")
+
+
 def objective_of(given: str | Objective) -> Objective:
     """The objective of that name. Raises InputError."""
     if not isinstance(given, Objective):
@@ -117,7 +138,8 @@ def objective_of(given: str | Objective) -> Objective:
 
 
 def check_microbatches(microbatches: int, stages: int) -> None:
-    """Raises InputError where so many stages have room for fewer microbatches."""
+    """Raises InputError where it is no whole number, or stages have room for fewer."""
+    check_whole("microbatches", microbatches)
     most = MOST_PAIRS // stages
     if not 1 <= microbatches <= most:
         raise InputError(

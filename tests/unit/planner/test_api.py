@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -281,3 +283,64 @@ def test_weights_are_sent_within_device_memory_whatever_the_microbatches() -> No
     for microbatches in (3, 9):
         answer = pipeloom.optimize(profile, microbatches, passing="weights", work_limit=0.5)
         assert answer.schedule.problem.microbatches == microbatches
+
+
+FINE = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("profile", "key"),
+    [
+        (Profile((replace(FINE, t_f=-1.0), FINE), 2), "t_f"),
+        (Profile((replace(FINE, t_b=float("nan")), FINE), 2), "t_b"),
+        (Profile((replace(FINE, m_w=5.0), FINE), 2), "m_w"),
+        (Profile((FINE, FINE), 2, t_comm=-5.0), "t_comm"),
+        (Profile((FINE, FINE), 2, tied=((0, 9),)), "tied"),
+        (Profile((FINE, FINE), 2, memory_limit=(2.0,)), "memory_limit"),
+        (Profile((FINE, FINE), 2, memory_limit=(2.0, float("nan"))), "memory_limit"),
+        (Profile((), 2), "stages"),
+    ],
+)
+def test_profiles_that_are_objects_are_held_to_the_rules_of_files(
+    profile: Profile, key: str
+) -> None:
+    for call in (pipeloom.optimize, partial(pipeloom.build, "1f1b")):
+        with pytest.raises(InputError, match=rf"profile: .*{key}"):
+            call(profile, 4)
+
+
+@pytest.mark.parametrize("limit", [float("nan"), -1.0, "16GB", True, [6.0, 6.0]])
+def test_a_memory_limit_is_a_number(limit: Any) -> None:
+    for call in (pipeloom.optimize, partial(pipeloom.build, "gpipe"), pipeloom.compare):
+        with pytest.raises(InputError, match=r"memory_limit: expected a number >= 0 or inf, got"):
+            call(Profile((FINE, FINE), 2), 4, memory_limit=limit)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("microbatches", 6.0), ("microbatches", "6"), ("seed", -1), ("seed", "a")]
+)
+def test_counts_are_whole_numbers(name: str, value: Any) -> None:
+    with pytest.raises(InputError, match=f"{name}: expected a whole number, got"):
+        pipeloom.optimize(**{"profile": Profile((FINE,), 1), "microbatches": 4} | {name: value})
+
+
+def test_an_answer_is_taken_for_its_schedule() -> None:
+    answer = pipeloom.optimize(Profile((FINE, FINE), 2), 3, work_limit=0.5)
+    assert pipeloom.verify(answer).ok
+    assert dump_schedule(pipeloom.compile(answer).schedule) == dump_schedule(answer.schedule)
+    assert pipeloom.explain(answer).to_dict() == answer.explain().to_dict()
+    with pytest.raises(TypeError, match="schedule: expected an object, its JSON or its file"):
+        pipeloom.compile(None)  # type: ignore[arg-type]
+
+
+def test_a_misspelt_key_is_warned_of_where_nobody_listens(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(profile_document() | {"memory_limits": 6}))
+    with pytest.warns(UserWarning, match="memory_limits"):
+        pipeloom.build("1f1b", path, 4)
+
+
+@pytest.mark.parametrize("limits", [4, "4,6", [], ["4"], [float("nan")]])
+def test_a_sweep_is_over_several_limits(limits: Any) -> None:
+    with pytest.raises(InputError, match=r"memory_limits?: expected"):
+        pipeloom.sweep(Profile((FINE, FINE), 2), 4, limits)
