@@ -56,7 +56,7 @@ def _is_there(path: str) -> bool:
     top, name = Path(path).parts[0], Path(path).name
     return (
         not (ROOT / top).is_dir()
-        or name in ("x.py", "x_json.py", "x.md")
+        or name in ("x.py", "x_json.py", "x_document.py", "x.md")
         or (ROOT / path).is_file()
     )
 
