@@ -23,7 +23,7 @@ from .evaluation.evaluation import Evaluation
 from .evaluation.scaling import equalized
 from .evaluation.table import EvaluationTable, evaluations_table
 from .inputs.documents import naming
-from .inputs.problem_setup import ProfileLike, ProfileSource
+from .inputs.problem_setup import ProfileLike, ProfileSource, objective_of
 from .partition.fixed_cut import Profiles, profiles_of
 from .passing.crossovers import Crossover, crossovers, missing_sizes
 from .solving.progress import Listener
@@ -185,13 +185,13 @@ def analyze(
     assert given is not None
     found, profile_of, way = _profiles(given, microbatches, model, partition, progress)
     rows = evaluate_families(
-        _names(found.ranks), profile_of, microbatches, math.inf, Objective(objective)
+        _names(found.ranks), profile_of, microbatches, math.inf, objective_of(objective)
     )
     built = [row for row in rows if row.planned is not None]
     return Analysis(
         found,
         microbatches,
-        Objective(objective),
+        objective_of(objective),
         tuple(rows),
         tuple(map(BubbleSteps.of, built)),
         () if missing_sizes(found) else tuple(crossovers(built)),

@@ -38,6 +38,7 @@ def build(
     """
     find_family(family)
     source, tell = ProfileSource.of(profile, progress), progress or unheard
+    objective = objective_of(objective)
     _, profile_of, _ = profiles_of(source, microbatches, partition)
     fitting = profile_of(family)
     with naming(source.where):
@@ -46,7 +47,7 @@ def build(
             fitting,
             microbatches,
             memory_limit=memory_limit,
-            objective=objective_of(objective),
+            objective=objective,
         )
     if replicate:
         schedule = keep_copies(schedule, replicate)

@@ -21,9 +21,9 @@ from .evaluation.columns import Column
 from .evaluation.evaluation import Evaluation
 from .evaluation.table import EvaluationTable, evaluations_table
 from .inputs.placement_spec import AUTO, ONE_PLACEMENT, PlacementLike, PlacementSpec
-from .inputs.problem_setup import ProfileLike, ProfileSource
+from .inputs.problem_setup import ProfileLike, ProfileSource, check_choice, objective_of
 from .partition.fixed_cut import Cuts, Profiles, profiles_of
-from .plan import optimize
+from .plan import optimize, positive
 from .solving.progress import Listener
 
 OPTIMIZER = "optimize"
@@ -122,11 +122,15 @@ def compare(
     its own into as many stages as it runs: balanced unless ``partition`` is ``even``.
     Raises InputError for wrong input.
     """
-    source, objective = ProfileSource.of(profile, progress), Objective(objective)
+    source, objective = ProfileSource.of(profile, progress), objective_of(objective)
     cuts = {"partition": partition, "min_layers": min_layers, "max_layers": max_layers}
     found, profile_of, cut = family_profiles(source, microbatches, cuts)
     if memory_limit is not None:
         check_limit(memory_limit)
+    check_choice("passing", passing, "activations", "weights", "auto")
+    check_choice("solver", search.get("solver", "auto"), "auto", "heuristic", "cp-sat", "milp")
+    positive("time_limit", time_limit)
+    PlacementSpec.of(placement)
     rows = evaluate_families(FAMILIES, profile_of, microbatches, memory_limit, objective)
     all_cuts, stopped = cut is not None and passing == "activations", False
     if not no_optimizer:

@@ -88,8 +88,8 @@ def optimize(
     check_whole("seed", seed)
     options = SolveOptions(
         solver=solver,
-        work_limit=_positive("work_limit", work_limit),
-        time_limit=_positive("time_limit", time_limit) or TIME_LIMIT,
+        work_limit=positive("work_limit", work_limit),
+        time_limit=positive("time_limit", time_limit) or TIME_LIMIT,
         seed=seed,
         should_stop=should_stop or NEVER,
         recompute_all=recompute == "all",
@@ -112,7 +112,8 @@ def optimize(
     return _one_problem(problem, search, source.where)
 
 
-def _positive(name: str, limit: float | None) -> float | None:
+def positive(name: str, limit: float | None) -> float | None:
+    """``limit`` of time or work. Raises InputError, naming the option, where it is not above 0."""
     if limit is not None and not (isinstance(limit, int | float) and limit > 0):
         raise InputError(f"{name}: expected a number > 0, got {limit!r}")
     return limit

@@ -25,7 +25,7 @@ from .evaluation.columns import BUBBLE, PEAK_MEMORY, PERIOD, STATUS, Column
 from .evaluation.evaluation import Evaluation
 from .evaluation.table import EvaluationTable, evaluations_table
 from .inputs.documents import FilePath
-from .inputs.problem_setup import ProfileLike, ProfileSource
+from .inputs.problem_setup import ProfileLike, ProfileSource, objective_of
 from .solving.progress import Listener, Note, labelled, unheard
 
 COLUMNS = (
@@ -129,7 +129,7 @@ def sweep(
     out. Raises InputError for wrong input.
     """
     folder = None if output is None else _folder(os.fspath(output))
-    source, objective = ProfileSource.of(profile, progress), Objective(objective)
+    source, objective = ProfileSource.of(profile, progress), objective_of(objective)
     cuts = {"partition": partition, "min_layers": min_layers, "max_layers": max_layers}
     known, profile_of, cut = family_profiles(source, microbatches, cuts)
     options |= {"objective": objective, "time_limit": time_limit, "should_stop": should_stop}

@@ -63,7 +63,7 @@ class ReportDocument(Document):
     bound_name: str | None = None
     gap: Number | None = None
     status: Literal["optimal", "feasible"] | None = None
-    peak_memory: list[Number] | None = None
+    peak_memory: list[Amount] | None = None
     family: str | None = None
     solver: str | None = None
     solve_seconds: Amount | None = None

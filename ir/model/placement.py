@@ -59,10 +59,14 @@ class Placement:
         return self.own_name or (kind if self.size is None else f"{kind}:{self.size}")
 
     @classmethod
-    def of_stages(cls, owners: Sequence[int], name: str | None = None) -> Placement:
-        """Stage s on rank ``owners[s]``: activations travel."""
+    def of_stages(
+        cls, owners: Sequence[int], name: str | None = None, ranks: int | None = None
+    ) -> Placement:
+        """Stage s on rank ``owners[s]`` of ``ranks``, by default as many as have stages:
+        activations travel."""
         owner = np.array(owners, dtype=np.int64)[:, np.newaxis]
-        return replace(cls.of_ops(Passing.ACTIVATIONS, 1 + max(owners), owner), own_name=name)
+        placement = cls.of_ops(Passing.ACTIVATIONS, ranks or 1 + max(owners), owner)
+        return replace(placement, own_name=name)
 
     @classmethod
     def of_ops(cls, passing: Passing, ranks: int, owner: IntArray) -> Placement:

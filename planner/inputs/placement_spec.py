@@ -97,7 +97,7 @@ class PlacementSpec:
                 f"{self.name}: expected a rank for each of the "
                 f"{counted(profile.num_stages, 'stage')} of {where}, got {len(owners)}"
             )
-        return profile, Placement.of_stages(owners)
+        return profile, Placement.of_stages(owners, ranks=profile.ranks)
 
     def owners_on(self, ranks: int) -> tuple[int, ...]:
         """The rank of each stage, of so many ranks. Raises InputError."""

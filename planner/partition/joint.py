@@ -153,7 +153,7 @@ def _placements(spec: PlacementSpec, profile: LayeredProfile, where: str) -> Seq
     if spec.name == AUTO:
         return [placement for _, placement in placements(one_each)]
     if spec.chunks is None:
-        return [Placement.of_stages(spec.owners_on(profile.ranks), spec.name)]
+        return [Placement.of_stages(spec.owners_on(profile.ranks), spec.name, profile.ranks)]
     return [spec.place(one_each, where)[1]]
 
 

@@ -97,7 +97,7 @@ def in_a_row(profile: Profile) -> Placement:
     first = max(range(ranks), key=lambda rank: (hops[rank], -rank))
     owners = tuple((first + s * ranks // stages) % ranks for s in range(stages))
     name = "linear" if first == 0 and stages == ranks else f"in a row from rank {first}"
-    return Placement.of_stages(owners, name)
+    return Placement.of_stages(owners, name, profile.ranks)
 
 
 @dataclass(frozen=True, slots=True)

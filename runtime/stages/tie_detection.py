@@ -57,7 +57,7 @@ class Places:
     kept: tuple[Hashable, ...]
 
 
-_Registered: TypeAlias = "list[tuple[ref[nn.Module], ref[nn.Parameter]]]"
+_Registered: TypeAlias = "list[tuple[ref[nn.Module], str, ref[nn.Parameter]]]"
 # of parameters that were registered outside of their stage, too
 _MADE: MutableMapping[nn.Parameter, Places] = WeakTensorKeyDictionary()
 
@@ -68,9 +68,10 @@ def registering() -> Iterator[_Registered]:
     registered: _Registered = []
     thread = get_ident()
 
-    def note(module: nn.Module, _: str, parameter: nn.Parameter | None) -> None:
+    def note(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
         if parameter is not None and get_ident() == thread:
-            registered.append((ref(module), ref(parameter)))
+            place = f"{type(module).__qualname__}.{name}"
+            registered.append((ref(module), place, ref(parameter)))
 
     hook = register_module_parameter_registration_hook(note)
     try:
@@ -81,11 +82,12 @@ def registering() -> Iterator[_Registered]:
 
 def remember(module: nn.Module, registered: _Registered) -> None:
     """Keeps the places of a new stage's parameters that its function registered elsewhere, too: a
-    place is the number of the registration."""
+    place is the number of the registration, of how many, and what was registered."""
     inside = {(id(m), id(p)) for m in module.modules() for p in m.parameters(recurse=False)}
-    pairs = ((id(owner()), id(parameter())) for owner, parameter in registered)
-    named = [(at, key, (owner, key) in inside) for at, (owner, key) in enumerate(pairs)]
-    found = _apart(named)
+    found = _apart(
+        ((at, len(registered), name), id(parameter()), (id(owner()), id(parameter())) in inside)
+        for at, (owner, name, parameter) in enumerate(registered)
+    )
     for p in module.parameters():
         if id(p) in found and p not in _MADE:
             _MADE[p] = found[id(p)]

@@ -56,8 +56,8 @@ class PostedSend:
     def post(self, group: dist.ProcessGroup, peer: int, tag: int) -> None:
         try:
             self._work = group.send([self._tensor], peer, tag)
-        except Exception as error:  # the rank that waits for it raises it
-            self._error = error
+        except RuntimeError as error:  # the rank that waits for it raises it
+            self._error = _readable(error)
         self._posted.set()
 
     def wait(self) -> None:
@@ -88,7 +88,7 @@ class GlooTransport(GroupTransport):
         tag = self._sent[peer]
         self._sent[peer] = tag % TAGS + 1
         if tensor.nbytes <= SHORT:
-            return GlooHandle(self.group.send([tensor], peer, tag), tensor, self.timeout)
+            return self._posted(self.group.send, tensor, peer, tag)
         handle = PostedSend(tensor, self.timeout)
         if self._thread is None:
             self._thread = Thread(target=_run_all, args=(self._posts,), daemon=True)
@@ -99,7 +99,16 @@ class GlooTransport(GroupTransport):
     def recv(self, buffer: Tensor, peer: int) -> Handle:
         tag = self._received[peer]
         self._received[peer] = tag % TAGS + 1
-        return GlooHandle(self.group.recv([buffer], peer, tag), buffer, self.timeout)
+        return self._posted(self.group.recv, buffer, peer, tag)
+
+    def _posted(
+        self, post: Callable[..., dist.Work], tensor: Tensor, peer: int, tag: int
+    ) -> Handle:
+        """Raises ConnectionError for a peer that is lost."""
+        try:
+            return GlooHandle(post([tensor], peer, tag), tensor, self.timeout)
+        except RuntimeError as error:
+            raise _readable(error) from error
 
     def releasing(self, buffer: Tensor) -> None:
         return None

@@ -291,3 +291,31 @@ def _tied(plan: Program) -> Tensor | None:
     pipeline = Pipeline(plan, source.stages(2), loss=nn.functional.cross_entropy)
     pipeline.step(TOKENS, target=TARGET)
     return source.model.rows.weight.grad
+
+
+class Kept(nn.Module):
+    """A layer that had its parameters registered in another module, which is not kept."""
+
+    def __init__(self, kept: nn.Module, dropped: nn.Module) -> None:
+        super().__init__()
+        self.kept = kept
+        for name, parameter in kept.named_parameters():
+            dropped.register_parameter(name, parameter)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.kept(x)
+        return out
+
+
+class Before(nn.Module):
+    """Another kind of module."""
+
+
+def test_unlike_functions_that_register_as_many_parameters_share_nothing() -> None:
+    stages = [lambda: Kept(nn.Linear(4, 4), Before()), lambda: Kept(nn.Linear(4, 4), nn.Module())]
+    launch_local(_apart, 2, (program(), stages), timeout=60)
+
+
+def _apart(plan: Program, stages: Sequence[Callable[[], nn.Module]]) -> None:
+    pipeline = Pipeline(plan, stages, loss=nn.functional.mse_loss)
+    pipeline.step(torch.ones(4, 4), target=torch.zeros(4, 4))

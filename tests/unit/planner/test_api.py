@@ -344,3 +344,25 @@ def test_a_misspelt_key_is_warned_of_where_nobody_listens(tmp_path: Path) -> Non
 def test_a_sweep_is_over_several_limits(limits: Any) -> None:
     with pytest.raises(InputError, match=r"memory_limits?: expected"):
         pipeloom.sweep(Profile((FINE, FINE), 2), 4, limits)
+
+
+@pytest.mark.parametrize("name", ["compare", "sweep", "analyze", "optimize"])
+def test_a_wrong_objective_is_named(name: str) -> None:
+    more = {"memory_limits": [4.0]} if name == "sweep" else {}
+    with pytest.raises(InputError, match="objective: expected period or makespan, got 'best'"):
+        getattr(pipeloom, name)(Profile((FINE, FINE), 2), 4, objective="best", **more)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("solver", "magic"), ("time_limit", 0), ("passing", "notes")]
+)
+def test_compare_names_wrong_options_of_the_optimizer(option: str, value: Any) -> None:
+    with pytest.raises(InputError, match=f"{option}: expected"):
+        pipeloom.compare(Profile((FINE, FINE), 2), 4, **{option: value})
+
+
+def test_a_rank_without_stages_is_no_other_placement() -> None:
+    profile = Profile((FINE, FINE), 4)
+    for owners in ([0, 1], [0, 0]):
+        answer = pipeloom.optimize(profile, 4, placement=owners, work_limit=0.5)
+        assert "with the same placement" in str(answer)
