@@ -120,7 +120,10 @@ def positive(name: str, limit: float | None) -> float | None:
 
 
 def _rules(least: int | None, most: int | None) -> Rules:
-    """How many layers a stage may have."""
+    """How many layers a stage may have. Raises InputError."""
+    for name, number in (("min_layers", least), ("max_layers", most)):
+        if number is not None and not (isinstance(number, int) and number >= 1):
+            raise InputError(f"{name}: expected a whole number from 1 on, got {number!r}")
     if most is not None and most < (least or 1):
         raise InputError(f"max_layers: expected at least --min-layers ({least or 1}), got {most}")
     return Rules(least or 1, most)
@@ -130,6 +133,8 @@ def _check(
     passing: str, spec: PlacementSpec, recompute: str, copies: int | None, *, cut: bool
 ) -> None:
     """Raises InputError where options do not go together."""
+    if copies is not None and copies not in (1, 2):
+        raise InputError(f"copies: expected 1 or 2, got {copies!r}")
     if recompute == "all" and passing != "activations":
         raise InputError(
             f"passing: expected activations with --recompute all, got {passing!r}: "

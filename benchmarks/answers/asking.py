@@ -40,7 +40,7 @@ def ask(instance: Instance) -> dict[str, Any]:
         code, answer = _command(*instance.command, str(profile), *options, *output, "--json")
         seconds = round(perf_counter() - began, 2)
         words = {"command": [*instance.command, *instance.options]}
-        found = words | {"profile": _digest(instance.profile)} | _figures(code, answer)
+        found = words | {"profile": _digest(instance.profile)} | _figures(code, answer, folder)
         if schedule.exists():
             document = json.loads(schedule.read_text(encoding="utf-8"))
             found["order"] = _digest({key: document.get(key) for key in ORDER})
@@ -66,10 +66,11 @@ def _command(*words: str) -> tuple[int, dict[str, Any]]:
         return done.returncode, {"error": [done.stderr]}
 
 
-def _figures(code: int, answer: dict[str, Any]) -> dict[str, Any]:
+def _figures(code: int, answer: dict[str, Any], folder: str) -> dict[str, Any]:
     """Those that are held against each other later; ``candidates``: what was chosen among."""
     if "error" in answer:
-        return {"status": "refused" if code == 2 else "crash", "error": answer["error"]}
+        lines = [line.replace(f"{folder}/", "") for line in answer["error"]]
+        return {"status": "refused" if code == 2 else "crash", "error": lines}
     if "results" in answer:
         (found,) = [row for row in answer["results"] if row["schedule"] == "optimize"]
         others = {row["schedule"]: row.get("period") for row in answer["results"]}
