@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from pipeloom import measure, run, tune
 from tests.support.command_line import Command
 
 ROOT = Path(__file__).parents[4]
@@ -195,3 +197,41 @@ def test_replicas_are_as_many_as_the_profile_has(
     assert [len(row) for row in json.loads(trace.read_text())["averages"]] == [1, 1]
     assert pipeloom("show", path, "--measured", trace, "-o", picture).code == 0
     assert picture.exists()
+
+
+def test_functions_give_what_commands_print(
+    pipeloom: Command, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Times differ from run to run: keys and kinds of values are compared, and all losses."""
+    monkeypatch.chdir(ROOT)
+    path = tmp_path / "measured.json"
+    words = ["--model", MODEL, "--stages", 2, "--repeats", 1, "--warmup", 0, "--local"]
+    assert pipeloom("profile", *words, "-o", path).code == 0
+    measured = measure(MODEL, stages=2, repeats=1, warmup=0, local=True).document()
+    assert shape(measured) == shape(json.loads(path.read_text()))
+
+    answer = pipeloom(
+        "run", program, "--model", MODEL, "--steps", 3, "--local", "--json", "-q"
+    ).json
+    result = run(program, MODEL, steps=3, local=True)
+    assert result is not None
+    given = result.to_dict()
+    assert answer.pop("trace") is None  # the command's file
+    assert {"note"} <= given.keys()  # said of some runs
+    assert shape(answer | {"note": None}) == shape(given | {"note": None})
+    assert given["losses"] == answer["losses"]
+
+    options = ["--steps", 4, "--every", 2, "--time-limit", 1, "-o", tmp_path / "tuned.json"]
+    told = pipeloom("tune", program, "--model", MODEL, *options, "--json", "-q").json
+    tuned = tune(program, MODEL, steps=4, every=2, time_limit=1)
+    assert tuned is not None
+    assert shape(told) == {"output": "str"} | shape(tuned.to_dict())
+
+
+def shape(value: Any) -> Any:
+    """Keys and kinds of values; of a list that of its first value, of numbers and null one kind."""
+    if isinstance(value, dict):
+        return {key: shape(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [shape(value[0])] if value else []
+    return "number" if value is None or isinstance(value, int | float) else type(value).__name__
