@@ -13,7 +13,9 @@ from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile, check_limit
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.report.text_table import WIDEST
+from pipeloom.solver.exact import BACKENDS
 from pipeloom.solver.families import FAMILIES, build_family
+from pipeloom.solver.portfolio import PORTFOLIOS
 
 from .answer import Answer
 from .evaluation import columns
@@ -128,7 +130,7 @@ def compare(
     if memory_limit is not None:
         check_limit(memory_limit)
     check_choice("passing", passing, "activations", "weights", "auto")
-    check_choice("solver", search.get("solver", "auto"), "auto", "heuristic", "cp-sat", "milp")
+    check_choice("solver", search.get("solver", "auto"), *PORTFOLIOS, *BACKENDS)
     positive("time_limit", time_limit)
     PlacementSpec.of(placement)
     rows = evaluate_families(FAMILIES, profile_of, microbatches, memory_limit, objective)

@@ -165,15 +165,11 @@ def _one_problem(problem: Problem, search: Search, where: str) -> Answer:
     schedule = search.solve(problem)
     _tell_overfull(schedule, search, where)
     assert schedule.report is not None
-    bound = schedule.report.lower_bound or 0.0
-    candidate = Candidate(problem.placement.name, cost_of(schedule), bound, None)
-    return Answer(schedule, search, cost_of(schedule), bound, (candidate,), search.stopped)
-
-
-def cost_of(schedule: Schedule) -> float:
-    """What an iteration costs by the objective of the problem, in milliseconds."""
     assert schedule.timing is not None
-    return schedule.timing.cost(schedule.problem.objective)
+    bound = schedule.report.lower_bound or 0.0
+    cost = schedule.timing.cost(problem.objective)
+    candidate = Candidate(problem.placement.name, cost, bound, None)
+    return Answer(schedule, search, cost, bound, (candidate,), search.stopped)
 
 
 def _tell_overfull(schedule: Schedule, search: Search, where: str) -> None:

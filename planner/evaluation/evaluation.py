@@ -20,10 +20,10 @@ from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, Timing
 from pipeloom.ir.units import amount, exact_amount
 from pipeloom.report.summaries import gap, scope, transfer_note
+from pipeloom.solver.core.tolerances import ROUNDING
 
 from .scaling import enlarged, laden
 
-ROUNDING = 1e-9
 STRAIN = 1.1
 
 

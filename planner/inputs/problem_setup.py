@@ -20,9 +20,6 @@ from ..solving.progress import Event, Listener, Note
 from .documents import Document, read_document
 from .placement_spec import PlacementSpec
 
-# stages times microbatches; more would exhaust memory
-MOST_PAIRS = 20_000_000
-
 Given = TypeVar("Given")
 
 
@@ -139,6 +136,8 @@ def objective_of(given: str | Objective) -> Objective:
 
 def check_microbatches(microbatches: int, stages: int) -> None:
     """Raises InputError where it is no whole number, or stages have room for fewer."""
+    from pipeloom.ir.formats.fields import MOST_PAIRS
+
     check_whole("microbatches", microbatches)
     most = MOST_PAIRS // stages
     if not 1 <= microbatches <= most:

@@ -16,10 +16,11 @@ from pipeloom.ir.units import counted
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.core.decomposition import different_parts
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
+from pipeloom.solver.core.tolerances import CLOSED, ROUNDING
 from pipeloom.solver.optimize import optimize
 
 from ..answer import Answer, Candidate, NothingFits
-from ..evaluation.evaluation import ROUNDING, Evaluation
+from ..evaluation.evaluation import Evaluation
 from ..solving.progress import Note
 from ..solving.search import Search
 from .candidates import Scheme, schemes
@@ -32,7 +33,6 @@ Searcher: TypeAlias = Callable[[Problem, str, float], Schedule]
 SHARES = {"activations": 4.0, "weights": 3.0}
 ISLANDS_SHARE = 3.0
 """Shares of the time that the optimizer has for each scheme; that of all islands together."""
-CLOSED = 1e-6
 LEVEL = 2e-3
 """Steps are level that differ by a smaller share: no profile is as near to the truth."""
 

@@ -115,10 +115,10 @@ def _standing(stages: Collection[nn.Module]) -> dict[int, Places]:
     inside = {id(part) for stage in stages for part in stage.modules()}
     # the class is asked, not the object: proxies answer for what they would have to import
     alive = [found for found in gc.get_objects() if issubclass(type(found), nn.Module)]
-    parts = {id(part) for module in alive for part in module.children()}
+    parts = {id(part) for module in alive for part in module.children()} | inside
     found: dict[int, Places] = {}
     for model in alive:
-        if id(model) not in parts | inside:
+        if id(model) not in parts:
             kind = type(model).__qualname__
             found |= _apart(
                 ((kind, f"{path}.{name}"), id(parameter), id(part) in inside)
