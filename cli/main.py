@@ -39,8 +39,8 @@ INTERRUPTED, INTERNAL = 130, 70
 MOST_LINES = 20
 TRACEBACK = "PIPELOOM_TRACEBACK"
 LEFT = "solve_"
-"""What the threads of :func:`pipeloom.solver.core.worker_threads.begun` are called, which is not
-imported for this."""
+"""Prefix of the names of :func:`pipeloom.solver.core.worker_threads.begun`'s threads; that module
+takes too long to import for this."""
 
 
 class Parser(argparse.ArgumentParser):

@@ -29,7 +29,7 @@ Pass: TypeAlias = Callable[[Program], Program]
 
 
 def passes(tied: Groups = (), slack: int = 1, data_parallel: bool = False) -> tuple[Pass, ...]:
-    """What makes a whole program of bare computes, in order."""
+    """The passes that turn bare computes into a whole program, in order."""
     return (
         PlaceMessages(slack),
         ReduceGradients(tied),

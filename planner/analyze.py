@@ -92,7 +92,7 @@ class Analysis(EvaluationTable):
         return {row.name: row.refusal for row in self.rows if row.planned is None}
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``analyze --json`` prints."""
+        """The object that ``analyze --json`` prints."""
         return super().to_dict() | {
             "tokens": self.tokens,
             "partition": self.partition,
@@ -166,7 +166,7 @@ def analyze(
     partition: str | None = None,
     progress: Listener | None = None,
 ) -> Analysis:
-    """What each scheme costs on a cluster, from built schedules without a memory limit.
+    """Costs of each scheme on a cluster, from built schedules without a memory limit.
 
     ``tokens``: of the microbatch that the profile was measured with. ``transformer``: a calculated
     model in place of the profile's stages, by the keys of :class:`Transformer`. ``cluster``: in

@@ -1,4 +1,4 @@
-"""What ``optimize`` finds out: the schedule, how good it is, and what it was compared with."""
+"""The answer of ``optimize``: the schedule, how good it is, and what it was compared with."""
 
 from __future__ import annotations
 
@@ -71,7 +71,8 @@ class Answer:
         return dump_schedule(self.schedule)
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``optimize --json`` prints: the schedule's report, then what was compared."""
+        """The object that ``optimize --json`` prints: the schedule's report, then what was
+        compared."""
         from pipeloom.report.summaries import describe
 
         return describe(self.document) | self.facts

@@ -161,7 +161,7 @@ def facts(schedule: Schedule) -> str:
 
 
 def averaging(schedule: Schedule) -> str | None:
-    """What averaging over replicas adds to the cost; None where there are none."""
+    """The cost of averaging over replicas in words; None where there are none."""
     schedule = timed(schedule)
     timing, objective = times(schedule), schedule.problem.objective
     if not any(timing.averages):
@@ -189,8 +189,8 @@ def remat(schedule: Schedule) -> list[tuple[str, str]]:
 
 
 def transfer_note(schedule: Schedule) -> str | None:
-    """What the delays of travelling weights leave out, or how far gradients lag; None where they do
-    neither."""
+    """A note on transfers counted as free or at t_comm, or on lagging gradients; None without
+    either."""
     lag = max(staleness(schedule))
     if lag:
         return f"asynchronous: gradients lag by up to {lag} update{'s' * (lag > 1)}"

@@ -66,10 +66,8 @@ BUBBLE = element(
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Where time and ranks lie: ``end`` is the last time, ``row`` the height of a rank's row.
-
-    ``lane``: of what is drawn in thin lines below it.
-    """
+    """Positions of time and ranks: ``end`` is the last time, ``row`` the height of a rank's row and
+    ``lane`` that of a thin line below it."""
 
     width: float
     end: float
@@ -230,7 +228,7 @@ def _row(schedule: Schedule, rank: int, grid: Grid, y: float) -> list[str]:
 
 
 def _bubble(shown: Sequence[Bar], grid: Grid, y: float, height: float) -> str:
-    """What the rank's span leaves open: hatched, and the bars are drawn over it."""
+    """The rank's idle time, hatched: bars are drawn over it."""
     left, right = grid.x(shown[0].start), grid.x(max(bar.end for bar in shown))
     return element("rect", x=left, y=y, width=right - left, height=height, fill="url(#bubble)")
 
@@ -270,7 +268,7 @@ def _tooltip(bar: Bar) -> str:
 
 
 def _copies(schedule: Schedule, rank: int, grid: Grid, y: float) -> list[str]:
-    """What goes to the host, and below it what comes back, as thin bars under the rank's row."""
+    """Copies out to the host, and below them those back, as thin bars under the rank's row."""
     return [
         element(
             "rect",
@@ -286,7 +284,7 @@ def _copies(schedule: Schedule, rank: int, grid: Grid, y: float) -> list[str]:
 
 
 def _averages(schedule: Schedule, rank: int, grid: Grid, y: float) -> list[str]:
-    """What is averaged over replicas, as thin lines under the rank's row."""
+    """Averages over replicas, as thin lines under the rank's row."""
     return [
         element(
             "rect",

@@ -36,7 +36,7 @@ _LANES = {OpKind.O: "out", OpKind.L: "back"}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Mark:
-    """What is drawn from ``start`` to ``end``: the first of ``names`` that fits, and ``fill``."""
+    """A mark from ``start`` to ``end``: the first of ``names`` that fits, and ``fill``."""
 
     start: float
     end: float

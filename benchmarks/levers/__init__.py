@@ -1,8 +1,7 @@
-"""What recomputing and offloading buy: the example profile at eight memory limits, with levers and
-without.
+"""Recomputation and offload at eight memory limits: the example profile with and without them.
 
 ``python -m benchmarks.levers`` prints the table of ``README.md`` and records it in
-``results/levers.json``; 1 where a schedule with levers is worse than without, or than with less
+``results/levers.json``; 1 where a schedule with them is worse than without, or than with less
 memory.
 """
 

@@ -39,7 +39,8 @@ def _averaged(row: Row, stages: tuple[int, ...], travelling: set[int]) -> Row:
 
 
 def _whole(row: Row, stage: int) -> int:
-    """Where in ``row`` the stage's gradient is whole and all that waits for the op is sent."""
+    """The place in ``row`` where the stage's gradient is whole and all that waits for the op is
+    sent."""
     return after_sends(
         row, max((i for i, item in enumerate(row) if _adds(item, stage)), default=-1)
     )

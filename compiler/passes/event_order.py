@@ -32,7 +32,7 @@ class EventOrder:
 
     @classmethod
     def of(cls, schedule: Schedule, messages: Sequence[Message]) -> EventOrder:
-        """That of a timed schedule and what travels in it."""
+        """The order of a timed schedule's ops and messages."""
         timing, offsets = schedule.timing, offsets_of(schedule.order)
         assert timing is not None, "compute() times the schedule"
         times = [t for start in timing.start for t in start.tolist()]
@@ -48,7 +48,7 @@ class EventOrder:
 
 
 def _successors(messages: Sequence[Message], offsets: list[int]) -> Successors:
-    """What each op (numbered rank after rank), then each departure and arrival, leads to."""
+    """Edges from each op (numbered rank after rank), then from each departure and arrival."""
     leaves = offsets[-1] + 2 * np.arange(len(messages))
     routes = Routes.of(
         [(m.source, m.target, m.after, m.room, m.before, m.blocks) for m in messages]

@@ -97,7 +97,7 @@ def _cut(row: Row, count: int) -> tuple[Row, Row]:
 
 
 def _within(heads: Sequence[Row]) -> set[Tensor]:
-    """What is sent and received by heads."""
+    """Tensors that heads both send and receive."""
     sent, received = (
         {item.tensor for head in heads for item in head if isinstance(item, kind)}
         for kind in (Send, Receive)

@@ -67,7 +67,7 @@ def _is_pair(ops: Sequence[int]) -> bool:
 
 
 def pair_starts(schedule: Schedule) -> IntArray:
-    """Where the pairs begin among all ranks' ops, one rank after the other."""
+    """Positions at which pairs begin among all ranks' ops, one rank after the other."""
     offsets = offsets_of(schedule.order).tolist()
     places = enumerate(schedule.pairs)
     return np.array([offsets[rank] + at for rank, row in places for at in row], dtype=np.int64)

@@ -1,6 +1,6 @@
-"""What a microbatch holds between F and B may be given up for a while: recomputed, or offloaded.
+"""Recomputation and offload: activations that are given up for a while between F and B.
 
-Of a (stage, microbatch), on its rank, in the order of its ops::
+Ops of one (stage, microbatch) on its rank, in order::
 
     F ......... B        stays: M_B is held
     F ... R ... B        recomputed: ``m_r`` is held, from R's start on M_B; R takes ``t_r``
@@ -39,7 +39,7 @@ from ..model.schedule import Schedule
 from .cost_tables import Costs
 
 STAYS, RECOMPUTED, OFFLOADED = 0, 1, 2
-"""What may become of a (stage, microbatch)."""
+"""The choices for a (stage, microbatch)."""
 
 _F, _BW, _R, _O, _L = int(OpKind.F), int(OpKind.BW), int(OpKind.R), int(OpKind.O), int(OpKind.L)
 
@@ -52,7 +52,7 @@ def pulled(order: Sequence[IntArray]) -> bool:
 
 
 def choice_of(problem: Problem, order: Sequence[IntArray]) -> Choice:
-    """What becomes of each (stage, microbatch), as the ops in ``order`` say.
+    """The choice for each (stage, microbatch), read from the ops in ``order``.
 
     Raises InvalidScheduleError where that is not one thing, or the profile does not have it.
     """
@@ -80,14 +80,14 @@ def choice_of(problem: Problem, order: Sequence[IntArray]) -> Choice:
 
 
 def changes(costs: Costs) -> FloatArray:
-    """What a rank holds more from each op on, by kind and stage, (7, S): of an F that is not
+    """Change of a rank's memory at each op, by kind and stage, (7, S); for an F that is not
     recomputed."""
     m_b, m_w, (_, again, out) = costs.m_b, costs.m_w, costs.kept
     return np.stack([m_b, m_w - m_b, -m_w, -m_b, m_b - again, out - m_b, m_b - out])
 
 
 def held(problem: Problem, order: Sequence[IntArray]) -> list[FloatArray]:
-    """What each rank holds from each of its ops on, (N,) each: its order alone decides it."""
+    """Memory of each rank from each of its ops on, (N,) each: its order alone decides it."""
     costs = Costs.of(problem)
     change, rows = changes(costs), []
     choice = choice_of(problem, order) if pulled(order) else None

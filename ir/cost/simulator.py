@@ -41,8 +41,8 @@ _F, _B, _W, _BW = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.BW))
 _R, _O, _L = int(OpKind.R), int(OpKind.O), int(OpKind.L)
 
 RematArrays = tuple[Choice, FloatArray, FloatArray, FloatArray]
-"""What becomes of each, (S, M); what is held until then, (3, S); scratch: since when what a B needs
-is there again, -2 after O, (S, M); until when the lanes out and back are busy, (2, P)."""
+"""Choices, (S, M); memory kept between F and B, (3, S); scratch: since when a B's input is there
+again, -2 after O, (S, M); until when the lanes out and back are busy, (2, P)."""
 
 
 @numba.njit(cache=True, nogil=True)
@@ -186,7 +186,7 @@ def run_kernel(  # noqa: PLR0917
 
 
 def remat_arrays(costs: Costs, choice: Choice) -> RematArrays:
-    """What the kernel reads of recomputing and offloading, and its scratch."""
+    """The kernel's arrays for recomputation and offload, with scratch."""
     return choice, costs.kept, np.empty(costs.owner.shape), np.empty((2, len(costs.limit)))
 
 

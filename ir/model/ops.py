@@ -96,7 +96,7 @@ def unpack(packed: IntArray) -> list[Op]:
 
 
 def offsets_of(order: Sequence[IntArray]) -> IntArray:
-    """Where each rank's ops begin once they are one array, and where the last end: (P + 1,)."""
+    """Positions of each rank's first op once all ops are one array, then their number: (P + 1,)."""
     return np.cumsum([0, *map(len, order)]).astype(np.int64)
 
 

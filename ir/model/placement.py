@@ -15,7 +15,7 @@ from .ops import IntArray
 
 
 class Passing(Enum):
-    """What travels between ranks; it follows from where ops are placed."""
+    """The tensors that are sent between ranks; it follows from where ops are placed."""
 
     ACTIVATIONS = "activations"
     WEIGHTS = "weights"
@@ -163,7 +163,7 @@ def _islands(ranks: int, island: int, holder: str, holders: int, stages: int) ->
 
 
 def _known(passing: Passing, ranks: int, stages: int) -> Iterator[Placement]:
-    """Those of each kind, for so many ranks and stages."""
+    """Placements of every kind that exist for so many ranks and stages."""
     chunks, rest = divmod(stages, ranks)
     if passing is Passing.WEIGHTS:
         yield Placement.round_robin(ranks)

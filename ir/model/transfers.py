@@ -1,4 +1,4 @@
-"""What travels in weight passing: the items, their journeys, their owners and their delays.
+"""Weight transfers: items and their journeys, the owners of weights, and delays.
 
 An item is one copy of a stage's weights or one accumulator D of its gradient. Its transfers, in
 the order in which the schedule lists them, are its journey. The weights' copies set out from the

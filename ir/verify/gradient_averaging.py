@@ -101,7 +101,7 @@ def _duration(facts: Facts, stage: int, replicas: DataParallelDocument) -> float
 
 
 def _step(facts: Facts, rows: _Rows) -> Iterator[str]:
-    """What the report says of the step."""
+    """The report's iteration time follows from the averages."""
     given, objective = facts.report.step, facts.report.objective
     ends = [
         max([run.end for run in order] + [one.end for one in row])

@@ -60,7 +60,7 @@ def _heads(facts: ProgramFacts) -> Iterator[str]:
 
 
 def _head(row: list[Line]) -> list[Line]:
-    """What comes before the rank's verdict; nothing where it has none."""
+    """The lines before the rank's verdict; none where it has no verdict."""
     at = next((line.at for line in row if line.verb == "relay verdict"), 0)
     return row[:at]
 

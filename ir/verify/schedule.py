@@ -72,7 +72,7 @@ def _completeness(facts: Facts) -> Iterator[str]:
 
 
 def _remat(facts: Facts, first: _First) -> Iterator[str]:
-    """What is given up between F and B is recomputed, or offloaded and loaded again, and can be."""
+    """Activations given up between F and B are recomputed, or offloaded and loaded, and can be."""
     for kind, s, j in first:
         stage = facts.stage(s)
         if kind == "R" and (stage.t_r is None or stage.m_r is None):
@@ -134,7 +134,7 @@ def _sequence(facts: Facts, first: _First) -> Iterator[str]:
 
 
 def _paired(facts: Facts) -> Iterator[str]:
-    """What runs at once is an F and the BW of another stage or microbatch, listed in this order."""
+    """Only an F and the BW of another stage or microbatch run at once, listed in this order."""
     for row, places in zip(facts.order, facts.pairs, strict=True):
         for at in places:
             one, other = row[at], row[at + 1]
@@ -148,7 +148,7 @@ def _paired(facts: Facts) -> Iterator[str]:
 
 
 def _partner(facts: Facts, run: Run) -> Run | None:
-    """What runs at once with ``run``."""
+    """The op that runs at once with ``run``, if any."""
     places, row = facts.pairs[run.rank], facts.order[run.rank]
     if run.at in places:
         return row[run.at + 1]
@@ -167,7 +167,7 @@ def _duration(facts: Facts, run: Run) -> float:
 
 
 def _saved(facts: Facts, stage: int) -> float:
-    """What the stage saves where its F and its BW run at once."""
+    """Time saved where the stage's F and BW run at once."""
     at_once = facts.stage(stage).t_fb
     if at_once is None:
         return 0.0
@@ -293,7 +293,7 @@ def _held(facts: Facts, row: list[Run]) -> Iterator[tuple[Run, float]]:
 
 
 def _report(facts: Facts) -> Iterator[str]:
-    """What the report says follows from the order's times."""
+    """The report's figures follow from the order's times."""
     spans = [row[-1].end - row[0].start if row else 0.0 for row in facts.order]
     begin = min((run.start for run in facts.runs), default=0.0)
     makespan = max((run.end for run in facts.runs), default=0.0) - begin

@@ -86,7 +86,8 @@ def _broken_links(journey: list[Move]) -> list[str]:
 def _owner(
     stage: int, weights: list[list[Move]], sums: list[list[Move]], problems: list[str]
 ) -> int:
-    """Where the stage's weights set out; problems where they, or the D's ends, disagree."""
+    """The rank where the stage's weights set out; adds a problem where they, or the D's ends,
+    disagree."""
     starts = [(journey[0], journey[0].source) for journey in weights]
     ends = [(journey[-1], journey[-1].target) for journey in sums]
     owner = (starts or ends)[0][1]

@@ -1,5 +1,4 @@
-"""What more memory or faster links would buy: by the bound at once, by the optimizer in a
-moment."""
+"""The gain of more memory or faster links: by the bound at once, by the optimizer in a moment."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ SAME = 1 + 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What the cost becomes under ``what``: at least ``bound``; ``cost`` is of a schedule found."""
+    """The cost under the change ``what``: at least ``bound``; ``cost`` is of a schedule found."""
 
     what: str
     bound: float
@@ -84,7 +83,7 @@ def changes(
 
 
 def enough_memory(problem: Problem) -> Enough | None:
-    """Where the bound stops falling as memory grows; None without a limit, or beyond MOST_OPS."""
+    """The memory from which on the bound stays; None without a limit, or beyond MOST_OPS."""
     if not problem.limited or _ops(problem) > MOST_OPS:
         return None
     least = lower_bound(replace(problem, memory_limit=(float("inf"),) * problem.ranks)).value

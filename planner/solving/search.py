@@ -95,7 +95,7 @@ class Search:
 
 
 def memory_held(schedule: Schedule) -> Sequence[float]:
-    """What each rank holds in all where the compiled schedule runs, in the profile's unit."""
+    """Memory that each rank of the compiled schedule holds in all, in the profile's unit."""
     from pipeloom.compiler import compile_schedule
     from pipeloom.ir.cost.memory_footprint import footprint
 

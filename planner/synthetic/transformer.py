@@ -59,12 +59,12 @@ class Transformer:
 
     @property
     def tokens(self) -> int:
-        """Of a microbatch: G S."""
+        """Tokens of a microbatch: G S."""
         return self.microbatch * self.sequence
 
     @property
     def recomputed_bytes(self) -> float:
-        """What one layer holds beside its input while its B runs after its second F; else 0."""
+        """Bytes of a layer beside its input while its B runs after its second F; else 0."""
         return self._held(self.held_bytes - INPUT) if self.recompute else 0.0
 
     def on(self, cluster: Profile) -> Profile:

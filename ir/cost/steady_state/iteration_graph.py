@@ -101,10 +101,7 @@ class IterationGraph:
 
 
 class _Places:
-    """Where the nodes of an iteration are, as arrays.
-
-    ``notices`` are the messages themselves where no notices are nodes.
-    """
+    """Positions of an iteration's nodes; without notices ``notices`` are the messages."""
 
     def __init__(self, *counts: int) -> None:
         bounds = np.cumsum([0, *counts]).tolist()
@@ -124,7 +121,7 @@ def _ways(graph: ScheduleGraph) -> list[Pair]:
 
 
 def _reductions(schedule: Schedule) -> tuple[list[AllReduce], list[Due]]:
-    """Those after all ops of their ranks, and those that begin at an op's end."""
+    """Reductions after all ops of their ranks, and averages that begin at an op's end."""
     averaged = due(schedule)
     late = [
         AllReduce((one.rank,), one.duration, _beside(one)) for one in averaged if one.last is None
