@@ -81,7 +81,7 @@ def add_passing(parser: argparse.ArgumentParser, *more: str) -> None:
         "--passing",
         choices=[*PASSINGS, *more],
         default=PASSINGS[0],
-        help="what travels: activations between stages that stay on ranks (the default), or "
+        help="what is sent: activations between stages that stay on ranks (the default), or "
         "weights "
         "between ranks that keep their microbatches"
         + "; auto: these, sharded data, or islands that pass both, whichever is fastest"

@@ -24,7 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("compare", "all families and the optimizer side by side"),
     "analyze": (
         "analyze",
-        "what each scheme costs: bubble, bytes, memory, and when weights should travel",
+        "what each scheme costs: bubble, bytes, memory, and when to pass weights",
     ),
     "sweep": ("sweep", "the memory limit against the bubble rate"),
     "verify": ("verify", "check a schedule or program, whoever made it"),

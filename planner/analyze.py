@@ -1,4 +1,4 @@
-"""``analyze``: what each scheme costs on a cluster, and from where on weights should travel."""
+"""``analyze``: what each scheme costs on a cluster, and from where on to pass weights."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class Analysis(EvaluationTable):
             ]
             for each in self.crossovers
         ]
-        return table(header, rows) + "\nagainst the best of those in which activations travel"
+        return table(header, rows) + "\nagainst the best of those that pass activations"
 
     def _size(self, value: float | None, none: str) -> str:
         if not value:

@@ -191,7 +191,7 @@ class _Clock:
         return last and _Waited(last.node, last.delay + way)
 
     def made_elsewhere(self, node: int, lane_of: Sequence[tuple[int, bool]]) -> list[_Waited]:
-        """The nodes of other lanes that ``node`` waits for."""
+        """The nodes on other tracks that ``node`` waits for."""
         return [
             w
             for w in self._waits[node]

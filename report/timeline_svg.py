@@ -36,7 +36,7 @@ LINE, COPY = 1.5, 4.0  # what is below a row: transfers, and copies to and from 
 # how wide the plot may grow for readable bars, and for visible ones
 ROOMY_WIDTH, MOST_WIDTH = 1600.0, 4000.0
 
-_TRAVEL = {TransferKind.WEIGHT: "#5b6b7f", TransferKind.GRADIENT: "#c2416b"}
+_TRANSFER = {TransferKind.WEIGHT: "#5b6b7f", TransferKind.GRADIENT: "#c2416b"}
 
 STYLE = f"""
 text {{ font-size: 12px; }}
@@ -67,12 +67,12 @@ BUBBLE = element(
 @dataclass(frozen=True, slots=True)
 class Grid:
     """Positions of time and ranks: ``end`` is the last time, ``row`` the height of a rank's row and
-    ``lane`` that of a thin line below it."""
+    ``line`` that of a thin line below it."""
 
     width: float
     end: float
     row: float
-    lane: float
+    line: float
 
     @property
     def right(self) -> float:
@@ -82,7 +82,7 @@ class Grid:
         return LEFT + (self.right - LEFT) * (time / self.end if self.end > 0 else 0.0)
 
     def bar_height(self) -> float:
-        return self.row - 2 * (self.lane - LINE) - (5.0 if self.row >= 20 else 2.0)
+        return self.row - 2 * (self.line - LINE) - (5.0 if self.row >= 20 else 2.0)
 
 
 def timeline_svg(
@@ -124,14 +124,14 @@ def _grid(schedules: Sequence[Schedule], width: float) -> Grid:
     ranks = max(schedule.problem.ranks for schedule in schedules)
     row = 30.0 if ranks <= 8 else 24.0 if ranks <= 16 else 16.0
     copied = any(kind.copies for schedule in schedules for kind in kinds(schedule))
-    lane = COPY if copied else LINE
-    return Grid(max(width, wanted), end, row + 2 * (lane - LINE), lane)
+    line = COPY if copied else LINE
+    return Grid(max(width, wanted), end, row + 2 * (line - LINE), line)
 
 
 def _legend(
     shown: Sequence[tuple[str, Schedule]], y: float, right: float
 ) -> tuple[list[str], float]:
-    """Steps right through the kinds that occur, then the bubble and what travels; where its last
+    """Steps right through the kinds that occur, then the bubble and transfers; where its last
     line is."""
     lines, x = [], MARGIN
     several = any(bar.shade > 0 for _, s in shown for bar in bars(s, 0))
@@ -151,8 +151,8 @@ def _legend(
         shades = (0.0, 1.0) if several else (0.0,)
         entry([as_hex(colour(kind, shade)) for shade in shades], f"{kind.name} {NAMES[kind]}")
     entry(["url(#bubble)"], "bubble")
-    for travel in sorted({t.kind for _, s in shown for t in s.transfers}, key=list(_TRAVEL).index):
-        entry([_TRAVEL[travel]], f"{travel.value} arriving")
+    for moved in sorted({t.kind for _, s in shown for t in s.transfers}, key=list(_TRANSFER).index):
+        entry([_TRANSFER[moved]], f"{moved.value} arriving")
     if any(any(schedule.pairs) for _, schedule in shown):
         entry([], "one above the other: at once")
     if any(times(schedule).averages for _, schedule in shown):
@@ -274,9 +274,9 @@ def _copies(schedule: Schedule, rank: int, grid: Grid, y: float) -> list[str]:
             "rect",
             _tooltip(bar),
             x=grid.x(bar.start),
-            y=y + (grid.lane + 0.3 if bar.op.kind is OpKind.L else 0.0),
+            y=y + (grid.line + 0.3 if bar.op.kind is OpKind.L else 0.0),
             width=max(0.8, grid.x(bar.end) - grid.x(bar.start)),
-            height=grid.lane,
+            height=grid.line,
             fill=as_hex(colour(bar.op.kind, bar.shade)),
         )
         for bar in copies(schedule, rank)
@@ -321,7 +321,7 @@ def _transfers(schedule: Schedule, rank: int, grid: Grid, y: float) -> list[str]
                 y=y + offset,
                 width=max(0.8, right - left),
                 height=LINE,
-                fill=_TRAVEL[transfer.kind],
+                fill=_TRANSFER[transfer.kind],
             )
         )
     return lines

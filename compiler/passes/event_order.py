@@ -22,8 +22,8 @@ class EventOrder:
     """Places in one order of all ops, departures and arrivals, in which each follows its causes.
 
     ``ops[r][i]``: of the start of rank r's i-th op; ``leaves[x]``, ``arrives[x]``: of message x.
-    The order is by planned time; at one time what travels comes before what computes, as far as
-    it does not wait for it.
+    The order is by planned time; at one time messages come before ops, as far as they do not
+    wait for them.
     """
 
     ops: tuple[tuple[int, ...], ...]
@@ -38,9 +38,9 @@ class EventOrder:
         times = [t for start in timing.start for t in start.tolist()]
         times += [t for message in messages for t in (message.leaves, message.arrives)]
         place = _in_order(times, _successors(messages, offsets.tolist()), int(offsets[-1]))
-        travel = place[offsets[-1] :]
+        moved = place[offsets[-1] :]
         rows = tuple(tuple(place[a:b]) for a, b in pairwise(offsets.tolist()))
-        return cls(rows, tuple(travel[::2]), tuple(travel[1::2]))
+        return cls(rows, tuple(moved[::2]), tuple(moved[1::2]))
 
     def boundary(self, rank: int, place: int) -> int:
         """How many of the rank's ops come before ``place``."""

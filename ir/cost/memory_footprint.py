@@ -19,7 +19,7 @@ class Footprint:
 
     ``activations``: the most that M_B and M_W sum up to. ``weights``, ``gradients``, ``optimizer``:
     of the stages that the rank owns, weights in all versions that it keeps. ``passing``: what
-    travelling weights and gradients need beside them: receive buffers, the weights of one stage
+    streamed weights and gradients need beside them: receive buffers, the weights of one stage
     more while it computes, and that stage's gradient or all sums that are kept for D's yet to come
     or to leave, whichever is more.
     """

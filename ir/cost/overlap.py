@@ -32,8 +32,8 @@ from .cost_tables import Costs
 def overlap_saves(problem: Problem) -> bool:
     """Whether the optimizer may make pairs, and its bounds are about schedules with them.
 
-    Where they save time and activations alone travel, with one copy of the weights or one each way;
-    R, O and L do not run beside pairs.
+    Where they save time and activations alone are passed, with one copy of the weights or one each
+    way; R, O and L do not run beside pairs.
     """
     placement = problem.placement
     one_way = placement.passing is Passing.ACTIVATIONS

@@ -6,12 +6,13 @@ Ops of one (stage, microbatch) on its rank, in order::
     F ... R ... B        recomputed: ``m_r`` is held, from R's start on M_B; R takes ``t_r``
     F  O ... L  B        offloaded: M_B is held, from O's end to L's start ``m_o``
 
-O and L run beside the rank's ops on two lanes, one out to the host and one back, each one copy at a
-time in the order of the list. Their places in the list say when memory changes, so that what a rank
+O and L run beside the rank's ops, as copies out to the host and copies back, one at a time each way
+in the order of the list. Their places in the list say when memory changes, so that what a rank
 holds depends on its order alone:
 
-- O starts once F has ended and the lane is free. What is listed after it starts after it has ended.
-- L starts once what is listed before it has ended and the lane is free. Of what follows its B
+- O starts once F has ended and the copy before it. What is listed after it starts after it has
+  ended.
+- L starts once what is listed before it has ended and the copy before it. Of what follows its B
   alone waits for it.
 
 Schedules without them are timed by :mod:`.simulator`, as fast as if there were none.

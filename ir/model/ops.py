@@ -44,7 +44,7 @@ class OpKind(IntEnum):
 
     @property
     def copies(self) -> bool:
-        """Whether it runs beside the rank's ops, on a lane between device and host."""
+        """Whether it runs beside the rank's ops, on a stream of copies between device and host."""
         return self >= OpKind.O
 
 

@@ -155,7 +155,7 @@ class Profile:
         return [shares(*pair) for pair in messages]
 
     def split(self, chunks: int) -> Profile:
-        """Each stage cut evenly into ``chunks`` consecutive ones; what travels stays as large, and
+        """Each stage cut evenly into ``chunks`` consecutive ones; messages stay as large, and
         with it what is kept for recomputing or beside the host. Which chunks of tied stages share
         parameters is not known: all of them are tied.
 

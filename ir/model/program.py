@@ -45,7 +45,7 @@ class TensorKind(Enum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Tensor:
-    """A tensor that travels; ``index`` is the microbatch, or the transfer of a weight."""
+    """A tensor that is sent; ``index`` is the microbatch, or the transfer of a weight."""
 
     kind: TensorKind
     stage: int

@@ -207,6 +207,11 @@ class Schedule:
         return unpack(self.order[rank])
 
     @property
+    def streamed(self) -> set[int]:
+        """The stages whose weights or gradients are sent, to ranks that do not own them."""
+        return {transfer.stage for transfer in self.transfers}
+
+    @property
     def num_ops(self) -> int:
         """How many ops all ranks have together."""
         return sum(map(len, self.order))

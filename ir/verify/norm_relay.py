@@ -21,7 +21,7 @@ def verify_relays(facts: ProgramFacts) -> Iterator[str]:
     if not sums and not verdicts:
         return
     if facts.moves:
-        yield f"{(sums + verdicts)[0]}: no rank can step ahead where weights travel"
+        yield f"{(sums + verdicts)[0]}: no rank can step ahead where weights are passed"
     stepping = {line.rank for line in lines if line.verb == "step"}
     for name, relays in (("relay sums", sums), ("relay verdict", verdicts)):
         ranks = sorted(line.rank for line in relays)

@@ -108,7 +108,7 @@ def _where(facts: Facts, kind: str, stage: int, microbatch: int) -> str:
 
 
 def _placement(facts: Facts) -> Iterator[str]:
-    """A stage, a microbatch or a pair of both stays on one rank, by what travels."""
+    """A stage, a microbatch or a pair of both stays on one rank, by what is passed."""
     names = {"activations": "stage {0}", "weights": "microbatch {1}", "mixed": "stage {0}, {1}"}
     homes: dict[str, Run] = {}
     for run in facts.runs:
@@ -182,10 +182,10 @@ def _timing(facts: Facts, first: _First, waits: _Arrivals) -> Iterator[str]:
         return math.isclose(a, b, rel_tol=_RELATIVE, abs_tol=slack)
 
     for row in facts.order:
-        lanes = _Lanes()
+        free = _Free()
         for run in row:
             other = _partner(facts, run)
-            causes = lanes.causes(run)
+            causes = free.causes(run)
             for one in (run,) if other is None else (run, other):
                 came = waits.get((one.rank, one.at), 0.0)
                 causes += [*_inputs(facts, first, one), (came, "a weight or gradient has come")]
@@ -203,22 +203,21 @@ def _timing(facts: Facts, first: _First, waits: _Arrivals) -> Iterator[str]:
                     f"expected {end:.9g}: its start and its duration"
                 )
             if other is None or other.at < run.at:
-                lanes.take(run)
+                free.take(run)
 
 
 @dataclass(slots=True)
-class _Lanes:
-    """When one rank is free, and when its lanes out to the host and back are: (time, what happens
-    then)."""
+class _Free:
+    """When one rank is free, and its copies out to the host and back: (time, what happens then)."""
 
     rank: tuple[float, str] = (0.0, "the step's start")
     copies: dict[str, tuple[float, str]] = field(default_factory=dict)
 
     def causes(self, run: Run) -> list[tuple[float, str]]:
-        lane = self.copies.get(run.kind, (0.0, "the step's start"))
+        copy = self.copies.get(run.kind, (0.0, "the step's start"))
         if run.kind == "O":
-            return [lane]
-        return [self.rank, lane] if run.kind == "L" else [self.rank]
+            return [copy]
+        return [self.rank, copy] if run.kind == "L" else [self.rank]
 
     def take(self, run: Run) -> None:
         ends = run.end, f"{run} of the same rank ends"
@@ -252,11 +251,11 @@ def _inputs(facts: Facts, first: _First, run: Run) -> Iterator[tuple[float, str]
 
 
 def _transfers(facts: Facts) -> list[str]:
-    """The weights and gradients that travel, where weights do."""
+    """Transfers are sound where weights are passed; elsewhere there are none."""
     if facts.plan.passing != "activations":
         return verify_transfers(facts)
     count = len(facts.moves)
-    return [f"transfers: expected none where activations travel, got {count}"] if count else []
+    return [f"transfers: expected none where activations are passed, got {count}"] if count else []
 
 
 def _memory(facts: Facts) -> Iterator[str]:

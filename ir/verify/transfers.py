@@ -1,6 +1,6 @@
-"""Checks what travels in a weight-passing schedule, from the raw JSON and nothing else.
+"""Checks of the transfers of a weight-passing schedule, from its document and nothing else.
 
-For every stage of which anything travels (another one is replicated on the ranks that run it): its
+For every streamed stage (another one is replicated on the ranks that run it): its
 weights set out from one rank, its owner; each copy's transfers join up; every F and B has the
 weights, on the owner or in a copy that has come before; every weight gradient that a rank computes
 leaves it once, with the next accumulator D that does, or is the owner's own; every D ends at the

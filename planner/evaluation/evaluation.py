@@ -163,6 +163,7 @@ class Evaluation:
 
     @property
     def passing(self) -> Passing:
+        """The kind of tensors that ranks send each other."""
         return self.schedule.problem.placement.passing
 
     @property
@@ -187,7 +188,7 @@ class Evaluation:
 
     @cached_property
     def wire(self) -> Wire | None:
-        """None without links, or where nothing travels."""
+        """None without links, or where nothing is sent."""
         links, profile = self.profile.links, self.profile
         if links is None:
             return None

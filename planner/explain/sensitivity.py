@@ -63,9 +63,9 @@ def changes(
 ) -> list[Change]:
     """One more microbatch's M_B, on every rank and where it helps most alone; faster links.
 
-    Each gets ``seconds`` of the optimizer, none where that is 0 or both travel; what is found costs
-    no more than ``schedule`` does under the change. Nothing is tried on more than ``MOST_OPS``.
-    ``memory`` is the optimizer's.
+    Each gets ``seconds`` of the optimizer, none where that is 0 or both are passed; what is found
+    costs no more than ``schedule`` does under the change. Nothing is tried on more than
+    ``MOST_OPS``. ``memory`` is the optimizer's.
     """
     found: list[Change] = []
     if schedule.num_ops > MOST_OPS:
@@ -134,7 +134,7 @@ def _variants(problem: Problem) -> Iterator[tuple[str, Problem]]:
 
 
 def _delayed(problem: Problem) -> bool:
-    """Whether anything that travels takes time."""
+    """Whether any message takes time."""
     if problem.placement.passing is Passing.WEIGHTS:
         stages = range(problem.stages)
         return any(

@@ -1,4 +1,4 @@
-"""From which size of microbatch on weights should travel: by bytes, by formula and by time."""
+"""Sizes of microbatch from which on to pass weights: by bytes, by formula and by time."""
 
 from __future__ import annotations
 

@@ -40,9 +40,9 @@ class Transformer:
     """``layers``, ``hidden`` (H), ``sequence`` (S), ``microbatch`` (G); ``teraflops``: sustained.
 
     ``attention_teraflops``: what attention sustains, None: as much.
-    ``memory_gigabytes_per_second``: None: what waits for memory takes no time. Numbers that travel
-    have ``element_bytes``; the optimizer keeps ``optimizer_bytes`` a parameter. ``held_bytes``: a
-    layer's, in units of G S H.
+    ``memory_gigabytes_per_second``: None: what waits for memory takes no time. Numbers that are
+    sent have ``element_bytes``; the optimizer keeps ``optimizer_bytes`` a parameter.
+    ``held_bytes``: a layer's, in units of G S H.
     """
 
     layers: int
