@@ -82,8 +82,7 @@ def add_passing(parser: argparse.ArgumentParser, *more: str) -> None:
         choices=[*PASSINGS, *more],
         default=PASSINGS[0],
         help="what is sent: activations between stages that stay on ranks (the default), or "
-        "weights "
-        "between ranks that keep their microbatches"
+        "weights between ranks that keep their microbatches"
         + "; auto: these, sharded data, or islands that pass both, whichever is fastest"
         * bool(more),
     )
@@ -116,8 +115,7 @@ def add_solver(
         type=placement,
         default="linear",
         help="where stages live: linear (stage s on rank s, the default), interleaved:K (stage s "
-        "on "
-        "rank s mod P, K stages a rank), v (down the ranks and back up), wave:K (so K times), a "
+        "on rank s mod P, K stages a rank), v (down the ranks and back up), wave:K (so K times), a "
         "JSON file that lists the rank of each stage, or auto (optimize only: the best of the "
         "first four, or with two copies of the weights where they are known to fit); a profile of "
         "one stage a rank is cut",
@@ -141,8 +139,7 @@ def add_solver(
         metavar="N",
         type=amount,
         help=f"instead of seconds: work for {what}, in millions of simulated ops (about a hundred "
-        "take a "
-        "second); the same seed then gives the same schedule",
+        "take a second); the same seed then gives the same schedule",
     )
     parser.add_argument(
         "--seed", metavar="N", type=whole, default=0, help="of the random choices, 0 by default"

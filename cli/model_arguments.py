@@ -22,8 +22,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         metavar="MODULE:ATTRIBUTE",
         required=True,
         help="a model source, or a function that returns one (the examples are in the checkout: "
-        "run "
-        "them from its root)",
+        "run them from its root)",
     )
     parser.add_argument(
         "--dtype",

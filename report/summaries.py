@@ -171,8 +171,7 @@ def averaging(schedule: Schedule) -> str | None:
     late = ", the rest waits for gradients" if left > busy * (1 + 1e-9) else ""
     return (
         f"{duration(left)} of averaging left after ops (of {duration(busy)} at most on a "
-        f"rank{late}), "
-        f"iteration {duration(timing.iteration_time(objective))}"
+        f"rank{late}), iteration {duration(timing.iteration_time(objective))}"
     )
 
 

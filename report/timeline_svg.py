@@ -204,9 +204,8 @@ def _longest(schedule: Schedule, grid: Grid, y: float) -> list[str]:
     words = f"period {duration(timing.period)} (rank {rank})"
     middle, half = (left + right) / 2, 3.3 * len(words) + 6
     path = (
-        f"M{number(left)} {number(y - 4)}v8M{number(right)} {number(y - 4)}v8"
-        f"M{number(left)} {number(y)}H{number(middle - half)}M{number(middle + half)} "
-        f"{number(y)}H{number(right)}"
+        f"M{number(left)} {number(y - 4)}v8M{number(right)} {number(y - 4)}v8M{number(left)} "
+        f"{number(y)}H{number(middle - half)}M{number(middle + half)} {number(y)}H{number(right)}"
     )
     return [
         element("path", d=path, stroke=MUTED, fill="none"),

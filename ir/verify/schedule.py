@@ -142,8 +142,7 @@ def _paired(facts: Facts) -> Iterator[str]:
             if (one.kind, other.kind) != ("F", "BW") or same:
                 yield (
                     f"rank {one.rank} runs {one} (op {at}) and {other} at once, expected an F and "
-                    "the "
-                    "BW of another stage or microbatch"
+                    "the BW of another stage or microbatch"
                 )
 
 
