@@ -55,7 +55,7 @@ class Picture:
 
     @cached_property
     def data(self) -> bytes:
-        """What the picture's file holds. Raises InputError where it cannot be drawn."""
+        """The content of the picture's file. Raises InputError where it cannot be drawn."""
         if self.kind == "text":
             return self._text().encode()
         if self.kind == "html":
@@ -77,7 +77,7 @@ class Picture:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``show --json`` prints, but for the file's name."""
+        """The object that ``show --json`` prints, but for the file's name."""
         shown = [{"name": name} | describe(dump_schedule(each)) for name, each in self.schedules]
         if self.attribution is None:
             return {"schedules": shown}
@@ -121,7 +121,7 @@ def show(
 def _titled(
     drawn: Sequence[Drawable], measured: Drawable | None, titles: Sequence[str] | None
 ) -> tuple[tuple[str, Schedule], ...]:
-    """Those of all files, each with its title."""
+    """The schedules of all files, each with its title."""
     if measured is not None and len(drawn) != 1:
         raise InputError(f"files: expected one beside --measured, got {len(drawn)}")
     given = [*drawn, *([] if measured is None else [measured])]

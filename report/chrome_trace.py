@@ -69,7 +69,7 @@ def _lane(schedule: Schedule, rank: int) -> int:
 
 
 def _copies(schedule: Schedule, rank: int) -> list[dict[str, Any]]:
-    """As asynchronous events: what goes out and what comes back may overlap."""
+    """Copies to and from the host as asynchronous events, since the two directions may overlap."""
     events: list[dict[str, Any]] = []
     for bar in copies(schedule, rank):
         common = _common(bar, _lane(schedule, rank)) | {"id": f"host {bar.op}"}
@@ -127,7 +127,7 @@ def _needing(op: Op) -> list[Op]:
 
 
 def _transfers(schedule: Schedule) -> list[dict[str, Any]]:
-    """What travels between ranks, as asynchronous events: those of one rank may overlap."""
+    """Weight transfers as asynchronous events, since those of one rank may overlap."""
     events: list[dict[str, Any]] = []
     for i, (transfer, (start, end)) in enumerate(
         zip(schedule.transfers, times(schedule).transfers.tolist(), strict=False)
