@@ -15,7 +15,7 @@ from pipeloom.ir.units import amount
 from pipeloom.report.text_table import table
 from pipeloom.solver.families import ASYNCHRONOUS, FAMILIES, build_family
 from pipeloom.solver.families.bubble_formulas import Instance, formula_of
-from pipeloom.solver.families.weights.islands import Islands
+from pipeloom.solver.families.weights.islands import IslandFamily
 
 from .compare import evaluate_families
 from .evaluation import columns
@@ -243,7 +243,7 @@ def _names(ranks: int) -> list[str]:
         for name, family in FAMILIES.items()
         if name not in ASYNCHRONOUS
         for full in (
-            [f"{name}:{size}" for size in sizes] if isinstance(family, Islands) else [name]
+            [f"{name}:{size}" for size in sizes] if isinstance(family, IslandFamily) else [name]
         )
     ]
 

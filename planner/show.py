@@ -66,7 +66,7 @@ class Picture:
         if self.kind == "html":
             return timeline_html(list(self.schedules)).encode()
         if self.kind == "trace":
-            return json.dumps(trace_events(self.schedules[0][1])).encode()
+            return json.dumps(trace_events(self.schedules)).encode()
         svg = timeline_svg(list(self.schedules)).encode()
         return svg if self.kind == "svg" else _png(svg)
 
@@ -118,8 +118,6 @@ def show(
     schedules = _titled(drawn, measured, titles)
     for given, (_, schedule) in zip(drawn, schedules, strict=False):
         _tell_stuck(given, schedule, progress or unheard)
-    if kind == "trace" and len(schedules) > 1:
-        raise InputError(f"files: expected one file for a trace, got {len(schedules)}")
     found = None if measured is None else _attributed(measured, schedules)
     titled = bool(titles) or measured is not None
     picture = Picture(kind, schedules, found, titled, columns, colours)

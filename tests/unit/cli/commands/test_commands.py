@@ -420,7 +420,8 @@ def test_show_of_two_files_draws_both(pipeloom: Command, schedule: Path, tmp_pat
     svg = pipeloom("show", schedule, other, "--as", "svg").out
     assert ">schedule</text>" in svg
     assert ">measured</text>" in svg
-    assert pipeloom("show", schedule, other, "--as", "trace").code == 2
+    trace = json.loads(pipeloom("show", schedule, other, "--as", "trace").out)
+    assert {event["pid"] for event in trace["traceEvents"]} == {0, 1}
 
 
 def test_show_calls_panels_by_their_titles(pipeloom: Command, schedule: Path) -> None:
