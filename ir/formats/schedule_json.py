@@ -100,7 +100,6 @@ def _placement(document: ScheduleDocument, order: tuple[IntArray, ...]) -> Place
 
 
 def _timing(document: ScheduleDocument) -> Timing:
-    """What the document recorded."""
     rows, transfers = document.order, document.transfers or ()
     return Timing(
         tuple(np.array([op["start"] for op in row]) for row in rows),
@@ -192,5 +191,5 @@ def _dump_report(schedule: Schedule, timing: Timing) -> dict[str, Any]:
         "solve_seconds": report.solve_seconds,
         "seed": report.seed,
         "bound_name": report.bound_name,
-        **({"step": timing.iteration_time(objective)} if any(timing.averages) else {}),
+        **({"iteration_time": timing.iteration_time(objective)} if any(timing.averages) else {}),
     }

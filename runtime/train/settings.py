@@ -66,9 +66,7 @@ class RunSettings:
             if count is not None and count < 1:
                 raise InputError(f"{name}: expected at least 1, got {count}")
         if self.every is not None and self.save is None:
-            raise InputError(
-                f"every: expected a folder to save in (save), too, got {self.every} alone"
-            )
+            raise InputError(f"every: expected a folder to save in, too, got {self.every} alone")
         for name in ("dtype", "param_dtype", "reduce_dtype"):
             value = getattr(self, name)
             if value is not None and value not in DTYPES:
