@@ -65,6 +65,15 @@ def add_instance(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_table(parser: argparse.ArgumentParser, time_limit: float, what: str = "each solve") -> None:
+    """Adds the arguments of commands that search, and lay schedules side by side."""
+    add_profile(parser)
+    add_instance(parser)
+    add_passing(parser)
+    add_solver(parser, time_limit, what)
+    add_partition(parser)
+
+
 def add_memory_limit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory-limit",
@@ -270,6 +279,13 @@ def stages(text: str) -> list[int]:
     if not all(part.isascii() and part.isdigit() for part in parts):
         raise argparse.ArgumentTypeError(f"expected stages, such as 0,3, got {text!r}")
     return list(map(int, parts))
+
+
+def number(text: str) -> float:
+    value = _number(text)
+    if value is None:
+        raise argparse.ArgumentTypeError(f"expected a finite number, got {text!r}")
+    return value
 
 
 def seconds(text: str) -> float:
