@@ -153,7 +153,7 @@ def watched(quiet: bool = False) -> Iterator[ProgressDisplay]:
 
 
 @dataclass
-class Interrupt:
+class InterruptFlag:
     """Whether Ctrl-C was pressed, or the process told to end (SIGTERM)."""
 
     pressed: bool = False
@@ -163,10 +163,10 @@ class Interrupt:
 
 
 @contextmanager
-def interruptible() -> Iterator[Interrupt]:
+def interruptible() -> Iterator[InterruptFlag]:
     """The first Ctrl-C or SIGTERM only sets the flag, so that the best so far is kept; the second
     ends all."""
-    interrupt = Interrupt()
+    interrupt = InterruptFlag()
 
     def press(number: int, frame: FrameType | None) -> None:
         if interrupt.pressed:

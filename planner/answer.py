@@ -11,7 +11,7 @@ from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 from pipeloom.solver.core.tolerances import CLOSED
 
-from .solving.search import Search
+from .solving.search import CachedSearch
 
 if TYPE_CHECKING:
     from .explain.explanation import Explanation
@@ -44,7 +44,7 @@ class Answer:
     """
 
     schedule: Schedule
-    search: Search
+    search: CachedSearch
     cost: float
     lower_bound: float
     candidates: tuple[Candidate, ...]

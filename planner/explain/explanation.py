@@ -17,7 +17,7 @@ from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 
 from ..inputs.documents import Document, Planned, read_schedule
 from ..solving.search import memory_held
-from .bound_reasons import Loss, Reason, losses, why
+from .bound_reasons import BoundReason, Loss, losses, why
 from .sensitivity import MOST_OPS, Change, Enough, bubble, changes, enough_memory
 
 EXPLAIN_SECONDS = 2.0
@@ -35,7 +35,7 @@ class Explanation:
 
     objective: str
     ops: int
-    reason: Reason
+    reason: BoundReason
     losses: Sequence[Loss]
     now: Change
     changes: Sequence[Change]
@@ -142,7 +142,7 @@ def _times(loss: Loss) -> tuple[float, ...]:
     return (loss.work, loss.head, loss.between, loss.tail, loss.spare)
 
 
-def _binds(loss: Loss, reason: Reason) -> str:
+def _binds(loss: Loss, reason: BoundReason) -> str:
     return "binds" if loss.rank == reason.rank else ""
 
 

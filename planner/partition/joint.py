@@ -31,14 +31,14 @@ from ..inputs.placement_spec import AUTO, PlacementSpec
 from ..inputs.problem_setup import check_microbatches
 from ..placement.choose import placement_candidates, placement_facts, placement_table
 from ..solving.progress import Note
-from ..solving.search import Search
+from ..solving.search import CachedSearch
 from .cache_key import CutQuestion
 
 
 def plan_partition(
     profile: LayeredProfile,
     microbatches: int,
-    search: Search,
+    search: CachedSearch,
     *,
     placement: PlacementSpec,
     way: Way,
@@ -85,7 +85,7 @@ def plan_partition(
     return answer
 
 
-def _beginning(search: Search) -> Callable[[Problem, str, float, Order | None], Schedule]:
+def _beginning(search: CachedSearch) -> Callable[[Problem, str, float, Order | None], Schedule]:
     """The optimizer for one cut of several, begun with a known order and not kept in a cache.
 
     Each search has a seed of its own: with the same one, what begins with its own order again finds
@@ -100,7 +100,9 @@ def _beginning(search: Search) -> Callable[[Problem, str, float, Order | None], 
     return run
 
 
-def _answer(schedule: Schedule, facts: dict[str, Any], search: Search, *, stopped: bool) -> Answer:
+def _answer(
+    schedule: Schedule, facts: dict[str, Any], search: CachedSearch, *, stopped: bool
+) -> Answer:
     candidates = placement_candidates(facts["placements"], facts["placement"])
     cost, bound, words = cost_of(schedule), facts["lower_bound"], _words(schedule, facts)
     return Answer(schedule, search, cost, bound, candidates, stopped, {"partition": facts}, words)

@@ -23,13 +23,13 @@ from pipeloom.solver.portfolio import cores
 from ..answer import Answer, Candidate, NothingFits, gap_between
 from ..solving.cache import Question
 from ..solving.progress import Note, Searched, Searching
-from ..solving.search import Search
+from ..solving.search import CachedSearch
 
 
 def plan_placement(
     profile: Profile,
     microbatches: int,
-    search: Search,
+    search: CachedSearch,
     *,
     each: bool,
     memory_limit: float | None,
@@ -72,7 +72,7 @@ def plan_placement(
     return Answer(chosen.best, search, cost, bound, candidates, search.stopped, facts, words)
 
 
-def _announce(search: Search, limits: Mapping[str, float], placements: int) -> None:
+def _announce(search: CachedSearch, limits: Mapping[str, float], placements: int) -> None:
     """How long it may take, where nobody said how long it shall."""
     each = limits.get("each")
     if placements and each is not None:
@@ -91,7 +91,7 @@ class PlacementSearches:
     not: placements share them, or the best has more of them; so it is kept by another name.
     """
 
-    def __init__(self, search: Search, limits: Mapping[str, float]) -> None:
+    def __init__(self, search: CachedSearch, limits: Mapping[str, float]) -> None:
         self._search, self._limits = search, limits
         self._made: dict[str, PlacementSearch] = {}
 

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
-from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
+from torch import Tensor
 
 from examples.gpt import GPT
 from pipeloom import Pipeline
 from pipeloom.compiler import compile_schedule
-from pipeloom.runtime.pipeline.model_source import checked_stages
-from pipeloom.runtime.stages.store import made
 from pipeloom.runtime.transport import whereabouts
 from tests.distributed.cases.gradients import schedule
 
@@ -64,7 +58,9 @@ def load(pipeline: Pipeline, folder: str) -> None:
     dcp.load({"pipeline": pipeline}, checkpoint_id=folder)
 
 
-def run_cases(pairs: list[tuple[str, str]], folder: str) -> dict[tuple[str, str], tuple[float, ...]]:
+def run_cases(
+    pairs: list[tuple[str, str]], folder: str
+) -> dict[tuple[str, str], tuple[float, ...]]:
     """Losses without a break, by (family, family), and with one."""
     torch.set_num_threads(1)
     found = {}
