@@ -25,8 +25,7 @@ PROVEN = 1e-6
 
 @dataclass(slots=True)
 class _Shown:
-    """The line shown last of a search; ``figures``: its best cost and bound, ``at`` so many
-    seconds."""
+    """The last line of a search; ``figures``: its cost and bound, shown ``at`` so many seconds."""
 
     now: Progress | None = None
     figures: tuple[float | None, float] | None = None
@@ -164,8 +163,7 @@ class InterruptFlag:
 
 @contextmanager
 def interruptible() -> Iterator[InterruptFlag]:
-    """The first Ctrl-C or SIGTERM only sets the flag, so that the best so far is kept; the second
-    ends all."""
+    """The first Ctrl-C or SIGTERM sets the flag, so that the best is kept; the second ends all."""
     interrupt = InterruptFlag()
 
     def press(number: int, frame: FrameType | None) -> None:

@@ -71,8 +71,7 @@ class Answer:
         return dump_schedule(self.schedule)
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that ``optimize --json`` prints: the schedule's report, then what was
-        compared."""
+        """The object that ``optimize --json`` prints: the report, then what was compared."""
         from pipeloom.report.summaries import describe
 
         return describe(self.document) | self.facts

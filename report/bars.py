@@ -123,8 +123,7 @@ def memory_steps(schedule: Schedule, rank: int) -> list[tuple[float, float]]:
 
 
 def peak_memory(schedule: Schedule) -> tuple[float, ...]:
-    """The largest memory that each rank holds: recorded (measured, maybe), else M_B and M_W
-    summed."""
+    """The largest memory of each rank: as recorded (measured, maybe), else summed."""
     ranks = schedule.problem.ranks
     if schedule.timing is not None and len(schedule.timing.peak_memory) == ranks:
         return schedule.timing.peak_memory

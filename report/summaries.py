@@ -109,8 +109,7 @@ def summary(schedule: Schedule) -> str:
 
 
 def repeats(schedule: Schedule) -> str | None:
-    """How often the one iteration of a picture begins, where the next overlaps with it; None where
-    it does not."""
+    """The interval at which a picture's one iteration repeats; None where iterations are apart."""
     timing, objective = times(timed(schedule)), schedule.problem.objective
     if objective is Objective.MAKESPAN or timing.period > timing.makespan * (1 - 1e-6):
         return None
@@ -188,8 +187,7 @@ def remat(schedule: Schedule) -> list[tuple[str, str]]:
 
 
 def transfer_note(schedule: Schedule) -> str | None:
-    """A note on transfers counted as free or at t_comm, or on lagging gradients; None without
-    either."""
+    """A note on transfers that are free or take t_comm, or on lagging gradients, if any."""
     lag = max(staleness(schedule))
     if lag:
         return f"asynchronous: gradients lag by up to {lag} update{'s' * (lag > 1)}"

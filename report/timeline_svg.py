@@ -131,8 +131,7 @@ def _grid(schedules: Sequence[Schedule], width: float) -> Grid:
 def _legend(
     shown: Sequence[tuple[str, Schedule]], y: float, right: float
 ) -> tuple[list[str], float]:
-    """Steps right through the kinds that occur, then the bubble and transfers; where its last
-    line is."""
+    """The legend of the kinds that occur, bubble and transfers; the position of its last line."""
     lines, x = [], MARGIN
     several = any(bar.shade > 0 for _, s in shown for bar in bars(s, 0))
 

@@ -77,8 +77,7 @@ def timeline_text(
 
 
 def _rows_of_copies(schedule: Schedule) -> dict[str, tuple[OpKind, ...]]:
-    """The rows under each rank's own for copies: one where no two of them overlap, else one each
-    way."""
+    """The rows of copies under each rank's own: one, or one each way where some overlap."""
     found = [list(copies(schedule, rank)) for rank in range(schedule.problem.ranks)]
     if not any(found):
         return {}

@@ -275,8 +275,7 @@ class Evaluation:
 
     @cached_property
     def strained(self) -> float:
-        """The step time where all messages take a tenth longer: how much slack its transfers
-        have."""
+        """The step time where all messages take a tenth longer: the less it grows the better."""
         return step_between_ops(self._on(laden(self.profile, STRAIN)))
 
     def _on(self, profile: Profile) -> Schedule:

@@ -1,5 +1,4 @@
-"""``optimize --explain``: the bound's argument, the schedule's losses, and what would change
-them."""
+"""``optimize --explain``: the bound's argument, the schedule's losses, and their remedies."""
 
 from __future__ import annotations
 

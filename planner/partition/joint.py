@@ -111,8 +111,7 @@ def _answer(
 def _refusal(
     found: Partitioned, placement: PlacementSpec, where: str, facts: dict[str, Any]
 ) -> Exception:
-    """Why there is no answer: no cut fits in memory, or the layers cannot be cut for any of the
-    placements."""
+    """The error where no cut fits in memory, or the layers cannot be cut for any placement."""
     least, lines = found.smallest, [f"{name}: {why}" for name, why in found.why_not.items()]
     if least is not None:
         wants = {"smallest": least.limit, "rank": least.rank, "device": least.device}
@@ -123,8 +122,7 @@ def _refusal(
 
 
 def _reported(found: Partitioned, seconds: float, seed: int) -> Schedule | None:
-    """The best schedule, solved in all the time that it took, looking at cuts included, from the
-    seed of the whole."""
+    """The best schedule, with the seconds of the whole search and its seed in its report."""
     best = None if found.best is None else found.best.schedule
     if best is None or best.report is None:
         return best

@@ -1,5 +1,4 @@
-"""``optimize --passing auto``: activations, weights, both in turn, or sharded data: what is
-fastest, and why."""
+"""``optimize --passing auto``: the fastest of activations, weights, islands and sharded data."""
 
 from __future__ import annotations
 

@@ -75,8 +75,7 @@ def _against(row: Evaluation, best: Evaluation | None) -> str:
 
 
 def sentences(choice: PassingChoice) -> list[str]:
-    """Reasons for the best scheme, and against the best of each other kind; where nothing fits,
-    why."""
+    """Reasons for the best scheme and against the best of other kinds; or why nothing fits."""
     if choice.best is None:
         return [f"{row.scheme}: {row.why_not}" for row in choice.rows]
     lines = [_chosen(choice.best, choice.usable[1:])]

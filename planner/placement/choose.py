@@ -1,5 +1,4 @@
-"""``optimize --placement auto``: one search for each placement, and what is said of them in the
-end."""
+"""``optimize --placement auto``: one search for each placement, and a table of them."""
 
 from __future__ import annotations
 
