@@ -279,6 +279,13 @@ def stages(text: str) -> list[int]:
     return list(map(int, parts))
 
 
+def number(text: str) -> float:
+    value = _number(text)
+    if value is None:
+        raise argparse.ArgumentTypeError(f"expected a finite number, got {text!r}")
+    return value
+
+
 def seconds(text: str) -> float:
     value = _number(text)
     if value is None or value <= 0:

@@ -16,11 +16,11 @@ TYPED = ("steps", "device", "pace", "cuda_graph", "clip_grad_norm", "loss_scale"
 """Settings of a run whose faults name them: the option has the same name."""
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
+def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     parser.add_argument(
         "--model",
         metavar="MODULE:ATTRIBUTE",
-        required=True,
+        required=required,
         help="a model source, or a function that returns one (the examples are in the checkout: "
         "run them from its root)",
     )

@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InputError
+from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.runtime.pipeline.layered_source import as_planned
 from pipeloom.runtime.pipeline.model_source import ModelSource, load_source
-from pipeloom.runtime.profiling.profiler import Measurement, measure_profile
+from pipeloom.runtime.profiling.profiler import measure_profile
 from pipeloom.runtime.train.replicas import count_replicas
 from pipeloom.runtime.train.settings import DTYPES, RunSettings
 from pipeloom.runtime.train.train import RunResult, run_program

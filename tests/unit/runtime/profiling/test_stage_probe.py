@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from pipeloom.ir.errors import InputError
+from pipeloom.ir.formats.measured_profile import Figure, fused_time
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.runtime.executor.stage_runner import Cell
-from pipeloom.runtime.profiling.profiler import Figure, fused_time
 from pipeloom.runtime.profiling.stage_probe import StageProbe
 from pipeloom.runtime.transport import Routes, connect
 
