@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InfeasibleError
-from pipeloom.ir.model.schedule import Schedule, Status
+from pipeloom.ir.model.schedule import Schedule, Status, gap_between
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 from pipeloom.solver.core.tolerances import CLOSED
 
@@ -114,8 +114,3 @@ class NothingFits(InfeasibleError):  # noqa: N818
 
     def to_dict(self) -> dict[str, Any]:
         return super().to_dict() | self.facts
-
-
-def gap_between(cost: float, bound: float) -> float:
-    """(cost - bound) / cost; 0 where nothing takes time."""
-    return max(0.0, (cost - bound) / cost) if cost > 0 else 0.0

@@ -9,7 +9,7 @@ from pipeloom.ir.cost.overlap import overlap_saves
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.placement import Passing, PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.schedule import Schedule, Status
+from pipeloom.ir.model.schedule import Schedule, Status, gap_between
 from pipeloom.ir.model.weight_versions import staleness
 from pipeloom.ir.units import amount, counted, duration
 
@@ -208,7 +208,7 @@ def gap(schedule: Schedule) -> float | None:
     if report is None or report.lower_bound is None:
         return None
     cost = times(timed(schedule)).cost(schedule.problem.objective)
-    return max(0.0, (cost - report.lower_bound) / cost) if cost > 0 else 0.0
+    return gap_between(cost, report.lower_bound)
 
 
 def describe(document: dict[str, Any]) -> dict[str, Any]:

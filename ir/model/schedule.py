@@ -161,6 +161,11 @@ def _busy(start: FloatArray, end: FloatArray) -> float:
     return float(np.sum(np.maximum(end - alone, 0.0)))
 
 
+def gap_between(cost: float, bound: float) -> float:
+    """(cost - bound) / cost; 0 where nothing takes time."""
+    return max(0.0, (cost - bound) / cost) if cost > 0 else 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """How a schedule came to be and how good it is known to be; unknown is None."""

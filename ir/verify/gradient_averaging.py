@@ -24,7 +24,7 @@ _Rows = Sequence[Sequence[_Average]]
 
 
 def verify_averages(facts: Facts) -> list[str]:
-    """Every breach, one line each; none without replicas in the profile, or times in the document."""
+    """Every breach, one line each; none without replicas or without recorded averages."""
     if facts.plan.averages is None:
         return []
     rows = [[_Average(**entry) for entry in row] for row in facts.plan.averages]

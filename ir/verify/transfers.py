@@ -85,7 +85,7 @@ def _broken_links(journey: list[Move]) -> list[str]:
 def _owner(
     stage: int, weights: list[list[Move]], sums: list[list[Move]], problems: list[str]
 ) -> int:
-    """The rank where the stage's weights set out; adds problems where these, or D's ends, differ."""
+    """The rank where the stage's weights set out; adds problems where it, or D's end, differs."""
     starts = [(journey[0], journey[0].source) for journey in weights]
     ends = [(journey[-1], journey[-1].target) for journey in sums]
     owner = (starts or ends)[0][1]

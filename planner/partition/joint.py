@@ -14,7 +14,7 @@ from pipeloom.ir.model.layers import LayerKind
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import StageProfile
-from pipeloom.ir.model.schedule import Report, Schedule
+from pipeloom.ir.model.schedule import Report, Schedule, gap_between
 from pipeloom.ir.units import amount, duration
 from pipeloom.report.summaries import percent
 from pipeloom.report.text_table import table
@@ -26,7 +26,7 @@ from pipeloom.solver.partition.search import Partitioned, best_partition
 from pipeloom.solver.placement.search import placements
 from pipeloom.solver.placement.successive_halving import cost_of
 
-from ..answer import Answer, NothingFits, gap_between
+from ..answer import Answer, NothingFits
 from ..inputs.placement_spec import AUTO, PlacementSpec
 from ..inputs.problem_setup import check_microbatches
 from ..placement.choose import placement_candidates, placement_facts, placement_table

@@ -10,7 +10,7 @@ from typing import Any
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
-from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.model.schedule import Schedule, gap_between
 from pipeloom.report.text_table import table
 from pipeloom.solver.core.progress import Progress
 from pipeloom.solver.core.tolerances import CLOSED
@@ -19,7 +19,7 @@ from pipeloom.solver.placement.search import Chosen, Tried, best_placement
 from pipeloom.solver.placement.successive_halving import Known, cost_of
 from pipeloom.solver.portfolio import cores
 
-from ..answer import Answer, Candidate, NothingFits, gap_between
+from ..answer import Answer, Candidate, NothingFits
 from ..solving.cache import Question
 from ..solving.progress import Note, Searched, Searching
 from ..solving.search import CachedSearch
