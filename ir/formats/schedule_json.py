@@ -22,6 +22,7 @@ from ..model.schedule import (
     Transfer,
     TransferKind,
     Updates,
+    gap_between,
 )
 from .json_reader import read_json
 from .profile_json import dump_profile, finite, profile_of
@@ -131,15 +132,16 @@ def _report(document: ReportDocument, objective: Objective) -> Report:
     return Report(objective, document.family or "", Status(document.status or "feasible"), **rest)
 
 
-def _simulated(schedule: Schedule) -> Timing:
+def timing_of(schedule: Schedule) -> Timing:
+    """When its ops run: as it says, else simulated."""
     from ..cost.simulator import simulate  # numba takes longer to import than most files to read
 
-    return simulate(schedule)
+    return schedule.timing or simulate(schedule)
 
 
 def dump_schedule(schedule: Schedule) -> dict[str, Any]:
     """The schedule as a JSON object, simulated first where it has no timing yet."""
-    problem, timing = schedule.problem, schedule.timing or _simulated(schedule)
+    problem, timing = schedule.problem, timing_of(schedule)
     document: dict[str, Any] = {
         "format": SCHEDULE,
         "version": 1,
@@ -181,7 +183,6 @@ def _dump_transfer(transfer: Transfer, times: tuple[float, float]) -> dict[str, 
 def _dump_report(schedule: Schedule, timing: Timing) -> dict[str, Any]:
     objective = schedule.problem.objective
     report = schedule.report or Report(objective, "")
-    cost = timing.cost(objective)
     bound = report.lower_bound
     return {
         "objective": objective.value,
@@ -189,7 +190,7 @@ def _dump_report(schedule: Schedule, timing: Timing) -> dict[str, Any]:
         "makespan": timing.makespan,
         "bubble_rate": timing.bubble_rate(objective),
         "lower_bound": bound,
-        "gap": None if bound is None else max(0.0, (cost - bound) / cost) if cost > 0 else 0.0,
+        "gap": None if bound is None else gap_between(timing.cost(objective), bound),
         "status": report.status.value,
         "peak_memory": list(timing.peak_memory),
         "family": report.family,

@@ -158,8 +158,7 @@ def _streamings(problem: Problem) -> Iterator[Streaming]:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Microbatches dealt out to ranks; weights stream, or go round as a published family has
-    them."""
+    """Microbatches dealt out to ranks; weights stream, or go round as in a published family."""
 
     problem: Problem
     name: str = "weights"
