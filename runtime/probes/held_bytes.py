@@ -33,7 +33,9 @@ def held_bytes(
     optimizer: torch.optim.Optimizer | None = None,
 ) -> HeldBytes:
     """``optimizer``: the stage's own, whose state counts if it has any; else that which one step of
-    one that is made for each parameter leaves behind."""
+    one that is made for each parameter leaves behind. Sharded stages let go of whole parameters."""
+    if isinstance(store, ShardedStages):
+        store.release()
     whole = list(store.parameters(stage))
     shards = list(store.module(stage).parameters())
     sharded = isinstance(store, ShardedStages) and stage in store.sharded

@@ -66,16 +66,17 @@ def probed(
     warmup: int,
     pairs: bool = False,
 ) -> list[StagePart]:
-    """What a rank's stages take and hold."""
+    """What a rank's stages take and hold; ``held``: what else, asked for at the end."""
     probe.times(warmup)
     samples = probe.times(repeats)
     paired = probe.pair_times(repeats) if pairs else {}
+    sizes = {s: probe.sizes(s) for s in probe.stages}
     return [
         StagePart(
             s,
             {kind: samples[s, kind] for kind in probe.asked.kinds},
             paired.get(s, ()),
-            probe.sizes(s),
+            sizes[s],
             held(s),
         )
         for s in probe.stages
