@@ -113,6 +113,12 @@ class ShardedModule:
         for parameter in self._trained:
             parameter.whole.grad = None
 
+    def release(self) -> None:
+        """Lets go of the whole parameters and their gradients."""
+        self._release()
+        for _, whole in self._pairs:
+            whole.grad = None
+
     def close(self) -> None:
         """Gives the module back to ``fully_shard``, whose hooks gather, reduce and release it."""
         self._release()
@@ -204,6 +210,11 @@ class ShardedStages(ResidentStages):
     def gather(self) -> None:
         for sharded in self.sharded.values():
             sharded.gather()
+
+    def release(self) -> None:
+        """Lets go of the whole parameters, outside of steps."""
+        for sharded in self.sharded.values():
+            sharded.release()
 
     def close(self) -> None:
         """Gives the modules back to ``fully_shard``."""
