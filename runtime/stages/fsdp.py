@@ -108,16 +108,14 @@ class ShardedModule:
 
         Raises ConnectionError where that takes too long.
         """
-        self._release()
+        self.release()
         self._unshard()
-        for parameter in self._trained:
-            parameter.whole.grad = None
 
     def release(self) -> None:
         """Lets go of the whole parameters and their gradients."""
         self._release()
-        for _, whole in self._pairs:
-            whole.grad = None
+        for parameter in self._trained:
+            parameter.whole.grad = None
 
     def close(self) -> None:
         """Gives the module back to ``fully_shard``, whose hooks gather, reduce and release it."""
