@@ -65,6 +65,15 @@ def add_instance(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_table(parser: argparse.ArgumentParser, time_limit: float, what: str = "each solve") -> None:
+    """Adds the arguments of commands that search, and lay schedules side by side."""
+    add_profile(parser)
+    add_instance(parser)
+    add_passing(parser)
+    add_solver(parser, time_limit, what)
+    add_partition(parser)
+
+
 def add_memory_limit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory-limit",

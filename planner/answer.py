@@ -36,11 +36,11 @@ class Candidate:
 class Answer:
     """The best schedule found for a profile under its limits.
 
-    ``cost``: of an iteration by the objective, in milliseconds, averaging over replicas included
-    where placements or cuts were compared. ``lower_bound``: no schedule of any candidate costs
-    less. It is of the chosen scheme alone where passing was chosen, as schemes are compared by
-    their steps: ``step`` is the chosen one's then. ``stopped``: whether the caller ended the
-    search. ``facts`` and ``words``: what is known beyond the schedule's report.
+    ``cost``: of an iteration by the objective, in milliseconds, averaging over the profile's
+    replicas included (the schedule's report has period and makespan without it). ``lower_bound``:
+    no schedule of any candidate costs less. It is of the chosen scheme alone where passing was
+    chosen, as schemes are compared by their steps: ``step`` is the chosen one's then. ``stopped``:
+    whether the caller ended the search. ``facts`` and ``words``: what is known beyond the report.
     """
 
     schedule: Schedule
@@ -90,6 +90,12 @@ class Answer:
         if seconds is None:
             seconds = 0.0 if self.stopped else min(EXPLAIN_SECONDS, self.search.options.time_limit)
         return explain(self.schedule, seconds=seconds, should_stop=should_stop, step=self.step)
+
+    def __repr__(self) -> str:
+        return (
+            f"Answer({self.schedule!r}, {self.status.value}, cost {self.cost:.6g} ms, "
+            f"lower bound {self.lower_bound:.6g} ms)"
+        )
 
     def __str__(self) -> str:
         from pipeloom.report.summaries import facts

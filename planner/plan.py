@@ -167,7 +167,7 @@ def _one_problem(problem: Problem, search: Search, where: str) -> Answer:
     assert schedule.report is not None
     assert schedule.timing is not None
     bound = schedule.report.lower_bound or 0.0
-    cost = schedule.timing.cost(problem.objective)
+    cost = schedule.timing.iteration_time(problem.objective)
     candidate = Candidate(problem.placement.name, cost, bound, None)
     return Answer(schedule, search, cost, bound, (candidate,), search.stopped)
 

@@ -68,7 +68,9 @@ class ReportDocument(Document):
     solver: str | None = None
     solve_seconds: Amount | None = None
     seed: Count | None = None
+    iteration_time: Number | None = None
     step: Number | None = None
+    """``iteration_time`` as older files call it."""
 
 
 def _as_in_profile(value: int, info: ValidationInfo) -> int:

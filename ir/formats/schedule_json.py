@@ -191,5 +191,5 @@ def _dump_report(schedule: Schedule, timing: Timing) -> dict[str, Any]:
         "solve_seconds": report.solve_seconds,
         "seed": report.seed,
         "bound_name": report.bound_name,
-        **({"step": timing.iteration_time(objective)} if any(timing.averages) else {}),
+        **({"iteration_time": timing.iteration_time(objective)} if any(timing.averages) else {}),
     }

@@ -172,10 +172,13 @@ class Buffer:
         return f"{self.kind.value}{self.stage}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Program:
     """Per rank: instructions and receive buffers; ``schedule`` is what it was compiled from."""
 
     schedule: Schedule
     instructions: tuple[tuple[Instruction, ...], ...]
     buffers: tuple[tuple[Buffer, ...], ...]
+
+    def __repr__(self) -> str:
+        return f"Program({self.schedule!r}, {sum(map(len, self.instructions))} instructions)"

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..units import counted
 from .ops import FloatArray, IntArray, Op, pack, unpack
 from .problem import Objective, Problem
 
@@ -176,7 +177,7 @@ class Report:
     seed: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Schedule:
     """An order of packed ops for each rank; ``timing`` is None until simulated or recorded.
 
@@ -201,6 +202,12 @@ class Schedule:
             tuple(pack(ops) for ops in order),
             report=Report(problem.objective, family),
         )
+
+    def __repr__(self) -> str:
+        problem, family = self.problem, self.report.family if self.report else ""
+        sizes = (problem.ranks, "rank"), (problem.stages, "stage"), (self.num_ops, "op")
+        words = [family, problem.placement.name, *(counted(*size) for size in sizes)]
+        return f"Schedule({', '.join(filter(None, words))})"
 
     def ops(self, rank: int) -> list[Op]:
         """The ops of a rank, in its order."""

@@ -33,7 +33,7 @@ def verify_averages(facts: Facts) -> list[str]:
     if replicas is None:
         none = "averages: expected none, as the profile has no data_parallel"
         return [none] if any(rows) else []
-    return [*_places(facts, rows), *_times(facts, rows, replicas), *_step(facts, rows)]
+    return [*_places(facts, rows), *_times(facts, rows, replicas), *_iteration_time(facts, rows)]
 
 
 def _places(facts: Facts, rows: _Rows) -> Iterator[str]:
@@ -100,9 +100,10 @@ def _duration(facts: Facts, stage: int, replicas: DataParallelDocument) -> float
     return (2 * size - 2) * (part + (replicas.latency or 0.0))
 
 
-def _step(facts: Facts, rows: _Rows) -> Iterator[str]:
+def _iteration_time(facts: Facts, rows: _Rows) -> Iterator[str]:
     """The report's iteration time follows from the averages."""
-    given, objective = facts.report.step, facts.report.objective
+    report, objective = facts.report, facts.report.objective
+    given = report.step if report.iteration_time is None else report.iteration_time
     ends = [
         max([run.end for run in order] + [one.end for one in row])
         for order, row in zip(facts.order, rows, strict=True)
@@ -115,6 +116,5 @@ def _step(facts: Facts, rows: _Rows) -> Iterator[str]:
     expected = max(spans) if objective == "period" else max(ends) - min(starts)
     if given is None or not math.isclose(given, expected, rel_tol=_RELATIVE):
         yield (
-            f"report: step: expected {expected:.9g}, which follows from the averages, got "
-            f"{show(given)}"
+            f"report: iteration_time: expected {expected:.9g}, by the averages, got {show(given)}"
         )

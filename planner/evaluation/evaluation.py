@@ -17,7 +17,7 @@ from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile
-from pipeloom.ir.model.schedule import Schedule, Timing
+from pipeloom.ir.model.schedule import Schedule, Status, Timing
 from pipeloom.ir.units import amount, exact_amount
 from pipeloom.report.summaries import gap, scope, transfer_note
 from pipeloom.solver.core.tolerances import ROUNDING
@@ -139,11 +139,10 @@ class Evaluation:
 
     @property
     def status(self) -> str:
-        """``optimal``, ``feasible``, ``built``, ``infeasible`` or ``unsupported``."""
+        """``optimal``, ``feasible``, ``infeasible`` or ``unsupported``."""
         if self.planned is None:
             return "unsupported" if self.infeasible is None else "infeasible"
-        report = self.planned.report
-        return report.status.value if report and self.gap is not None else "built"
+        return (self.planned.report.status if self.planned.report else Status.FEASIBLE).value
 
     @property
     def refusal(self) -> str:

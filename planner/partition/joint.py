@@ -8,7 +8,7 @@ from itertools import count, pairwise
 from time import monotonic
 from typing import Any
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import UnsupportedError
 from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.layers import LayerKind
 from pipeloom.ir.model.placement import Placement
@@ -116,8 +116,8 @@ def _refusal(
         wants = {"smallest": least.limit, "rank": least.rank, "device": least.device}
         return NothingFits("no cut fits", "\n".join(lines), {"partition": facts}, **wants)
     if placement.name != AUTO:
-        return InputError(*(f"{where}: layers: {line}" for line in lines))
-    return InputError(*lines)
+        return UnsupportedError(*(f"{where}: layers: {line}" for line in lines))
+    return UnsupportedError(*lines)
 
 
 def _reported(found: Partitioned, seconds: float, seed: int) -> Schedule | None:

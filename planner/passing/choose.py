@@ -71,12 +71,16 @@ def plan_passing(
         raise NothingFits("no scheme fits", words, facts)
     best, report = choice.best, choice.best.schedule.report
     assert report is not None
-    bound = report.lower_bound or 0.0
-    cost = best.timing.cost(objective)
-    candidates = tuple(_candidate(row, best) for row in choice.rows)
-    stopped = search.stopped
     return Answer(
-        best.schedule, search, cost, bound, candidates, stopped, facts, words, step=best.step_time
+        best.schedule,
+        search,
+        best.iteration_time,
+        report.lower_bound or 0.0,
+        tuple(_candidate(row, best) for row in choice.rows),
+        search.stopped,
+        facts,
+        words,
+        step=best.step_time,
     )
 
 

@@ -99,6 +99,9 @@ class PlannedSchedule(PipelineScheduleMulti):
             output_merge_spec,
             scale_grads=scale_grads,
         )
+        self.stage_index_to_group_rank = dict(enumerate(schedule.problem.placement.owners))
+        for stage in mine:
+            stage.stage_index_to_group_rank = self.stage_index_to_group_rank
         self._options = options
         self._modules = [stage.submod for stage in mine]
         self._pipeline: Pipeline | None = None
