@@ -204,16 +204,14 @@ def count(text: str) -> int:
 
 
 def transformer(text: str) -> dict[str, float]:
-    """``layers=32,hidden=1024,...``: each of :data:`TRANSFORMER`, any of
-    :data:`TRANSFORMER_TOO`."""
+    """``layers=32,hidden=1024,...``: all of :data:`TRANSFORMER`, any of :data:`TRANSFORMER_TOO`."""
     return _described(
         text, TRANSFORMER, TRANSFORMER_TOO, {"layers", "hidden", "sequence", "microbatch"}
     )
 
 
 def cluster(text: str) -> dict[str, float]:
-    """``ranks=16,island=8,inside=200,between=1.2``, each of :data:`CLUSTER` once, and
-    ``latency``."""
+    """``ranks=16,island=8,inside=200,between=1.2``: all of :data:`CLUSTER`, maybe ``latency``."""
     return _described(text, CLUSTER, ("latency",), {"ranks", "island"})
 
 

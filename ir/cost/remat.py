@@ -81,8 +81,7 @@ def choice_of(problem: Problem, order: Sequence[IntArray]) -> Choice:
 
 
 def changes(costs: Costs) -> FloatArray:
-    """Change of a rank's memory at each op, by kind and stage, (7, S); for an F that is not
-    recomputed."""
+    """Change of a rank's memory at ops by kind and stage, (7, S); an F is not recomputed here."""
     m_b, m_w, (_, again, out) = costs.m_b, costs.m_w, costs.kept
     return np.stack([m_b, m_w - m_b, -m_w, -m_b, m_b - again, out - m_b, m_b - out])
 
@@ -103,8 +102,7 @@ def held(problem: Problem, order: Sequence[IntArray]) -> list[FloatArray]:
 
 
 def passed(schedule: Schedule, rank: int) -> FloatArray:
-    """When the rank has come past each of its ops, (N,), never falling: it goes on at once from an
-    L."""
+    """When the rank is past each of its ops, (N,), never falling: it goes on at once from an L."""
     timing, row = schedule.timing, schedule.order[rank]
     assert timing is not None
     return np.maximum.accumulate(np.where((row & KIND_MASK) == _L, 0.0, timing.end[rank]))
