@@ -1,4 +1,4 @@
-"""``analyze``: what each scheme costs on a cluster, and from where on weights should travel."""
+"""``analyze``: what each scheme costs on a cluster, and from where on to pass weights."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Analysis(EvaluationTable):
         return {row.name: row.refusal for row in self.rows if row.planned is None}
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``analyze --json`` prints."""
+        """The object that ``analyze --json`` prints."""
         return super().to_dict() | {
             "tokens": self.tokens,
             "partition": self.partition,
@@ -147,7 +147,7 @@ class Analysis(EvaluationTable):
             ]
             for each in self.crossovers
         ]
-        return table(header, rows) + "\nagainst the best of those in which activations travel"
+        return table(header, rows) + "\nagainst the best of those that pass activations"
 
     def _size(self, value: float | None, none: str) -> str:
         if not value:
@@ -166,7 +166,7 @@ def analyze(
     partition: str | None = None,
     progress: Listener | None = None,
 ) -> Analysis:
-    """What each scheme costs on a cluster, from built schedules without a memory limit.
+    """Costs of each scheme on a cluster, from built schedules without a memory limit.
 
     ``tokens``: of the microbatch that the profile was measured with. ``transformer``: a calculated
     model in place of the profile's stages, by the keys of :class:`Transformer`. ``cluster``: in

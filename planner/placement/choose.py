@@ -1,5 +1,4 @@
-"""``optimize --placement auto``: one search for each placement, and what is said of them in the
-end."""
+"""``optimize --placement auto``: one search for each placement, and a table of them."""
 
 from __future__ import annotations
 
@@ -11,7 +10,7 @@ from typing import Any
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
-from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.model.schedule import Schedule, gap_between
 from pipeloom.report.text_table import table
 from pipeloom.solver.core.progress import Progress
 from pipeloom.solver.core.schedule_cost import iteration_time
@@ -21,16 +20,16 @@ from pipeloom.solver.placement.search import Chosen, TriedPlacement, best_placem
 from pipeloom.solver.placement.successive_halving import Known
 from pipeloom.solver.portfolio import cores
 
-from ..answer import Answer, Candidate, NothingFits, gap_between
+from ..answer import Answer, Candidate, NothingFits
 from ..solving.cache import Question
 from ..solving.progress import Note, Searched, Searching
-from ..solving.search import Search
+from ..solving.search import CachedSearch
 
 
 def plan_placement(
     profile: Profile,
     microbatches: int,
-    search: Search,
+    search: CachedSearch,
     *,
     each: bool,
     memory_limit: float | None,
@@ -73,7 +72,7 @@ def plan_placement(
     return Answer(chosen.best, search, cost, bound, candidates, search.stopped, facts, words)
 
 
-def _announce(search: Search, limits: Mapping[str, float], placements: int) -> None:
+def _announce(search: CachedSearch, limits: Mapping[str, float], placements: int) -> None:
     """How long it may take, where nobody said how long it shall."""
     each = limits.get("each")
     if placements and each is not None:
@@ -92,7 +91,7 @@ class PlacementSearches:
     not: placements share them, or the best has more of them; so it is kept by another name.
     """
 
-    def __init__(self, search: Search, limits: Mapping[str, float]) -> None:
+    def __init__(self, search: CachedSearch, limits: Mapping[str, float]) -> None:
         self._search, self._limits = search, limits
         self._made: dict[str, PlacementSearch] = {}
 
@@ -127,7 +126,7 @@ class PlacementSearches:
     def _question(self, problem: Problem) -> Question:
         asked = self._search.options
         if asked.work_limit is None:
-            shared = " for each placement" if "each" in self._limits else " in a race"
+            shared = " for each placement" if "each" in self._limits else " by halving"
             asked = replace(asked, solver=asked.solver + shared)
         return Question(problem, asked)
 
