@@ -3,8 +3,8 @@ shapes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
 
 from torch import Tensor
 
@@ -12,15 +12,13 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.model import program as ir
 
 from ..executor.executor import Executor
+from ..executor.losses import Judge, judge_of
 from ..executor.stage_runner import StageRunner
 from ..executor.tensor_routing import ActivationRouting, TensorRouting
-from ..executor.weight_stashing import StashingRunner
+from ..executor.weight_stashing import Stash, StashingRunner
 from ..optim.step_end import StepEnd
 from ..rank.context import RankContext
-from ..rank.options import Loss
-from ..stages.store import StageStore
 from ..stages.streamed_weights import StreamedStages
-from ..tensors.microbatches import mapped
 from ..tensors.skip_connections import Skips
 from .shape_inference import Interfaces, ShapeInference
 from .step_inputs import Cells
@@ -36,17 +34,16 @@ class StepBuilder:
     def __init__(self, context: RankContext, cells: Cells, step_end: StepEnd) -> None:
         problem = context.program.schedule.problem
         self._context, self._cells, self._step_end = context, cells, step_end
-        self._last = problem.stages - 1
-        self._loss = context.options.loss
-        if self._loss is not None and context.options.param_dtype is not None:
-            self._loss = loss_in_full(self._loss, context.store)
-        self._skips = Skips(context.options.skips, problem.stages)
+        skips = Skips(context.options.skips, problem.stages)
         self._shapes = ShapeInference(
-            context.store, problem.owner, self._skips, context.transport, context.device
+            context.store, problem.owner, skips, context.transport, context.device
         )
         self._interfaces: Interfaces = []
         self._executor: Executor | None = None
-        self.runners = {s: self._runner(s) for s in context.role.run}
+        self.runners = {
+            s: make_runner(s, context, skips, step_end.seed, stash=step_end.stashes.get(s))
+            for s in context.role.run
+        }
 
     def executor(self) -> Executor:
         """For what is in the cells; all ranks call it. Raises ShapeError, alike on all."""
@@ -59,7 +56,9 @@ class StepBuilder:
         for (s, j), cell in self._cells.items():
             cell.interface = interfaces[s][j] if s < len(interfaces) else None
         self._context.transport.renew()
-        self._executor = self._made(interfaces)
+        self._executor = make_executor(
+            self._context, self._step_end, self._cells, self.runners, interfaces
+        )
         return self._executor
 
     def ran(self) -> Executor:
@@ -68,52 +67,68 @@ class StepBuilder:
             raise InputError("trace: no step has run yet")
         return self._executor
 
-    def _made(self, interfaces: Interfaces) -> Executor:
-        context, step_end = self._context, self._step_end
-        routing: dict[ir.TensorKind, TensorRouting] = dict.fromkeys(
-            ir.TensorKind, ActivationRouting(self._cells, interfaces, context.device)
-        )
-        if isinstance(context.store, StreamedStages):
-            routing[ir.TensorKind.WEIGHT] = routing[ir.TensorKind.GRADIENT] = context.store
-        return Executor(
-            context.program,
-            context.transport,
-            cells=self._cells,
-            runners=self.runners,
-            routing=routing,
-            memory=context.memory,
-            device=context.device,
-            reduce=step_end.reduce,
-            average=step_end.average,
-            step=step_end.step,
-            check_norm=step_end.check_norm,
-            validate=step_end.validate,
-            restore_snapshot=step_end.restore_snapshot,
-            pace=context.options.pace,
-        )
 
-    def _runner(self, stage: int) -> StageRunner:
-        context = self._context
-        stash = self._step_end.stashes.get(stage)
-        return (StageRunner if stash is None else StashingRunner)(
-            stage,
-            context.store.module(stage) if stash is None else stash,
-            parameters=context.store.parameters(stage) if stash is None else None,
-            using=partial(context.store.using, stage),
-            memory=context.memory,
-            last=stage == self._last,
-            loss=self._loss,
-            seed=self._step_end.seed,
-            skips=self._skips if self._skips.passes(stage) else None,
-        )
+def make_runner(
+    stage: int,
+    context: RankContext,
+    skips: Skips,
+    seed: Tensor,
+    *,
+    stash: Stash | None = None,
+    kind: type[StageRunner] = StageRunner,
+) -> StageRunner:
+    """What runs a stage of this rank, with the weights of its ``stash`` where there is one."""
+    store = context.store
+    return (kind if stash is None else StashingRunner)(
+        stage,
+        store.module(stage) if stash is None else stash,
+        parameters=store.parameters(stage) if stash is None else None,
+        using=partial(store.using, stage),
+        memory=context.memory,
+        last=stage == context.program.schedule.problem.stages - 1,
+        loss=make_judge(context),
+        seed=seed,
+        skips=skips if skips.passes(stage) else None,
+    )
 
 
-def loss_in_full(loss: Loss, store: StageStore) -> Loss:
-    """The loss of an output in the modules' own dtype, where they compute in another."""
+def make_judge(context: RankContext) -> Judge | None:
+    """What computes losses, of outputs in the modules' own dtype where they compute in another."""
+    options, store = context.options, context.store
+    if options.loss is None:
+        return None
+    if options.param_dtype is None:
+        return judge_of(options.loss, None)
     assert isinstance(store, StreamedStages)
-    master = store.precision.master
+    return judge_of(options.loss, store.precision.master)
 
-    def computed(output: Any, target: Any) -> Tensor:
-        return loss(mapped(lambda x: x.to(master) if x.is_floating_point() else x, output), target)
 
-    return computed
+def make_executor(
+    context: RankContext,
+    step_end: StepEnd,
+    cells: Cells,
+    runners: Mapping[int, StageRunner],
+    interfaces: Interfaces,
+) -> Executor:
+    """Buffers and calls of the context's program, for what stages hand on."""
+    routing: dict[ir.TensorKind, TensorRouting] = dict.fromkeys(
+        ir.TensorKind, ActivationRouting(cells, interfaces, context.device)
+    )
+    if isinstance(context.store, StreamedStages):
+        routing[ir.TensorKind.WEIGHT] = routing[ir.TensorKind.GRADIENT] = context.store
+    return Executor(
+        context.program,
+        context.transport,
+        cells=cells,
+        runners=runners,
+        routing=routing,
+        memory=context.memory,
+        device=context.device,
+        reduce=step_end.reduce,
+        average=step_end.average,
+        step=step_end.step,
+        check_norm=step_end.check_norm,
+        validate=step_end.validate,
+        restore_snapshot=step_end.restore_snapshot,
+        pace=context.options.pace,
+    )

@@ -78,7 +78,7 @@ class ShardedModule:
             part.set_reshard_after_backward(False, recurse=False)
         self._unshard()
         self.whole = list(module.parameters())
-        self._release()
+        self.release()
         self._pairs = [
             (sharded, whole)
             for sharded, whole in zip(shards_of(module), self.whole, strict=True)
@@ -93,14 +93,14 @@ class ShardedModule:
 
         Raises ConnectionError where that takes too long.
         """
-        self._release()
+        self.release()
         self._unshard()
         for _, whole in self._pairs:
             whole.grad = None
 
     def close(self) -> None:
         """Gives the module back to ``fully_shard``, whose hooks gather, reduce and release it."""
-        self._release()
+        self.release()
         for (_, whole), grad_dtype in zip(self._pairs, self._grad_dtypes, strict=True):
             whole.grad = None
             whole.grad_dtype = grad_dtype
@@ -119,7 +119,7 @@ class ShardedModule:
             return None
         parts = self._group.size()
         rows = [rows_of(gradient_of(whole), shard, parts) for shard, whole in self._pairs]
-        self._release()
+        self.release()
         for _, whole in self._pairs:
             whole.grad = None
         sent = torch.cat(rows, dim=1).to(dtype or rows[0].dtype)
@@ -145,7 +145,8 @@ class ShardedModule:
             if handle is not None:
                 handle.wait()
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Lets go of the whole parameters, of which the shards stay."""
         for part in self._parts:
             part.reshard()
 
@@ -173,6 +174,10 @@ class ShardedStages(ResidentStages):
     def gather(self) -> None:
         for sharded in self.sharded.values():
             sharded.gather()
+
+    def settle(self, stage: int) -> None:
+        if stage in self.sharded:
+            self.sharded[stage].release()
 
     def close(self) -> None:
         """Gives the modules back to ``fully_shard``."""
