@@ -4,20 +4,23 @@ without, and one process's outputs with the same parameters."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from pipeloom.ir.model.program import Program
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.stages.store import made
 from tests.support.models import LENGTH, VOCABULARY, TinyTransformer
 
-STEPS = 3
+STEPS = 2
 
 
 class Moody(nn.Module):
@@ -83,21 +86,22 @@ def trained(
     source: MoodyTransformer,
     evaluates: bool,
     options: dict[str, Any] | None = None,
-    wrap: Callable[[list[Any]], list[Any]] | None = None,
+    wrap: Callable[[nn.Module], nn.Module] | None = None,
 ) -> Outcome:
-    """Three steps, before and after each of which the model is evaluated, or not."""
+    """Two steps, before and after each of which the model is evaluated, or not."""
     torch.manual_seed(7)
     count = program.schedule.problem.stages
     settings: Any = {"optimizer": source.optimizer, "tied": source.tied(count)} | (options or {})
     stages: Any = list(source.stages(count))
     if wrap is not None:
-        stages = wrap(stages)
+        stages = [partial(_wrapped, stage, wrap) for stage in stages]
     pipeline = Pipeline(program, stages, loss=source.loss, **settings)
     history: list[float] = []
     apart, compared = 0.0, 0
+    dtype = settings.get("param_dtype")
     for step in range(STEPS):
         for part in range(evaluates * 2):
-            difference, amount = _evaluated(pipeline, source, step, whole=part == 1)
+            difference, amount = _evaluated(pipeline, source, step, whole=part == 1, dtype=dtype)
             apart, compared = max(apart, difference), compared + amount
         inputs, targets = source.batch(step, pipeline.microbatches)
         losses: list[Tensor] = []
@@ -105,7 +109,7 @@ def trained(
         history += [loss.item() for loss in losses]
     peak, before = pipeline.peak_memory, pipeline.trace()
     if evaluates:
-        difference, amount = _evaluated(pipeline, source, STEPS, whole=False)
+        difference, amount = _evaluated(pipeline, source, STEPS, whole=False, dtype=dtype)
         apart, compared = max(apart, difference), compared + amount
     assert (pipeline.peak_memory, pipeline.trace()) == (peak, before)
     pipeline.close()
@@ -113,8 +117,17 @@ def trained(
     return Outcome(_hashes(pipeline), history, apart, compared, trace)
 
 
+def _wrapped(stage: Callable[[], nn.Module], wrap: Callable[[nn.Module], nn.Module]) -> nn.Module:
+    return wrap(stage())
+
+
 def _evaluated(
-    pipeline: Pipeline, source: MoodyTransformer, step: int, *, whole: bool
+    pipeline: Pipeline,
+    source: MoodyTransformer,
+    step: int,
+    *,
+    whole: bool,
+    dtype: torch.dtype | None = None,
 ) -> tuple[float, int]:
     """How far outputs and losses are from one process's, and how many tensors were compared."""
     inputs, targets = source.batch(100 + step, pipeline.microbatches) if whole else unequal(step)
@@ -123,7 +136,9 @@ def _evaluated(
     output = pipeline.eval(given[0], target=given[1], losses=losses)
     alone = pipeline.eval(given[0])  # without a target there are no losses
     assert not torch.is_grad_enabled() or all(x.requires_grad is False for x in losses)
-    expected, wanted = _one_process(pipeline, source, list(inputs), list(targets))
+    expected, wanted = _one_process(
+        pipeline, source, list(inputs), list(targets), dtype or source.dtype
+    )
     mine = _mine(pipeline, len(inputs))
     if not mine:
         assert (output, alone, losses) == (None, None, [])
@@ -145,7 +160,11 @@ def _mine(pipeline: Pipeline, count: int) -> list[int]:
 
 
 def _one_process(
-    pipeline: Pipeline, source: MoodyTransformer, inputs: list[Tensor], targets: list[Tensor]
+    pipeline: Pipeline,
+    source: MoodyTransformer,
+    inputs: list[Tensor],
+    targets: list[Tensor],
+    dtype: torch.dtype,
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Outputs and losses of the whole model, with the parameters that all ranks have now."""
     held = {
@@ -159,9 +178,12 @@ def _one_process(
         own = {name: value for (stage, name), value in state.items() if stage == s}
         module.load_state_dict(own)
     model = nn.Sequential(*modules).eval()
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
     with torch.no_grad(), torch.random.fork_rng(enabled=source.draws):
         outputs = [model(x) for x in inputs]
-        return outputs, [source.loss(*pair) for pair in zip(outputs, targets, strict=True)]
+        full = [x.to(source.dtype) for x in outputs]
+        return outputs, [source.loss(*pair) for pair in zip(full, targets, strict=True)]
 
 
 def _whole(value: Tensor) -> Tensor:
@@ -194,3 +216,33 @@ def _hash(value: Tensor) -> str:
 def _difference(found: Tensor, expected: Tensor) -> float:
     assert found.shape == expected.shape
     return float((found.double() - expected.double()).abs().max() / expected.abs().max())
+
+
+Variant: TypeAlias = tuple[Program, MoodyTransformer, dict[str, Any]]
+
+
+def on_processes(variants: Sequence[Variant]) -> list[tuple[Outcome, Outcome]]:
+    """Of each, without evaluations and with them."""
+    torch.set_num_threads(1)
+    return [
+        (trained(program, source, False, options), trained(program, source, True, options))
+        for program, source, options in variants
+    ]
+
+
+def in_shards(program: Program) -> tuple[Outcome, Outcome]:
+    """Two replicas of two ranks, whose stages are in ``fully_shard``."""
+    torch.set_num_threads(1)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "pp"))
+    options = {"group": mesh["pp"].get_group(), "data_group": mesh["dp"].get_group()}
+    wrap = partial(_in_shards, mesh=mesh["dp"])
+    source = MoodyTransformer(draws=True, ties=False)
+    return (
+        trained(program, source, False, options, wrap),
+        trained(program, source, True, options, wrap),
+    )
+
+
+def _in_shards(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    fully_shard(module, mesh=mesh)
+    return module
