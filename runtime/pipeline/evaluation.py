@@ -34,6 +34,7 @@ from ..optim.step_end import StepEnd
 from ..rank.context import RankContext
 from ..tensors.microbatches import is_cut
 from ..tensors.skip_connections import Skips
+from ..transport import agreed
 from ..transport.thread_rank import here
 from .shape_inference import Interfaces, ShapeInference
 from .step_builder import make_executor, make_runner
@@ -148,7 +149,8 @@ class Evaluation:
         found = sorted(set[int]().union(*self._gathered(mine)))
         if len(found) > 1:
             texts = " and ".join(counted(size, "microbatch") for size in found)
-            raise InputError(f"eval: expected lists of one length on all ranks, got {texts}")
+            error = InputError(f"eval: expected lists of one length on all ranks, got {texts}")
+            raise agreed(error)
         return found[0] if found else self._microbatches
 
     def _cells(self, data: StepData, count: int, wants_losses: bool) -> dict[tuple[int, int], Cell]:
@@ -185,7 +187,7 @@ class Evaluation:
         rows = self._context.transport.gather(mine)
         for rank, row in enumerate(rows):
             if isinstance(row, PipeloomError):
-                raise type(row)(f"rank {rank}: {row}")
+                raise agreed(type(row)(f"rank {rank}: {row}"))
         return rows
 
 

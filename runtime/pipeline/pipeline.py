@@ -34,7 +34,7 @@ from ..stages.make_store import make_store
 from ..stages.store import Stage, device_of, given_modules, stage_modules
 from ..stages.tie_detection import find_ties
 from ..tensors.microbatches import Batch
-from ..transport import connect, gather_early
+from ..transport import connect, ending_together, gather_early
 from .evaluation import Evaluation
 from .layered_source import as_planned
 from .model_source import ModelSource, checked_stages, skips_of
@@ -257,22 +257,8 @@ class Pipeline:
         error of the first that failed.
         """
         data = StepData(inputs, options, target, loss_kwargs or {})
-        self._check_update(update)
-        self._step_io.put(data)
-        self._gather()
-        executor = self._step_builder.executor()
-        for runner in self._step_builder.runners.values():
-            runner.keep_outputs = return_outputs
-        refill = partial(self._refill, data)
-        try:
-            if self._graph is None:
-                self._issue(executor.run, refill, updates=update)
-            else:
-                issue = partial(self._issue, executor.issue, refill, updates=update)
-                self._graph.run(issue, executor.clock, keep=return_outputs)
-        except Exception:
-            self._step_end.give_up()
-            raise
+        with ending_together(self._transport):
+            self._step(data, keep=return_outputs, updates=update)
         return self._step_io.results().hand_out(losses, metrics)
 
     def eval(
@@ -301,16 +287,17 @@ class Pipeline:
         afterwards; ExecutionError where an instruction fails.
         """
         self.finish()
-        results = self._evaluation.run(
-            StepData(inputs, options, target, loss_kwargs or {}),
-            wants_losses=losses is not None,
-            keep_outputs=return_outputs,
-        )
+        data = StepData(inputs, options, target, loss_kwargs or {})
+        with ending_together(self._transport):
+            results = self._evaluation.run(
+                data, wants_losses=losses is not None, keep_outputs=return_outputs
+            )
         return results.hand_out(losses, metrics)
 
     def barrier(self) -> None:
         """Returns once all ranks have called it: call it before a step whose trace is compared."""
-        self._transport.barrier()
+        with ending_together(self._transport):
+            self._transport.barrier()
 
     def close(self) -> None:
         """Finishes, and gives back the connections between the ranks, and stages to their
@@ -329,13 +316,8 @@ class Pipeline:
         ``state_dict`` of a stage or an optimizer is made, which all ranks then do.
         """
         if self._step_end.update.pending:
-            try:
-                self._step_end.update.validate()
-            except Exception as error:
-                raise ExecutionError(
-                    f"rank {self.rank}: finish, which all ranks call after the same step, waits "
-                    f"for the verdict on it: {type(error).__name__}: {error}"
-                ) from error
+            with ending_together(self._transport):
+                self._validate()
         self.synchronize()
 
     def synchronize(self) -> None:
@@ -345,7 +327,8 @@ class Pipeline:
 
     def gather(self, value: Any) -> list[Any]:
         """What each rank passed, in the order of ranks; all ranks call it."""
-        return self._transport.gather(value)
+        with ending_together(self._transport):
+            return self._transport.gather(value)
 
     def marks(self) -> list[float]:
         """Start and end of each op of the last step, in turn: seconds on this rank's clock."""
@@ -412,11 +395,38 @@ class Pipeline:
         """Bytes that torch's allocator had in use at most, on a CUDA device."""
         return device_peak(self.device)
 
+    def _validate(self) -> None:
+        try:
+            self._step_end.update.validate()
+        except Exception as error:
+            raise ExecutionError(
+                f"rank {self.rank}: finish, which all ranks call after the same step, waits "
+                f"for the verdict on it: {type(error).__name__}: {error}"
+            ) from error
+
     def _gather(self) -> None:
         try:
             self.store.gather()
         except ConnectionError as error:
             raise ExecutionError(f"rank {self.rank}: {error}") from error
+
+    def _step(self, data: StepData, *, keep: bool, updates: bool) -> None:
+        self._check_update(updates)
+        self._step_io.put(data)
+        self._gather()
+        executor = self._step_builder.executor()
+        for runner in self._step_builder.runners.values():
+            runner.keep_outputs = keep
+        refill = partial(self._refill, data)
+        try:
+            if self._graph is None:
+                self._issue(executor.run, refill, updates=updates)
+            else:
+                issue = partial(self._issue, executor.issue, refill, updates=updates)
+                self._graph.run(issue, executor.clock, keep=keep)
+        except Exception:
+            self._step_end.give_up()
+            raise
 
     def _issue(self, run: Call, refill: Call, *, updates: bool) -> None:
         """All that a step does with what the cells were given."""

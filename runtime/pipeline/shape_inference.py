@@ -20,7 +20,7 @@ from ..stages.store import StageStore
 from ..tensors.microbatches import shown, tensors
 from ..tensors.skip_connections import Skips
 from ..tensors.stage_interface import Spec, StageInterface
-from ..transport import Transport
+from ..transport import Transport, agreed
 from .step_inputs import Cells, given
 
 Kind: TypeAlias = tuple[object, ...]  # the shapes of a microbatch's arguments, on all stages
@@ -97,7 +97,7 @@ class ShapeInference:
         }
         for interface in found.values():
             if isinstance(interface, ShapeError):
-                raise interface
+                raise agreed(interface)
         return found
 
     def _try(self, stage: int, cell: Cell, kind: Kind) -> StageInterface | ShapeError:
