@@ -7,12 +7,16 @@ import os
 import shutil
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pipeloom.ir.cost.dependency_graph import ScheduleGraph
+from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.errors import InputError, InvalidScheduleError
 from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.formats.atomic_write import write_bytes
@@ -26,6 +30,7 @@ from pipeloom.report.timeline_svg import timeline_svg
 from pipeloom.report.timeline_text import timeline_text
 
 from .inputs.documents import PICTURES, Document, Planned, naming, read_schedule
+from .inputs.problem_setup import check_choice
 from .solving.progress import Listener, Note, unheard
 
 MOST_OF_CIRCLE = 4
@@ -55,13 +60,13 @@ class Picture:
 
     @cached_property
     def data(self) -> bytes:
-        """What the picture's file holds. Raises InputError where it cannot be drawn."""
+        """The content of the picture's file. Raises InputError where it cannot be drawn."""
         if self.kind == "text":
             return self._text().encode()
         if self.kind == "html":
             return timeline_html(list(self.schedules)).encode()
         if self.kind == "trace":
-            return json.dumps(trace_events(self.schedules[0][1])).encode()
+            return json.dumps(trace_events(self.schedules)).encode()
         svg = timeline_svg(list(self.schedules)).encode()
         return svg if self.kind == "svg" else _png(svg)
 
@@ -77,7 +82,7 @@ class Picture:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``show --json`` prints, but for the file's name."""
+        """The object that ``show --json`` prints, but for the file's name."""
         shown = [{"name": name} | describe(dump_schedule(each)) for name, each in self.schedules]
         if self.attribution is None:
             return {"schedules": shown}
@@ -107,11 +112,12 @@ def show(
     Raises InputError for wrong input.
     """
     kind = kind or _kind(output)
+    check_choice("kind", kind, *PICTURES.values())
+    if not drawn:
+        raise InputError("files: expected a schedule or a program, got none")
     schedules = _titled(drawn, measured, titles)
     for given, (_, schedule) in zip(drawn, schedules, strict=False):
         _tell_stuck(given, schedule, progress or unheard)
-    if kind == "trace" and len(schedules) > 1:
-        raise InputError(f"files: expected one file for a trace, got {len(schedules)}")
     found = None if measured is None else _attributed(measured, schedules)
     titled = bool(titles) or measured is not None
     picture = Picture(kind, schedules, found, titled, columns, colours)
@@ -123,7 +129,7 @@ def show(
 def _titled(
     drawn: Sequence[Drawable], measured: Drawable | None, titles: Sequence[str] | None
 ) -> tuple[tuple[str, Schedule], ...]:
-    """Those of all files, each with its title."""
+    """The schedules of all files, each with its title."""
     if measured is not None and len(drawn) != 1:
         raise InputError(f"files: expected one beside --measured, got {len(drawn)}")
     given = [*drawn, *([] if measured is None else [measured])]
@@ -168,8 +174,21 @@ def _tell_stuck(given: Drawable, schedule: Schedule, tell: Listener) -> None:
 
 def _attributed(measured: Drawable, schedules: Sequence[tuple[str, Schedule]]) -> Attribution:
     (_, planned), (_, ran) = schedules
-    with naming(_called(measured)):
+    where = _called(measured)
+    if _is_plan(ran):
+        raise InputError(f"{where}: expected times that `run --trace` measured, got a plan's")
+    with naming(where):
         return attribute(planned, ran)
+
+
+def _is_plan(schedule: Schedule) -> bool:
+    """Whether its times are to the last digit those that follow from its profile."""
+    times = schedule.timing
+    if schedule.transfers or schedule.pairs or times is None:  # no trace has transfers or pairs
+        return times is not None
+    with suppress(InvalidScheduleError):  # weights were sent, of which a trace has no transfers
+        return all(map(np.array_equal, times.end, simulate(schedule).end))
+    return False
 
 
 def _kind(output: str | os.PathLike[str] | None) -> str:

@@ -1,4 +1,4 @@
-"""What every picture of a schedule draws: bars, and what a rank holds over time."""
+"""Bars of ops, and memory over time: common to all pictures of a schedule."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pipeloom.ir.formats.schedule_json import timing_of
 from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.schedule import Averaged, Schedule, Timing
 
@@ -28,15 +29,9 @@ class Bar:
 
 def timed(schedule: Schedule) -> Schedule:
     """``schedule`` with its times: recorded or simulated, its first op at 0."""
-    timing = schedule.timing or _simulated(schedule)
+    timing = timing_of(schedule)
     begin = min((float(start.min()) for start in timing.start if len(start)), default=0.0)
     return replace(schedule, timing=_earlier(timing, begin))
-
-
-def _simulated(schedule: Schedule) -> Timing:
-    from pipeloom.ir.cost.simulator import simulate  # numba takes longer to import than to draw
-
-    return simulate(schedule)
 
 
 def _earlier(timing: Timing, by: float) -> Timing:
@@ -59,7 +54,7 @@ def times(schedule: Schedule) -> Timing:
 
 
 def averages(schedule: Schedule, rank: int) -> Sequence[Averaged]:
-    """What ``rank`` averages over replicas, beside its ops."""
+    """The averages of ``rank`` over replicas, beside its ops."""
     rows = times(schedule).averages
     return rows[rank] if rows else ()
 
@@ -76,7 +71,7 @@ def bars(schedule: Schedule, rank: int) -> Iterator[Bar]:
 
 
 def copies(schedule: Schedule, rank: int) -> Iterator[Bar]:
-    """What moves to and from the host beside the ops of ``rank``."""
+    """The copies to and from the host beside the ops of ``rank``."""
     return (bar for bar in _every(schedule, rank) if bar.op.kind.copies)
 
 
@@ -123,8 +118,7 @@ def memory_steps(schedule: Schedule, rank: int) -> list[tuple[float, float]]:
 
 
 def peak_memory(schedule: Schedule) -> tuple[float, ...]:
-    """The largest memory that each rank holds: recorded (measured, maybe), else M_B and M_W
-    summed."""
+    """The largest memory of each rank: as recorded (measured, maybe), else summed."""
     ranks = schedule.problem.ranks
     if schedule.timing is not None and len(schedule.timing.peak_memory) == ranks:
         return schedule.timing.peak_memory

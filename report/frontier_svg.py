@@ -35,7 +35,7 @@ class FrontierPoint:
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """What a sweep found: optimized points, and of families (name, peak memory, bubble rate).
+    """The results of a sweep: optimized points, and of families (name, peak memory, bubble rate).
 
     A name may come several times; its marks are alike. ``scope`` says in words which schedules
     were searched and are bounded; ``elsewhere`` names the families that are none of them.
@@ -64,8 +64,7 @@ class _Axes:
 
 
 def frontier_svg(frontier: Frontier) -> str:
-    """An SVG file: optimized schedules as a line, their lower bounds under it, families as
-    marks."""
+    """An SVG file: optimized schedules as a line, lower bounds under it, families as marks."""
     points = sorted(frontier.points, key=lambda point: point.limit)
     axes = _axes(points, frontier.families)
     content = [

@@ -37,10 +37,10 @@ Edges: TypeAlias = tuple[IntArray, IntArray, FloatArray]  # from node, to node, 
 _NEVER = 2**62
 
 
-class Reason(Enum):
+class EdgeKind(Enum):
     """Why a node waits for another one."""
 
-    ORDER = "it comes before it on the rank, or on a lane between device and host"
+    ORDER = "it comes before it on the rank, or among its copies to or from the host"
     INPUT = "it makes its input, on the same rank"
     ACTIVATION = "it makes its input, on another rank"
     EARLIER = "it brings the copy of the weights or the gradient that goes on"
@@ -70,7 +70,7 @@ def _where(which: npt.NDArray[np.bool_], edges: Edges) -> Edges:
     return origin[which], to[which], delay[which]
 
 
-class Routes(NamedTuple):
+class MessageTable(NamedTuple):
     """Messages by their fields, as :class:`..model.schedule.Transfer` has them, (n,) each."""
 
     source: IntArray
@@ -81,7 +81,7 @@ class Routes(NamedTuple):
     blocks: IntArray
 
     @classmethod
-    def of(cls, rows: Sequence[tuple[int, int, int, int, int, int | None]]) -> Routes:
+    def of(cls, rows: Sequence[tuple[int, int, int, int, int, int | None]]) -> MessageTable:
         """From the fields of each, in that order."""
         try:
             table = np.array(rows, dtype=np.float64).reshape(-1, 6)  # nan where blocks is None
@@ -89,7 +89,9 @@ class Routes(NamedTuple):
             raise InvalidScheduleError(["transfers: a number is beyond any op"]) from None
         return cls(*np.nan_to_num(table, nan=_NEVER).clip(max=_NEVER).astype(np.int64).T)
 
-    def edges(self, offsets: IntArray, leaves: IntArray, arrives: IntArray) -> dict[Reason, Edges]:
+    def edges(
+        self, offsets: IntArray, leaves: IntArray, arrives: IntArray
+    ) -> dict[EdgeKind, Edges]:
         """Between ops and messages, whose departures and arrivals are the nodes ``leaves`` and
         ``arrives``, (n,) each; ``offsets``: where each rank's ops begin, (P + 1,)."""
         here, there, count = offsets[self.source], offsets[self.target], np.diff(offsets)
@@ -97,10 +99,10 @@ class Routes(NamedTuple):
         before = np.flatnonzero(self.before < count[self.target])
         blocks = np.flatnonzero(self.blocks < count[self.source])
         return {
-            Reason.AFTER: undelayed((here + self.after - 1)[after], leaves[after]),
-            Reason.ROOM: undelayed((there + self.room - 1)[room], leaves[room]),
-            Reason.BEFORE: undelayed(arrives[before], (there + self.before)[before]),
-            Reason.BLOCKS: undelayed(arrives[blocks], here[blocks] + self.blocks[blocks]),
+            EdgeKind.AFTER: undelayed((here + self.after - 1)[after], leaves[after]),
+            EdgeKind.ROOM: undelayed((there + self.room - 1)[room], leaves[room]),
+            EdgeKind.BEFORE: undelayed(arrives[before], (there + self.before)[before]),
+            EdgeKind.BLOCKS: undelayed(arrives[blocks], here[blocks] + self.blocks[blocks]),
         }
 
 
@@ -134,15 +136,15 @@ class ScheduleGraph:
     offsets: IntArray
     ranks: IntArray
     duration: FloatArray
-    routes: Routes
-    edges: dict[Reason, Edges]
+    routes: MessageTable
+    edges: dict[EdgeKind, Edges]
 
     @classmethod
     def of(cls, schedule: Schedule) -> ScheduleGraph:
         """Raises InvalidScheduleError for a transfer out of range, a pair that is none, an op
         whose input is never made."""
         transfers = schedule.transfers
-        routes = Routes.of(
+        routes = MessageTable.of(
             [(t.source, t.target, t.after, t.room, t.before, t.blocks) for t in transfers]
         )
         _check_ranges(schedule, routes)
@@ -164,10 +166,10 @@ class ScheduleGraph:
             ),
             routes,
             {
-                Reason.ORDER: _in_order(offsets, ops),
-                Reason.INPUT: _where(~far, inputs),
-                Reason.ACTIVATION: _where(far, inputs),
-                Reason.EARLIER: undelayed(nodes[earlier], nodes[later]),
+                EdgeKind.ORDER: _in_order(offsets, ops),
+                EdgeKind.INPUT: _where(~far, inputs),
+                EdgeKind.ACTIVATION: _where(far, inputs),
+                EdgeKind.EARLIER: undelayed(nodes[earlier], nodes[later]),
                 **routes.edges(offsets, nodes, nodes),
             },
         )
@@ -217,7 +219,7 @@ class ScheduleGraph:
         return f"{op} (rank {rank})"
 
 
-def _check_ranges(schedule: Schedule, routes: Routes) -> None:
+def _check_ranges(schedule: Schedule, routes: MessageTable) -> None:
     """Raises InvalidScheduleError, naming each transfer that is out of range."""
     lengths = np.array([len(ops) for ops in schedule.order])
     ranks, stages = len(lengths), schedule.problem.stages
@@ -250,26 +252,26 @@ def _in_order(offsets: IntArray, flat: IntArray) -> Edges:
     if bool(((flat & KIND_MASK) >= OpKind.O).any()):
         ops = [Op.unpack(op) for op in flat.tolist()]
         bounds = pairwise(offsets.tolist())
-        return edges_of([pair for first, stop in bounds for pair in _lanes(ops, first, stop)])
+        return edges_of([pair for first, stop in bounds for pair in _with_copies(ops, first, stop)])
     later = np.setdiff1d(np.arange(1, offsets[-1]), offsets)
     return undelayed(later - 1, later)
 
 
-def _lanes(ops: Sequence[Op], first: int, stop: int) -> Iterator[tuple[int, int]]:
-    """The edges between one rank's ops, numbered from ``first``, with two lanes beside them."""
-    last: dict[OpKind, int] = {}  # of each lane, the rank's own by its F's
+def _with_copies(ops: Sequence[Op], first: int, stop: int) -> Iterator[tuple[int, int]]:
+    """The edges between one rank's ops, numbered from ``first``, copies beside them."""
+    last: dict[OpKind, int] = {}  # copies out, copies back, and all else by F
     copied: dict[tuple[OpKind, int, int], int] = {}
     for node in range(first, stop):
         op = ops[node]
         s, j, kind = op.stage, op.microbatch, op.kind
-        lane = kind if kind.copies else OpKind.F
-        before = {lane} if kind is OpKind.O else {lane, OpKind.F, OpKind.O}
+        own = kind if kind.copies else OpKind.F
+        before = {own} if kind is OpKind.O else {own, OpKind.F, OpKind.O}
         yield from ((last[other], node) for other in sorted(before & last.keys()))
         causes = {OpKind.O: OpKind.F, OpKind.B: OpKind.L, OpKind.BW: OpKind.L}
         cause = (causes.get(kind, kind), s, j)
         if cause in copied and kind in causes:
             yield copied[cause], node
-        last[lane] = copied[kind, s, j] = node
+        last[own] = copied[kind, s, j] = node
 
 
 def _inputs(flat: IntArray, costs: Costs) -> Edges:

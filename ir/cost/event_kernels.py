@@ -1,5 +1,4 @@
-"""The event kernel: what is ready first goes first, on all its wires at once or on one after the
-other."""
+"""The event kernel: first come, first served, on all wires at once or one after the other."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ class Wires(NamedTuple):
         names: Sequence[Sequence[str]] = (),
         shares: Sequence[Sequence[float]] | None = None,
     ) -> Wires:
-        """Of ``bare`` nodes without wires, then of those that have wires of these names."""
+        """Wires for ``bare`` nodes that have none, then for nodes that have these."""
         known: dict[str, int] = {}
         number = [known.setdefault(wire, len(known)) for wires in names for wire in wires]
         first = np.zeros(bare + 1 + len(names), dtype=np.int64)

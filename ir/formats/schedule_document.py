@@ -68,7 +68,9 @@ class ReportDocument(Document):
     solver: str | None = None
     solve_seconds: Amount | None = None
     seed: Count | None = None
+    iteration_time: Number | None = None
     step: Number | None = None
+    """``iteration_time`` as older files call it."""
 
 
 def _as_in_profile(value: int, info: ValidationInfo) -> int:
@@ -79,7 +81,7 @@ def _as_in_profile(value: int, info: ValidationInfo) -> int:
 
 
 class ScheduleDocument(Document):
-    """What each rank computes when. Every op is of a stage and a microbatch that there are."""
+    """An order of ops with times for each rank, of stages and microbatches that there are."""
 
     format: Annotated[Literal["pipeloom.schedule"], Expected(f'"{SCHEDULE}"')]
     version: Version
@@ -168,7 +170,7 @@ Buffer: TypeAlias = Annotated[
 
 
 class ProgramDocument(Document):
-    """What each rank does, an instruction a line, and the buffers that it receives into."""
+    """Instructions for each rank, one a line, and the buffers that it receives into."""
 
     format: Annotated[Literal["pipeloom.program"], Expected(f'"{PROGRAM}"')]
     version: Version

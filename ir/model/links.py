@@ -44,7 +44,7 @@ Groups: TypeAlias = tuple[tuple[Pair, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """What joins any two ranks, and the pairs ``(a, b, link)`` that differ, both directions.
+    """The link between any two ranks, and the pairs ``(a, b, link)`` that differ, both directions.
 
     ``shared``: which messages share wires; groups of pairs are wires that the pairs of a group
     share, beside each pair's own. In a ring ``default`` is a hop between neighbours, and a pair
@@ -57,8 +57,7 @@ class Links:
     shared: Sharing | Groups = Sharing.PAIRS
 
     def delays(self, size: float, ranks: int) -> FloatArray:
-        """Milliseconds that ``size`` bytes take from rank (row) to rank, shape (P, P), diagonal
-        0."""
+        """Milliseconds for ``size`` bytes from rank (row) to rank, shape (P, P), diagonal 0."""
         latency, rate = self.matrices(ranks)
         result: FloatArray = latency + size / (rate * 1e6)
         np.fill_diagonal(result, 0.0)

@@ -1,5 +1,4 @@
-"""The problem: a profile, a number of microbatches, a placement, a memory limit and an
-objective."""
+"""The problem: a profile with microbatches, placement, memory limits and objective."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from .profile import Profile
 
 
 class Objective(Enum):
-    """What an iteration costs: without an optimizer barrier (period) or with one (makespan)."""
+    """The cost of an iteration: without an optimizer barrier (period) or with one (makespan)."""
 
     PERIOD = "period"
     MAKESPAN = "makespan"

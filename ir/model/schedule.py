@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..units import counted
 from .ops import FloatArray, IntArray, Op, pack, unpack
 from .problem import Objective, Problem
 
@@ -28,7 +29,7 @@ class Updates(Enum):
 
 
 class TransferKind(Enum):
-    """What a transfer of a weight-passing schedule carries."""
+    """The content of a transfer in a weight-passing schedule."""
 
     WEIGHT = "weight"
     GRADIENT = "gradient"
@@ -60,7 +61,7 @@ class Transfer:
 
     @property
     def item(self) -> tuple[TransferKind, int, int]:
-        """What moves: kind, stage and copy."""
+        """The tensor that is sent: kind, stage and copy."""
         return self.kind, self.stage, self.copy
 
     def __str__(self) -> str:
@@ -97,7 +98,7 @@ class Timing:
 
     @property
     def spans(self) -> tuple[float, ...]:
-        """Of each rank, from its first op's start to its last op's end."""
+        """Time of each rank from its first op's start to its last op's end."""
         return tuple(
             float(end[-1] - start[0]) if len(start) else 0.0
             for start, end in zip(self.start, self.end, strict=True)
@@ -123,8 +124,7 @@ class Timing:
 
     @property
     def work(self) -> float:
-        """The summed duration of all ops that occupy a rank, those that run at once counted
-        once."""
+        """The summed duration of ops that occupy a rank; those that run at once count once."""
         beside = self.beside or ((),) * len(self.start)
         rows = zip(self.start, self.end, beside, strict=True)
         return float(sum(_busy(np.delete(a, at), np.delete(b, at)) for a, b, at in rows))
@@ -156,10 +156,14 @@ class Timing:
 
 
 def _busy(start: FloatArray, end: FloatArray) -> float:
-    """Of one rank's ops, each of which begins no earlier than the one before it ends, or with
-    it."""
+    """Busy time of a rank whose ops begin once the one before ends, or together with it."""
     alone = np.maximum(start, np.concatenate([start[:1], end[:-1]]))
     return float(np.sum(np.maximum(end - alone, 0.0)))
+
+
+def gap_between(cost: float, bound: float) -> float:
+    """(cost - bound) / cost; 0 where nothing takes time."""
+    return max(0.0, (cost - bound) / cost) if cost > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +180,7 @@ class Report:
     seed: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Schedule:
     """An order of packed ops for each rank; ``timing`` is None until simulated or recorded.
 
@@ -202,9 +206,20 @@ class Schedule:
             report=Report(problem.objective, family),
         )
 
+    def __repr__(self) -> str:
+        problem, family = self.problem, self.report.family if self.report else ""
+        sizes = (problem.ranks, "rank"), (problem.stages, "stage"), (self.num_ops, "op")
+        words = [family, problem.placement.name, *(counted(*size) for size in sizes)]
+        return f"Schedule({', '.join(filter(None, words))})"
+
     def ops(self, rank: int) -> list[Op]:
         """The ops of a rank, in its order."""
         return unpack(self.order[rank])
+
+    @property
+    def streamed(self) -> set[int]:
+        """The stages whose weights or gradients are sent, to ranks that do not own them."""
+        return {transfer.stage for transfer in self.transfers}
 
     @property
     def num_ops(self) -> int:

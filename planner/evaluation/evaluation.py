@@ -1,4 +1,4 @@
-"""What a schedule of any kind costs on its cluster: one description for all tables of schedules."""
+"""The evaluation of a schedule of any kind: one description for all tables of schedules."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile
-from pipeloom.ir.model.schedule import Schedule, Timing
+from pipeloom.ir.model.schedule import Schedule, Status, Timing
 from pipeloom.ir.units import amount, exact_amount
 from pipeloom.report.summaries import gap, scope, transfer_note
 from pipeloom.solver.core.tolerances import ROUNDING
@@ -25,6 +25,11 @@ from pipeloom.solver.core.tolerances import ROUNDING
 from .scaling import enlarged, laden
 
 STRAIN = 1.1
+FIGURES = (
+    "averaging", "iteration_time", "bubble_rate", "work_ratio", "peak_memory", "lower_bound_rate",
+    "gap", "scope",
+)  # fmt: skip
+ON_CLUSTER = ("step_bubble_rate", "link_bytes", "sent_bytes", "wire_use", "balance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,7 @@ class Evaluation:
 
     @property
     def profile(self) -> Profile:
-        """What it was planned for."""
+        """The profile that it was planned for."""
         return self.schedule.problem.profile
 
     @property
@@ -100,7 +105,7 @@ class Evaluation:
 
     @property
     def averaging(self) -> float | None:
-        """What averaging over replicas adds to the cost; None where there are none."""
+        """The time that averaging over replicas adds to the cost; None without replicas."""
         return self.timing.exposed(self.objective) if any(self.timing.averages) else None
 
     @cached_property
@@ -116,7 +121,7 @@ class Evaluation:
 
     @property
     def work_ratio(self) -> float:
-        """What the ranks are busy for in all, over the time of every F, B and W."""
+        """The ranks' busy time in all, over the time of every F, B and W."""
         problem = self.schedule.problem
         plain = problem.microbatches * sum(s.t_f + s.t_b + s.t_w for s in problem.profile.stages)
         return self.timing.work / plain if plain > 0 else 1.0
@@ -139,11 +144,10 @@ class Evaluation:
 
     @property
     def status(self) -> str:
-        """``optimal``, ``feasible``, ``built``, ``infeasible`` or ``unsupported``."""
+        """``optimal``, ``feasible``, ``infeasible`` or ``unsupported``."""
         if self.planned is None:
             return "unsupported" if self.infeasible is None else "infeasible"
-        report = self.planned.report
-        return report.status.value if report and self.gap is not None else "built"
+        return (self.planned.report.status if self.planned.report else Status.FEASIBLE).value
 
     @property
     def refusal(self) -> str:
@@ -163,7 +167,7 @@ class Evaluation:
 
     @property
     def passing(self) -> Passing:
-        """What is sent from rank to rank."""
+        """The kind of tensors that ranks send each other."""
         return self.schedule.problem.placement.passing
 
     @property
@@ -178,7 +182,7 @@ class Evaluation:
 
     @property
     def link_bytes(self) -> float:
-        """Of the busiest link, both directions together."""
+        """Bytes over the busiest link, both directions together."""
         return float(np.max(self.traffic + self.traffic.T))
 
     @property
@@ -188,7 +192,7 @@ class Evaluation:
 
     @cached_property
     def wire(self) -> Wire | None:
-        """None without links, or where nothing travels."""
+        """None without links, or where nothing is sent."""
         links, profile = self.profile.links, self.profile
         if links is None:
             return None
@@ -210,12 +214,12 @@ class Evaluation:
 
     @cached_property
     def memory(self) -> Footprint:
-        """What each rank of the compiled program holds at most, by what it is."""
+        """Memory that each rank of the compiled program holds at most, by kind."""
         return footprint(compile_schedule(self.schedule))
 
     @property
     def device_memory(self) -> float:
-        """What the fullest rank holds: activations, and what sizes are known of the rest."""
+        """Memory of the fullest rank: activations, and what sizes are known of the rest."""
         return max(self.memory.total)
 
     @property
@@ -256,7 +260,7 @@ class Evaluation:
         return max(_share(*each) for each in held)
 
     def room(self) -> tuple[float, ...]:
-        """What device memory and the limit leave on each rank for activations."""
+        """Memory that each rank has for activations, by its limit and its device."""
         limits, devices = self.schedule.problem.memory_limit, self.profile.device_memory
         if devices is None:
             return limits
@@ -276,8 +280,7 @@ class Evaluation:
 
     @cached_property
     def strained(self) -> float:
-        """The step time where all messages take a tenth longer: how much slack its transfers
-        have."""
+        """The step time where all messages take a tenth longer: the less it grows the better."""
         return step_between_ops(self._on(laden(self.profile, STRAIN)))
 
     def _on(self, profile: Profile) -> Schedule:
@@ -293,37 +296,24 @@ class Evaluation:
         return head | (self.infeasible.to_dict() if self.infeasible else {"reason": self.why_not})
 
     def _figures(self) -> dict[str, Any]:
-        report = self.schedule.report
-        return {
+        report, timing = self.schedule.report, self.timing
+        found = {key: getattr(timing, key) for key in ("period", "makespan")}
+        found |= {key: getattr(self, key) for key in FIGURES}
+        return found | {
             "passing": self.passing.value,
-            "period": self.timing.period,
-            "makespan": self.timing.makespan,
-            "averaging": self.averaging,
-            "iteration_time": self.iteration_time,
-            "bubble_rate": self.bubble_rate,
-            "bubble_rate_period": self.timing.bubble_rate(Objective.PERIOD),
-            "bubble_rate_makespan": self.timing.bubble_rate(Objective.MAKESPAN),
-            "work_ratio": self.work_ratio,
-            "peak_memory": self.peak_memory,
+            "bubble_rate_period": timing.bubble_rate(Objective.PERIOD),
+            "bubble_rate_makespan": timing.bubble_rate(Objective.MAKESPAN),
             "lower_bound": report.lower_bound if report else None,
-            "lower_bound_rate": self.lower_bound_rate,
-            "gap": self.gap,
             "solve_seconds": report.solve_seconds if report else None,
-            "scope": self.scope,
             "note": transfer_note(self.schedule),
         }
 
     def _on_cluster(self) -> dict[str, Any]:
-        return {
+        return {key: getattr(self, key) for key in ON_CLUSTER} | {
             "step": self.step_time,
-            "step_bubble_rate": self.step_bubble_rate,
             "traffic": self.traffic.tolist(),
-            "link_bytes": self.link_bytes,
-            "sent_bytes": self.sent_bytes,
             "wire": None if self.wire is None else asdict(self.wire),
-            "wire_use": self.wire_use,
             "memory": asdict(self.memory) | {"total": self.memory.total},
-            "balance": self.balance,
             "over_device_memory": bool(self.over_device_memory),
         }
 

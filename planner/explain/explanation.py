@@ -1,5 +1,4 @@
-"""``optimize --explain``: the bound's argument, the schedule's losses, and what would change
-them."""
+"""``optimize --explain``: the bound's argument, the schedule's losses, and their remedies."""
 
 from __future__ import annotations
 
@@ -17,25 +16,25 @@ from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 
 from ..inputs.documents import Document, Planned, read_schedule
 from ..solving.search import memory_held
-from .bound_reasons import Loss, Reason, losses, why
+from .bound_reasons import BoundReason, Loss, losses, why
 from .sensitivity import MOST_OPS, Change, Enough, bubble, changes, enough_memory
 
 EXPLAIN_SECONDS = 2.0
-"""Of the optimizer, for each change of the problem that is tried."""
+"""Seconds of the optimizer for each change of the problem that is tried."""
 SHOWN = 16
 """Ranks in the table of losses: all, or else the first, the last and the worst of the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What is known of a schedule beyond its figures; ``now`` is the schedule itself.
+    """Reasons for a schedule's cost; ``now`` is the schedule itself.
 
     ``step``: where it was chosen for that, and the least that any step of its placement takes.
     """
 
     objective: str
     ops: int
-    reason: Reason
+    reason: BoundReason
     losses: Sequence[Loss]
     now: Change
     changes: Sequence[Change]
@@ -142,7 +141,7 @@ def _times(loss: Loss) -> tuple[float, ...]:
     return (loss.work, loss.head, loss.between, loss.tail, loss.spare)
 
 
-def _binds(loss: Loss, reason: Reason) -> str:
+def _binds(loss: Loss, reason: BoundReason) -> str:
     return "binds" if loss.rank == reason.rank else ""
 
 

@@ -1,5 +1,4 @@
-"""``optimize --passing auto``: activations, weights, both in turn, or sharded data: what is
-fastest, and why."""
+"""``optimize --passing auto``: the fastest of activations, weights, islands and sharded data."""
 
 from __future__ import annotations
 
@@ -22,10 +21,10 @@ from pipeloom.solver.optimize import optimize
 from ..answer import Answer, Candidate, NothingFits
 from ..evaluation.evaluation import Evaluation
 from ..solving.progress import Note
-from ..solving.search import Search
+from ..solving.search import CachedSearch
 from .candidates import Scheme, schemes
 from .crossovers import missing_sizes
-from .reasons import Choice, as_json, text
+from .reasons import PassingChoice, as_json, text
 
 Searcher: TypeAlias = Callable[[Problem, str, float], Schedule]
 """The optimizer, given a problem, what it is for, and its share of the time."""
@@ -40,7 +39,7 @@ LEVEL = 2e-3
 def plan_passing(
     profile: Profile,
     microbatches: int,
-    search: Search,
+    search: CachedSearch,
     *,
     memory_limit: float | None,
     objective: Objective,
@@ -71,17 +70,21 @@ def plan_passing(
         raise NothingFits("no scheme fits", words, facts)
     best, report = choice.best, choice.best.schedule.report
     assert report is not None
-    bound = report.lower_bound or 0.0
-    cost = best.timing.cost(objective)
-    candidates = tuple(_candidate(row, best) for row in choice.rows)
-    stopped = search.stopped
     return Answer(
-        best.schedule, search, cost, bound, candidates, stopped, facts, words, step=best.step_time
+        best.schedule,
+        search,
+        best.iteration_time,
+        report.lower_bound or 0.0,
+        tuple(_candidate(row, best) for row in choice.rows),
+        search.stopped,
+        facts,
+        words,
+        step=best.step_time,
     )
 
 
 def _assumed(profile: Profile) -> str:
-    """What is assumed of messages whose size, or whose links, a profile does not tell."""
+    """The assumption about messages whose size, or whose links, a profile does not tell."""
     if profile.t_comm is not None and profile.links is None:
         return "each message counts as t_comm, whatever its size"
     if profile.links is None:
@@ -104,7 +107,7 @@ def choose(
     objective: Objective = Objective.PERIOD,
     search: Searcher | None = None,
     should_stop: StoppingCriterion = NEVER,
-) -> Choice:
+) -> PassingChoice:
     """The schedule with the shortest step among all schemes, within memory limit and device memory.
 
     Step times are those of :attr:`Evaluation.step_time`. Each scheme's fixed shapes are tried,
@@ -127,7 +130,7 @@ def choose(
         rows.append(Evaluation("activations", why_not=few))
     rows.sort(key=_order)
     best = rows[0] if rows[0].why_not is None else None
-    return Choice(best and replace(best, planned=certified(best.schedule)), tuple(rows))
+    return PassingChoice(best and replace(best, planned=certified(best.schedule)), tuple(rows))
 
 
 def searching(time_limit: float, seed: int = 0) -> Searcher:
@@ -172,7 +175,7 @@ def _evaluated(
 
 
 def _shares(posed: Sequence[Scheme]) -> list[float]:
-    """Of the time, one a scheme, 1 in all; none where there is nothing to optimize."""
+    """The share of the time for each scheme, 1 in all; none where there is nothing to optimize."""
     islands = sum(":" in scheme.name for scheme in posed)
     wanted = [
         ISLANDS_SHARE / islands if ":" in scheme.name else SHARES.get(scheme.name, 0.0)
@@ -184,8 +187,7 @@ def _shares(posed: Sequence[Scheme]) -> list[float]:
 def _optimized(
     scheme: Scheme, built: Sequence[Evaluation], search: Searcher, share: float
 ) -> list[Evaluation]:
-    """What the optimizer finds where activations have the room that the leanest built one
-    leaves."""
+    """Optimized schedules where activations have the room that the leanest built one leaves."""
     room = scheme.problem.memory_limit
     if built and scheme.problem.profile.device_memory is not None:
         room = max((one.room() for one in built), key=min)
@@ -213,8 +215,7 @@ def _row(scheme: str, candidates: Sequence[Evaluation], refusal: str | None) -> 
 
 
 def _order(row: Evaluation) -> tuple[bool, float, float]:
-    """Those that fit by their step time; where it is the same, rounding aside, the one that holds
-    less first."""
+    """Sorts rows that fit by step time; where it is the same, rounding aside, by memory."""
     if row.planned is None:
         return row.why_not is not None, float("inf"), 0.0
     return row.why_not is not None, float(f"{row.step_time:.9g}"), row.device_memory

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class CachedSearch:
     """The optimizer with options that are for one problem, or are shared by several.
 
     ``progress`` is told how far each search is.
@@ -30,7 +30,9 @@ class Search:
     progress: Listener = unheard
 
     @classmethod
-    def of(cls, options: SolveOptions, cache: str | None, progress: Listener | None) -> Search:
+    def of(
+        cls, options: SolveOptions, cache: str | None, progress: Listener | None
+    ) -> CachedSearch:
         """The same with the cache in a folder; with none where all is recomputed, which is no part
         of what a cache is asked. Raises InputError where there can be no such folder."""
         tell = progress or unheard
@@ -43,7 +45,7 @@ class Search:
         """Whether the caller has ended it."""
         return self.options.should_stop()
 
-    def share(self, share: float) -> Search:
+    def share(self, share: float) -> CachedSearch:
         """The same with a share of the time, or of the work."""
         return replace(self, options=self.options.share(share))
 
@@ -51,7 +53,7 @@ class Search:
         """The best schedule found, or the one in the cache, where a new one is kept.
 
         ``name``: what the listener is told that the search is of. ``by_step``: schedules are
-        compared by their step, where weights travel. Raises what the optimizer does.
+        compared by their step, where weights are passed. Raises what the optimizer does.
         """
         if self.cache is None:
             return self.run(problem, name, by_step=by_step)
@@ -95,7 +97,7 @@ class Search:
 
 
 def memory_held(schedule: Schedule) -> Sequence[float]:
-    """What each rank holds in all where the compiled schedule runs, in the profile's unit."""
+    """Memory that each rank of the compiled schedule holds in all, in the profile's unit."""
     from pipeloom.compiler import compile_schedule
     from pipeloom.ir.cost.memory_footprint import footprint
 

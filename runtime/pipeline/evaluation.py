@@ -32,12 +32,12 @@ from ..executor.stage_runner import Cell, StageRunner
 from ..measure.activation_ledger import NoLedger
 from ..optim.step_end import StepEnd
 from ..rank.context import RankContext
+from ..stages.fsdp import ShardedStages
 from ..tensors.microbatches import is_cut
-from ..tensors.skip_connections import Skips
 from ..transport import agreed
 from ..transport.thread_rank import here
 from .shape_inference import Interfaces, ShapeInference
-from .step_builder import make_executor, make_runner
+from .step_builder import StepBuilder, make_executor
 from .step_inputs import StepInputs
 from .step_io import Results, StepData, put_targets
 
@@ -62,20 +62,24 @@ class EvaluationRunner(StageRunner):
 class Evaluation:
     """One rank's evaluations of what it trains; all ranks make theirs and call it alike."""
 
-    def __init__(self, context: RankContext, step_end: StepEnd) -> None:
+    def __init__(self, context: RankContext, builder: StepBuilder, step_end: StepEnd) -> None:
         problem = context.program.schedule.problem
         options = replace(context.options, pace=False)
         self._context = replace(context, memory=NoLedger(), options=options)
         self._step_end = step_end
         self._rank, self._loss = context.role.rank, context.options.loss
         self._last, self._microbatches = problem.stages - 1, problem.microbatches
-        skips = Skips(context.options.skips, problem.stages)
         self._shapes = ShapeInference(
-            context.store, problem.owner, skips, context.transport, context.device, grad=False
+            context.store,
+            problem.owner,
+            builder.skips,
+            context.transport,
+            context.device,
+            grad=False,
         )
         self._modules = [context.store.module(s) for s in context.role.run]
         self._runners = {
-            s: make_runner(s, self._context, skips, step_end.seed, kind=EvaluationRunner)
+            s: builder.runner(s, self._context.memory, stashing=False, kind=EvaluationRunner)
             for s in context.role.run
         }
         self._program = cache(partial(forward_only, context.program))
@@ -98,6 +102,8 @@ class Evaluation:
             finally:
                 for stage in store.stages:
                     store.settle(stage)
+                if isinstance(store, ShardedStages):
+                    store.release()
                 transport.renew()
         return results
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeloom.ir.errors import InputError
+from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule, Updates
 
@@ -36,8 +37,10 @@ from ..stages.tie_detection import find_ties
 from ..tensors.microbatches import Batch
 from ..transport import connect, ending_together, gather_early
 from .evaluation import Evaluation
+from .in_place import StagesInPlace
 from .layered_source import as_planned
-from .model_source import ModelSource, checked_stages, skips_of
+from .model_source import ModelSource, checked_stages, names_of, skips_of
+from .state import PipelineState
 from .step_builder import StepBuilder
 from .step_io import StepData, StepIO, make_cells
 
@@ -69,6 +72,8 @@ class Pipeline:
             one, as stages that it was given have one object, are tied without being named.
         skips: pairs of stages (i, j): of each, i returns one tensor more, in their order, which is
             the last argument of j; see :mod:`pipeloom.runtime.tensors.skip_connections`.
+        names: what a parameter or buffer of a stage is called in the whole model, a function of
+            stage and name, for :meth:`state_dict`; by default as in the stage.
         varying_shapes: let shapes be others in each step; all ranks then begin a step by telling
             each other. Microbatches of one step may differ in any case.
         param_dtype: the dtype that parameters and floating inputs are cast to for computing, and in
@@ -150,6 +155,7 @@ class Pipeline:
             held.callback(self._step_end.update.close)
             self.modules, self.optimizers = self._step_end.modules, self._step_end.optimizers
             self._build(context)
+            self._state = PipelineState(context, self._step_end)
             if context.relays:
                 asked = self.modules.values(), self.optimizers.values()
                 for hook in finish_before_state_dicts(self.finish, *asked):
@@ -199,8 +205,9 @@ class Pipeline:
         if graphed:
             recording = make_recording(self._transport, self.device)
             self._graph = GraphedSteps(recording, self._transport, cells.values())
-        self._step_builder = StepBuilder(context, cells, self._step_end)
-        self._evaluation = Evaluation(context, self._step_end)
+        self._step_builder = builder = StepBuilder(context, cells, self._step_end)
+        self._in_place = partial(StagesInPlace, context, cells, self._step_end, builder)
+        self._evaluation = Evaluation(context, builder, self._step_end)
 
     @classmethod
     def from_source(
@@ -220,6 +227,7 @@ class Pipeline:
             "optimizer": source.optimizer if train else None,
             "tied": source.tied(count),
             "skips": skips_of(source, count),
+            "names": names_of(source, count),
             **options,
         }
         return cls(program, checked_stages(source, count), **merged)
@@ -294,6 +302,43 @@ class Pipeline:
             )
         return results.hand_out(losses, metrics)
 
+    def profile(
+        self,
+        *inputs: Batch,
+        target: Batch | None = None,
+        repeats: int = 10,
+        warmup: int = 2,
+        in_flight: int | None = None,
+        recompute: bool = False,
+        view: str = "all",
+        **options: Any,
+    ) -> Measurement:
+        """The profile of these stages, measured where they are, by their program's microbatches.
+
+        All processes of the mesh call it between steps, with what :meth:`step` is given. Each runs
+        its stages ``repeats`` times after ``warmup``, ``in_flight`` microbatches each (by default
+        as many as there are ranks): F, B, W, BW, with ``recompute`` R. Memory is that of one
+        device: of tensors that are shards, its own. Parameters, gradients, buffers and random
+        numbers are as before afterwards.
+
+        ``view``: ``all`` joins what all processes of torch.distributed measured (samples of one
+        stage together, the most bytes of any device) into one profile, with links; ``pipeline``
+        what the ranks of this one did; ``rank`` is of this rank's stages alone, in their order,
+        waits for no other result, and has no links.
+
+        Raises InputError for impossible settings, or a program that sends weights; else as step.
+        """
+        self.finish()
+        self._step_io.put(StepData(inputs, options, target, {}))
+        self._gather()
+        self._step_builder.executor()
+        try:
+            return self._in_place().measure(
+                repeats=repeats, warmup=warmup, in_flight=in_flight, recompute=recompute, view=view
+            )
+        finally:
+            self._step_io.clear()
+
     def barrier(self) -> None:
         """Returns once all ranks have called it: call it before a step whose trace is compared."""
         with ending_together(self._transport):
@@ -319,6 +364,32 @@ class Pipeline:
             with ending_together(self._transport):
                 self._validate()
         self.synchronize()
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's part of the state, for ``torch.distributed.checkpoint``; all ranks call it.
+
+        ``model``: parameters and persistent buffers by the model's names, a tied parameter under
+        each of its names; ``optimizer``: ``state.NAME.exp_avg`` and ``param_groups.NAME.lr``, say,
+        as ``flatten_optimizer_state_dict`` has them, NaN throughout where a parameter was never
+        stepped; ``loss_scale``, if there is one. Tensors are the pipeline's own: what is loaded
+        into them is there, :meth:`load_state_dict` has to be called all the same. The last step is
+        finished first. What several ranks have they give alike, under any placement.
+
+        Raises InputError where different parameters have one name (see ``names``), or plain tensors
+        are shards.
+        """
+        self.finish()
+        return self._state.get()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over what :meth:`state_dict` gave, of this rank's stages or of all; all ranks call
+        it.
+
+        Sections that are not in ``state`` stay as they are. Raises InputError, and changes nothing,
+        for missing or unknown names and other shapes.
+        """
+        self.finish()
+        self._state.put(state)
 
     def synchronize(self) -> None:
         """Returns once all that was queued on the device is done; at once on a CPU."""

@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from torch import Tensor
-
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model import program as ir
 
@@ -15,7 +13,8 @@ from ..executor.executor import Executor
 from ..executor.losses import Judge, judge_of
 from ..executor.stage_runner import StageRunner
 from ..executor.tensor_routing import ActivationRouting, TensorRouting
-from ..executor.weight_stashing import Stash, StashingRunner
+from ..executor.weight_stashing import StashingRunner
+from ..measure.activation_ledger import Memory
 from ..optim.step_end import StepEnd
 from ..rank.context import RankContext
 from ..stages.streamed_weights import StreamedStages
@@ -28,31 +27,28 @@ class StepBuilder:
     """Makes the executor of a step: in the first one, and where shapes may vary for each other
     ones.
 
-    ``runners`` run the stages of this rank.
+    ``runners`` run the stages of this rank; ``interfaces`` are what stages hand on.
     """
 
     def __init__(self, context: RankContext, cells: Cells, step_end: StepEnd) -> None:
         problem = context.program.schedule.problem
         self._context, self._cells, self._step_end = context, cells, step_end
-        skips = Skips(context.options.skips, problem.stages)
+        self.skips = Skips(context.options.skips, problem.stages)
         self._shapes = ShapeInference(
-            context.store, problem.owner, skips, context.transport, context.device
+            context.store, problem.owner, self.skips, context.transport, context.device
         )
-        self._interfaces: Interfaces = []
+        self.interfaces: Interfaces = []
         self._executor: Executor | None = None
-        self.runners = {
-            s: make_runner(s, context, skips, step_end.seed, stash=step_end.stashes.get(s))
-            for s in context.role.run
-        }
+        self.runners = {s: self.runner(s, context.memory) for s in context.role.run}
 
     def executor(self) -> Executor:
         """For what is in the cells; all ranks call it. Raises ShapeError, alike on all."""
         if self._executor is not None and not self._context.options.varying_shapes:
             return self._executor
         interfaces = self._shapes.interfaces(self._cells)
-        if self._executor is not None and interfaces == self._interfaces:
+        if self._executor is not None and interfaces == self.interfaces:
             return self._executor
-        self._interfaces = interfaces
+        self.interfaces = interfaces
         for (s, j), cell in self._cells.items():
             cell.interface = interfaces[s][j] if s < len(interfaces) else None
         self._context.transport.renew()
@@ -67,29 +63,29 @@ class StepBuilder:
             raise InputError("trace: no step has run yet")
         return self._executor
 
-
-def make_runner(
-    stage: int,
-    context: RankContext,
-    skips: Skips,
-    seed: Tensor,
-    *,
-    stash: Stash | None = None,
-    kind: type[StageRunner] = StageRunner,
-) -> StageRunner:
-    """What runs a stage of this rank, with the weights of its ``stash`` where there is one."""
-    store = context.store
-    return (kind if stash is None else StashingRunner)(
-        stage,
-        store.module(stage) if stash is None else stash,
-        parameters=store.parameters(stage) if stash is None else None,
-        using=partial(store.using, stage),
-        memory=context.memory,
-        last=stage == context.program.schedule.problem.stages - 1,
-        loss=make_judge(context),
-        seed=seed,
-        skips=skips if skips.passes(stage) else None,
-    )
+    def runner(
+        self,
+        stage: int,
+        memory: Memory,
+        *,
+        stashing: bool = True,
+        kind: type[StageRunner] = StageRunner,
+    ) -> StageRunner:
+        """One that counts in ``memory``; not ``stashing``, one of its ``kind`` that never stashes
+        weights."""
+        context = self._context
+        stash = self._step_end.stashes.get(stage) if stashing else None
+        return (kind if stash is None else StashingRunner)(
+            stage,
+            context.store.module(stage) if stash is None else stash,
+            parameters=context.store.parameters(stage) if stash is None else None,
+            using=partial(context.store.using, stage),
+            memory=memory,
+            last=stage == context.program.schedule.problem.stages - 1,
+            loss=make_judge(context),
+            seed=self._step_end.seed,
+            skips=self.skips if self.skips.passes(stage) else None,
+        )
 
 
 def make_judge(context: RankContext) -> Judge | None:

@@ -19,6 +19,7 @@ from .loss_scale import LossScale
 IN_MODEL: Literal["model"] = "model"  # the loss that the last stage's module computes itself
 Loss: TypeAlias = Callable[..., Any] | Literal["model"]
 MakeOptimizer: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+ModelNames: TypeAlias = Callable[[int, str], str]  # of a stage and a name in it
 NormGroups: TypeAlias = Mapping[str, dist.ProcessGroup]
 
 
@@ -30,6 +31,7 @@ class Options(TypedDict, total=False):
     optimizer: MakeOptimizer | None
     tied: Sequence[Group]
     skips: Sequence[tuple[int, int]]
+    names: ModelNames | None
     varying_shapes: bool
     param_dtype: torch.dtype | None
     reduce_dtype: torch.dtype | None
@@ -60,6 +62,7 @@ class PipelineOptions:
     optimizer: MakeOptimizer | None = None
     tied: Sequence[Group] = ()
     skips: Sequence[tuple[int, int]] = ()
+    names: ModelNames | None = None
     varying_shapes: bool = False
     param_dtype: torch.dtype | None = None
     reduce_dtype: torch.dtype | None = None

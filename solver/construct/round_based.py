@@ -30,15 +30,13 @@ from pipeloom.ir.model.ops import MICROBATCH_SHIFT, STAGE_SHIFT, FloatArray, Int
 from ..core.linear_instance import LinearInstance
 
 _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
-TIE = 1e-9
-"""A W fits into a gap where rounding alone tells their lengths apart."""
-SCALE = 0.3
-"""How far a mutation moves a budget, in mean T_W's."""
+TIE = 1e-9  # a W fits into a gap where rounding alone tells their lengths apart
+SCALE = 0.3  # mean T_W's that a mutation moves a budget by
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundParameters:
-    """What the rounds leave open; arrays by stage.
+    """The heuristic parameters of the rounds; arrays by stage.
 
     ``budget``: how long a stage may idle after its first F. ``shared``: it may in any case idle as
     long as the stage that has idled most. ``warm``, ``yields``, ``lockstep``: see the module.
@@ -53,22 +51,13 @@ class RoundParameters:
     def build(
         self, linear: LinearInstance, order: IntArray, f_end: FloatArray, b_end: FloatArray
     ) -> bool:
-        return bool(
-            round_schedule(
-                *linear.arrays,
-                self.warm,
-                self.budget,
-                self.yields,
-                self.shared,
-                self.lockstep,
-                order,
-                f_end,
-                b_end,
-            )
-        )
+        return bool(round_schedule(
+            *linear.arrays, self.warm, self.budget, self.yields, self.shared, self.lockstep,
+            order, f_end, b_end,
+        ))  # fmt: skip
 
     def mutated(self, linear: LinearInstance, rng: np.random.Generator) -> RoundParameters:
-        """Another setting that differs in one number or a few."""
+        """Parameters that differ in one number or a few."""
         parameters = self
         for _ in range(1 + int(rng.integers(3))):
             parameters = _MUTATIONS[int(rng.integers(len(_MUTATIONS)))](parameters, linear, rng)
@@ -133,7 +122,7 @@ _MUTATIONS: tuple[_Mutation, ...] = (
 def round_parameters(
     linear: LinearInstance, warms: list[IntArray], idle: FloatArray
 ) -> Iterator[RoundParameters]:
-    """The family of settings, given warm-ups; ``idle``: what a good schedule idles, by stage."""
+    """The parameters to try, given warm-ups; ``idle``: of a good schedule, by stage."""
     none, every = np.zeros(linear.stages, dtype=bool), np.ones(linear.stages, dtype=bool)
     budgets = ((np.zeros_like(idle), True), (np.zeros_like(idle), False), (idle, False))
     shapes = [shape for warm in warms for shape in _shapes(warm)]

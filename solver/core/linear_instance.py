@@ -76,13 +76,12 @@ class LinearInstance:
         return len(self.f)
 
     def lags(self, objective: Objective) -> FloatArray:
-        """How much less than the cost each stage may span: nothing, or ``offset`` for a
-        makespan."""
+        """The cost less the span that it leaves each stage: 0, or ``offset`` for a makespan."""
         return self.offset if objective is Objective.MAKESPAN else np.zeros(self.stages)
 
     @property
     def arrays(self) -> tuple[_A, _A, _A, _A, _A, _A, _A, _A]:
-        """What the constructors' kernels take first."""
+        """The arrays that the constructors' kernels take first."""
         return self.f, self.b, self.w, self.m_b, self.m_w, self.limit, self.down, self.up
 
     @property
@@ -91,7 +90,6 @@ class LinearInstance:
 
 
 def _fit(limit: FloatArray, size: FloatArray, most: int) -> IntArray:
-    """How many of ``size`` fit in ``limit``, at most ``most``."""
     with np.errstate(divide="ignore", invalid="ignore"):
         fit = np.where(size > 0, limit / size, np.inf)
     return np.minimum(np.floor(fit), most).astype(np.int64)

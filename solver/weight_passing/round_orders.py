@@ -1,8 +1,8 @@
 """The order of a rank's ops where its microbatches run in rounds.
 
 The microbatches of a round share the weights that come: F of a stage for all of them, then the next
-stage's, and back. More microbatches a round are fewer fetches, and more activations held. The last
-``deep`` stages are run microbatch by microbatch, there and back, so that only one microbatch
+stage's, and back. More microbatches a round are fewer transfers, and more activations held. The
+last ``deep`` stages are run microbatch by microbatch, there and back, so that only one microbatch
 holds their activations; their weights have to stay for the whole round then. One round of
 microbatches 0 and 1, three stages, deep 1 and 2::
 
@@ -27,13 +27,12 @@ from pipeloom.ir.model.ops import (
 )
 from pipeloom.ir.model.problem import Problem
 
+from ..core.options import Order
 from ..core.tolerances import ROUNDING
-
-Order = tuple[IntArray, ...]
 
 
 def rows(problem: Problem, rounds: int, deep: int) -> Order:
-    """Every rank's ops; ranks with fewer microbatches than ``rounds`` leave the last ones out.
+    """The ops of every rank; ranks with fewer microbatches than ``rounds`` leave the last out.
 
     ``deep``: from 1 to the number of stages.
     """

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .planner.exchange import export as export
     from .planner.exchange import import_ as import_
     from .planner.explain.explanation import explain as explain
+    from .planner.measured.profile import profile_from as profile_from
     from .planner.plan import optimize as optimize
     from .planner.show import show as show
     from .planner.sweep import sweep as sweep
@@ -82,6 +83,7 @@ _HOMES = {
     "planner.compile": ("compile",),
     "planner.exchange": ("export", "import_"),
     "planner.explain.explanation": ("explain",),
+    "planner.measured.profile": ("profile_from",),
     "planner.plan": ("optimize",),
     "planner.show": ("show",),
     "planner.verify": ("verify",),

@@ -20,7 +20,15 @@ from ...model.links import Pair
 from ...model.ops import FloatArray, IntArray
 from ...model.schedule import Schedule
 from ..all_reduce import AllReduce, all_reduces
-from ..dependency_graph import Edges, Reason, ScheduleGraph, Successors, edges_of, joined, undelayed
+from ..dependency_graph import (
+    EdgeKind,
+    Edges,
+    ScheduleGraph,
+    Successors,
+    edges_of,
+    joined,
+    undelayed,
+)
 from ..event_kernels import Wires, first_come
 from ..gradient_averaging import Due, due
 
@@ -62,7 +70,7 @@ class IterationGraph:
             np.zeros(ranks),
             graph.duration[:ops],
             np.zeros(len(back)),
-            graph.edges[Reason.ACTIVATION][2],
+            graph.edges[EdgeKind.ACTIVATION][2],
             graph.duration[ops:],
             np.zeros(ranks),
             np.array([one.duration for one in sums]),
@@ -101,10 +109,7 @@ class IterationGraph:
 
 
 class _Places:
-    """Where the nodes of an iteration are, as arrays.
-
-    ``notices`` are the messages themselves where no notices are nodes.
-    """
+    """Positions of an iteration's nodes; without notices ``notices`` are the messages."""
 
     def __init__(self, *counts: int) -> None:
         bounds = np.cumsum([0, *counts]).tolist()
@@ -117,14 +122,14 @@ class _Places:
 
 def _ways(graph: ScheduleGraph) -> list[Pair]:
     """From which rank to which each message goes."""
-    made, used, _ = graph.edges[Reason.ACTIVATION]
+    made, used, _ = graph.edges[EdgeKind.ACTIVATION]
     source = np.concatenate([graph.ranks[made], graph.routes.source])
     target = np.concatenate([graph.ranks[used], graph.routes.target])
     return list(zip(source.tolist(), target.tolist(), strict=True))
 
 
 def _reductions(schedule: Schedule) -> tuple[list[AllReduce], list[Due]]:
-    """Those after all ops of their ranks, and those that begin at an op's end."""
+    """Reductions after all ops of their ranks, and averages that begin at an op's end."""
     averaged = due(schedule)
     late = [
         AllReduce((one.rank,), one.duration, _beside(one)) for one in averaged if one.last is None
@@ -135,18 +140,18 @@ def _reductions(schedule: Schedule) -> tuple[list[AllReduce], list[Due]]:
 def _of_messages(graph: ScheduleGraph, at: _Places, pairs: Sequence[Pair]) -> list[Edges]:
     """The schedule's own edges, each from rank to rank by way of a message, which takes its delay.
 
-    What travels does so once its source has begun, and its target, which gives notice of that. A
+    A message leaves once its source has begun, and its target, which gives notice of that. A
     rank's end comes after all that its messages wait for, wires aside.
     """
-    made, used, _ = graph.edges[Reason.ACTIVATION]
+    made, used, _ = graph.edges[EdgeKind.ACTIVATION]
     count = len(made)
     place = np.concatenate([at.ops, at.messages[count:]])
     room = np.concatenate([at.ops, at.notices[count:]])
     source, target = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     edges = [
-        (place[origin], (room if reason is Reason.ROOM else place)[to], delay)
+        (place[origin], (room if reason is EdgeKind.ROOM else place)[to], delay)
         for reason, (origin, to, delay) in graph.edges.items()
-        if reason is not Reason.ACTIVATION
+        if reason is not EdgeKind.ACTIVATION
     ]
     edges += [
         undelayed(place[made], at.messages[:count]),
@@ -157,9 +162,9 @@ def _of_messages(graph: ScheduleGraph, at: _Places, pairs: Sequence[Pair]) -> li
     if at.told:
         edges.append(undelayed(at.notices, at.messages))
     origin, to, _ = joined(edges)
-    travels = np.isin(to, at.messages)
-    sender = source[np.searchsorted(at.messages, to[travels])]
-    return [*edges, undelayed(origin[travels], at.ends[sender])]
+    sent = np.isin(to, at.messages)
+    sender = source[np.searchsorted(at.messages, to[sent])]
+    return [*edges, undelayed(origin[sent], at.ends[sender])]
 
 
 def _between_gates(graph: ScheduleGraph, at: _Places, pairs: Sequence[Pair]) -> list[Edges]:
