@@ -7,11 +7,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InfeasibleError
-from pipeloom.ir.model.schedule import Schedule, Status
+from pipeloom.ir.model.schedule import Schedule, Status, gap_between
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 from pipeloom.solver.core.tolerances import CLOSED
 
-from .solving.search import Search
+from .solving.search import CachedSearch
 
 if TYPE_CHECKING:
     from .explain.explanation import Explanation
@@ -44,7 +44,7 @@ class Answer:
     """
 
     schedule: Schedule
-    search: Search
+    search: CachedSearch
     cost: float
     lower_bound: float
     candidates: tuple[Candidate, ...]
@@ -71,8 +71,7 @@ class Answer:
         return dump_schedule(self.schedule)
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that ``optimize --json`` prints: the schedule's report, then what was
-        compared."""
+        """The object that ``optimize --json`` prints: the report, then what was compared."""
         from pipeloom.report.summaries import describe
 
         return describe(self.document) | self.facts
@@ -115,8 +114,3 @@ class NothingFits(InfeasibleError):  # noqa: N818
 
     def to_dict(self) -> dict[str, Any]:
         return super().to_dict() | self.facts
-
-
-def gap_between(cost: float, bound: float) -> float:
-    """(cost - bound) / cost; 0 where nothing takes time."""
-    return max(0.0, (cost - bound) / cost) if cost > 0 else 0.0

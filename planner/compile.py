@@ -50,8 +50,7 @@ def compile(  # noqa: A001 - what the command is called
 
 
 def program_facts(program: Program) -> dict[str, Any]:
-    """The object that ``compile --json`` prints: ranks, and instructions and receive buffers on
-    each."""
+    """The object that ``compile --json`` prints: ranks; instructions and buffers on each."""
     return {
         "ranks": len(program.instructions),
         "instructions": [len(instructions) for instructions in program.instructions],

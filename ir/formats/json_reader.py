@@ -105,8 +105,7 @@ def show(value: object) -> str:
 
 
 def format_hint(expected: str, given: object) -> str:
-    """Which command makes a file of the ``expected`` format of the ``given`` one, or takes the
-    latter."""
+    """The command that makes a file of the ``expected`` format of ``given``, or takes that."""
     if not isinstance(given, str):
         return ""
     return _MADE_BY.get((expected, given)) or _TAKEN_BY.get(given, "")

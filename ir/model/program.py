@@ -139,8 +139,7 @@ class RelayKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Relay:
-    """Waits for what comes from ``source`` (None: it starts here), then passes it on (None:
-    ends)."""
+    """Waits for numbers from ``source`` (None: first), then passes them on (None: last)."""
 
     kind: RelayKind
     source: int | None

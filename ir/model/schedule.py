@@ -124,8 +124,7 @@ class Timing:
 
     @property
     def work(self) -> float:
-        """The summed duration of all ops that occupy a rank, those that run at once counted
-        once."""
+        """The summed duration of ops that occupy a rank; those that run at once count once."""
         beside = self.beside or ((),) * len(self.start)
         rows = zip(self.start, self.end, beside, strict=True)
         return float(sum(_busy(np.delete(a, at), np.delete(b, at)) for a, b, at in rows))
@@ -157,10 +156,14 @@ class Timing:
 
 
 def _busy(start: FloatArray, end: FloatArray) -> float:
-    """Time that one rank is busy: each op begins no earlier than the one before it ends, or with
-    it."""
+    """Busy time of a rank whose ops begin once the one before ends, or together with it."""
     alone = np.maximum(start, np.concatenate([start[:1], end[:-1]]))
     return float(np.sum(np.maximum(end - alone, 0.0)))
+
+
+def gap_between(cost: float, bound: float) -> float:
+    """(cost - bound) / cost; 0 where nothing takes time."""
+    return max(0.0, (cost - bound) / cost) if cost > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)

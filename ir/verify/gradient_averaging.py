@@ -24,8 +24,7 @@ _Rows = Sequence[Sequence[_Average]]
 
 
 def verify_averages(facts: Facts) -> list[str]:
-    """Every breach, one line each; nothing where the profile has no replicas, or the document no
-    times."""
+    """Every breach, one line each; none without replicas or without recorded averages."""
     if facts.plan.averages is None:
         return []
     rows = [[_Average(**entry) for entry in row] for row in facts.plan.averages]
@@ -37,8 +36,7 @@ def verify_averages(facts: Facts) -> list[str]:
 
 
 def _places(facts: Facts, rows: _Rows) -> Iterator[str]:
-    """Each rank averages each stage at most once; where activations are passed, just those that
-    it runs."""
+    """Each rank averages a stage at most once; where activations are passed, those that it runs."""
     for rank, row in enumerate(rows):
         counts = Counter(one.stage for one in row)
         for stage, count in counts.items():
@@ -92,8 +90,7 @@ def _times(facts: Facts, rows: _Rows, replicas: DataParallelDocument) -> Iterato
 
 
 def _duration(facts: Facts, stage: int, replicas: DataParallelDocument) -> float:
-    """A ring of D: D - 1 rounds of sums, and as many to hand them out, a part of 1 / D each
-    time."""
+    """A ring of D: D - 1 rounds of sums and as many to hand them out, a part of 1 / D each."""
     of, size = facts.stage(stage), replicas.size
     gradient = (of.weight_bytes or 0.0) if of.grad_bytes is None else of.grad_bytes
     part = gradient / size / (replicas.gigabytes_per_second * 1e6)

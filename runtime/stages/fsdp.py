@@ -108,10 +108,8 @@ class ShardedModule:
 
         Raises ConnectionError where that takes too long.
         """
-        self._release()
+        self.release()
         self._unshard()
-        for parameter in self._trained:
-            parameter.whole.grad = None
 
     def release(self) -> None:
         """Lets go of the whole parameters and their gradients."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +11,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
 
-from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats import dump_program
-from pipeloom.planner.compile import compile as compile_
-from pipeloom.torch import PlannedSchedule, planned
+from pipeloom.torch import PlannedSchedule
 from tests.distributed.cases.gradients import difference, schedule
 from tests.support.models import TinyTransformer
 
