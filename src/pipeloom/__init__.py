@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from .runtime.train.loop import StepRecord as StepRecord
     from .solver.families import build_family as build_family
     from .solver.optimize import optimize as solve  # noqa: F401
+    from .torch import PlannedSchedule as PlannedSchedule
     from .training import measure as measure
     from .training import run as run
     from .training import tune as tune
@@ -98,6 +99,7 @@ _HOMES = {
     "planner.compare": ("compare",),
     "planner.evaluation.evaluation": ("Evaluation",),
     "planner.sweep": ("sweep",),
+    "torch": ("PlannedSchedule",),
     "training": ("measure", "run", "tune"),
 }
 _CALLED_THERE = {"solve": "optimize"}
