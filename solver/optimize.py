@@ -118,7 +118,6 @@ class Solving:
             self._best.one_worker = False
 
     def look(self) -> None:
-        """Tells the listener what is new, asks whether to stop."""
         self._best.interrupted()
 
     def _go(self, seconds: float, pieces: int | None) -> Schedule:

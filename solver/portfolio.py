@@ -78,7 +78,6 @@ def _resumed(worker: Worker) -> Worker:
 
 
 def heuristically(best: Incumbent, seed: int) -> Pieces:
-    """Constructs, looks for a better bound, then improves."""
     search = start(best, seed)
     yield
     yield from search.construct(best)
@@ -191,7 +190,6 @@ def listable(problem: Problem) -> bool:
 
 
 def overlap_annealers(best: Incumbent, rng: np.random.Generator) -> list[Round]:
-    """The search for pairs, where these save time."""
     return [OverlapAnnealer(best.problem, rng)] if overlap_saves(best.problem) else []
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
-from ..model.ops import CLASS_MASK, MICROBATCH_SHIFT, STAGE_SHIFT, IntArray, OpKind
+from ..model.ops import MICROBATCH_SHIFT, STAGE_SHIFT, IntArray, OpKind, fields_of
 from ..model.placement import Passing, Placement
 from ..model.problem import Objective, Problem
 from ..model.schedule import (
@@ -101,7 +101,7 @@ def _placement(document: ScheduleDocument, order: tuple[IntArray, ...]) -> Place
     """The placement that the order shows; what the order breaks is left to the verifier."""
     owners = np.zeros((document.stages, document.microbatches), dtype=np.int64)
     for rank, row in enumerate(order):
-        owners[(row & CLASS_MASK) >> STAGE_SHIFT, row >> MICROBATCH_SHIFT] = rank
+        owners[fields_of(row)[1:]] = rank
     return Placement.of_ops(Passing(document.passing), document.ranks, owners)
 
 

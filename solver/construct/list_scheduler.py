@@ -116,7 +116,6 @@ class ListParameters(NamedTuple):
     gap: FloatArray
 
     def copy(self) -> ListParameters:
-        """One whose arrays may be changed."""
         return ListParameters._make(array.copy() for array in self)
 
 

@@ -57,7 +57,6 @@ class LinearListParameters:
         return cls(warm, defer, fill * every, patience * every, np.zeros(linear.microbatches))
 
     def copy(self) -> LinearListParameters:
-        """One whose arrays may be changed."""
         floats = (array.copy() for array in (self.fill, self.patience, self.gap))
         return LinearListParameters(self.warm.copy(), self.defer.copy(), *floats)
 
@@ -88,7 +87,6 @@ def linear_list_parameters(
 
 
 def _spaced(linear: LinearInstance) -> Iterator[LinearListParameters]:
-    """The same few hundred samples each time."""
     rng, anything = np.random.default_rng(0), np.full(linear.stages, ANY)
     for _ in range(SAMPLES):
         fill, patience = rng.uniform(0.6, 1.3), rng.uniform(0.1, 1.0)

@@ -67,7 +67,6 @@ class Incumbent:
 
     @property
     def built(self) -> bool:
-        """Whether there is more than :data:`.progress.FALLBACK`."""
         return is_built(self.source)
 
     @property
@@ -128,17 +127,12 @@ class Incumbent:
         return Budget(min(seconds, share * self.time.left), interrupt=self.interrupt)
 
     def found(self) -> tuple[Order, Pairs, float]:
-        """The best order, its pairs, and its cost."""
         with self._lock:
             assert self.order is not None
             return self.order, self.pairs, self.cost
 
     def offer(
-        self,
-        order: Order,
-        source: str,
-        cost: float | None = None,
-        pairs: Pairs = (),
+        self, order: Order, source: str, cost: float | None = None, pairs: Pairs = ()
     ) -> bool:
         """Takes ``order``, one array of packed ops a rank, and its pairs where they cost less."""
         cost = self._cost(order, pairs) if cost is None else cost
@@ -164,7 +158,6 @@ class Incumbent:
         self._changed()
 
     def raise_bound(self, bound: Bound) -> None:
-        """Takes a bound that a solver has proven, where it is better."""
         with self._lock:
             if not bound.value > self.bound.value:
                 return
@@ -227,12 +220,10 @@ class Incumbent:
             self.work.used = max(view.work.used for view in views)
 
     def gather(self) -> None:
-        """Takes the best of what the workers have found."""
         for view in self._views:
             self._adopt(view)
 
     def _adopt(self, other: Incumbent) -> None:
-        """Takes the other's schedule and bound where they are better."""
         self.raise_bound(other.bound)
         with other._lock:  # its worker may still go on
             order, pairs, cost, source = other.order, other.pairs, other.cost, other.source

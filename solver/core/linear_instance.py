@@ -63,7 +63,7 @@ class LinearInstance:
             m_b=costs.m_b,
             m_w=costs.m_w,
             limit=limit,
-            capacity=_fit(limit, costs.m_b, problem.microbatches),
+            capacity=counts_within(limit, costs.m_b, problem.microbatches).astype(np.int64),
             down=down,
             up=up,
             round_trip=f + np.append(np.cumsum(ways[::-1])[::-1], 0.0),
@@ -89,7 +89,8 @@ class LinearInstance:
         return self.microbatches * (self.f + self.b + self.w)
 
 
-def _fit(limit: FloatArray, size: FloatArray, most: int) -> IntArray:
+def counts_within(room: FloatArray, size: FloatArray, most: int) -> FloatArray:
+    """How many of ``size`` fit into ``room``, from 0 to ``most``."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        fit = np.where(size > 0, limit / size, np.inf)
-    return np.minimum(np.floor(fit), most).astype(np.int64)
+        fit = np.where(size > 0, np.floor(room / size), np.inf)
+    return np.clip(fit, 0.0, most)

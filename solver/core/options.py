@@ -62,7 +62,6 @@ class SolveOptions:
         return Budget(self.time_limit if self.work_limit is None else inf, self.ops)
 
     def share(self, share: float) -> SolveOptions:
-        """The same with a share of the time and of the work."""
         work = None if self.work_limit is None else self.work_limit * share
         return replace(self, time_limit=self.time_limit * share, work_limit=work)
 

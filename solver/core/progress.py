@@ -28,7 +28,6 @@ class Progress:
 
     @property
     def built(self) -> bool:
-        """Whether there is more than :data:`FALLBACK`."""
         return is_built(self.source)
 
 

@@ -71,7 +71,6 @@ def has_ended(best: Incumbent, work: Future[Result]) -> bool:
 
 
 def run_pieces(pieces: Pieces, best: Incumbent) -> None:
-    """Piece by piece until it is over."""
     if not best.over():
         for _ in pieces:
             if best.over():

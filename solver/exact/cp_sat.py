@@ -70,7 +70,6 @@ def solve(
 def _bound(
     model: Model, search: CpSatThread[Positions], best: Schedule | None, known: float
 ) -> float:
-    """In the profile's unit."""
     if search.status == cp_model.INFEASIBLE and best is None:
         return math.inf
     return known if search.bound is None else _proven(model, search.bound, best, known)

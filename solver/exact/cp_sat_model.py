@@ -81,7 +81,6 @@ class Model:
         return self.start[op] + self.duration[op]
 
     def runs_before(self, a: int, b: int) -> cp_model.LiteralT:
-        """Whether op ``a`` runs before op ``b`` of its rank."""
         precedes = self.formulation.precedes
         if precedes[a, b] or precedes[b, a]:
             return bool(precedes[a, b])

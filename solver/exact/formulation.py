@@ -225,7 +225,6 @@ class Formulation:
 
     @cached_property
     def last(self) -> tuple[tuple[int, ...], ...]:
-        """The ops of each rank that may be its last."""
         last = self.problem.microbatches - 1
         return tuple(
             tuple(self.index(OpKind.W, s, last) for s in self.problem.placement.stages_of(r))

@@ -96,7 +96,6 @@ class Interleaving:
         return (bound - self.rounding) / self.ticks.per_unit
 
     def _open(self, i: int, k: int) -> range:
-        """The j for which x(i, k, j) is open."""
         return range(max(0, k - int(self.linear.capacity[i]) + 1), k)
 
     def _orders(self, i: int) -> None:

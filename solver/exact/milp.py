@@ -85,7 +85,6 @@ def _nodes(model: _Model, ops: float) -> dict[str, float]:
 
 
 def _schedule(model: _Model, outcome: Outcome) -> Schedule | None:
-    """The schedule that CBC found, timed by the simulator."""
     if not outcome.values:
         return None
     start = np.array([outcome.values[v.name] for v in model.start]) / model.scale
@@ -96,7 +95,6 @@ def _schedule(model: _Model, outcome: Outcome) -> Schedule | None:
 
 
 def _bound(model: _Model, outcome: Outcome, best: Schedule | None, known: float) -> float:
-    """In the profile's unit."""
     if outcome.infeasible and best is None:
         return math.inf
     if outcome.infeasible or outcome.bound is None:  # infeasible by a tolerance: nothing is known

@@ -26,7 +26,6 @@ class Positions:
 
     @property
     def places(self) -> dict[int, int]:
-        """The place of each op in its rank's order."""
         return {i: n for row in self.order for n, i in enumerate(row)}
 
 

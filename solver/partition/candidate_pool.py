@@ -90,7 +90,6 @@ class CandidatePool:
 
     @property
     def balanced(self) -> CutCandidate | None:
-        """The balanced cut, if it fits in memory."""
         return None if self._balanced is None else self.candidates.get(self._balanced)
 
     @property
@@ -101,7 +100,6 @@ class CandidatePool:
 
     @property
     def found(self) -> Schedule | None:
-        """The best schedule of all these cuts."""
         best = min(self.candidates.values(), key=lambda candidate: candidate.cost, default=None)
         return None if best is None else best.schedule
 
@@ -138,7 +136,6 @@ class CandidatePool:
 
     @property
     def seen(self) -> int:
-        """The number of cuts that were looked at."""
         return len(self.candidates) + len(self._refused)
 
     def certified(self, cost: float, looking: Budget) -> float:

@@ -27,6 +27,7 @@ from pipeloom.ir.model.ops import FloatArray
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective
 
+from ..core.linear_instance import counts_within
 from ..core.overlap_relaxation import least_times_of
 from ..core.tolerances import ROUNDING
 from ..placement.replication import KEPT
@@ -279,9 +280,7 @@ class _Run:
     def of(cls, cutter: Cutter, room: FloatArray, microbatches: int) -> _Run:
         f, b, w, m_b, m_w = (cutter.runs(key) for key in ("t_f", "t_b", "t_w", "m_b", "m_w"))
         room = room * (1 + ROUNDING)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            fit = np.where(m_b > 0, room / m_b, np.inf)
-        return cls(f, b, w, m_b, m_w, room, np.minimum(np.floor(fit), microbatches), microbatches)
+        return cls(f, b, w, m_b, m_w, room, counts_within(room, m_b, microbatches), microbatches)
 
     @property
     def fits(self) -> FloatArray:
@@ -305,18 +304,13 @@ class _Run:
         most = np.zeros_like(self.f)
         for pending in range(min(int(self.capacity.max()), MOST_PENDING)):
             room = self.limit - (1 + pending) * self.m_b
-            with np.errstate(divide="ignore", invalid="ignore"):
-                fit = np.where(self.m_w > 0, np.maximum(0.0, np.floor(room / self.m_w)), np.inf)
-            weights = np.minimum(fit, self.microbatches - 1 - pending)
+            weights = counts_within(room, self.m_w, self.microbatches - 1 - pending)
             busy = pending * (self.b + self.w) + weights * self.w
             most = np.where(pending < self.capacity, np.maximum(most, busy), most)
         return most
 
     def until_last_b(self, idle: FloatArray) -> FloatArray:
         """The least time from the first F to the last B's end: W's wait where memory holds M_W."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            late = np.where(
-                self.m_w > 0, 1 + np.floor((self.limit - self.m_b) / self.m_w), self.microbatches
-            )
-        early = np.maximum(0.0, self.microbatches - late)
+        late = 1 + counts_within(self.limit - self.m_b, self.m_w, self.microbatches - 1)
+        early = self.microbatches - late
         return np.asarray(self.microbatches * (self.f + self.b) + early * self.w + idle)

@@ -164,7 +164,6 @@ def room(profile: Profile, placement: Placement, limit: tuple[float, ...]) -> tu
 
 
 def _kept_on(profile: Profile, placement: Placement, rank: int) -> float:
-    """Bytes of weights, gradients and optimizer state of the rank's stages."""
     return sum(kept(profile.stages[s]) for s in placement.stages_of(rank))
 
 

@@ -103,7 +103,6 @@ class _Starts:
             self._best.offer(rows, "search", cost)
 
     def best(self) -> list[Order]:
-        """The orders to anneal now."""
         self._known = self._known[: self._number]
         self._number = max(1, self._number // 2)
         return [rows for _, rows in self._known]

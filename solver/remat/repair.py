@@ -14,7 +14,7 @@ as long as it leaves memory free gives up its place.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -65,14 +65,6 @@ def fitted(problem: Problem, rows: Order) -> Iterator[Order]:
             yield tuple(pack(row) for row in made if row is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Waits:
-    """A microbatch between F and B: when F ends and B starts, without remat."""
-
-    since: float
-    until: float
-
-
 class _Fit:
     """One way to choose the microbatches that give up their places, rank by rank."""
 
@@ -87,7 +79,7 @@ class _Fit:
         costs = self._costs
         self._limit = self._problem.memory_limit[rank] * (1 + ROUNDING)
         self._held, self._channels = 0.0, [-np.inf, -np.inf]
-        self._here: dict[_Pair, _Waits] = {}
+        self._here: dict[_Pair, tuple[float, float]] = {}  # when F ends and B starts without remat
         self._choice: dict[_Pair, int] = {}
         self._weights: dict[_Pair, float] = {}
         self._ops: list[Op] = []
@@ -97,7 +89,7 @@ class _Fit:
             fits = True
             if op.kind is OpKind.F:
                 until = times[replace(op, kind=OpKind.B)]
-                self._here[pair] = _Waits(now + float(costs.durations[OpKind.F, s]), until)
+                self._here[pair] = now + float(costs.durations[OpKind.F, s]), until
                 fits = self._take(float(costs.m_b[s]), now, pair)
             elif op.kind is OpKind.B:
                 self._here.pop(pair, None)
@@ -110,7 +102,7 @@ class _Fit:
                 return None
             if op.kind is not OpKind.W:
                 self._ops.append(op)
-        return brought_forward(self._with_recomputed(), costs, self._limit)
+        return brought_forward(self._with_recomputed(), self._problem, self._limit)
 
     def _run_w(self, pair: _Pair) -> None:
         del self._weights[pair]
@@ -118,7 +110,6 @@ class _Fit:
         self._ops.append(Op(OpKind.W, *pair))
 
     def _with_recomputed(self) -> list[Op]:
-        """R's right before their B's."""
         result = []
         for op in self._ops:
             if op.kind is OpKind.B and self._choice.get((op.stage, op.microbatch)) == RECOMPUTED:
@@ -142,8 +133,8 @@ class _Fit:
         self._held += memory
         while self._held > self._limit:
             ways = [
-                (self._cost(waits, pair, choice, now), choice, pair)
-                for pair, waits in self._here.items()
+                (self._cost(pair, choice, now), choice, pair)
+                for pair in self._here
                 for choice in (RECOMPUTED, OFFLOADED)
                 if self._possible[choice][pair[0]] and (choice == RECOMPUTED or pair != new)
             ]
@@ -160,31 +151,29 @@ class _Fit:
         return True
 
     def _apply(self, pair: _Pair, choice: int) -> None:
-        s, waits = pair[0], self._here.pop(pair)
+        s, (since, until) = pair[0], self._here.pop(pair)
         self._choice[pair] = choice
         self._held -= float(self._costs.m_b[s] - self._costs.kept[choice, s])
         if choice == OFFLOADED:
             took = float(self._costs.durations[OpKind.O, s])
-            self._channels[0] = max(waits.since, self._channels[0]) + took
-            self._channels[1] = max(waits.until, self._channels[1] + took)
+            self._channels[0] = max(since, self._channels[0]) + took
+            self._channels[1] = max(until, self._channels[1] + took)
             self._ops.append(Op(OpKind.O, *pair))
 
     def _early(self, pair: _Pair, at: float, now: float) -> float:
-        """The cost of running a W now."""
         lost = float(self._costs.durations[OpKind.W, pair[0]])
         return self._rate(RECOMPUTED, lost, at - now, float(self._costs.m_w[pair[0]]))
 
-    def _cost(self, waits: _Waits, pair: _Pair, choice: int, now: float) -> float:
-        """The cost of recomputing later, or of offloading now."""
-        costs, s = self._costs, pair[0]
+    def _cost(self, pair: _Pair, choice: int, now: float) -> float:
+        costs, s, (since, until) = self._costs, pair[0], self._here[pair]
         if choice == RECOMPUTED:
-            lost, free = float(costs.durations[OpKind.R, s]), waits.until - now
+            lost, free = float(costs.durations[OpKind.R, s]), until - now
         else:
             took = float(costs.durations[OpKind.O, s])
-            gone = max(waits.since, self._channels[0]) + took
+            gone = max(since, self._channels[0]) + took
             back = max(gone, self._channels[1]) + took
-            lost = max(0.0, gone - now) + max(0.0, back - waits.until)
-            free = waits.until - took - now
+            lost = max(0.0, gone - now) + max(0.0, back - until)
+            free = until - took - now
         size = float(costs.m_b[s] - costs.kept[choice, s])
         return self._rate(choice, lost, free, size)
 

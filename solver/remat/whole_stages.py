@@ -20,7 +20,7 @@ from itertools import product
 import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, STAYS
+from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, STAYS, changes, held
 from pipeloom.ir.model.ops import IntArray, Op, OpKind, pack, unpack
 from pipeloom.ir.model.problem import Problem
 
@@ -88,7 +88,7 @@ class Reduction:
         for rank, row in enumerate(rows):
             limit = self.problem.memory_limit[rank] * (1 + ROUNDING)
             ops = _Expansion(self, costs, joined, limit).of(_split(unpack(row), joined))
-            result.append(pack(brought_forward(ops, costs, limit)))
+            result.append(pack(brought_forward(ops, self.problem, limit)))
         return tuple(result)
 
 
@@ -171,7 +171,6 @@ class _Expansion:
         return float(self._costs.m_b[stage] - self._costs.kept[self._choice[stage], stage])
 
     def _take(self, memory: float) -> None:
-        """Lets others leave until there is room."""
         while self._held + memory > self._limit and self._here:
             leaves = max(self._here, key=self._here.__getitem__) if self._latest else None
             pair = leaves or next(iter(self._here))
@@ -182,37 +181,20 @@ class _Expansion:
         self._held += memory
 
 
-def brought_forward(ops: list[Op], costs: Costs, limit: float) -> list[Op]:
+def brought_forward(ops: list[Op], problem: Problem, limit: float) -> list[Op]:
     """The ops with each L as much earlier as memory allows, so that it is back in time."""
     if not any(op.kind is OpKind.L for op in ops):
         return ops
-    again = {(op.stage, op.microbatch) for op in ops if op.kind is OpKind.R}
-    held = np.cumsum([_change(op, costs, again) for op in ops]).tolist()
+    kept = held(problem, (pack(ops),))[0].tolist()
+    rests = changes(Costs.of(problem))[OpKind.L].tolist()
     for at, op in enumerate(ops):
         if op.kind is not OpKind.L:
             continue
-        rest = _change(op, costs, again)
-        out = replace(op, kind=OpKind.O)
+        rest, out = rests[op.stage], replace(op, kind=OpKind.O)
         for place in range(at, max(1, at - FARTHEST), -1):
-            before = held[place - 2] if place > 1 else 0.0
+            before = kept[place - 2] if place > 1 else 0.0
             if ops[place - 1] == out or before + rest > limit:
                 break
             ops[place - 1], ops[place] = ops[place], ops[place - 1]
-            held[place - 1] = before + rest
+            kept[place - 1] = before + rest
     return ops
-
-
-def _change(op: Op, costs: Costs, again: set[tuple[int, int]]) -> float:
-    """The memory that the rank holds more from ``op`` on."""
-    m_b, m_w = float(costs.m_b[op.stage]), float(costs.m_w[op.stage])
-    kept: list[float] = costs.kept[:, op.stage].tolist()
-    first = kept[RECOMPUTED] if (op.stage, op.microbatch) in again else m_b
-    return {
-        OpKind.F: first,
-        OpKind.B: m_w - m_b,
-        OpKind.W: -m_w,
-        OpKind.BW: -m_b,
-        OpKind.R: m_b - kept[RECOMPUTED],
-        OpKind.O: kept[OFFLOADED] - m_b,
-        OpKind.L: m_b - kept[OFFLOADED],
-    }[op.kind]

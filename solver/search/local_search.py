@@ -218,7 +218,6 @@ class ListTuner:
             yield
 
     def first(self, best: Incumbent) -> None:
-        """Offers the order of the best of some random parameters."""
         if np.isfinite(self._cost(self._draw(best))):
             best.offer(_rows(self._order, self._offsets), "search")
 

@@ -117,7 +117,6 @@ def _find(order: IntArray, first: int, op: int) -> int:
 
 @numba.njit(cache=True, nogil=True)
 def _backward(order: IntArray, first: int, of: int) -> int:
-    """The place of the B or BW of a microbatch."""
     at = first
     while order[at] != of | _B and order[at] != of | _BW:
         at += 1

@@ -70,7 +70,6 @@ class WeightPassingSpace:
         return values[field]
 
     def any(self, rng: np.random.Generator) -> WeightPassingParameters:
-        """Parameters at random."""
         choice = WeightPassingParameters(1)
         for field in fields(WeightPassingParameters):
             values = list(self.of(field.name, choice))

@@ -16,15 +16,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.model.ops import (
-    KIND_MASK,
-    MICROBATCH_SHIFT,
-    STAGE_MASK,
-    STAGE_SHIFT,
-    IntArray,
-    OpKind,
-)
+from pipeloom.ir.cost.remat import held
+from pipeloom.ir.model.ops import MICROBATCH_SHIFT, STAGE_SHIFT, IntArray, OpKind
 from pipeloom.ir.model.problem import Problem
 
 from ..core.options import Order
@@ -68,11 +61,5 @@ def _ops(kind: OpKind, stages: Sequence[int], microbatches: IntArray | int) -> I
 
 def within_limit(problem: Problem, order: Order) -> bool:
     """Whether the activations of every rank keep its memory limit."""
-    m_b = Costs.of(problem).m_b
-    held = np.stack([m_b, -m_b])
-    for row, limit in zip(order, problem.memory_limit, strict=True):
-        backward = (row & KIND_MASK == OpKind.BW).astype(np.int64)
-        change = held[backward, row >> STAGE_SHIFT & STAGE_MASK]
-        if np.max(np.cumsum(change), initial=0.0) > limit * (1 + ROUNDING):
-            return False
-    return True
+    ranks = zip(held(problem, order), problem.memory_limit, strict=True)
+    return all(row.max(initial=0.0) <= limit * (1 + ROUNDING) for row, limit in ranks)

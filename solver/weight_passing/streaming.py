@@ -82,10 +82,7 @@ def streamed(
 
 
 def stream(
-    problem: Problem,
-    order: Sequence[IntArray],
-    plan: Streaming,
-    owner: Sequence[int] | None = None,
+    problem: Problem, order: Sequence[IntArray], plan: Streaming, owner: Sequence[int] | None = None
 ) -> tuple[Transfer, ...]:
     """The transfers that serve ``order``, of stages owned as ``owner`` says.
 
@@ -141,7 +138,6 @@ def users(problem: Problem) -> list[list[int]]:
 
 
 def _bytes_kept(problem: Problem, stage: int) -> float:
-    """Bytes that a stage's owner keeps for it."""
     optimizer = problem.profile.stages[stage].optimizer_bytes or 0.0
     return optimizer + sum(size(problem.profile, kind, stage) for kind in TransferKind)
 
@@ -184,7 +180,6 @@ class _OpTimes:
 def _weights(
     problem: Problem, order: Sequence[IntArray], plan: Streaming, owner: Sequence[int]
 ) -> Iterator[list[Transfer]]:
-    """The journeys of all copies of weights."""
     wanted: dict[tuple[int, int], dict[int, Prefetch]] = defaultdict(dict)
     for rank, row in enumerate(order):
         foreign = [visit for visit in visits(row) if owner[visit.stage] != rank]
@@ -213,7 +208,6 @@ def _weights(
 def _gradients(
     problem: Problem, order: Sequence[IntArray], plan: Streaming, owner: Sequence[int]
 ) -> Iterator[list[Transfer]]:
-    """The journeys of all D's."""
     parts = [_parts(row, plan.collections) for row in order]
     lengths = [len(row) for row in order]
     for stage in range(problem.stages):

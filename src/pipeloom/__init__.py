@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from .runtime.pipeline.model_source import ModelSource as ModelSource
     from .runtime.pipeline.pipeline import Pipeline as Pipeline
     from .runtime.rank.loss_scale import LossScale as LossScale
+    from .runtime.train.loop import StepRecord as StepRecord
     from .solver.families import build_family as build_family
     from .solver.optimize import optimize as solve  # noqa: F401
     from .torch import PlannedSchedule as PlannedSchedule
@@ -91,6 +92,7 @@ _HOMES = {
     "runtime.rank.loss_scale": ("LossScale",),
     "runtime.pipeline.model_source": ("ModelSource",),
     "runtime.pipeline.pipeline": ("Pipeline",),
+    "runtime.train.loop": ("StepRecord",),
     "solver.families": ("build_family",),
     "solver.optimize": ("solve",),
     "planner.analyze": ("analyze",),

@@ -104,7 +104,6 @@ def _longest_path(  # noqa: PLR0917
     forward: FloatArray,  # (M, S) scratch: the start of F(s, k), of B(s, k), after F(source, 0)'s
     backward: FloatArray,
 ) -> float:
-    """The least span of the source."""
     microbatches, stages = forward.shape
     far, room = near.shape[1] - 1, np.full(stages, -np.inf)
     span = 0.0

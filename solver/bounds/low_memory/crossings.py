@@ -90,7 +90,6 @@ class _Ladder:
         self.wait = wait
 
     def span(self) -> float:
-        """The least span of stage i."""
         p = np.array([self.d * self.f])
         q = np.array([self.down[-1] + self.f_last])
         spans = [0.0]

@@ -285,7 +285,6 @@ def _leave_out(  # noqa: PLR0917
     left: FloatArray,  # (T + 2, n + 1)
     t: int,
 ) -> None:
-    """:func:`_lessen` by many states."""
     n = left.shape[1] - 1
     for s in range(len(numbers)):
         _lessen(left[t + 1 if j == n - 2 else t], numbers[s], j, up, turn, trip)
@@ -317,7 +316,6 @@ def _thin(  # noqa: PLR0917
 
 @numba.njit(cache=True, nogil=True)
 def _keys(met: npt.NDArray[np.int16], base: int) -> IntArray:
-    """One number for each row of meetings."""
     keys = np.zeros(len(met), dtype=np.int64)
     for i in range(len(met)):
         for k in range(met.shape[1]):
