@@ -28,9 +28,13 @@ def test_plan_and_measurement_are_processes_of_one_trace(
     pipeloom: Command, tmp_path: Path, schedule: Path
 ) -> None:
     """By ``--measured``, and as two files, which are called by their names."""
-    trace = tmp_path / "both.trace.json"
+    trace, measured = tmp_path / "both.trace.json", tmp_path / "measured.json"
+    document = json.loads(schedule.read_text())
+    for op in (op for row in document["order"] for op in row):
+        op["end"] *= 1.01
+    measured.write_text(json.dumps(document))
     for words, names in (
-        ((schedule, "--measured", schedule), ["planned", "measured"]),
+        ((schedule, "--measured", measured), ["planned", "measured"]),
         ((schedule, schedule, "--title", "plan", "--title", "run"), ["plan", "run"]),
     ):
         assert pipeloom("show", *words, "-o", trace).code == 0
