@@ -95,6 +95,11 @@ class StepEnd:
             self._averaging.start()
         self.adds_up = not updates
 
+    def follow(self, other: StepEnd) -> None:
+        """Goes on after the last step of another program with the same stages, which is final."""
+        self.adds_up = other.adds_up
+        self.update.rescaled(other.update.loss_scale)
+
     def give_up(self) -> None:
         """Ends a step that failed: no norm is waited for any more."""
         self.update.pending = False

@@ -23,8 +23,9 @@ from ..measure.op_timer import Call
 from ..measure.trace import TracedOp, measured_schedule, traced_ops
 from ..optim.norm_groups import numbered
 from ..optim.optimizer_step import finish_before_state_dicts
+from ..optim.optimizers import taken_over
 from ..optim.step_end import StepEnd
-from ..rank.checks import check_graph, check_program, check_tied
+from ..rank.checks import check_exchange, check_graph, check_program, check_tied
 from ..rank.consistency import check_agreement
 from ..rank.context import RankContext
 from ..rank.loss_scale import LossScale
@@ -36,7 +37,7 @@ from ..stages.store import Stage, device_of, given_modules, stage_modules
 from ..stages.tie_detection import find_ties
 from ..tensors.microbatches import Batch
 from ..transport import connect, ending_together, gather_early
-from .evaluation import Evaluation
+from .forward_rounds import ForwardRounds
 from .in_place import StagesInPlace
 from .layered_source import as_planned
 from .model_source import ModelSource, checked_stages, names_of, skips_of
@@ -128,7 +129,6 @@ class Pipeline:
         check_agreement(program, _alike(given), given.group)
         check_program(program, given)
         self.program = program
-        self.microbatches = program.schedule.problem.microbatches
         self.num_stages = program.schedule.problem.stages
         self.rank = rank_in(program, given.group)
         role = RankRole.of(program, self.rank)
@@ -146,21 +146,54 @@ class Pipeline:
             data_group=given.data_group,
             timeout=given.timeout,
         )
-        with ExitStack() as held:  # one that cannot be made leaves no connections behind
+        self._turn: list[Pipeline] = []  # of several with these stages the one that stepped last
+        with ExitStack() as held:
             if isinstance(self.store, ShardedStages):
                 held.callback(self.store.close)
-            context = self._connect(role, given)
-            held.callback(self._transport.close)
-            self._step_end = StepEnd(context)
-            held.callback(self._step_end.update.close)
-            self.modules, self.optimizers = self._step_end.modules, self._step_end.optimizers
-            self._build(context)
-            self._state = PipelineState(context, self._step_end)
-            if context.relays:
-                asked = self.modules.values(), self.optimizers.values()
-                for hook in finish_before_state_dicts(self.finish, *asked):
-                    held.callback(hook.remove)
-            self._held = held.pop_all()
+            self._open(role, given, held)
+
+    def _open(self, role: RankRole, options: PipelineOptions, held: ExitStack) -> None:
+        """Connects and builds; one that cannot be made leaves no connections behind."""
+        self.microbatches = self.program.schedule.problem.microbatches
+        context = self._connect(role, options)
+        held.callback(self._transport.close)
+        self._step_end = StepEnd(context)
+        held.callback(self._step_end.update.close)
+        self.modules, self.optimizers = self._step_end.modules, self._step_end.optimizers
+        self._options = options
+        self._build(context)
+        self._state = PipelineState(context, self._step_end)
+        if context.relays:
+            asked = self.modules.values(), self.optimizers.values()
+            for hook in finish_before_state_dicts(self.finish, *asked):
+                held.callback(hook.remove)
+        self._held = held.pop_all()
+
+    def with_program(self, program: Program) -> Pipeline:
+        """A pipeline by another program, for another number of microbatches say, with the stages,
+        optimizers and options of this one; all ranks call it.
+
+        Steps of both may follow each other in any order: gradients that add up, the loss scale and
+        a verdict that is to come are theirs in common. ``close`` of this one closes the other.
+
+        Raises InputError for a program that has its stages on other ranks, sends weights or steps
+        after each microbatch, and with ``cuda_graph``.
+        """
+        check_exchange(self.program, program, self._options)
+        optimizer = taken_over(self.optimizers.values()) if self.optimizers else None
+        options = replace(self._options, optimizer=optimizer, loss_scale=self.loss_scale)
+        check_agreement(program, _alike(options), options.group)
+        check_program(program, options)
+        check_tied(program, options.tied)
+        self.finish()
+        self._turn[:] = [self]
+        other = object.__new__(Pipeline)
+        other.program, other.num_stages, other.rank = program, self.num_stages, self.rank
+        other.device, other.store, other._turn = self.device, self.store, self._turn
+        with ExitStack() as held:
+            other._open(RankRole.of(program, self.rank), options, held)
+        self._held.callback(other._held.close)
+        return other
 
     def _with_ties(
         self,
@@ -207,7 +240,7 @@ class Pipeline:
             self._graph = GraphedSteps(recording, self._transport, cells.values())
         self._step_builder = builder = StepBuilder(context, cells, self._step_end)
         self._in_place = partial(StagesInPlace, context, cells, self._step_end, builder)
-        self._evaluation = Evaluation(context, builder, self._step_end)
+        self._forward_rounds = ForwardRounds(context, builder, self._step_end)
 
     @classmethod
     def from_source(
@@ -297,7 +330,7 @@ class Pipeline:
         self.finish()
         data = StepData(inputs, options, target, loss_kwargs or {})
         with ending_together(self._transport):
-            results = self._evaluation.run(
+            results = self._forward_rounds.run(
                 data, wants_losses=losses is not None, keep_outputs=return_outputs
             )
         return results.hand_out(losses, metrics)
@@ -360,8 +393,9 @@ class Pipeline:
         With post-validation all ranks call it, after the same step; it comes by itself before a
         ``state_dict`` of a stage or an optimizer is made, which all ranks then do.
         """
-        if self._step_end.update.pending:
-            with ending_together(self._transport):
+        with ending_together(self._transport):
+            self._take_turn()
+            if self._step_end.update.pending:
                 self._validate()
         self.synchronize()
 
@@ -450,7 +484,8 @@ class Pipeline:
     @property
     def loss_scale(self) -> LossScale | None:
         """The loss scale of the next step; None without."""
-        return self._step_end.update.loss_scale
+        (last,) = self._turn or (self,)
+        return last._step_end.update.loss_scale
 
     def take_loss_scale(self, other: Pipeline) -> None:
         """That of ``other``, which ran the last steps; all ranks call it, after :meth:`finish`."""
@@ -465,6 +500,14 @@ class Pipeline:
     def device_peak(self) -> int | None:
         """Bytes that torch's allocator had in use at most, on a CUDA device."""
         return device_peak(self.device)
+
+    def _take_turn(self) -> None:
+        """Goes on from what the last step left, where another pipeline with these stages ran it."""
+        for last in self._turn:
+            if last is not self:
+                last.finish()
+                self._step_end.follow(last._step_end)
+        self._turn[:] = [self] * len(self._turn)
 
     def _validate(self) -> None:
         try:
@@ -484,6 +527,7 @@ class Pipeline:
     def _step(self, data: StepData, *, keep: bool, updates: bool) -> None:
         self._check_update(updates)
         self._step_io.put(data)
+        self._take_turn()
         self._gather()
         executor = self._step_builder.executor()
         for runner in self._step_builder.runners.values():

@@ -1,4 +1,4 @@
-"""Evaluation: a program's forwards alone, on any number of microbatches, in rounds of M.
+"""What ``eval`` runs: a program's forwards alone, on any number of microbatches, in rounds of M.
 
 ::
 
@@ -44,7 +44,7 @@ from .step_io import Results, StepData, put_targets
 T = TypeVar("T")
 
 
-class EvaluationRunner(StageRunner):
+class ForwardRunner(StageRunner):
     """Runs forwards of which nothing is kept for a backward, and losses where there are targets."""
 
     def _forward(self, cell: Cell) -> None:
@@ -59,8 +59,8 @@ class EvaluationRunner(StageRunner):
         self._keep(cell, output)
 
 
-class Evaluation:
-    """One rank's evaluations of what it trains; all ranks make theirs and call it alike."""
+class ForwardRounds:
+    """One rank's forwards of what it trains; all ranks make theirs and call it alike."""
 
     def __init__(self, context: RankContext, builder: StepBuilder, step_end: StepEnd) -> None:
         problem = context.program.schedule.problem
@@ -79,7 +79,7 @@ class Evaluation:
         )
         self._modules = [context.store.module(s) for s in context.role.run]
         self._runners = {
-            s: builder.runner(s, self._context.memory, stashing=False, kind=EvaluationRunner)
+            s: builder.runner(s, self._context.memory, stashing=False, kind=ForwardRunner)
             for s in context.role.run
         }
         self._program = cache(partial(forward_only, context.program))
