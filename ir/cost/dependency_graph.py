@@ -15,17 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InvalidScheduleError
-from ..model.ops import (
-    KIND_MASK,
-    MICROBATCH_SHIFT,
-    STAGE_MASK,
-    STAGE_SHIFT,
-    FloatArray,
-    IntArray,
-    Op,
-    OpKind,
-    offsets_of,
-)
+from ..model.ops import KIND_MASK, FloatArray, IntArray, Op, OpKind, fields_of, offsets_of
 from ..model.schedule import Schedule
 from ..model.transfers import previous, transfer_delays
 from ..units import counted
@@ -277,11 +267,7 @@ def _with_copies(ops: Sequence[Op], first: int, stop: int) -> Iterator[tuple[int
 def _inputs(flat: IntArray, costs: Costs) -> Edges:
     """Each op after the ops that make its inputs. Raises where such an op is missing."""
     stages, microbatches = costs.owner.shape
-    kind, stage, microbatch = (
-        flat & KIND_MASK,
-        flat >> STAGE_SHIFT & STAGE_MASK,
-        flat >> MICROBATCH_SHIFT,
-    )
+    kind, stage, microbatch = fields_of(flat)
     makes = np.where(kind == OpKind.BW, OpKind.B, kind)
     node = np.full((len(OpKind), stages, microbatches), -1)
     node[makes, stage, microbatch] = np.arange(len(flat))

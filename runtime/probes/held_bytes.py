@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from ..dtensors import local, parts
 from ..rank.options import MakeOptimizer
 from ..stages.fsdp import ShardedStages
 from ..stages.store import StageStore
@@ -38,8 +39,7 @@ def held_bytes(
         store.release()
     whole = list(store.parameters(stage))
     shards = list(store.module(stage).parameters())
-    sharded = isinstance(store, ShardedStages) and stage in store.sharded
-    parameters = [*shards, *whole] if sharded else whole
+    parameters = list({id(p): p for p in (*shards, *whole)}.values())
     trained = [p for p in parameters if p.requires_grad]
     state = None
     if optimizer is not None and optimizer.state:
@@ -51,9 +51,7 @@ def held_bytes(
 
 def local_bytes(tensor: Tensor) -> int:
     """Those that are on this device: of a DTensor its shard's."""
-    local: Tensor = tensor.detach()
-    local = getattr(local, "to_local", lambda: local)()
-    return local.nbytes
+    return sum(part.nbytes for part in parts(local(tensor.detach())))
 
 
 def _state_bytes(parameter: nn.Parameter, make: MakeOptimizer) -> int:

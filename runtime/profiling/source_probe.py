@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from pipeloom.ir.errors import InputError
 
+from ..dtensors import is_dtensor
 from ..executor.stage_runner import Cell, StageRunner
 from ..measure.activation_ledger import Ledger
 from ..pipeline.model_source import ModelSource, checked_batch, checked_stages, skips_of
@@ -30,8 +31,8 @@ class SourceStages:
     """The modules of one rank, ready to be probed; ``owners`` names the rank of every stage.
 
     ``tied``: the stages that share parameters. All ranks make theirs at the same time.
-    Raises InputError for stages wrapped in ``fully_shard`` without a ``data_group``, or with a
-    ``dtype``.
+    Raises InputError for stages wrapped in ``fully_shard`` without a ``data_group``, and for a
+    ``dtype`` of stages that have DTensors.
     """
 
     def __init__(
@@ -50,19 +51,23 @@ class SourceStages:
         self._dtype, self._device = dtype, device
         self._stages = [s for s, owner in enumerate(owners) if owner == transport.rank]
         build = checked_stages(source, len(owners))
-        modules = {s: made(build[s], s) for s in self._stages}
-        sharded = next((s for s, module in modules.items() if is_sharded(module)), None)
-        if sharded is None:
-            modules = {s: module.to(device=device, dtype=dtype) for s, module in modules.items()}
+        modules = {s: self._placed(made(build[s], s), s) for s in self._stages}
         given = given_modules(build, self._stages, len(owners)) | modules
         # the functions are still there, and with them a whole model that they may take parts of
         ties = find_ties(tied, len(owners), given, modules, transport.gather)
         self.tied = tied_stages(ties)
-        self._store: StageStore = ResidentStages(modules)
-        if sharded is not None:
-            group = _checked_group(sharded, data_group, dtype)
-            self._store = ShardedStages(modules, group, timeout)
+        self._store = _store(modules, data_group, timeout)
         self._memory = Ledger()
+
+    def _placed(self, module: nn.Module, stage: int) -> nn.Module:
+        """On the device and in the dtype asked for; what is sharded stays where it is."""
+        if not any(map(is_dtensor, module.parameters())):
+            return module.to(device=self._device, dtype=self._dtype)
+        if self._dtype is not None:
+            raise InputError(
+                f"dtype: expected none, as stage {stage} has shards in their own, got {self._dtype}"
+            )
+        return module
 
     def probe(self, asked: Asked) -> StageProbe:
         """All ranks call it: stages are tried once to see what they hand on."""
@@ -142,16 +147,14 @@ class _SourceFeed:
         )
 
 
-def _checked_group(
-    stage: int, group: dist.ProcessGroup | None, dtype: torch.dtype | None
-) -> dist.ProcessGroup:
+def _store(
+    modules: Mapping[int, nn.Module], group: dist.ProcessGroup | None, timeout: float
+) -> StageStore:
+    sharded = [s for s, module in modules.items() if is_sharded(module)]
+    if not sharded:
+        return ResidentStages(modules)
     if group is None:
         raise InputError(
-            f"data_group: expected the processes that have shards of stage {stage}, got None"
+            f"data_group: expected the processes that have shards of stage {sharded[0]}, got None"
         )
-    if dtype is not None:
-        raise InputError(
-            f"dtype: expected none for stage {stage}, which is wrapped in fully_shard: its "
-            f"mp_policy says in what it computes, got {dtype}"
-        )
-    return group
+    return ShardedStages(modules, group, timeout)

@@ -32,6 +32,8 @@ from ..transport.thread_rank import here
 from .replicas import Replicas
 from .settings import RunSettings
 
+# said of each load by a single process; threads cannot silence it for themselves
+warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized")
 METADATA = ".metadata"  # which torch.distributed.checkpoint writes last
 NEEDED = ("model.", "optimizer.state.")  # what a run cannot go on without
 
@@ -245,9 +247,7 @@ def _metadata(path: Path) -> Mapping[str, Any]:
 def _told(path: Path, done: str, kind: type[PipeloomError] = InputError) -> Iterator[None]:
     """An error of torch.distributed.checkpoint as one line."""
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is (disabled|unavailable)")
-            yield
+        yield
     except CheckpointException as error:
         rank, (cause, _) = min(error.failures.items())
         words = f"{type(cause).__name__}: {cause}".splitlines()[0]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 from pipeloom.ir.errors import InfeasibleError
-from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.placement import Placement, PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
@@ -70,6 +70,7 @@ def best_placement(
     memory_limit: float | None = None,
     objective: Objective = Objective.PERIOD,
     copies: int | None = None,
+    kinds: Collection[PlacementKind] = tuple(PlacementKind),
     abreast: int = 2,
     should_stop: StoppingCriterion = NEVER,
     begins: Callable[[int], None] = lambda number: None,
@@ -91,7 +92,7 @@ def best_placement(
     entry = partial(
         _entry, microbatches=microbatches, memory_limit=memory_limit, objective=objective
     )
-    entries = [entry(*placed) for placed in placements(profile)]
+    entries = [entry(*placed) for placed in placements(profile, kinds)]
     if copies != 1:
         why_not = why_one_way(profile, microbatches)
         if why_not is None and copies is None:
@@ -132,8 +133,11 @@ def _entry(
         return TriedPlacement(name, None, why_not=why_not, note=note)
 
 
-def placements(profile: Profile) -> Iterator[tuple[Profile, Placement]]:
-    """The profile, cut where it has one stage a rank, with each placement of its stages, once."""
+def placements(
+    profile: Profile, kinds: Collection[PlacementKind] = tuple(PlacementKind)
+) -> Iterator[tuple[Profile, Placement]]:
+    """The profile, cut where it has one stage a rank, with each placement of its stages that is of
+    these ``kinds``, equal ones once."""
     ranks, seen = profile.ranks, set()
     chunks, rest = divmod(profile.num_stages, ranks)
     for cut in CUTS if (chunks, rest) == (1, 0) else (1,) if rest == 0 else ():
@@ -144,7 +148,7 @@ def placements(profile: Profile) -> Iterator[tuple[Profile, Placement]]:
         elif each % 2 == 0:
             found.append(Placement.wave(ranks, each // 2))
         for placement in found:
-            if placement not in seen:
+            if placement not in seen and placement.kind in kinds:
                 seen.add(placement)
                 yield placed, placement
 

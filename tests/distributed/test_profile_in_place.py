@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InputError
@@ -26,20 +27,24 @@ from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.probes.held_bytes import local_bytes
 from pipeloom.runtime.profiling.profiler import measure_profile
 from tests.distributed.cases.gradients import schedule
-from tests.distributed.cases.shards import ROWS, WIDTH, Split, loss
+from tests.distributed.cases.shards import HIDDEN, ROWS, WIDTH, Split, loss
 
 RANKS, SHARDS, MICROBATCHES, REPEATS = 2, 2, 4, 2
 KINDS = {OpKind.F, OpKind.B, OpKind.W, OpKind.BW}
+KINDS_OF_SHARDS = ("tensor", "sharded", "table")
 Group = dist.ProcessGroup
 
 
 @dataclass(frozen=True)
 class Model:
     """Stages with random numbers and buffers of their own; hidden units and experts are cut over
-    ``tensor``, or parameters over ``shards``."""
+    ``tensor``, or parameters over ``shards``. With ``products`` a stage has two of them, which are
+    DTensors over ``table``."""
 
     tensor: Group | None = None
     shards: DeviceMesh | None = None
+    products: bool = False
+    table: DeviceMesh | None = None
 
     def stages(self, count: int) -> Sequence[Callable[[], nn.Module]]:
         return [partial(self._stage, s) for s in range(count)]
@@ -48,9 +53,17 @@ class Model:
         with torch.random.fork_rng():
             torch.manual_seed(stage)
             norm, drop = nn.BatchNorm1d(WIDTH), nn.Dropout(0.2)
-            module = nn.Sequential(Split(self.tensor), norm, drop).double()
+            inner = self._products() if self.products else Split(self.tensor).double()
+            module = nn.Sequential(inner, norm.double(), drop)
         if self.shards is not None:
             fully_shard(module, mesh=self.shards)
+        return module
+
+    def _products(self) -> nn.Module:
+        module = nn.Sequential(nn.Linear(WIDTH, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, WIDTH))
+        module.double()
+        if self.table is not None:
+            parallelize_module(module, self.table, {"0": ColwiseParallel(), "2": RowwiseParallel()})
         return module
 
     def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
@@ -86,6 +99,7 @@ class Seen:
 class Found:
     tensor: Seen
     sharded: Seen
+    table: Seen
     refused: list[str]
 
 
@@ -100,7 +114,8 @@ def run() -> Found:
     shards = mesh["shards"]
     tensor = _seen(mesh, Model(tensor=shards.get_group()), None)
     sharded = _seen(mesh, Model(shards=shards), shards.get_group())
-    return Found(tensor, sharded, _refused(mesh))
+    table = _seen(mesh, Model(products=True, table=shards), None)
+    return Found(tensor, sharded, table, _refused(mesh))
 
 
 def _seen(mesh: DeviceMesh, source: Model, data_group: Group | None) -> Seen:
@@ -125,7 +140,8 @@ def _seen(mesh: DeviceMesh, source: Model, data_group: Group | None) -> Seen:
         pipeline.close()
     measure = partial(measure_profile, stages=RANKS, repeats=1, warmup=0, in_flight=RANKS)
     measured = measure(source, ranks=RANKS, group=group, data_group=data_group)
-    whole = measure(Model(), ranks=1, group=mesh["one"].get_group(), view="pipeline")
+    alone = Model(products=source.products)
+    whole = measure(alone, ranks=1, group=mesh["one"].get_group(), view="pipeline")
     rank = mesh.get_local_rank("pp")
     return Seen(rank, views, measured, whole, local, same, left)
 
@@ -177,6 +193,9 @@ def _refused(mesh: DeviceMesh) -> list[str]:
         lambda: measure(ranks=3),
         lambda: measure(ranks=RANKS, local=True),
         lambda: measure_profile(sharded, stages=RANKS, ranks=RANKS, group=group),
+        lambda: measure_profile(
+            sharded, stages=RANKS, ranks=RANKS, group=group, dtype=torch.float32
+        ),
     ):
         with pytest.raises(InputError) as error:
             call()
@@ -186,7 +205,7 @@ def _refused(mesh: DeviceMesh) -> list[str]:
     return said
 
 
-@pytest.mark.parametrize("kind", ["tensor", "sharded"])
+@pytest.mark.parametrize("kind", KINDS_OF_SHARDS)
 def test_all_processes_have_one_profile_that_families_take(
     found: dict[int, Found], kind: str
 ) -> None:
@@ -205,7 +224,7 @@ def test_all_processes_have_one_profile_that_families_take(
         assert stage.activation_bytes == ROWS * WIDTH * 8
 
 
-@pytest.mark.parametrize("kind", ["tensor", "sharded"])
+@pytest.mark.parametrize("kind", KINDS_OF_SHARDS)
 def test_a_pipelines_view_is_of_its_ranks_and_a_ranks_of_its_stages(
     found: dict[int, Found], kind: str
 ) -> None:
@@ -222,7 +241,7 @@ def sizes(stage: StageProfile) -> StageProfile:
     return replace(stage, t_f=0.0, t_b=0.0, t_w=0.0, t_bw=None, t_r=None)
 
 
-@pytest.mark.parametrize("kind", ["tensor", "sharded"])
+@pytest.mark.parametrize("kind", KINDS_OF_SHARDS)
 def test_training_goes_on_to_the_last_bit_and_nothing_stays(
     found: dict[int, Found], kind: str
 ) -> None:
@@ -231,15 +250,18 @@ def test_training_goes_on_to_the_last_bit_and_nothing_stays(
         assert getattr(one, kind).left == 0
 
 
-def test_of_parameters_that_are_cut_each_device_counts_its_own(found: dict[int, Found]) -> None:
+@pytest.mark.parametrize("kind", ["tensor", "table"])
+def test_of_parameters_that_are_cut_each_device_counts_its_own(
+    found: dict[int, Found], kind: str
+) -> None:
     """By all: the device that has the most."""
     for one in found.values():
-        seen = one.tensor
+        seen: Seen = getattr(one, kind)
         own = seen.views["rank"].profile.stages[0]
         assert own.weight_bytes == own.grad_bytes == seen.local
         # Adam's, but for the expert that no token came to
         assert seen.local < (own.optimizer_bytes or 0) < 3 * seen.local
-        most = max(other.tensor.local for other in found.values())
+        most = max(getattr(other, kind).local for other in found.values())
         for stage, whole in zip(
             seen.views["all"].profile.stages, seen.whole.profile.stages, strict=True
         ):
@@ -261,7 +283,7 @@ def test_stages_in_fully_shard_hold_shards_and_in_a_step_whole_parameters(
         assert 2 * seen.local < (own.optimizer_bytes or 0) < 2 * whole.weight_bytes
 
 
-@pytest.mark.parametrize("kind", ["tensor", "sharded"])
+@pytest.mark.parametrize("kind", KINDS_OF_SHARDS)
 def test_a_source_is_measured_in_the_same_place(found: dict[int, Found], kind: str) -> None:
     seen: list[Seen] = [getattr(one, kind) for one in found.values()]
     for one in seen:
@@ -284,4 +306,6 @@ def test_what_cannot_be_measured_is_said(found: dict[int, Found]) -> None:
             "group: expected none beside local or alone",
             "data_group: expected the processes that have shards of stage "
             f"{one.sharded.rank}, got None",
+            f"dtype: expected none, as stage {one.sharded.rank} has shards in their own, "
+            "got torch.float32",
         ]
