@@ -14,7 +14,7 @@ from pipeloom.planner.inputs.placement_spec import PlacementSpec
 MOST_MICROBATCHES = 100_000
 # the exporters' names: importing them here would make every --help wait for NumPy
 FORMATS = ("torch-csv", "torchtitan", "torchtitan-toml", "megatron-layout")
-READ_BACK = ("torch-csv",)
+READ_BACK = ("torch-csv", "megatron-layout")
 UNITS = {
     **{"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15},
     **{"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40, "PiB": 2.0**50},

@@ -9,10 +9,10 @@ from pipeloom.ir.errors import InputError
 
 from .arguments import count, seconds, whole
 
-TRAINING = ("steps", "dtype", "seed", "device", "pace", "timeout", "quiet")
+TRAINING = ("steps", "dtype", "seed", "device", "pace", "callbacks", "timeout", "quiet")
 """Names of the options of :func:`add_training` beside the program and the model."""
 DTYPES = ("float32", "float64", "bfloat16", "float16")
-TYPED = ("steps", "device", "pace", "cuda_graph", "clip_grad_norm", "loss_scale")
+TYPED = ("steps", "device", "pace", "cuda_graph", "clip_grad_norm", "loss_scale", "every")
 """Settings of a run whose faults name them: the option has the same name."""
 
 
@@ -50,8 +50,16 @@ def add_training(parser: argparse.ArgumentParser, *, steps: int) -> None:
         help="each op takes at least its planned time, asleep for the rest: as on a device of its "
         "own, where ranks share cores",
     )
+    parser.add_argument(
+        "--callback",
+        metavar="MODULE:ATTRIBUTE",
+        action="append",
+        default=[],
+        dest="callbacks",
+        help="a function that is told of each step, or a class whose objects are; may be repeated",
+    )
     parser.add_argument("--timeout", metavar="S", type=seconds, help="gives up after so long")
-    parser.add_argument("-q", "--quiet", action="store_true", help="no line a step")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
 
 
 def need_torch() -> None:

@@ -49,8 +49,10 @@ class Llama:
             return transformers.LlamaForCausalLM(config)
 
     def stages(self, count: int) -> Sequence[Callable[[], nn.Module]]:
-        ends = [round(self.layers * s / count) for s in range(count + 1)]
-        return [partial(self._stage, *cut) for cut in pairwise(ends)]
+        return [partial(self._stage, *cut) for cut in pairwise(self._ends(count))]
+
+    def _ends(self, count: int) -> list[int]:
+        return [round(self.layers * s / count) for s in range(count + 1)]
 
     def _stage(self, start: int, stop: int) -> nn.Module:
         # a model that fits no device is made on "meta", and only the part loaded from its
@@ -59,6 +61,18 @@ class Llama:
 
     def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
         return ()  # GPT-2's head and embedding would be [[(0, "..."), (count - 1, "...")]]
+
+    def names(self, count: int) -> Callable[[int, str], str]:
+        """What the whole model calls a stage's parameters, and checkpoints with it."""
+        starts = self._ends(count)
+
+        def name_of(stage: int, name: str) -> str:
+            part, *rest = name.split(".")
+            if part == "layers":
+                rest[0] = str(starts[stage] + int(rest[0]))
+            return ".".join([*([] if part == "lm_head" else ["model"]), part, *rest])
+
+        return name_of
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         return nn.functional.cross_entropy(output.flatten(0, 1), target.flatten())

@@ -32,6 +32,11 @@ from .validation import validated
 _NUMBERS = ("stage", "from", "to", "copy", "after", "before", "room", "blocks")
 _ENDS = {"from": "source", "to": "target"}  # as Transfer calls them
 _KINDS = {kind.name: int(kind) for kind in OpKind}
+_FORMER_BOUNDS: Mapping[str | None, str] = {  # names in files that older versions wrote
+    "lanes": "crossings-search",
+    "levers-head": "remat-head",
+    "levers-throughput": "remat-throughput",
+}
 
 
 def load_schedule(path: str) -> Schedule:
@@ -124,6 +129,7 @@ def _transfer(entry: Mapping[str, Any]) -> Transfer:
 def _report(document: ReportDocument, objective: Objective) -> Report:
     keys = ("lower_bound", "bound_name", "solver", "solve_seconds", "seed")
     rest = {key: getattr(document, key) for key in keys}
+    rest["bound_name"] = _FORMER_BOUNDS.get(document.bound_name, document.bound_name)
     return Report(objective, document.family or "", Status(document.status or "feasible"), **rest)
 
 

@@ -23,7 +23,7 @@ from pipeloom.solver.core.tolerances import ROUNDING
 SEARCHED: Mapping[str, str] = {
     "relaxation": "a small MILP over the moments that every stage has (its first B, last F, last "
     "B)",
-    "lanes": "a search over where microbatches on their way up meet those on their way down",
+    "crossings-search": "a search over where microbatches on their way up and down meet",
     "interleaving": "a search over which F's run before which B's, W's included",
     "cp-sat": "CP-SAT, which left no cheaper order",
     "milp": "the MILP, which left no cheaper order",

@@ -19,12 +19,12 @@ from pipeloom.ir.units import amount, duration
 from pipeloom.report.summaries import percent
 from pipeloom.report.text_table import table
 from pipeloom.solver.core.options import Order
-from pipeloom.solver.partition.candidate import Candidate
+from pipeloom.solver.core.schedule_cost import iteration_time
+from pipeloom.solver.partition.candidate import CutCandidate
 from pipeloom.solver.partition.candidate_pool import Way
 from pipeloom.solver.partition.cuts import Rules
 from pipeloom.solver.partition.search import Partitioned, best_partition
 from pipeloom.solver.placement.search import placements
-from pipeloom.solver.placement.successive_halving import cost_of
 
 from ..answer import Answer, NothingFits
 from ..inputs.placement_spec import AUTO, PlacementSpec
@@ -104,7 +104,7 @@ def _answer(
     schedule: Schedule, facts: dict[str, Any], search: CachedSearch, *, stopped: bool
 ) -> Answer:
     candidates = placement_candidates(facts["placements"], facts["placement"])
-    cost, bound, words = cost_of(schedule), facts["lower_bound"], _words(schedule, facts)
+    cost, bound, words = iteration_time(schedule), facts["lower_bound"], _words(schedule, facts)
     return Answer(schedule, search, cost, bound, candidates, stopped, {"partition": facts}, words)
 
 
@@ -157,7 +157,7 @@ def _placements(spec: PlacementSpec, profile: LayeredProfile, where: str) -> Seq
     return [spec.place(one_each, where)[1]]
 
 
-def _parts(candidate: Candidate) -> list[dict[str, Any]]:
+def _parts(candidate: CutCandidate) -> list[dict[str, Any]]:
     owners = candidate.problem.placement.owners
     return [
         {
@@ -172,7 +172,7 @@ def _parts(candidate: Candidate) -> list[dict[str, Any]]:
     ]
 
 
-def _entry(candidate: Candidate) -> dict[str, Any]:
+def _entry(candidate: CutCandidate) -> dict[str, Any]:
     return {
         "placement": candidate.problem.placement.name,
         "starts": list(candidate.cut),

@@ -23,7 +23,7 @@ from pipeloom.solver.core.decomposition import Plan, planned
 from pipeloom.solver.families import FAMILIES, Family, synchronous
 from pipeloom.solver.families.base import alternate
 from pipeloom.solver.families.weights.fsdp import FSDP
-from pipeloom.solver.weight_passing.parameters import Choice
+from pipeloom.solver.weight_passing.parameters import WeightPassingParameters
 from pipeloom.solver.weight_passing.round_orders import rows
 from pipeloom.solver.weight_passing.streaming import (
     Route,
@@ -171,7 +171,7 @@ class Weights:
         for rounds, buffers in product({1, most}, {3, self.problem.stages}):
             order = rows(self.problem, rounds, deep=1)
             for route in Route:
-                choice = Choice(rounds, buffers=buffers, route=route)
+                choice = WeightPassingParameters(rounds, buffers=buffers, route=route)
                 with suppress(InvalidScheduleError):  # a path that would wait for itself
                     yield streamed(self.problem, order, str(choice), choice.streaming)
 

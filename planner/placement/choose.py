@@ -13,10 +13,11 @@ from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, gap_between
 from pipeloom.report.text_table import table
 from pipeloom.solver.core.progress import Progress
+from pipeloom.solver.core.schedule_cost import iteration_time
 from pipeloom.solver.core.tolerances import CLOSED
 from pipeloom.solver.optimize import Solving
-from pipeloom.solver.placement.search import Chosen, Tried, best_placement
-from pipeloom.solver.placement.successive_halving import Known, cost_of
+from pipeloom.solver.placement.search import Chosen, TriedPlacement, best_placement
+from pipeloom.solver.placement.successive_halving import Known
 from pipeloom.solver.portfolio import cores
 
 from ..answer import Answer, Candidate, NothingFits
@@ -67,7 +68,7 @@ def plan_placement(
         raise NothingFits("no placement fits", words, facts)
     entries = facts["choice"]["placements"]
     candidates = placement_candidates(entries, chosen.best.problem.placement.name)
-    cost, bound = cost_of(chosen.best), chosen.bound or 0.0
+    cost, bound = iteration_time(chosen.best), chosen.bound or 0.0
     return Answer(chosen.best, search, cost, bound, candidates, search.stopped, facts, words)
 
 
@@ -152,7 +153,7 @@ class PlacementSearch(Solving):
 
 def choice_facts(chosen: Chosen) -> dict[str, Any]:
     """The placements, the best first, and the bound for all of them together."""
-    cost = None if chosen.best is None else cost_of(chosen.best)
+    cost = None if chosen.best is None else iteration_time(chosen.best)
     gap = None if cost is None or chosen.bound is None else gap_between(cost, chosen.bound)
     return {
         "lower_bound": chosen.bound,
@@ -161,7 +162,7 @@ def choice_facts(chosen: Chosen) -> dict[str, Any]:
     }
 
 
-def placement_facts(tried: Tried, best: float | None) -> dict[str, Any]:
+def placement_facts(tried: TriedPlacement, best: float | None) -> dict[str, Any]:
     """One placement; ``best``: the lowest cost that was found anywhere."""
     return {
         "placement": tried.name,
@@ -172,7 +173,7 @@ def placement_facts(tried: Tried, best: float | None) -> dict[str, Any]:
     }
 
 
-def _not_searched(tried: Tried, best: float | None) -> str:
+def _not_searched(tried: TriedPlacement, best: float | None) -> str:
     beaten = best is not None and tried.bound is not None and tried.bound >= best * (1 - CLOSED)
     return f"not searched: {'cannot be shorter' if beaten else 'no time left'}"
 

@@ -125,15 +125,23 @@ def load_source(name: str) -> ModelSource:
     Modules are looked for in the current directory too, as ``python -m`` does.
     Raises InputError where the name, the module or the attribute is wrong.
     """
-    module_name, colon, attribute = name.partition(":")
-    if not (colon and module_name and attribute):
-        raise InputError(f"{name}: expected MODULE:ATTRIBUTE, e.g. examples.gpt:GPT")
-    value = _attribute(_module(name, module_name), name, attribute)
+    value = load_attribute(name, "examples.gpt:GPT")
     if _is_source(value):
         return cast("ModelSource", value)
     if not callable(value):
         raise InputError(f"{name}: {_lacks(value)}; expected a model source or a callable")
     return _made_by(value, name)
+
+
+def load_attribute(name: str, example: str = "package.module:name") -> Any:
+    """What ``module:attribute`` names; ``example``: what may be meant, for the error.
+
+    Raises InputError where the name, the module or the attribute is wrong.
+    """
+    module_name, colon, attribute = name.partition(":")
+    if not (colon and module_name and attribute):
+        raise InputError(f"{name}: expected MODULE:ATTRIBUTE, e.g. {example}")
+    return _attribute(_module(name, module_name), name, attribute)
 
 
 def _module(name: str, module_name: str) -> ModuleType:

@@ -108,8 +108,12 @@ class ShardedModule:
 
         Raises ConnectionError where that takes too long.
         """
-        self._release()
+        self.release()
         self._unshard()
+
+    def release(self) -> None:
+        """Lets go of the whole parameters and their gradients."""
+        self._release()
         for parameter in self._trained:
             parameter.whole.grad = None
 
@@ -204,6 +208,11 @@ class ShardedStages(ResidentStages):
     def gather(self) -> None:
         for sharded in self.sharded.values():
             sharded.gather()
+
+    def release(self) -> None:
+        """Lets go of the whole parameters, outside of steps."""
+        for sharded in self.sharded.values():
+            sharded.release()
 
     def close(self) -> None:
         """Gives the modules back to ``fully_shard``."""

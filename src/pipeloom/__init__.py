@@ -50,8 +50,10 @@ if TYPE_CHECKING:
     from .runtime.pipeline.model_source import ModelSource as ModelSource
     from .runtime.pipeline.pipeline import Pipeline as Pipeline
     from .runtime.rank.loss_scale import LossScale as LossScale
+    from .runtime.train.loop import StepRecord as StepRecord
     from .solver.families import build_family as build_family
     from .solver.optimize import optimize as solve  # noqa: F401
+    from .torch import PlannedSchedule as PlannedSchedule
     from .training import measure as measure
     from .training import run as run
     from .training import tune as tune
@@ -90,12 +92,14 @@ _HOMES = {
     "runtime.rank.loss_scale": ("LossScale",),
     "runtime.pipeline.model_source": ("ModelSource",),
     "runtime.pipeline.pipeline": ("Pipeline",),
+    "runtime.train.loop": ("StepRecord",),
     "solver.families": ("build_family",),
     "solver.optimize": ("solve",),
     "planner.analyze": ("analyze",),
     "planner.compare": ("compare",),
     "planner.evaluation.evaluation": ("Evaluation",),
     "planner.sweep": ("sweep",),
+    "torch": ("PlannedSchedule",),
     "training": ("measure", "run", "tune"),
 }
 _CALLED_THERE = {"solve": "optimize"}

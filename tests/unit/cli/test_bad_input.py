@@ -360,7 +360,7 @@ USAGE: dict[str, tuple[list[str], str]] = {
     ),
     "a replica of a stage that does not travel": (
         ["build", "1f1b", "P", "-m", "2", "--replicate", "0"],
-        "--replicate: expected stages whose weights travel, got 0",
+        "--replicate: expected stages whose weights are sent, got 0",
     ),
     "a replica of no stage": (
         ["build", "fsdp", "P", "-m", "2", "--replicate", "0,9"],
