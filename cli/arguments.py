@@ -123,7 +123,7 @@ def add_solver(
         "--placement",
         metavar="P",
         type=placement,
-        default="linear",
+        default=None if auto else "linear",
         help="where stages live: linear (stage s on rank s, the default), interleaved:K (stage s "
         "on rank s mod P, K stages a rank), v (down the ranks and back up), wave:K (so K times), a "
         "JSON file that lists the rank of each stage, or auto (optimize only: the best of the "

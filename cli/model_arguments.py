@@ -12,7 +12,9 @@ from .arguments import count, seconds, whole
 TRAINING = ("steps", "dtype", "seed", "device", "pace", "callbacks", "timeout", "quiet")
 """Names of the options of :func:`add_training` beside the program and the model."""
 DTYPES = ("float32", "float64", "bfloat16", "float16")
-TYPED = ("steps", "device", "pace", "cuda_graph", "clip_grad_norm", "loss_scale", "every")
+TYPED = (
+    "steps", "device", "pace", "cuda_graph", "clip_grad_norm", "loss_scale", "every", "eval_every",
+)  # fmt: skip
 """Settings of a run whose faults name them: the option has the same name."""
 
 

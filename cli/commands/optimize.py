@@ -42,6 +42,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_partition(parser)
     parser.add_argument(
+        "--for",
+        dest="for_",
+        choices=["megatron", "torchtitan"],
+        help="the best of the schedules that this system runs: 1F1B and interleaved 1F1B on any "
+        "layout, or torch's own and any order in a CSV, round and round or as a V; on all of its "
+        "placements unless --placement names one",
+    )
+    parser.add_argument(
         "--copies",
         type=int,
         choices=[1, 2],
@@ -70,6 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "pipeloom optimize layers.json -m 24 --placement auto --max-layers 8 -o schedule.json",
         "pipeloom optimize profile.json -m 24 --memory-limit 4 --recompute auto -o schedule.json",
         "pipeloom optimize profile.json -m 8 --time-limit 10 --json",
+        "pipeloom optimize layers.json -m 24 --for megatron -o schedule.json",
         "pipeloom optimize profile.json -m 24 --memory-limit 12 --explain -o schedule.json",
     )
 
@@ -80,7 +89,9 @@ def run(args: argparse.Namespace) -> int:
 
     check_output(args)
     try:
-        answer = searched(args, optimize, names=("memory_limit", "recompute", "offload", "copies"))
+        answer = searched(
+            args, optimize, names=("memory_limit", "recompute", "offload", "copies", "for_")
+        )
     except NothingFits as error:
         if args.json:
             print_json(error.to_dict())

@@ -25,11 +25,8 @@ TORCHTITAN_FAMILIES = {
     "gpipe": "GPipe",
     "1f1b": "1F1B",
     "interleaved-1f1b": "Interleaved1F1B",
-    "looped-bfs": "LoopedBFS",
-    "zb-v": "ZBVZeroBubble",
-    "dualpipev": "DualPipeV",
 }
-"""torch's own classes, by the families that they run."""
+"""torch's classes whose order of ops is our family's."""
 
 
 @dataclass(frozen=True, slots=True)

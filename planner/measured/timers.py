@@ -65,14 +65,15 @@ def _cells(row: _Row, where: str) -> Iterator[tuple[Op, int, float]]:
     stage = _whole(row, "stage", where)
     microbatch = _whole(row, "microbatch", where)
     step = _whole(row, "step", where) if "step" in row else 0
-    if "op" not in row:
+    long = row.keys() >= {"op", "ms"}
+    if not long:
         columns = {name: row[name] for name in KINDS if row.get(name)}
     elif row["op"] in KINDS:
         columns = {row["op"]: row["ms"]}
     else:
         raise InputError(f"{where}: op: expected {', '.join(KINDS)}, got {row['op']!r}")
     for name, value in columns.items():
-        key = "ms" if "op" in row else name
+        key = "ms" if long else name
         yield Op(KINDS[name], stage, microbatch), step, time_of(value, f"{where}: {key}")
 
 

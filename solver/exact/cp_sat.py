@@ -12,10 +12,9 @@ from ortools.sat.python import cp_model
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Report, Schedule
 
-from ..core.budget import OPS_A_SECOND
 from ..core.options import SolveOptions
 from ..core.schedule_cost import objective_cost
-from ..core.stopping import TimeLimit
+from ..core.stopping import OPS_A_SECOND, TimeLimit
 from . import ExactResult
 from .cp_sat_model import Model
 from .cp_sat_thread import CpSatThread

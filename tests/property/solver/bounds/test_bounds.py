@@ -24,9 +24,8 @@ from pipeloom.solver.bounds.low_memory.crossings_search import (
 )
 from pipeloom.solver.bounds.milp_relaxation import relaxation
 from pipeloom.solver.construct.one_at_a_time import one_at_a_time
-from pipeloom.solver.core.budget import Budget
 from pipeloom.solver.core.linear_instance import LinearInstance
-from pipeloom.solver.core.stopping import InterruptFlag
+from pipeloom.solver.core.stopping import Budget, InterruptFlag
 from pipeloom.solver.optimize import optimize
 from tests.support.oracle import exhaustive_optimum
 

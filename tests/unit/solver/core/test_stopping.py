@@ -5,9 +5,15 @@ from __future__ import annotations
 import pytest
 
 from pipeloom.solver.core import stopping
-from pipeloom.solver.core.budget import Budget
 from pipeloom.solver.core.options import SolveOptions
-from pipeloom.solver.core.stopping import NEVER, FirstOf, InterruptFlag, TimeLimit, WorkLimit
+from pipeloom.solver.core.stopping import (
+    NEVER,
+    Budget,
+    FirstOf,
+    InterruptFlag,
+    TimeLimit,
+    WorkLimit,
+)
 
 
 def test_time_runs_from_the_moment_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
