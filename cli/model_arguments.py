@@ -29,7 +29,7 @@ def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None
     parser.add_argument(
         "--dtype",
         choices=DTYPES,
-        help="of parameters and activations; the model's own by default",
+        help="type of parameters and activations; the model's own by default",
     )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cpu by default")
 
@@ -45,7 +45,13 @@ def add_training(parser: argparse.ArgumentParser, *, steps: int) -> None:
         default=steps,
         help=f"optimizer steps, {steps} by default",
     )
-    parser.add_argument("--seed", metavar="N", type=whole, default=0, help="0 by default")
+    parser.add_argument(
+        "--seed",
+        metavar="N",
+        type=whole,
+        default=0,
+        help="seed of weights and dropout, 0 by default",
+    )
     parser.add_argument(
         "--pace",
         action="store_true",
