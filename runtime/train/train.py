@@ -21,9 +21,10 @@ from pipeloom.ir.model.schedule import Schedule
 from ..launch.processes import launch
 from ..launch.threads import launch_local
 from ..measure.plan_deviation import why_far_off
+from ..models.by_name import load_source
 from ..optim.optimizers import capturable
 from ..pipeline.layered_source import as_planned
-from ..pipeline.model_source import ModelSource, checked_stages, load_source, skips_of
+from ..pipeline.model_source import ModelSource, checked_stages, skips_of
 from ..pipeline.pipeline import Pipeline
 from ..rank.options import MakeOptimizer
 from ..stages.store import Stage, made
