@@ -18,14 +18,14 @@ UNITS = {
     **{"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15},
     **{"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40, "PiB": 2.0**50},
 }
-"""Of memory; kB, MB and so on are as k, M."""
+"""Units of memory; kB, MB and so on are as k, M."""
 TRANSFORMER = ("layers", "hidden", "sequence", "microbatch", "teraflops")
-"""What describes a calculated model: counts, and the last one a number."""
+"""Keys that describe a calculated model: counts, and the last one a number."""
 PASSINGS = ("activations", "weights")
 TRANSFORMER_TOO = ("attention_teraflops", "memory_gigabytes_per_second", "recompute")
-"""What else may: numbers, and 0 or 1."""
+"""Further keys of a calculated model: numbers, and 0 or 1."""
 CLUSTER = ("ranks", "island", "inside", "between")
-"""What describes islands of ranks: counts, then gigabytes a second."""
+"""Keys that describe islands of ranks: counts, then gigabytes a second."""
 LEAST_NUMBER, MOST_NUMBER = 1e-6, 10**9
 MOST_CALCULATED_RANKS = 512
 FAMILY_EXAMPLES = "gpipe, 1f1b, interleaved-1f1b:2, zb-h1, zb-h2"
@@ -47,7 +47,7 @@ def add_profile(parser: argparse.ArgumentParser) -> None:
 
 
 def add_instance(parser: argparse.ArgumentParser) -> None:
-    """What makes a problem of a profile, the memory limit aside."""
+    """Adds the options that make a problem of a profile, the memory limit aside."""
     parser.add_argument(
         "-m",
         "--microbatches",
@@ -76,14 +76,13 @@ def add_memory_limit(parser: argparse.ArgumentParser) -> None:
 
 
 def add_passing(parser: argparse.ArgumentParser, *more: str) -> None:
-    """What travels; ``more`` ways of passing than a problem can have."""
+    """Adds ``--passing``; ``more``: ways of passing beside those that a problem can have."""
     parser.add_argument(
         "--passing",
         choices=[*PASSINGS, *more],
         default=PASSINGS[0],
-        help="what travels: activations between stages that stay on ranks (the default), or "
-        "weights "
-        "between ranks that keep their microbatches"
+        help="what is sent: activations between stages that stay on ranks (the default), or "
+        "weights between ranks that keep their microbatches"
         + "; auto: these, sharded data, or islands that pass both, whichever is fastest"
         * bool(more),
     )
@@ -109,16 +108,14 @@ def add_remat(parser: argparse.ArgumentParser) -> None:
 def add_solver(
     parser: argparse.ArgumentParser, time_limit: float, what: str = "each solve", auto: str = ""
 ) -> None:
-    """What the optimizer is told, the instance aside; ``auto``: what a time limit means to
-    --placement auto."""
+    """Adds the optimizer's options; ``auto``: the meaning of a time limit for --placement auto."""
     parser.add_argument(
         "--placement",
         metavar="P",
         type=placement,
         default="linear",
         help="where stages live: linear (stage s on rank s, the default), interleaved:K (stage s "
-        "on "
-        "rank s mod P, K stages a rank), v (down the ranks and back up), wave:K (so K times), a "
+        "on rank s mod P, K stages a rank), v (down the ranks and back up), wave:K (so K times), a "
         "JSON file that lists the rank of each stage, or auto (optimize only: the best of the "
         "first four, or with two copies of the weights where they are known to fit); a profile of "
         "one stage a rank is cut",
@@ -142,8 +139,7 @@ def add_solver(
         metavar="N",
         type=amount,
         help=f"instead of seconds: work for {what}, in millions of simulated ops (about a hundred "
-        "take a "
-        "second); the same seed then gives the same schedule",
+        "take a second); the same seed then gives the same schedule",
     )
     parser.add_argument(
         "--seed", metavar="N", type=whole, default=0, help="of the random choices, 0 by default"

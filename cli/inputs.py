@@ -27,7 +27,7 @@ TABLE_OPTIONS = (
     "objective", "passing", "placement", "partition", "min_layers", "max_layers", "solver",
     "time_limit", "work_limit", "seed",
 )  # fmt: skip
-"""What ``compare`` and ``sweep`` ask of the optimizer."""
+"""Options of the optimizer that ``compare`` and ``sweep`` take."""
 
 
 def read_profile(args: argparse.Namespace, tell: Listener) -> ProfileSource:
@@ -46,7 +46,7 @@ def cache_folder(args: argparse.Namespace) -> str | None:
 
 
 def options(args: argparse.Namespace, *names: str) -> dict[str, Any]:
-    """Those of ``args`` by name."""
+    """The arguments of these names."""
     return {name: getattr(args, name) for name in names}
 
 

@@ -24,7 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("compare", "all families and the optimizer side by side"),
     "analyze": (
         "analyze",
-        "what each scheme costs: bubble, bytes, memory, and when weights should travel",
+        "what each scheme costs: bubble, bytes, memory, and when to pass weights",
     ),
     "sweep": ("sweep", "the memory limit against the bubble rate"),
     "verify": ("verify", "check a schedule or program, whoever made it"),
@@ -39,8 +39,8 @@ INTERRUPTED, INTERNAL = 130, 70
 MOST_LINES = 20
 TRACEBACK = "PIPELOOM_TRACEBACK"
 LEFT = "solve_"
-"""What the threads of :func:`pipeloom.solver.core.worker_threads.begun` are called, which is not
-imported for this."""
+"""Prefix of the names of :func:`pipeloom.solver.core.worker_threads.begun`'s threads; that module
+takes too long to import for this."""
 
 
 class Parser(argparse.ArgumentParser):

@@ -10,7 +10,7 @@ from pipeloom.ir.errors import InputError
 from .arguments import count, seconds, whole
 
 TRAINING = ("steps", "dtype", "seed", "device", "pace", "timeout", "quiet")
-"""What :func:`add_training` asks for beside the program and the model."""
+"""Names of the options of :func:`add_training` beside the program and the model."""
 DTYPES = ("float32", "float64", "bfloat16", "float16")
 TYPED = ("steps", "device", "pace", "cuda_graph", "clip_grad_norm", "loss_scale")
 """Settings of a run whose faults name them: the option has the same name."""
@@ -22,8 +22,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         metavar="MODULE:ATTRIBUTE",
         required=True,
         help="a model source, or a function that returns one (the examples are in the checkout: "
-        "run "
-        "them from its root)",
+        "run them from its root)",
     )
     parser.add_argument(
         "--dtype",

@@ -1,4 +1,4 @@
-"""Where a command's answer goes: documents, summaries for people, and ``--json``."""
+"""Output of a command's answer: documents, summaries for people, and ``--json``."""
 
 from __future__ import annotations
 

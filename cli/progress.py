@@ -25,7 +25,7 @@ PROVEN = 1e-6
 
 @dataclass(slots=True)
 class _Shown:
-    """What was shown last of a search; ``figures``: its best cost and bound, ``at`` so many
+    """The line shown last of a search; ``figures``: its best cost and bound, ``at`` so many
     seconds."""
 
     now: Progress | None = None

@@ -1,7 +1,7 @@
 """From a schedule to a program: who computes what, when, becomes what each rank does in turn.
 
 A pass is a function from a program to a program, each in a file of its own in ``passes/``; the list
-is :func:`passes`. It is one list for all schedules, whatever travels in them: where ops are placed
+is :func:`passes`. It is one list for all schedules, whatever is passed: where ops are placed
 and what the transfers say decides what each pass finds to do.
 """
 
@@ -29,7 +29,7 @@ Pass: TypeAlias = Callable[[Program], Program]
 
 
 def passes(tied: Groups = (), slack: int = 1, data_parallel: bool = False) -> tuple[Pass, ...]:
-    """What makes a whole program of bare computes, in order."""
+    """The passes that turn bare computes into a whole program, in order."""
     return (
         PlaceMessages(slack),
         ReduceGradients(tied),
@@ -51,13 +51,13 @@ def compile_schedule(
     """The program that runs ``schedule``, proven free of deadlock; it keeps the planned times.
 
     ``tied``: groups of stages that share parameters, whose gradients are summed before the step,
-    beside those that the schedule's profile names.
-    ``data_parallel``: several replicas of the pipeline run side by side, and average gradients.
-    ``post_validation``: ranks step before the norm of all gradients is known, and again where it
-    then says otherwise (:mod:`.passes.norm_relay`).
-    Raises InvalidScheduleError where the schedule is incomplete or can never run, InputError
-    where a tied group names stages that do not exist, or weights travel and norms are relayed, or
-    updates come after each microbatch and something waits for all gradients.
+    beside those that the schedule's profile names. ``data_parallel``: several replicas of the
+    pipeline run side by side, and average gradients. ``post_validation``: ranks step before the
+    norm of all gradients is known, and again where it then says otherwise
+    (:mod:`.passes.norm_relay`). Raises InvalidScheduleError where the schedule is incomplete or can
+    never run, InputError where a tied group names stages that do not exist, or weights are passed
+    and norms are relayed, or updates come after each microbatch and something waits for all
+    gradients.
     """
     refuse_where_stale(
         schedule, tied=tied, data_parallel=data_parallel, post_validation=post_validation

@@ -77,6 +77,18 @@ class GPT:
             )
         ]
 
+    def names(self, count: int) -> Callable[[int, str], str]:
+        """What stages' parameters are called in the whole model: as in its layers."""
+        layers = [layer.name for layer, _ in self.named_layers()]
+        ends = [0, *accumulate(self.blocks_per_stage(count))]
+        first = [end + (s > 0) for s, end in enumerate(ends)]
+
+        def name_of(stage: int, name: str) -> str:
+            at, _, rest = name.partition(".")
+            return f"{layers[first[stage] + int(at)]}.{rest}"
+
+        return name_of
+
     def _stage(self, first: int, stop: int) -> nn.Module:
         """The blocks from ``first`` to ``stop``, with the embedding before and the head after
         them."""

@@ -1,1 +1,1 @@
-"""What flows between the parts of pipeloom: profile, problem, schedule and program."""
+"""The vocabulary of pipeloom, its cost model, file formats and verifiers."""

@@ -46,11 +46,11 @@ class InfeasibleError(PipeloomError):
 
     @property
     def smallest_key(self) -> str:
-        """What commands call ``smallest`` in their JSON."""
+        """The key of ``smallest`` in the JSON of commands."""
         return "smallest_device_memory" if self.device else "smallest_memory_limit"
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``--json`` has where nothing is feasible."""
+        """The answer of ``--json`` where nothing is feasible."""
         if self.smallest is None:
             return {"status": "infeasible"}
         known = {self.smallest_key: self.smallest, "rank": self.rank}

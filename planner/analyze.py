@@ -1,4 +1,4 @@
-"""``analyze``: what each scheme costs on a cluster, and from where on weights should travel."""
+"""``analyze``: what each scheme costs on a cluster, and from where on to pass weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pipeloom.ir.units import amount
 from pipeloom.report.text_table import table
 from pipeloom.solver.families import ASYNCHRONOUS, FAMILIES, build_family
 from pipeloom.solver.families.bubble_formulas import Instance, formula_of
-from pipeloom.solver.families.weights.islands import Islands
+from pipeloom.solver.families.weights.islands import IslandFamily
 
 from .compare import evaluate_families
 from .evaluation import columns
@@ -92,7 +92,7 @@ class Analysis(EvaluationTable):
         return {row.name: row.refusal for row in self.rows if row.planned is None}
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``analyze --json`` prints."""
+        """The object that ``analyze --json`` prints."""
         return super().to_dict() | {
             "tokens": self.tokens,
             "partition": self.partition,
@@ -147,7 +147,7 @@ class Analysis(EvaluationTable):
             ]
             for each in self.crossovers
         ]
-        return table(header, rows) + "\nagainst the best of those in which activations travel"
+        return table(header, rows) + "\nagainst the best of those that pass activations"
 
     def _size(self, value: float | None, none: str) -> str:
         if not value:
@@ -166,7 +166,7 @@ def analyze(
     partition: str | None = None,
     progress: Listener | None = None,
 ) -> Analysis:
-    """What each scheme costs on a cluster, from built schedules without a memory limit.
+    """Costs of each scheme on a cluster, from built schedules without a memory limit.
 
     ``tokens``: of the microbatch that the profile was measured with. ``transformer``: a calculated
     model in place of the profile's stages, by the keys of :class:`Transformer`. ``cluster``: in
@@ -243,7 +243,7 @@ def _names(ranks: int) -> list[str]:
         for name, family in FAMILIES.items()
         if name not in ASYNCHRONOUS
         for full in (
-            [f"{name}:{size}" for size in sizes] if isinstance(family, Islands) else [name]
+            [f"{name}:{size}" for size in sizes] if isinstance(family, IslandFamily) else [name]
         )
     ]
 

@@ -1,4 +1,4 @@
-"""What ``optimize`` finds out: the schedule, how good it is, and what it was compared with."""
+"""The answer of ``optimize``: the schedule, how good it is, and what it was compared with."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One of those compared: a placement, or a scheme of what travels.
+    """One of those compared: a placement, or a scheme of passing.
 
     ``cost``: of its best schedule, in milliseconds: the objective's, or the step where schemes are
     compared. ``lower_bound``: of its schedules. ``reason``: why it is not the answer; None for the
@@ -38,7 +38,7 @@ class Answer:
 
     ``cost``: of an iteration by the objective, in milliseconds, averaging over replicas included
     where placements or cuts were compared. ``lower_bound``: no schedule of any candidate costs
-    less. It is of the chosen scheme alone where what travels was chosen, as schemes are compared by
+    less. It is of the chosen scheme alone where passing was chosen, as schemes are compared by
     their steps: ``step`` is the chosen one's then. ``stopped``: whether the caller ended the
     search. ``facts`` and ``words``: what is known beyond the schedule's report.
     """
@@ -71,7 +71,8 @@ class Answer:
         return dump_schedule(self.schedule)
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``optimize --json`` prints: the schedule's report, then what was compared."""
+        """The object that ``optimize --json`` prints: the schedule's report, then what was
+        compared."""
         from pipeloom.report.summaries import describe
 
         return describe(self.document) | self.facts

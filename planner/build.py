@@ -30,8 +30,8 @@ def build(
     """The schedule of ``family``, such as ``zb-h1``, with the times that the profile gives it.
 
     ``memory_limit``: of the activations on each rank, in the profile's unit of memory; the
-    profile's own by default. ``replicate``: where weights travel, stages of which every rank that
-    runs them keeps a copy. ``partition``: of a profile by layers, ``balanced`` (the default),
+    profile's own by default. ``replicate``: where weights are passed, stages of which every rank
+    that runs them keeps a copy. ``partition``: of a profile by layers, ``balanced`` (the default),
     ``even`` or a schedule whose cut is taken. ``progress`` is told what is worth a note.
 
     Raises InputError for wrong input, InfeasibleError where the family does not keep the limit.

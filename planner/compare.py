@@ -49,7 +49,7 @@ class Comparison(EvaluationTable):
         return any(row.averaging is not None for row in self.built)
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``compare --json`` prints."""
+        """The object that ``compare --json`` prints."""
         rows = [row.to_dict() for row in self.rows]
         for row in self.built:
             if row.name == OPTIMIZER:
@@ -165,7 +165,7 @@ def evaluate_families(
     memory_limit: float | None,
     objective: Objective,
 ) -> list[Evaluation]:
-    """Of each family its schedule for its profile, or why it cannot be built."""
+    """Each family's schedule for its profile, or why it cannot be built."""
 
     def evaluate(name: str) -> Evaluation:
         try:

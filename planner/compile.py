@@ -45,8 +45,8 @@ def compile(  # noqa: A001 - what the command is called
 
 
 def program_facts(program: Program) -> dict[str, Any]:
-    """What ``compile --json`` prints: the number of ranks, and of instructions and receive buffers
-    on each."""
+    """The object that ``compile --json`` prints: ranks, and instructions and receive buffers on
+    each."""
     return {
         "ranks": len(program.instructions),
         "instructions": [len(instructions) for instructions in program.instructions],

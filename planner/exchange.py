@@ -27,7 +27,7 @@ class Exported:
     summary: str
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``export --json`` prints, but for the file's name."""
+        """The object that ``export --json`` prints, but for the file's name."""
         return {"format": self.format, "lines": len(self.text.splitlines())}
 
     def __str__(self) -> str:

@@ -138,7 +138,7 @@ def _check(
     if recompute == "all" and passing != "activations":
         raise InputError(
             f"passing: expected activations with --recompute all, got {passing!r}: "
-            "nothing is recomputed where weights travel"
+            "nothing is recomputed where weights are passed"
         )
     if copies is not None and (cut or spec.name != AUTO):
         where = "a profile by layers" if cut else f"--placement {spec.name}"

@@ -55,13 +55,13 @@ class Picture:
 
     @cached_property
     def data(self) -> bytes:
-        """What the picture's file holds. Raises InputError where it cannot be drawn."""
+        """The content of the picture's file. Raises InputError where it cannot be drawn."""
         if self.kind == "text":
             return self._text().encode()
         if self.kind == "html":
             return timeline_html(list(self.schedules)).encode()
         if self.kind == "trace":
-            return json.dumps(trace_events(self.schedules[0][1])).encode()
+            return json.dumps(trace_events(self.schedules)).encode()
         svg = timeline_svg(list(self.schedules)).encode()
         return svg if self.kind == "svg" else _png(svg)
 
@@ -77,7 +77,7 @@ class Picture:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``show --json`` prints, but for the file's name."""
+        """The object that ``show --json`` prints, but for the file's name."""
         shown = [{"name": name} | describe(dump_schedule(each)) for name, each in self.schedules]
         if self.attribution is None:
             return {"schedules": shown}
@@ -110,8 +110,6 @@ def show(
     schedules = _titled(drawn, measured, titles)
     for given, (_, schedule) in zip(drawn, schedules, strict=False):
         _tell_stuck(given, schedule, progress or unheard)
-    if kind == "trace" and len(schedules) > 1:
-        raise InputError(f"files: expected one file for a trace, got {len(schedules)}")
     found = None if measured is None else _attributed(measured, schedules)
     titled = bool(titles) or measured is not None
     picture = Picture(kind, schedules, found, titled, columns, colours)
@@ -123,7 +121,7 @@ def show(
 def _titled(
     drawn: Sequence[Drawable], measured: Drawable | None, titles: Sequence[str] | None
 ) -> tuple[tuple[str, Schedule], ...]:
-    """Those of all files, each with its title."""
+    """The schedules of all files, each with its title."""
     if measured is not None and len(drawn) != 1:
         raise InputError(f"files: expected one beside --measured, got {len(drawn)}")
     given = [*drawn, *([] if measured is None else [measured])]

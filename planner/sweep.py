@@ -66,7 +66,7 @@ class Sweep(EvaluationTable):
     output: FilePath | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``sweep --json`` prints."""
+        """The object that ``sweep --json`` prints."""
         return super().to_dict() | {
             "output": None if self.output is None else os.fspath(self.output),
             "results": [swept.to_dict() for swept in self.limits],

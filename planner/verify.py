@@ -20,10 +20,10 @@ from .inputs.documents import Document, Planned, naming, read_document
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What is wrong with a ``schedule`` or ``program``, a line each; nothing where it is valid.
+    """The faults of a ``schedule`` or ``program``, a line each; none where it is valid.
 
-    ``averaging``: what averaging over replicas adds to its cost, in milliseconds; None where it has
-    none, or is not valid. ``where`` is how messages call it.
+    ``averaging``: time that averaging over replicas adds to its cost, in milliseconds; None where
+    it has none, or is not valid. ``where`` is how messages call it.
     """
 
     kind: str
@@ -36,7 +36,7 @@ class Verification:
         return not self.violations
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``verify --json`` prints, but for the file's name."""
+        """The object that ``verify --json`` prints, but for the file's name."""
         answer = {"kind": self.kind, "ok": self.ok, "violations": self.violations}
         return answer | ({} if self.averaging is None else {"averaging": self.averaging})
 
@@ -86,7 +86,7 @@ def _document(given: Schedule | Planned | Document) -> tuple[dict[str, Any], str
 
 
 def _averaging(document: dict[str, Any]) -> float | None:
-    """What averaging over replicas adds to the cost of a valid file; None where it has none."""
+    """Time that averaging over replicas adds to the cost of a valid file; None without replicas."""
     report = document.get("schedule", document)["report"]
     if "step" not in report:
         return None

@@ -94,7 +94,8 @@ class Attribution:
 
 
 def attribute(planned: Schedule, measured: Schedule) -> Attribution:
-    """What took ``measured`` longer than ``planned``: the same ops in the same order, timed.
+    """The causes for which ``measured`` took longer than ``planned``: the same ops in the same
+    order.
 
     Transfers of weights, which no trace has, count with their planned times from the ops that they
     waited for. Raises InputError where the two do not run the same ops in the same order on each
@@ -133,14 +134,14 @@ def _check_same_ops(planned: Schedule, measured: Schedule) -> None:
 
 
 class _Waited(NamedTuple):
-    """What an op or a transfer waits for: a node, and the planned delay from its end on."""
+    """A node that an op or a transfer waits for, and the planned delay from its end on."""
 
     node: int
     delay: float
 
 
 class _Clock:
-    """What the schedule's nodes (the ops, then the transfers) wait for, by the measured times."""
+    """The nodes (ops, then transfers) that each node waits for, by the measured times."""
 
     def __init__(self, schedule: Schedule, end: Sequence[float]) -> None:
         # numba takes longer to import than to draw
@@ -157,7 +158,7 @@ class _Clock:
         self._sent: dict[int, float] = {}
 
     def last(self, node: int) -> _Waited | None:
-        """What came to ``node`` last, by the planned delay; None where it waits for nothing."""
+        """The last to come to ``node``, by the planned delay; None where it waits for nothing."""
         return max(self._waits[node], key=self.came, default=None)
 
     def came(self, waited: _Waited) -> float:
@@ -190,7 +191,7 @@ class _Clock:
         return last and _Waited(last.node, last.delay + way)
 
     def made_elsewhere(self, node: int, lane_of: Sequence[tuple[int, bool]]) -> list[_Waited]:
-        """What ``node`` waits for that does not come from its own lane."""
+        """The nodes on other tracks that ``node`` waits for."""
         return [
             w
             for w in self._waits[node]
@@ -266,7 +267,7 @@ class _Comparison:
         )
 
     def _medians(self) -> dict[tuple[OpKind, int], float]:
-        """What an op of each kind and stage usually took."""
+        """The median time of an op of each kind and stage."""
         took: defaultdict[tuple[OpKind, int], list[float]] = defaultdict(list)
         for op, time in zip(self._ops, self._took, strict=True):
             took[op.kind, op.stage].append(time)

@@ -1,4 +1,4 @@
-"""What every picture of a schedule draws: bars, and what a rank holds over time."""
+"""Bars of ops, and memory over time: common to all pictures of a schedule."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def times(schedule: Schedule) -> Timing:
 
 
 def averages(schedule: Schedule, rank: int) -> Sequence[Averaged]:
-    """What ``rank`` averages over replicas, beside its ops."""
+    """The averages of ``rank`` over replicas, beside its ops."""
     rows = times(schedule).averages
     return rows[rank] if rows else ()
 
@@ -76,7 +76,7 @@ def bars(schedule: Schedule, rank: int) -> Iterator[Bar]:
 
 
 def copies(schedule: Schedule, rank: int) -> Iterator[Bar]:
-    """What moves to and from the host beside the ops of ``rank``."""
+    """The copies to and from the host beside the ops of ``rank``."""
     return (bar for bar in _every(schedule, rank) if bar.op.kind.copies)
 
 

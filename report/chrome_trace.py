@@ -3,8 +3,10 @@ open."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.schedule import Schedule
 
 from .bars import Bar, averages, bars, copies, memory_steps, timed, times
@@ -12,10 +14,23 @@ from .colours import NAMES
 from .summaries import heading
 
 
-def trace_events(schedule: Schedule) -> dict[str, Any]:
-    """A thread a rank, an event an op (microseconds), a counter a rank for the memory held."""
-    schedule = timed(schedule)
-    events: list[dict[str, Any]] = [_name("process_name", 0, heading(schedule))]
+def trace_events(schedules: Sequence[tuple[str, Schedule]]) -> dict[str, Any]:
+    """A process for each titled schedule, such as the planned and the measured one.
+
+    In it a thread a rank, an event an op (microseconds), an arrow a message between ranks, and a
+    counter a rank for the memory held.
+    """
+    several = len(schedules) > 1
+    events = [
+        event | {"pid": pid} | ({"id": f"{pid}.{event['id']}"} if "id" in event else {})
+        for pid, (title, schedule) in enumerate(schedules)
+        for event in _process(timed(schedule), f"{title}: " if several else "")
+    ]
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def _process(schedule: Schedule, title: str) -> list[dict[str, Any]]:
+    events: list[dict[str, Any]] = [_name("process_name", 0, title + heading(schedule))]
     for rank in range(schedule.problem.ranks):
         events.append(_name("thread_name", rank, f"rank {rank}"))
         events += _ops(schedule, rank)
@@ -28,12 +43,11 @@ def trace_events(schedule: Schedule) -> dict[str, Any]:
             thread = 2 * schedule.problem.ranks + rank
             events.append(_name("thread_name", thread, f"rank {rank}, averaging"))
             events += _averages(schedule, rank, thread)
-    events += _transfers(schedule)
-    return {"traceEvents": events, "displayTimeUnit": "ms"}
+    return events + _transfers(schedule) + list(_messages(schedule))
 
 
 def _name(kind: str, thread: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": kind, "pid": 0, "tid": thread, "args": {"name": name}}
+    return {"ph": "M", "name": kind, "tid": thread, "args": {"name": name}}
 
 
 def _ops(schedule: Schedule, rank: int) -> list[dict[str, Any]]:
@@ -46,7 +60,7 @@ def _ops(schedule: Schedule, rank: int) -> list[dict[str, Any]]:
 def _common(bar: Bar, thread: int) -> dict[str, Any]:
     op = bar.op
     about = {"op": op.kind.name, "stage": op.stage, "microbatch": op.microbatch}
-    return {"name": str(op), "cat": NAMES[op.kind], "pid": 0, "tid": thread, "args": about}
+    return {"name": str(op), "cat": NAMES[op.kind], "tid": thread, "args": about}
 
 
 def _lane(schedule: Schedule, rank: int) -> int:
@@ -55,7 +69,7 @@ def _lane(schedule: Schedule, rank: int) -> int:
 
 
 def _copies(schedule: Schedule, rank: int) -> list[dict[str, Any]]:
-    """As asynchronous events: what goes out and what comes back may overlap."""
+    """Copies to and from the host as asynchronous events, since the two directions may overlap."""
     events: list[dict[str, Any]] = []
     for bar in copies(schedule, rank):
         common = _common(bar, _lane(schedule, rank)) | {"id": f"host {bar.op}"}
@@ -71,7 +85,6 @@ def _averages(schedule: Schedule, rank: int, thread: int) -> list[dict[str, Any]
         {
             "name": f"average {one.stage}",
             "cat": "average",
-            "pid": 0,
             "tid": thread,
             "args": {"stage": one.stage},
             "ph": "X",
@@ -85,13 +98,36 @@ def _averages(schedule: Schedule, rank: int, thread: int) -> list[dict[str, Any]
 def _counters(schedule: Schedule, rank: int) -> list[dict[str, Any]]:
     name = f"memory of rank {rank}"
     return [
-        {"ph": "C", "name": name, "pid": 0, "ts": at * 1e3, "args": {"held": held}}
+        {"ph": "C", "name": name, "ts": at * 1e3, "args": {"held": held}}
         for at, held in memory_steps(schedule, rank)
     ]
 
 
+def _messages(schedule: Schedule) -> Iterator[dict[str, Any]]:
+    """An arrow from where an activation or its gradient is made to where it is needed, if that is
+    another rank."""
+    each = {bar.op: bar for rank in range(schedule.problem.ranks) for bar in bars(schedule, rank)}
+    for op, bar in each.items():
+        needed = next((each[other] for other in _needing(op) if other in each), None)
+        if needed is None or needed.rank == bar.rank:
+            continue
+        common = {"name": "message", "cat": "message", "id": f"message {op}"}
+        leaves = bar.end * 1e3 - min(1.0, (bar.end - bar.start) * 500)  # within the op's event
+        yield common | {"ph": "s", "ts": leaves, "tid": bar.rank}
+        yield common | {"ph": "f", "bp": "e", "ts": needed.start * 1e3, "tid": needed.rank}
+
+
+def _needing(op: Op) -> list[Op]:
+    """The ops that may take what this one hands on."""
+    if op.kind is OpKind.F:
+        return [Op(OpKind.F, op.stage + 1, op.microbatch)]
+    if op.kind in (OpKind.B, OpKind.BW):
+        return [Op(kind, op.stage - 1, op.microbatch) for kind in (OpKind.B, OpKind.BW)]
+    return []
+
+
 def _transfers(schedule: Schedule) -> list[dict[str, Any]]:
-    """What travels between ranks, as asynchronous events: those of one rank may overlap."""
+    """Weight transfers as asynchronous events, since those of one rank may overlap."""
     events: list[dict[str, Any]] = []
     for i, (transfer, (start, end)) in enumerate(
         zip(schedule.transfers, times(schedule).transfers.tolist(), strict=False)
@@ -101,7 +137,6 @@ def _transfers(schedule: Schedule) -> list[dict[str, Any]]:
             f"{transfer.target}",
             "cat": "transfer",
             "id": i,
-            "pid": 0,
             "tid": transfer.target,
         }
         events += [common | {"ph": "b", "ts": start * 1e3}, common | {"ph": "e", "ts": end * 1e3}]

@@ -35,7 +35,7 @@ AVERAGE: Colour = (0x7A, 0x4F, 0xB5)
 
 
 def of_pair(shade: float) -> Colour:
-    """Of an F and a BW that run at once, where they are drawn as one; ``shade`` as below."""
+    """The colour of an F and a BW that run at once, drawn as one; ``shade`` as below."""
     return _between(_PAIR, shade)
 
 

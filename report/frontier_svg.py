@@ -35,7 +35,7 @@ class FrontierPoint:
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """What a sweep found: optimized points, and of families (name, peak memory, bubble rate).
+    """The results of a sweep: optimized points, and of families (name, peak memory, bubble rate).
 
     A name may come several times; its marks are alike. ``scope`` says in words which schedules
     were searched and are bounded; ``elsewhere`` names the families that are none of them.

@@ -1,4 +1,4 @@
-"""Where labels of points go: beside their points, clear of marks, lines and each other."""
+"""Layout of labels: beside their points, clear of marks, lines and each other."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 CHARACTER, HEIGHT = 6.6, 12.0
-"""Of 12 px text; wide enough for every common font."""
+"""Width of a character and height of a line of 12 px text, enough for every common font."""
 
 
 @dataclass(frozen=True, slots=True)

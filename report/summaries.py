@@ -35,8 +35,8 @@ def shape(schedule: Schedule) -> str:
 
 
 def scope(problem: Problem, *, paired: bool = False) -> str:
-    """Which schedules a bound and ``optimal`` are about: ``one stage a rank, activations
-    travelling``.
+    """Which schedules a bound and ``optimal`` are about: ``one stage a rank, passing
+    activations``.
 
     ``paired``: which kind of schedule one with pairs is of, where they save time and bounds do not
     hold for it: where the optimizer makes none.
@@ -51,27 +51,27 @@ def scope(problem: Problem, *, paired: bool = False) -> str:
 
 def _placed_and_passed(problem: Problem) -> str:
     placement = problem.placement
-    travels = {
-        Passing.ACTIVATIONS: "activations travelling",
-        Passing.WEIGHTS: "weights travelling, each stage on one owner",
-        Passing.MIXED: "activations and weights travelling",
+    passing = {
+        Passing.ACTIVATIONS: "passing activations",
+        Passing.WEIGHTS: "passing weights, each stage on one owner",
+        Passing.MIXED: "passing activations and weights",
     }[placement.passing]
-    islands = f"travelling inside islands of {counted(placement.size or 0, 'rank')}"
+    islands = f"inside islands of {counted(placement.size or 0, 'rank')}"
     each = f"{problem.stages // problem.ranks} stages a rank"
     words = {
-        PlacementKind.LINEAR: f"one stage a rank, {travels}",
-        PlacementKind.INTERLEAVED: f"{each} in turn, {travels}",
-        PlacementKind.V: f"{each} in a V, {travels}",
-        PlacementKind.WAVE: f"{each} in {placement.size} waves, {travels}",
-        PlacementKind.ROUND_ROBIN: travels,
+        PlacementKind.LINEAR: f"one stage a rank, {passing}",
+        PlacementKind.INTERLEAVED: f"{each} in turn, {passing}",
+        PlacementKind.V: f"{each} in a V, {passing}",
+        PlacementKind.WAVE: f"{each} in {placement.size} waves, {passing}",
+        PlacementKind.ROUND_ROBIN: passing,
         PlacementKind.BIDIRECTIONAL: "one stage a rank each way, two copies of the weights, "
-        "activations travelling",
-        PlacementKind.WEIGHTS_INSIDE: f"weights {islands}, activations between",
-        PlacementKind.ACTIVATIONS_INSIDE: f"activations {islands}, weights between",
+        "passing activations",
+        PlacementKind.WEIGHTS_INSIDE: f"passing weights {islands}, activations between",
+        PlacementKind.ACTIVATIONS_INSIDE: f"passing activations {islands}, weights between",
     }
     if placement.passing is Passing.WEIGHTS:
-        return travels
-    return words.get(placement.kind, f"the same placement, {travels}")
+        return passing
+    return words.get(placement.kind, f"the same placement, {passing}")
 
 
 def proof(schedule: Schedule) -> str | None:
@@ -161,7 +161,7 @@ def facts(schedule: Schedule) -> str:
 
 
 def averaging(schedule: Schedule) -> str | None:
-    """What averaging over replicas adds to the cost; None where there are none."""
+    """The cost of averaging over replicas in words; None where there are none."""
     schedule = timed(schedule)
     timing, objective = times(schedule), schedule.problem.objective
     if not any(timing.averages):
@@ -171,8 +171,7 @@ def averaging(schedule: Schedule) -> str | None:
     late = ", the rest waits for gradients" if left > busy * (1 + 1e-9) else ""
     return (
         f"{duration(left)} of averaging left after ops (of {duration(busy)} at most on a "
-        f"rank{late}), "
-        f"iteration {duration(timing.iteration_time(objective))}"
+        f"rank{late}), iteration {duration(timing.iteration_time(objective))}"
     )
 
 
@@ -189,8 +188,8 @@ def remat(schedule: Schedule) -> list[tuple[str, str]]:
 
 
 def transfer_note(schedule: Schedule) -> str | None:
-    """What the delays of travelling weights leave out, or how far gradients lag; None where they do
-    neither."""
+    """A note on transfers counted as free or at t_comm, or on lagging gradients; None without
+    either."""
     lag = max(staleness(schedule))
     if lag:
         return f"asynchronous: gradients lag by up to {lag} update{'s' * (lag > 1)}"

@@ -7,7 +7,7 @@ import textwrap
 WIDEST = 150
 """Columns of a table in the terminal, and of the sentences under it."""
 LEAST_WORDS = 40
-"""What the last column of a table is left, however wide the others are."""
+"""Least width of a table's last column, however wide the others are."""
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:

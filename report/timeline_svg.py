@@ -36,7 +36,7 @@ LINE, COPY = 1.5, 4.0  # what is below a row: transfers, and copies to and from 
 # how wide the plot may grow for readable bars, and for visible ones
 ROOMY_WIDTH, MOST_WIDTH = 1600.0, 4000.0
 
-_TRAVEL = {TransferKind.WEIGHT: "#5b6b7f", TransferKind.GRADIENT: "#c2416b"}
+_TRANSFER = {TransferKind.WEIGHT: "#5b6b7f", TransferKind.GRADIENT: "#c2416b"}
 
 STYLE = f"""
 text {{ font-size: 12px; }}
@@ -66,15 +66,13 @@ BUBBLE = element(
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Where time and ranks lie: ``end`` is the last time, ``row`` the height of a rank's row.
-
-    ``lane``: of what is drawn in thin lines below it.
-    """
+    """Positions of time and ranks: ``end`` is the last time, ``row`` the height of a rank's row and
+    ``line`` that of a thin line below it."""
 
     width: float
     end: float
     row: float
-    lane: float
+    line: float
 
     @property
     def right(self) -> float:
@@ -84,7 +82,7 @@ class Grid:
         return LEFT + (self.right - LEFT) * (time / self.end if self.end > 0 else 0.0)
 
     def bar_height(self) -> float:
-        return self.row - 2 * (self.lane - LINE) - (5.0 if self.row >= 20 else 2.0)
+        return self.row - 2 * (self.line - LINE) - (5.0 if self.row >= 20 else 2.0)
 
 
 def timeline_svg(
@@ -126,14 +124,14 @@ def _grid(schedules: Sequence[Schedule], width: float) -> Grid:
     ranks = max(schedule.problem.ranks for schedule in schedules)
     row = 30.0 if ranks <= 8 else 24.0 if ranks <= 16 else 16.0
     copied = any(kind.copies for schedule in schedules for kind in kinds(schedule))
-    lane = COPY if copied else LINE
-    return Grid(max(width, wanted), end, row + 2 * (lane - LINE), lane)
+    line = COPY if copied else LINE
+    return Grid(max(width, wanted), end, row + 2 * (line - LINE), line)
 
 
 def _legend(
     shown: Sequence[tuple[str, Schedule]], y: float, right: float
 ) -> tuple[list[str], float]:
-    """Steps right through the kinds that occur, then the bubble and what travels; where its last
+    """Steps right through the kinds that occur, then the bubble and transfers; where its last
     line is."""
     lines, x = [], MARGIN
     several = any(bar.shade > 0 for _, s in shown for bar in bars(s, 0))
@@ -153,8 +151,8 @@ def _legend(
         shades = (0.0, 1.0) if several else (0.0,)
         entry([as_hex(colour(kind, shade)) for shade in shades], f"{kind.name} {NAMES[kind]}")
     entry(["url(#bubble)"], "bubble")
-    for travel in sorted({t.kind for _, s in shown for t in s.transfers}, key=list(_TRAVEL).index):
-        entry([_TRAVEL[travel]], f"{travel.value} arriving")
+    for moved in sorted({t.kind for _, s in shown for t in s.transfers}, key=list(_TRANSFER).index):
+        entry([_TRANSFER[moved]], f"{moved.value} arriving")
     if any(any(schedule.pairs) for _, schedule in shown):
         entry([], "one above the other: at once")
     if any(times(schedule).averages for _, schedule in shown):
@@ -206,9 +204,8 @@ def _longest(schedule: Schedule, grid: Grid, y: float) -> list[str]:
     words = f"period {duration(timing.period)} (rank {rank})"
     middle, half = (left + right) / 2, 3.3 * len(words) + 6
     path = (
-        f"M{number(left)} {number(y - 4)}v8M{number(right)} {number(y - 4)}v8"
-        f"M{number(left)} {number(y)}H{number(middle - half)}M{number(middle + half)} "
-        f"{number(y)}H{number(right)}"
+        f"M{number(left)} {number(y - 4)}v8M{number(right)} {number(y - 4)}v8M{number(left)} "
+        f"{number(y)}H{number(middle - half)}M{number(middle + half)} {number(y)}H{number(right)}"
     )
     return [
         element("path", d=path, stroke=MUTED, fill="none"),
@@ -230,7 +227,7 @@ def _row(schedule: Schedule, rank: int, grid: Grid, y: float) -> list[str]:
 
 
 def _bubble(shown: Sequence[Bar], grid: Grid, y: float, height: float) -> str:
-    """What the rank's span leaves open: hatched, and the bars are drawn over it."""
+    """The rank's idle time, hatched: bars are drawn over it."""
     left, right = grid.x(shown[0].start), grid.x(max(bar.end for bar in shown))
     return element("rect", x=left, y=y, width=right - left, height=height, fill="url(#bubble)")
 
@@ -270,15 +267,15 @@ def _tooltip(bar: Bar) -> str:
 
 
 def _copies(schedule: Schedule, rank: int, grid: Grid, y: float) -> list[str]:
-    """What goes to the host, and below it what comes back, as thin bars under the rank's row."""
+    """Copies out to the host, and below them those back, as thin bars under the rank's row."""
     return [
         element(
             "rect",
             _tooltip(bar),
             x=grid.x(bar.start),
-            y=y + (grid.lane + 0.3 if bar.op.kind is OpKind.L else 0.0),
+            y=y + (grid.line + 0.3 if bar.op.kind is OpKind.L else 0.0),
             width=max(0.8, grid.x(bar.end) - grid.x(bar.start)),
-            height=grid.lane,
+            height=grid.line,
             fill=as_hex(colour(bar.op.kind, bar.shade)),
         )
         for bar in copies(schedule, rank)
@@ -286,7 +283,7 @@ def _copies(schedule: Schedule, rank: int, grid: Grid, y: float) -> list[str]:
 
 
 def _averages(schedule: Schedule, rank: int, grid: Grid, y: float) -> list[str]:
-    """What is averaged over replicas, as thin lines under the rank's row."""
+    """Averages over replicas, as thin lines under the rank's row."""
     return [
         element(
             "rect",
@@ -323,7 +320,7 @@ def _transfers(schedule: Schedule, rank: int, grid: Grid, y: float) -> list[str]
                 y=y + offset,
                 width=max(0.8, right - left),
                 height=LINE,
-                fill=_TRAVEL[transfer.kind],
+                fill=_TRANSFER[transfer.kind],
             )
         )
     return lines

@@ -36,7 +36,7 @@ _LANES = {OpKind.O: "out", OpKind.L: "back"}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Mark:
-    """What is drawn from ``start`` to ``end``: the first of ``names`` that fits, and ``fill``."""
+    """A mark from ``start`` to ``end``: the first of ``names`` that fits, and ``fill``."""
 
     start: float
     end: float
@@ -59,10 +59,10 @@ def timeline_text(
     head = max(len(f"rank {rank}") for rank in range(schedule.problem.ranks)) + 2
     width = max(10, columns - head - 1)
     lines = [f"{title or heading(schedule)}, {shape(schedule)}"]
-    lanes = _lanes(schedule)
+    below = _rows_of_copies(schedule)
     for rank in range(schedule.problem.ranks):
         rows = [(f"rank {rank}", _cells(_marks(bars(schedule, rank)), end, width, _IDLE))]
-        for name, kinds_of_it in lanes.items():
+        for name, kinds_of_it in below.items():
             own = [bar for bar in copies(schedule, rank) if bar.op.kind in kinds_of_it]
             rows.append((name, _cells(_visible(own, end / width), end, width, " ")))
         if averaged := averages(schedule, rank):
@@ -76,7 +76,7 @@ def timeline_text(
     return "\n".join(lines) + "\n"
 
 
-def _lanes(schedule: Schedule) -> dict[str, tuple[OpKind, ...]]:
+def _rows_of_copies(schedule: Schedule) -> dict[str, tuple[OpKind, ...]]:
     """The rows under each rank's own for copies: one where no two of them overlap, else one each
     way."""
     found = [list(copies(schedule, rank)) for rank in range(schedule.problem.ranks)]

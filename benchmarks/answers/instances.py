@@ -69,7 +69,7 @@ def searched(
 
 def instances() -> Iterator[Instance]:
     """All that the optimizer is asked."""
-    for kinds in (_linear, _placed, _travelling, _remat, _timed, _cut, _others):
+    for kinds in (_linear, _placed, _passing, _remat, _timed, _cut, _others):
         yield from kinds()
 
 
@@ -119,8 +119,8 @@ def _placed() -> Iterator[Instance]:
     yield searched("two copies", equal(2, 3.0, t_comm=8.0), 6, *two, work=FEW)
 
 
-def _travelling() -> Iterator[Instance]:
-    """Weights travel, or whatever is fastest."""
+def _passing() -> Iterator[Instance]:
+    """Weights are passed, or whatever is fastest."""
     weights, auto = ("--passing", "weights"), ("--passing", "auto")
     sized = {ranks: with_keys(equal(ranks, links=LINKS), SIZES) for ranks in (3, 4, 5, 6)}
     heavy = SIZES | {"weight_bytes": 1.5e9, "grad_bytes": 1.5e9}

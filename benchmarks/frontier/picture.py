@@ -9,7 +9,7 @@ from pipeloom.report.frontier_svg import Frontier, FrontierPoint, frontier_svg
 
 from .published import NAME
 
-SCOPE = "one stage a rank, activations travelling"
+SCOPE = "one stage a rank, passing activations"
 
 
 def picture(row: str, cells: Iterable[dict[str, Any]]) -> str:

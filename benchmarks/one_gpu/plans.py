@@ -75,7 +75,7 @@ def on_measured_times(schedule: Schedule, traces: Sequence[Schedule]) -> Schedul
 
 def held_at_most(schedule: Schedule) -> float | None:
     """Bytes of activations that all ranks hold together at most by the plan; None where weights
-    travel."""
+    are passed."""
     problem, timing = schedule.problem, simulate(schedule)
     if problem.placement.passing is not Passing.ACTIVATIONS:
         return None

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..recording import record
-from .race import CASES, Budget, above, cell, excess, table
+from .cells import CASES, Budget, above, cell, excess, table
 
 HERE = Path(__file__).parent
 EVERY = [(case, share) for case in CASES for share in case.shares]

@@ -135,7 +135,7 @@ TIMES: dict[str, Callable[[int, Rng], Numbers]] = {
 }
 
 
-# t_comm, or links with the bytes that travel
+# t_comm, or links with the bytes that are sent
 
 
 def _of(profile: Profile, t_comm: float | Numbers | None) -> Profile:
@@ -159,7 +159,7 @@ def _some_zero(profile: Profile, rng: Rng) -> Numbers:
 
 
 def _one_way(profile: Profile, rng: Rng) -> Numbers:
-    """Gradients travel at once, activations hardly, or the other way round."""
+    """Gradients arrive at once, activations hardly, or the other way round."""
     slow = np.triu(np.full((profile.ranks, profile.ranks), 30 * _longest(profile)))
     return slow if rng.random() < 0.5 else slow.T.copy()
 

@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
         type=float,
         help="instead: the first row's model interleaved and in waves, with so many million "
         "simulated "
-        "ops a lane for each memory limit",
+        "ops a thread for each memory limit",
     )
     asked = parser.parse_args(arguments)
     if asked.optimized is not None:

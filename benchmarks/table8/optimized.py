@@ -35,8 +35,8 @@ def sweep(row: Row, seconds: float) -> Iterator[dict[str, Any]]:
 
 
 def other_cuts(row: Row, work: float) -> Iterator[dict[str, Any]]:
-    """The row's model on other placements, ``work`` million simulated ops a lane for each: rate and
-    gap."""
+    """The row's model on other placements, ``work`` million simulated ops a thread for each: rate
+    and gap."""
     for cut in CUTS:
         for share in CUT_SHARES:
             problem = _cut(row, cut, share)

@@ -10,7 +10,7 @@ from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.solver.families import FAMILIES, build_family
-from pipeloom.solver.families.weights.ring import Ring
+from pipeloom.solver.families.weights.ring import RingFamily
 
 SIZES = ((4, 8), (4, 16), (8, 32), (16, 64))  # P, M
 # how many turns a microbatch takes on a stage; of naive no formula is published
@@ -76,7 +76,7 @@ def formula(name: str, ranks: int, count: int) -> float | None:
 def turns_time(name: str, profile: Profile, count: int) -> float:
     """What an iteration takes where each turn lasts as long as its busiest rank, without delays."""
     family = FAMILIES[name]
-    assert isinstance(family, Ring)
+    assert isinstance(family, RingFamily)
     longest: dict[int, float] = defaultdict(float)
     for row in family.turns(profile.ranks, count).rows:
         work: dict[int, float] = defaultdict(float)

@@ -33,7 +33,7 @@ FAMILY = {
     "WeiPipe": "weipipe-interleave",
 }
 ZERO_BUBBLE = {"ZB1", "ZB2"}
-ACTIVATIONS_TRAVEL = {"1F1B", *ZERO_BUBBLE}
+PASS_ACTIVATIONS = {"1F1B", *ZERO_BUBBLE}
 MEMORY_ROUNDS = 2  # no family here holds more with more microbatches
 
 
@@ -113,7 +113,7 @@ def _time(scheme: str, shape: Schedule, profile: Profile, given: Assumptions) ->
     wires = _wire_time(scheme, shape, profile, given)
     if scheme in given.overlap:
         profile = replace(profile, links=None)
-    elif scheme in ACTIVATIONS_TRAVEL:
+    elif scheme in PASS_ACTIVATIONS:
         profile = _blocking(profile)
     objective = Objective.PERIOD if scheme in ZERO_BUBBLE else Objective.MAKESPAN
     return max(wires, simulate(in_sending_order(_on(shape, profile))).cost(objective))
@@ -135,7 +135,7 @@ def _wire_time(scheme: str, shape: Schedule, profile: Profile, given: Assumption
     """What the busiest wire needs for its bytes of an iteration, one after the other, in ms."""
     assert profile.links is not None
     stage = profile.stages[0]
-    size = stage.activation_bytes if scheme in ACTIVATIONS_TRAVEL else stage.weight_bytes
+    size = stage.activation_bytes if scheme in PASS_ACTIVATIONS else stage.weight_bytes
     sent = _messages(shape) * (size or 0.0)
     if scheme == "FSDP":  # each link of the ring carries what each rank receives
         return profile.links.default.delay(float(sent.sum(axis=0).max()))

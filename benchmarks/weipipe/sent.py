@@ -10,7 +10,7 @@ import numpy as np
 from pipeloom.ir.cost.traffic import traffic
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.solver.families import FAMILIES, build_family
-from pipeloom.solver.families.weights.ring import Ring
+from pipeloom.solver.families.weights.ring import RingFamily
 
 from .bubbles import TURNS
 
@@ -53,5 +53,5 @@ def _sent(name: str, count: int) -> float:
 def _turns(name: str, count: int) -> int:
     """From the first turn that has an op to the last."""
     family = FAMILIES[name]
-    assert isinstance(family, Ring)
+    assert isinstance(family, RingFamily)
     return 1 + max(turn for row in family.turns(RANKS, count).rows for turn, _ in row)

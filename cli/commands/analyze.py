@@ -1,5 +1,4 @@
-"""What each scheme costs on a cluster: bubble, bytes, memory, and from where on weights should
-travel.
+"""Costs of each scheme on a cluster: bubble, bytes, memory, and from where on to send weights.
 
 All figures come from built schedules, without a memory limit; formulas stand beside them.
 """

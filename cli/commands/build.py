@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S,S",
         type=stages,
         default=[],
-        help="where weights travel: stages whose weights stay, a copy on every rank that runs them "
+        help="where weights are passed: stages that keep a copy on every rank that runs them "
         "(embedding and head, say)",
     )
     add_cut(parser)

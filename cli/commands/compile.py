@@ -26,15 +26,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--post-validation",
         action="store_true",
         help="ranks step before the norm of all gradients is known (clipping, loss scaling), and "
-        "again "
-        "where it then says otherwise, instead of waiting for each other",
+        "again where it then says otherwise, instead of waiting for each other",
     )
     parser.add_argument(
         "--data-parallel",
         action="store_true",
         help="for several replicas of the pipeline: each stage's gradient is averaged over them, "
-        "from "
-        "its last weight gradient on",
+        "from its last weight gradient on",
     )
     add_output(parser, "program")
     example(

@@ -54,8 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=int,
         choices=[1, 2],
         help="of a stage's weights at most, with --placement auto: by default 2 where the profile "
-        "has "
-        "device_memory and the sizes that it has to hold, else 1",
+        "has device_memory and the sizes that it has to hold, else 1",
     )
     parser.add_argument(
         "--explain",

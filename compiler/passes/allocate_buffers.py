@@ -1,4 +1,4 @@
-"""As few receive buffers as there are tensors received and not yet freed at one time."""
+"""Receive buffers: as few as there are tensors received and not yet freed at one time."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _shared(row: Row, sizes: list[float]) -> tuple[Row, tuple[Buffer, ...]]:
 
 
 def _use(tensor: Tensor) -> Buffer | TensorKind:
-    """What a buffer must have in common with a tensor to serve it."""
+    """The use of a buffer; tensors of one use can share a buffer."""
     if tensor.kind in (TensorKind.WEIGHT, TensorKind.GRADIENT):
         return tensor.kind
     return Buffer(tensor.kind, tensor.stage)

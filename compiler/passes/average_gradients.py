@@ -16,20 +16,20 @@ def average_gradients(program: Program) -> Program:
 
     That is after the stage's last weight gradient here and what is sent right after that op; after
     the sum over tied or replicated stages where there is one; and at the end where gradients
-    travel. The averaging runs beside what is left of the step.
+    are sent. The averaging runs beside what is left of the step.
     """
-    travelling = {transfer.stage for transfer in program.schedule.transfers}
+    streamed = program.schedule.streamed
     rows = zip(program.instructions, owned(program.schedule), strict=True)
     return replace(
         program,
-        instructions=tuple(_averaged(row, stages, travelling) for row, stages in rows),
+        instructions=tuple(_averaged(row, stages, streamed) for row, stages in rows),
     )
 
 
-def _averaged(row: Row, stages: tuple[int, ...], travelling: set[int]) -> Row:
+def _averaged(row: Row, stages: tuple[int, ...], streamed: set[int]) -> Row:
     after: dict[int, list[Instruction]] = {}
     for stage in stages:
-        at = len(row) - 1 if stage in travelling else _whole(row, stage)
+        at = len(row) - 1 if stage in streamed else _whole(row, stage)
         after.setdefault(at, []).append(Average(stage))
     return tuple(
         instruction
@@ -39,7 +39,8 @@ def _averaged(row: Row, stages: tuple[int, ...], travelling: set[int]) -> Row:
 
 
 def _whole(row: Row, stage: int) -> int:
-    """Where in ``row`` the stage's gradient is whole and all that waits for the op is sent."""
+    """The place in ``row`` where the stage's gradient is whole and all that waits for the op is
+    sent."""
     return after_sends(
         row, max((i for i, item in enumerate(row) if _adds(item, stage)), default=-1)
     )

@@ -114,7 +114,7 @@ def _actions(item: Instruction, rank: int) -> list[Action]:
 
 
 def _left(rows: list[list[Action]]) -> list[list[Action]]:
-    """What each rank can never do: nothing where no deadlock exists; else it awaits the first."""
+    """Actions that each rank can never do: none without a deadlock, else it awaits the first."""
     missing = Counter(meeting for row in rows for comes, meeting, _ in row if comes)
     waiting: dict[Meeting, list[int]] = defaultdict(list)
     at, ready = [0] * len(rows), deque(range(len(rows)))

@@ -22,8 +22,8 @@ class EventOrder:
     """Places in one order of all ops, departures and arrivals, in which each follows its causes.
 
     ``ops[r][i]``: of the start of rank r's i-th op; ``leaves[x]``, ``arrives[x]``: of message x.
-    The order is by planned time; at one time what travels comes before what computes, as far as
-    it does not wait for it.
+    The order is by planned time; at one time messages come before ops, as far as they do not
+    wait for them.
     """
 
     ops: tuple[tuple[int, ...], ...]
@@ -32,15 +32,15 @@ class EventOrder:
 
     @classmethod
     def of(cls, schedule: Schedule, messages: Sequence[Message]) -> EventOrder:
-        """That of a timed schedule and what travels in it."""
+        """The order of a timed schedule's ops and messages."""
         timing, offsets = schedule.timing, offsets_of(schedule.order)
         assert timing is not None, "compute() times the schedule"
         times = [t for start in timing.start for t in start.tolist()]
         times += [t for message in messages for t in (message.leaves, message.arrives)]
         place = _in_order(times, _successors(messages, offsets.tolist()), int(offsets[-1]))
-        travel = place[offsets[-1] :]
+        moved = place[offsets[-1] :]
         rows = tuple(tuple(place[a:b]) for a, b in pairwise(offsets.tolist()))
-        return cls(rows, tuple(travel[::2]), tuple(travel[1::2]))
+        return cls(rows, tuple(moved[::2]), tuple(moved[1::2]))
 
     def boundary(self, rank: int, place: int) -> int:
         """How many of the rank's ops come before ``place``."""
@@ -48,7 +48,7 @@ class EventOrder:
 
 
 def _successors(messages: Sequence[Message], offsets: list[int]) -> Successors:
-    """What each op (numbered rank after rank), then each departure and arrival, leads to."""
+    """Edges from each op (numbered rank after rank), then from each departure and arrival."""
     leaves = offsets[-1] + 2 * np.arange(len(messages))
     routes = Routes.of(
         [(m.source, m.target, m.after, m.room, m.before, m.blocks) for m in messages]

@@ -47,7 +47,7 @@ def _with_frees(row: Row, last: dict[Tensor, int]) -> Row:
 
 
 def _last_uses(row: Row, before: dict[Tensor, Tensor]) -> dict[Tensor, int]:
-    """Where each received tensor is used for the last time; a wait for it is a use."""
+    """The last use of each received tensor in a rank's row; a wait for it is a use."""
     last: dict[Tensor, int] = {}
     here: dict[int, Tensor] = {}  # by stage: the weights that came last
     for i, item in enumerate(row):
@@ -63,7 +63,7 @@ def _last_uses(row: Row, before: dict[Tensor, Tensor]) -> dict[Tensor, int]:
 
 
 def _read(op: Op, here: dict[int, Tensor]) -> list[Tensor]:
-    """What an op reads: its weights, and, where it makes weight gradients, both activations."""
+    """The tensors that an op reads: its weights, and for weight gradients both activations."""
     weights = [here[op.stage]] if op.kind is not OpKind.W and op.stage in here else []
     if op.kind not in (OpKind.W, OpKind.BW):
         return weights

@@ -1,7 +1,7 @@
-"""What has to travel between ranks, and when it is planned to.
+"""Messages between ranks, and when each is planned.
 
-Wherever an op's input is made on another rank, its activation (or the gradient that comes back)
-travels; the weights and their gradients travel as the schedule's transfers say.
+Wherever an op's input is made on another rank, its activation (or the gradient that comes back) is
+a message; weights and their gradients are messages as the schedule's transfers say.
 """
 
 from __future__ import annotations

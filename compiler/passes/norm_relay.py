@@ -44,11 +44,11 @@ def relay_norms(program: Program) -> Program:
     their inputs must be made by ops of heads too, so that a head waits for no verdict. The last
     rank knows all when it steps and has no head. Messages with an end in no head are received, and
     waited for, after the verdict, so that heads wait for heads alone.
-    One rank alone needs no relay. Raises InputError where weights travel.
+    One rank alone needs no relay. Raises InputError where weights are passed.
     """
     if program.schedule.transfers:
         raise InputError(
-            "post_validation: expected a schedule in which activations alone travel, got one with "
+            "post_validation: expected a schedule that passes activations alone, got one with "
             f"{counted(len(program.schedule.transfers), 'transfer')} of weights and gradients"
         )
     order = stepping(holders(program.schedule))
@@ -97,7 +97,7 @@ def _cut(row: Row, count: int) -> tuple[Row, Row]:
 
 
 def _within(heads: Sequence[Row]) -> set[Tensor]:
-    """What is sent and received by heads."""
+    """Tensors that heads both send and receive."""
     sent, received = (
         {item.tensor for head in heads for item in head if isinstance(item, kind)}
         for kind in (Send, Receive)

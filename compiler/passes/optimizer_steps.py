@@ -20,7 +20,7 @@ def step_stages(program: Program) -> Program:
     be waiting for what it has yet to compute, and the plan has no time for the step in between.
     Where a stage is stepped after each microbatch, it is right after the gradient, once what
     others wait for has been sent.
-    Raises InvalidScheduleError where that is asked for and weights travel or have replicas.
+    Raises InvalidScheduleError where that is asked for and weights are passed or have replicas.
     """
     if program.schedule.updates is Updates.MICROBATCH:
         _check_alone(program)

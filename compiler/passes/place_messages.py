@@ -1,8 +1,8 @@
-"""Sends, receives and waits of all that travels, placed as planned.
+"""Sends, receives and waits of all messages, placed as planned.
 
 Every rank's instructions follow one order of all that happens on all ranks (:mod:`.event_order`):
 the send and the receive of a message stand where it leaves, its waits where it arrives or later. So
-no two ranks can wait for each other, whatever travels. What never blocks is then brought forward
+no two ranks can wait for each other, whatever is sent. What never blocks is then brought forward
 past waits, which takes nothing away from any rank.
 """
 

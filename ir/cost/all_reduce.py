@@ -1,4 +1,4 @@
-"""What it takes to sum the gradients of replicated stages: a ring all-reduce over their ranks.
+"""The ring all-reduce that sums the gradients of a replicated stage over its ranks.
 
 With h ranks, each sends its gradient cut in h parts to the next one, a part at a time, in 2 (h - 1)
 steps (Patarasuk and Yuan, 2009). The wires between them are occupied until it is over.
@@ -22,8 +22,7 @@ class AllReduce(NamedTuple):
 
 
 def all_reduces(schedule: Schedule) -> list[AllReduce]:
-    """Those at the end of an iteration, one for each replicated stage, in the order of the
-    stages."""
+    """All-reduces at the end of an iteration, one a replicated stage, in their order."""
     profile = schedule.problem.profile
     return [
         _all_reduce(profile, ranks, size(profile, TransferKind.GRADIENT, stage))

@@ -13,12 +13,12 @@ from ..model.profile import Profile
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Costs:
-    """What the simulator reads, with S stages, M microbatches and P ranks.
+    """Times and sizes of a problem of S stages, M microbatches and P ranks, as arrays.
 
     ``durations``: (7, S), by :class:`OpKind`; infinite for what a stage cannot. ``owner``: (S, M),
     the rank of each pair. ``into_f[s, j]``: delay from the end of F(s-1, j) to F(s, j), 0 at stage
     0. ``into_b[s, j]``: delay from the end of B(s+1, j) to B(s, j), 0 at the last stage. ``m_b``,
-    ``m_w``: (S,). ``kept``: (3, S), what is held between F and B of a microbatch that stays, is
+    ``m_w``: (S,). ``kept``: (3, S), memory held between F and B of a microbatch that stays, is
     recomputed or offloaded: M_B where the stage cannot. ``limit``: (P,), infinite where there is
     none.
     """
@@ -65,7 +65,7 @@ class Costs:
 
 
 def _remat_times(profile: Profile) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Of R, O and L, by stage."""
+    """Durations of R, O and L, each by stage."""
     again = [np.inf if stage.t_r is None else stage.t_r for stage in profile.stages]
     if profile.host_link is None:
         move = np.full(len(again), np.inf)

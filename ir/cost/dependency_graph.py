@@ -40,7 +40,7 @@ _NEVER = 2**62
 class Reason(Enum):
     """Why a node waits for another one."""
 
-    ORDER = "it comes before it on the rank, or on a lane between device and host"
+    ORDER = "it comes before it on the rank, or among its copies to or from the host"
     INPUT = "it makes its input, on the same rank"
     ACTIVATION = "it makes its input, on another rank"
     EARLIER = "it brings the copy of the weights or the gradient that goes on"
@@ -250,26 +250,26 @@ def _in_order(offsets: IntArray, flat: IntArray) -> Edges:
     if bool(((flat & KIND_MASK) >= OpKind.O).any()):
         ops = [Op.unpack(op) for op in flat.tolist()]
         bounds = pairwise(offsets.tolist())
-        return edges_of([pair for first, stop in bounds for pair in _lanes(ops, first, stop)])
+        return edges_of([pair for first, stop in bounds for pair in _with_copies(ops, first, stop)])
     later = np.setdiff1d(np.arange(1, offsets[-1]), offsets)
     return undelayed(later - 1, later)
 
 
-def _lanes(ops: Sequence[Op], first: int, stop: int) -> Iterator[tuple[int, int]]:
-    """The edges between one rank's ops, numbered from ``first``, with two lanes beside them."""
-    last: dict[OpKind, int] = {}  # of each lane, the rank's own by its F's
+def _with_copies(ops: Sequence[Op], first: int, stop: int) -> Iterator[tuple[int, int]]:
+    """The edges between one rank's ops, numbered from ``first``, copies beside them."""
+    last: dict[OpKind, int] = {}  # copies out, copies back, and all else by F
     copied: dict[tuple[OpKind, int, int], int] = {}
     for node in range(first, stop):
         op = ops[node]
         s, j, kind = op.stage, op.microbatch, op.kind
-        lane = kind if kind.copies else OpKind.F
-        before = {lane} if kind is OpKind.O else {lane, OpKind.F, OpKind.O}
+        own = kind if kind.copies else OpKind.F
+        before = {own} if kind is OpKind.O else {own, OpKind.F, OpKind.O}
         yield from ((last[other], node) for other in sorted(before & last.keys()))
         causes = {OpKind.O: OpKind.F, OpKind.B: OpKind.L, OpKind.BW: OpKind.L}
         cause = (causes.get(kind, kind), s, j)
         if cause in copied and kind in causes:
             yield copied[cause], node
-        last[lane] = copied[kind, s, j] = node
+        last[own] = copied[kind, s, j] = node
 
 
 def _inputs(flat: IntArray, costs: Costs) -> Edges:

@@ -33,7 +33,7 @@ class Wires(NamedTuple):
         names: Sequence[Sequence[str]] = (),
         shares: Sequence[Sequence[float]] | None = None,
     ) -> Wires:
-        """Of ``bare`` nodes without wires, then of those that have wires of these names."""
+        """Wires for ``bare`` nodes that have none, then for nodes that have these."""
         known: dict[str, int] = {}
         number = [known.setdefault(wire, len(known)) for wires in names for wire in wires]
         first = np.zeros(bare + 1 + len(names), dtype=np.int64)

@@ -2,7 +2,7 @@
 
 A rank averages each stage that it has for good (:func:`..model.transfers.holders`) as soon as it
 has all of its gradient: at the end of the stage's last W or BW there; at the end of its last op,
-and of the last gradient that comes home, where gradients travel; at the end of the last op of all
+and of the last gradient that comes home, where gradients are sent; at the end of the last op of all
 its ranks where the stage is replicated within the pipeline. It does so one after the other, as they
 become ready (of two at one time the lower stage first), over a link that carries nothing else. Ops
 do not wait for it, the optimizer's step does.
@@ -42,13 +42,13 @@ def due(schedule: Schedule) -> list[Due]:
     over = profile.data_parallel
     if over is None:
         return []
-    travels = {transfer.stage for transfer in schedule.transfers}
+    streamed = schedule.streamed
     return [
         Due(
             rank,
             stage,
             over.time(size(profile, TransferKind.GRADIENT, stage)),
-            None if stage in travels or len(ranks) > 1 else _last(schedule, rank, stage),
+            None if stage in streamed or len(ranks) > 1 else _last(schedule, rank, stage),
         )
         for stage, ranks in enumerate(holders(schedule))
         for rank in ranks

@@ -1,4 +1,4 @@
-"""The cost model where weights travel or ops run in pairs: the longest path through ops and
+"""The cost model where weights are passed or ops run in pairs: the longest path through ops and
 transfers.
 
 The contract's rules for ops hold as in :mod:`.simulator`. In addition an op waits for every

@@ -1,4 +1,4 @@
-"""What each rank has to hold at most while a schedule runs, by what it is."""
+"""Memory that each rank holds at most while a schedule runs, by kind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Footprint:
 
     ``activations``: the most that M_B and M_W sum up to. ``weights``, ``gradients``, ``optimizer``:
     of the stages that the rank owns, weights in all versions that it keeps. ``passing``: what
-    travelling weights and gradients need beside them: receive buffers, the weights of one stage
+    streamed weights and gradients need beside them: receive buffers, the weights of one stage
     more while it computes, and that stage's gradient or all sums that are kept for D's yet to come
     or to leave, whichever is more.
     """
@@ -37,7 +37,7 @@ class Footprint:
 
 
 def footprint(program: Program) -> Footprint:
-    """Of a compiled schedule, whose receive buffers are known."""
+    """The footprint of a compiled schedule, whose receive buffers are known."""
     schedule = program.schedule
     timing, profile = schedule.timing, schedule.problem.profile
     assert timing is not None, "the compiler times the schedule"
@@ -68,7 +68,7 @@ _KINDS = {TensorKind.WEIGHT: TransferKind.WEIGHT, TensorKind.GRADIENT: TransferK
 
 
 def _buffers(program: Program, rank: int) -> float:
-    """Of weights and gradients; those of activations are part of M_B."""
+    """Bytes of receive buffers for weights and gradients; those of activations are part of M_B."""
     profile = program.schedule.problem.profile
     return sum(
         size(profile, _KINDS[buffer.kind], buffer.stage)

@@ -32,8 +32,8 @@ from .cost_tables import Costs
 def overlap_saves(problem: Problem) -> bool:
     """Whether the optimizer may make pairs, and its bounds are about schedules with them.
 
-    Where they save time and activations alone travel, with one copy of the weights or one each way;
-    R, O and L do not run beside pairs.
+    Where they save time and activations alone are passed, with one copy of the weights or one each
+    way; R, O and L do not run beside pairs.
     """
     placement = problem.placement
     one_way = placement.passing is Passing.ACTIVATIONS
@@ -67,7 +67,7 @@ def _is_pair(ops: Sequence[int]) -> bool:
 
 
 def pair_starts(schedule: Schedule) -> IntArray:
-    """Where the pairs begin among all ranks' ops, one rank after the other."""
+    """Positions at which pairs begin among all ranks' ops, one rank after the other."""
     offsets = offsets_of(schedule.order).tolist()
     places = enumerate(schedule.pairs)
     return np.array([offsets[rank] + at for rank, row in places for at in row], dtype=np.int64)

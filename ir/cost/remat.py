@@ -1,17 +1,18 @@
-"""What a microbatch holds between F and B may be given up for a while: recomputed, or offloaded.
+"""Recomputation and offload: activations that are given up for a while between F and B.
 
-Of a (stage, microbatch), on its rank, in the order of its ops::
+Ops of one (stage, microbatch) on its rank, in order::
 
     F ......... B        stays: M_B is held
     F ... R ... B        recomputed: ``m_r`` is held, from R's start on M_B; R takes ``t_r``
     F  O ... L  B        offloaded: M_B is held, from O's end to L's start ``m_o``
 
-O and L run beside the rank's ops on two lanes, one out to the host and one back, each one copy at a
-time in the order of the list. Their places in the list say when memory changes, so that what a rank
+O and L run beside the rank's ops, as copies out to the host and copies back, one at a time each way
+in the order of the list. Their places in the list say when memory changes, so that what a rank
 holds depends on its order alone:
 
-- O starts once F has ended and the lane is free. What is listed after it starts after it has ended.
-- L starts once what is listed before it has ended and the lane is free. Of what follows its B
+- O starts once F has ended and the copy before it. What is listed after it starts after it has
+  ended.
+- L starts once what is listed before it has ended and the copy before it. Of what follows its B
   alone waits for it.
 
 Schedules without them are timed by :mod:`.simulator`, as fast as if there were none.
@@ -39,7 +40,7 @@ from ..model.schedule import Schedule
 from .cost_tables import Costs
 
 STAYS, RECOMPUTED, OFFLOADED = 0, 1, 2
-"""What may become of a (stage, microbatch)."""
+"""The choices for a (stage, microbatch)."""
 
 _F, _BW, _R, _O, _L = int(OpKind.F), int(OpKind.BW), int(OpKind.R), int(OpKind.O), int(OpKind.L)
 
@@ -52,7 +53,7 @@ def pulled(order: Sequence[IntArray]) -> bool:
 
 
 def choice_of(problem: Problem, order: Sequence[IntArray]) -> Choice:
-    """What becomes of each (stage, microbatch), as the ops in ``order`` say.
+    """The choice for each (stage, microbatch), read from the ops in ``order``.
 
     Raises InvalidScheduleError where that is not one thing, or the profile does not have it.
     """
@@ -80,14 +81,14 @@ def choice_of(problem: Problem, order: Sequence[IntArray]) -> Choice:
 
 
 def changes(costs: Costs) -> FloatArray:
-    """What a rank holds more from each op on, by kind and stage, (7, S): of an F that is not
+    """Change of a rank's memory at each op, by kind and stage, (7, S); for an F that is not
     recomputed."""
     m_b, m_w, (_, again, out) = costs.m_b, costs.m_w, costs.kept
     return np.stack([m_b, m_w - m_b, -m_w, -m_b, m_b - again, out - m_b, m_b - out])
 
 
 def held(problem: Problem, order: Sequence[IntArray]) -> list[FloatArray]:
-    """What each rank holds from each of its ops on, (N,) each: its order alone decides it."""
+    """Memory of each rank from each of its ops on, (N,) each: its order alone decides it."""
     costs = Costs.of(problem)
     change, rows = changes(costs), []
     choice = choice_of(problem, order) if pulled(order) else None

@@ -41,8 +41,8 @@ _F, _B, _W, _BW = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.BW))
 _R, _O, _L = int(OpKind.R), int(OpKind.O), int(OpKind.L)
 
 RematArrays = tuple[Choice, FloatArray, FloatArray, FloatArray]
-"""What becomes of each, (S, M); what is held until then, (3, S); scratch: since when what a B needs
-is there again, -2 after O, (S, M); until when the lanes out and back are busy, (2, P)."""
+"""Choices, (S, M); memory kept between F and B, (3, S); scratch: since when a B's input is there
+again, -2 after O, (S, M); until when copies out and back are busy, (2, P)."""
 
 
 @numba.njit(cache=True, nogil=True)
@@ -70,9 +70,9 @@ def run_kernel(  # noqa: PLR0917
     f_end[:] = -1.0
     b_end[:] = -1.0
     if remat is not None:
-        choice, kept, there, lanes = remat
+        choice, kept, there, copies = remat
         there[:] = -1.0
-        lanes[:] = 0.0
+        copies[:] = 0.0
     waits_for = np.full(ranks, -1, dtype=np.int64)
     clock = np.zeros(ranks)
     held = np.zeros(ranks)
@@ -106,8 +106,8 @@ def run_kernel(  # noqa: PLR0917
                     finish = now = begin + durations[kind, stage]
                     there[stage, microbatch] = finish
                 elif kind == _O:
-                    begin = max(f_end[stage, microbatch], lanes[0, rank])
-                    finish = lanes[0, rank] = begin + durations[kind, stage]
+                    begin = max(f_end[stage, microbatch], copies[0, rank])
+                    finish = copies[0, rank] = begin + durations[kind, stage]
                     now = max(now, finish)
                     memory -= m_b[stage] - kept[OFFLOADED, stage]
                     there[stage, microbatch] = -2.0
@@ -115,8 +115,8 @@ def run_kernel(  # noqa: PLR0917
                     if there[stage, microbatch] != -2.0:
                         waits_for[rank] = -2
                         break
-                    begin = max(now, lanes[1, rank])
-                    finish = lanes[1, rank] = begin + durations[kind, stage]
+                    begin = max(now, copies[1, rank])
+                    finish = copies[1, rank] = begin + durations[kind, stage]
                     memory += m_b[stage] - kept[OFFLOADED, stage]
                     there[stage, microbatch] = finish
                 high = max(high, memory)
@@ -186,7 +186,7 @@ def run_kernel(  # noqa: PLR0917
 
 
 def remat_arrays(costs: Costs, choice: Choice) -> RematArrays:
-    """What the kernel reads of recomputing and offloading, and its scratch."""
+    """The kernel's arrays for recomputation and offload, with scratch."""
     return choice, costs.kept, np.empty(costs.owner.shape), np.empty((2, len(costs.limit)))
 
 

@@ -1,4 +1,4 @@
-"""What goes over each link in an iteration."""
+"""Bytes over each link in an iteration."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def traffic(schedule: Schedule) -> FloatArray:
 
 
 def over_wires(profile: Profile, amounts: FloatArray) -> dict[str, float]:
-    """What of ``amounts``, from rank (row) to rank, shape (P, P), goes over each wire, summed.
+    """The share of ``amounts``, from rank (row) to rank, shape (P, P), that each wire carries.
 
     Wires that carry nothing, and all where the profile has no links, are left out.
     """

@@ -272,7 +272,7 @@ class ProfileDocument(ClusterDocument):
     @model_validator(mode="before")
     @classmethod
     def _by_layers(cls, data: Any) -> Any:
-        """Of a profile by layers nothing else is said: all of it is for other commands."""
+        """Refuses a profile by layers in one line: its other keys are for other commands."""
         if isinstance(data, dict) and "stages" not in data and data.get("layers") is not None:
             line = "missing; expected a list (it has layers, which optimize and build cut)"
             raise_faults([Fault(("stages",), said(line))])

@@ -79,7 +79,8 @@ def _as_in_profile(value: int, info: ValidationInfo) -> int:
 
 
 class ScheduleDocument(Document):
-    """What each rank computes when. Every op is of a stage and a microbatch that there are."""
+    """An order of ops with times for each rank; every op is of a stage and a microbatch that there
+    are."""
 
     format: Annotated[Literal["pipeloom.schedule"], Expected(f'"{SCHEDULE}"')]
     version: Version
@@ -168,7 +169,7 @@ Buffer: TypeAlias = Annotated[
 
 
 class ProgramDocument(Document):
-    """What each rank does, an instruction a line, and the buffers that it receives into."""
+    """Instructions for each rank, one a line, and the buffers that it receives into."""
 
     format: Annotated[Literal["pipeloom.program"], Expected(f'"{PROGRAM}"')]
     version: Version

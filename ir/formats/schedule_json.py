@@ -100,7 +100,6 @@ def _placement(document: ScheduleDocument, order: tuple[IntArray, ...]) -> Place
 
 
 def _timing(document: ScheduleDocument) -> Timing:
-    """What the document recorded."""
     rows, transfers = document.order, document.transfers or ()
     return Timing(
         tuple(np.array([op["start"] for op in row]) for row in rows),

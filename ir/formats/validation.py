@@ -1,7 +1,7 @@
-"""What documents are declared with, and what is wrong in one as readable lines.
+"""Declared documents, and their faults as readable lines.
 
-Documents are pydantic models. Whatever is wrong in one is said at once, a line a fault: the file,
-the keys that lead there, what was expected and what is there.
+Documents are pydantic models. All faults of one are said at once, a line each: the file, the keys
+that lead there, what was expected and what is there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from ..errors import InputError
 from .json_reader import format_hint, show
 
 ALIKE = 0.75
-"""Of keys without case and underscores: ``tf`` for t_f, ``memory_limits``; not t_b for t_f."""
+"""Likeness of two keys, case and underscores aside, from which on one may be meant by the other:
+``tf`` for t_f, ``memory_limits``; not t_b for t_f."""
 
 _WORDS = {
     "list_type": "a list",
@@ -170,7 +171,7 @@ def _declared(record: Any) -> dict[str, Any]:
 
 
 def _record(annotation: Any) -> Any:
-    """What has declared keys in an annotation; None where nothing has."""
+    """The type with declared keys inside an annotation; None where there is none."""
     if is_typeddict(annotation) or isinstance(annotation, type(BaseModel)):
         return annotation
     return next(filter(None, map(_record, get_args(annotation))), None)
@@ -178,7 +179,7 @@ def _record(annotation: Any) -> Any:
 
 @cache
 def _expected_of(record: Any, key: str) -> str:
-    """What is expected of a key that is not there: what is said of a value of no type at all."""
+    """The expectation for a missing key: the one that any wrong value of it would be told."""
     try:
         TypeAdapter(_declared(record)[key]).validate_python(object(), context={})
     except ValidationError as error:

@@ -38,7 +38,7 @@ class LayeredProfile:
         return replace(self.cluster, stages=stages, tied=self._tied_stages(starts))
 
     def _tied_stages(self, starts: Sequence[int]) -> tuple[tuple[int, ...], ...]:
-        """What is tied over several of the stages that begin at ``starts``."""
+        """Groups of stages that share parameters once layers are cut at ``starts``."""
         stages_of = (
             {bisect_right(starts, layer) - 1 for layer in group} for group in self.cluster.tied
         )
@@ -68,8 +68,8 @@ def _at_once(stages: Sequence[StageProfile]) -> float | None:
 
 
 def _offloaded(stages: Sequence[StageProfile]) -> float | None:
-    """What moves where all of them are offloaded; None where that is M_B less ``m_o`` of each, or
-    one cannot."""
+    """Bytes moved where all stages are offloaded; None where that is M_B less ``m_o`` of each, or
+    one cannot be."""
     if all(s.offload_bytes is None for s in stages) or any(s.m_o is None for s in stages):
         return None
     return sum(

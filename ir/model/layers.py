@@ -7,7 +7,7 @@ from enum import Enum
 
 
 class LayerKind(Enum):
-    """What a layer is; other systems' layouts tell these apart."""
+    """The kinds of layers that other systems' layouts tell apart."""
 
     EMBEDDING = "embedding"
     BLOCK = "block"

@@ -44,7 +44,7 @@ Groups: TypeAlias = tuple[tuple[Pair, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """What joins any two ranks, and the pairs ``(a, b, link)`` that differ, both directions.
+    """The link between any two ranks, and the pairs ``(a, b, link)`` that differ, both directions.
 
     ``shared``: which messages share wires; groups of pairs are wires that the pairs of a group
     share, beside each pair's own. In a ring ``default`` is a hop between neighbours, and a pair

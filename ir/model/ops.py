@@ -44,7 +44,7 @@ class OpKind(IntEnum):
 
     @property
     def copies(self) -> bool:
-        """Whether it runs beside the rank's ops, on a lane between device and host."""
+        """Whether it runs beside the rank's ops, on a stream of copies between device and host."""
         return self >= OpKind.O
 
 
@@ -96,7 +96,7 @@ def unpack(packed: IntArray) -> list[Op]:
 
 
 def offsets_of(order: Sequence[IntArray]) -> IntArray:
-    """Where each rank's ops begin once they are one array, and where the last end: (P + 1,)."""
+    """Positions of each rank's first op once all ops are one array, then their number: (P + 1,)."""
     return np.cumsum([0, *map(len, order)]).astype(np.int64)
 
 

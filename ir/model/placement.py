@@ -1,4 +1,4 @@
-"""Placements: which rank runs the ops of each stage and microbatch, and what travels for it."""
+"""Placements: which rank runs the ops of each stage and microbatch, and what is sent for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .ops import IntArray
 
 
 class Passing(Enum):
-    """What travels between ranks; it follows from where ops are placed."""
+    """The tensors that are sent between ranks; it follows from where ops are placed."""
 
     ACTIVATIONS = "activations"
     WEIGHTS = "weights"
@@ -43,7 +43,7 @@ class Placement:
     ``table``: of each stage, the ranks of microbatches 0, 1, ..., which repeat: one column where
     all microbatches of a stage are on one rank; one row where all stages of a microbatch are.
     ``size``: stages a rank, waves or ranks an island, where the kind has such a number. Placements
-    are equal where tables and what travels are, whatever their names.
+    are equal where tables and passing are, whatever their names.
     """
 
     passing: Passing
@@ -62,8 +62,8 @@ class Placement:
     def of_stages(
         cls, owners: Sequence[int], name: str | None = None, ranks: int | None = None
     ) -> Placement:
-        """Stage s on rank ``owners[s]`` of ``ranks``, by default as many as have stages:
-        activations travel."""
+        """Stage s on rank ``owners[s]`` of ``ranks``, by default as many as have stages;
+        activations are passed."""
         owner = np.array(owners, dtype=np.int64)[:, np.newaxis]
         placement = cls.of_ops(Passing.ACTIVATIONS, ranks or 1 + max(owners), owner)
         return replace(placement, own_name=name)
@@ -103,14 +103,14 @@ class Placement:
 
     @classmethod
     def round_robin(cls, ranks: int) -> Placement:
-        """Microbatch j on rank j mod P; weights travel."""
+        """Microbatch j on rank j mod P; weights are passed."""
         return cls(Passing.WEIGHTS, (tuple(range(ranks)),), PlacementKind.ROUND_ROBIN)
 
     @classmethod
     def weights_inside(cls, ranks: int, island: int, stages: int) -> Placement:
         """Islands of ``island`` consecutive ranks, each with as many consecutive stages.
 
-        Microbatch j is run by the j mod ``island``-th rank of every island: weights travel inside
+        Microbatch j is run by the j mod ``island``-th rank of every island: weights are sent inside
         the islands, activations between them. Raises ValueError where there is no such placement.
         """
         islands = _islands(ranks, island, "island", ranks // max(1, island), stages)
@@ -123,8 +123,8 @@ class Placement:
         """Islands of ``island`` consecutive ranks, each a pipeline of all stages.
 
         Microbatch j is run by the j mod P/``island``-th island, whose ranks have as many
-        consecutive stages each: activations travel inside the islands, weights between them. Raises
-        ValueError where there is no such placement.
+        consecutive stages each: activations are sent inside the islands, weights between them.
+        Raises ValueError where there is no such placement.
         """
         _islands(ranks, island, "rank", island, stages)
         table = tuple(tuple(range(s * island // stages, ranks, island)) for s in range(stages))
@@ -139,7 +139,7 @@ class Placement:
 
     @cached_property
     def owners(self) -> tuple[int, ...]:
-        """The rank of each stage where activations travel."""
+        """The rank of each stage where activations are passed."""
         return tuple(row[0] for row in self.table)
 
     def matrix(self, stages: int, microbatches: int) -> IntArray:
@@ -149,7 +149,7 @@ class Placement:
         return np.ascontiguousarray(np.broadcast_to(columns, (stages, microbatches)))
 
     def stages_of(self, rank: int) -> tuple[int, ...]:
-        """The stages that live on ``rank``, for any microbatch, unless weights alone travel."""
+        """The stages that live on ``rank``, for any microbatch, unless weights alone are passed."""
         return tuple(s for s, ranks in enumerate(self.table) if rank in ranks)
 
 
@@ -163,7 +163,7 @@ def _islands(ranks: int, island: int, holder: str, holders: int, stages: int) ->
 
 
 def _known(passing: Passing, ranks: int, stages: int) -> Iterator[Placement]:
-    """Those of each kind, for so many ranks and stages."""
+    """Placements of every kind that exist for so many ranks and stages."""
     chunks, rest = divmod(stages, ranks)
     if passing is Passing.WEIGHTS:
         yield Placement.round_robin(ranks)

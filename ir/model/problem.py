@@ -13,7 +13,7 @@ from .profile import Profile
 
 
 class Objective(Enum):
-    """What an iteration costs: without an optimizer barrier (period) or with one (makespan)."""
+    """The cost of an iteration: without an optimizer barrier (period) or with one (makespan)."""
 
     PERIOD = "period"
     MAKESPAN = "makespan"

@@ -66,7 +66,7 @@ class StageProfile:
 
     @property
     def saving(self) -> float:
-        """What running its F and its BW at once saves; negative where it costs."""
+        """Time saved where its F and its BW run at once; negative where that takes longer."""
         return 0.0 if self.t_fb is None else self.t_f + self.fused - self.t_fb
 
 
@@ -86,7 +86,7 @@ class DataParallel:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """What the planner knows of a model on a cluster; see ``docs/formats.md``.
+    """Times and sizes of a model's stages on a cluster; see ``docs/formats.md``.
 
     ``t_comm`` is one delay between any two different ranks or a full matrix (row: sender).
     ``memory_limit`` bounds activations, one number a rank; None is unlimited. ``host_link`` is each
@@ -155,7 +155,7 @@ class Profile:
         return [shares(*pair) for pair in messages]
 
     def split(self, chunks: int) -> Profile:
-        """Each stage cut evenly into ``chunks`` consecutive ones; what travels stays as large, and
+        """Each stage cut evenly into ``chunks`` consecutive ones; messages stay as large, and
         with it what is kept for recomputing or beside the host. Which chunks of tied stages share
         parameters is not known: all of them are tied.
 
@@ -176,9 +176,9 @@ class Profile:
         return all(stage.t_fb is not None for stage in self.stages)
 
     def pair_time(self, forward: int, backward: int) -> float:
-        """Of the F of one stage and the BW of another (or the same) run at once.
+        """Duration of the F of one stage and the BW of another (or the same) run at once.
 
-        They save what that of the two saves which saves less, and take no less than either alone.
+        The two save as much as the one of them that saves less, and take no less than either alone.
         """
         f, b = self.stages[forward], self.stages[backward]
         least = max(f.t_f, b.fused)

@@ -30,7 +30,7 @@ from .schedule import Schedule
 
 
 class TensorKind(Enum):
-    """What a message carries, named by who needs it.
+    """The content of a message, named by who needs it.
 
     ``x2.0``: the input of F(2, 0). ``dy2.0``: the input of B(2, 0), the gradient of the stage's
     output. ``w2.5``, ``dw2.5``: stage 2's weights or their gradient, on their transfer 5 (the
@@ -45,7 +45,7 @@ class TensorKind(Enum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Tensor:
-    """A tensor that travels; ``index`` is the microbatch, or the transfer of a weight."""
+    """A tensor that is sent; ``index`` is the microbatch, or the transfer of a weight."""
 
     kind: TensorKind
     stage: int
@@ -131,7 +131,7 @@ class Step:
 
 
 class RelayKind(Enum):
-    """What goes from rank to rank: the ``SUMS`` of a norm, and back the ``VERDICT`` of all."""
+    """Numbers sent along a norm relay: partial ``SUMS`` one way, the ``VERDICT`` of all back."""
 
     SUMS = "sums"
     VERDICT = "verdict"

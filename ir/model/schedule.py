@@ -28,7 +28,7 @@ class Updates(Enum):
 
 
 class TransferKind(Enum):
-    """What a transfer of a weight-passing schedule carries."""
+    """The content of a transfer in a weight-passing schedule."""
 
     WEIGHT = "weight"
     GRADIENT = "gradient"
@@ -60,7 +60,7 @@ class Transfer:
 
     @property
     def item(self) -> tuple[TransferKind, int, int]:
-        """What moves: kind, stage and copy."""
+        """The tensor that is sent: kind, stage and copy."""
         return self.kind, self.stage, self.copy
 
     def __str__(self) -> str:
@@ -97,7 +97,7 @@ class Timing:
 
     @property
     def spans(self) -> tuple[float, ...]:
-        """Of each rank, from its first op's start to its last op's end."""
+        """Time of each rank from its first op's start to its last op's end."""
         return tuple(
             float(end[-1] - start[0]) if len(start) else 0.0
             for start, end in zip(self.start, self.end, strict=True)
@@ -156,7 +156,7 @@ class Timing:
 
 
 def _busy(start: FloatArray, end: FloatArray) -> float:
-    """Of one rank's ops, each of which begins no earlier than the one before it ends, or with
+    """Time that one rank is busy: each op begins no earlier than the one before it ends, or with
     it."""
     alone = np.maximum(start, np.concatenate([start[:1], end[:-1]]))
     return float(np.sum(np.maximum(end - alone, 0.0)))
@@ -205,6 +205,11 @@ class Schedule:
     def ops(self, rank: int) -> list[Op]:
         """The ops of a rank, in its order."""
         return unpack(self.order[rank])
+
+    @property
+    def streamed(self) -> set[int]:
+        """The stages whose weights or gradients are sent, to ranks that do not own them."""
+        return {transfer.stage for transfer in self.transfers}
 
     @property
     def num_ops(self) -> int:

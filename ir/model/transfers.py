@@ -1,4 +1,4 @@
-"""What travels in weight passing: the items, their journeys, their owners and their delays.
+"""Weight transfers: items and their journeys, the owners of weights, and delays.
 
 An item is one copy of a stage's weights or one accumulator D of its gradient. Its transfers, in
 the order in which the schedule lists them, are its journey. The weights' copies set out from the
@@ -43,7 +43,7 @@ def previous(transfers: Sequence[Transfer]) -> list[int | None]:
 def owners(schedule: Schedule) -> tuple[int, ...]:
     """The rank of each stage's true weights and optimizer state, shape (S,).
 
-    It is where the weights set out and D ends; a stage of which nothing travels is owned by the
+    It is where the weights set out and D ends; a stage that is not streamed is owned by the
     rank that runs it (where several do, see :func:`holders`, by that of microbatch 0).
     """
     problem = schedule.problem
@@ -57,14 +57,12 @@ def owners(schedule: Schedule) -> tuple[int, ...]:
 def holders(schedule: Schedule) -> tuple[tuple[int, ...], ...]:
     """The ranks that have each stage's weights for good, and step them: (S,), each ascending.
 
-    The owner alone; or, of a stage of which nothing travels, all ranks that run it. Where they are
+    The owner alone; or, of a stage that is not streamed, all ranks that run it. Where they are
     several the stage is *replicated*: they sum its gradients and all step alike.
     """
-    problem = schedule.problem
-    users = problem.owner
-    travels = {transfer.stage for transfer in schedule.transfers}
+    users, streamed = schedule.problem.owner, schedule.streamed
     return tuple(
-        (owner,) if stage in travels else tuple(np.unique(users[stage]).tolist())
+        (owner,) if stage in streamed else tuple(np.unique(users[stage]).tolist())
         for stage, owner in enumerate(owners(schedule))
     )
 

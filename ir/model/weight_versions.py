@@ -1,9 +1,8 @@
-"""What updates after each microbatch come to: weights of several versions, and gradients that lag.
+"""Versions of weights, and lagging gradients, where the optimizer steps after each microbatch.
 
-Where the optimizer steps a stage after each microbatch's gradient, a microbatch whose F ran before
-other microbatches' updates has its B with the weights that its F used: its rank keeps that version
-until then (weight stashing, PipeDream, 2019). The gradient is then added to newer weights than it
-was computed with.
+A microbatch whose F ran before other microbatches' updates has its B with the weights that its F
+used: its rank keeps that version until then (weight stashing, PipeDream, 2019). The gradient is
+then added to newer weights than it was computed with.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from .schedule import Schedule, Updates
 
 
 def staleness(schedule: Schedule) -> tuple[int, ...]:
-    """Of each stage, by how many updates a microbatch's gradient lags at most, shape (S,)."""
+    """The number of updates by which a microbatch's gradient lags at most, of each stage, (S,)."""
     return tuple(
         max((now - used for used, now, _ in _uses(schedule, stage)), default=0)
         for stage in range(schedule.problem.stages)
@@ -24,7 +23,7 @@ def staleness(schedule: Schedule) -> tuple[int, ...]:
 
 
 def versions(schedule: Schedule) -> tuple[int, ...]:
-    """Of each stage, how many versions of its weights are kept at most at one time, shape (S,)."""
+    """The number of versions of each stage's weights that are kept at most at one time, (S,)."""
     return tuple(
         max((kept for _, _, kept in _uses(schedule, stage)), default=1)
         for stage in range(schedule.problem.stages)

@@ -96,7 +96,7 @@ class _World:
         channel.append(line.tensor)
 
     def blocker(self, line: Line) -> str | None:
-        """What ``line`` waits for; None where it can go on."""
+        """The reason why ``line`` waits, in words; None where it can go on."""
         if line.verb == "reduce":
             return self._reduction(line)
         if line.verb in ("relay sums", "relay verdict"):

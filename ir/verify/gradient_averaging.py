@@ -37,8 +37,8 @@ def verify_averages(facts: Facts) -> list[str]:
 
 
 def _places(facts: Facts, rows: _Rows) -> Iterator[str]:
-    """Each rank averages each stage at most once; where activations travel, just those that it
-    runs."""
+    """Each rank averages each stage at most once; where activations are passed, just those that
+    it runs."""
     for rank, row in enumerate(rows):
         counts = Counter(one.stage for one in row)
         for stage, count in counts.items():
@@ -61,7 +61,7 @@ def _places(facts: Facts, rows: _Rows) -> Iterator[str]:
 def _times(facts: Facts, rows: _Rows, replicas: DataParallelDocument) -> Iterator[str]:
     """One at a time, each as long as a ring needs, none before its gradient is whole.
 
-    Where activations travel none later than that either.
+    Where activations are passed none later than that either.
     """
     slack = _RELATIVE / 1000 * max((run.end for run in facts.runs), default=0.0)
     for rank, row in enumerate(rows):
@@ -101,7 +101,7 @@ def _duration(facts: Facts, stage: int, replicas: DataParallelDocument) -> float
 
 
 def _step(facts: Facts, rows: _Rows) -> Iterator[str]:
-    """What the report says of the step."""
+    """The report's iteration time follows from the averages."""
     given, objective = facts.report.step, facts.report.objective
     ends = [
         max([run.end for run in order] + [one.end for one in row])

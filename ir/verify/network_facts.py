@@ -43,7 +43,7 @@ class Network:
         return self._over_links(source, target, size)
 
     def wires(self, source: int, target: int) -> list[object]:
-        """What a message occupies; nothing where the document has no links."""
+        """The wires that a message occupies; none where the document has no links."""
         if self.link is None:
             return []
         if self.shared == "ports":

@@ -21,7 +21,7 @@ def verify_relays(facts: ProgramFacts) -> Iterator[str]:
     if not sums and not verdicts:
         return
     if facts.moves:
-        yield f"{(sums + verdicts)[0]}: no rank can step ahead where weights travel"
+        yield f"{(sums + verdicts)[0]}: no rank can step ahead where weights are passed"
     stepping = {line.rank for line in lines if line.verb == "step"}
     for name, relays in (("relay sums", sums), ("relay verdict", verdicts)):
         ranks = sorted(line.rank for line in relays)
@@ -60,7 +60,7 @@ def _heads(facts: ProgramFacts) -> Iterator[str]:
 
 
 def _head(row: list[Line]) -> list[Line]:
-    """What comes before the rank's verdict; nothing where it has none."""
+    """The lines before the rank's verdict; none where it has no verdict."""
     at = next((line.at for line in row if line.verb == "relay verdict"), 0)
     return row[:at]
 

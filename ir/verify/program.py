@@ -269,7 +269,7 @@ class _Replay:
         yield from self._lost_gradients()
 
     def _lost_gradients(self) -> Iterator[str]:
-        """Where weights travel, what a rank adds to another's stage must leave with a D."""
+        """A gradient added for another rank's streamed stage must leave with a D."""
         adds: dict[int, Line] = {}  # by stage: the last that does
         sends: dict[int, int] = {}  # by stage: where the last D leaves
         for line in self.facts.lines[self.rank]:
@@ -324,7 +324,8 @@ def _updates(facts: ProgramFacts) -> Iterator[str]:
 
 
 def _ties(facts: ProgramFacts) -> Iterator[str]:
-    """What stages share, as the profile says, is summed: some reduction concerns all of them."""
+    """Parameters that stages share, by the profile, are summed: some reduction concerns all of
+    them."""
     joined = {line.stages for row in facts.lines for line in row if line.verb == "reduce"}
     for group in facts.schedule.plan.profile.tied:
         if not any(set(group) <= set(stages) for stages in joined):

@@ -15,7 +15,7 @@ from .schedule_facts import Facts, Move, Run, schedule_facts
 
 
 class TensorName(NamedTuple):
-    """A tensor that travels: ``x1.0`` is ("x", 1, 0); the last is a microbatch, or a transfer."""
+    """A tensor that is sent: ``x1.0`` is ("x", 1, 0); the last is a microbatch, or a transfer."""
 
     kind: str
     stage: int
@@ -52,7 +52,7 @@ class ProgramFacts:
     """A program document. ``buffers``: (kind, stage) of each; ``owners``: the ranks that step each
     stage.
 
-    ``messages``: what must travel, from the schedule alone. ``homes``: where each op first runs,
+    ``messages``: what must be sent, from the schedule alone. ``homes``: where each op first runs,
     a BW under B and W as well. ``earlier``, ``later``: of a transfer, the one
     before and the one after it on its copy's way.
     """

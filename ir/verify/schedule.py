@@ -72,7 +72,7 @@ def _completeness(facts: Facts) -> Iterator[str]:
 
 
 def _remat(facts: Facts, first: _First) -> Iterator[str]:
-    """What is given up between F and B is recomputed, or offloaded and loaded again, and can be."""
+    """Activations given up between F and B are recomputed, or offloaded and loaded, and can be."""
     for kind, s, j in first:
         stage = facts.stage(s)
         if kind == "R" and (stage.t_r is None or stage.m_r is None):
@@ -108,7 +108,7 @@ def _where(facts: Facts, kind: str, stage: int, microbatch: int) -> str:
 
 
 def _placement(facts: Facts) -> Iterator[str]:
-    """A stage, a microbatch or a pair of both stays on one rank, by what travels."""
+    """A stage, a microbatch or a pair of both stays on one rank, by what is passed."""
     names = {"activations": "stage {0}", "weights": "microbatch {1}", "mixed": "stage {0}, {1}"}
     homes: dict[str, Run] = {}
     for run in facts.runs:
@@ -134,7 +134,7 @@ def _sequence(facts: Facts, first: _First) -> Iterator[str]:
 
 
 def _paired(facts: Facts) -> Iterator[str]:
-    """What runs at once is an F and the BW of another stage or microbatch, listed in this order."""
+    """Only an F and the BW of another stage or microbatch run at once, listed in this order."""
     for row, places in zip(facts.order, facts.pairs, strict=True):
         for at in places:
             one, other = row[at], row[at + 1]
@@ -142,13 +142,12 @@ def _paired(facts: Facts) -> Iterator[str]:
             if (one.kind, other.kind) != ("F", "BW") or same:
                 yield (
                     f"rank {one.rank} runs {one} (op {at}) and {other} at once, expected an F and "
-                    "the "
-                    "BW of another stage or microbatch"
+                    "the BW of another stage or microbatch"
                 )
 
 
 def _partner(facts: Facts, run: Run) -> Run | None:
-    """What runs at once with ``run``."""
+    """The op that runs at once with ``run``, if any."""
     places, row = facts.pairs[run.rank], facts.order[run.rank]
     if run.at in places:
         return row[run.at + 1]
@@ -167,7 +166,7 @@ def _duration(facts: Facts, run: Run) -> float:
 
 
 def _saved(facts: Facts, stage: int) -> float:
-    """What the stage saves where its F and its BW run at once."""
+    """Time saved where the stage's F and BW run at once."""
     at_once = facts.stage(stage).t_fb
     if at_once is None:
         return 0.0
@@ -182,10 +181,10 @@ def _timing(facts: Facts, first: _First, waits: _Arrivals) -> Iterator[str]:
         return math.isclose(a, b, rel_tol=_RELATIVE, abs_tol=slack)
 
     for row in facts.order:
-        lanes = _Lanes()
+        free = _Free()
         for run in row:
             other = _partner(facts, run)
-            causes = lanes.causes(run)
+            causes = free.causes(run)
             for one in (run,) if other is None else (run, other):
                 came = waits.get((one.rank, one.at), 0.0)
                 causes += [*_inputs(facts, first, one), (came, "a weight or gradient has come")]
@@ -203,22 +202,21 @@ def _timing(facts: Facts, first: _First, waits: _Arrivals) -> Iterator[str]:
                     f"expected {end:.9g}: its start and its duration"
                 )
             if other is None or other.at < run.at:
-                lanes.take(run)
+                free.take(run)
 
 
 @dataclass(slots=True)
-class _Lanes:
-    """When one rank is free, and when its lanes out to the host and back are: (time, what happens
-    then)."""
+class _Free:
+    """When one rank is free, and its copies out to the host and back: (time, what happens then)."""
 
     rank: tuple[float, str] = (0.0, "the step's start")
     copies: dict[str, tuple[float, str]] = field(default_factory=dict)
 
     def causes(self, run: Run) -> list[tuple[float, str]]:
-        lane = self.copies.get(run.kind, (0.0, "the step's start"))
+        copy = self.copies.get(run.kind, (0.0, "the step's start"))
         if run.kind == "O":
-            return [lane]
-        return [self.rank, lane] if run.kind == "L" else [self.rank]
+            return [copy]
+        return [self.rank, copy] if run.kind == "L" else [self.rank]
 
     def take(self, run: Run) -> None:
         ends = run.end, f"{run} of the same rank ends"
@@ -252,11 +250,11 @@ def _inputs(facts: Facts, first: _First, run: Run) -> Iterator[tuple[float, str]
 
 
 def _transfers(facts: Facts) -> list[str]:
-    """The weights and gradients that travel, where weights do."""
+    """Transfers are sound where weights are passed; elsewhere there are none."""
     if facts.plan.passing != "activations":
         return verify_transfers(facts)
     count = len(facts.moves)
-    return [f"transfers: expected none where activations travel, got {count}"] if count else []
+    return [f"transfers: expected none where activations are passed, got {count}"] if count else []
 
 
 def _memory(facts: Facts) -> Iterator[str]:
@@ -293,7 +291,7 @@ def _held(facts: Facts, row: list[Run]) -> Iterator[tuple[Run, float]]:
 
 
 def _report(facts: Facts) -> Iterator[str]:
-    """What the report says follows from the order's times."""
+    """The report's figures follow from the order's times."""
     spans = [row[-1].end - row[0].start if row else 0.0 for row in facts.order]
     begin = min((run.start for run in facts.runs), default=0.0)
     makespan = max((run.end for run in facts.runs), default=0.0) - begin

@@ -1,6 +1,6 @@
-"""Checks what travels in a weight-passing schedule, from the raw JSON and nothing else.
+"""Checks of the transfers of a weight-passing schedule, from its document and nothing else.
 
-For every stage of which anything travels (another one is replicated on the ranks that run it): its
+For every streamed stage (another one is replicated on the ranks that run it): its
 weights set out from one rank, its owner; each copy's transfers join up; every F and B has the
 weights, on the owner or in a copy that has come before; every weight gradient that a rank computes
 leaves it once, with the next accumulator D that does, or is the owner's own; every D ends at the
@@ -86,7 +86,8 @@ def _broken_links(journey: list[Move]) -> list[str]:
 def _owner(
     stage: int, weights: list[list[Move]], sums: list[list[Move]], problems: list[str]
 ) -> int:
-    """Where the stage's weights set out; problems where they, or the D's ends, disagree."""
+    """The rank where the stage's weights set out; adds a problem where they, or the D's ends,
+    disagree."""
     starts = [(journey[0], journey[0].source) for journey in weights]
     ends = [(journey[-1], journey[-1].target) for journey in sums]
     owner = (starts or ends)[0][1]

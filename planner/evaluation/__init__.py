@@ -1,1 +1,1 @@
-"""What a schedule costs: step, memory, traffic, bound."""
+"""Evaluations of schedules: step, memory, traffic, bound."""

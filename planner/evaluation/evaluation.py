@@ -1,4 +1,4 @@
-"""What a schedule of any kind costs on its cluster: one description for all tables of schedules."""
+"""The evaluation of a schedule of any kind: one description for all tables of schedules."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Evaluation:
 
     @property
     def profile(self) -> Profile:
-        """What it was planned for."""
+        """The profile that it was planned for."""
         return self.schedule.problem.profile
 
     @property
@@ -100,7 +100,7 @@ class Evaluation:
 
     @property
     def averaging(self) -> float | None:
-        """What averaging over replicas adds to the cost; None where there are none."""
+        """The time that averaging over replicas adds to the cost; None without replicas."""
         return self.timing.exposed(self.objective) if any(self.timing.averages) else None
 
     @cached_property
@@ -116,7 +116,7 @@ class Evaluation:
 
     @property
     def work_ratio(self) -> float:
-        """What the ranks are busy for in all, over the time of every F, B and W."""
+        """The ranks' busy time in all, over the time of every F, B and W."""
         problem = self.schedule.problem
         plain = problem.microbatches * sum(s.t_f + s.t_b + s.t_w for s in problem.profile.stages)
         return self.timing.work / plain if plain > 0 else 1.0
@@ -163,7 +163,7 @@ class Evaluation:
 
     @property
     def passing(self) -> Passing:
-        """What is sent from rank to rank."""
+        """The kind of tensors that ranks send each other."""
         return self.schedule.problem.placement.passing
 
     @property
@@ -178,7 +178,7 @@ class Evaluation:
 
     @property
     def link_bytes(self) -> float:
-        """Of the busiest link, both directions together."""
+        """Bytes over the busiest link, both directions together."""
         return float(np.max(self.traffic + self.traffic.T))
 
     @property
@@ -188,7 +188,7 @@ class Evaluation:
 
     @cached_property
     def wire(self) -> Wire | None:
-        """None without links, or where nothing travels."""
+        """None without links, or where nothing is sent."""
         links, profile = self.profile.links, self.profile
         if links is None:
             return None
@@ -210,12 +210,12 @@ class Evaluation:
 
     @cached_property
     def memory(self) -> Footprint:
-        """What each rank of the compiled program holds at most, by what it is."""
+        """Memory that each rank of the compiled program holds at most, by kind."""
         return footprint(compile_schedule(self.schedule))
 
     @property
     def device_memory(self) -> float:
-        """What the fullest rank holds: activations, and what sizes are known of the rest."""
+        """Memory of the fullest rank: activations, and what sizes are known of the rest."""
         return max(self.memory.total)
 
     @property
@@ -256,7 +256,7 @@ class Evaluation:
         return max(_share(*each) for each in held)
 
     def room(self) -> tuple[float, ...]:
-        """What device memory and the limit leave on each rank for activations."""
+        """Memory that each rank has for activations, by its limit and its device."""
         limits, devices = self.schedule.problem.memory_limit, self.profile.device_memory
         if devices is None:
             return limits

@@ -40,7 +40,7 @@ class EvaluationTable:
         return [row for row in self.rows if row.planned is not None]
 
     def to_dict(self) -> dict[str, Any]:
-        """What all tables begin with in ``--json``."""
+        """The keys that all tables begin with in ``--json``."""
         return {
             "profile": self.profile.name,
             "microbatches": self.microbatches,

@@ -43,7 +43,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Where a rank's time goes; the five figures sum up to the schedule's cost.
+    """A rank's use of its time; the five figures sum up to the schedule's cost.
 
     ``head``: idle before its first B. ``tail``: idle after its last F started (or its first B,
     where that is later). ``between``: idle between the two. ``spare``: what it spans less than the

@@ -21,14 +21,14 @@ from .bound_reasons import Loss, Reason, losses, why
 from .sensitivity import MOST_OPS, Change, Enough, bubble, changes, enough_memory
 
 EXPLAIN_SECONDS = 2.0
-"""Of the optimizer, for each change of the problem that is tried."""
+"""Seconds of the optimizer for each change of the problem that is tried."""
 SHOWN = 16
 """Ranks in the table of losses: all, or else the first, the last and the worst of the others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What is known of a schedule beyond its figures; ``now`` is the schedule itself.
+    """Reasons for a schedule's cost; ``now`` is the schedule itself.
 
     ``step``: where it was chosen for that, and the least that any step of its placement takes.
     """

@@ -1,5 +1,4 @@
-"""What more memory or faster links would buy: by the bound at once, by the optimizer in a
-moment."""
+"""The gain of more memory or faster links: by the bound at once, by the optimizer in a moment."""
 
 from __future__ import annotations
 
@@ -34,7 +33,7 @@ SAME = 1 + 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What the cost becomes under ``what``: at least ``bound``; ``cost`` is of a schedule found."""
+    """The cost under the change ``what``: at least ``bound``; ``cost`` is of a schedule found."""
 
     what: str
     bound: float
@@ -64,9 +63,9 @@ def changes(
 ) -> list[Change]:
     """One more microbatch's M_B, on every rank and where it helps most alone; faster links.
 
-    Each gets ``seconds`` of the optimizer, none where that is 0 or both travel; what is found costs
-    no more than ``schedule`` does under the change. Nothing is tried on more than ``MOST_OPS``.
-    ``memory`` is the optimizer's.
+    Each gets ``seconds`` of the optimizer, none where that is 0 or both are passed; what is found
+    costs no more than ``schedule`` does under the change. Nothing is tried on more than
+    ``MOST_OPS``. ``memory`` is the optimizer's.
     """
     found: list[Change] = []
     if schedule.num_ops > MOST_OPS:
@@ -84,7 +83,7 @@ def changes(
 
 
 def enough_memory(problem: Problem) -> Enough | None:
-    """Where the bound stops falling as memory grows; None without a limit, or beyond MOST_OPS."""
+    """The memory from which on the bound stays; None without a limit, or beyond MOST_OPS."""
     if not problem.limited or _ops(problem) > MOST_OPS:
         return None
     least = lower_bound(replace(problem, memory_limit=(float("inf"),) * problem.ranks)).value
@@ -135,7 +134,7 @@ def _variants(problem: Problem) -> Iterator[tuple[str, Problem]]:
 
 
 def _delayed(problem: Problem) -> bool:
-    """Whether anything that travels takes time."""
+    """Whether any message takes time."""
     if problem.placement.passing is Passing.WEIGHTS:
         stages = range(problem.stages)
         return any(

@@ -1,1 +1,1 @@
-"""What users give: profiles, schedules and programs, as files or objects, and their problem."""
+"""Inputs of users: profiles, schedules and programs, as files or objects, and their problem."""

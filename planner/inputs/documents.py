@@ -23,7 +23,7 @@ PICTURES = {".svg": "svg", ".html": "html", ".png": "png", ".trace.json": "trace
 
 @runtime_checkable
 class Planned(Protocol):
-    """What has a schedule: a program, or an answer of ``optimize``."""
+    """An object that has a schedule: a program, or an answer of ``optimize``."""
 
     @property
     def schedule(self) -> Schedule: ...

@@ -28,8 +28,8 @@ PlacementLike: TypeAlias = "str | os.PathLike[str] | Sequence[int] | PlacementSp
 
 @dataclass(frozen=True, slots=True)
 class PlacementSpec:
-    """As asked for. ``chunks``: the stages of each rank; None for auto, or where ``owners``, or the
-    file ``name``, has the rank of each stage."""
+    """A placement as asked for. ``chunks``: the stages of each rank; None for auto, or where
+    ``owners``, or the file ``name``, has the rank of each stage."""
 
     name: str
     chunks: int | None

@@ -1,4 +1,4 @@
-"""What is asked where the cut is chosen too, as the cache of schedules knows it."""
+"""The cache's question where the cut is chosen too."""
 
 from __future__ import annotations
 

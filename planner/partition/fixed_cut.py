@@ -69,7 +69,8 @@ class Cuts:
         return self.layers.cut(cut)
 
     def for_family(self, name: str, microbatches: int) -> Profile:
-        """As many stages as the family runs. Raises InputError where it cannot be made of them."""
+        """A profile of as many stages as the family runs. Raises InputError where that cannot be
+        made."""
         # how many that are follows from the ranks, not from where it is cut
         one_each = replace(self, way=EVEN).into(self.layers.ranks)
         problem = find_family(name).problem(one_each, microbatches, None, Objective.PERIOD)

@@ -1,1 +1,1 @@
-"""The choice of what travels: activations, weights, both, or FSDP."""
+"""The choice of passing: activations, weights, both, or FSDP."""

@@ -1,5 +1,4 @@
-"""What may travel: the schemes among which ``optimize --passing auto`` chooses, and schedules of
-each.
+"""The schemes among which ``optimize --passing auto`` chooses, and schedules of each.
 
 Nothing is judged here: a scheme only knows which instances it poses, which schedules of them are
 there at once, and which an optimizer makes.
@@ -198,8 +197,7 @@ class Sharded:
 
 
 def _families(problem: Problem) -> Iterator[Schedule]:
-    """Of every family in which activations travel and that takes the profile's stages as they
-    are."""
+    """Schedules of families that send activations and take the profile's stages as they are."""
     for family in synchronous():
         with suppress(InputError):
             posed = family.problem(problem.profile, problem.microbatches, None, problem.objective)

@@ -81,7 +81,7 @@ def plan_passing(
 
 
 def _assumed(profile: Profile) -> str:
-    """What is assumed of messages whose size, or whose links, a profile does not tell."""
+    """The assumption about messages whose size, or whose links, a profile does not tell."""
     if profile.t_comm is not None and profile.links is None:
         return "each message counts as t_comm, whatever its size"
     if profile.links is None:
@@ -172,7 +172,7 @@ def _evaluated(
 
 
 def _shares(posed: Sequence[Scheme]) -> list[float]:
-    """Of the time, one a scheme, 1 in all; none where there is nothing to optimize."""
+    """The share of the time for each scheme, 1 in all; none where there is nothing to optimize."""
     islands = sum(":" in scheme.name for scheme in posed)
     wanted = [
         ISLANDS_SHARE / islands if ":" in scheme.name else SHARES.get(scheme.name, 0.0)
@@ -184,8 +184,7 @@ def _shares(posed: Sequence[Scheme]) -> list[float]:
 def _optimized(
     scheme: Scheme, built: Sequence[Evaluation], search: Searcher, share: float
 ) -> list[Evaluation]:
-    """What the optimizer finds where activations have the room that the leanest built one
-    leaves."""
+    """Optimized schedules where activations have the room that the leanest built one leaves."""
     room = scheme.problem.memory_limit
     if built and scheme.problem.profile.device_memory is not None:
         room = max((one.room() for one in built), key=min)
@@ -213,8 +212,7 @@ def _row(scheme: str, candidates: Sequence[Evaluation], refusal: str | None) -> 
 
 
 def _order(row: Evaluation) -> tuple[bool, float, float]:
-    """Those that fit by their step time; where it is the same, rounding aside, the one that holds
-    less first."""
+    """Sorts rows that fit by step time; where it is the same, rounding aside, by memory."""
     if row.planned is None:
         return row.why_not is not None, float("inf"), 0.0
     return row.why_not is not None, float(f"{row.step_time:.9g}"), row.device_memory

@@ -1,4 +1,4 @@
-"""From which size of microbatch on weights should travel: by bytes, by formula and by time."""
+"""Sizes of microbatch from which on to pass weights: by bytes, by formula and by time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIZES = [4.0**k for k in range(-5, 6)]
 HALVINGS = 12
 
 Cost: TypeAlias = Callable[[Evaluation, float], float]
-"""Of a schedule at a size of microbatch."""
+"""The cost of a schedule at a size of microbatch."""
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,14 @@ class Crossover:
 
 
 def missing_sizes(profile: Profile) -> list[str]:
-    """What a profile lacks for crossovers."""
+    """Keys that a profile lacks for crossovers."""
     sizes = ("activation_bytes", "weight_bytes")
     lacking = [key for key in sizes if any(getattr(s, key) is None for s in profile.stages)]
     return (["links"] if profile.links is None else []) + lacking
 
 
 def crossovers(found: Sequence[Evaluation]) -> list[Crossover]:
-    """Of each scheme in which weights travel, against the best in which activations do."""
+    """The crossover of each scheme that sends weights against the best that sends activations."""
     rivals = [row for row in found if not row.streams_weights]
     simple = [row for row in rivals if row.scheme == "1f1b"]
     fewest = min((row.link_bytes for row in rivals), default=0.0)

@@ -75,8 +75,8 @@ def _against(row: Evaluation, best: Evaluation | None) -> str:
 
 
 def sentences(choice: Choice) -> list[str]:
-    """What decides for the best scheme, and against the best of each other kind; where nothing
-    fits, why."""
+    """Reasons for the best scheme, and against the best of each other kind; where nothing fits,
+    why."""
     if choice.best is None:
         return [f"{row.scheme}: {row.why_not}" for row in choice.rows]
     lines = [_chosen(choice.best, choice.usable[1:])]
@@ -106,7 +106,7 @@ def _not_chosen(row: Evaluation, best: Evaluation) -> str:
 
 
 def limits(row: Evaluation) -> str:
-    """What the busiest rank and the busiest wire do of a step, the one that does more first."""
+    """The shares of a step of the busiest rank and the busiest wire, the larger first."""
     computing = max(
         float((end - start).sum())
         for start, end in zip(row.timing.start, row.timing.end, strict=True)

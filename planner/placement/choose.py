@@ -126,7 +126,7 @@ class PlacementSearches:
     def _question(self, problem: Problem) -> Question:
         asked = self._search.options
         if asked.work_limit is None:
-            shared = " for each placement" if "each" in self._limits else " in a race"
+            shared = " for each placement" if "each" in self._limits else " by halving"
             asked = replace(asked, solver=asked.solver + shared)
         return Question(problem, asked)
 

@@ -46,7 +46,7 @@ class Asked(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What was asked of ``optimize``."""
+    """A question to ``optimize``, by which its answer is kept."""
 
     problem: Problem
     options: SolveOptions
@@ -71,7 +71,7 @@ class Question:
 
 
 def limits_of(options: SolveOptions) -> dict[str, Any]:
-    """What decides on an answer beside the problem: how it is searched, and by which version."""
+    """The options that decide on an answer beside the problem, and the version that gave it."""
     names = ("solver", "seed", "time_limit", "work_limit")
     return {name: getattr(options, name) for name in names} | {"pipeloom": __version__}
 

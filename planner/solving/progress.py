@@ -1,4 +1,4 @@
-"""What a caller is told while a plan is made: notes, and how far each search is."""
+"""Progress of planning: notes, and how far each search is."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Search:
         """The best schedule found, or the one in the cache, where a new one is kept.
 
         ``name``: what the listener is told that the search is of. ``by_step``: schedules are
-        compared by their step, where weights travel. Raises what the optimizer does.
+        compared by their step, where weights are passed. Raises what the optimizer does.
         """
         if self.cache is None:
             return self.run(problem, name, by_step=by_step)
@@ -95,7 +95,7 @@ class Search:
 
 
 def memory_held(schedule: Schedule) -> Sequence[float]:
-    """What each rank holds in all where the compiled schedule runs, in the profile's unit."""
+    """Memory that each rank of the compiled schedule holds in all, in the profile's unit."""
     from pipeloom.compiler import compile_schedule
     from pipeloom.ir.cost.memory_footprint import footprint
 

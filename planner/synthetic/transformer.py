@@ -40,9 +40,9 @@ class Transformer:
     """``layers``, ``hidden`` (H), ``sequence`` (S), ``microbatch`` (G); ``teraflops``: sustained.
 
     ``attention_teraflops``: what attention sustains, None: as much.
-    ``memory_gigabytes_per_second``: None: what waits for memory takes no time. Numbers that travel
-    have ``element_bytes``; the optimizer keeps ``optimizer_bytes`` a parameter. ``held_bytes``: a
-    layer's, in units of G S H.
+    ``memory_gigabytes_per_second``: None: what waits for memory takes no time. Numbers that are
+    sent have ``element_bytes``; the optimizer keeps ``optimizer_bytes`` a parameter.
+    ``held_bytes``: a layer's, in units of G S H.
     """
 
     layers: int
@@ -59,12 +59,12 @@ class Transformer:
 
     @property
     def tokens(self) -> int:
-        """Of a microbatch: G S."""
+        """Tokens of a microbatch: G S."""
         return self.microbatch * self.sequence
 
     @property
     def recomputed_bytes(self) -> float:
-        """What one layer holds beside its input while its B runs after its second F; else 0."""
+        """Bytes of a layer beside its input while its B runs after its second F; else 0."""
         return self._held(self.held_bytes - INPUT) if self.recompute else 0.0
 
     def on(self, cluster: Profile) -> Profile:

@@ -14,7 +14,7 @@ from pipeloom.solver.optimize import optimize
 from .reprofile import reprofile
 
 WORTH = 0.005
-"""Of the planned time; what saves less is not worth the change."""
+"""Share of the planned time below which a saving is not worth the change."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,9 @@
 
 Where ops are short this is the runtime's cost, and most of it is code that left the caches while
 an op ran: an instruction becomes few calls of few frames, and what can be looked up is, once.
+
+In a step that torch's profiler watches, each instruction runs under its own text (``2F0``,
+``send x2.0 to 2``), which Kineto's traces, HTA and, by ``emit_nvtx``, Nsight show.
 """
 
 from __future__ import annotations
@@ -88,6 +91,7 @@ class Executor:
         self._receives: dict[ir.Tensor, RepeatedMessage] = {}
         self._rerun: SpeculativeRerun | None = None
         prepared = [self._prepare(instruction) for instruction in self._row]
+        self._prepared = prepared
         self._calls = [call for calls in prepared for call in calls]
         self._positions = [at for at, calls in enumerate(prepared) for _ in calls]
         if self._rerun is not None:
@@ -101,12 +105,19 @@ class Executor:
 
     def issue(self) -> None:
         """Makes all calls of a step whose clock was started; a CUDA graph may record them."""
-        index = 0
+        calls, positions, index = self._calls, self._positions, 0
+        if torch.autograd._profiler_enabled():  # type: ignore[attr-defined]
+            calls, positions = self._named(), list(range(len(self._row)))
         try:
-            for index, call in enumerate(self._calls):  # noqa: B007
+            for index, call in enumerate(calls):  # noqa: B007
                 call()
         except Exception as error:
-            raise ExecutionError(self._describe(self._positions[index], error)) from error
+            raise ExecutionError(self._describe(positions[index], error)) from error
+
+    def _named(self) -> list[Call]:
+        """One call an instruction, under its text in the profiler's trace."""
+        pairs = zip(self._row, self._prepared, strict=True)
+        return [partial(_under, str(instruction), calls) for instruction, calls in pairs]
 
     def _prepare(self, instruction: ir.Instruction) -> Sequence[Call]:
         return _MAKERS[type(instruction)](self, instruction)
@@ -199,6 +210,12 @@ class Executor:
         place = f"op {done} of {len(self.ops)}"
         computes = isinstance(self._row[position], ir.Compute)
         return place if computes else f"before {place}, {self.ops[done]}"
+
+
+def _under(name: str, calls: Sequence[Call]) -> None:
+    with torch.profiler.record_function(name):
+        for call in calls:
+            call()
 
 
 def _present(*calls: Call | None) -> list[Call]:

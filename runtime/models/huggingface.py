@@ -16,6 +16,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.layers import Layer, LayerKind
 
 from ..pipeline.layered_source import LayeredSource
+from ..rank.options import ModelNames
 from ..stages.store import Stage
 from . import weights
 from .parts import Block, Embedding, Head, Part
@@ -150,6 +151,14 @@ class HuggingFace:
             )
             for group in self.skeleton.ties
         )
+
+    def layer_names(self) -> Callable[[Layer, str], str]:
+        """What a layer calls its parameters is what the model calls them."""
+        return lambda layer, name: name
+
+    def names(self, count: int) -> ModelNames:
+        """What the parameters of so many stages are called in the model."""
+        return self._cut(count).names(count)
 
     def _cut(self, count: int) -> LayeredSource:
         """Near even; the last stage also has the head, so the larger ones come first."""

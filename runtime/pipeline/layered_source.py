@@ -1,8 +1,9 @@
 """A model source that knows its layers: cut between any two of them, as a profile by layers is.
 
-``named_layers()`` and ``tied_layers()`` are optional methods of a source. A stage is the modules of
-its layers one after the other, as in ``nn.Sequential``, but that each may return several tensors:
-the next one's arguments. Parameters that tied layers share within a stage are one.
+``named_layers()``, ``tied_layers()`` and ``layer_names()`` are optional methods of a source. A
+stage is the modules of its layers one after the other, as in ``nn.Sequential``, but that each may
+return several tensors: the next one's arguments. Parameters that tied layers share within a stage
+are one.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ from pipeloom.ir.model.layers import Layer
 from pipeloom.ir.model.profile import Profile
 
 from ..executor.stage_runner import as_tuple
+from ..rank.options import ModelNames
 from ..stages.store import Stage, made
 from .model_source import ModelSource, skips_of
+from .state_names import layer_names
 
 WANTED = "expected pairs of a pipeloom Layer and a function that returns its module"
 
@@ -127,6 +130,12 @@ class LayeredSource:
             if len(own) > 1:
                 groups.append(tuple(own.items()))
         return tuple(groups)
+
+    def names(self, count: int) -> ModelNames:
+        """Of parameters, as their layers are named, or as ``layer_names()`` of the source says."""
+        layers = {layer.name: layer for layer, _ in layers_of(self.source) or ()}
+        own = getattr(self.source, "layer_names", None)
+        return layer_names(self.parts, layers, None if own is None else own())
 
     def _groups(self) -> Sequence[Sequence[tuple[str, str]]]:
         ask = getattr(self.source, "tied_layers", None)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.units import counted
 
+from ..rank.options import ModelNames
 from ..stages.store import Stage
 
 
@@ -46,6 +47,13 @@ def skips_of(source: ModelSource, count: int) -> Sequence[tuple[int, int]]:
     """Pairs of stages, as :class:`Pipeline` takes them, from the optional method ``skips``."""
     skips: Callable[[int], Sequence[tuple[int, int]]] | None = getattr(source, "skips", None)
     return () if skips is None else skips(count)
+
+
+def names_of(source: ModelSource, count: int) -> ModelNames | None:
+    """What stages' parameters are called in the whole model, as :class:`Pipeline` takes it, from
+    the optional method ``names``."""
+    names: Callable[[int], ModelNames] | None = getattr(source, "names", None)
+    return None if names is None else names(count)
 
 
 def checked_stages(source: ModelSource, count: int) -> list[Stage]:

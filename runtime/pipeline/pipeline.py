@@ -36,7 +36,8 @@ from ..stages.tie_detection import find_ties
 from ..tensors.microbatches import Batch
 from ..transport import connect, gather_early
 from .layered_source import as_planned
-from .model_source import ModelSource, checked_stages, skips_of
+from .model_source import ModelSource, checked_stages, names_of, skips_of
+from .state import PipelineState
 from .step_builder import StepBuilder
 from .step_io import StepIO, make_cells
 
@@ -66,6 +67,8 @@ class Pipeline:
             one, as stages that it was given have one object, are tied without being named.
         skips: pairs of stages (i, j): of each, i returns one tensor more, in their order, which is
             the last argument of j; see :mod:`pipeloom.runtime.tensors.skip_connections`.
+        names: what a parameter or buffer of a stage is called in the whole model, a function of
+            stage and name, for :meth:`state_dict`; by default as in the stage.
         varying_shapes: let shapes be others in each step; all ranks then begin a step by telling
             each other. Microbatches of one step may differ in any case.
         param_dtype: the dtype that parameters and floating inputs are cast to for computing, and in
@@ -147,6 +150,7 @@ class Pipeline:
             held.callback(self._step_end.update.close)
             self.modules, self.optimizers = self._step_end.modules, self._step_end.optimizers
             self._build(context)
+            self._state = PipelineState(context, self._step_end)
             if context.relays:
                 asked = self.modules.values(), self.optimizers.values()
                 for hook in finish_before_state_dicts(self.finish, *asked):
@@ -216,6 +220,7 @@ class Pipeline:
             "optimizer": source.optimizer if train else None,
             "tied": source.tied(count),
             "skips": skips_of(source, count),
+            "names": names_of(source, count),
             **options,
         }
         return cls(program, checked_stages(source, count), **merged)
@@ -287,6 +292,32 @@ class Pipeline:
                     f"for the verdict on it: {type(error).__name__}: {error}"
                 ) from error
         self.synchronize()
+
+    def state_dict(self) -> dict[str, Any]:
+        """This rank's part of the state, for ``torch.distributed.checkpoint``; all ranks call it.
+
+        ``model``: parameters and persistent buffers by the model's names, a tied parameter under
+        each of its names; ``optimizer``: ``state.NAME.exp_avg`` and ``param_groups.NAME.lr``, say,
+        as ``flatten_optimizer_state_dict`` has them, NaN throughout where a parameter was never
+        stepped; ``loss_scale``, if there is one. Tensors are the pipeline's own: what is loaded
+        into them is there, :meth:`load_state_dict` has to be called all the same. The last step is
+        finished first. What several ranks have they give alike, under any placement.
+
+        Raises InputError where different parameters have one name (see ``names``), or plain tensors
+        are shards.
+        """
+        self.finish()
+        return self._state.get()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over what :meth:`state_dict` gave, of this rank's stages or of all; all ranks call
+        it.
+
+        Sections that are not in ``state`` stay as they are. Raises InputError, and changes nothing,
+        for missing or unknown names and other shapes.
+        """
+        self.finish()
+        self._state.put(state)
 
     def synchronize(self) -> None:
         """Returns once all that was queued on the device is done; at once on a CPU."""

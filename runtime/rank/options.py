@@ -16,6 +16,7 @@ from .loss_scale import LossScale
 
 Loss: TypeAlias = Callable[[Any, Any], Tensor]
 MakeOptimizer: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+ModelNames: TypeAlias = Callable[[int, str], str]  # of a stage and a name in it
 NormGroups: TypeAlias = Mapping[str, dist.ProcessGroup]
 
 
@@ -26,6 +27,7 @@ class Options(TypedDict, total=False):
     optimizer: MakeOptimizer | None
     tied: Sequence[Group]
     skips: Sequence[tuple[int, int]]
+    names: ModelNames | None
     varying_shapes: bool
     param_dtype: torch.dtype | None
     reduce_dtype: torch.dtype | None
@@ -51,6 +53,7 @@ class PipelineOptions:
     optimizer: MakeOptimizer | None = None
     tied: Sequence[Group] = ()
     skips: Sequence[tuple[int, int]] = ()
+    names: ModelNames | None = None
     varying_shapes: bool = False
     param_dtype: torch.dtype | None = None
     reduce_dtype: torch.dtype | None = None

@@ -15,8 +15,7 @@ from .bidirectional.chimera import Chimera
 from .registry import synchronous
 from .v_shape.zb_v import ZBV
 
-MANY_OPS = 100_000
-"""From how many ops on a family takes seconds to build."""
+MANY_OPS = 100_000  # a family takes seconds to build from here on
 
 
 def build_families(best: Incumbent) -> None:
@@ -31,17 +30,15 @@ def build_families(best: Incumbent) -> None:
 
 
 def families_of(problem: Problem) -> list[Family]:
-    """In the order in which they are built: of many ops what builds many schedules to choose from
-    comes last."""
-    found = [*synchronous(), *fitting(problem)]
+    """The families in the order in which they are built: of many ops ZB-V, the slowest, last."""
+    found = [*synchronous(), *_sized(problem)]
     if 3 * problem.stages * problem.microbatches > MANY_OPS:
         found.sort(key=lambda family: isinstance(family, ZBV))
     return found
 
 
-def fitting(problem: Problem) -> Iterator[Family]:
-    """ZB-V with as many chunks as fit, where that is another number than its own; Chimera with
-    fewer microbatches."""
+def _sized(problem: Problem) -> Iterator[Family]:
+    """ZB-V with as many chunks as fit, and Chimera with fewer microbatches than of its own."""
     largest = max(stage.m_b for stage in problem.profile.stages)
     if largest > 0 and problem.limited:
         chunks = int(min(problem.memory_limit) * (1 + ROUNDING) / largest)

@@ -1,10 +1,11 @@
-"""What a family is, and what all of them share."""
+"""The base of all families: the instance that one solves, and the schedule that it builds."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.cost.transfer_order import in_sending_order
@@ -16,61 +17,29 @@ from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, Transfer
 from pipeloom.ir.units import counted, exact_amount
 
-_TOLERANCE = 1e-9  # relative, on memory: sums of M_B and M_W are rounded
+from ..core.tolerances import ROUNDING
 
 
-class Family(Protocol):
+class Family(ABC):
     """A named shape of schedule; ``summary`` is one line for people."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
+    summary: str
 
-    @property
-    def summary(self) -> str: ...
-
-    def problem(
-        self,
-        profile: Profile,
-        microbatches: int,
-        memory_limit: float | None,
-        objective: Objective,
-    ) -> Problem:
-        """The instance that this family solves: its placement, its cut of the profile.
+    @abstractmethod
+    def placed(self, profile: Profile) -> tuple[Profile, Placement]:
+        """The profile as this family cuts it, and the ranks of its stages.
 
         Raises InputError where the profile has no such cut.
         """
-        ...
 
+    @abstractmethod
     def supports(self, problem: Problem) -> str | None:
         """None where :meth:`build` can serve ``problem``, else the reason why not."""
-        ...
 
-    def build(self, problem: Problem) -> Schedule:
-        """The schedule, timed. Raises InputError where unsupported, InfeasibleError over memory."""
-        ...
-
-
-@runtime_checkable
-class Parametrized(Protocol):
-    """A family whose name may carry a whole number, as in ``interleaved-1f1b:3``."""
-
-    @property
-    def parameter(self) -> str:
-        """What the number is called in a message."""
-        ...
-
-    @property
-    def least(self) -> int:
-        """The smallest number that it may be."""
-        ...
-
-    def with_parameter(self, value: int) -> Family: ...
-
-
-class Linear:
-    """What the families with one stage a rank share: their instance and what they support."""
-
-    name: str
+    @abstractmethod
+    def schedule(self, problem: Problem) -> Schedule:
+        """The schedule, timed, of a problem that the family supports."""
 
     def problem(
         self,
@@ -79,42 +48,86 @@ class Linear:
         memory_limit: float | None,
         objective: Objective,
     ) -> Problem:
-        problem = Problem.linear(profile, microbatches, memory_limit, objective)
-        require(self.name, self.supports(problem))
+        """The instance that this family solves. Raises InputError where there is none."""
+        cut, placement = self.placed(profile)
+        problem = Problem(cut, microbatches, placement, cut.limit_from(memory_limit), objective)
+        self._require(problem)
         return problem
+
+    def build(self, problem: Problem) -> Schedule:
+        """The schedule, timed. Raises InputError where unsupported, InfeasibleError over memory."""
+        self._require(problem)
+        return self.schedule(problem)
+
+    def _require(self, problem: Problem) -> None:
+        if (reason := self.supports(problem)) is not None:
+            raise InputError(f"{self.name}: {reason}")
+
+
+@dataclass(frozen=True)
+class ParametrizedFamily(Family):
+    """A family whose name may carry a whole number, as in ``interleaved-1f1b:3``.
+
+    ``parameter`` is the number's name in messages, ``least`` the smallest that it may be.
+    """
+
+    number: int | None = None
+    base: ClassVar[str]
+    parameter: ClassVar[str]
+    least: ClassVar[int] = 1
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return self.base if self.number is None else f"{self.base}:{self.number}"
+
+    def with_parameter(self, value: int) -> Self:
+        return replace(self, number=value)
+
+
+class LinearFamily(Family):
+    """A family with stage s on rank s."""
+
+    @abstractmethod
+    def row(self, rank: int, ranks: int, microbatches: int) -> list[Op]:
+        """The ops of one rank, in order."""
+
+    def placed(self, profile: Profile) -> tuple[Profile, Placement]:
+        return profile, Placement.linear(profile.ranks)
 
     def supports(self, problem: Problem) -> str | None:
         if problem.stages != problem.ranks:
-            return (
-                f"needs one stage a rank, not {counted(problem.stages, 'stage')} on "
-                f"{counted(problem.ranks, 'rank')}"
-            )
+            return needs_one_stage(problem)
         placement = problem.placement
         if placement != Placement.linear(problem.ranks):
             return f"needs stage s on rank s, not the placement {placement.name}"
         return None
 
+    def rows(self, ranks: int, microbatches: int) -> list[list[Op]]:
+        return [self.row(rank, ranks, microbatches) for rank in range(ranks)]
 
-def round_robin(
-    profile: Profile, microbatches: int, memory_limit: float | None, objective: Objective
-) -> Problem:
-    """The instance with microbatch j on rank j mod P; weights travel."""
-    placement = Placement.round_robin(profile.ranks)
-    return Problem(profile, microbatches, placement, profile.limit_from(memory_limit), objective)
+    def schedule(self, problem: Problem) -> Schedule:
+        return finished(problem, self.rows(problem.ranks, problem.microbatches), self.name)
 
 
-def not_round_robin(problem: Problem) -> str | None:
-    """Why the placement is not that of :func:`round_robin`; None where it is."""
-    ranks, placement = problem.ranks, problem.placement
-    if placement != Placement.round_robin(ranks):
-        return f"needs microbatch j on rank j mod {ranks}, not the placement {placement.name}"
-    return None
+class RoundRobinFamily(Family):
+    """A family with microbatch j on rank j mod P, to which the weights of all stages are sent."""
+
+    def placed(self, profile: Profile) -> tuple[Profile, Placement]:
+        return profile, Placement.round_robin(profile.ranks)
+
+    def supports(self, problem: Problem) -> str | None:
+        ranks, placement = problem.ranks, problem.placement
+        if placement != Placement.round_robin(ranks):
+            return f"needs microbatch j on rank j mod {ranks}, not the placement {placement.name}"
+        return None
 
 
-def require(name: str, reason: str | None) -> None:
-    """Raises InputError where there is a ``reason`` why family ``name`` cannot be built."""
-    if reason is not None:
-        raise InputError(f"{name}: {reason}")
+def needs_one_stage(problem: Problem) -> str:
+    """The reason why a family of one stage a rank does not support ``problem``."""
+    return (
+        f"needs one stage a rank, not {counted(problem.stages, 'stage')} on "
+        f"{counted(problem.ranks, 'rank')}"
+    )
 
 
 def finished(
@@ -134,7 +147,7 @@ def finished(
     schedule = timed(in_sending_order(listed))
     assert schedule.timing is not None
     peak, limit = schedule.timing.peak_memory, problem.memory_limit
-    over = [r for r in range(problem.ranks) if peak[r] > limit[r] * (1 + _TOLERANCE)]
+    over = [r for r in range(problem.ranks) if peak[r] > limit[r] * (1 + ROUNDING)]
     if over:
         rank = max(over, key=lambda r: peak[r])
         raise InfeasibleError(

@@ -32,23 +32,22 @@ Row: TypeAlias = tuple[list[Op], tuple[int, ...]]  # a rank's ops, and where its
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """What is to be done for the ``index``-th microbatch on a chunk; ``paired`` with the one
-    after."""
+class DualPipeStep:
+    """An op of the ``index``-th microbatch on a chunk; it ``overlaps`` with the step after."""
 
     kind: OpKind
     chunk: int
     index: int
-    paired: bool = False
+    overlaps: bool = False
 
 
-class DualSteps:
-    """``steps``: one rank's."""
+class DualPipeSteps:
+    """The steps of one rank: the one at ``place`` of ``turns``."""
 
     def __init__(self, place: int, turns: int, count: int) -> None:
         self._passed: Counter[tuple[bool, int]] = Counter()  # by whether it is F, and chunk
-        self._late: deque[Step] = deque()
-        self.steps: list[Step] = []
+        self._late: deque[DualPipeStep] = deque()
+        self.steps: list[DualPipeStep] = []
         below = turns - 1 - place
         count = max(count, 2 * turns)
         self._enter(place, below)
@@ -84,14 +83,14 @@ class DualSteps:
         self._forward(forward, at_once)
         self._backward(1 - forward)
 
-    def _forward(self, chunk: int, paired: bool = False) -> None:
-        self.steps.append(Step(OpKind.F, chunk, self._next(True, chunk), paired))
+    def _forward(self, chunk: int, overlaps: bool = False) -> None:
+        self.steps.append(DualPipeStep(OpKind.F, chunk, self._next(True, chunk), overlaps))
 
     def _backward(self, chunk: int, split: bool = False) -> None:
         index = self._next(False, chunk)
-        self.steps.append(Step(OpKind.B if split else OpKind.BW, chunk, index))
+        self.steps.append(DualPipeStep(OpKind.B if split else OpKind.BW, chunk, index))
         if split:
-            self._late.append(Step(OpKind.W, chunk, index))
+            self._late.append(DualPipeStep(OpKind.W, chunk, index))
 
     def _weight(self) -> None:
         self.steps.append(self._late.popleft())
@@ -102,15 +101,18 @@ class DualSteps:
 
 
 def ops_and_pairs(
-    steps: list[Step], stages: tuple[int, int], microbatch: Callable[[int, int], int], count: int
+    steps: list[DualPipeStep],
+    stages: tuple[int, int],
+    microbatch: Callable[[int, int], int],
+    count: int,
 ) -> Row:
-    """The ops of ``steps`` on a rank's two ``stages``, and where those that run at once begin.
+    """The ops of ``steps`` on a rank's two ``stages``, and the places where pairs begin.
 
     ``microbatch(chunk, index)``: its number; from ``count`` on it is not there.
     """
     ops: list[Op] = []
     pairs = []
-    whole = False  # whether the step before is there and paired with this one
+    whole = False  # whether the step before is there and overlaps with this one
     for step in steps:
         number = microbatch(step.chunk, step.index)
         there = number < count
@@ -118,11 +120,10 @@ def ops_and_pairs(
             pairs.append(len(ops) - 1)
         if there:
             ops.append(Op(step.kind, stages[step.chunk], number))
-        whole = there and step.paired
+        whole = there and step.overlaps
     return ops, tuple(pairs)
 
 
-def known(problem: Problem, rows: list[Row]) -> tuple[tuple[int, ...], ...]:
-    """The pairs of all ranks, where the profile knows how long they take; else none runs at
-    once."""
+def known_pairs(problem: Problem, rows: list[Row]) -> tuple[tuple[int, ...], ...]:
+    """The pairs of all ranks where the profile knows how long they take, else none."""
     return tuple(pairs for _, pairs in rows) if problem.profile.pairs_known else ()

@@ -8,7 +8,7 @@ from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule
 
-from .base import Family, Parametrized
+from .base import Family, ParametrizedFamily
 from .bidirectional.chimera import Chimera
 from .bidirectional.dualpipe import DualPipe
 from .interleaved.interleaved_1f1b import Interleaved1F1B
@@ -60,7 +60,7 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-# whose optimizer steps within an iteration: nothing that the others can be exchanged for
+# families whose optimizer steps within an iteration, which serve for none of the others
 ASYNCHRONOUS = ("pipedream",)
 
 
@@ -80,7 +80,7 @@ def find_family(name: str) -> Family:
         raise InputError(f"family: expected one of {', '.join(FAMILIES)}, got {name!r}")
     if not colon:
         return family
-    if not isinstance(family, Parametrized):
+    if not isinstance(family, ParametrizedFamily):
         raise InputError(f"family: {base} takes no parameter, got {name!r}")
     number = int(parameter) if parameter.isascii() and parameter.isdigit() else -1
     if number < family.least:

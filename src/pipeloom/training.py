@@ -1,4 +1,4 @@
-"""What needs torch: ``measure``, ``run`` and ``tune``, each what the command of its name does."""
+"""The functions that need torch: ``measure``, ``run`` and ``tune``, each as its command."""
 
 from __future__ import annotations
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from pipeloom.solver.families import FAMILIES
-from pipeloom.solver.families.base import Linear
-from pipeloom.solver.families.bidirectional.base import Bidirectional
-from pipeloom.solver.families.weights.ring import Ring
+from pipeloom.solver.families.base import LinearFamily
+from pipeloom.solver.families.bidirectional.base import BidirectionalFamily
+from pipeloom.solver.families.weights.ring import RingFamily
 
 # those in which weights go round a ring, and all in which weights travel
-RINGS = [name for name, family in FAMILIES.items() if isinstance(family, Ring)]
+RINGS = [name for name, family in FAMILIES.items() if isinstance(family, RingFamily)]
 TRAVELLING = [*RINGS, "fsdp", "weights-inside", "activations-inside"]
 # those in which each stage is on two ranks
-REPLICATED = [name for name, family in FAMILIES.items() if isinstance(family, Bidirectional)]
+REPLICATED = [name for name, family in FAMILIES.items() if isinstance(family, BidirectionalFamily)]
 # those whose schedules are none of what `optimize` searches by default
-ELSEWHERE = [name for name, family in FAMILIES.items() if not isinstance(family, Linear)]
+ELSEWHERE = [name for name, family in FAMILIES.items() if not isinstance(family, LinearFamily)]
 
 
 def fits(name: str, ranks: int) -> bool:

@@ -101,10 +101,7 @@ class IterationGraph:
 
 
 class _Places:
-    """Where the nodes of an iteration are, as arrays.
-
-    ``notices`` are the messages themselves where no notices are nodes.
-    """
+    """Positions of an iteration's nodes; without notices ``notices`` are the messages."""
 
     def __init__(self, *counts: int) -> None:
         bounds = np.cumsum([0, *counts]).tolist()
@@ -124,7 +121,7 @@ def _ways(graph: ScheduleGraph) -> list[Pair]:
 
 
 def _reductions(schedule: Schedule) -> tuple[list[AllReduce], list[Due]]:
-    """Those after all ops of their ranks, and those that begin at an op's end."""
+    """Reductions after all ops of their ranks, and averages that begin at an op's end."""
     averaged = due(schedule)
     late = [
         AllReduce((one.rank,), one.duration, _beside(one)) for one in averaged if one.last is None
@@ -135,7 +132,7 @@ def _reductions(schedule: Schedule) -> tuple[list[AllReduce], list[Due]]:
 def _of_messages(graph: ScheduleGraph, at: _Places, pairs: Sequence[Pair]) -> list[Edges]:
     """The schedule's own edges, each from rank to rank by way of a message, which takes its delay.
 
-    What travels does so once its source has begun, and its target, which gives notice of that. A
+    A message leaves once its source has begun, and its target, which gives notice of that. A
     rank's end comes after all that its messages wait for, wires aside.
     """
     made, used, _ = graph.edges[Reason.ACTIVATION]
@@ -157,9 +154,9 @@ def _of_messages(graph: ScheduleGraph, at: _Places, pairs: Sequence[Pair]) -> li
     if at.told:
         edges.append(undelayed(at.notices, at.messages))
     origin, to, _ = joined(edges)
-    travels = np.isin(to, at.messages)
-    sender = source[np.searchsorted(at.messages, to[travels])]
-    return [*edges, undelayed(origin[travels], at.ends[sender])]
+    sent = np.isin(to, at.messages)
+    sender = source[np.searchsorted(at.messages, to[sent])]
+    return [*edges, undelayed(origin[sent], at.ends[sender])]
 
 
 def _between_gates(graph: ScheduleGraph, at: _Places, pairs: Sequence[Pair]) -> list[Edges]:

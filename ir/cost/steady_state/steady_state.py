@@ -95,9 +95,9 @@ def _timing(
 ) -> Timing:
     """``times``: when each node starts and ends."""
     bounds = offsets_of(schedule.order)[1:-1]
-    travel = np.stack([row[iteration.transfers] for row in times], axis=1)
+    moved = np.stack([row[iteration.transfers] for row in times], axis=1)
     starts, ends = (tuple(np.split(row[iteration.ops], bounds)) for row in times)
-    timing = Timing(starts, ends, peak_memory, travel)
+    timing = Timing(starts, ends, peak_memory, moved)
     if schedule.problem.profile.data_parallel is None:
         return timing
     return replace(timing, averages=averages(schedule, timing))

@@ -25,21 +25,21 @@ from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
-from ..base import alternate, finished, require
-from .base import Bidirectional
+from ..base import alternate, finished
+from .base import BidirectionalFamily
 
-_LENGTH = {OpKind.F: 1, OpKind.BW: 2}  # for which the two directions are merged
+_LENGTH = {OpKind.F: 1, OpKind.BW: 2}  # in the order in which the two directions are merged
 
 
 @dataclass(frozen=True)
-class Chimera(Bidirectional):
-    name: str = "chimera"
-    summary: str = "two 1F1B pipelines against each other, each stage on two ranks"
-    most: int | None = None
-    """How many microbatches of each direction a rank holds at most; None: as many as 1F1B."""
+class Chimera(BidirectionalFamily):
+    """``most``: microbatches of each direction that a rank holds; None: as many as 1F1B."""
 
-    def build(self, problem: Problem) -> Schedule:
-        require(self.name, self.supports(problem))
+    name = "chimera"
+    summary = "two 1F1B pipelines against each other, each stage on two ranks"
+    most: int | None = None
+
+    def schedule(self, problem: Problem) -> Schedule:
         return finished(problem, _merged(problem.ranks, problem.microbatches, self.most), self.name)
 
 

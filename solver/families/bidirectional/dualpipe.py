@@ -26,32 +26,29 @@ M odd: once F&B more, for what is not there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
-from ..base import finished, require
-from ..dualpipe_steps import DualSteps, Row, known, ops_and_pairs
-from .base import Bidirectional
+from ..base import finished
+from ..dualpipe_steps import DualPipeSteps, Row, known_pairs, ops_and_pairs
+from .base import BidirectionalFamily
 
 
-@dataclass(frozen=True)
-class DualPipe(Bidirectional):
-    name: str = "dualpipe"
-    summary: str = "two pipelines against each other, F's and backwards in pairs, each stage twice"
+class DualPipe(BidirectionalFamily):
+    name = "dualpipe"
+    summary = "two pipelines against each other, F's and backwards in pairs, each stage twice"
 
-    def build(self, problem: Problem) -> Schedule:
-        require(self.name, self.supports(problem))
+    def schedule(self, problem: Problem) -> Schedule:
         ranks, count = problem.ranks, problem.microbatches
         rows = [_rank(rank, ranks, count) for rank in range(ranks)]
-        return finished(problem, [ops for ops, _ in rows], self.name, pairs=known(problem, rows))
+        pairs = known_pairs(problem, rows)
+        return finished(problem, [ops for ops, _ in rows], self.name, pairs=pairs)
 
 
 def _rank(rank: int, ranks: int, microbatches: int) -> Row:
     lower = rank >= ranks // 2  # where the odd microbatches enter
     place = ranks - 1 - rank if lower else rank
-    steps = DualSteps(place, ranks // 2, (microbatches + 1) // 2).steps
+    steps = DualPipeSteps(place, ranks // 2, (microbatches + 1) // 2).steps
 
     def microbatch(chunk: int, index: int) -> int:
         return 2 * index + (chunk != lower)

@@ -28,32 +28,29 @@ as with one stage a rank. One chunk is 1F1B.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
-from ..base import finished, require
-from .base import Looped
+from ..base import finished
+from .base import InterleavedFamily
 
 
-@dataclass(frozen=True)
-class Interleaved1F1B(Looped):
-    summary: str = "1F1B over K chunks a rank (:K, 2 by default): 1/K of the bubble, more traffic"
-    family: ClassVar[str] = "interleaved-1f1b"
+class Interleaved1F1B(InterleavedFamily):
+    base = "interleaved-1f1b"
+    summary = "1F1B over K chunks a rank (:K, 2 by default): 1/K of the bubble, more traffic"
     lead: ClassVar[int] = 2  # F's that a rank runs ahead of the one below it
 
-    def build(self, problem: Problem) -> Schedule:
-        require(self.name, self.supports(problem))
+    def schedule(self, problem: Problem) -> Schedule:
         chunks = problem.stages // problem.ranks
         lead = self.lead if chunks > 1 else 1
         order = [
             _rank(rank, problem.ranks, chunks, problem.microbatches, lead)
             for rank in range(problem.ranks)
         ]
-        return finished(problem, order, f"{self.family}:{chunks}")
+        return finished(problem, order, f"{self.base}:{chunks}")
 
 
 def _rank(rank: int, ranks: int, chunks: int, microbatches: int, lead: int) -> list[Op]:

@@ -21,14 +21,10 @@ microbatch crosses costs up to 2 t_comm of idle time, which the plain order's de
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from .interleaved_1f1b import Interleaved1F1B
 
 
-@dataclass(frozen=True)
 class GroupedInterleaved1F1B(Interleaved1F1B):
-    summary: str = "interleaved 1F1B with half the lead (:K, 2 by default): 1F1B's memory"
-    family: ClassVar[str] = "interleaved-1f1b-grouped"
-    lead: ClassVar[int] = 1
+    base = "interleaved-1f1b-grouped"
+    summary = "interleaved 1F1B with half the lead (:K, 2 by default): 1F1B's memory"
+    lead = 1

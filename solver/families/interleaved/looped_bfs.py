@@ -15,26 +15,19 @@ M >= P. All ranks run the same (chunk, microbatch) in the same order, so it cann
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar
-
 from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
-from ..base import finished, require
-from .base import Looped
+from ..base import finished
+from .base import InterleavedFamily
 
 
-@dataclass(frozen=True)
-class LoopedBFS(Looped):
-    summary: str = (
-        "all microbatches chunk by chunk, K a rank (:K, 2 by default): memory grows with them"
-    )
-    family: ClassVar[str] = "looped-bfs"
+class LoopedBFS(InterleavedFamily):
+    base = "looped-bfs"
+    summary = "all microbatches chunk by chunk, K a rank (:K, 2 by default): memory grows with them"
 
-    def build(self, problem: Problem) -> Schedule:
-        require(self.name, self.supports(problem))
+    def schedule(self, problem: Problem) -> Schedule:
         ranks, microbatches = problem.ranks, range(problem.microbatches)
         order = []
         for rank in range(ranks):

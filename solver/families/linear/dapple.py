@@ -14,25 +14,14 @@ back, 2 t_comm in each period; with twice the F's ahead it does not, until 2 t_c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from pipeloom.ir.model.ops import Op, OpKind
 
-from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.schedule import Schedule
-
-from ..base import Linear, alternate, finished, require
+from ..base import LinearFamily, alternate
 
 
-@dataclass(frozen=True)
-class Dapple(Linear):
-    name: str = "dapple"
-    summary: str = "1F1B with twice the forwards ahead: about twice the memory, slow links hidden"
+class Dapple(LinearFamily):
+    name = "dapple"
+    summary = "1F1B with twice the forwards ahead: about twice the memory, slow links hidden"
 
-    def build(self, problem: Problem) -> Schedule:
-        require(self.name, self.supports(problem))
-        ranks, count = problem.ranks, problem.microbatches
-        order = [
-            alternate(rank, count, ahead=2 * (ranks - rank) - 1, backward=OpKind.BW)
-            for rank in range(ranks)
-        ]
-        return finished(problem, order, self.name)
+    def row(self, rank: int, ranks: int, microbatches: int) -> list[Op]:
+        return alternate(rank, microbatches, ahead=2 * (ranks - rank) - 1, backward=OpKind.BW)

@@ -11,24 +11,14 @@ Bubble without communication: (P - 1)(T_F + T_B + T_W) beside the work. Memory: 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from pipeloom.ir.model.ops import Op, OpKind
 
-from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.schedule import Schedule
-
-from ..base import Linear, alternate, finished, require
+from ..base import LinearFamily, alternate
 
 
-@dataclass(frozen=True)
-class GPipe(Linear):
-    name: str = "gpipe"
-    summary: str = "all forwards, then all backwards; memory grows with the microbatches"
+class GPipe(LinearFamily):
+    name = "gpipe"
+    summary = "all forwards, then all backwards; memory grows with the microbatches"
 
-    def build(self, problem: Problem) -> Schedule:
-        require(self.name, self.supports(problem))
-        count = problem.microbatches
-        order = [
-            alternate(rank, count, ahead=count, backward=OpKind.BW) for rank in range(problem.ranks)
-        ]
-        return finished(problem, order, self.name)
+    def row(self, rank: int, ranks: int, microbatches: int) -> list[Op]:
+        return alternate(rank, microbatches, ahead=microbatches, backward=OpKind.BW)

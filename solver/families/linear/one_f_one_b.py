@@ -12,24 +12,14 @@ Rank i holds at most P - i microbatches. Bubble without communication:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from pipeloom.ir.model.ops import Op, OpKind
 
-from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.schedule import Schedule
-
-from ..base import Linear, alternate, finished, require
+from ..base import LinearFamily, alternate
 
 
-@dataclass(frozen=True)
-class OneFOneB(Linear):
-    name: str = "1f1b"
-    summary: str = "one forward, one fused backward in turn; P - i microbatches held on rank i"
+class OneFOneB(LinearFamily):
+    name = "1f1b"
+    summary = "one forward, one fused backward in turn; P - i microbatches held on rank i"
 
-    def build(self, problem: Problem) -> Schedule:
-        require(self.name, self.supports(problem))
-        ranks, count = problem.ranks, problem.microbatches
-        order = [
-            alternate(rank, count, ahead=ranks - rank, backward=OpKind.BW) for rank in range(ranks)
-        ]
-        return finished(problem, order, self.name)
+    def row(self, rank: int, ranks: int, microbatches: int) -> list[Op]:
+        return alternate(rank, microbatches, ahead=ranks - rank, backward=OpKind.BW)

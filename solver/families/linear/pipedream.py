@@ -21,7 +21,7 @@ iteration.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule, Updates
@@ -29,10 +29,9 @@ from pipeloom.ir.model.schedule import Schedule, Updates
 from .one_f_one_b import OneFOneB
 
 
-@dataclass(frozen=True)
 class PipeDream(OneFOneB):
-    name: str = "pipedream"
-    summary: str = "1F1B that updates after each microbatch: stage s lags by P - 1 - s updates"
+    name = "pipedream"
+    summary = "1F1B that updates after each microbatch: stage s lags by P - 1 - s updates"
 
-    def build(self, problem: Problem) -> Schedule:
-        return replace(super().build(problem), updates=Updates.MICROBATCH)
+    def schedule(self, problem: Problem) -> Schedule:
+        return replace(super().schedule(problem), updates=Updates.MICROBATCH)

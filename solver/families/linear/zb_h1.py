@@ -9,32 +9,21 @@ P = 3, M = 4, T_F = T_B = T_W = 1::
 
 1F1B whose B passes on the gradient before W runs. On rank i, W trails B by i microbatches: the
 memory that rank i saves with its P - i microbatches in flight pays for i waiting W's, and these
-fill the gaps while the last B's travel back to rank 0. Memory: at most P x M_B, on rank 0.
+fill the gaps while the last B's come back to rank 0. Memory: at most P x M_B, on rank 0.
 Bubble without communication: (P - 1)(T_F + T_B - T_W) beside the work where T_W <= T_F, else
 (P - 1) T_B.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from pipeloom.ir.model.ops import Op, OpKind
 
-from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.schedule import Schedule
-
-from ..base import Linear, alternate, finished, require
+from ..base import LinearFamily, alternate
 
 
-@dataclass(frozen=True)
-class ZBH1(Linear):
-    name: str = "zb-h1"
-    summary: str = "1F1B with B and W apart, W trailing: 1F1B's memory, fewer bubbles"
+class ZBH1(LinearFamily):
+    name = "zb-h1"
+    summary = "1F1B with B and W apart, W trailing: 1F1B's memory, fewer bubbles"
 
-    def build(self, problem: Problem) -> Schedule:
-        require(self.name, self.supports(problem))
-        ranks, count = problem.ranks, problem.microbatches
-        order = [
-            alternate(rank, count, ahead=ranks - rank, backward=OpKind.B, delay=rank)
-            for rank in range(ranks)
-        ]
-        return finished(problem, order, self.name)
+    def row(self, rank: int, ranks: int, microbatches: int) -> list[Op]:
+        return alternate(rank, microbatches, ahead=ranks - rank, backward=OpKind.B, delay=rank)

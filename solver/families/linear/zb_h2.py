@@ -15,27 +15,18 @@ T_W <= T_F, else (P - 1)(T_B - T_F); none where that is negative.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from pipeloom.ir.model.ops import Op, OpKind
 
-from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.schedule import Schedule
-
-from ..base import Linear, alternate, finished, require
+from ..base import LinearFamily, alternate
 
 
-@dataclass(frozen=True)
-class ZBH2(Linear):
-    name: str = "zb-h2"
-    summary: str = (
+class ZBH2(LinearFamily):
+    name = "zb-h2"
+    summary = (
         "ZB-H1 with twice the forwards in flight: about twice the memory, no bubble at equal times"
     )
 
-    def build(self, problem: Problem) -> Schedule:
-        require(self.name, self.supports(problem))
-        ranks, count = problem.ranks, problem.microbatches
-        order = [
-            alternate(rank, count, ahead=2 * (ranks - rank) - 1, backward=OpKind.B, delay=2 * rank)
-            for rank in range(ranks)
-        ]
-        return finished(problem, order, self.name)
+    def row(self, rank: int, ranks: int, microbatches: int) -> list[Op]:
+        return alternate(
+            rank, microbatches, ahead=2 * (ranks - rank) - 1, backward=OpKind.B, delay=2 * rank
+        )

@@ -19,33 +19,23 @@ of a pair's F need not wait for its BW.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
-from ..base import finished, require
-from ..dualpipe_steps import DualSteps, known, ops_and_pairs
-from .base import Folded
+from ..base import finished
+from ..dualpipe_steps import DualPipeSteps, known_pairs, ops_and_pairs
+from .base import VShapeFamily
 
 
-@dataclass(frozen=True)
-class DualPipeV(Folded):
-    name: str = "dualpipev"
-    summary: str = (
-        "two chunks a rank in a V, F's and backwards in pairs, at once where t_fb is known"
-    )
+class DualPipeV(VShapeFamily):
+    name = "dualpipev"
+    summary = "two chunks a rank in a V, F's and backwards in pairs, at once where t_fb is known"
 
-    def build(self, problem: Problem) -> Schedule:
-        require(self.name, self.supports(problem))
+    def schedule(self, problem: Problem) -> Schedule:
         ranks, count = problem.ranks, problem.microbatches
-        rows = [
-            ops_and_pairs(
-                DualSteps(rank, ranks, count).steps,
-                (rank, 2 * ranks - 1 - rank),
-                lambda _, index: index,
-                count,
-            )
-            for rank in range(ranks)
-        ]
-        return finished(problem, [ops for ops, _ in rows], self.name, pairs=known(problem, rows))
+        rows = []
+        for rank in range(ranks):
+            steps, stages = DualPipeSteps(rank, ranks, count).steps, (rank, 2 * ranks - 1 - rank)
+            rows.append(ops_and_pairs(steps, stages, lambda _, index: index, count))
+        pairs = known_pairs(problem, rows)
+        return finished(problem, [ops for ops, _ in rows], self.name, pairs=pairs)

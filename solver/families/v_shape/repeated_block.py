@@ -9,14 +9,14 @@ many are held at once: a block that spreads the legs less holds less.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
-from ..base import finished, require
-from .base import Folded
+from ..base import finished
+from .base import VShapeFamily
 from .builder import F_UP, MeanStage, VBuilder
 
 Block = Sequence[tuple[int, int, int, int]]  # by rank: the slots of F down, F up, B down, B up
@@ -24,14 +24,13 @@ _UNIT = MeanStage(t_f=1.0, t_b=1.0, t_w=1.0, delay=0.0, m_w=1.0)  # held until W
 _PERIOD = 6
 
 
-class Repeated(Folded, ABC):
+class RepeatedBlockFamily(VShapeFamily):
     """A family that repeats one block; the block is all that is its own."""
 
     @abstractmethod
     def block(self, ranks: int) -> Block: ...
 
-    def build(self, problem: Problem) -> Schedule:
-        require(self.name, self.supports(problem))
+    def schedule(self, problem: Problem) -> Schedule:
         ways = repeat(self.block(problem.ranks), problem.microbatches)
         return finished(problem, ways.order, self.name)
 

@@ -15,15 +15,12 @@ communication at equal times: (P - 1)(T_F + T_B + T_W)/2 beside the work where P
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from .repeated_block import Block, Repeated
+from .repeated_block import Block, RepeatedBlockFamily
 
 
-@dataclass(frozen=True)
-class VHalf(Repeated):
-    name: str = "v-half"
-    summary: str = "two chunks a rank in a V: half of 1F1B's memory, half of its bubble"
+class VHalf(RepeatedBlockFamily):
+    name = "v-half"
+    summary = "two chunks a rank in a V: half of 1F1B's memory, half of its bubble"
 
     def block(self, ranks: int) -> Block:
         apart = 0 if ranks % 2 else 3  # else F's and B's would meet in one slot

@@ -14,15 +14,12 @@ differ some is lost in every period: nothing here waits ahead of need.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from .repeated_block import Block, Repeated
+from .repeated_block import Block, RepeatedBlockFamily
 
 
-@dataclass(frozen=True)
-class VMin(Repeated):
-    name: str = "v-min"
-    summary: str = "two chunks a rank in a V: a third of 1F1B's memory, two thirds of its bubble"
+class VMin(RepeatedBlockFamily):
+    name = "v-min"
+    summary = "two chunks a rank in a V: a third of 1F1B's memory, two thirds of its bubble"
 
     def block(self, ranks: int) -> Block:
         apart = 0 if ranks % 3 else 2  # else F's and B's would meet in one slot

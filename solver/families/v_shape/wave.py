@@ -18,39 +18,31 @@ down after what it needs, so it cannot deadlock.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
 from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
-from ..base import finished, require
-from .base import Folded
+from ..base import ParametrizedFamily, finished
+from .base import VShapeFamily
 
 _SLOTS = {OpKind.F: 1, OpKind.BW: 2}
 
 
-@dataclass(frozen=True)
-class Wave(Folded):
-    """``waves``: K; None takes the profile's own K, or 1 where it has one stage a rank."""
+class Wave(ParametrizedFamily, VShapeFamily):
+    """``number``: K; None takes the profile's own K, or 1 where it has one stage a rank."""
 
-    waves: int | None = None
-    summary: str = (
+    base = "wave"
+    summary = (
         "K times down the ranks and up (:K, 1 by default): for M = P less than 1/K of 1F1B's bubble"
     )
-    parameter: str = "K"
-    least: int = 1
+    parameter = "K"
 
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        return "wave" + (f":{self.waves}" if self.waves else "")
+    def waves(self, stages: int, ranks: int) -> int:
+        return self.number or stages // (2 * ranks) or 1
 
-    def with_parameter(self, value: int) -> Wave:
-        return replace(self, waves=value)
-
-    def build(self, problem: Problem) -> Schedule:
-        require(self.name, self.supports(problem))
+    def schedule(self, problem: Problem) -> Schedule:
         order = _greedy(problem.placement.owners, problem.ranks, problem.microbatches)
         return finished(problem, order, f"wave:{problem.stages // (2 * problem.ranks)}")
 
@@ -62,7 +54,7 @@ def _greedy(owners: Sequence[int], ranks: int, microbatches: int) -> list[list[O
     ends: list[tuple[int, int, Op]] = []  # (slot, rank, op), a heap
 
     def offer(op: Op) -> None:
-        heappush(there[owners[op.stage]], (_urgency(op), op))
+        heappush(there[owners[op.stage]], (_priority(op), op))
 
     for j in range(min(2 * ranks, microbatches)):
         offer(Op(OpKind.F, 0, j))
@@ -80,20 +72,20 @@ def _greedy(owners: Sequence[int], ranks: int, microbatches: int) -> list[list[O
         while ends and ends[0][0] == now:
             _, rank, op = heappop(ends)
             busy[rank] = False
-            following = _following(op, len(owners), 2 * ranks)
+            following = _next_op(op, len(owners), 2 * ranks)
             if following.microbatch < microbatches:
                 offer(following)
 
 
-def _urgency(op: Op) -> tuple[int, int, int]:
-    """MinMemory first."""
+def _priority(op: Op) -> tuple[int, int, int]:
+    """The least goes first: BW's, which give back memory."""
     if op.kind is OpKind.BW:
         return 0, op.microbatch, -op.stage
     return 1, -op.stage, op.microbatch
 
 
-def _following(op: Op, stages: int, under_way: int) -> Op:
-    """What the end of ``op`` allows: the microbatch's next op, or a later one to enter."""
+def _next_op(op: Op, stages: int, under_way: int) -> Op:
+    """The op that the end of ``op`` allows: its microbatch's next, or the F of one to enter."""
     if op.kind is OpKind.F:
         last = op.stage + 1 == stages
         return Op(OpKind.BW if last else OpKind.F, op.stage + (not last), op.microbatch)

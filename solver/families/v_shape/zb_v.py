@@ -33,40 +33,31 @@ are F's down whose F's up are to come, and of these there are never more than C 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from math import inf
 
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
-from ..base import finished, require
-from .base import Folded
+from ..base import ParametrizedFamily, finished
+from .base import VShapeFamily
 from .builder import B_DOWN, B_UP, F_DOWN, F_UP, MeanStage, VBuilder
 
 _SAME = 1e-9  # relative: times and amounts as near as this are the same, whatever was rounded
 
 
-@dataclass(frozen=True)
-class ZBV(Folded):
-    """``chunks``: for how many there is room on each rank; None takes 2 P."""
+class ZBV(ParametrizedFamily, VShapeFamily):
+    """``number``: C, the chunks that each rank has room for; None takes 2 P."""
 
-    chunks: int | None = None
-    summary: str = (
+    base = "zb-v"
+    summary = (
         "two chunks a rank in a V, B and W apart: 1F1B's memory (:C for C chunks), few bubbles"
     )
-    parameter: str = "C"
-    least: int = 2
+    parameter = "C"
+    least = 2
 
-    @property
-    def name(self) -> str:  # type: ignore[override]
-        return "zb-v" + (f":{self.chunks}" if self.chunks else "")
-
-    def with_parameter(self, value: int) -> ZBV:
-        return replace(self, chunks=value)
-
-    def build(self, problem: Problem) -> Schedule:
-        require(self.name, self.supports(problem))
+    def schedule(self, problem: Problem) -> Schedule:
         tries = (
             ways
             for before_b, before_f in product((True, False), repeat=2)
@@ -77,7 +68,7 @@ class ZBV(Folded):
     def _improved(self, problem: Problem, fills: tuple[bool, ...]) -> Iterator[VBuilder]:
         """Tries whose longest wait gets shorter; each knows the waits of the one before."""
         stage, ranks = MeanStage.of(problem), problem.ranks
-        chunks = self.chunks or 2 * ranks
+        chunks = self.number or 2 * ranks
         spare, least = [0.0] * ranks, inf
         while True:
             ways = VBuilder(stage, ranks, problem.microbatches)
@@ -91,7 +82,7 @@ class ZBV(Folded):
 
 @dataclass(frozen=True)
 class _Rules:
-    """What runs next; ``chunks``: the room on each rank.
+    """The rules that say which op runs next; ``chunks``: the room on each rank.
 
     ``fills``: by leg, whether a W may go before it to spare a wait. ``spare``: by rank, by how much
     it waited less in an earlier try than the rank that waited longest.

@@ -1,1 +1,1 @@
-"""Families in which weights travel."""
+"""Families in which weights are sent from rank to rank."""

@@ -9,7 +9,7 @@ to leave or to come)::
     rank 0   F0 w F1 w B1 d B0 d F0 w F1 ...
     rank 1   w F0 F1 B1 d w B0 d w F0 ...
 
-Prefetch depth K: the weights for an op are fetched while at most the K ops before it run, and a
+Prefetch depth K: the weights for an op are gathered while at most the K ops before it run, and a
 gradient is home before the K + 1st op after its own starts, on the rank that sends it and on the
 owner. So K = 0 overlaps nothing, K = 1 is what implementations do, and a K as large as the number
 of a rank's ops (2 S M / P) overlaps everything; a rank has buffers for the weights of K + 1 ops.
@@ -28,50 +28,27 @@ Without delays there is no bubble where P divides M. Memory: the activations of 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 
 from pipeloom.ir.model.ops import Op, OpKind
-from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Profile
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule, Transfer, TransferKind
 
-from ..base import finished, not_round_robin, require, round_robin
+from ..base import ParametrizedFamily, RoundRobinFamily, finished
 
 
-@dataclass(frozen=True)
-class FSDP:
-    """``ahead``: K; None is 1."""
+class FSDP(ParametrizedFamily, RoundRobinFamily):
+    """``number``: K, the prefetch depth; None is 1."""
 
-    ahead: int | None = None
-    summary: str = "data parallel, weights gathered before F and B (:K ops ahead, 1 by default)"
-    parameter: str = "K"
-    least: int = 0
+    base = "fsdp"
+    summary = "data parallel, weights gathered before F and B (:K ops ahead, 1 by default)"
+    parameter = "K"
+    least = 0
 
-    @property
-    def name(self) -> str:
-        return "fsdp" if self.ahead is None else f"fsdp:{self.ahead}"
-
-    def with_parameter(self, value: int) -> FSDP:
-        return replace(self, ahead=value)
-
-    def problem(
-        self,
-        profile: Profile,
-        microbatches: int,
-        memory_limit: float | None,
-        objective: Objective,
-    ) -> Problem:
-        return round_robin(profile, microbatches, memory_limit, objective)
-
-    def supports(self, problem: Problem) -> str | None:
-        return not_round_robin(problem)
-
-    def build(self, problem: Problem) -> Schedule:
-        require(self.name, self.supports(problem))
+    def schedule(self, problem: Problem) -> Schedule:
         ranks = range(problem.ranks)
         rows = [list(_row(rank, problem)) for rank in ranks]
         lengths = [len(row) for row in rows]
-        ahead = 1 if self.ahead is None else self.ahead
+        ahead = 1 if self.number is None else self.number
         transfers = [
             transfer for rank in ranks for transfer in _transfers(rank, rows[rank], lengths, ahead)
         ]
@@ -87,7 +64,7 @@ def _row(rank: int, problem: Problem) -> Iterator[Op]:
 
 
 def _transfers(rank: int, row: list[Op], lengths: list[int], ahead: int) -> Iterator[Transfer]:
-    """What ``rank`` gathers for its ops, and the gradients that it sends home."""
+    """The weights that ``rank`` gathers for its ops, and the gradients that it sends home."""
     for i, op in enumerate(row):
         owner = op.stage % len(lengths)
         if owner == rank:

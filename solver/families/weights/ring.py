@@ -1,17 +1,17 @@
-"""Families in which microbatches stay on ranks and weights travel round them, one rank a turn.
+"""Families in which microbatches stay on ranks and weights go round them, one rank a turn.
 
 Rank r runs all stages of microbatches r, P + r, 2P + r, ..., whose activations never leave it. In
 turn t it is in phase q = t - r; a family says in which phases the k-th of its microbatches runs
 which ops. Where several ops fall in one turn, the earlier microbatch goes first.
 
-Stage s is owned by rank s, which keeps the true weights. Three items of each stage travel: a copy
+Stage s is owned by rank s, which keeps the true weights. Three items of each stage go round: a copy
 of the weights for the F's, one for the B's, and D, the accumulator of the gradient. Each goes from
 its owner to rank 0 for its first use, and from then on to the next rank in every turn, used there
 or not, until the turn of its last use; D then goes home, from the last rank that added to it. A
 family has to place its ops so that each item is where it is used: the phases of the uses of one
 item are all equal mod P.
 
-What travels on leaves when the rank has finished its turn, and a rank has room for what the next
+An item is passed on when the rank has finished its turn, and a rank has room for what the next
 turn brings before the last op of the turn. Ops wait for what they use. So all that joins two ranks
 leads from one turn to the next, and without delays the makespan is at most the sum over the turns
 of the most work that any rank has in each.
@@ -21,7 +21,7 @@ Any M: where P does not divide it some ranks have one microbatch fewer; for M < 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
@@ -29,33 +29,17 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from pipeloom.ir.model.ops import Op, OpKind
-from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Profile
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule, Transfer, TransferKind
 from pipeloom.ir.units import counted
 
-from ..base import finished, not_round_robin, require, round_robin
+from ..base import RoundRobinFamily, finished
 
 
-class Ring(ABC):
-    """What these families share; one of them adds ``name``, ``summary`` and :meth:`phases`."""
-
-    name: str
-
+class RingFamily(RoundRobinFamily):
     @abstractmethod
     def phases(self, ranks: int, k: int) -> Iterator[tuple[int, OpKind, int]]:
         """Phase, kind and stage of each op of a rank's k-th microbatch."""
-
-    def problem(
-        self,
-        profile: Profile,
-        microbatches: int,
-        memory_limit: float | None,
-        objective: Objective,
-    ) -> Problem:
-        problem = round_robin(profile, microbatches, memory_limit, objective)
-        require(self.name, self.supports(problem))
-        return problem
 
     def supports(self, problem: Problem) -> str | None:
         if problem.stages != problem.ranks:
@@ -63,16 +47,15 @@ class Ring(ABC):
                 f"needs as many stages as ranks, not {counted(problem.stages, 'stage')} on "
                 f"{counted(problem.ranks, 'rank')}"
             )
-        return not_round_robin(problem)
+        return super().supports(problem)
 
-    def build(self, problem: Problem) -> Schedule:
-        require(self.name, self.supports(problem))
+    def schedule(self, problem: Problem) -> Schedule:
         turns = self.turns(problem.ranks, problem.microbatches)
         order = [[op for _, op in row] for row in turns.rows]
         return finished(problem, order, self.name, transfers=_transfers(turns))
 
     def turns(self, ranks: int, microbatches: int) -> Turns:
-        """Which ops run on which rank in which turn."""
+        """The turn of every op on every rank."""
         return Turns([list(self._row(rank, ranks, microbatches)) for rank in range(ranks)])
 
     def _row(self, rank: int, ranks: int, microbatches: int) -> Iterator[tuple[int, Op]]:
@@ -88,8 +71,7 @@ class Ring(ABC):
 
 
 class Turns:
-    """Which ops run on which rank in which turn; ``rows[r]`` are rank r's turns and ops, in
-    order."""
+    """The turn of every op; ``rows[r]`` are rank r's turns and ops, in order."""
 
     def __init__(self, rows: list[list[tuple[int, Op]]]) -> None:
         self.rows = rows
@@ -109,7 +91,7 @@ class Turns:
 
 
 @dataclass(frozen=True, slots=True)
-class _Use:
+class _ItemUse:
     """An op that needs an item: its turn, rank and position in the rank's order."""
 
     turn: int
@@ -139,17 +121,17 @@ def _transfers(turns: Turns) -> tuple[Transfer, ...]:
     return tuple(transfer for _, transfer in sorted(ways, key=lambda leg: leg[0]))
 
 
-def _uses(turns: Turns) -> dict[tuple[int, OpKind], list[_Use]]:
+def _uses(turns: Turns) -> dict[tuple[int, OpKind], list[_ItemUse]]:
     """The ops by stage and kind."""
-    found: dict[tuple[int, OpKind], list[_Use]] = defaultdict(list)
+    found: dict[tuple[int, OpKind], list[_ItemUse]] = defaultdict(list)
     for rank, row in enumerate(turns.rows):
         for i, (turn, op) in enumerate(row):
-            found[op.stage, op.kind].append(_Use(turn, rank, i))
+            found[op.stage, op.kind].append(_ItemUse(turn, rank, i))
     return found
 
 
 def _journey(
-    turns: Turns, kind: TransferKind, stage: int, copy: int, uses: list[_Use]
+    turns: Turns, kind: TransferKind, stage: int, copy: int, uses: list[_ItemUse]
 ) -> Iterator[tuple[int, Transfer]]:
     """The transfers of one item, each with the turn after which it happens."""
     first, last = uses[0].turn, uses[-1].turn

@@ -1,4 +1,4 @@
-"""Islands of Q ranks that share stages: weights travel inside an island, activations to the next.
+"""Islands of Q ranks that share stages: weights pass inside an island, activations to the next.
 
 Each of the P/Q islands holds as many consecutive stages. Member k of every island runs the
 microbatches k, Q + k, 2Q + k, ...: they come from member k of the island before and go to that of
@@ -18,17 +18,14 @@ being (P - 1)(T_F + T_B + T_W). Memory: P x M_B of a stage, on the first island.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from pipeloom.ir.model.placement import Placement
 
-from .islands import Islands
+from .islands import IslandFamily
 
 
-@dataclass(frozen=True)
-class WeightsInside(Islands):
-    base: str = "weights-inside"
-    summary: str = "hybrid: weights travel inside islands of Q ranks (:Q), activations between them"
+class WeightsInside(IslandFamily):
+    base = "weights-inside"
+    summary = "hybrid: weights pass inside islands of Q ranks (:Q), activations between them"
 
     def placement(self, ranks: int, size: int, stages: int) -> Placement:
         return Placement.weights_inside(ranks, size, stages)

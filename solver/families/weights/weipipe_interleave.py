@@ -9,7 +9,7 @@ fused BW), the turns ruled off::
     rank 0  F00 | F10 | B10 F02 | B00 F12 | B12     | B02 |
     rank 1      | F01 | F11     | B11 F03 | B01 F13 | B13 | B03
 
-D travels with the second copy of the weights, and each visits the microbatches in order, one a
+D goes with the second copy of the weights, and each visits the microbatches in order, one a
 turn. This order is why the method has a bubble: F's and BW's could go on without D (see
 docs/weight-passing.md).
 
@@ -26,17 +26,15 @@ Memory: a rank holds at most the activations of P stages (its whole model for on
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from pipeloom.ir.model.ops import OpKind
 
-from .ring import Ring
+from .ring import RingFamily
 
 
-@dataclass(frozen=True)
-class WeiPipeInterleave(Ring):
-    name: str = "weipipe-interleave"
-    summary: str = "weights and gradients travel, activations stay: traffic independent of length"
+class WeiPipeInterleave(RingFamily):
+    name = "weipipe-interleave"
+    summary = "weights and gradients go round, activations stay: traffic independent of length"
 
     def phases(self, ranks: int, k: int) -> Iterator[tuple[int, OpKind, int]]:
         for j in range(ranks):

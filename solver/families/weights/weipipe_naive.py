@@ -8,7 +8,7 @@ microbatches 0 and 2; ``F10`` is stage 1, microbatch 0, ``B`` a fused BW)::
     rank 0  F00 F10 B10 B00 F02 F12 B12 B02
     rank 1      F01 F11 B11 B01 F03 F13 B13 B03
 
-Each turn has one op, yet three stages' worth travels: while a rank runs F's the weights for BW's
+Each turn has one op, yet three stages' worth is sent: while a rank runs F's the weights for BW's
 and D pass by unused, and the other way round. So it moves twice what interleave moves.
 
 Makespan without communication, where P divides M, T_F and T_BW = T_B + T_W of a stage equal
@@ -24,17 +24,15 @@ Memory: a rank holds at most the activations of P stages (its whole model for on
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from pipeloom.ir.model.ops import OpKind
 
-from .ring import Ring
+from .ring import RingFamily
 
 
-@dataclass(frozen=True)
-class WeiPipeNaive(Ring):
-    name: str = "weipipe-naive"
-    summary: str = "one microbatch after the other, weights passing by all the time"
+class WeiPipeNaive(RingFamily):
+    name = "weipipe-naive"
+    summary = "one microbatch after the other, weights passing by all the time"
 
     def phases(self, ranks: int, k: int) -> Iterator[tuple[int, OpKind, int]]:
         for j in range(ranks):

@@ -1,4 +1,4 @@
-"""WZB1 (WeiPipe, Lin et al., 2025): B and W apart, two ops a turn; a ring that weights travel.
+"""WZB1 (WeiPipe, Lin et al., 2025): B and W apart, two ops a turn; weights go round a ring.
 
 P stages on P ranks, P even (see :mod:`.ring`). The k-th microbatch of a rank, with
 s = 3P (k div 2) + P (k mod 2), runs F of stage j in phase s + j, B of stage P-1-j in phase
@@ -25,19 +25,17 @@ Memory: a rank holds at most the activations of 1.5 P stages where M > P.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.problem import Problem
 
-from .ring import Ring
+from .ring import RingFamily
 
 
-@dataclass(frozen=True)
-class WZB1(Ring):
-    name: str = "wzb1"
-    summary: str = (
-        "weights travel, B and W apart, two ops a turn: 2/3 of interleave's bubble at equal times"
+class WZB1(RingFamily):
+    name = "wzb1"
+    summary = (
+        "weights go round, B and W apart, two ops a turn: 2/3 of interleave's bubble at equal times"
     )
 
     def supports(self, problem: Problem) -> str | None:

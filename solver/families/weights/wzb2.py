@@ -1,4 +1,4 @@
-"""WZB2 (WeiPipe, Lin et al., 2025): B and W apart, one op a turn; a ring that weights travel.
+"""WZB2 (WeiPipe, Lin et al., 2025): B and W apart, one op a turn; weights go round a ring.
 
 P stages on P ranks (see :mod:`.ring`). The k-th microbatch of a rank runs F of stage j in phase
 3Pk + j, B of stage P-1-j in phase 3Pk + P + j and W of stage j in phase 3Pk + 2P + j. P = 2, M = 4
@@ -8,7 +8,7 @@ P stages on P ranks (see :mod:`.ring`). The k-th microbatch of a rank runs F of 
     rank 0  F00 F10 B10 B00 W00 W10 F02 F12 B12 B02 W02 W12
     rank 1      F01 F11 B11 B01 W01 W11 F03 F13 B13 B03 W03 W13
 
-Each turn has one op, yet three stages' worth travels, of which the op uses one. So it moves three
+Each turn has one op, yet three stages' worth is sent, of which the op uses one. So it moves three
 times what interleave moves.
 
 Makespan without communication at equal times T_F = T_B = T_W = u, where P divides M: (3 M + P-1) u,
@@ -25,18 +25,16 @@ Memory: a rank holds at most the activations of P stages (its whole model for on
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from pipeloom.ir.model.ops import OpKind
 
-from .ring import Ring
+from .ring import RingFamily
 
 
-@dataclass(frozen=True)
-class WZB2(Ring):
-    name: str = "wzb2"
-    summary: str = (
-        "weights travel, B and W apart, one op a turn: 1/3 of interleave's bubble at equal times"
+class WZB2(RingFamily):
+    name = "wzb2"
+    summary = (
+        "weights go round, B and W apart, one op a turn: 1/3 of interleave's bubble at equal times"
     )
 
     def phases(self, ranks: int, k: int) -> Iterator[tuple[int, OpKind, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.placements.race import Budget, Case, above, cell, excess, table
+from benchmarks.placements.cells import Budget, Case, above, cell, excess, table
 from pipeloom.ir.model.profile import Profile, StageProfile
 
 STAGES = (StageProfile(2.0, 2.3, 1.0, 1.0, 0.5), StageProfile(1.7, 2.1, 1.2, 1.0, 0.5))

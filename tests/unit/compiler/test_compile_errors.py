@@ -54,7 +54,9 @@ def test_equal_groups_are_reduced_once() -> None:
 def test_no_rank_steps_ahead_where_weights_travel() -> None:
     profile = Profile((StageProfile(1.0, 1.0, 1.0, weight_bytes=1.0),) * 2, 2, t_comm=0.1)
     plan = build_family("weipipe-interleave", profile, 2)
-    with pytest.raises(InputError, match=r"^post_validation: expected a schedule in which activ"):
+    with pytest.raises(
+        InputError, match=r"^post_validation: expected a schedule that passes activ"
+    ):
         compile_schedule(plan, post_validation=True)
 
 

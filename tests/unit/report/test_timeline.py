@@ -152,7 +152,7 @@ def test_colours_wrap_the_same_text() -> None:
 
 
 def test_trace_events_are_microseconds_and_count_memory() -> None:
-    trace = json.loads(json.dumps(trace_events(small())))
+    trace = json.loads(json.dumps(trace_events([("small", small())])))
     ops = {e["name"]: e for e in trace["traceEvents"] if e["ph"] == "X"}
     assert len(ops) == 12
     assert (ops["0B0"]["ts"], ops["0B0"]["dur"], ops["0B0"]["tid"]) == (3000.0, 1000.0, 0)
@@ -162,6 +162,23 @@ def test_trace_events_are_microseconds_and_count_memory() -> None:
         if e["ph"] == "C" and e["name"] == "memory of rank 0"
     ]
     assert held == [1.0, 2.0, 1.5, 1.0, 0.5, 0.0]
+
+
+def test_several_schedules_are_processes_of_one_trace_with_arrows_between_their_ranks() -> None:
+    events = trace_events([("planned", small()), ("measured", small())])["traceEvents"]
+    names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert [names[pid].partition(":")[0] for pid in (0, 1)] == ["planned", "measured"]
+    threads = {
+        (e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"
+    }
+    assert threads == {(pid, rank): f"rank {rank}" for pid in (0, 1) for rank in (0, 1)}
+    ops = {(e["pid"], e["name"]): e for e in events if e["ph"] == "X"}
+    arrows = [e for e in events if e.get("cat") == "message"]
+    assert len({e["id"] for e in arrows}) * 2 == len(arrows) == 2 * 2 * 4  # x, dy of two each
+    first, last = (e for e in arrows if e["id"] == "1.message 0F1")
+    leaves, needs = ops[1, "0F1"], ops[1, "1F1"]
+    assert leaves["ts"] < first["ts"] < leaves["ts"] + leaves["dur"]
+    assert (last["ts"], last["tid"], last["bp"]) == (needs["ts"], 1, "e")
 
 
 def paired() -> Schedule:

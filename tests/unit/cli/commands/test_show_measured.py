@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.report.attribution import attribute
 from pipeloom.report.plan_vs_measured import text
 from pipeloom.solver.families import build_family
+from tests.support.command_line import Command
 
 
 def test_what_is_next_to_nothing_is_not_told() -> None:
@@ -19,3 +22,18 @@ def test_what_is_next_to_nothing_is_not_told() -> None:
     assert "mostly" not in words
     assert "+0.000 ms (+0.0 %)" in text(replace(found, measured=found.planned - 1e-9))
     assert "slack  -0.250  the plan had" in text(replace(found, slack=0.25))
+
+
+def test_plan_and_measurement_are_processes_of_one_trace(
+    pipeloom: Command, tmp_path: Path, schedule: Path
+) -> None:
+    """By ``--measured``, and as two files, which are called by their names."""
+    trace = tmp_path / "both.trace.json"
+    for words, names in (
+        ((schedule, "--measured", schedule), ["planned", "measured"]),
+        ((schedule, schedule, "--title", "plan", "--title", "run"), ["plan", "run"]),
+    ):
+        assert pipeloom("show", *words, "-o", trace).code == 0
+        events = json.loads(trace.read_text())["traceEvents"]
+        shown = [e["args"]["name"] for e in events if e["name"] == "process_name"]
+        assert [name.partition(":")[0] for name in shown] == names

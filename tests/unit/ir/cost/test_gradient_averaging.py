@@ -149,7 +149,7 @@ def test_pictures_show_it(tmp_path: Path) -> None:
     svg = timeline_svg([("plan", schedule)])
     assert svg.count("average of stage") == 4
     assert "gradients averaged over replicas" in svg
-    names = [event["name"] for event in trace_events(schedule)["traceEvents"]]
+    names = [event["name"] for event in trace_events([("", schedule)])["traceEvents"]]
     assert {f"average {stage}" for stage in range(4)} <= set(names)
     text = timeline_text(schedule)
     assert "of averaging left after ops" in text

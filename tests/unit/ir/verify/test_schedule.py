@@ -185,7 +185,7 @@ def report(key: str, value: object) -> Callable[[Document], None]:
         (too_short, "rank 1 ends 1W1 (op 5) at 9.4, expected 9.5: its start and its duration"),
         (tighter, "rank 1 holds 7 from 5.5, when 1F1 (op 2) starts, more than its memory limit 6.99"),  # noqa: E501
         (tightest, "rank 0 holds 4 from 0, when 0F0 (op 0) starts, more than its memory limit 3"),
-        (transfers, "transfers: expected none where activations travel, got 1"),
+        (transfers, "transfers: expected none where activations are passed, got 1"),
         (report("period", 10.0), "report: period: expected 11, which follows from the order, got 10.0"),  # noqa: E501
         (report("period", None), "report: period: expected 11"),
         (report("makespan", 11.1), "report: makespan: expected 11"),

@@ -119,11 +119,10 @@ def test_what_goes_over_each_wire() -> None:
 
 def test_words_say_what_travels_where() -> None:
     problem = hand_made().problem
-    words = "weights travelling inside islands of 2 ranks, activations between"
+    words = "passing weights inside islands of 2 ranks, activations between"
     assert scope(problem) == words
     reverse = replace(problem, placement=Placement.activations_inside(4, 2, 2))
-    assert scope(reverse) == "activations travelling inside islands of 2 ranks, weights between"
+    assert scope(reverse) == "passing activations inside islands of 2 ranks, weights between"
     other = Placement.of_ops(Passing.MIXED, 4, np.array([[0, 1], [3, 2]]))
-    assert scope(replace(problem, placement=other)).startswith(
-        "the same placement, activations and"
-    )
+    found = scope(replace(problem, placement=other))
+    assert found.startswith("the same placement, passing activations and weights")

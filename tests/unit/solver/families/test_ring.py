@@ -16,7 +16,7 @@ from pipeloom.ir.model.schedule import Schedule, Timing, TransferKind
 from pipeloom.ir.model.transfers import journeys, owners
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.families import FAMILIES, build_family
-from pipeloom.solver.families.weights.ring import Ring
+from pipeloom.solver.families.weights.ring import RingFamily
 from tests.support.families import RINGS, fits
 
 SIZES = [
@@ -98,7 +98,7 @@ SLOTS: dict[str, dict[tuple[TransferKind, int], Slots]] = {
 def test_items_are_where_the_published_slots_have_them(name: str, ranks: int, count: int) -> None:
     """From its first use on, an item is one rank further on in every turn."""
     schedule, family = build(name, ranks, count), FAMILIES[name]
-    assert isinstance(family, Ring)
+    assert isinstance(family, RingFamily)
     turns = {str(op): turn for row in family.turns(ranks, count).rows for turn, op in row}
     uses = {
         (TransferKind.WEIGHT, 0): (OpKind.F,),
@@ -152,7 +152,7 @@ def test_a_turn_lasts_as_long_as_its_busiest_rank_at_most(
 ) -> None:
     """The cause of the bubble; but for wzb1 it is all of it."""
     family, (t_f, t_b, t_w) = FAMILIES[name], times
-    assert isinstance(family, Ring)
+    assert isinstance(family, RingFamily)
     durations = {OpKind.F: t_f, OpKind.B: t_b, OpKind.W: t_w, OpKind.BW: t_b + t_w}
     busiest: dict[int, float] = {}
     for row in family.turns(4, 16).rows:

@@ -1,4 +1,5 @@
-"""One limit: the best schedule without levers and the best with them, each with the same work."""
+"""One limit: the best schedule without recomputation or offload and the best with them, each with
+the same work."""
 
 from __future__ import annotations
 
@@ -19,10 +20,10 @@ from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.core.relaxations import plain
 from pipeloom.solver.optimize import optimize
 
-PROFILE = Path(__file__).parents[2] / "examples" / "profiles" / "gpt-6.2b-levers.json"
+PROFILE = Path(__file__).parents[2] / "examples" / "profiles" / "gpt-6.2b-remat.json"
 MICROBATCHES = 24
 WORK = 150.0
-"""Millions of simulated ops, for each limit with levers and without."""
+"""Millions of simulated ops, for each limit with and without."""
 LIMITS = (4e9, 7e9, 10e9, 14e9, 20e9, 27e9, 40e9, 54e9)
 
 
@@ -82,14 +83,14 @@ def _words(found: dict[str, Any] | None) -> list[str]:
 
 
 def worse(cells: Sequence[dict[str, Any]]) -> list[str]:
-    """Limits where levers, or more memory, make it worse."""
+    """Limits where recomputation and offload, or more memory, make it worse."""
     return [*_than_without(cells), *_than_with_less(cells)]
 
 
 def _than_without(cells: Sequence[dict[str, Any]]) -> Iterator[str]:
     for each in cells:
         if each["without"] and each["with"]["period"] > each["without"]["period"] * (1 + 1e-9):
-            yield f"{each['limit']:g}: worse with levers than without"
+            yield f"{each['limit']:g}: worse with recomputation and offload than without"
 
 
 def _than_with_less(cells: Sequence[dict[str, Any]]) -> Iterator[str]:

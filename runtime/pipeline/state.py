@@ -1,0 +1,159 @@
+"""The state of a pipeline by the model's own names: what a rank saves, and what it takes over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from pipeloom.ir.errors import InputError
+
+from ..optim.optimizer_state import flat_state, load_flat_state
+from ..optim.step_end import StepEnd
+from ..rank.context import RankContext
+from ..stages.tie_detection import Member
+from .state_names import state_names
+
+MODEL, OPTIMIZER, LOSS_SCALE = SECTIONS = ("model", "optimizer", "loss_scale")
+
+
+class PipelineState:
+    """Of one rank; all ranks call ``get`` and ``put`` at the same time."""
+
+    def __init__(self, context: RankContext, step_end: StepEnd) -> None:
+        self._context, self._update = context, step_end.update
+        self._modules, self._optimizers = step_end.modules, step_end.optimizers
+        self._names: dict[Member, tuple[str, ...]] | None = None
+        self._known: frozenset[str] = frozenset()  # names in all ranks' models
+
+    def get(self) -> dict[str, Any]:
+        """By section. Raises InputError where names do not tell the model's tensors apart."""
+        names, state = self._all_names(), dict[str, Any]()
+        state[MODEL] = {
+            name: value
+            for s, module in self._modules.items()
+            for key, value in module.state_dict().items()
+            for name in names[s, key]
+        }
+        state[OPTIMIZER] = {}
+        for optimizer in self._optimizers.values():
+            state[OPTIMIZER] |= flat_state(optimizer, self._by_parameter())
+        scale = self._update.loss_scale
+        if scale is not None:
+            state[LOSS_SCALE] = {"scale": scale.scale, "good": scale.good}
+        return state
+
+    def put(self, state: Mapping[str, Any]) -> None:
+        """Sections that are missing stay. Raises InputError for what does not fit."""
+        own = self.get()
+        self._check(state, own)
+        if MODEL in state:
+            self._put_model(state[MODEL])
+        if OPTIMIZER in state:
+            for optimizer in self._optimizers.values():
+                load_flat_state(optimizer, self._by_parameter(), state[OPTIMIZER])
+        scale = self._update.loss_scale
+        if LOSS_SCALE in state and scale is not None:
+            self._update.rescaled(replace(scale, **state[LOSS_SCALE]))
+
+    def _put_model(self, values: Mapping[str, Any]) -> None:
+        names = self._all_names()
+        for s, module in self._modules.items():
+            module.load_state_dict({key: values[names[s, key][0]] for key in module.state_dict()})
+
+    def _all_names(self) -> dict[Member, tuple[str, ...]]:
+        if self._names is None:
+            context = self._context
+            gather = context.transport.gather
+            wrong = next(filter(None, gather(self._shards())), None)
+            if wrong is not None:
+                raise InputError(wrong)
+            options = context.options
+            found = state_names(self._modules, options.tied, options.names, gather)
+            rows = gather([name for names in found.values() for name in names])
+            self._known = frozenset(name for row in rows for name in row)
+            self._names = found
+        return self._names
+
+    def _by_parameter(self) -> dict[int, str]:
+        """The name of each parameter's optimizer state, by the parameter's id."""
+        names, found = self._all_names(), dict[int, str]()
+        for s, module in self._modules.items():
+            for key, value in module.state_dict(keep_vars=True).items():
+                found.setdefault(id(value), names[s, key][0])
+        return found
+
+    def _shards(self) -> str | None:
+        """What is to be said of plain tensors that are, or may be, shards: one name, two values."""
+        options = self._context.options
+        plain = [
+            name
+            for module in self._modules.values()
+            for name, parameter in module.named_parameters()
+            if not hasattr(parameter, "device_mesh")
+        ]
+        if options.norm_groups is None:
+            if not plain or not self._beside():
+                return None
+            return (
+                "norm_groups: expected the process groups over which parameters are shards, as "
+                "there are pipelines side by side that data_group does not join; or {}, where "
+                "they have nothing to do with each other"
+            )
+        for pattern in options.norm_groups:
+            for name in plain:
+                if fnmatchcase(name, pattern):
+                    return (
+                        f"norm_groups: {pattern!r}: expected a DTensor, whose shards have one name "
+                        f"in a state_dict, got {name}, a plain tensor"
+                    )
+        return None
+
+    def _beside(self) -> bool:
+        """Whether other pipelines run beside this one and its replicas."""
+        options = self._context.options
+        if options.group is None or not dist.is_initialized():
+            return False
+        replicas = 1 if options.data_group is None else dist.get_world_size(options.data_group)
+        return dist.get_world_size() > dist.get_world_size(options.group) * replicas
+
+    def _check(self, state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+        """Raises InputError, alike on all ranks, where ``state`` is not like ``own``."""
+        found = next(self._faults(state, own), None)
+        wrong = next(filter(None, self._context.transport.gather(found)), None)
+        if wrong is not None:
+            raise InputError(f"state_dict: {wrong}")
+
+    def _faults(self, state: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[str]:
+        unknown = [name for name in state if name not in SECTIONS]
+        if unknown or not state:
+            yield f"expected {', '.join(SECTIONS)}, got {', '.join(map(str, unknown)) or 'nothing'}"
+        loaded = {names[0] for names in self._all_names().values()}
+        model = {name: value for name, value in own[MODEL].items() if name in loaded}
+        for section, mine in ((MODEL, model), (OPTIMIZER, own[OPTIMIZER])):
+            if section in state:
+                yield from _differences(section, state[section], mine)
+        for name in state.get(MODEL, ()):
+            if name not in self._known:
+                yield f"{MODEL}.{name}: expected names of the model's parameters and buffers alone"
+
+
+def _differences(section: str, values: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[str]:
+    for key, mine in own.items():
+        if key.startswith("param_groups."):
+            continue
+        if key not in values:
+            yield f"{section}.{key}: missing"
+        elif isinstance(mine, Tensor) and not isinstance(values[key], Tensor):
+            yield f"{section}.{key}: expected a tensor, got {values[key]!r}"
+        elif isinstance(mine, Tensor) and mine.shape != values[key].shape:
+            yield (
+                f"{section}.{key}: expected shape {list(mine.shape)}, got {list(values[key].shape)}"
+            )
+        elif hasattr(mine, "device_mesh") is not hasattr(values[key], "device_mesh"):
+            kind = "a DTensor" if hasattr(mine, "device_mesh") else "a plain tensor"
+            yield f"{section}.{key}: expected {kind}, got {type(values[key]).__name__}"

@@ -1,0 +1,316 @@
+"""Programs inside of trainers written for torch.distributed.pipelining: one line of a script
+changes.
+
+::
+
+    schedule = Schedule1F1B(stage, 8, loss_fn=loss)                              # before
+    schedule = PlannedSchedule(stage, 8, loss_fn=loss, program="schedule.json")  # after
+
+Stages, batches, losses, outputs and gradients are torch's; the order of ops, the messages and how B
+is apart from W are ours.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from typing import Any, TypeAlias, Unpack
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining.schedules import PipelineScheduleMulti
+from torch.distributed.pipelining.stage import _PipelineStageBase
+from torch.distributed.tensor import DTensor
+
+from pipeloom.compiler import compile_schedule
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.formats import PROGRAM, parse_program, parse_schedule
+from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.model.program import Program
+from pipeloom.ir.model.schedule import Schedule, Updates
+from pipeloom.ir.units import counted
+from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.runtime.rank.options import Options
+from pipeloom.runtime.stages.fsdp import is_sharded
+
+from .planner.inputs.documents import Document, Planned, read_document, read_schedule
+
+Stages: TypeAlias = _PipelineStageBase | Sequence[_PipelineStageBase]
+Plan: TypeAlias = Program | Schedule | Planned | Document
+"""A program, a schedule, an answer of ``optimize``, or the file or JSON object of one."""
+SAID_OTHERWISE = {
+    "loss": "loss_fn",
+    "optimizer": "none, as the caller's steps",
+    "group": "none, but the stages' own",
+    "device": "none, but the stages' own",
+}
+"""Options of a pipeline that a planned schedule does not take, and what is expected instead."""
+
+
+class PlannedSchedule(PipelineScheduleMulti):
+    """A schedule of torch.distributed.pipelining that runs a program of ours.
+
+    Every rank of the stages' group makes one, and calls ``step`` or ``eval`` as often as the
+    others. The pipeline is connected in the first step, with what the stages have as ``submod``
+    then. Gradients add up until the caller zeroes them, and the caller's optimizers step. Unlike
+    torch's, a step scales what it adds alone, not the gradients of earlier ones too.
+
+    Arguments:
+        stages: this rank's ``PipelineStage``, or all of them: those that the program has here.
+        n_microbatches: as many as the program has.
+        loss_fn: ``loss_fn(output, target, **loss_kwargs)`` of one microbatch; None: ``step`` runs
+            forward only.
+        program: what is run. A schedule is compiled; where stages are wrapped in ``fully_shard``,
+            gradients are then averaged over the processes that have the shards.
+        scale_grads: divide gradients by the number of microbatches, as it is right for a mean loss.
+        options: some of :class:`~pipeloom.Pipeline`, such as ``timeout`` or ``varying_shapes``.
+
+    The other arguments are those of torch's schedules. Raises InputError where program and stages
+    do not go together; the first step raises what a pipeline does.
+    """
+
+    def __init__(
+        self,
+        stages: Stages,
+        n_microbatches: int,
+        loss_fn: Callable[..., Tensor] | None = None,
+        *,
+        program: Plan,
+        args_chunk_spec: Any = None,
+        kwargs_chunk_spec: Any = None,
+        output_merge_spec: Any = None,
+        scale_grads: bool = True,
+        **options: Unpack[Options],
+    ) -> None:
+        mine = list(stages) if isinstance(stages, Sequence) else [stages]
+        self._plan = _read(program)
+        schedule = self._plan if isinstance(self._plan, Schedule) else self._plan.schedule
+        _check_plan(schedule, n_microbatches)
+        _check_stages(schedule, mine)
+        _check_options(options)
+        super().__init__(
+            mine,
+            n_microbatches,
+            loss_fn,
+            args_chunk_spec,
+            kwargs_chunk_spec,
+            output_merge_spec,
+            scale_grads=scale_grads,
+        )
+        self._options = options
+        self._modules = [stage.submod for stage in mine]
+        self._pipeline: Pipeline | None = None
+        self._loss_kwargs: dict[str, Any] = {}
+
+    @classmethod
+    def of(cls, schedule: Any, program: Plan, **options: Unpack[Options]) -> PlannedSchedule:
+        """One with the stages, microbatches, loss and splitting of ``schedule``, one of torch's."""
+        stages = getattr(schedule, "_stages", None) or [schedule._stage]
+        return cls(
+            stages,
+            schedule._n_microbatches,
+            schedule._loss_fn,
+            program=program,
+            args_chunk_spec=schedule._args_chunk_spec,
+            kwargs_chunk_spec=schedule._kwargs_chunk_spec,
+            output_merge_spec=schedule._output_merge_spec,
+            scale_grads=schedule.scale_grads,
+            **options,
+        )
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """What runs the steps: its trace, say. Raises InputError before the first one."""
+        if self._pipeline is None:
+            raise InputError("pipeline: no step has run yet")
+        return self._pipeline
+
+    def step(
+        self,
+        *args: Any,
+        arg_mbs: list[tuple[Any, ...]] | None = None,
+        kwarg_mbs: list[dict[str, Any]] | None = None,
+        target_mbs: list[Any] | None = None,
+        **given: Any,
+    ) -> Any:
+        """As the step of torch's schedules: whole batches, or with ``arg_mbs``, ``kwarg_mbs`` and
+        ``target_mbs`` a list of microbatches each, as torchtitan gives them.
+
+        ``given``: ``target``, ``losses``, ``return_outputs``, ``loss_kwargs``, and keyword
+        arguments of the stages. The outputs of the last stage are returned where it is.
+        """
+        if arg_mbs is None and kwarg_mbs is None and target_mbs is None:
+            return super().step(*args, **given)
+        losses, wanted = given.get("losses"), given.get("return_outputs", True)
+        if self._has_backward and not torch.is_grad_enabled():
+            raise RuntimeError("step: expected gradients to be enabled; eval runs without")
+        self._step_microbatches(
+            arg_mbs, kwarg_mbs, target_mbs, losses, wanted, given.get("loss_kwargs")
+        )
+        last = [stage for stage in self._stages if stage.is_last]
+        return self._merge_outputs(last[0].output_chunks) if last and wanted else None
+
+    def _step_microbatches(  # noqa: PLR0917
+        self,
+        arg_mbs: list[Any] | None = None,
+        kwarg_mbs: list[Any] | None = None,
+        target_mbs: list[Any] | None = None,
+        losses: list[Tensor] | None = None,
+        return_outputs: bool = True,
+        loss_kwargs: dict[str, Any] | None = None,
+    ) -> None:
+        """Runs the program; outputs are left with the last stage, where torch looks for them."""
+        args, kwargs = self._check_inputs(arg_mbs, kwarg_mbs, target_mbs, losses)
+        if self._pipeline is None:
+            self._pipeline = self._connected()
+        self._check_modules()
+        self._loss_kwargs = loss_kwargs or {}
+        inputs = [list(each) for each in zip(*args, strict=True)]
+        last = next((stage for stage in self._stages if stage.is_last), None)
+        outputs = self._pipeline.step(
+            *inputs,
+            target=target_mbs,
+            losses=None if last is None else losses,
+            return_outputs=return_outputs,
+            **_one_each(kwargs),
+        )
+        if last is not None and return_outputs:
+            # a list where they are no tensors of one shape: torch's own merging goes on from there
+            last.output_chunks[:] = outputs if isinstance(outputs, list) else [outputs]
+
+    def _connected(self) -> Pipeline:
+        """All ranks call it at the same time."""
+        stages, program = self._stages, self._plan
+        self._modules = [stage.submod for stage in stages]
+        group = _shards_group(self._modules)
+        if isinstance(program, Schedule):
+            program = compile_schedule(program, data_parallel=group is not None)
+        options: Options = {
+            "memory": False,
+            "data_group": group,
+            **self._options,
+            "loss": self._loss,
+            "group": stages[0].group,
+            "device": stages[0].device,
+        }
+        modules = {stage.stage_index: stage.submod for stage in stages}
+        return Pipeline(program, modules, **options)
+
+    def _loss(self, output: Any, target: Any) -> Tensor:
+        assert self._loss_fn is not None
+        return self._loss_fn(output, target, **self._loss_kwargs)
+
+    def _check_modules(self) -> None:
+        """Raises InputError where a stage has another module than when it was connected."""
+        for stage, module in zip(self._stages, self._modules, strict=True):
+            if stage.submod is not module:
+                raise InputError(
+                    f"stages: stage {stage.stage_index}: expected the submod of the first step, "
+                    "got another: make the schedule anew after changing it"
+                )
+
+
+def planned(
+    pipelining: Callable[..., tuple[Any, ...]], program: Plan, **options: Unpack[Options]
+) -> Callable[..., tuple[Any, ...]]:
+    """``pipelining``, a function that returns one of torch's schedules and more, with ours instead.
+
+    For torchtitan: ``pipelining_fn=planned(pipeline_llm, "schedule.json")`` in a model's spec.
+    """
+
+    @wraps(pipelining)
+    def made(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        schedule, *others = pipelining(*args, **kwargs)
+        return PlannedSchedule.of(schedule, program, **options), *others
+
+    return made
+
+
+def _read(given: Plan) -> Program | Schedule:
+    if isinstance(given, Program):
+        return given
+    if isinstance(given, Mapping | str | os.PathLike):
+        document, where = read_document(given, "program")
+        if document.get("format") == PROGRAM:
+            return parse_program(document, where)
+        return parse_schedule(document, where)
+    return read_schedule(given)[0]
+
+
+def _check_plan(schedule: Schedule, microbatches: int) -> None:
+    """Raises InputError for a program that trains otherwise, or for other batches."""
+    passing, problem = schedule.problem.placement.passing, schedule.problem
+    if passing is not Passing.ACTIVATIONS:
+        raise InputError(f"program: passing: expected activations, got {passing.value}")
+    if schedule.updates is not Updates.ITERATION:
+        raise InputError(
+            "program: updates: expected one optimizer step an iteration, got "
+            f"{schedule.updates.value}"
+        )
+    if microbatches != problem.microbatches:
+        raise InputError(
+            f"n_microbatches: expected {problem.microbatches}, as the program has, got "
+            f"{microbatches}"
+        )
+
+
+def _check_stages(schedule: Schedule, stages: Sequence[_PipelineStageBase]) -> None:
+    """Raises InputError where the program has other stages on this rank of the stages' group."""
+    if not stages:
+        raise InputError("stages: expected a PipelineStage or a list of them, got none")
+    for i, stage in enumerate(stages):
+        if not isinstance(stage, _PipelineStageBase):
+            raise InputError(f"stages[{i}]: expected a PipelineStage, got {type(stage).__name__}")
+    problem, rank, size = schedule.problem, stages[0].group_rank, stages[0].group_size
+    if size != problem.ranks:
+        raise InputError(
+            f"program: made for {counted(problem.ranks, 'rank')}, the stages' group has {size}"
+        )
+    if stages[0].num_stages != problem.stages:
+        raise InputError(
+            f"program: has {counted(problem.stages, 'stage')}, expected "
+            f"{stages[0].num_stages} as the stages say"
+        )
+    wanted, got = problem.placement.stages_of(rank), sorted(stage.stage_index for stage in stages)
+    if list(wanted) != got:
+        raise InputError(
+            f"stages: expected {list(wanted)} on rank {rank}, as the program places them "
+            f"({problem.placement.name}), got {got}"
+        )
+
+
+def _check_options(options: Mapping[str, Any]) -> None:
+    for name, instead in SAID_OTHERWISE.items():
+        if name in options:
+            raise InputError(f"{name}: expected {instead}, got {options[name]!r}")
+
+
+def _shards_group(modules: Sequence[nn.Module]) -> dist.ProcessGroup | None:
+    """The processes over which ``fully_shard`` has shards of the stages; None without."""
+    for module in filter(is_sharded, modules):
+        for parameter in module.parameters():
+            if isinstance(parameter, DTensor):
+                return parameter.device_mesh.get_group()
+    return None
+
+
+def _one_each(kwargs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Keyword arguments of all microbatches: a list of tensors, or the value that all have.
+
+    Raises InputError where microbatches differ otherwise.
+    """
+    found: dict[str, Any] = {}
+    for name, first in kwargs[0].items():
+        values = [each[name] for each in kwargs]
+        if all(isinstance(value, Tensor) for value in values):
+            found[name] = values
+        elif all(value is first or value == first for value in values):
+            found[name] = first
+        else:
+            raise InputError(
+                f"step: {name}: expected tensors, or one value for all microbatches, got several "
+                f"of {type(first).__name__}"
+            )
+    return found
