@@ -18,12 +18,14 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
+from pipeloom.ir.errors import InputError
+
 Placeholder: TypeAlias = Callable[[float, torch.dtype, torch.device], "tuple[Any, StandIns]"]
 Call: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 CONSTANTS = (type(None), bool, int, float, str, torch.dtype)
 
 
-class Unsupported(Exception):  # noqa: N818
+class CutError(InputError):
     """The model is not of a form that can be cut; why, in a line."""
 
 
@@ -60,14 +62,14 @@ class StandIns:
         return hidden if self._form == 0 else (hidden, *[Ignored()] * (self._form - 1))
 
     def check(self) -> None:
-        """Raises Unsupported where a layer does not get what the one before it has returned."""
+        """Raises CutError where a layer does not get what the one before it has returned."""
         if len(self.calls) != len(self.modules):
-            raise Unsupported(f"it called {len(self.calls)} of its {len(self.modules)} layers")
+            raise CutError(f"it called {len(self.calls)} of its {len(self.modules)} layers")
         first = _hidden(self.calls[0])
         if not isinstance(first, Tensor) or first.ndim != 3:
-            raise Unsupported("expected layers that are called with (batch, length, width) first")
+            raise CutError("expected layers that are called with (batch, length, width) first")
         if any(_hidden(call) is not first for call in self.calls):
-            raise Unsupported("it computes something between its layers")
+            raise CutError("it computes something between its layers")
 
 
 class _StandIn(nn.Module):
@@ -132,7 +134,7 @@ class LayerCalls:
         return self
 
     def plan(self, shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Plan:
-        """That for tokens of this shape. Raises Unsupported where layers get what is no tensor."""
+        """That for tokens of this shape. Raises CutError where layers get what is no tensor."""
         key = (shape, dtype, device)
         with self._lock:
             if key not in self._plans:
@@ -158,8 +160,10 @@ def _leaf(one: Any, other: Any, handed: dict[int, Handed]) -> Any:
         if id(one) in handed or one.shape != other.shape or not torch.equal(one, other):
             return handed.setdefault(id(one), Handed(len(handed)))
         return one
+    if isinstance(one, Ignored):
+        raise CutError("its layers are called with more than one thing that others return")
     if not isinstance(one, CONSTANTS):
-        raise Unsupported(f"its layers are called with a {type(one).__name__}")
+        raise CutError(f"its layers are called with a {type(one).__name__}")
     return one
 
 

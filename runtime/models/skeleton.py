@@ -19,10 +19,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
+from torch.overrides import TorchFunctionMode
 
 from pipeloom.ir.errors import InputError
 
-from .layer_calls import LayerCalls, StandIns, Unsupported, capture
+from .layer_calls import CutError, LayerCalls, StandIns, capture
 
 CPU = torch.device("cpu")
 TOKENS = 4  # of the run that tells what the model consists of
@@ -109,10 +111,11 @@ class Skeleton(Frame):
         """That of a ``config.json``. ``kernels``: implementations, as ``from_config`` takes them.
 
         Raises InputError where the model cannot be cut."""
+        config = _config(path, name)
         try:
-            model = _on_meta(_config(path), kernels)
+            model = _on_meta(config, kernels)
             return _examined(name, model, _layer_list(model))
-        except Unsupported as error:
+        except CutError as error:
             raise InputError(
                 f"{name}: {error}; a model source cuts other models (docs/tutorials/own-model.md)"
             ) from error
@@ -154,6 +157,18 @@ class Skeleton(Frame):
         return run
 
 
+class _PlaceholderProducts(TorchFunctionMode):
+    """Within: a product with a placeholder costs a sum, and not a matrix of one number."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is linear and not any(args[1].stride()):
+            out = args[0].sum(-1, keepdim=True) * args[1][0, 0]
+            return out.expand(*out.shape[:-1], len(args[1])).clone()
+        return func(*args, **kwargs or {})
+
+
 class _Given(nn.Module):
     """In place of the body: what it is given is what it returns."""
 
@@ -163,7 +178,7 @@ class _Given(nn.Module):
 
     def forward(self, *_: Any, inputs_embeds: Tensor | None = None, **__: Any) -> Any:
         if inputs_embeds is None:
-            raise Unsupported("what has its layers is not called with inputs_embeds")
+            raise CutError("what has its layers is not called with inputs_embeds")
         if issubclass(self._output, tuple):
             return (inputs_embeds,)
         return self._output(last_hidden_state=inputs_embeds)
@@ -200,33 +215,33 @@ def _copied(model: Any, replaced: Mapping[nn.Module, nn.Module]) -> Any:
     return deepcopy(model, memo)
 
 
-def _config(path: Path) -> Any:
+def _config(path: Path, name: str) -> Any:
     library = transformers()
     try:
         return library.AutoConfig.from_pretrained(path, local_files_only=True)
     except Exception as error:
-        raise Unsupported(_brief(error)) from error
+        raise InputError(f"{name}: {path.name}: {_brief(error)}") from error
 
 
 def _on_meta(config: Any, kernels: Mapping[str, str]) -> Any:
-    """The causal language model of a configuration. Raises Unsupported for what cannot train."""
+    """The causal language model of a configuration. Raises CutError for what cannot train."""
     kind, decoder = config.model_type, config.get_text_config()
     if config.is_encoder_decoder:
-        raise Unsupported(f"{kind}: expected a decoder alone, found an encoder and a decoder")
+        raise CutError(f"{kind}: expected a decoder alone, found an encoder and a decoder")
     if getattr(config, "quantization_config", None) is not None:
-        raise Unsupported(f"{kind}: expected weights to train, found quantization_config")
+        raise CutError(f"{kind}: expected weights to train, found quantization_config")
     if getattr(decoder, "output_router_logits", False):
-        raise Unsupported(
+        raise CutError(
             f"{kind}: expected output_router_logits false, got true: the routers' auxiliary loss, "
             "which is one of all layers together, would be lost"
         )
     if getattr(decoder, "layerdrop", 0):
-        raise Unsupported(f"{kind}: expected layerdrop 0, got {decoder.layerdrop}")
+        raise CutError(f"{kind}: expected layerdrop 0, got {decoder.layerdrop}")
     try:
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
             model = transformers().AutoModelForCausalLM.from_config(config, **kernels).train()
     except Exception as error:
-        raise Unsupported(f"{kind}: expected a causal language model: {_brief(error)}") from error
+        raise CutError(f"{kind}: expected a causal language model: {_brief(error)}") from error
     model.loss_type = model.loss_type or "ForCausalLM"  # what it falls back to, with a warning
     return model
 
@@ -239,7 +254,7 @@ def _layer_list(model: Any) -> str:
     fits = [name for name in outer if len(model.get_submodule(name)) == count]
     if len(fits) != 1:
         found = ", ".join(f"{name} ({len(model.get_submodule(name))})" for name in outer)
-        raise Unsupported(
+        raise CutError(
             f"{type(model).__name__}: expected one list of {count} decoder layers, found "
             f"{found or 'none'}"
         )
@@ -248,12 +263,15 @@ def _layer_list(model: Any) -> str:
 
 @torch.no_grad()
 def _examined(name: str, model: Any, layers: str) -> Skeleton:
-    """Finds what its layers return and what is around them. Raises Unsupported where the model
+    """Finds what its layers return and what is around them. Raises CutError where the model
     does not fit."""
     try:
-        return _cut(name, _formed(model, layers))
+        with _PlaceholderProducts():
+            found = _cut(name, _formed(model, layers))
+            found.calls.plan((1, TOKENS), torch.float32, CPU)
+            return found
     except Exception as error:
-        raise Unsupported(f"{type(model).__name__}: {_brief(error)}") from error
+        raise CutError(f"{type(model).__name__}: {_brief(error)}") from error
 
 
 def _formed(model: Any, layers: str) -> Frame:
@@ -272,7 +290,7 @@ def _formed(model: Any, layers: str) -> Frame:
 
 
 def _cut(name: str, frame: Frame) -> Skeleton:
-    """Runs the model as a whole, and cut into its parts. Raises Unsupported where these differ."""
+    """Runs the model as a whole, and cut into its parts. Raises CutError where these differ."""
     whole, stand_ins = frame.placeholder(0.5, torch.float32, CPU)
     before, after, output = _watch(frame, whole, stand_ins)
     width = whole.config.get_text_config().hidden_size
@@ -293,9 +311,9 @@ def _cut(name: str, frame: Frame) -> Skeleton:
     _check_complete(skeleton)
     logits = skeleton.closed(whole)(hidden)
     if not torch.equal(logits, found.logits):
-        raise Unsupported(f"from its layers to its logits there is more than {', '.join(after)}")
+        raise CutError(f"from its layers to its logits there is more than {', '.join(after)}")
     if not torch.equal(_loss(whole, logits, tokens), found.loss):
-        raise Unsupported("its loss is another than the next token's cross entropy")
+        raise CutError("its loss is another than the next token's cross entropy")
     return skeleton
 
 
@@ -320,15 +338,15 @@ def _watch(
 
 
 def _check_complete(skeleton: Skeleton) -> None:
-    """Raises Unsupported where a unit runs twice, or has weights and does not run."""
+    """Raises CutError where a unit runs twice, or has weights and does not run."""
     both = [unit for unit in skeleton.before if unit in skeleton.after]
     if both:
-        raise Unsupported(f"{both[0]} runs before its layers and after them")
+        raise CutError(f"{both[0]} runs before its layers and after them")
     there = (*skeleton.before, *skeleton.after, *skeleton.blocks)
     model = skeleton.model
     for name, _ in (*model.named_parameters(remove_duplicate=False), *model.named_buffers()):
         if not any(name.startswith(f"{unit}.") for unit in there):
-            raise Unsupported(f"{name} is in no module that tokens alone pass through")
+            raise CutError(f"{name} is in no module that tokens alone pass through")
 
 
 def _loss(model: Any, logits: Tensor, labels: Tensor) -> Tensor:
@@ -339,5 +357,5 @@ def _loss(model: Any, logits: Tensor, labels: Tensor) -> Tensor:
 
 def _brief(error: Exception) -> str:
     """The first line of an error."""
-    kind = "" if isinstance(error, Unsupported) else f"{type(error).__name__}: "
+    kind = "" if isinstance(error, CutError) else f"{type(error).__name__}: "
     return f"{kind}{error}".splitlines()[0]

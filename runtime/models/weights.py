@@ -36,8 +36,11 @@ def files_of(folder: Path, name: str) -> list[Path]:
             raise InputError(f"{name}: expected weights in {ONE} or {MANY}, found {found[0]}")
         return []
     for path in files:
-        if not path.is_file():
-            raise InputError(f"{name}: {MANY}: expected a file {path.name} beside it, found none")
+        try:
+            with import_module("safetensors").safe_open(path, framework="pt"):
+                pass
+        except Exception as error:
+            raise InputError(f"{name}: {path.name}: expected a file of weights: {error}") from error
     return files
 
 
@@ -62,7 +65,7 @@ def load(part: Any, files: list[Path], name: str) -> None:
         key, there, expected = sorted(info.mismatched_keys)[0]
         raise InputError(f"{name}: {key}: expected shape {list(expected)}, got {list(there)}")
     if info.missing_keys:
-        raise InputError(f"{name}: {files[0].name}: expected {sorted(info.missing_keys)[0]}")
+        raise InputError(f"{name}: expected {sorted(info.missing_keys)[0]} in its weights")
 
 
 def _tie(part: Any, missing: set[str]) -> None:
