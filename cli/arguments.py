@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
+from collections.abc import Callable
 
 from pipeloom.ir.errors import InputError
 from pipeloom.planner.inputs.placement_spec import PlacementSpec
@@ -13,7 +14,7 @@ from pipeloom.planner.inputs.placement_spec import PlacementSpec
 MOST_MICROBATCHES = 100_000
 # the exporters' names: importing them here would make every --help wait for NumPy
 FORMATS = ("torch-csv", "torchtitan", "torchtitan-toml", "megatron-layout")
-READ_BACK = ("torch-csv",)
+READ_BACK = ("torch-csv", "megatron-layout")
 UNITS = {
     **{"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15},
     **{"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40, "PiB": 2.0**50},
@@ -63,6 +64,15 @@ def add_instance(parser: argparse.ArgumentParser) -> None:
         help="what an iteration costs: without an optimizer barrier (period, the default) or with "
         "one",
     )
+
+
+def add_table(parser: argparse.ArgumentParser, time_limit: float, what: str = "each solve") -> None:
+    """Adds the arguments of commands that search, and lay schedules side by side."""
+    add_profile(parser)
+    add_instance(parser)
+    add_passing(parser)
+    add_solver(parser, time_limit, what)
+    add_partition(parser)
 
 
 def add_memory_limit(parser: argparse.ArgumentParser) -> None:
@@ -185,26 +195,40 @@ def add_output(parser: argparse.ArgumentParser, what: str) -> None:
     )
 
 
-def count(text: str) -> int:
-    value = _integer(text)
-    if value is None or not 1 <= value <= MOST_MICROBATCHES:
-        raise argparse.ArgumentTypeError(
-            f"expected a whole number from 1 to {MOST_MICROBATCHES}, got {text!r}"
-        )
-    return value
+def _whole_number(least: int, most: int, words: str) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        value = _integer(text)
+        if value is None or not least <= value <= most:
+            raise argparse.ArgumentTypeError(f"expected a whole number {words}, got {text!r}")
+        return value
+
+    return read
+
+
+def _positive(what: str) -> Callable[[str], float]:
+    def read(text: str) -> float:
+        value = _number(text)
+        if value is None or value <= 0:
+            raise argparse.ArgumentTypeError(f"expected {what} > 0, got {text!r}")
+        return value
+
+    return read
+
+
+count = _whole_number(1, MOST_MICROBATCHES, f"from 1 to {MOST_MICROBATCHES}")
+at_least_one, whole = (_whole_number(n, 2**31 - 1, f">= {n}") for n in (1, 0))
+seconds, amount = _positive("seconds"), _positive("a number")
 
 
 def transformer(text: str) -> dict[str, float]:
-    """``layers=32,hidden=1024,...``: each of :data:`TRANSFORMER`, any of
-    :data:`TRANSFORMER_TOO`."""
+    """``layers=32,hidden=1024,...``: all of :data:`TRANSFORMER`, any of :data:`TRANSFORMER_TOO`."""
     return _described(
         text, TRANSFORMER, TRANSFORMER_TOO, {"layers", "hidden", "sequence", "microbatch"}
     )
 
 
 def cluster(text: str) -> dict[str, float]:
-    """``ranks=16,island=8,inside=200,between=1.2``, each of :data:`CLUSTER` once, and
-    ``latency``."""
+    """``ranks=16,island=8,inside=200,between=1.2``: all of :data:`CLUSTER`, maybe ``latency``."""
     return _described(text, CLUSTER, ("latency",), {"ranks", "island"})
 
 
@@ -239,20 +263,6 @@ def _described_value(key: str, word: str, counted: bool) -> float:
     return value
 
 
-def at_least_one(text: str) -> int:
-    value = _integer(text)
-    if value is None or not 1 <= value < 2**31:
-        raise argparse.ArgumentTypeError(f"expected a whole number >= 1, got {text!r}")
-    return value
-
-
-def whole(text: str) -> int:
-    value = _integer(text)
-    if value is None or not 0 <= value < 2**31:
-        raise argparse.ArgumentTypeError(f"expected a whole number >= 0, got {text!r}")
-    return value
-
-
 def _integer(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 20 else None
 
@@ -272,17 +282,10 @@ def stages(text: str) -> list[int]:
     return list(map(int, parts))
 
 
-def seconds(text: str) -> float:
+def number(text: str) -> float:
     value = _number(text)
-    if value is None or value <= 0:
-        raise argparse.ArgumentTypeError(f"expected seconds > 0, got {text!r}")
-    return value
-
-
-def amount(text: str) -> float:
-    value = _number(text)
-    if value is None or value <= 0:
-        raise argparse.ArgumentTypeError(f"expected a number > 0, got {text!r}")
+    if value is None:
+        raise argparse.ArgumentTypeError(f"expected a finite number, got {text!r}")
     return value
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeloom.ir.errors import InputError
 
 from .kernel_warmup import announce_compiling
+from .progress import interruptible, watched
 
 if TYPE_CHECKING:
     from pipeloom.planner.inputs.problem_setup import ProfileSource
@@ -18,16 +20,35 @@ if TYPE_CHECKING:
 
 CACHE = "PIPELOOM_CACHE"
 MICROBATCHES = "-m/--microbatches"
-OPTIMIZER_OPTIONS = (
-    "passing", "placement", "partition", "min_layers", "max_layers", "copies", "solver",
-)  # fmt: skip
-"""Options of the optimizer whose faults name them."""
-
+LEAST_BYTES = 1000.0
+"""Where no microbatch holds as much, a profile counts in a larger unit."""
 TABLE_OPTIONS = (
     "objective", "passing", "placement", "partition", "min_layers", "max_layers", "solver",
     "time_limit", "work_limit", "seed",
 )  # fmt: skip
-"""Options of the optimizer that ``compare`` and ``sweep`` take."""
+"""Options of the optimizer that all commands with a search take."""
+Found = TypeVar("Found")
+
+
+def searched(
+    args: argparse.Namespace, plan: Callable[..., Found], *given: Any, names: Sequence[str]
+) -> Found:
+    """The answer of ``plan`` to the profile, ``given`` and the options of these ``names``; Ctrl-C
+    keeps the best so far."""
+    cache = "--cache" if getattr(args, "cache", None) else CACHE
+    faults = typed(*TABLE_OPTIONS, *names, "output", cache=cache, microbatches=MICROBATCHES)
+    with watched(args.quiet) as display, faults:
+        profile = read_profile(args, display)
+        with interruptible() as interrupt:
+            return plan(
+                profile,
+                args.microbatches,
+                *given,
+                **options(args, *TABLE_OPTIONS, *names),
+                cache=getattr(args, "cache", None) or os.environ.get(CACHE),
+                progress=display,
+                should_stop=interrupt,
+            )
 
 
 def read_profile(args: argparse.Namespace, tell: Listener) -> ProfileSource:
@@ -35,14 +56,23 @@ def read_profile(args: argparse.Namespace, tell: Listener) -> ProfileSource:
     from pipeloom.planner.inputs.problem_setup import ProfileSource
 
     source = ProfileSource(args.profile, tell)
+    limits = getattr(args, "memory_limits", [getattr(args, "memory_limit", None)])
+    if any(limit and limit.words[-1].isalpha() and math.isfinite(limit) for limit in limits):
+        _check_bytes(source)
     if not getattr(args, "quiet", False):
         announce_compiling()
     return source
 
 
-def cache_folder(args: argparse.Namespace) -> str | None:
-    """The folder of answers, typed or from the environment."""
-    return getattr(args, "cache", None) or os.environ.get(CACHE)
+def _check_bytes(source: ProfileSource) -> None:
+    """Raises InputError where a limit was typed in bytes and the profile counts in more."""
+    stages = source.stages.stages if source.has_stages else source.layers.layers
+    most = max(stage.m_b for stage in stages)
+    if 0 < most < LEAST_BYTES:
+        raise InputError(
+            "--memory-limit: expected a number in the profile's unit, of which a microbatch holds "
+            f"at most {most:g}, got bytes"
+        )
 
 
 def options(args: argparse.Namespace, *names: str) -> dict[str, Any]:

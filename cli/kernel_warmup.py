@@ -10,8 +10,7 @@ PATIENCE = 2.5
 
 
 def announce_compiling() -> None:
-    """Says on standard error that kernels are compiled, where that takes longer than reading
-    them."""
+    """Says on standard error that kernels are compiled, where that takes long."""
     from pipeloom.ir.cost.simulator import warm_up
 
     waiting = threading.Timer(PATIENCE, _announce)

@@ -9,18 +9,18 @@ from pipeloom.ir.errors import InputError
 
 from .arguments import count, seconds, whole
 
-TRAINING = ("steps", "dtype", "seed", "device", "pace", "timeout", "quiet")
+TRAINING = ("steps", "dtype", "seed", "device", "pace", "callbacks", "timeout", "quiet")
 """Names of the options of :func:`add_training` beside the program and the model."""
 DTYPES = ("float32", "float64", "bfloat16", "float16")
-TYPED = ("steps", "device", "pace", "cuda_graph", "clip_grad_norm", "loss_scale")
+TYPED = ("steps", "device", "pace", "cuda_graph", "clip_grad_norm", "loss_scale", "every")
 """Settings of a run whose faults name them: the option has the same name."""
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
+def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     parser.add_argument(
         "--model",
         metavar="MODULE:ATTRIBUTE|hf:FOLDER",
-        required=True,
+        required=required,
         help="a model source, or a function that returns one (the examples are in the checkout: "
         "run them from its root); or a Hugging Face model's folder or config.json, which settings "
         "may follow: hf:FOLDER,seq=512,micro_batch=4,data=FILE,seed=0,lr=1e-4",
@@ -51,8 +51,16 @@ def add_training(parser: argparse.ArgumentParser, *, steps: int) -> None:
         help="each op takes at least its planned time, asleep for the rest: as on a device of its "
         "own, where ranks share cores",
     )
+    parser.add_argument(
+        "--callback",
+        metavar="MODULE:ATTRIBUTE",
+        action="append",
+        default=[],
+        dest="callbacks",
+        help="a function that is told of each step, or a class whose objects are; may be repeated",
+    )
     parser.add_argument("--timeout", metavar="S", type=seconds, help="gives up after so long")
-    parser.add_argument("-q", "--quiet", action="store_true", help="no line a step")
+    parser.add_argument("-q", "--quiet", action="store_true", help="no progress")
 
 
 def need_torch() -> None:

@@ -25,8 +25,7 @@ PROVEN = 1e-6
 
 @dataclass(slots=True)
 class _Shown:
-    """The line shown last of a search; ``figures``: its best cost and bound, ``at`` so many
-    seconds."""
+    """The last line of a search; ``figures``: its cost and bound, shown ``at`` so many seconds."""
 
     now: Progress | None = None
     figures: tuple[float | None, float] | None = None
@@ -153,7 +152,7 @@ def watched(quiet: bool = False) -> Iterator[ProgressDisplay]:
 
 
 @dataclass
-class Interrupt:
+class InterruptFlag:
     """Whether Ctrl-C was pressed, or the process told to end (SIGTERM)."""
 
     pressed: bool = False
@@ -163,10 +162,9 @@ class Interrupt:
 
 
 @contextmanager
-def interruptible() -> Iterator[Interrupt]:
-    """The first Ctrl-C or SIGTERM only sets the flag, so that the best so far is kept; the second
-    ends all."""
-    interrupt = Interrupt()
+def interruptible() -> Iterator[InterruptFlag]:
+    """The first Ctrl-C or SIGTERM sets the flag, so that the best is kept; the second ends all."""
+    interrupt = InterruptFlag()
 
     def press(number: int, frame: FrameType | None) -> None:
         if interrupt.pressed:

@@ -25,13 +25,19 @@ def text() -> Tensor:
     return torch.frombuffer(bytearray(joined), dtype=torch.uint8)
 
 
-def windows(step: int, count: int, length: int, seed: int = 0) -> Tensor:
+def windows(
+    step: int, count: int, length: int, seed: int = 0, *, held_out: bool | None = None
+) -> Tensor:
     """``count`` runs of ``length`` bytes for training step ``step``, shape (count, length), int64.
 
     Drawn anew each step from (``seed``, ``step``) alone, so that every process that asks for the
-    same step gets the same bytes.
+    same step gets the same bytes. ``held_out``: from the last tenth of the text, or (False) from
+    what is before it.
     """
     source = text()
+    if held_out is not None:
+        rest = len(source) // 10
+        source = source[-rest:] if held_out else source[:-rest]
     # the generator takes 32 bits of its seed, so the step is spread by an odd constant, not shifted
     generator = torch.Generator().manual_seed((seed + step * 0x9E3779B1) % 2**32)
     starts = torch.randint(len(source) - length, (count, 1), generator=generator)

@@ -20,6 +20,9 @@ class MLP:
     def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
         return ()  # no parameter is in two stages
 
+    def names(self, count: int) -> Callable[[int, str], str]:
+        return lambda stage, name: f"{stage}.{name}"  # what checkpoints call parameters
+
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         return nn.functional.mse_loss(output, target)
 

@@ -20,6 +20,10 @@ class InputError(PipeloomError):
         super().__init__("\n".join(errors))
 
 
+class UnsupportedError(InputError):
+    """A profile is sound but none for what is asked: a table of schedules has a row of that."""
+
+
 class InfeasibleError(PipeloomError):
     """No schedule meets the memory limit, or with ``device`` none was found that the devices hold.
 

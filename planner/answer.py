@@ -7,11 +7,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InfeasibleError
-from pipeloom.ir.model.schedule import Schedule, Status
+from pipeloom.ir.model.schedule import Schedule, Status, gap_between
 from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 from pipeloom.solver.core.tolerances import CLOSED
 
-from .solving.search import Search
+from .solving.search import CachedSearch
 
 if TYPE_CHECKING:
     from .explain.explanation import Explanation
@@ -36,15 +36,15 @@ class Candidate:
 class Answer:
     """The best schedule found for a profile under its limits.
 
-    ``cost``: of an iteration by the objective, in milliseconds, averaging over replicas included
-    where placements or cuts were compared. ``lower_bound``: no schedule of any candidate costs
-    less. It is of the chosen scheme alone where passing was chosen, as schemes are compared by
-    their steps: ``step`` is the chosen one's then. ``stopped``: whether the caller ended the
-    search. ``facts`` and ``words``: what is known beyond the schedule's report.
+    ``cost``: of an iteration by the objective, in milliseconds, averaging over the profile's
+    replicas included (the schedule's report has period and makespan without it). ``lower_bound``:
+    no schedule of any candidate costs less. It is of the chosen scheme alone where passing was
+    chosen, as schemes are compared by their steps: ``step`` is the chosen one's then. ``stopped``:
+    whether the caller ended the search. ``facts`` and ``words``: what is known beyond the report.
     """
 
     schedule: Schedule
-    search: Search
+    search: CachedSearch
     cost: float
     lower_bound: float
     candidates: tuple[Candidate, ...]
@@ -71,8 +71,7 @@ class Answer:
         return dump_schedule(self.schedule)
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that ``optimize --json`` prints: the schedule's report, then what was
-        compared."""
+        """The object that ``optimize --json`` prints: the report, then what was compared."""
         from pipeloom.report.summaries import describe
 
         return describe(self.document) | self.facts
@@ -90,6 +89,12 @@ class Answer:
         if seconds is None:
             seconds = 0.0 if self.stopped else min(EXPLAIN_SECONDS, self.search.options.time_limit)
         return explain(self.schedule, seconds=seconds, should_stop=should_stop, step=self.step)
+
+    def __repr__(self) -> str:
+        return (
+            f"Answer({self.schedule!r}, {self.status.value}, cost {self.cost:.6g} ms, "
+            f"lower bound {self.lower_bound:.6g} ms)"
+        )
 
     def __str__(self) -> str:
         from pipeloom.report.summaries import facts
@@ -109,8 +114,3 @@ class NothingFits(InfeasibleError):  # noqa: N818
 
     def to_dict(self) -> dict[str, Any]:
         return super().to_dict() | self.facts
-
-
-def gap_between(cost: float, bound: float) -> float:
-    """(cost - bound) / cost; 0 where nothing takes time."""
-    return max(0.0, (cost - bound) / cost) if cost > 0 else 0.0

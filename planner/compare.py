@@ -8,14 +8,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pipeloom.ir.errors import InfeasibleError, InputError
+from pipeloom.ir.errors import InfeasibleError, InputError, UnsupportedError
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile, check_limit
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.report.text_table import WIDEST
-from pipeloom.solver.exact import BACKENDS
 from pipeloom.solver.families import FAMILIES, build_family
-from pipeloom.solver.portfolio import PORTFOLIOS
 
 from .answer import Answer
 from .evaluation import columns
@@ -23,9 +21,9 @@ from .evaluation.columns import Column
 from .evaluation.evaluation import Evaluation
 from .evaluation.table import EvaluationTable, evaluations_table
 from .inputs.placement_spec import AUTO, ONE_PLACEMENT, PlacementLike, PlacementSpec
-from .inputs.problem_setup import ProfileLike, ProfileSource, check_choice, objective_of
+from .inputs.problem_setup import ProfileLike, ProfileSource, objective_of
 from .partition.fixed_cut import Cuts, Profiles, profiles_of
-from .plan import optimize, positive
+from .plan import optimize
 from .solving.progress import Listener
 
 OPTIMIZER = "optimize"
@@ -129,11 +127,7 @@ def compare(
     found, profile_of, cut = family_profiles(source, microbatches, cuts)
     if memory_limit is not None:
         check_limit(memory_limit)
-    check_choice("passing", passing, "activations", "weights", "auto")
-    check_choice("solver", search.get("solver", "auto"), *PORTFOLIOS, *BACKENDS)
-    positive("time_limit", time_limit)
-    PlacementSpec.of(placement)
-    rows = evaluate_families(FAMILIES, profile_of, microbatches, memory_limit, objective)
+    optimum: list[Evaluation] = []
     all_cuts, stopped = cut is not None and passing == "activations", False
     if not no_optimizer:
         search |= {"memory_limit": memory_limit, "objective": objective, "progress": progress}
@@ -141,10 +135,11 @@ def compare(
         given = source if all_cuts or cut is None else cut.into(found.ranks)
         try:
             row, stopped = evaluate_optimum(given, microbatches, cuts if all_cuts else {}, **search)
-        except InputError as error:
+        except UnsupportedError as error:
             row = Evaluation(OPTIMIZER, why_not=str(error))
-        rows.append(row)
-    return Comparison(found, microbatches, objective, tuple(rows), all_cuts, stopped)
+        optimum.append(row)
+    rows = evaluate_families(FAMILIES, profile_of, microbatches, memory_limit, objective)
+    return Comparison(found, microbatches, objective, (*rows, *optimum), all_cuts, stopped)
 
 
 def family_profiles(

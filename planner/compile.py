@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from pipeloom.compiler import compile_schedule
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.formats.json_reader import is_count
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted
@@ -31,6 +33,9 @@ def compile(  # noqa: A001 - what the command is called
 
     Raises InputError for wrong input, InvalidScheduleError for a schedule that can never run.
     """
+    for i, group in enumerate(tied):
+        if not isinstance(group, Sequence) or not all(map(is_count, group)):
+            raise InputError(f"tied[{i}]: expected stages, such as [0, 3], got {group!r}")
     found, where = read_schedule(schedule)
     with naming(where, "tied", "post_validation"):
         program = compile_schedule(
@@ -45,8 +50,7 @@ def compile(  # noqa: A001 - what the command is called
 
 
 def program_facts(program: Program) -> dict[str, Any]:
-    """The object that ``compile --json`` prints: ranks, and instructions and receive buffers on
-    each."""
+    """The object that ``compile --json`` prints: ranks; instructions and buffers on each."""
     return {
         "ranks": len(program.instructions),
         "instructions": [len(instructions) for instructions in program.instructions],

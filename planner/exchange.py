@@ -3,49 +3,128 @@
 from __future__ import annotations
 
 import os
-import re
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from typing import Any
 
 from pipeloom.compiler.exporters import EXPORTERS
+from pipeloom.compiler.exporters.launch_flags import FILE
+from pipeloom.compiler.exporters.megatron_layout import cut_of, read_parts
+from pipeloom.compiler.exporters.torch_csv import stages_in
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.json_reader import read_text
+from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule
+from pipeloom.solver.families import build_family
 
 from .inputs.documents import Document, FilePath, Planned, named, naming, read_schedule
-from .inputs.problem_setup import ProfileLike, ProfileSource
+from .inputs.problem_setup import ProfileLike, ProfileSource, check_microbatches, layers_of
 from .partition.fixed_cut import CutLike, Cuts
 from .solving.progress import Listener
+
+MEGATRON = "megatron-layout"
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A schedule as ``text`` in another system's ``format``, which ``summary`` describes."""
+    """A schedule as ``text`` in another system's ``format``, which ``summary`` describes.
+
+    ``flags``: those of the system's command line that go with it, where ``FILE`` stands for the
+    file that the text is written to; ``notes``: what no flag says.
+    """
 
     text: str
     format: str
     summary: str
+    flags: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def launch(self, file: str) -> str:
+        """Flags and notes as lines, for a text that is in ``file``."""
+        name = self.text.strip() if self.format == MEGATRON else file
+        lines = [*self.flags, *(f"note: {note}" for note in self.notes)]
+        return "\n".join(line.replace(FILE, name) for line in lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that ``export --json`` prints, but for the file's name."""
-        return {"format": self.format, "lines": len(self.text.splitlines())}
+        """What ``export --json`` prints, but for the file's name."""
+        return {
+            "format": self.format,
+            "lines": len(self.text.splitlines()),
+            "flags": list(self.flags),
+            "notes": list(self.notes),
+        }
 
     def __str__(self) -> str:
         return self.text
 
 
-def export(schedule: Schedule | Planned | Document, to: str) -> Exported:
+def export(
+    schedule: Schedule | Planned | Document,
+    to: str,
+    *,
+    micro_batch_size: int = 1,
+    model: Any = None,
+) -> Exported:
     """The schedule, an object, a JSON object or a file of one, in the format ``to``: ``torch-csv``,
     ``torchtitan``, ``torchtitan-toml`` or ``megatron-layout``.
 
-    Raises InputError for what the format cannot express.
+    ``micro_batch_size``: sequences in a microbatch, for the flags. ``model``: what has the modules
+    that ``torchtitan`` names: a module, the layers of a model source, or names.
+
+    Raises InputError for what the format cannot express, and for modules that the model has not, or
+    that are in no stage.
     """
     found, where = read_schedule(schedule)
     exporter = EXPORTERS.get(to)
     if exporter is None:
         raise InputError(f"to: expected one of {', '.join(EXPORTERS)}, got {to!r}")
-    with naming(where):
-        return Exported(exporter.write(found), to, exporter.summary)
+    if isinstance(micro_batch_size, bool) or not micro_batch_size >= 1:
+        raise InputError(
+            f"micro_batch_size: expected a whole number from 1 on, got {micro_batch_size!r}"
+        )
+    if model is not None and not exporter.names_modules:
+        raise InputError(f"model: expected none for {to}, which names no modules")
+    with naming(where, "model"):
+        text = exporter.write(found)
+        if model is not None:
+            _check_modules(found.problem.profile, model)
+        launch = exporter.launch(found, micro_batch_size)
+    return Exported(text, to, exporter.summary, launch.flags, launch.notes)
+
+
+def _check_modules(profile: Profile, model: Any) -> None:
+    """Raises InputError, a line for each fault: torchtitan says nothing and leaves modules out."""
+    known, parameters = _names_of(model)
+    errors, seen = list[str](), set[str]()
+    for number, stage in enumerate(profile.stages):
+        for name in (name for layer in stage.layers for name in layer.modules):
+            where = f"profile: stages[{number}]: layers: modules: {name!r}"
+            if name not in known:
+                near = ", ".join(get_close_matches(name, known)) or ", ".join(sorted(known)[:3])
+                errors.append(f"{where}: expected a module of the model, such as {near}")
+            elif name in seen:
+                errors.append(f"{where}: is in an earlier stage already")
+            seen.add(name)
+    left = [p for p in parameters if not any(p == s or p.startswith(f"{s}.") for s in seen)]
+    if left and not errors:
+        errors.append(f"model: {left[0]} is in no stage, expected each of its parameters in one")
+    if errors:
+        raise InputError(*errors)
+
+
+def _names_of(model: Any) -> tuple[set[str], list[str]]:
+    """The names of modules, and of parameters where they are known."""
+    if hasattr(model, "named_modules"):
+        return {name for name, _ in model.named_modules()}, [n for n, _ in model.named_parameters()]
+    if hasattr(model, "named_layers"):
+        return {name for layer, _ in model.named_layers() for name in layer.modules}, []
+    if isinstance(model, Iterable) and not isinstance(model, str):
+        return set(model), []
+    raise InputError(
+        "model: expected a module, a source with named_layers or names of modules, got "
+        f"{type(model).__name__}"
+    )
 
 
 def import_(
@@ -53,26 +132,67 @@ def import_(
     source: str,
     profile: ProfileLike | ProfileSource,
     *,
+    microbatches: int | None = None,
     partition: CutLike | None = None,
     progress: Listener | None = None,
 ) -> Schedule:
-    """The schedule in ``file``, in the format ``source`` (``torch-csv``), timed by ``profile``.
+    """The schedule in ``file``, in the format ``source``, timed by ``profile``.
 
-    ``partition``: how a profile by layers is cut, ``balanced`` (the default), ``even`` or a
-    schedule whose cut is taken. Raises InputError where the file or the profile is wrong.
+    ``torch-csv``: an order of ops; ``partition`` says how a profile by layers is cut, ``balanced``
+    (the default), ``even`` or a schedule whose cut is taken. ``megatron-layout``: a cut of a
+    profile by layers, with the schedule that Megatron runs on it, 1F1B or interleaved 1F1B of so
+    many ``microbatches``. Raises InputError where the file or the profile is wrong.
     """
-    exporter = EXPORTERS.get(source)
-    if exporter is None or exporter.read is None:
-        able = ", ".join(name for name, each in EXPORTERS.items() if each.read is not None)
-        raise InputError(f"source: expected one of {able}, got {source!r}")
+    if source not in IMPORTED:
+        raise InputError(f"source: expected one of {', '.join(IMPORTED)}, got {source!r}")
     text = read_text(os.fspath(file), expected=source)
     if text.lstrip().startswith("{"):
         raise InputError(f"{named(file)}: is JSON; expected a file of {source}")
     given = ProfileSource.of(profile, progress)
+    if source == MEGATRON:
+        if partition is not None:
+            raise InputError(f"partition: expected none, as the layout is one, got {partition!r}")
+        return _from_layout(text, named(file), given, microbatches)
+    if microbatches is not None:
+        raise InputError(f"microbatches: expected none, as the file has them, got {microbatches}")
     cuts = Cuts.of(given, partition)
-    return exporter.read(text, cuts.into(_stages(text)) if cuts else given.stages, named(file))
+    fitting = cuts.into(stages_in(text)) if cuts else _split(given.stages, stages_in(text))
+    exporter = EXPORTERS[source]
+    assert exporter.read is not None
+    return exporter.read(text, fitting, named(file))
 
 
-def _stages(text: str) -> int:
-    """How many the cells name."""
-    return 1 + max((int(number) for number in re.findall(r"\b([0-9]{1,6})[FIWB]", text)), default=0)
+IMPORTED = (*(name for name, each in EXPORTERS.items() if each.read is not None), MEGATRON)
+
+
+def _split(profile: Profile, stages: int) -> Profile:
+    """One stage a rank cut evenly into the chunks of a schedule of more, as families cut it."""
+    chunks, rest = divmod(stages, profile.ranks)
+    one_each = profile.num_stages == profile.ranks
+    return profile.split(chunks) if one_each and chunks > 1 and not rest else profile
+
+
+def _from_layout(
+    text: str, where: str, source: ProfileSource, microbatches: int | None
+) -> Schedule:
+    """What Megatron runs on a layout; its memory is not held to any limit, as Megatron's is not."""
+    if not source.has_layers:
+        raise InputError(
+            f"{source.where}: layers: missing; expected a list for --from megatron-layout"
+        )
+    if microbatches is None:
+        raise InputError("microbatches: missing; expected a number, which a layout does not have")
+    layers, parts = layers_of(source), read_parts(text, where)
+    check_microbatches(microbatches, len(parts))
+    chunks, rest = divmod(len(parts), layers.ranks)
+    if rest or not chunks:
+        raise InputError(
+            f"{where}: expected a multiple of the profile's {layers.ranks} ranks of stages, got "
+            f"{len(parts)}"
+        )
+    profile = layers.cut(cut_of(parts, layers, where))
+    family = "1f1b" if chunks == 1 else f"interleaved-1f1b:{chunks}"
+    schedule = build_family(family, profile, microbatches, memory_limit=float("inf"))
+    return replace(
+        schedule, problem=replace(schedule.problem, memory_limit=profile.limit_from(None))
+    )

@@ -32,7 +32,7 @@ from .partition.joint import plan_partition
 from .passing.choose import plan_passing
 from .placement.choose import plan_placement
 from .solving.progress import Listener, Note
-from .solving.search import Search, memory_held
+from .solving.search import CachedSearch, memory_held
 
 TIME_LIMIT = 60.0
 """Seconds, where none are given."""
@@ -95,7 +95,7 @@ def optimize(
         recompute_all=recompute == "all",
         memory=memory_held,
     )
-    search = Search.of(options, cache, progress)
+    search = CachedSearch.of(options, cache, progress)
     limits: dict[str, Any] = {"memory_limit": memory_limit, "objective": objective_of(objective)}
     limits["where"] = source.where
     if cut:
@@ -160,19 +160,19 @@ def _check(
         raise InputError(f"placement: auto is for --passing activations, got {passing!r}")
 
 
-def _one_problem(problem: Problem, search: Search, where: str) -> Answer:
+def _one_problem(problem: Problem, search: CachedSearch, where: str) -> Answer:
     """One placement: what the optimizer finds for it."""
     schedule = search.solve(problem)
     _tell_overfull(schedule, search, where)
     assert schedule.report is not None
     assert schedule.timing is not None
     bound = schedule.report.lower_bound or 0.0
-    cost = schedule.timing.cost(problem.objective)
+    cost = schedule.timing.iteration_time(problem.objective)
     candidate = Candidate(problem.placement.name, cost, bound, None)
     return Answer(schedule, search, cost, bound, (candidate,), search.stopped)
 
 
-def _tell_overfull(schedule: Schedule, search: Search, where: str) -> None:
+def _tell_overfull(schedule: Schedule, search: CachedSearch, where: str) -> None:
     """Names the fullest rank where stages that stay leave too little of ``device_memory``, which
     nothing kept here."""
     if schedule.problem.placement.passing is not Passing.ACTIVATIONS:

@@ -217,8 +217,7 @@ def _better(row: Evaluation, known: Evaluation | None, limit: float) -> Evaluati
 
 
 def _under(limit: float, problem: Problem, solved: Problem) -> Problem:
-    """``problem``, which another limit was for, with this one as ``solved`` has it, of another cut
-    maybe."""
+    """``problem`` of another limit, and maybe cut, under this limit as ``solved`` has it."""
     if problem.profile == solved.profile:
         return solved
     given = problem.profile.limit_from(limit)

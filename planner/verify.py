@@ -88,6 +88,5 @@ def _document(given: Schedule | Planned | Document) -> tuple[dict[str, Any], str
 def _averaging(document: dict[str, Any]) -> float | None:
     """Time that averaging over replicas adds to the cost of a valid file; None without replicas."""
     report = document.get("schedule", document)["report"]
-    if "step" not in report:
-        return None
-    return float(report["step"]) - float(report[report["objective"]])
+    iteration = report.get("iteration_time", report.get("step"))
+    return None if iteration is None else float(iteration - report[report["objective"]])

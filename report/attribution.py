@@ -140,7 +140,7 @@ class _Waited(NamedTuple):
     delay: float
 
 
-class _Clock:
+class _Waiting:
     """The nodes (ops, then transfers) that each node waits for, by the measured times."""
 
     def __init__(self, schedule: Schedule, end: Sequence[float]) -> None:
@@ -217,7 +217,7 @@ class _Comparison:
         self._planned = [end - start for start, end in zip(starts, ends, strict=True)]
         self._start, self._end = _flat(measured)
         self._took = [e - s for s, e in zip(self._start, self._end, strict=True)]
-        self._clock = _Clock(planned, self._end)
+        self._clock = _Waiting(planned, self._end)
         self._usual = self._medians()
 
     def chain(self) -> Iterator[OpLoss]:

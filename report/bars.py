@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from pipeloom.ir.formats.schedule_json import timing_of
 from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.schedule import Averaged, Schedule, Timing
 
@@ -28,15 +29,9 @@ class Bar:
 
 def timed(schedule: Schedule) -> Schedule:
     """``schedule`` with its times: recorded or simulated, its first op at 0."""
-    timing = schedule.timing or _simulated(schedule)
+    timing = timing_of(schedule)
     begin = min((float(start.min()) for start in timing.start if len(start)), default=0.0)
     return replace(schedule, timing=_earlier(timing, begin))
-
-
-def _simulated(schedule: Schedule) -> Timing:
-    from pipeloom.ir.cost.simulator import simulate  # numba takes longer to import than to draw
-
-    return simulate(schedule)
 
 
 def _earlier(timing: Timing, by: float) -> Timing:
@@ -123,8 +118,7 @@ def memory_steps(schedule: Schedule, rank: int) -> list[tuple[float, float]]:
 
 
 def peak_memory(schedule: Schedule) -> tuple[float, ...]:
-    """The largest memory that each rank holds: recorded (measured, maybe), else M_B and M_W
-    summed."""
+    """The largest memory of each rank: as recorded (measured, maybe), else summed."""
     ranks = schedule.problem.ranks
     if schedule.timing is not None and len(schedule.timing.peak_memory) == ranks:
         return schedule.timing.peak_memory

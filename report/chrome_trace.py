@@ -1,5 +1,4 @@
-"""The timeline as Chrome trace events, which Perfetto (ui.perfetto.dev) and chrome://tracing
-open."""
+"""The timeline as Chrome trace events, for Perfetto (ui.perfetto.dev) or chrome://tracing."""
 
 from __future__ import annotations
 
@@ -104,8 +103,7 @@ def _counters(schedule: Schedule, rank: int) -> list[dict[str, Any]]:
 
 
 def _messages(schedule: Schedule) -> Iterator[dict[str, Any]]:
-    """An arrow from where an activation or its gradient is made to where it is needed, if that is
-    another rank."""
+    """An arrow from where an activation or its gradient is made to another rank that needs it."""
     each = {bar.op: bar for rank in range(schedule.problem.ranks) for bar in bars(schedule, rank)}
     for op, bar in each.items():
         needed = next((each[other] for other in _needing(op) if other in each), None)

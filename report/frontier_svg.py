@@ -64,8 +64,7 @@ class _Axes:
 
 
 def frontier_svg(frontier: Frontier) -> str:
-    """An SVG file: optimized schedules as a line, their lower bounds under it, families as
-    marks."""
+    """An SVG file: optimized schedules as a line, lower bounds under it, families as marks."""
     points = sorted(frontier.points, key=lambda point: point.limit)
     axes = _axes(points, frontier.families)
     content = [

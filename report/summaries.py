@@ -9,7 +9,7 @@ from pipeloom.ir.cost.overlap import overlap_saves
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.placement import Passing, PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.schedule import Schedule, Status
+from pipeloom.ir.model.schedule import Schedule, Status, gap_between
 from pipeloom.ir.model.weight_versions import staleness
 from pipeloom.ir.units import amount, counted, duration
 
@@ -109,8 +109,7 @@ def summary(schedule: Schedule) -> str:
 
 
 def repeats(schedule: Schedule) -> str | None:
-    """How often the one iteration of a picture begins, where the next overlaps with it; None where
-    it does not."""
+    """The interval at which a picture's one iteration repeats; None where iterations are apart."""
     timing, objective = times(timed(schedule)), schedule.problem.objective
     if objective is Objective.MAKESPAN or timing.period > timing.makespan * (1 - 1e-6):
         return None
@@ -188,8 +187,7 @@ def remat(schedule: Schedule) -> list[tuple[str, str]]:
 
 
 def transfer_note(schedule: Schedule) -> str | None:
-    """A note on transfers counted as free or at t_comm, or on lagging gradients; None without
-    either."""
+    """A note on transfers that are free or take t_comm, or on lagging gradients, if any."""
     lag = max(staleness(schedule))
     if lag:
         return f"asynchronous: gradients lag by up to {lag} update{'s' * (lag > 1)}"
@@ -210,7 +208,7 @@ def gap(schedule: Schedule) -> float | None:
     if report is None or report.lower_bound is None:
         return None
     cost = times(timed(schedule)).cost(schedule.problem.objective)
-    return max(0.0, (cost - report.lower_bound) / cost) if cost > 0 else 0.0
+    return gap_between(cost, report.lower_bound)
 
 
 def describe(document: dict[str, Any]) -> dict[str, Any]:

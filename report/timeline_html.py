@@ -1,5 +1,4 @@
-"""The timeline as a page: wheel to zoom, drag to pan, double click for the whole, hover for an
-op."""
+"""The timeline as a page: wheel to zoom, drag to pan, double click for all, hover for an op."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -131,8 +131,7 @@ def _grid(schedules: Sequence[Schedule], width: float) -> Grid:
 def _legend(
     shown: Sequence[tuple[str, Schedule]], y: float, right: float
 ) -> tuple[list[str], float]:
-    """Steps right through the kinds that occur, then the bubble and transfers; where its last
-    line is."""
+    """The legend of the kinds that occur, bubble and transfers; the position of its last line."""
     lines, x = [], MARGIN
     several = any(bar.shade > 0 for _, s in shown for bar in bars(s, 0))
 
@@ -266,64 +265,39 @@ def _tooltip(bar: Bar) -> str:
     return f"<title>{escape(words)}</title>"
 
 
-def _copies(schedule: Schedule, rank: int, grid: Grid, y: float) -> list[str]:
+def _copies(schedule: Schedule, rank: int, grid: Grid, y: float) -> Iterator[str]:
     """Copies out to the host, and below them those back, as thin bars under the rank's row."""
-    return [
-        element(
-            "rect",
-            _tooltip(bar),
-            x=grid.x(bar.start),
-            y=y + (grid.line + 0.3 if bar.op.kind is OpKind.L else 0.0),
-            width=max(0.8, grid.x(bar.end) - grid.x(bar.start)),
-            height=grid.line,
-            fill=as_hex(colour(bar.op.kind, bar.shade)),
-        )
-        for bar in copies(schedule, rank)
-    ]
+    for bar in copies(schedule, rank):
+        at = y + (grid.line + 0.3 if bar.op.kind is OpKind.L else 0.0)
+        fill = as_hex(colour(bar.op.kind, bar.shade))
+        yield _thin(grid, (bar.start, bar.end), _tooltip(bar), y=at, height=grid.line, fill=fill)
 
 
-def _averages(schedule: Schedule, rank: int, grid: Grid, y: float) -> list[str]:
+def _averages(schedule: Schedule, rank: int, grid: Grid, y: float) -> Iterator[str]:
     """Averages over replicas, as thin lines under the rank's row."""
-    return [
-        element(
-            "rect",
-            f"<title>average of stage {one.stage}, {one.start:.6g} to {one.end:.6g} ms</title>",
-            x=grid.x(one.start),
-            y=y,
-            width=max(0.8, grid.x(one.end) - grid.x(one.start)),
-            height=3.3,
-            fill=as_hex(AVERAGE),
-        )
-        for one in averages(schedule, rank)
-    ]
+    for one in averages(schedule, rank):
+        span, words = (one.start, one.end), f"average of stage {one.stage}"
+        yield _thin(grid, span, _title(words, *span), y=y, height=3.3, fill=as_hex(AVERAGE))
 
 
-def _transfers(schedule: Schedule, rank: int, grid: Grid, y: float) -> list[str]:
+def _transfers(schedule: Schedule, rank: int, grid: Grid, y: float) -> Iterator[str]:
     """Weights and gradients on their way to ``rank``, as thin lines under its row."""
-    lines = []
-    for transfer, (start, end) in zip(
-        schedule.transfers, times(schedule).transfers.tolist(), strict=False
-    ):
-        if transfer.target != rank or end <= start:
-            continue
-        left, right = grid.x(start), grid.x(end)
-        offset = 0.0 if transfer.kind is TransferKind.WEIGHT else 1.8
-        words = (
-            f"{transfer.kind.value} of stage {transfer.stage} from rank {transfer.source}, "
-            f"{start:.6g} to {end:.6g} ms"
-        )
-        lines.append(
-            element(
-                "rect",
-                f"<title>{words}</title>",
-                x=left,
-                y=y + offset,
-                width=max(0.8, right - left),
-                height=LINE,
-                fill=_TRANSFER[transfer.kind],
-            )
-        )
-    return lines
+    moved = zip(schedule.transfers, times(schedule).transfers.tolist(), strict=False)
+    for transfer, (start, end) in moved:
+        if transfer.target == rank and end > start:
+            kind, at = transfer.kind, y + 1.8 * (transfer.kind is TransferKind.GRADIENT)
+            words = f"{kind.value} of stage {transfer.stage} from rank {transfer.source}"
+            title = _title(words, start, end)
+            yield _thin(grid, (start, end), title, y=at, height=LINE, fill=_TRANSFER[kind])
+
+
+def _title(words: str, start: float, end: float) -> str:
+    return f"<title>{words}, {start:.6g} to {end:.6g} ms</title>"
+
+
+def _thin(grid: Grid, span: tuple[float, float], title: str, **attributes: str | float) -> str:
+    left, right = map(grid.x, span)
+    return element("rect", title, x=left, width=max(0.8, right - left), **attributes)
 
 
 def _memory(schedule: Schedule, rank: int, grid: Grid, y: float, height: float) -> list[str]:

@@ -31,7 +31,7 @@ _FILL = {
 # where one column is all that an op has
 _LETTER = {kind: kind.name for kind in OpKind} | {OpKind.BW: "D"}
 _IDLE = "·"
-_LANES = {OpKind.O: "out", OpKind.L: "back"}
+_COPIES = {OpKind.O: "out", OpKind.L: "back"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,15 +77,14 @@ def timeline_text(
 
 
 def _rows_of_copies(schedule: Schedule) -> dict[str, tuple[OpKind, ...]]:
-    """The rows under each rank's own for copies: one where no two of them overlap, else one each
-    way."""
+    """The rows of copies under each rank's own: one, or one each way where some overlap."""
     found = [list(copies(schedule, rank)) for rank in range(schedule.problem.ranks)]
     if not any(found):
         return {}
     rows = [sorted(row, key=lambda bar: bar.start) for row in found]
     if any(after.start < before.end for row in rows for before, after in pairwise(row)):
-        return {name: (kind,) for kind, name in _LANES.items()}
-    return {"host": tuple(_LANES)}
+        return {name: (kind,) for kind, name in _COPIES.items()}
+    return {"host": tuple(_COPIES)}
 
 
 def _marks(shown: Iterable[Bar]) -> list[_Mark]:
@@ -161,22 +160,21 @@ def _axis(end: float, width: int) -> str:
 
 
 def _legend(schedule: Schedule, colours: bool) -> str:
+    ranks = range(schedule.problem.ranks)
+    shown = [bar for rank in ranks for bar in (*bars(schedule, rank), *copies(schedule, rank))]
     parts = []
+
+    def entry(mark: _Mark, sample: str, words: str) -> None:
+        parts.append(f"{_painted(sample, mark) if colours else sample} {words}")
+
     for kind in kinds(schedule):
-        ranks = range(schedule.problem.ranks)
-        shown = (bar for rank in ranks for bar in (*bars(schedule, rank), *copies(schedule, rank)))
         mark = _mark(next(bar for bar in shown if bar.op.kind is kind))
-        sample = f"{kind.name}{_FILL[kind] * 2}"
         narrow = f" ({_LETTER[kind]} in one column)" if _LETTER[kind] != kind.name else ""
-        parts.append(f"{_painted(sample, mark) if colours else sample} {NAMES[kind]}{narrow}")
+        entry(mark, f"{kind.name}{_FILL[kind] * 2}", f"{NAMES[kind]}{narrow}")
     if any(schedule.pairs):
         mark = _Mark(0.0, 0.0, ("P",), "≡", of_pair(0.0))
-        sample = mark.text(3)
-        parts.append(
-            f"{_painted(sample, mark) if colours else sample} {AT_ONCE}: Pi/j of Fi and BWj"
-        )
-    if any(averages(schedule, rank) for rank in range(schedule.problem.ranks)):
+        entry(mark, mark.text(3), f"{AT_ONCE}: Pi/j of Fi and BWj")
+    if any(averages(schedule, rank) for rank in ranks):
         mark = _Mark(0.0, 0.0, ("A",), "~", AVERAGE)
-        sample = mark.text(3)
-        parts.append(f"{_painted(sample, mark) if colours else sample} {AVERAGED}: Ai of stage i")
+        entry(mark, mark.text(3), f"{AVERAGED}: Ai of stage i")
     return "   ".join([*parts, f"{_IDLE * 3} bubble"])

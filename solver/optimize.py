@@ -8,8 +8,6 @@ from functools import partial
 from itertools import count
 from typing import Any, Self
 
-import numpy as np
-
 from pipeloom.ir.cost.remat import RECOMPUTED, choice_of
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.errors import InputError
@@ -24,14 +22,14 @@ from .core.options import Order, SolveOptions
 from .core.overlap_relaxation import without_overlap
 from .core.progress import FALLBACK
 from .core.relaxations import has_remat, recomputable, recomputing
-from .core.tolerances import ROUNDING
+from .core.schedule_cost import within_memory
 from .core.worker_threads import has_ended, in_thread
 from .exact import BACKENDS
 from .portfolio import PORTFOLIOS, exactly
 from .proofs import closed_form_bounds
 from .remat.portfolio import search_remat
 from .search.averaging_postpass import average_early
-from .weight_passing import WeightSearch
+from .weight_passing import WeightPassingSearch
 
 
 def optimize(problem: Problem, options: SolveOptions | None = None, **changes: Any) -> Schedule:
@@ -40,12 +38,12 @@ def optimize(problem: Problem, options: SolveOptions | None = None, **changes: A
     ``changes``: fields of :class:`.core.options.SolveOptions`, by keyword.
 
     Stops at once where cost and lower bound meet (``status`` optimal). A keyboard interrupt, or
-    ``should_stop`` turning true, returns the best so far. What does not end within half a second
-    then, or once time is up and a schedule was built, is left: its thread ends by itself.
-    Where the profile says how, activations are recomputed or offloaded where that pays; where it
-    has replicas, W's are put in another order in the end so that stages are averaged early
+    ``should_stop`` turning true, returns the best so far. A thread that does not end within half a
+    second then, or once time is up and a schedule was built, is left to end by itself.
+    Activations are recomputed or offloaded where the profile says how and it pays; where there are
+    replicas, W's are put in another order in the end so that stages are averaged early
     (:mod:`.search.averaging_postpass`). Raises InfeasibleError where no schedule keeps the memory
-    limit, or where weights travel none was found that fits on the devices, InputError for a
+    limit, or with streamed weights none was found that fits on the devices, InputError for a
     placement or a solver that is not known.
     """
     options = replace(options or SolveOptions(), **changes)
@@ -59,34 +57,31 @@ def optimize(problem: Problem, options: SolveOptions | None = None, **changes: A
 
 
 def _incumbent(problem: Problem, options: SolveOptions) -> Incumbent:
-    """Nothing found yet. Raises InputError where the options do not fit the placement."""
+    """An empty incumbent. Raises InputError where the options do not fit the placement."""
     passing = problem.placement.passing
     known = [*PORTFOLIOS, *(BACKENDS if passing is Passing.ACTIVATIONS else ())]
     if options.solver not in known:
         raise InputError(f"solver: expected {' or '.join(known)}, got {options.solver!r}")
     if passing is Passing.MIXED and problem.placement.kind is not PlacementKind.BIDIRECTIONAL:
         raise InputError(
-            "passing: mixed: optimize plans schedules in which activations alone travel, or "
-            "weights alone"
+            "passing: mixed: optimize plans schedules that pass activations alone, or weights alone"
         )
     problem = recomputing(problem) if options.recompute_all else problem
     return Incumbent(problem, work_bound(problem), options)
 
 
 def _may_start(problem: Problem, order: Order, recompute_all: bool) -> bool:
-    """Whether memory holds what an order keeps in it, and all is recomputed that has to be."""
-    peak = np.array(simulate(Schedule(problem, order)).peak_memory)
-    if (peak > np.array(problem.memory_limit) * (1 + ROUNDING)).any():
+    """Whether memory holds the order, and it recomputes all that has to be."""
+    if not within_memory(problem, simulate(Schedule(problem, order))):
         return False
     stays = (choice_of(problem, order) != RECOMPUTED)[recomputable(problem)]
     return not (recompute_all and bool(stays.any()))
 
 
 class Solving:
-    """A solve in which activations travel that may be left and taken up again, as :func:`optimize`
-    does it.
+    """A solve for activation passing, as of :func:`optimize`, that may be left and taken up again.
 
-    ``done`` where nothing is left to do. Raises what :func:`optimize` does.
+    ``done`` where nothing is left to do. Raises the errors of :func:`optimize`.
     """
 
     def __init__(self, best: Incumbent, options: SolveOptions) -> None:
@@ -102,20 +97,20 @@ class Solving:
 
     @classmethod
     def of(cls, problem: Problem, options: SolveOptions | None = None, **changes: Any) -> Self:
-        """One that has not begun; its time is that of the calls, not that of ``options``."""
+        """A solve that has not begun; its time is that of the calls, not that of ``options``."""
         options = replace(options or SolveOptions(), **changes)
         return cls(_incumbent(problem, replace(options, time_limit=0.0)), options)
 
     def begin(self, seconds: float) -> Schedule:
-        """The first schedules, which may take so long at most; the best of them."""
+        """Builds the first schedules, for so many seconds at most; returns the best of them."""
         return self._go(seconds, 1)
 
     def run(self, seconds: float) -> Schedule:
-        """Goes on for so many seconds, or as far as there is work; the best so far."""
+        """Goes on for so many seconds, or as far as there is work; returns the best so far."""
         return self._go(seconds, None)
 
     def explore(self, seconds: float) -> Schedule:
-        """As :meth:`run` on one core, in any thread; :meth:`look` is for the one that made this."""
+        """Does as :meth:`run`, on one core and in any thread; the owner's may :meth:`look`."""
         self._best.one_worker = True
         try:
             return self._go(seconds, 1)
@@ -123,7 +118,6 @@ class Solving:
             self._best.one_worker = False
 
     def look(self) -> None:
-        """Tells the listener what is new, asks whether to stop."""
         self._best.interrupted()
 
     def _go(self, seconds: float, pieces: int | None) -> Schedule:
@@ -149,7 +143,7 @@ class Solving:
         return not self.done and not self._best.over()
 
     def _advance(self, pieces: int | None) -> bool:
-        """Piece by piece, so many of them, until it is over; whether none is left."""
+        """Runs so many pieces, or until it is over; returns whether none is left."""
         for _ in range(pieces) if pieces is not None else count():
             try:
                 next(self._pieces)
@@ -161,13 +155,13 @@ class Solving:
 
 
 def _within(problem: Problem, options: SolveOptions) -> Schedule:
-    """The optimizer for a problem that is part of another one."""
+    """The optimizer of the problems that the search with remat makes."""
     return optimize(without_overlap(problem), options)
 
 
 def pass_weights(best: Incumbent, options: SolveOptions) -> Schedule:
-    """The best schedule in which weights travel, under the bounds in closed form."""
-    search = WeightSearch(best, options.memory, options.by_step)
+    """The best schedule with streamed weights, under the bounds in closed form."""
+    search = WeightPassingSearch(best, options.memory, options.by_step)
     search.first()
     if not options.by_step:
         closed_form_bounds(best)

@@ -1,4 +1,4 @@
-"""What the optimizer runs in which order, and who shares an incumbent.
+"""The portfolios: the order of the optimizer's methods, and those that run side by side.
 
 ::
 
@@ -21,8 +21,7 @@ from pipeloom.ir.cost.overlap import overlap_saves
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Problem
 
-from .construct.linear import Constructor, settings
-from .construct.parameters import HeuristicParameters
+from .construct.linear import Constructor, HeuristicParameters, settings
 from .construct.warm_start import warm_starts
 from .core.incumbent import Incumbent
 from .core.linear_instance import LinearInstance
@@ -30,21 +29,25 @@ from .core.progress import FALLBACK
 from .core.worker_threads import Pieces, Worker, run_workers
 from .families.applicable import build_families
 from .proofs import closed_form_bounds, interleave, solve_exactly, tighten
-from .search.local_search import Annealer, LinearListTuner, ListTuner, RoundTuner, Tried, building
+from .search.local_search import (
+    Annealer,
+    LinearListTuner,
+    ListTuner,
+    RoundTuner,
+    TriedParameters,
+    building,
+)
 from .search.overlap_annealing import OverlapAnnealer
 from .search.unrolling import Unroller, fewer_microbatches
 
-EXACT_OPS = 400
-"""Up to how many ops ``auto`` tries an exact solver."""
-FIRST_OPS = 2_000_000
-"""How many ops are built in the first schedules, before anything runs side by side."""
+EXACT_OPS = 400  # up to which ``auto`` tries an exact solver
+FIRST_OPS = 2_000_000  # built in the first schedules, before anything runs side by side
 MOST_WORKERS = 8
-LONGEST_PAUSE = 7
-"""Turns that a search waits at most which finds nothing."""
+LONGEST_PAUSE = 7  # turns that a search waits at most which finds nothing
 
 
 class Round(Protocol):
-    """Something that tries to improve the best schedule for a moment; not ``able``: in vain."""
+    """A method that improves the best schedule for a moment, as long as it is ``able`` to."""
 
     @property
     def able(self) -> bool: ...
@@ -56,7 +59,7 @@ def automatically(best: Incumbent, seed: int) -> Pieces:
     """The first schedules, then a search and the proofs side by side."""
     search = start(best, seed)
     yield
-    parts: list[Worker] = [search.pieces, partial(prove, seed=seed)]
+    parts: list[Worker] = [search.pieces, partial(prove_and_search, seed=seed)]
     parts += [
         partial(search_elsewhere, seed=(seed, n)) for n in range(2, 2 if best.limited else cores())
     ]
@@ -69,13 +72,12 @@ def automatically(best: Incumbent, seed: int) -> Pieces:
 
 
 def _resumed(worker: Worker) -> Worker:
-    """``worker``, which goes on where it was when the same incumbent asks again."""
+    """``worker``, which goes on where it was when it is called with the same incumbent again."""
     resumed: Worker = cache(worker)
     return resumed
 
 
 def heuristically(best: Incumbent, seed: int) -> Pieces:
-    """Constructs, looks for a better bound, then improves."""
     search = start(best, seed)
     yield
     yield from search.construct(best)
@@ -100,33 +102,32 @@ PORTFOLIOS: Mapping[str, Callable[[Incumbent, int], Pieces]] = {
 
 
 def cores() -> int:
-    """How many workers run side by side: one a core, two at least."""
+    """The number of workers side by side: one a core, two at least."""
     available = getattr(os, "sched_getaffinity", None)
     number = len(available(0)) if available else os.cpu_count() or 1
     return max(2, min(number, MOST_WORKERS))
 
 
-def start(best: Incumbent, seed: int) -> Search:
-    """Builds the first schedules and finds the bounds in closed form; returns what goes on from
-    there."""
+def start(best: Incumbent, seed: int) -> ConstructAndImprove:
+    """Builds the first schedules, takes bounds in closed form, and returns the further search."""
     linear = LinearInstance.of(best.problem)
     if linear is None:
         closed_form_bounds(best)
         build_families(best)
         if listable(best.problem) and not best.over():
             ListTuner(best.problem, np.random.default_rng(seed)).first(best)
-        return Search(best, None, seed)
+        return ConstructAndImprove(best, None, seed)
     for order in warm_starts(best.problem, linear):
         best.offer(order, "warm-start")
     closed_form_bounds(best)
-    search = Search(best, linear, seed)
+    search = ConstructAndImprove(best, linear, seed)
     for number, _ in enumerate(search.construct(best)):
         if best.over() or number * search.ops > FIRST_OPS:
             break
     return search
 
 
-class Search:
+class ConstructAndImprove:
     """Constructs schedules, then improves them; a thread may go on where another one left it."""
 
     def __init__(self, best: Incumbent, linear: LinearInstance | None, seed: int) -> None:
@@ -134,7 +135,7 @@ class Search:
         self.ops = 3 * best.problem.stages * best.problem.microbatches
         self._annealer = Annealer(best.problem, rng)
         self._rng = rng
-        self._tried: list[Tried] = []
+        self._tried: list[TriedParameters] = []
         self._constructor = Constructor(best.problem, linear) if linear else None
         self._left: Iterator[HeuristicParameters] = iter(())
         if linear is not None:
@@ -142,23 +143,22 @@ class Search:
             self._left = settings(linear, best.bound.value, lags)
 
     def pieces(self, best: Incumbent) -> Pieces:
-        """All of it."""
         yield from self.construct(best)
         yield from self.improve(best)
 
     def construct(self, best: Incumbent) -> Pieces:
-        """Runs the constructors over what is left of their families of settings."""
+        """Runs the constructors with the parameters that are left to try."""
         for parameters in self._left:
             best.work.spend(building(self.ops))
             assert self._constructor is not None
             rows = self._constructor.build(parameters)
             if rows is not None:
-                self._tried.append(Tried(self._constructor.cost(rows), parameters))
+                self._tried.append(TriedParameters(self._constructor.cost(rows), parameters))
                 best.offer(rows, "search", self._tried[-1].cost)
             yield
 
     def improve(self, best: Incumbent) -> Pieces:
-        """Local search, on the orders and on the constructors' settings in turn."""
+        """Searches near the orders and near the constructors' parameters in turn."""
         rounds: list[Round] = [*overlap_annealers(best, self._rng), self._annealer]
         if self._constructor is not None:
             built = self._constructor, self._tried, self._rng
@@ -172,8 +172,7 @@ class Search:
 
 
 def search_elsewhere(best: Incumbent, seed: tuple[int, int]) -> Pieces:
-    """Local search on the orders, and on those of fewer microbatches, by random numbers of its
-    own."""
+    """Local search on the orders, also of fewer microbatches, by random numbers of its own."""
     rng = np.random.default_rng(seed)
     rounds: list[Round] = [
         *overlap_annealers(best, rng),
@@ -191,7 +190,6 @@ def listable(problem: Problem) -> bool:
 
 
 def overlap_annealers(best: Incumbent, rng: np.random.Generator) -> list[Round]:
-    """The search for pairs, where these save time."""
     return [OverlapAnnealer(best.problem, rng)] if overlap_saves(best.problem) else []
 
 
@@ -204,8 +202,8 @@ def unrollers(best: Incumbent, rng: np.random.Generator) -> list[Round]:
     return [Unroller(best, fewer, search) for fewer in fewer_microbatches(best.problem)]
 
 
-def prove(best: Incumbent, seed: int) -> Pieces:
-    """Better bounds; an exact solver where the problem is small; then local search as well."""
+def prove_and_search(best: Incumbent, seed: int) -> Pieces:
+    """Proves better bounds, by an exact solver where the problem is small; then searches too."""
     yield from tighten(best)
     yield from interleave(best, seed)
     few = 3 * best.problem.stages * best.problem.microbatches <= EXACT_OPS
@@ -216,10 +214,7 @@ def prove(best: Incumbent, seed: int) -> Pieces:
 
 
 def improve(best: Incumbent, rounds: Sequence[Round]) -> Pieces:
-    """Goes round for as long as any of ``rounds`` can do something.
-
-    One that finds nothing pauses for longer and longer, so that the others have more time.
-    """
+    """Goes round while any of ``rounds`` is able; one that finds nothing pauses ever longer."""
     pauses, due = [0] * len(rounds), [0] * len(rounds)
     for turn in count():
         if not any(each.able for each in rounds):

@@ -9,7 +9,8 @@ from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.schedule import Schedule
 
 from .bounds import lower_bounds
-from .bounds.low_memory.crossings_search import crossings_bound, worth_trying
+from .bounds.low_memory.activation_slots import slots_limit_rate
+from .bounds.low_memory.crossings_search import NEARLY, crossings_bound
 from .bounds.milp_relaxation import relaxation
 from .core.bound import Bound
 from .core.incumbent import Incumbent
@@ -34,7 +35,7 @@ def closed_form_bounds(best: Incumbent) -> None:
 
 
 def tighten(best: Incumbent) -> Pieces:
-    """Looks for a better bound where the first schedules have not met the one there is."""
+    """Searches for a better bound where the first schedules have not met the one there is."""
     linear = LinearInstance.of(least_times(best.problem))
     if linear is None or best.over():
         return
@@ -44,14 +45,14 @@ def tighten(best: Incumbent) -> Pieces:
     words = "what must happen between four moments on each stage, as a small MILP"
     best.raise_bound(Bound(value, "relaxation", words))
     yield
-    if best.over() or not worth_trying(linear):
+    if best.over() or not slots_limit_rate(linear, NEARLY):
         return
     lags = linear.lags(best.problem.objective)
     budget = best.budget(1 / 3, CROSSINGS_SECONDS)
     value = crossings_bound(linear, lags, best.cost, budget, best.bound.value)
     best.work.spend(budget.work.used)
     words = "memory holds few microbatches, and each on its way up meets all others"
-    best.raise_bound(Bound(value * (1 - ROUNDING), "lanes", words))
+    best.raise_bound(Bound(value * (1 - ROUNDING), "crossings-search", words))
     yield
 
 
@@ -65,9 +66,9 @@ def interleave(best: Incumbent, seed: int) -> Pieces:
 
 
 def solve_exactly(best: Incumbent, solver: str, seed: int) -> bool:
-    """Gives the best schedule to an exact solver and takes what it finds and proves.
+    """Gives the best schedule to an exact solver and takes the schedules and bounds that it finds.
 
-    It makes no pairs: where these save time, what it proves is no bound. False where it could go
+    It makes no pairs: where these save time, its bounds do not hold. False where it could go
     on, had it more time, or work before workers compare next.
     """
     if best.over():

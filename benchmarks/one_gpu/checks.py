@@ -24,8 +24,9 @@ from pipeloom.runtime.measure.activation_ledger import NoLedger
 from pipeloom.runtime.measure.op_timer import make_clock
 from pipeloom.runtime.stages.store import made
 from pipeloom.runtime.tensors.stage_interface import Spec, StageInterface
+from pipeloom.runtime.train.loop import train_step
 from pipeloom.runtime.train.settings import RunSettings
-from pipeloom.runtime.train.train import make_pipeline, train_step
+from pipeloom.runtime.train.train import make_pipeline
 from pipeloom.solver.families import build_family
 
 from .running import run_steps

@@ -8,12 +8,13 @@ from dataclasses import replace
 import torch
 
 from pipeloom.ir.cost.simulator import simulate
+from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.planner.tuning.reprofile import reprofile
-from pipeloom.runtime.profiling.profiler import Measurement, measure_profile
+from pipeloom.runtime.profiling.profiler import measure_profile
 from pipeloom.solver.families import build_family
 
 from .sizes import Size

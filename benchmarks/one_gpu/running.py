@@ -12,8 +12,9 @@ import torch
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.runtime.launch.threads import launch_local
+from pipeloom.runtime.train.loop import mean_loss, train_step
 from pipeloom.runtime.train.settings import RunSettings
-from pipeloom.runtime.train.train import make_pipeline, mean_loss, train_step
+from pipeloom.runtime.train.train import make_pipeline
 
 from .sizes import Source
 

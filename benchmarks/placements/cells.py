@@ -17,10 +17,10 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom.solver.core.schedule_cost import iteration_time
 from pipeloom.solver.optimize import Solving, optimize
 from pipeloom.solver.placement.replication import why_one_way
 from pipeloom.solver.placement.search import Chosen, best_placement, placements
-from pipeloom.solver.placement.successive_halving import cost_of
 from pipeloom.solver.portfolio import cores
 
 from ..frontier.unequal import (
@@ -137,7 +137,7 @@ def _alone(
         except InfeasibleError:
             costs[placement.name] = None
             continue
-        costs[placement.name] = cost_of(found)
+        costs[placement.name] = iteration_time(found)
         violations += verify_schedule(dump_schedule(found))
     return costs
 
@@ -158,7 +158,7 @@ def _auto(
 
 
 def _cost(chosen: Chosen) -> float | None:
-    return None if chosen.best is None else cost_of(chosen.best)
+    return None if chosen.best is None else iteration_time(chosen.best)
 
 
 def excess(cell: dict[str, Any], what: str = "auto") -> float | None:

@@ -195,7 +195,7 @@ def _bounds(problem: Problem, optimum: float) -> Iterator[str]:
     for ceiling in (optimum, 1.3 * optimum):
         below = f" below {ceiling!r}"
         values["relaxation" + below] = relaxation(linear, problem.objective, ceiling, Budget(10.0))
-        values["lanes" + below] = crossings_bound(linear, lags, ceiling, Budget(10.0))
+        values["crossings-search" + below] = crossings_bound(linear, lags, ceiling, Budget(10.0))
         values["interleaving" + below] = _interleaving(problem, linear, ceiling)
     for name, value in values.items():
         if not value <= optimum * (1 + EQUAL):

@@ -12,7 +12,7 @@ from pipeloom.ir.formats import dump_program
 from pipeloom.ir.formats.profile_json import dump_profile
 from pipeloom.ir.model.links import Links, Sharing
 from pipeloom.ir.model.profile import Profile
-from pipeloom.runtime.profiling.link_probe import LinkSamples, link_of
+from pipeloom.runtime.probes.link_probe import LinkSamples, link_of
 
 from .configurations import Configuration
 from .measuring import Measured, measured

@@ -13,7 +13,7 @@ from torch import Tensor
 from examples.gpt import GPT
 from pipeloom.ir.formats import parse_program
 from pipeloom.runtime.pipeline.pipeline import Pipeline
-from pipeloom.runtime.profiling.link_probe import LinkSamples, probe_links, ring_routes
+from pipeloom.runtime.probes.link_probe import LinkSamples, probe_links, ring_routes
 from pipeloom.runtime.transport import connect
 
 from .measuring import RankRun, measure

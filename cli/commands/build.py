@@ -16,8 +16,7 @@ from ..arguments import (
     example,
     stages,
 )
-from ..inputs import MICROBATCHES, options, typed
-from ..kernel_warmup import announce_compiling
+from ..inputs import MICROBATCHES, options, read_profile, typed
 from ..output import check_output, finish_schedule, print_json
 from ..progress import ProgressDisplay
 
@@ -65,14 +64,14 @@ def run(args: argparse.Namespace) -> int:
     from pipeloom.planner.build import build
 
     check_output(args)
-    announce_compiling()
+    display = ProgressDisplay()
     with typed("replicate", "partition", microbatches=MICROBATCHES):
         schedule = build(
             args.family,
-            args.profile,
+            read_profile(args, display),
             args.microbatches,
             **options(args, "memory_limit", "objective", "replicate", "partition"),
-            progress=ProgressDisplay(),
+            progress=display,
         )
     finish_schedule(args, schedule)
     return 0

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from ..arguments import READ_BACK, add_cut, add_output, example
-from ..inputs import typed
+from ..arguments import READ_BACK, add_cut, add_output, count, example
+from ..inputs import MICROBATCHES, typed
 from ..output import check_output, finish_schedule
 from ..progress import ProgressDisplay
 
@@ -18,11 +18,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--profile", metavar="PROFILE", required=True, help="times and sizes of its stages"
     )
+    parser.add_argument(
+        "-m",
+        "--microbatches",
+        metavar="M",
+        type=count,
+        help="microbatches of an iteration, which a layout does not say",
+    )
     add_cut(parser)
     add_output(parser, "schedule")
     example(
         parser,
         "pipeloom import schedule.csv --from torch-csv --profile profile.json -o schedule.json",
+        "pipeloom import layout.txt --from megatron-layout --profile layers.json -m 16 -o s.json",
     )
 
 
@@ -30,11 +38,12 @@ def run(args: argparse.Namespace) -> int:
     from pipeloom.planner.exchange import import_
 
     check_output(args)
-    with typed("partition"):
+    with typed("partition", microbatches=MICROBATCHES):
         schedule = import_(
             args.file,
             args.source,
             args.profile,
+            microbatches=args.microbatches,
             partition=args.partition,
             progress=ProgressDisplay(),
         )

@@ -20,17 +20,9 @@ from ..arguments import (
     add_solver,
     example,
 )
-from ..inputs import (
-    CACHE,
-    MICROBATCHES,
-    OPTIMIZER_OPTIONS,
-    cache_folder,
-    options,
-    read_profile,
-    typed,
-)
+from ..inputs import CACHE, searched
 from ..output import check_output, finish, print_json
-from ..progress import interruptible, watched
+from ..progress import interruptible
 
 if TYPE_CHECKING:
     from pipeloom.planner.answer import Answer
@@ -84,10 +76,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from pipeloom.planner.answer import NothingFits
+    from pipeloom.planner.plan import optimize
 
     check_output(args)
     try:
-        answer = _optimized(args)
+        answer = searched(args, optimize, names=("memory_limit", "recompute", "offload", "copies"))
     except NothingFits as error:
         if args.json:
             print_json(error.to_dict())
@@ -102,31 +95,6 @@ def run(args: argparse.Namespace) -> int:
         facts, words = facts | {"explanation": explained.to_dict()}, f"{words}\n\n{explained}"
     finish(args, answer.document, facts, words)
     return 0
-
-
-def _optimized(args: argparse.Namespace) -> Answer:
-    from pipeloom.planner.plan import optimize
-
-    cache = CACHE if args.cache is None else "--cache"
-    with (
-        watched(args.quiet) as display,
-        typed(*OPTIMIZER_OPTIONS, cache=cache, microbatches=MICROBATCHES),
-    ):
-        profile = read_profile(args, display)
-        with interruptible() as interrupt:
-            return optimize(
-                profile,
-                args.microbatches,
-                **options(
-                    args,
-                    *("memory_limit", "objective", "passing", "placement", "partition"),
-                    *("min_layers", "max_layers", "recompute", "offload", "copies"),
-                    *("solver", "time_limit", "work_limit", "seed"),
-                ),
-                cache=cache_folder(args),
-                progress=display,
-                should_stop=interrupt,
-            )
 
 
 def _so_far(answer: Answer) -> str:

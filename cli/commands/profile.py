@@ -3,6 +3,10 @@
 All ranks compute at the same time while they are measured, as they do in a pipeline.
 --model names a model source, as in examples.gpt:small, which is in the checkout; its module is
 looked for in the current folder too.
+
+With --from the profile is that of ops measured elsewhere, and no torch is needed: traces of torch's
+profiler, of a pipeloom run or of torch.distributed.pipelining (one file a rank, or their folder), a
+schedule that run --trace wrote, a table of timers (CSV), or Primus's traces.
 """
 
 from __future__ import annotations
@@ -11,25 +15,32 @@ import argparse
 import os
 from typing import TYPE_CHECKING
 
+from pipeloom.ir.errors import InputError
 from pipeloom.report.text_table import table
 
-from ..arguments import add_output, count, example, limit, seconds, whole
+from ..arguments import add_output, count, example, limit, number, seconds, whole
 from ..inputs import options, typed
 from ..model_arguments import add_model, need_torch
 from ..output import check_output, finish
+from ..progress import ProgressDisplay
 
 if TYPE_CHECKING:
-    from pipeloom.runtime.profiling.profiler import Measurement
+    from pipeloom.ir.formats.measured_profile import Measurement
 
 KEYS = (
     "stages", "ranks", "repeats", "warmup", "alone", "recompute", "pairs", "offload", "local",
     "name", "memory_limit", "timeout", "dtype", "device",
 )  # fmt: skip
+FROM_KEYS = ("split", "memory", "t_comm", "like")
+"""Options of --from alone."""
+SHARED = ("ranks", "warmup", "name", "memory_limit")
+"""Those that measuring has as well."""
+WARMUP = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_model(parser)
-    pieces = parser.add_mutually_exclusive_group(required=True)
+    add_model(parser, required=False)
+    pieces = parser.add_mutually_exclusive_group()
     pieces.add_argument("--stages", metavar="S", type=count, help="pieces of the model")
     pieces.add_argument(
         "--layers",
@@ -43,7 +54,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--repeats", metavar="N", type=count, default=10, help="rounds that count, 10 by default"
     )
     parser.add_argument(
-        "--warmup", metavar="N", type=whole, default=2, help="rounds before those, 2 by default"
+        "--warmup",
+        metavar="N",
+        type=whole,
+        help="rounds before those, 2 by default; with --from steps, 1 by default where there are "
+        "several",
     )
     parser.add_argument(
         "--alone", action="store_true", help="one process, a stage after the other, and no links"
@@ -77,26 +92,92 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout", metavar="S", type=seconds, default=300.0, help="for any one message, 300 s"
     )
+    _add_from(parser)
     add_output(parser, "profile")
     example(
         parser,
         "pipeloom profile --model examples.gpt:small --stages 4 -o profile.json",
         "pipeloom profile --model examples.gpt:small --stages 4 --ranks 2 --repeats 20 -o p.json",
         "pipeloom profile --model examples.gpt:small --layers --ranks 2 -o layers.json",
+        "pipeloom profile --from traces/ --memory 1.2G,0.9G --t-comm 0.1 -o profile.json",
+        "pipeloom profile --from timers.csv --like profile.json --split 0.6 -o new.json",
     )
 
 
+def _add_from(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("of ops measured elsewhere")
+    group.add_argument(
+        "--from",
+        dest="files",
+        metavar="FILE",
+        nargs="+",
+        help="traces of torch's profiler, one a rank or their folder; a schedule of run --trace; a "
+        "CSV table with the columns stage, microbatch, op, ms; Primus's traces",
+    )
+    group.add_argument(
+        "--split",
+        metavar="X",
+        type=number,
+        help="B's share of a BW, from 0 to 1, where both ran as one op; half by default",
+    )
+    group.add_argument(
+        "--memory",
+        metavar="M_B[,M_W]",
+        type=_memory,
+        help="activation memory of each stage, as 1.2G or 1.2G,0.9G; M_W is M_B by default",
+    )
+    group.add_argument("--t-comm", metavar="MS", type=number, help="milliseconds of a message")
+    group.add_argument(
+        "--like",
+        metavar="PROFILE",
+        help="a profile of the same stages: what files do not tell is taken from it (memory, "
+        "sizes, links, B's share)",
+    )
+
+
+def _memory(text: str) -> list[float]:
+    return [float(limit(word)) for word in text.split(",")]
+
+
 def run(args: argparse.Namespace) -> int:
-    need_torch()
     check_output(args)
+    if args.files is not None:
+        return _run_from(args)
+    _check_measuring(args)
+    need_torch()
     from pipeloom.training import measure
 
+    chosen = options(args, *KEYS) | {"warmup": WARMUP if args.warmup is None else args.warmup}
     with typed("ranks"):
-        measurement = measure(args.model, **options(args, *KEYS))
+        measurement = measure(args.model, **chosen)
     if os.environ.get("RANK", "0") == "0":  # under torchrun rank 0 alone speaks
         answer = {"measured": measurement.record()}
         finish(args, measurement.document(), answer, _words(measurement))
     return 0
+
+
+def _run_from(args: argparse.Namespace) -> int:
+    from pipeloom.planner.measured.profile import profile_from
+
+    for name in ("model", "stages", "layers", "alone", "recompute", "pairs", "offload", "local"):
+        if getattr(args, name):
+            raise InputError(f"--{name}: expected none beside --from, which measures nothing")
+    with typed(*FROM_KEYS, *SHARED, files="--from"):
+        found = profile_from(
+            args.files, **options(args, *FROM_KEYS, *SHARED), progress=ProgressDisplay()
+        )
+    finish(args, found.document(), {"measured": found.record()}, _words(found))
+    return 0
+
+
+def _check_measuring(args: argparse.Namespace) -> None:
+    if args.model is None:
+        raise InputError("--model: missing; expected a model source, or --from and files")
+    if args.stages is None and not args.layers:
+        raise InputError("--stages: missing; expected a number of stages, or --layers")
+    for name in FROM_KEYS:
+        if getattr(args, name) is not None:
+            raise InputError(f"--{name.replace('_', '-')}: expected it beside --from alone")
 
 
 def _words(measurement: Measurement) -> str:
@@ -104,10 +185,8 @@ def _words(measurement: Measurement) -> str:
     from pipeloom.ir.units import amount, duration
 
     profile = measurement.profile
-    columns = {
-        f"T_{kind.name}": [each[kind] for each in measurement.times]
-        for kind in measurement.times[0]
-    }
+    kinds = sorted({kind for times in measurement.times for kind in times})
+    columns = {f"T_{kind.name}": [times.get(kind) for times in measurement.times] for kind in kinds}
     if measurement.pairs:
         columns["T_FB"] = list(measurement.pairs)
     sizes = {"M_B": "m_b", "M_W": "m_w", "M_R": "m_r", "M_O": "m_o", "moved": "offload_bytes"}
@@ -118,8 +197,8 @@ def _words(measurement: Measurement) -> str:
         [
             stage.layers[0].name if stage.layers else f"stage {s}",
             *(
-                f"{duration(figures[s].median)} +-{figures[s].spread / 2:.0%}"
-                for figures in columns.values()
+                "" if figure is None else f"{duration(figure.median)} +-{figure.spread / 2:.0%}"
+                for figure in (figures[s] for figures in columns.values())
             ),
             *(amount(getattr(stage, key)) for key in known.values()),
         ]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 KEYS = (
     "trace", "param_dtype", "reduce_dtype", "clip_grad_norm", "loss_scale", "no_post_validation",
-    "varying_shapes", "cuda_graph", "local", "replicas",
+    "varying_shapes", "cuda_graph", "local", "replicas", "save", "every", "resume",
 )  # fmt: skip
 SHOWN = 100  # losses that the text holds
 
@@ -96,6 +96,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="ranks are threads of this process, not processes: on one GPU, too",
     )
+    parser.add_argument(
+        "--save",
+        metavar="DIR",
+        help="a folder for checkpoints, which is made: one at the end and each --every steps",
+    )
+    parser.add_argument("--every", metavar="N", type=count, help="steps between checkpoints")
+    parser.add_argument(
+        "--resume",
+        metavar="DIR",
+        help="goes on from a checkpoint, or the last complete one of a folder, by any program, up "
+        "to --steps in all",
+    )
     example(
         parser,
         "pipeloom run program.json --model examples.gpt:small --steps 10 --trace measured.json",
@@ -105,6 +117,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "pipeloom run program.json --model examples.gpt:small --param-dtype float16 --loss-scale "
         "65536",
         "pipeloom run program.json --model examples.gpt:small --replicas 2",
+        "pipeloom run program.json --model examples.gpt:small --steps 40 --save out/gpt --every 10",
+        "pipeloom run other.json --model examples.gpt:small --steps 80 --save out/gpt --resume "
+        "out/gpt",
         "torchrun --nproc-per-node 4 -m pipeloom run program.json --model examples.gpt:small",
     )
 

@@ -8,32 +8,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ..arguments import (
-    add_instance,
-    add_partition,
-    add_passing,
-    add_profile,
-    add_solver,
-    example,
-    limits,
-)
-from ..inputs import (
-    MICROBATCHES,
-    OPTIMIZER_OPTIONS,
-    TABLE_OPTIONS,
-    cache_folder,
-    options,
-    read_profile,
-    typed,
-)
+from ..arguments import add_table, example, limits
+from ..inputs import searched
 from ..output import print_json
-from ..progress import interruptible, watched
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_profile(parser)
-    add_instance(parser)
-    add_passing(parser)
+    add_table(parser, time_limit=30.0, what="each limit")
     parser.add_argument(
         "--memory-limits",
         metavar="A,B,...",
@@ -42,8 +23,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="activation memory of each rank, in the profile's unit (20G or 16GiB where that is "
         "bytes); none is one too",
     )
-    add_solver(parser, time_limit=30.0, what="each limit")
-    add_partition(parser)
     parser.add_argument(
         "-o",
         "--output",
@@ -57,19 +36,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from pipeloom.planner.sweep import sweep
 
-    faults = typed(*OPTIMIZER_OPTIONS, "output", microbatches=MICROBATCHES)
-    with watched(args.quiet) as display, faults:
-        profile = read_profile(args, display)
-        with interruptible() as interrupt:
-            found = sweep(
-                profile,
-                args.microbatches,
-                {limit.words: limit for limit in args.memory_limits},
-                **options(args, *TABLE_OPTIONS, "output"),
-                cache=cache_folder(args),
-                progress=display,
-                should_stop=interrupt,
-            )
+    typed = {limit.words: limit for limit in args.memory_limits}
+    found = searched(args, sweep, typed, names=("output",))
     if args.json:
         print_json(found.to_dict())
     else:

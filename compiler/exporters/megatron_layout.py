@@ -4,16 +4,20 @@
 
     Et*3|t*4|t*4|t*2L     one part a stage: E embedding, t block, m multi-token prediction, L loss
 
-``t*3`` are three of them. Megatron puts part s on rank s mod P. Its L is all that comes after the
+``t*3`` are three of them, ``(tt|)*2`` is that part twice, and commas mean nothing. Megatron puts
+part s on rank s mod P. Its L is all that comes after the
 last block: final norm, output and loss. https://github.com/NVIDIA/Megatron-LM, "Custom Pipeline
 Model Parallel Layout".
 """
 
 from __future__ import annotations
 
-from itertools import groupby, pairwise
+import re
+from collections.abc import Sequence
+from itertools import accumulate, groupby, pairwise
 
 from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.layers import Layer, LayerKind
 from pipeloom.ir.model.schedule import Schedule
 
@@ -36,6 +40,57 @@ def write(schedule: Schedule) -> str:
     _check_placement(schedule)
     _check_order(parts)
     return "|".join(map(_part, parts)) + "\n"
+
+
+def read_parts(text: str, where: str) -> list[str]:
+    """The letters of each stage, ``["Ett", "tt", "tL"]``. Raises InputError for anything else."""
+    plain = "".join(text.split()).replace(",", "")
+    for repeated in (r"\(([^()]+)\)\*([0-9]{1,4})", r"([EtmL|])\*([0-9]{1,4})"):
+        plain = re.sub(repeated, lambda found: found[1] * int(found[2]), plain)
+    wrong = re.search(r"[^EtmL|]", plain)
+    if wrong is not None or not plain:
+        raise InputError(
+            f"{where}: expected letters E, t, m and L, | between stages, and *N or (...)*N, got "
+            f"{wrong[0] if wrong else 'nothing'!r}"
+        )
+    return plain.split("|")
+
+
+def cut_of(parts: Sequence[str], profile: LayeredProfile, where: str) -> tuple[int, ...]:
+    """The first layer of each stage, of parts from :func:`read_parts`.
+
+    Raises InputError where the profile, which the layout ``where`` is read for, has other layers,
+    or layers that it does not let be cut apart.
+    """
+    letters = [_LETTERS[stage.layers[0].kind] for stage in profile.layers]
+    # one E, one L for as many layers as they mean
+    runs = [(letter, len(list(run))) for letter, run in groupby(letters)]
+    mine = "".join(letter if letter in _ONCE else letter * number for letter, number in runs)
+    if "".join(parts) != mine:
+        raise InputError(
+            f"{where}: expected the profile's layers in order, {_brief(mine)}, got "
+            f"{_brief(''.join(parts))}"
+        )
+    several = dict(run for run in runs if run[0] in _ONCE)
+    sizes = [sum(several.get(letter, 1) for letter in part) for part in parts]
+    empty = next((number for number, size in enumerate(sizes) if not size), None)
+    if empty is not None:
+        raise InputError(f"{where}: stage {empty}: expected layers, got none")
+    cut = tuple(accumulate(sizes[:-1], initial=0))
+    for start in cut[1:]:
+        if profile.tied[start - 1]:
+            name = profile.layers[start].layers[0].name
+            raise InputError(
+                f"{where}: {name}: begins a stage, but the profile's with_next keeps it with the "
+                "layer before it"
+            )
+    return cut
+
+
+def _brief(letters: str) -> str:
+    """``Et*6L``"""
+    runs = ((letter, len(list(run))) for letter, run in groupby(letters))
+    return "".join(x if n == 1 else f"{x}*{n}" for x, n in runs) or "nothing"
 
 
 def _part(layers: tuple[Layer, ...]) -> str:

@@ -78,8 +78,9 @@ def _cells(ops: list[Op], columns: list[int]) -> list[str]:
 def read(text: str, profile: Profile, where: str = "CSV") -> Schedule:
     """The schedule that ``text`` gives, with the times that ``profile`` does.
 
-    Raises InputError with a line for each wrong cell (rows and columns count from 1), and
-    InvalidScheduleError where ops are missing or repeated or can never run.
+    Raises InputError with a line for each wrong cell (rows and columns count from 1) or where the
+    profile has fewer stages, and InvalidScheduleError where ops are missing or repeated or can
+    never run.
     """
     rows = [line.split(",") for line in text.rstrip().splitlines()]
     if len(rows) != profile.ranks:
@@ -93,18 +94,30 @@ def read(text: str, profile: Profile, where: str = "CSV") -> Schedule:
         [
             op
             for column, cell in enumerate(row, start=1)
-            if (op := _op(cell, profile, cells, f"{where}: row {number}, column {column}", errors))
+            if (op := _op(cell, cells, f"{where}: row {number}, column {column}", errors))
         ]
         for number, row in enumerate(rows, start=1)
     ]
     if errors:
         raise InputError(*errors)
+    beyond = [op for ops in order for op in ops if op.stage >= profile.num_stages]
+    if beyond:
+        raise InputError(
+            f"{where}: the profile has stages 0..{profile.num_stages - 1}, got a cell of stage "
+            f"{beyond[0].stage}"
+        )
     schedule = Schedule.of(_problem(profile, order), order, "torch-csv")
     check_complete(schedule)
     return timed(schedule)
 
 
-def _op(cell: str, profile: Profile, cells: int, where: str, errors: list[str]) -> Op | None:
+def stages_in(text: str) -> int:
+    """How many stages the cells name."""
+    found = re.findall(r"\b([0-9]{1,6})[FIWB]", text)
+    return 1 + max(map(int, found), default=0)
+
+
+def _op(cell: str, cells: int, where: str, errors: list[str]) -> Op | None:
     """The op of one cell; None, and an error unless it is empty, where there is none."""
     cell = cell.strip()
     if not cell:
@@ -114,9 +127,6 @@ def _op(cell: str, profile: Profile, cells: int, where: str, errors: list[str]) 
         errors.append(f"{where}: {_EXPECTED}, got {cell!r}")
         return None
     op = Op(_KINDS[match[2]], int(match[1]), int(match[3]))
-    if op.stage >= profile.num_stages:
-        errors.append(f"{where}: the profile has stages 0..{profile.num_stages - 1}, got {cell!r}")
-        return None
     if op.microbatch >= cells:  # each microbatch has at least one cell
         errors.append(f"{where}: {cell!r} has a microbatch beyond the {cells} cells of the file")
         return None

@@ -39,8 +39,7 @@ def _averaged(row: Row, stages: tuple[int, ...], streamed: set[int]) -> Row:
 
 
 def _whole(row: Row, stage: int) -> int:
-    """The place in ``row`` where the stage's gradient is whole and all that waits for the op is
-    sent."""
+    """The place in ``row`` where the stage's gradient is whole and its last op's sends are out."""
     return after_sends(
         row, max((i for i, item in enumerate(row) if _adds(item, stage)), default=-1)
     )

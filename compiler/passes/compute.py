@@ -7,15 +7,7 @@ import numpy as np
 from pipeloom.ir.cost.remat import choice_of, pulled
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.errors import InvalidScheduleError
-from pipeloom.ir.model.ops import (
-    KIND_MASK,
-    MICROBATCH_SHIFT,
-    STAGE_MASK,
-    STAGE_SHIFT,
-    IntArray,
-    Op,
-    OpKind,
-)
+from pipeloom.ir.model.ops import IntArray, Op, OpKind, fields_of
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.program import Compute, Program
 from pipeloom.ir.model.schedule import Schedule
@@ -47,11 +39,7 @@ def check_complete(schedule: Schedule) -> None:
             [f"{counted(len(schedule.order), 'order')} for {counted(problem.ranks, 'rank')}"]
         )
     for rank, ops in enumerate(schedule.order):
-        kind, stage, microbatch = (
-            ops & KIND_MASK,
-            ops >> STAGE_SHIFT & STAGE_MASK,
-            ops >> MICROBATCH_SHIFT,
-        )
+        kind, stage, microbatch = fields_of(ops)
         inside = (stage < problem.stages) & (microbatch < problem.microbatches)
         np.add.at(counts, (kind[inside], stage[inside], microbatch[inside]), 1)
         misplaced = ~inside

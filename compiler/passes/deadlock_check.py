@@ -46,7 +46,7 @@ from .segments import Row
 Rows: TypeAlias = tuple[Row, ...]
 
 
-class Link(NamedTuple):
+class RelayHop(NamedTuple):
     """One hop of a relay."""
 
     kind: RelayKind
@@ -54,7 +54,7 @@ class Link(NamedTuple):
     target: int
 
 
-Meeting: TypeAlias = Tensor | Reduce | Link
+Meeting: TypeAlias = Tensor | Reduce | RelayHop
 
 
 Action: TypeAlias = tuple[bool, Meeting, Instruction]
@@ -107,9 +107,9 @@ def _actions(item: Instruction, rank: int) -> list[Action]:
         return [(True, item, item), (False, item, item)]
     result: list[Action] = []
     if isinstance(item, Relay) and item.source is not None:
-        result.append((False, Link(item.kind, item.source, rank), item))
+        result.append((False, RelayHop(item.kind, item.source, rank), item))
     if isinstance(item, Relay) and item.target is not None:
-        result.append((True, Link(item.kind, rank, item.target), item))
+        result.append((True, RelayHop(item.kind, rank, item.target), item))
     return result
 
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from pipeloom.ir.cost.dependency_graph import Routes, Successors, edges_of, undelayed
+from pipeloom.ir.cost.dependency_graph import MessageTable, Successors, edges_of, undelayed
 from pipeloom.ir.model.ops import offsets_of
 from pipeloom.ir.model.schedule import Schedule
 
@@ -50,7 +50,7 @@ class EventOrder:
 def _successors(messages: Sequence[Message], offsets: list[int]) -> Successors:
     """Edges from each op (numbered rank after rank), then from each departure and arrival."""
     leaves = offsets[-1] + 2 * np.arange(len(messages))
-    routes = Routes.of(
+    routes = MessageTable.of(
         [(m.source, m.target, m.after, m.room, m.before, m.blocks) for m in messages]
     )
     onward = [(m.earlier, x) for x, m in enumerate(messages) if m.earlier is not None]

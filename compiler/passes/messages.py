@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pipeloom.ir.cost.dependency_graph import Reason, ScheduleGraph
+from pipeloom.ir.cost.dependency_graph import EdgeKind, ScheduleGraph
 from pipeloom.ir.cost.overlap import pair_starts
 from pipeloom.ir.cost.remat import passed
 from pipeloom.ir.model.ops import Op, OpKind
@@ -94,7 +94,7 @@ def _activations(schedule: Schedule, timing: Timing, slack: int) -> Iterator[Mes
     graph, ops, ends = ScheduleGraph.of(schedule), np.concatenate(schedule.order), timing.end
     past = [passed(schedule, rank) for rank in range(schedule.problem.ranks)]
     paired = set(pair_starts(schedule).tolist())
-    for made, used, delay in sorted(zip(*graph.edges[Reason.ACTIVATION], strict=True)):
+    for made, used, delay in sorted(zip(*graph.edges[EdgeKind.ACTIVATION], strict=True)):
         op = Op.unpack(int(ops[used]))
         source, target = graph.ranks[[made, used]].tolist()
         kind = TensorKind.X if op.kind is OpKind.F else TensorKind.DY

@@ -87,8 +87,7 @@ def _fed(ran: set[Op], op: Op) -> bool:
 
 
 def _cut(row: Row, count: int) -> tuple[Row, Row]:
-    """The first ``count`` ops with all that leads up to them and the sends right after; the
-    rest."""
+    """The first ``count`` ops, with all before them and the sends right after; the rest."""
     if count == 0:
         return (), row
     parts = segments(row)

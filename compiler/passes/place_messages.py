@@ -119,8 +119,7 @@ def _posted(schedule: Schedule, message: Message, leaves: int, plan: EventOrder,
 
 
 def _gone(past: FloatArray, message: Message, arrives: int, plan: EventOrder) -> int:
-    """The boundary at which the source, by ``past`` beyond each op, makes sure that the message has
-    left."""
+    """The boundary, by ``past`` beyond each op, at which the source makes sure that it has left."""
     count = len(past)
     if message.own and message.blocks is None:
         return count  # takes no buffer that could be given back

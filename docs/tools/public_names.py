@@ -21,6 +21,7 @@ GROUPS = {
     "ir.verify": "Verification",
     "compiler": "Compiling",
     "report": "Pictures",
+    "torch": "Inside trainers of torch.distributed.pipelining, which need torch",
     "training": "Measuring and training, which need torch",
     "runtime": "The runtime, which needs torch",
     "ir.errors": "Errors",

@@ -1,2 +1,1 @@
-"""The cost model: times, memory and traffic of a schedule. Solver, verifiers, report and benchmarks
-ask here."""
+"""The cost model, asked by all others: times, memory and traffic of a schedule."""

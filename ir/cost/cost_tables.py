@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..model.ops import KIND_MASK, STAGE_MASK, STAGE_SHIFT, FloatArray, IntArray
+from ..model.ops import FloatArray, IntArray, fields_of
 from ..model.problem import Problem
 from ..model.profile import Profile
 
@@ -60,7 +60,7 @@ class Costs:
 
     def of_ops(self, packed: IntArray) -> FloatArray:
         """How long each of these packed ops takes."""
-        result: FloatArray = self.durations[packed & KIND_MASK, packed >> STAGE_SHIFT & STAGE_MASK]
+        result: FloatArray = self.durations[fields_of(packed)[:2]]
         return result
 
 

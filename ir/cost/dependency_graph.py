@@ -15,17 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InvalidScheduleError
-from ..model.ops import (
-    KIND_MASK,
-    MICROBATCH_SHIFT,
-    STAGE_MASK,
-    STAGE_SHIFT,
-    FloatArray,
-    IntArray,
-    Op,
-    OpKind,
-    offsets_of,
-)
+from ..model.ops import KIND_MASK, FloatArray, IntArray, Op, OpKind, fields_of, offsets_of
 from ..model.schedule import Schedule
 from ..model.transfers import previous, transfer_delays
 from ..units import counted
@@ -37,7 +27,7 @@ Edges: TypeAlias = tuple[IntArray, IntArray, FloatArray]  # from node, to node, 
 _NEVER = 2**62
 
 
-class Reason(Enum):
+class EdgeKind(Enum):
     """Why a node waits for another one."""
 
     ORDER = "it comes before it on the rank, or among its copies to or from the host"
@@ -70,7 +60,7 @@ def _where(which: npt.NDArray[np.bool_], edges: Edges) -> Edges:
     return origin[which], to[which], delay[which]
 
 
-class Routes(NamedTuple):
+class MessageTable(NamedTuple):
     """Messages by their fields, as :class:`..model.schedule.Transfer` has them, (n,) each."""
 
     source: IntArray
@@ -81,7 +71,7 @@ class Routes(NamedTuple):
     blocks: IntArray
 
     @classmethod
-    def of(cls, rows: Sequence[tuple[int, int, int, int, int, int | None]]) -> Routes:
+    def of(cls, rows: Sequence[tuple[int, int, int, int, int, int | None]]) -> MessageTable:
         """From the fields of each, in that order."""
         try:
             table = np.array(rows, dtype=np.float64).reshape(-1, 6)  # nan where blocks is None
@@ -89,7 +79,9 @@ class Routes(NamedTuple):
             raise InvalidScheduleError(["transfers: a number is beyond any op"]) from None
         return cls(*np.nan_to_num(table, nan=_NEVER).clip(max=_NEVER).astype(np.int64).T)
 
-    def edges(self, offsets: IntArray, leaves: IntArray, arrives: IntArray) -> dict[Reason, Edges]:
+    def edges(
+        self, offsets: IntArray, leaves: IntArray, arrives: IntArray
+    ) -> dict[EdgeKind, Edges]:
         """Between ops and messages, whose departures and arrivals are the nodes ``leaves`` and
         ``arrives``, (n,) each; ``offsets``: where each rank's ops begin, (P + 1,)."""
         here, there, count = offsets[self.source], offsets[self.target], np.diff(offsets)
@@ -97,10 +89,10 @@ class Routes(NamedTuple):
         before = np.flatnonzero(self.before < count[self.target])
         blocks = np.flatnonzero(self.blocks < count[self.source])
         return {
-            Reason.AFTER: undelayed((here + self.after - 1)[after], leaves[after]),
-            Reason.ROOM: undelayed((there + self.room - 1)[room], leaves[room]),
-            Reason.BEFORE: undelayed(arrives[before], (there + self.before)[before]),
-            Reason.BLOCKS: undelayed(arrives[blocks], here[blocks] + self.blocks[blocks]),
+            EdgeKind.AFTER: undelayed((here + self.after - 1)[after], leaves[after]),
+            EdgeKind.ROOM: undelayed((there + self.room - 1)[room], leaves[room]),
+            EdgeKind.BEFORE: undelayed(arrives[before], (there + self.before)[before]),
+            EdgeKind.BLOCKS: undelayed(arrives[blocks], here[blocks] + self.blocks[blocks]),
         }
 
 
@@ -134,15 +126,15 @@ class ScheduleGraph:
     offsets: IntArray
     ranks: IntArray
     duration: FloatArray
-    routes: Routes
-    edges: dict[Reason, Edges]
+    routes: MessageTable
+    edges: dict[EdgeKind, Edges]
 
     @classmethod
     def of(cls, schedule: Schedule) -> ScheduleGraph:
         """Raises InvalidScheduleError for a transfer out of range, a pair that is none, an op
         whose input is never made."""
         transfers = schedule.transfers
-        routes = Routes.of(
+        routes = MessageTable.of(
             [(t.source, t.target, t.after, t.room, t.before, t.blocks) for t in transfers]
         )
         _check_ranges(schedule, routes)
@@ -164,10 +156,10 @@ class ScheduleGraph:
             ),
             routes,
             {
-                Reason.ORDER: _in_order(offsets, ops),
-                Reason.INPUT: _where(~far, inputs),
-                Reason.ACTIVATION: _where(far, inputs),
-                Reason.EARLIER: undelayed(nodes[earlier], nodes[later]),
+                EdgeKind.ORDER: _in_order(offsets, ops),
+                EdgeKind.INPUT: _where(~far, inputs),
+                EdgeKind.ACTIVATION: _where(far, inputs),
+                EdgeKind.EARLIER: undelayed(nodes[earlier], nodes[later]),
                 **routes.edges(offsets, nodes, nodes),
             },
         )
@@ -217,7 +209,7 @@ class ScheduleGraph:
         return f"{op} (rank {rank})"
 
 
-def _check_ranges(schedule: Schedule, routes: Routes) -> None:
+def _check_ranges(schedule: Schedule, routes: MessageTable) -> None:
     """Raises InvalidScheduleError, naming each transfer that is out of range."""
     lengths = np.array([len(ops) for ops in schedule.order])
     ranks, stages = len(lengths), schedule.problem.stages
@@ -275,11 +267,7 @@ def _with_copies(ops: Sequence[Op], first: int, stop: int) -> Iterator[tuple[int
 def _inputs(flat: IntArray, costs: Costs) -> Edges:
     """Each op after the ops that make its inputs. Raises where such an op is missing."""
     stages, microbatches = costs.owner.shape
-    kind, stage, microbatch = (
-        flat & KIND_MASK,
-        flat >> STAGE_SHIFT & STAGE_MASK,
-        flat >> MICROBATCH_SHIFT,
-    )
+    kind, stage, microbatch = fields_of(flat)
     makes = np.where(kind == OpKind.BW, OpKind.B, kind)
     node = np.full((len(OpKind), stages, microbatches), -1)
     node[makes, stage, microbatch] = np.arange(len(flat))

@@ -1,5 +1,4 @@
-"""The event kernel: what is ready first goes first, on all its wires at once or on one after the
-other."""
+"""The event kernel: first come, first served, on all wires at once or one after the other."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..model.ops import KIND_MASK, STAGE_MASK, STAGE_SHIFT, OpKind
+from ..model.ops import OpKind, fields_of
 from ..model.schedule import Averaged, Schedule, Timing, TransferKind
 from ..model.transfers import holders, size
 
@@ -68,7 +68,8 @@ def averages(schedule: Schedule, timing: Timing) -> tuple[tuple[Averaged, ...], 
 
 def _last(schedule: Schedule, rank: int, stage: int) -> int | None:
     order = schedule.order[rank]
-    adds = np.isin(order & KIND_MASK, _ADDS) & (order >> STAGE_SHIFT & STAGE_MASK == stage)
+    kinds, stages, _ = fields_of(order)
+    adds = np.isin(kinds, _ADDS) & (stages == stage)
     places = np.flatnonzero(adds)
     return int(places[-1]) if len(places) else None
 

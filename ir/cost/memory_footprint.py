@@ -58,8 +58,7 @@ def footprint(program: Program) -> Footprint:
 
 
 def _passing(program: Program, rank: int, mine: set[int], earlier: Sequence[int | None]) -> float:
-    """Beside the stages that the rank owns, ``mine``; ``earlier``: each transfer's one before
-    it."""
+    """Memory beside the owned stages, ``mine``; ``earlier``: each transfer's one before it."""
     weights, gradient = _at_work(program.schedule, rank, mine)
     return _buffers(program, rank) + weights + max(gradient, _kept(program, rank, mine, earlier))
 

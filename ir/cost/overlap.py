@@ -45,8 +45,7 @@ def overlap_saves(problem: Problem) -> bool:
 
 
 def check_pairs(schedule: Schedule) -> None:
-    """Raises InvalidScheduleError, naming each pair that is not an F and the BW of something
-    else."""
+    """Raises InvalidScheduleError, naming each pair that is no F and BW of different things."""
     errors = []
     for rank, places in enumerate(schedule.pairs):
         for at in places:

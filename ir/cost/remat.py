@@ -26,15 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InvalidScheduleError
-from ..model.ops import (
-    KIND_MASK,
-    MICROBATCH_SHIFT,
-    STAGE_MASK,
-    STAGE_SHIFT,
-    FloatArray,
-    IntArray,
-    OpKind,
-)
+from ..model.ops import KIND_MASK, FloatArray, IntArray, OpKind, fields_of
 from ..model.problem import Problem
 from ..model.schedule import Schedule
 from .cost_tables import Costs
@@ -58,8 +50,7 @@ def choice_of(problem: Problem, order: Sequence[IntArray]) -> Choice:
     Raises InvalidScheduleError where that is not one thing, or the profile does not have it.
     """
     flat = np.concatenate(order)
-    kind, stage = flat & KIND_MASK, flat >> STAGE_SHIFT & STAGE_MASK
-    microbatch = flat >> MICROBATCH_SHIFT
+    kind, stage, microbatch = fields_of(flat)
     counts = np.zeros((3, problem.stages, problem.microbatches), dtype=np.int64)
     for at, which in enumerate((_R, _O, _L)):
         chosen = kind == which
@@ -81,8 +72,7 @@ def choice_of(problem: Problem, order: Sequence[IntArray]) -> Choice:
 
 
 def changes(costs: Costs) -> FloatArray:
-    """Change of a rank's memory at each op, by kind and stage, (7, S); for an F that is not
-    recomputed."""
+    """Change of a rank's memory at ops by kind and stage, (7, S); an F is not recomputed here."""
     m_b, m_w, (_, again, out) = costs.m_b, costs.m_w, costs.kept
     return np.stack([m_b, m_w - m_b, -m_w, -m_b, m_b - again, out - m_b, m_b - out])
 
@@ -93,18 +83,17 @@ def held(problem: Problem, order: Sequence[IntArray]) -> list[FloatArray]:
     change, rows = changes(costs), []
     choice = choice_of(problem, order) if pulled(order) else None
     for row in order:
-        kind, stage = row & KIND_MASK, row >> STAGE_SHIFT & STAGE_MASK
+        kind, stage, microbatch = fields_of(row)
         steps = change[kind, stage]
         if choice is not None:
-            less = (kind == _F) & (choice[stage, row >> MICROBATCH_SHIFT] == RECOMPUTED)
+            less = (kind == _F) & (choice[stage, microbatch] == RECOMPUTED)
             steps[less] = costs.kept[RECOMPUTED, stage[less]]
         rows.append(np.cumsum(steps))
     return rows
 
 
 def passed(schedule: Schedule, rank: int) -> FloatArray:
-    """When the rank has come past each of its ops, (N,), never falling: it goes on at once from an
-    L."""
+    """When the rank is past each of its ops, (N,), never falling: it goes on at once from an L."""
     timing, row = schedule.timing, schedule.order[rank]
     assert timing is not None
     return np.maximum.accumulate(np.where((row & KIND_MASK) == _L, 0.0, timing.end[rank]))

@@ -208,8 +208,7 @@ class Simulator:
         self._f_end, self._b_end = np.empty((2, problem.stages, problem.microbatches))
 
     def run(self, order: IntArray, choice: Choice | None = None) -> bool:
-        """Times every op; False where some can never start. ``choice``, (S, M), goes with R, O and
-        L."""
+        """Times every op; False where some can never start. ``choice``: (S, M), of R, O and L."""
         c = self._costs
         return bool(
             run_kernel(

@@ -1,5 +1,4 @@
-"""In which order a schedule should list its transfers, where those on one wire wait for each
-other."""
+"""The order in which a schedule lists its transfers, where those on one wire take turns."""
 
 from __future__ import annotations
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sys
+import zlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +37,12 @@ def read_json(path: str) -> dict[str, Any]:
 
 
 def read_text(path: str, expected: str = "JSON") -> str:
-    """The text of ``path``, or of standard input for ``-``. Raises InputError."""
+    """The text of ``path``, or of standard input for ``-``; gzip is unpacked. Raises InputError."""
     name = "standard input" if path == "-" else path
     try:
-        text = _read_bytes(path).decode("utf-8-sig")
+        text = _unpacked(_read_bytes(path)).decode("utf-8-sig")
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        raise InputError(f"{name}: is cut off or damaged gzip; expected {expected}") from None
     except IsADirectoryError:
         raise InputError(f"{name}: is a directory; expected a file of {expected}") from None
     except FileNotFoundError:
@@ -57,11 +62,19 @@ def _read_bytes(path: str) -> bytes:
     return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
 
 
-def parse_json(text: str, name: str) -> Any:
-    """The JSON value that ``text`` is; keys given twice are errors. Raises InputError."""
+def _unpacked(data: bytes) -> bytes:
+    return gzip.decompress(data) if data.startswith(b"\x1f\x8b") else data
+
+
+def parse_json(text: str, name: str, *, others: bool = False) -> Any:
+    """The JSON value that ``text`` is; keys given twice are errors, unless ``others`` wrote it.
+
+    Raises InputError.
+    """
     twice: list[str] = []
+    hook = None if others else partial(_unique, twice=twice)
     try:
-        value = json.loads(text, object_pairs_hook=lambda pairs: _unique(pairs, twice))
+        value = json.loads(text, object_pairs_hook=hook)
     except json.JSONDecodeError as error:
         cut = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated")
         end = " (the file ends early)" if cut else ""
@@ -92,8 +105,7 @@ def show(value: object) -> str:
 
 
 def format_hint(expected: str, given: object) -> str:
-    """Which command makes a file of the ``expected`` format of the ``given`` one, or takes the
-    latter."""
+    """The command that makes a file of the ``expected`` format of ``given``, or takes that."""
     if not isinstance(given, str):
         return ""
     return _MADE_BY.get((expected, given)) or _TAKEN_BY.get(given, "")

@@ -68,7 +68,9 @@ class ReportDocument(Document):
     solver: str | None = None
     solve_seconds: Amount | None = None
     seed: Count | None = None
+    iteration_time: Number | None = None
     step: Number | None = None
+    """``iteration_time`` as older files call it."""
 
 
 def _as_in_profile(value: int, info: ValidationInfo) -> int:
@@ -79,8 +81,7 @@ def _as_in_profile(value: int, info: ValidationInfo) -> int:
 
 
 class ScheduleDocument(Document):
-    """An order of ops with times for each rank; every op is of a stage and a microbatch that there
-    are."""
+    """An order of ops with times for each rank, of stages and microbatches that there are."""
 
     format: Annotated[Literal["pipeloom.schedule"], Expected(f'"{SCHEDULE}"')]
     version: Version

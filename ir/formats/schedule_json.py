@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
-from ..model.ops import CLASS_MASK, MICROBATCH_SHIFT, STAGE_SHIFT, IntArray, OpKind
+from ..model.ops import MICROBATCH_SHIFT, STAGE_SHIFT, IntArray, OpKind, fields_of
 from ..model.placement import Passing, Placement
 from ..model.problem import Objective, Problem
 from ..model.schedule import (
@@ -22,6 +22,7 @@ from ..model.schedule import (
     Transfer,
     TransferKind,
     Updates,
+    gap_between,
 )
 from .json_reader import read_json
 from .profile_json import dump_profile, finite, profile_of
@@ -31,6 +32,11 @@ from .validation import validated
 _NUMBERS = ("stage", "from", "to", "copy", "after", "before", "room", "blocks")
 _ENDS = {"from": "source", "to": "target"}  # as Transfer calls them
 _KINDS = {kind.name: int(kind) for kind in OpKind}
+_FORMER_BOUNDS: Mapping[str | None, str] = {  # names in files that older versions wrote
+    "lanes": "crossings-search",
+    "levers-head": "remat-head",
+    "levers-throughput": "remat-throughput",
+}
 
 
 def load_schedule(path: str) -> Schedule:
@@ -95,7 +101,7 @@ def _placement(document: ScheduleDocument, order: tuple[IntArray, ...]) -> Place
     """The placement that the order shows; what the order breaks is left to the verifier."""
     owners = np.zeros((document.stages, document.microbatches), dtype=np.int64)
     for rank, row in enumerate(order):
-        owners[(row & CLASS_MASK) >> STAGE_SHIFT, row >> MICROBATCH_SHIFT] = rank
+        owners[fields_of(row)[1:]] = rank
     return Placement.of_ops(Passing(document.passing), document.ranks, owners)
 
 
@@ -122,18 +128,20 @@ def _transfer(entry: Mapping[str, Any]) -> Transfer:
 def _report(document: ReportDocument, objective: Objective) -> Report:
     keys = ("lower_bound", "bound_name", "solver", "solve_seconds", "seed")
     rest = {key: getattr(document, key) for key in keys}
+    rest["bound_name"] = _FORMER_BOUNDS.get(document.bound_name, document.bound_name)
     return Report(objective, document.family or "", Status(document.status or "feasible"), **rest)
 
 
-def _simulated(schedule: Schedule) -> Timing:
+def timing_of(schedule: Schedule) -> Timing:
+    """When its ops run: as it says, else simulated."""
     from ..cost.simulator import simulate  # numba takes longer to import than most files to read
 
-    return simulate(schedule)
+    return schedule.timing or simulate(schedule)
 
 
 def dump_schedule(schedule: Schedule) -> dict[str, Any]:
     """The schedule as a JSON object, simulated first where it has no timing yet."""
-    problem, timing = schedule.problem, schedule.timing or _simulated(schedule)
+    problem, timing = schedule.problem, timing_of(schedule)
     document: dict[str, Any] = {
         "format": SCHEDULE,
         "version": 1,
@@ -175,7 +183,6 @@ def _dump_transfer(transfer: Transfer, times: tuple[float, float]) -> dict[str, 
 def _dump_report(schedule: Schedule, timing: Timing) -> dict[str, Any]:
     objective = schedule.problem.objective
     report = schedule.report or Report(objective, "")
-    cost = timing.cost(objective)
     bound = report.lower_bound
     return {
         "objective": objective.value,
@@ -183,7 +190,7 @@ def _dump_report(schedule: Schedule, timing: Timing) -> dict[str, Any]:
         "makespan": timing.makespan,
         "bubble_rate": timing.bubble_rate(objective),
         "lower_bound": bound,
-        "gap": None if bound is None else max(0.0, (cost - bound) / cost) if cost > 0 else 0.0,
+        "gap": None if bound is None else gap_between(timing.cost(objective), bound),
         "status": report.status.value,
         "peak_memory": list(timing.peak_memory),
         "family": report.family,
@@ -191,5 +198,5 @@ def _dump_report(schedule: Schedule, timing: Timing) -> dict[str, Any]:
         "solve_seconds": report.solve_seconds,
         "seed": report.seed,
         "bound_name": report.bound_name,
-        **({"step": timing.iteration_time(objective)} if any(timing.averages) else {}),
+        **({"iteration_time": timing.iteration_time(objective)} if any(timing.averages) else {}),
     }

@@ -46,8 +46,7 @@ class LayeredProfile:
 
 
 def joined(stages: Sequence[StageProfile]) -> StageProfile:
-    """Consecutive stages as one: it sends what the last one sends; a sum is unknown where a part
-    is."""
+    """Consecutive stages as one, which sends as the last one; a sum with unknown parts is so."""
     total = {key: sum(getattr(stage, key) for stage in stages) for key in _SUMMED}
     for key in _SUMMED_WHERE_KNOWN:
         parts = [getattr(stage, key) for stage in stages]

@@ -57,8 +57,7 @@ class Links:
     shared: Sharing | Groups = Sharing.PAIRS
 
     def delays(self, size: float, ranks: int) -> FloatArray:
-        """Milliseconds that ``size`` bytes take from rank (row) to rank, shape (P, P), diagonal
-        0."""
+        """Milliseconds for ``size`` bytes from rank (row) to rank, shape (P, P), diagonal 0."""
         latency, rate = self.matrices(ranks)
         result: FloatArray = latency + size / (rate * 1e6)
         np.fill_diagonal(result, 0.0)

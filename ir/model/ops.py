@@ -95,6 +95,11 @@ def unpack(packed: IntArray) -> list[Op]:
     return [Op.unpack(value) for value in packed.tolist()]
 
 
+def fields_of(packed: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """Kind, stage and microbatch of each packed op."""
+    return packed & KIND_MASK, packed >> STAGE_SHIFT & STAGE_MASK, packed >> MICROBATCH_SHIFT
+
+
 def offsets_of(order: Sequence[IntArray]) -> IntArray:
     """Positions of each rank's first op once all ops are one array, then their number: (P + 1,)."""
     return np.cumsum([0, *map(len, order)]).astype(np.int64)

@@ -1,5 +1,4 @@
-"""The problem: a profile, a number of microbatches, a placement, a memory limit and an
-objective."""
+"""The problem: a profile with microbatches, placement, memory limits and objective."""
 
 from __future__ import annotations
 

@@ -72,15 +72,13 @@ class StageProfile:
 
 @dataclass(frozen=True, slots=True)
 class DataParallel:
-    """Replicas of the whole pipeline: ``size`` of them, the ranks of one number joined by
-    ``link``."""
+    """``size`` replicas of the whole pipeline, the ranks of one number joined by ``link``."""
 
     size: int
     link: Link
 
     def time(self, gradient: float) -> float:
-        """Milliseconds to average ``gradient`` bytes over all replicas: see
-        :mod:`..cost.gradient_averaging`."""
+        """Milliseconds to average ``gradient`` bytes (:mod:`..cost.gradient_averaging`)."""
         return 2 * (self.size - 1) * self.link.delay(gradient / self.size)
 
 

@@ -139,8 +139,7 @@ class RelayKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Relay:
-    """Waits for what comes from ``source`` (None: it starts here), then passes it on (None:
-    ends)."""
+    """Waits for numbers from ``source`` (None: first), then passes them on (None: last)."""
 
     kind: RelayKind
     source: int | None
@@ -172,10 +171,13 @@ class Buffer:
         return f"{self.kind.value}{self.stage}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Program:
     """Per rank: instructions and receive buffers; ``schedule`` is what it was compiled from."""
 
     schedule: Schedule
     instructions: tuple[tuple[Instruction, ...], ...]
     buffers: tuple[tuple[Buffer, ...], ...]
+
+    def __repr__(self) -> str:
+        return f"Program({self.schedule!r}, {sum(map(len, self.instructions))} instructions)"

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..units import counted
 from .ops import FloatArray, IntArray, Op, pack, unpack
 from .problem import Objective, Problem
 
@@ -123,8 +124,7 @@ class Timing:
 
     @property
     def work(self) -> float:
-        """The summed duration of all ops that occupy a rank, those that run at once counted
-        once."""
+        """The summed duration of ops that occupy a rank; those that run at once count once."""
         beside = self.beside or ((),) * len(self.start)
         rows = zip(self.start, self.end, beside, strict=True)
         return float(sum(_busy(np.delete(a, at), np.delete(b, at)) for a, b, at in rows))
@@ -156,10 +156,14 @@ class Timing:
 
 
 def _busy(start: FloatArray, end: FloatArray) -> float:
-    """Time that one rank is busy: each op begins no earlier than the one before it ends, or with
-    it."""
+    """Busy time of a rank whose ops begin once the one before ends, or together with it."""
     alone = np.maximum(start, np.concatenate([start[:1], end[:-1]]))
     return float(np.sum(np.maximum(end - alone, 0.0)))
+
+
+def gap_between(cost: float, bound: float) -> float:
+    """(cost - bound) / cost; 0 where nothing takes time."""
+    return max(0.0, (cost - bound) / cost) if cost > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +180,7 @@ class Report:
     seed: int | None = None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Schedule:
     """An order of packed ops for each rank; ``timing`` is None until simulated or recorded.
 
@@ -201,6 +205,12 @@ class Schedule:
             tuple(pack(ops) for ops in order),
             report=Report(problem.objective, family),
         )
+
+    def __repr__(self) -> str:
+        problem, family = self.problem, self.report.family if self.report else ""
+        sizes = (problem.ranks, "rank"), (problem.stages, "stage"), (self.num_ops, "op")
+        words = [family, problem.placement.name, *(counted(*size) for size in sizes)]
+        return f"Schedule({', '.join(filter(None, words))})"
 
     def ops(self, rank: int) -> list[Op]:
         """The ops of a rank, in its order."""

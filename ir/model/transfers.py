@@ -101,8 +101,7 @@ def transfer_delays(problem: Problem, transfers: Sequence[Transfer]) -> FloatArr
 
 
 def delay_matrix(profile: Profile, kind: TransferKind, stage: int) -> FloatArray:
-    """How long one transfer of the stage's weights or gradient takes from rank (row) to rank, shape
-    (P, P)."""
+    """Delay of the stage's weights or gradient from rank (row) to rank, shape (P, P)."""
     if profile.links is None:
         return profile.delays(None)
     return profile.link_delays(size(profile, kind, stage))

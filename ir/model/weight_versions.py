@@ -31,8 +31,7 @@ def versions(schedule: Schedule) -> tuple[int, ...]:
 
 
 def refuse_where_stale(schedule: Schedule, **options: object) -> None:
-    """Raises InputError for an option that asks for all gradients at once, where updates come
-    before."""
+    """Raises InputError for an option that needs all gradients, where updates come before."""
     if schedule.updates is Updates.ITERATION:
         return
     for name, value in options.items():

@@ -24,8 +24,7 @@ _Rows = Sequence[Sequence[_Average]]
 
 
 def verify_averages(facts: Facts) -> list[str]:
-    """Every breach, one line each; nothing where the profile has no replicas, or the document no
-    times."""
+    """Every breach, one line each; none without replicas or without recorded averages."""
     if facts.plan.averages is None:
         return []
     rows = [[_Average(**entry) for entry in row] for row in facts.plan.averages]
@@ -33,12 +32,11 @@ def verify_averages(facts: Facts) -> list[str]:
     if replicas is None:
         none = "averages: expected none, as the profile has no data_parallel"
         return [none] if any(rows) else []
-    return [*_places(facts, rows), *_times(facts, rows, replicas), *_step(facts, rows)]
+    return [*_places(facts, rows), *_times(facts, rows, replicas), *_iteration_time(facts, rows)]
 
 
 def _places(facts: Facts, rows: _Rows) -> Iterator[str]:
-    """Each rank averages each stage at most once; where activations are passed, just those that
-    it runs."""
+    """Each rank averages a stage at most once; where activations are passed, those that it runs."""
     for rank, row in enumerate(rows):
         counts = Counter(one.stage for one in row)
         for stage, count in counts.items():
@@ -92,17 +90,17 @@ def _times(facts: Facts, rows: _Rows, replicas: DataParallelDocument) -> Iterato
 
 
 def _duration(facts: Facts, stage: int, replicas: DataParallelDocument) -> float:
-    """A ring of D: D - 1 rounds of sums, and as many to hand them out, a part of 1 / D each
-    time."""
+    """A ring of D: D - 1 rounds of sums and as many to hand them out, a part of 1 / D each."""
     of, size = facts.stage(stage), replicas.size
     gradient = (of.weight_bytes or 0.0) if of.grad_bytes is None else of.grad_bytes
     part = gradient / size / (replicas.gigabytes_per_second * 1e6)
     return (2 * size - 2) * (part + (replicas.latency or 0.0))
 
 
-def _step(facts: Facts, rows: _Rows) -> Iterator[str]:
+def _iteration_time(facts: Facts, rows: _Rows) -> Iterator[str]:
     """The report's iteration time follows from the averages."""
-    given, objective = facts.report.step, facts.report.objective
+    report, objective = facts.report, facts.report.objective
+    given = report.step if report.iteration_time is None else report.iteration_time
     ends = [
         max([run.end for run in order] + [one.end for one in row])
         for order, row in zip(facts.order, rows, strict=True)
@@ -115,6 +113,5 @@ def _step(facts: Facts, rows: _Rows) -> Iterator[str]:
     expected = max(spans) if objective == "period" else max(ends) - min(starts)
     if given is None or not math.isclose(given, expected, rel_tol=_RELATIVE):
         yield (
-            f"report: step: expected {expected:.9g}, which follows from the averages, got "
-            f"{show(given)}"
+            f"report: iteration_time: expected {expected:.9g}, by the averages, got {show(given)}"
         )

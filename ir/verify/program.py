@@ -217,8 +217,7 @@ class _Replay:
         return "not waited for" if tensor not in self.arrived else "freed or overwritten"
 
     def _close(self, line: Line) -> Iterator[str]:
-        """From ``reduce`` on, then ``average``, then ``step`` nothing adds to a stage's
-        gradient."""
+        """After ``reduce``, then ``average``, then ``step`` nothing adds to a stage's gradient."""
         if self._each:
             if line.verb != "step" or self.unstepped.pop(line.stages[0], None) is None:
                 yield "no gradient is there to step with"
@@ -324,8 +323,7 @@ def _updates(facts: ProgramFacts) -> Iterator[str]:
 
 
 def _ties(facts: ProgramFacts) -> Iterator[str]:
-    """Parameters that stages share, by the profile, are summed: some reduction concerns all of
-    them."""
+    """Parameters that stages share are summed: some reduction concerns all of the stages."""
     joined = {line.stages for row in facts.lines for line in row if line.verb == "reduce"}
     for group in facts.schedule.plan.profile.tied:
         if not any(set(group) <= set(stages) for stages in joined):

@@ -1,5 +1,4 @@
-"""A program document as plain facts: what its verifier reads. It shares no parser with the
-compiler."""
+"""A program document as plain facts for its verifier, which shares no parser with the compiler."""
 
 from __future__ import annotations
 

@@ -271,8 +271,7 @@ def _memory(facts: Facts) -> Iterator[str]:
 
 
 def _held(facts: Facts, row: list[Run]) -> Iterator[tuple[Run, float]]:
-    """Each op with what its rank holds from it on: from the start of an F, R or L, or another's
-    end."""
+    """Each op with its rank's memory from the start of F, R or L on, from the end of others."""
     held = 0.0
     again = {(run.stage, run.microbatch) for run in row if run.kind == "R"}
     for run in row:

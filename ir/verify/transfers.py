@@ -47,8 +47,7 @@ def verify_transfers(facts: Facts) -> list[str]:
 
 
 def arrivals(facts: Facts) -> dict[tuple[int, int], float]:
-    """By rank and position of an op: when the last transfer that it is the first to wait for
-    ends."""
+    """By rank and position of an op: the end of the last transfer that it first waits for."""
     latest: dict[tuple[int, int], float] = {}
     for move in facts.moves:
         waiting = [(move.target, move.before)]
@@ -86,8 +85,7 @@ def _broken_links(journey: list[Move]) -> list[str]:
 def _owner(
     stage: int, weights: list[list[Move]], sums: list[list[Move]], problems: list[str]
 ) -> int:
-    """The rank where the stage's weights set out; adds a problem where they, or the D's ends,
-    disagree."""
+    """The rank where the stage's weights set out; adds problems where it, or D's end, differs."""
     starts = [(journey[0], journey[0].source) for journey in weights]
     ends = [(journey[-1], journey[-1].target) for journey in sums]
     owner = (starts or ends)[0][1]

@@ -17,7 +17,7 @@ from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile
-from pipeloom.ir.model.schedule import Schedule, Timing
+from pipeloom.ir.model.schedule import Schedule, Status, Timing
 from pipeloom.ir.units import amount, exact_amount
 from pipeloom.report.summaries import gap, scope, transfer_note
 from pipeloom.solver.core.tolerances import ROUNDING
@@ -25,6 +25,11 @@ from pipeloom.solver.core.tolerances import ROUNDING
 from .scaling import enlarged, laden
 
 STRAIN = 1.1
+FIGURES = (
+    "averaging", "iteration_time", "bubble_rate", "work_ratio", "peak_memory", "lower_bound_rate",
+    "gap", "scope",
+)  # fmt: skip
+ON_CLUSTER = ("step_bubble_rate", "link_bytes", "sent_bytes", "wire_use", "balance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +144,10 @@ class Evaluation:
 
     @property
     def status(self) -> str:
-        """``optimal``, ``feasible``, ``built``, ``infeasible`` or ``unsupported``."""
+        """``optimal``, ``feasible``, ``infeasible`` or ``unsupported``."""
         if self.planned is None:
             return "unsupported" if self.infeasible is None else "infeasible"
-        report = self.planned.report
-        return report.status.value if report and self.gap is not None else "built"
+        return (self.planned.report.status if self.planned.report else Status.FEASIBLE).value
 
     @property
     def refusal(self) -> str:
@@ -276,8 +280,7 @@ class Evaluation:
 
     @cached_property
     def strained(self) -> float:
-        """The step time where all messages take a tenth longer: how much slack its transfers
-        have."""
+        """The step time where all messages take a tenth longer: the less it grows the better."""
         return step_between_ops(self._on(laden(self.profile, STRAIN)))
 
     def _on(self, profile: Profile) -> Schedule:
@@ -293,37 +296,24 @@ class Evaluation:
         return head | (self.infeasible.to_dict() if self.infeasible else {"reason": self.why_not})
 
     def _figures(self) -> dict[str, Any]:
-        report = self.schedule.report
-        return {
+        report, timing = self.schedule.report, self.timing
+        found = {key: getattr(timing, key) for key in ("period", "makespan")}
+        found |= {key: getattr(self, key) for key in FIGURES}
+        return found | {
             "passing": self.passing.value,
-            "period": self.timing.period,
-            "makespan": self.timing.makespan,
-            "averaging": self.averaging,
-            "iteration_time": self.iteration_time,
-            "bubble_rate": self.bubble_rate,
-            "bubble_rate_period": self.timing.bubble_rate(Objective.PERIOD),
-            "bubble_rate_makespan": self.timing.bubble_rate(Objective.MAKESPAN),
-            "work_ratio": self.work_ratio,
-            "peak_memory": self.peak_memory,
+            "bubble_rate_period": timing.bubble_rate(Objective.PERIOD),
+            "bubble_rate_makespan": timing.bubble_rate(Objective.MAKESPAN),
             "lower_bound": report.lower_bound if report else None,
-            "lower_bound_rate": self.lower_bound_rate,
-            "gap": self.gap,
             "solve_seconds": report.solve_seconds if report else None,
-            "scope": self.scope,
             "note": transfer_note(self.schedule),
         }
 
     def _on_cluster(self) -> dict[str, Any]:
-        return {
+        return {key: getattr(self, key) for key in ON_CLUSTER} | {
             "step": self.step_time,
-            "step_bubble_rate": self.step_bubble_rate,
             "traffic": self.traffic.tolist(),
-            "link_bytes": self.link_bytes,
-            "sent_bytes": self.sent_bytes,
             "wire": None if self.wire is None else asdict(self.wire),
-            "wire_use": self.wire_use,
             "memory": asdict(self.memory) | {"total": self.memory.total},
-            "balance": self.balance,
             "over_device_memory": bool(self.over_device_memory),
         }
 

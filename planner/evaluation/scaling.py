@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from pipeloom.ir.model.profile import Profile
+from pipeloom.ir.model.profile import Profile, StageProfile
 
 
 def enlarged(profile: Profile, size: float) -> Profile:
@@ -12,35 +13,21 @@ def enlarged(profile: Profile, size: float) -> Profile:
 
     Delays follow from the links alone.
     """
-    stages = tuple(
-        replace(
-            s,
-            t_f=s.t_f * size,
-            t_b=s.t_b * size,
-            t_w=s.t_w * size,
-            activation_bytes=(s.activation_bytes or 0.0) * size,
-        )
-        for s in profile.stages
-    )
-    return replace(profile, stages=stages, t_comm=None)
+    grown = _scaled(profile, size, ("t_f", "t_b", "t_w", "activation_bytes"))
+    return replace(grown, t_comm=None)
 
 
 def laden(profile: Profile, load: float) -> Profile:
     """Messages ``load`` times as large, activations, weights and gradients; ops take as long."""
+    return _scaled(profile, load, ("activation_bytes", "weight_bytes", "grad_bytes"))
 
-    def grown(size: float | None) -> float | None:
-        return None if size is None else size * load
 
-    stages = tuple(
-        replace(
-            s,
-            activation_bytes=grown(s.activation_bytes),
-            weight_bytes=grown(s.weight_bytes),
-            grad_bytes=grown(s.grad_bytes),
-        )
-        for s in profile.stages
-    )
-    return replace(profile, stages=stages)
+def _scaled(profile: Profile, by: float, keys: Sequence[str]) -> Profile:
+    def scaled(stage: StageProfile) -> StageProfile:
+        known = {key: getattr(stage, key) for key in keys}
+        return replace(stage, **{k: v * by for k, v in known.items() if v is not None})
+
+    return replace(profile, stages=tuple(map(scaled, profile.stages)))
 
 
 def equalized(profile: Profile) -> Profile:

@@ -23,7 +23,7 @@ from pipeloom.solver.core.tolerances import ROUNDING
 SEARCHED: Mapping[str, str] = {
     "relaxation": "a small MILP over the moments that every stage has (its first B, last F, last "
     "B)",
-    "lanes": "a search over where microbatches on their way up meet those on their way down",
+    "crossings-search": "a search over where microbatches on their way up and down meet",
     "interleaving": "a search over which F's run before which B's, W's included",
     "cp-sat": "CP-SAT, which left no cheaper order",
     "milp": "the MILP, which left no cheaper order",
@@ -32,7 +32,7 @@ SEARCHED: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class BoundReason:
     """Why no schedule costs less than ``value``. ``rank`` binds; None where it is no single one."""
 
     name: str
@@ -84,7 +84,7 @@ def _loss(rank: int, cost: float, ops: IntArray, start: FloatArray, end: FloatAr
     return Loss(rank, span - float(idle.sum()), head, between, tail, cost - span)
 
 
-def why(schedule: Schedule) -> Reason:
+def why(schedule: Schedule) -> BoundReason:
     """The argument behind the schedule's certified bound.
 
     Where a search has proven the bound, also how far the best argument in closed form goes.
@@ -102,14 +102,14 @@ def why(schedule: Schedule) -> Reason:
         f"{duration(value)} is proven by {SEARCHED[name]}; in closed form, "
         f"{duration(reason.value)} is"
     )
-    return Reason(name, value, reason.rank, (words, *reason.words))
+    return BoundReason(name, value, reason.rank, (words, *reason.words))
 
 
-def _simplest(problem: Problem) -> Reason:
+def _simplest(problem: Problem) -> BoundReason:
     """The first argument, from simple to intricate, that gives the best bound in closed form."""
     found = list(lower_bounds(problem))
     best = max(bound.value for bound in found)
     first = next(bound for bound in found if bound.value >= best * (1 - ROUNDING))
     if overlap_saves(problem):  # the numbers would be those of ops that run alone
-        return Reason(first.name, best, None, (first.words, PAIRED))
-    return Reason(first.name, best, first.rank, first.explained())
+        return BoundReason(first.name, best, None, (first.words, PAIRED))
+    return BoundReason(first.name, best, first.rank, first.explained())

@@ -1,5 +1,4 @@
-"""``optimize --explain``: the bound's argument, the schedule's losses, and what would change
-them."""
+"""``optimize --explain``: the bound's argument, the schedule's losses, and their remedies."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from pipeloom.solver.core.stopping import NEVER, StoppingCriterion
 
 from ..inputs.documents import Document, Planned, read_schedule
 from ..solving.search import memory_held
-from .bound_reasons import Loss, Reason, losses, why
+from .bound_reasons import BoundReason, Loss, losses, why
 from .sensitivity import MOST_OPS, Change, Enough, bubble, changes, enough_memory
 
 EXPLAIN_SECONDS = 2.0
@@ -35,7 +34,7 @@ class Explanation:
 
     objective: str
     ops: int
-    reason: Reason
+    reason: BoundReason
     losses: Sequence[Loss]
     now: Change
     changes: Sequence[Change]
@@ -142,7 +141,7 @@ def _times(loss: Loss) -> tuple[float, ...]:
     return (loss.work, loss.head, loss.between, loss.tail, loss.spare)
 
 
-def _binds(loss: Loss, reason: Reason) -> str:
+def _binds(loss: Loss, reason: BoundReason) -> str:
     return "binds" if loss.rank == reason.rank else ""
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import InputError, UnsupportedError
 from pipeloom.ir.units import counted
 
 if TYPE_CHECKING:
@@ -45,17 +45,18 @@ class PlacementSpec:
             return given
         if isinstance(given, Sequence) and not isinstance(given, str):
             return cls("placement", None, tuple(given))
-        text = os.fspath(given)
-        if text in {"linear", "v"}:
-            return cls(text, 2 if text == "v" else 1)
-        if match := re.fullmatch(r"(interleaved|wave):([0-9]{1,2})", text):
-            chunks = int(match[2]) * (2 if match[1] == "wave" else 1)
-            if 1 <= chunks <= MOST_CHUNKS:
-                return cls(text, chunks)
-        if text == AUTO or "." in text or "/" in text:
-            return cls(text, None)
+        if isinstance(given, str | os.PathLike):
+            text = os.fspath(given)
+            if text in {"linear", "v"}:
+                return cls(text, 2 if text == "v" else 1)
+            if match := re.fullmatch(r"(interleaved|wave):([0-9]{1,2})", text):
+                chunks = int(match[2]) * (2 if match[1] == "wave" else 1)
+                if 1 <= chunks <= MOST_CHUNKS:
+                    return cls(text, chunks)
+            if text == AUTO or "." in text or "/" in text:
+                return cls(text, None)
         raise InputError(
-            f"placement: expected {WORDS}, at most {MOST_CHUNKS} stages a rank, got {text!r}"
+            f"placement: expected {WORDS}, at most {MOST_CHUNKS} stages a rank, got {given!r}"
         )
 
     def place(self, profile: Profile, where: str) -> tuple[Profile, Placement]:
@@ -74,7 +75,7 @@ class PlacementSpec:
 
         ranks = profile.ranks
         if profile.num_stages not in {ranks, chunks * ranks}:
-            raise InputError(_misplaced(where, profile, self.name, chunks))
+            raise UnsupportedError(_misplaced(where, profile, self.name, chunks))
         if profile.num_stages == ranks:
             profile = profile.split(chunks)
         if self.name == "v":
@@ -93,7 +94,7 @@ class PlacementSpec:
         if profile.num_stages == profile.ranks and rest == 0:
             profile = profile.split(chunks)
         if profile.num_stages != len(owners):
-            raise InputError(
+            raise UnsupportedError(
                 f"{self.name}: expected a rank for each of the "
                 f"{counted(profile.num_stages, 'stage')} of {where}, got {len(owners)}"
             )

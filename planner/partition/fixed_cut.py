@@ -69,8 +69,7 @@ class Cuts:
         return self.layers.cut(cut)
 
     def for_family(self, name: str, microbatches: int) -> Profile:
-        """A profile of as many stages as the family runs. Raises InputError where that cannot be
-        made."""
+        """A profile of as many stages as the family runs. Raises InputError where there is none."""
         # how many that are follows from the ranks, not from where it is cut
         one_each = replace(self, way=EVEN).into(self.layers.ranks)
         problem = find_family(name).problem(one_each, microbatches, None, Objective.PERIOD)
@@ -91,8 +90,7 @@ class Cuts:
 def profiles_of(
     source: ProfileSource, microbatches: int, partition: CutLike | None = None
 ) -> tuple[Profile, Profiles, Cuts | None]:
-    """The profile, that of each family, and how it is cut where it has layers (which are its stages
-    then)."""
+    """The profile (its layers as stages), that of each family, and how layers are cut, if any."""
     cuts = Cuts.of(source, partition)
     if cuts is None:
         profile = stages_of(source, microbatches)

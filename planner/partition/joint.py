@@ -8,37 +8,37 @@ from itertools import count, pairwise
 from time import monotonic
 from typing import Any
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import UnsupportedError
 from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.layers import LayerKind
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import StageProfile
-from pipeloom.ir.model.schedule import Report, Schedule
+from pipeloom.ir.model.schedule import Report, Schedule, gap_between
 from pipeloom.ir.units import amount, duration
 from pipeloom.report.summaries import percent
 from pipeloom.report.text_table import table
 from pipeloom.solver.core.options import Order
-from pipeloom.solver.partition.candidate import Candidate
+from pipeloom.solver.core.schedule_cost import iteration_time
+from pipeloom.solver.partition.candidate import CutCandidate
 from pipeloom.solver.partition.candidate_pool import Way
 from pipeloom.solver.partition.cuts import Rules
 from pipeloom.solver.partition.search import Partitioned, best_partition
 from pipeloom.solver.placement.search import placements
-from pipeloom.solver.placement.successive_halving import cost_of
 
-from ..answer import Answer, NothingFits, gap_between
+from ..answer import Answer, NothingFits
 from ..inputs.placement_spec import AUTO, PlacementSpec
 from ..inputs.problem_setup import check_microbatches
 from ..placement.choose import placement_candidates, placement_facts, placement_table
 from ..solving.progress import Note
-from ..solving.search import Search
+from ..solving.search import CachedSearch
 from .cache_key import CutQuestion
 
 
 def plan_partition(
     profile: LayeredProfile,
     microbatches: int,
-    search: Search,
+    search: CachedSearch,
     *,
     placement: PlacementSpec,
     way: Way,
@@ -85,7 +85,7 @@ def plan_partition(
     return answer
 
 
-def _beginning(search: Search) -> Callable[[Problem, str, float, Order | None], Schedule]:
+def _beginning(search: CachedSearch) -> Callable[[Problem, str, float, Order | None], Schedule]:
     """The optimizer for one cut of several, begun with a known order and not kept in a cache.
 
     Each search has a seed of its own: with the same one, what begins with its own order again finds
@@ -100,29 +100,29 @@ def _beginning(search: Search) -> Callable[[Problem, str, float, Order | None], 
     return run
 
 
-def _answer(schedule: Schedule, facts: dict[str, Any], search: Search, *, stopped: bool) -> Answer:
+def _answer(
+    schedule: Schedule, facts: dict[str, Any], search: CachedSearch, *, stopped: bool
+) -> Answer:
     candidates = placement_candidates(facts["placements"], facts["placement"])
-    cost, bound, words = cost_of(schedule), facts["lower_bound"], _words(schedule, facts)
+    cost, bound, words = iteration_time(schedule), facts["lower_bound"], _words(schedule, facts)
     return Answer(schedule, search, cost, bound, candidates, stopped, {"partition": facts}, words)
 
 
 def _refusal(
     found: Partitioned, placement: PlacementSpec, where: str, facts: dict[str, Any]
 ) -> Exception:
-    """Why there is no answer: no cut fits in memory, or the layers cannot be cut for any of the
-    placements."""
+    """The error where no cut fits in memory, or the layers cannot be cut for any placement."""
     least, lines = found.smallest, [f"{name}: {why}" for name, why in found.why_not.items()]
     if least is not None:
         wants = {"smallest": least.limit, "rank": least.rank, "device": least.device}
         return NothingFits("no cut fits", "\n".join(lines), {"partition": facts}, **wants)
     if placement.name != AUTO:
-        return InputError(*(f"{where}: layers: {line}" for line in lines))
-    return InputError(*lines)
+        return UnsupportedError(*(f"{where}: layers: {line}" for line in lines))
+    return UnsupportedError(*lines)
 
 
 def _reported(found: Partitioned, seconds: float, seed: int) -> Schedule | None:
-    """The best schedule, solved in all the time that it took, looking at cuts included, from the
-    seed of the whole."""
+    """The best schedule, with the seconds of the whole search and its seed in its report."""
     best = None if found.best is None else found.best.schedule
     if best is None or best.report is None:
         return best
@@ -157,7 +157,7 @@ def _placements(spec: PlacementSpec, profile: LayeredProfile, where: str) -> Seq
     return [spec.place(one_each, where)[1]]
 
 
-def _parts(candidate: Candidate) -> list[dict[str, Any]]:
+def _parts(candidate: CutCandidate) -> list[dict[str, Any]]:
     owners = candidate.problem.placement.owners
     return [
         {
@@ -172,7 +172,7 @@ def _parts(candidate: Candidate) -> list[dict[str, Any]]:
     ]
 
 
-def _entry(candidate: Candidate) -> dict[str, Any]:
+def _entry(candidate: CutCandidate) -> dict[str, Any]:
     return {
         "placement": candidate.problem.placement.name,
         "starts": list(candidate.cut),

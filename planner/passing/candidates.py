@@ -23,7 +23,7 @@ from pipeloom.solver.core.decomposition import Plan, planned
 from pipeloom.solver.families import FAMILIES, Family, synchronous
 from pipeloom.solver.families.base import alternate
 from pipeloom.solver.families.weights.fsdp import FSDP
-from pipeloom.solver.weight_passing.parameters import Choice
+from pipeloom.solver.weight_passing.parameters import WeightPassingParameters
 from pipeloom.solver.weight_passing.round_orders import rows
 from pipeloom.solver.weight_passing.streaming import (
     Route,
@@ -158,8 +158,7 @@ def _streamings(problem: Problem) -> Iterator[Streaming]:
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Microbatches dealt out to ranks; weights stream, or go round as a published family has
-    them."""
+    """Microbatches dealt out to ranks; weights stream, or go round as in a published family."""
 
     problem: Problem
     name: str = "weights"
@@ -172,7 +171,7 @@ class Weights:
         for rounds, buffers in product({1, most}, {3, self.problem.stages}):
             order = rows(self.problem, rounds, deep=1)
             for route in Route:
-                choice = Choice(rounds, buffers=buffers, route=route)
+                choice = WeightPassingParameters(rounds, buffers=buffers, route=route)
                 with suppress(InvalidScheduleError):  # a path that would wait for itself
                     yield streamed(self.problem, order, str(choice), choice.streaming)
 

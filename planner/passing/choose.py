@@ -1,5 +1,4 @@
-"""``optimize --passing auto``: activations, weights, both in turn, or sharded data: what is
-fastest, and why."""
+"""``optimize --passing auto``: the fastest of activations, weights, islands and sharded data."""
 
 from __future__ import annotations
 
@@ -22,10 +21,10 @@ from pipeloom.solver.optimize import optimize
 from ..answer import Answer, Candidate, NothingFits
 from ..evaluation.evaluation import Evaluation
 from ..solving.progress import Note
-from ..solving.search import Search
+from ..solving.search import CachedSearch
 from .candidates import Scheme, schemes
 from .crossovers import missing_sizes
-from .reasons import Choice, as_json, text
+from .reasons import PassingChoice, as_json, text
 
 Searcher: TypeAlias = Callable[[Problem, str, float], Schedule]
 """The optimizer, given a problem, what it is for, and its share of the time."""
@@ -40,7 +39,7 @@ LEVEL = 2e-3
 def plan_passing(
     profile: Profile,
     microbatches: int,
-    search: Search,
+    search: CachedSearch,
     *,
     memory_limit: float | None,
     objective: Objective,
@@ -71,12 +70,16 @@ def plan_passing(
         raise NothingFits("no scheme fits", words, facts)
     best, report = choice.best, choice.best.schedule.report
     assert report is not None
-    bound = report.lower_bound or 0.0
-    cost = best.timing.cost(objective)
-    candidates = tuple(_candidate(row, best) for row in choice.rows)
-    stopped = search.stopped
     return Answer(
-        best.schedule, search, cost, bound, candidates, stopped, facts, words, step=best.step_time
+        best.schedule,
+        search,
+        best.iteration_time,
+        report.lower_bound or 0.0,
+        tuple(_candidate(row, best) for row in choice.rows),
+        search.stopped,
+        facts,
+        words,
+        step=best.step_time,
     )
 
 
@@ -104,7 +107,7 @@ def choose(
     objective: Objective = Objective.PERIOD,
     search: Searcher | None = None,
     should_stop: StoppingCriterion = NEVER,
-) -> Choice:
+) -> PassingChoice:
     """The schedule with the shortest step among all schemes, within memory limit and device memory.
 
     Step times are those of :attr:`Evaluation.step_time`. Each scheme's fixed shapes are tried,
@@ -127,7 +130,7 @@ def choose(
         rows.append(Evaluation("activations", why_not=few))
     rows.sort(key=_order)
     best = rows[0] if rows[0].why_not is None else None
-    return Choice(best and replace(best, planned=certified(best.schedule)), tuple(rows))
+    return PassingChoice(best and replace(best, planned=certified(best.schedule)), tuple(rows))
 
 
 def searching(time_limit: float, seed: int = 0) -> Searcher:

@@ -22,7 +22,7 @@ HALVINGS = 6
 
 
 @dataclass(frozen=True)
-class Choice:
+class PassingChoice:
     """``best``: what to run; None where nothing fits. ``rows``: one a scheme, the fastest first.
 
     A row is the scheme's fastest schedule that fits, or the one that needs least and why it cannot
@@ -42,7 +42,7 @@ class Choice:
         return [row for row in self.rows if row.why_not is None]
 
 
-def as_json(choice: Choice) -> dict[str, Any]:
+def as_json(choice: PassingChoice) -> dict[str, Any]:
     """The table and the sentences; ``choice`` of the command's answer."""
     return {
         "scheme": choice.best.scheme if choice.best else None,
@@ -56,7 +56,7 @@ def _entry(row: Evaluation) -> dict[str, Any]:
     return row.to_dict(on_cluster=True) | fits
 
 
-def text(choice: Choice) -> str:
+def text(choice: PassingChoice) -> str:
     """The table, then the sentences."""
     of = columns
     shown = [of.SCHEME, of.STEP, of.STEP_BUBBLE, of.WIRE, of.WIRE_BYTES, of.WIRE_USE]
@@ -74,9 +74,8 @@ def _against(row: Evaluation, best: Evaluation | None) -> str:
     return f"+{percent(row.step_time / best.step_time - 1)}" if best.step_time > 0 else ""
 
 
-def sentences(choice: Choice) -> list[str]:
-    """Reasons for the best scheme, and against the best of each other kind; where nothing fits,
-    why."""
+def sentences(choice: PassingChoice) -> list[str]:
+    """Reasons for the best scheme and against the best of other kinds; or why nothing fits."""
     if choice.best is None:
         return [f"{row.scheme}: {row.why_not}" for row in choice.rows]
     lines = [_chosen(choice.best, choice.usable[1:])]

@@ -1,5 +1,4 @@
-"""``optimize --placement auto``: one search for each placement, and what is said of them in the
-end."""
+"""``optimize --placement auto``: one search for each placement, and a table of them."""
 
 from __future__ import annotations
 
@@ -11,25 +10,26 @@ from typing import Any
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
-from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.model.schedule import Schedule, gap_between
 from pipeloom.report.text_table import table
 from pipeloom.solver.core.progress import Progress
+from pipeloom.solver.core.schedule_cost import iteration_time
 from pipeloom.solver.core.tolerances import CLOSED
 from pipeloom.solver.optimize import Solving
-from pipeloom.solver.placement.search import Chosen, Tried, best_placement
-from pipeloom.solver.placement.successive_halving import Known, cost_of
+from pipeloom.solver.placement.search import Chosen, TriedPlacement, best_placement
+from pipeloom.solver.placement.successive_halving import Known
 from pipeloom.solver.portfolio import cores
 
-from ..answer import Answer, Candidate, NothingFits, gap_between
+from ..answer import Answer, Candidate, NothingFits
 from ..solving.cache import Question
 from ..solving.progress import Note, Searched, Searching
-from ..solving.search import Search
+from ..solving.search import CachedSearch
 
 
 def plan_placement(
     profile: Profile,
     microbatches: int,
-    search: Search,
+    search: CachedSearch,
     *,
     each: bool,
     memory_limit: float | None,
@@ -68,11 +68,11 @@ def plan_placement(
         raise NothingFits("no placement fits", words, facts)
     entries = facts["choice"]["placements"]
     candidates = placement_candidates(entries, chosen.best.problem.placement.name)
-    cost, bound = cost_of(chosen.best), chosen.bound or 0.0
+    cost, bound = iteration_time(chosen.best), chosen.bound or 0.0
     return Answer(chosen.best, search, cost, bound, candidates, search.stopped, facts, words)
 
 
-def _announce(search: Search, limits: Mapping[str, float], placements: int) -> None:
+def _announce(search: CachedSearch, limits: Mapping[str, float], placements: int) -> None:
     """How long it may take, where nobody said how long it shall."""
     each = limits.get("each")
     if placements and each is not None:
@@ -91,7 +91,7 @@ class PlacementSearches:
     not: placements share them, or the best has more of them; so it is kept by another name.
     """
 
-    def __init__(self, search: Search, limits: Mapping[str, float]) -> None:
+    def __init__(self, search: CachedSearch, limits: Mapping[str, float]) -> None:
         self._search, self._limits = search, limits
         self._made: dict[str, PlacementSearch] = {}
 
@@ -153,7 +153,7 @@ class PlacementSearch(Solving):
 
 def choice_facts(chosen: Chosen) -> dict[str, Any]:
     """The placements, the best first, and the bound for all of them together."""
-    cost = None if chosen.best is None else cost_of(chosen.best)
+    cost = None if chosen.best is None else iteration_time(chosen.best)
     gap = None if cost is None or chosen.bound is None else gap_between(cost, chosen.bound)
     return {
         "lower_bound": chosen.bound,
@@ -162,7 +162,7 @@ def choice_facts(chosen: Chosen) -> dict[str, Any]:
     }
 
 
-def placement_facts(tried: Tried, best: float | None) -> dict[str, Any]:
+def placement_facts(tried: TriedPlacement, best: float | None) -> dict[str, Any]:
     """One placement; ``best``: the lowest cost that was found anywhere."""
     return {
         "placement": tried.name,
@@ -173,7 +173,7 @@ def placement_facts(tried: Tried, best: float | None) -> dict[str, Any]:
     }
 
 
-def _not_searched(tried: Tried, best: float | None) -> str:
+def _not_searched(tried: TriedPlacement, best: float | None) -> str:
     beaten = best is not None and tried.bound is not None and tried.bound >= best * (1 - CLOSED)
     return f"not searched: {'cannot be shorter' if beaten else 'no time left'}"
 

@@ -110,8 +110,7 @@ class ScheduleCache:
             return None
 
     def keep(self, question: Asked, schedule: Schedule, more: dict[str, Any] | None = None) -> None:
-        """Writes an answer, and what ``more`` is to be known of it; where it cannot be written a
-        note says so."""
+        """Writes an answer, and ``more`` facts of it; a note says where it cannot be written."""
         content = {"schedule": dump_schedule(schedule), **({} if more is None else {"more": more})}
         entry = {"format": FORMAT, "version": 1, "digest": digest(content), **content}
         try:
@@ -121,8 +120,7 @@ class ScheduleCache:
 
 
 def _checked(entry: dict[str, Any], question: Asked) -> tuple[Schedule, dict[str, Any]]:
-    """The schedule of ``entry`` and more. Raises InputError with the first thing that is wrong with
-    it."""
+    """The schedule of ``entry`` and more. Raises InputError with the first fault of it."""
     content: dict[str, Any] = {key: entry[key] for key in ("schedule", "more") if key in entry}
     if entry.get("format") != FORMAT or entry.get("version") != 1 or "schedule" not in content:
         raise InputError(f"expected a version 1 of {FORMAT}")

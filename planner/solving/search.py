@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Search:
+class CachedSearch:
     """The optimizer with options that are for one problem, or are shared by several.
 
     ``progress`` is told how far each search is.
@@ -30,7 +30,9 @@ class Search:
     progress: Listener = unheard
 
     @classmethod
-    def of(cls, options: SolveOptions, cache: str | None, progress: Listener | None) -> Search:
+    def of(
+        cls, options: SolveOptions, cache: str | None, progress: Listener | None
+    ) -> CachedSearch:
         """The same with the cache in a folder; with none where all is recomputed, which is no part
         of what a cache is asked. Raises InputError where there can be no such folder."""
         tell = progress or unheard
@@ -43,7 +45,7 @@ class Search:
         """Whether the caller has ended it."""
         return self.options.should_stop()
 
-    def share(self, share: float) -> Search:
+    def share(self, share: float) -> CachedSearch:
         """The same with a share of the time, or of the work."""
         return replace(self, options=self.options.share(share))
 

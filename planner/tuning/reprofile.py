@@ -60,8 +60,7 @@ def _stage(old: StageProfile, stage: int, took: Times) -> StageProfile:
 
 
 def _scaled(time: float | None, old: float, new: float) -> float | None:
-    """``time`` as ``old`` has become ``new``; ``new`` itself where there was none to compare
-    with."""
+    """``time`` scaled as ``old`` became ``new``; ``new`` itself where ``old`` is 0."""
     if time is None:
         return None
     return time * new / old if old > 0 else new

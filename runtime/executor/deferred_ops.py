@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 import torch
 from torch import Tensor
 from torch.nn import functional
+
+from ..dtensors import is_dtensor, local
 
 
 class Rule(Protocol):
@@ -105,7 +107,7 @@ class BatchedMatMul:
 
     def accumulate(self, x: Tensor, dy: Tensor) -> None:
         grad = self.weight.grad
-        if grad is not None and grad.dtype == dy.dtype:
+        if _takes(grad, x, dy):
             grad.baddbmm_(x.mT, dy)
         else:
             add(self.weight, torch.bmm(x.mT, dy))
@@ -162,7 +164,12 @@ class Embedding:
 
     def accumulate(self, x: Tensor, dy: Tensor) -> None:
         grad = self.weight.grad
-        if grad is None or self.padding is not None or grad.dtype.itemsize < 4:
+        if (
+            grad is None
+            or self.padding is not None
+            or grad.dtype.itemsize < 4
+            or is_dtensor(self.weight)
+        ):
             padding = -1 if self.padding is None else self.padding
             number = self.weight.shape[0]
             add(
@@ -176,7 +183,7 @@ class Embedding:
 def add_product(parameter: Tensor, a: Tensor, b: Tensor) -> None:
     """Adds the matrix product ``a @ b`` to ``parameter.grad``, within the product where it can."""
     grad = parameter.grad
-    if grad is not None and grad.dtype == a.dtype == b.dtype:
+    if _takes(grad, a, b):
         grad.addmm_(a, b)
     else:
         add(parameter, a @ b)
@@ -184,10 +191,19 @@ def add_product(parameter: Tensor, a: Tensor, b: Tensor) -> None:
 
 def add(parameter: Tensor, gradient: Tensor) -> None:
     """Adds to ``parameter.grad``, in the dtype that the parameter's gradients have."""
-    if parameter.grad is None:
+    grad = parameter.grad
+    if grad is None:
         parameter.grad = gradient.to(parameter.grad_dtype)
+    elif is_dtensor(grad) and is_dtensor(gradient):
+        local(grad).add_(local(gradient.redistribute(placements=grad.placements)))
     else:
-        parameter.grad.add_(gradient)
+        grad.add_(gradient)
+
+
+def _takes(grad: Tensor | None, a: Tensor, b: Tensor) -> TypeGuard[Tensor]:
+    """Whether a product can be added to the gradient within itself: no DTensor's, of which the
+    product may have another layout."""
+    return grad is not None and grad.dtype == a.dtype == b.dtype and not is_dtensor(grad)
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -13,13 +13,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..cuda import make_event, make_stream
+from ..dtensors import PLAIN, parts
 from ..measure.activation_ledger import Memory, apart
 
 Copies: TypeAlias = Sequence[tuple[Tensor, Tensor]]  # target, source; bytes
@@ -104,7 +106,7 @@ class OffloadedActivations:
 
     def packing(self, stay: Iterable[Tensor]) -> AbstractContextManager[object]:
         """A context in which what autograd saves is offloaded, but for the tensors to ``stay``."""
-        self._stay = frozenset(t.untyped_storage()._cdata for t in stay)
+        self._stay = frozenset(p.untyped_storage()._cdata for t in stay for p in parts(t))
         return saved_tensors_hooks(self._pack, _unpack)
 
     def leave(self) -> None:
@@ -153,7 +155,9 @@ class OffloadedActivations:
         self._places.clear()
         self._saved.clear()
 
-    def _pack(self, tensor: Tensor) -> Tensor | _Saved:
+    def _pack(self, tensor: Tensor) -> Packed:
+        if type(tensor) not in PLAIN and is_traceable_wrapper_subclass(tensor):
+            return _Wrapped(tensor, self._pack)
         storage = tensor.untyped_storage()
         if storage.nbytes() == 0 or storage._cdata in self._stay:
             return tensor
@@ -196,9 +200,34 @@ class _Saved:
         self.give_up()
 
 
-def _unpack(saved: Tensor | _Saved) -> Tensor:
+class _Wrapped:
+    """A saved tensor of a subclass, a DTensor say, whose parts are each packed by themselves."""
+
+    __slots__ = ("context", "kind", "parts", "shape")
+
+    def __init__(self, tensor: Any, pack: Callable[[Tensor], Packed]) -> None:
+        names, self.context = tensor.__tensor_flatten__()
+        self.kind, self.shape = type(tensor), (tensor.size(), tensor.stride())
+        inside = {name: getattr(tensor, name) for name in names}
+        self.parts = {n: pack(x) if isinstance(x, Tensor) else x for n, x in inside.items()}
+
+    def unpack(self) -> Tensor:
+        inside = {
+            name: _unpack(part) if isinstance(part, Packed) else part
+            for name, part in self.parts.items()
+        }
+        whole: Tensor = self.kind.__tensor_unflatten__(inside, self.context, *self.shape)
+        return whole
+
+
+Packed: TypeAlias = Tensor | _Saved | _Wrapped
+
+
+def _unpack(saved: Packed) -> Tensor:
     if isinstance(saved, Tensor):
         return saved
+    if isinstance(saved, _Wrapped):
+        return saved.unpack()
     assert saved.tensor is not None, "B comes after L"
     return saved.tensor
 

@@ -12,6 +12,7 @@ from torch.autograd.graph import GradientEdge
 
 from pipeloom.ir.model.ops import OpKind
 
+from ..dtensors import PLAIN, arrived, is_dtensor
 from ..errors import ShapeError
 from ..measure.activation_ledger import Held, Memory
 from ..rank.options import Loss
@@ -174,6 +175,9 @@ class StageRunner:
     def _finish(self, cell: Cell, output: Any) -> None:
         assert self._loss is not None
         loss = self._loss(output, cell.target)
+        if is_dtensor(loss):
+            loss = loss.full_tensor()
+        loss = arrived(loss)
         key = loss.dtype, self._seed._version  # a loss scale that adapts is written into it
         seed = self._seeds.get(key)
         if seed is None:
@@ -186,11 +190,22 @@ class StageRunner:
 
 def as_tuple(output: Any) -> tuple[Tensor, ...]:
     """A stage's output as the next one's arguments. Raises ShapeError where it is no tensor."""
-    if isinstance(output, Tensor):
+    if type(output) is Tensor:
         return (output,)
-    if isinstance(output, tuple | list) and all(isinstance(x, Tensor) for x in output):
-        return tuple(output)
-    raise ShapeError(f"expected a tensor or a tuple of tensors, got {type(output).__name__}")
+    outputs = output if isinstance(output, tuple | list) else (output,)
+    if not all(isinstance(x, Tensor) for x in outputs):
+        raise ShapeError(f"expected a tensor or a tuple of tensors, got {type(output).__name__}")
+    return tuple([x if type(x) in PLAIN else _handed_on(x) for x in outputs])
+
+
+def _handed_on(output: Tensor) -> Tensor:
+    """Of a subclass the tensor that can be sent."""
+    if is_dtensor(output):
+        raise ShapeError(
+            f"expected this process's part of its output, got a DTensor ({output.placements}): a "
+            "layout with use_local_output=True, to_local() or full_tensor() hands it on"
+        )
+    return arrived(output)
 
 
 def _apart(tensor: Tensor, received: Sequence[Tensor]) -> Tensor:
@@ -205,7 +220,7 @@ def _apart(tensor: Tensor, received: Sequence[Tensor]) -> Tensor:
 def _gradient(x: Tensor, dy: Sequence[Tensor]) -> Tensor:
     """What B leaves in an input: zeros where the stage does not use it."""
     dx, x.grad = x.grad, None
-    return torch.zeros_like(x) if dx is None else _apart(dx, dy)
+    return torch.zeros_like(x) if dx is None else _apart(arrived(dx), dy)
 
 
 def _weight(cell: Cell) -> None:

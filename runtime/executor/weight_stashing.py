@@ -24,6 +24,7 @@ from torch.func import functional_call
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Updates
 
+from ..dtensors import local, set_local
 from ..measure.activation_ledger import Memory
 from .stage_runner import Cell, StageRunner
 
@@ -65,7 +66,7 @@ class Stash(nn.Module):
             return
         if any(version is self._newest for version in self._under_way.values()):
             for parameter in self.module.parameters():
-                parameter.data = parameter.data.clone()
+                set_local(parameter, local(parameter).clone())
             self._memory.exclude(self.module)
         optimizer.step()
         optimizer.zero_grad()

@@ -52,8 +52,12 @@ def launch(
     backend: str = "gloo",
     timeout: float | None = None,
     message_timeout: float = 300.0,
+    listener: Callable[[Any], object] | None = None,
 ) -> dict[int, Any]:
     """Calls ``function(*args)`` in each of ``ranks`` processes, and returns each one's result.
+
+    With a ``listener`` the function has one argument more, which hands what it is called with to
+    the listener, in this process.
 
     With ``replicas`` there are as many times so many processes, numbered replica by replica, and
     errors say which rank of which replica they are of.
@@ -69,12 +73,29 @@ def launch(
     """
     names = _Names(ranks, replicas)
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        return _join(function, names, args, backend, message_timeout)
+        heard = args if listener is None else (*args, listener)
+        return _join(function, names, heard, backend, message_timeout)
     if backend == "nccl":
         check_devices(names.count)
-    with _Workers(names) as workers:
-        workers.start(function, args, backend, message_timeout)
+    with _Workers(names, listener) as workers:
+        heard = args if listener is None else (*args, tell)
+        workers.start(function, heard, backend, message_timeout)
         return workers.results(None if timeout is None else time.monotonic() + timeout)
+
+
+_PARENT: list[Connection] = []  # in a process that was spawned, the pipe to who did
+
+
+def tell(value: Any) -> None:
+    """Hands ``value`` to the listener of the launch that spawned this process."""
+    _PARENT[0].send_bytes(pickle.dumps(_Told(value)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """What a child hands to the listener while it runs."""
+
+    value: Any
 
 
 def _join(
@@ -154,8 +175,8 @@ class _Failure:
 class _Workers:
     """The spawned processes of one launch; leaving the context ends those that still run."""
 
-    def __init__(self, names: _Names) -> None:
-        self._names = names
+    def __init__(self, names: _Names, listener: Callable[[Any], object] | None = None) -> None:
+        self._names, self._listener = names, listener
         # the parent serves the rendezvous, on a port that the system picks: nobody can race for it
         self._store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
         self._pipes: dict[int, Connection] = {}
@@ -221,7 +242,7 @@ class _Workers:
             ready = self._ready(pending, deadline)
             if not ready:
                 raise LaunchError(f"no answer in time from {self._names.of(*pending)}")
-            answers = {rank: self._answer(rank) for rank in ready}
+            answers = self._answers(ready)
             failures = [a for a in answers.values() if isinstance(a, _Failure)]
             if failures:
                 raise self._first(failures, [r for r in pending if r not in answers]).raised()
@@ -233,6 +254,14 @@ class _Workers:
         signs = {rank: (self._pipes[rank], self._processes[rank].sentinel) for rank in ranks}
         ready = wait([sign for pair in signs.values() for sign in pair], left)
         return [rank for rank, pair in signs.items() if any(sign in ready for sign in pair)]
+
+    def _answers(self, ranks: Sequence[int]) -> dict[int, Any]:
+        """Of those that have one; what others have to tell meanwhile the listener is told."""
+        messages = {rank: self._answer(rank) for rank in ranks}
+        for message in messages.values():
+            if isinstance(message, _Told) and self._listener is not None:
+                self._listener(message.value)
+        return {rank: m for rank, m in messages.items() if not isinstance(m, _Told)}
 
     def _answer(self, rank: int) -> Any:
         pipe, process = self._pipes[rank], self._processes[rank]
@@ -255,9 +284,9 @@ class _Workers:
         until = time.monotonic() + (ECHO if _only_dead(failures) else SETTLE)
         left = list(pending)
         while left and (ready := self._ready(left, until)):
-            answers = [self._answer(rank) for rank in ready]
-            failures += [a for a in answers if isinstance(a, _Failure)]
-            left = [rank for rank in left if rank not in ready]
+            answers = self._answers(ready)
+            failures += [a for a in answers.values() if isinstance(a, _Failure)]
+            left = [rank for rank in left if rank not in answers]
             if not _only_dead(failures):
                 until = min(until, time.monotonic() + SETTLE)
         return _told(failures)
@@ -327,6 +356,7 @@ def _environment(rank: int, ranks: int, port: int) -> dict[str, str]:
 def _child(
     pipe: Connection, environment: dict[str, str], names: _Names, call: tuple[Any, ...]
 ) -> None:
+    _PARENT.append(pipe)
     threading.Thread(target=_watch, args=(pipe,), daemon=True).start()
     os.environ.update(environment)
     # set in any case: torch was loaded before this process had its environment

@@ -1,9 +1,9 @@
 """The ledger of live activation bytes: what one rank holds for its backward passes.
 
-It counts each storage once, however many tensors share it: what autograd saves (parameters and
-buffers of the stages excluded), the inputs of weight gradients that wait for their W, and received
-messages from the moment their receive is posted until they are freed. Not counted: outputs of up to
-64 KiB, which a stage keeps until their B.
+It counts each storage once, however many tensors share it (of a DTensor this process's part): what
+autograd saves (parameters and buffers of the stages excluded), the inputs of weight gradients that
+wait for their W, and received messages from the moment their receive is posted until they are
+freed. Not counted: outputs of up to 64 KiB, which a stage keeps until their B.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Protocol, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+
+from ..dtensors import PLAIN, parts
 
 Held: TypeAlias = tuple[tuple[int, int], ...]
 Turns: TypeAlias = tuple[Callable[[], None], Callable[[], None]]
@@ -70,7 +72,7 @@ class Ledger:
 
     def hold(self, *tensors: Tensor) -> Held:
         """A storage counts until as many releases as holds have come."""
-        held = tuple(map(_place, tensors))
+        held = tuple(_place(part) for tensor in tensors for part in parts(tensor))
         for pointer, size in held:
             self._add(pointer, size)
         return held
@@ -102,32 +104,41 @@ class Ledger:
         self.live -= size
 
     def _pack(self, tensor: Tensor) -> Tensor | _Saved:
+        if type(tensor) not in PLAIN:
+            return self._pack_parts(tensor)
         storage = tensor.untyped_storage()
         pointer, size = storage.data_ptr(), storage.nbytes()
         if storage._cdata in self._excluded or size == 0:
             return tensor
         self._add(pointer, size)
-        return _Saved(self, apart(tensor), pointer, size)
+        return _Saved(self, apart(tensor), ((pointer, size),))
+
+    def _pack_parts(self, tensor: Tensor) -> Tensor | _Saved:
+        """Of a subclass, as DTensors are, what is inside."""
+        inside = parts(tensor)
+        counted = [x for x in inside if x.untyped_storage()._cdata not in self._excluded]
+        held = self.hold(*(x for x in counted if x.untyped_storage().nbytes()))
+        return _Saved(self, apart(tensor), held) if held else tensor
 
 
 class _Saved:
     """A tensor that autograd saved; the graph drops it when it needs it no more."""
 
-    __slots__ = ("ledger", "pointer", "size", "tensor")
+    __slots__ = ("held", "ledger", "tensor")
 
-    def __init__(self, ledger: Ledger, tensor: Tensor, pointer: int, size: int) -> None:
-        self.ledger, self.tensor, self.pointer, self.size = ledger, tensor, pointer, size
+    def __init__(self, ledger: Ledger, tensor: Tensor, held: Held) -> None:
+        self.ledger, self.tensor, self.held = ledger, tensor, held
 
     def __del__(self) -> None:
         ledger = getattr(self, "ledger", None)  # torch.compile makes one without its __init__
         if ledger is not None:
-            ledger._remove(self.pointer, self.size)
+            ledger.release(self.held)
 
 
 def _storages(module: nn.Module) -> frozenset[int]:
     """By storage object: the memory of streamed weights comes and goes."""
     tensors = (*module.parameters(), *module.buffers())
-    return frozenset(t.untyped_storage()._cdata for t in tensors)
+    return frozenset(part.untyped_storage()._cdata for t in tensors for part in parts(t))
 
 
 def _place(tensor: Tensor) -> tuple[int, int]:

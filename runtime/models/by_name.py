@@ -17,7 +17,7 @@ from .huggingface import HuggingFace
 METHODS = ("stages", "tied", "loss", "batch", "optimizer")
 HUGGING_FACE = "hf:"
 SETTINGS: dict[str, Callable[[str], Any]] = {
-    "seq": int, "micro_batch": int, "data": str, "seed": int, "lr": float,
+    "seq": int, "micro_batch": int, "data": str, "eval_data": str, "seed": int, "lr": float,
     "attention": str, "experts": str,
 }  # fmt: skip
 
@@ -32,15 +32,23 @@ def load_source(name: str) -> ModelSource:
     """
     if name.startswith(HUGGING_FACE):
         return hugging_face(name)
-    module_name, colon, attribute = name.partition(":")
-    if not (colon and module_name and attribute):
-        raise InputError(f"{name}: expected MODULE:ATTRIBUTE, e.g. examples.gpt:GPT, or hf:PATH")
-    value = _attribute(_module(name, module_name), name, attribute)
+    value = load_attribute(name, "examples.gpt:GPT, or hf:PATH")
     if _is_source(value):
         return cast("ModelSource", value)
     if not callable(value):
         raise InputError(f"{name}: {_lacks(value)}; expected a model source or a callable")
     return _made_by(value, name)
+
+
+def load_attribute(name: str, example: str = "package.module:name") -> Any:
+    """What ``module:attribute`` names; ``example``: what may be meant, for the error.
+
+    Raises InputError where the name, the module or the attribute is wrong.
+    """
+    module_name, colon, attribute = name.partition(":")
+    if not (colon and module_name and attribute):
+        raise InputError(f"{name}: expected MODULE:ATTRIBUTE, e.g. {example}")
+    return _attribute(_module(name, module_name), name, attribute)
 
 
 def hugging_face(name: str) -> HuggingFace:

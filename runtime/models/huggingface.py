@@ -24,6 +24,7 @@ from .skeleton import Skeleton
 from .tokens import Tokens
 
 LENGTH = 128
+EVALUATION = 1 << 32  # what its seed is ahead of training's
 CONFIG, TOKENIZER = "config.json", "tokenizer.json"
 
 
@@ -34,7 +35,7 @@ class HuggingFace:
     ``path``: its folder (``config.json``, and weights in safetensors or none), or a
     ``config.json``. Without weights they are drawn by ``seed``, alike wherever a layer is made.
     ``seq``: tokens of a sequence, 128 or as many as the model has positions; ``batch``: sequences
-    of a microbatch. ``data``: a file of tokens (:mod:`..models.tokens`); None: random ones.
+    of a microbatch. ``data``, ``eval_data``: files of tokens (:class:`Tokens`); without, random ones.
     ``lr``: AdamW's. ``attention``, ``experts``: implementations of these, such as ``eager``; the
     library's choice by default. Raises InputError for what cannot be cut, or a wrong setting.
     """
@@ -43,6 +44,7 @@ class HuggingFace:
     seq: int | None = None
     micro_batch: int = 1
     data: str | None = None
+    eval_data: str | None = None
     seed: int = 0
     lr: float = 1e-4
     attention: str | None = None
@@ -64,6 +66,8 @@ class HuggingFace:
         """Raises InputError where the model, its files or the settings do not fit."""
         self.length, self.files  # noqa: B018
         self.batch(0, 1)
+        if self.eval_data is not None:
+            self.eval_batch(0, 1)
 
     @property
     def name(self) -> str:
@@ -93,8 +97,17 @@ class HuggingFace:
 
     @cached_property
     def _tokens(self) -> Tokens:
+        return self._tokens_of(self.data, self.seed)
+
+    @cached_property
+    def _eval_tokens(self) -> Tokens:
+        if self.data is not None and self.eval_data is None:
+            raise InputError(f"{self.name}: eval_data: missing; expected a file, as data is one")
+        return self._tokens_of(self.eval_data, self.seed + EVALUATION)
+
+    def _tokens_of(self, data: str | None, seed: int) -> Tokens:
         tokenizer = self._config.parent / TOKENIZER
-        return Tokens(self.data, self.skeleton.config.vocab_size, self.seed, tokenizer)
+        return Tokens(data, self.skeleton.config.vocab_size, seed, tokenizer)
 
     @cached_property
     def length(self) -> int:
@@ -158,9 +171,9 @@ class HuggingFace:
 
     def names(self, count: int) -> ModelNames:
         """What the parameters of so many stages are called in the model."""
-        return self._cut(count).names(count)
+        return self._even(count).names(count)
 
-    def _cut(self, count: int) -> LayeredSource:
+    def _even(self, count: int) -> LayeredSource:
         """Near even; the last stage also has the head, so the larger ones come first."""
         blocks = self.skeleton.blocks
         if not 1 <= count <= len(blocks):
@@ -176,11 +189,11 @@ class HuggingFace:
 
     def stages(self, count: int) -> Sequence[Stage]:
         """One function a stage. Raises InputError where there are more than decoder layers."""
-        return self._cut(count).stages(count)
+        return self._even(count).stages(count)
 
     def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
         """The parameters that several of these stages share."""
-        return self._cut(count).tied(count)
+        return self._even(count).tied(count)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """What the model itself computes for logits (B, T, V) and labels (B, T), which it shifts:
@@ -189,8 +202,16 @@ class HuggingFace:
 
     def batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         """Tokens (B, T) of one step, one tensor a microbatch; they are the labels, too."""
-        rows = microbatches * self.micro_batch
-        drawn = self._tokens.windows(step, rows, self.length)
+        return self._microbatches(self._tokens, step, microbatches)
+
+    def eval_batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """The same ones after any step. Raises InputError without ``eval_data`` beside ``data``."""
+        return self._microbatches(self._eval_tokens, 0, microbatches)
+
+    def _microbatches(
+        self, tokens: Tokens, step: int, count: int
+    ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        drawn = tokens.windows(step, count * self.micro_batch, self.length)
         parts = torch.split(drawn, self.micro_batch)
         return parts, parts
 

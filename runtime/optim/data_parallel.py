@@ -4,10 +4,12 @@ compute."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
+from fnmatch import fnmatchcase
 from functools import partial
 from threading import Thread
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,11 +17,14 @@ from torch import Tensor, nn
 
 from pipeloom.ir.errors import InputError
 
+from ..dtensors import lay_out, local
 from ..rank.context import RankContext
+from ..rank.options import PipelineOptions
 from ..rank.role import averaged
-from ..stages.fsdp import ShardedModule, ShardedStages, gradient_of
+from ..stages.fsdp import ShardedModule, ShardedStages, Sum, gradient_of
 from ..stages.store import device_of
 from ..stages.unused_parameters import clear_unused
+from .shard_squares import mesh_axes, processes_of
 
 
 class Averaging:
@@ -30,6 +35,8 @@ class Averaging:
     several is averaged with the last one. ``group``: the processes that have this rank in the
     replicas, whose parameters and buffers start as the first replica's. ``dtype``: that in which
     gradients are sent; by default their own. ``sharded``: stages of which each replica has a shard.
+    ``apart``: ids of parameters of which each process of the group has a part of its own, experts
+    say: their gradients are of all replicas' microbatches already, and only divided.
     ``timeout``: seconds that an average may take on a CPU; on GPUs it is the group's own.
     ``spans``: on a CPU, when each stage's average set out and had come in the last step, in seconds
     of ``time.perf_counter``.
@@ -39,11 +46,13 @@ class Averaging:
         self,
         modules: Mapping[int, nn.Module],
         group: dist.ProcessGroup,
+        *,
         dtype: torch.dtype | None = None,
         sharded: Mapping[int, ShardedModule] | None = None,
+        apart: frozenset[int] = frozenset(),
         timeout: float = 300.0,
     ) -> None:
-        self._group, self._dtype = group, dtype
+        self._group, self._dtype, self._apart = group, dtype, apart
         self._timeout = timedelta(seconds=timeout)
         self._device = device_of(modules.values()).type
         home = {id(p): s for s, module in modules.items() for p in module.parameters()}
@@ -55,69 +64,104 @@ class Averaging:
         self._under_way: list[_UnderWay] = []
         self.spans: dict[int, tuple[float, float]] = {}
         for stage, module in modules.items():
-            whole = () if stage in self._sharded else module.parameters()
+            whole = () if stage in self._sharded else self._copies(module.parameters())
+            self._check_alike(stage, [*whole, *module.buffers()])
             self._start_equal([*whole, *module.buffers()])
+
+    def start(self) -> None:
+        """Before a step: of gradients that are only divided, what is there already is not."""
+        for parameter in (p for trained in self._trained.values() for p in trained):
+            if id(parameter) in self._apart and parameter.grad is not None:
+                parameter.grad.mul_(self._group.size())
 
     def begin(self, stage: int) -> None:
         """Sends the stage's gradients, all of which are there; returns at once."""
         sharded = self._sharded.get(stage)
-        sent = self._sum(stage) if sharded is None else sharded.scatter(self._dtype)
-        if sent is not None:
-            self._under_way.append(_UnderWay(stage, *sent, self._device, self._timeout))
+        for sent in self._sum(stage) if sharded is None else sharded.scatter(self._dtype):
+            before = next((e for e in reversed(self._under_way) if e.sent.again), None)
+            self._under_way.append(_UnderWay(stage, sent, self._device, self._timeout, before))
 
     def finish(self) -> None:
         """Returns once every gradient that was sent is the average."""
+        spans: dict[int, tuple[float, float]] = {}
         for each in self._under_way:
             span = each.finish()
             if span is not None:
-                self.spans[each.stage] = span
+                began, _ = spans.get(each.stage, span)
+                spans[each.stage] = began, span[1]
+        self.spans |= spans
         self._under_way.clear()
 
     @torch.no_grad()
-    def _sum(self, stage: int) -> tuple[dist.Work, Callable[[], None]] | None:
-        unsure = [parameter for parameter in self._trained[stage] if parameter.grad is None]
-        gradients = [gradient_of(parameter).flatten() for parameter in self._trained[stage]]
+    def _sum(self, stage: int) -> list[Sum]:
+        lay_out(self._trained[stage])
+        trained = self._copies(self._trained[stage])
+        for parameter in self._trained[stage]:
+            if id(parameter) in self._apart and parameter.grad is not None:
+                parameter.grad.div_(self._group.size())
+        unsure = [parameter for parameter in trained if parameter.grad is None]
+        gradients = [local(gradient_of(parameter)).flatten() for parameter in trained]
         if not gradients:
-            return None
+            return []
         flat = torch.cat(gradients).to(self._dtype or gradients[0].dtype)
         work = dist.all_reduce(flat, group=self._group, async_op=True)
         assert work is not None
-        return work, partial(self._take, stage, flat, unsure)
+        return [Sum(work, partial(self._take, trained, flat, unsure))]
+
+    def _copies(self, parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
+        """Those of which each replica has one, all alike."""
+        return [parameter for parameter in parameters if id(parameter) not in self._apart]
 
     @torch.no_grad()
-    def _take(self, stage: int, flat: Tensor, unsure: Sequence[nn.Parameter]) -> None:
+    def _take(
+        self, trained: Sequence[nn.Parameter], flat: Tensor, unsure: Sequence[nn.Parameter]
+    ) -> None:
         flat.div_(self._group.size())
-        trained = self._trained[stage]
-        parts = torch.split(flat, [parameter.numel() for parameter in trained])
-        for parameter, part in zip(trained, parts, strict=True):
-            gradient_of(parameter).copy_(part.view_as(parameter))
+        gradients = [local(gradient_of(parameter)) for parameter in trained]
+        parts = torch.split(flat, [gradient.numel() for gradient in gradients])
+        for gradient, part in zip(gradients, parts, strict=True):
+            gradient.copy_(part.view_as(gradient))
         clear_unused(unsure)
+
+    def _check_alike(self, stage: int, tensors: Sequence[Tensor]) -> None:
+        """Raises InputError, alike on all, where replicas of a stage have other tensors."""
+        rows: list[Any] = [None] * self._group.size()
+        own = [tuple(local(tensor).shape) for tensor in tensors]
+        dist.all_gather_object(rows, own, group=self._group)
+        for row in rows:
+            if row != rows[0]:
+                raise InputError(
+                    f"stages[{stage}]: expected the same parameters and buffers on all processes "
+                    f"of data_group, got shapes {rows[0]} and {row}: experts that each process has "
+                    "of its own are to be named in norm_groups, with data_group as their group"
+                )
 
     @torch.no_grad()
     def _start_equal(self, tensors: Sequence[Tensor]) -> None:
-        for tensor in tensors:
+        for tensor in map(local, tensors):
             value = tensor.detach().contiguous()
             dist.broadcast(value, group=self._group, group_src=0)
             tensor.copy_(value)
 
 
 class _UnderWay:
-    """A stage's gradients on their way; ``take`` makes of what came the average.
+    """A stage's gradients on their way; ``sent.take`` makes of what came the average.
 
     On a CPU a thread waits for them, to see when they come: nobody else looks until the first
-    ``step``.
+    ``step``. What is summed twice is so in the order in which it was sent, alike on all processes:
+    after ``before``.
     """
 
     def __init__(
         self,
         stage: int,
-        work: dist.Work,
-        take: Callable[[], None],
+        sent: Sum,
         device: str,
         timeout: timedelta,
+        before: _UnderWay | None,
     ) -> None:
         self.stage, self._timeout = stage, timeout
-        self._work, self._take = work, take
+        self.sent, self._before = sent, before
         self._began, self._came = time.perf_counter(), 0.0
         self._failed: BaseException | None = None
         self._waiting: Thread | None = None
@@ -128,19 +172,25 @@ class _UnderWay:
     def finish(self) -> tuple[float, float] | None:
         """Returns once it is the average: when it set out and came, where that is known."""
         if self._waiting is None:
-            self._work.wait()
+            self.sent.work.wait()
+            if self.sent.again is not None:
+                self.sent.again().wait()
         else:
             self._waiting.join()
         if self._failed is not None:
             raise ConnectionError(
                 f"the average of stage {self.stage} over the replicas: {self._failed}"
             ) from self._failed
-        self._take()
+        self.sent.take()
         return None if self._waiting is None else (self._began, self._came)
 
     def _wait(self) -> None:
         try:
-            self._work.wait(self._timeout)
+            self.sent.work.wait(self._timeout)
+            if self.sent.again is not None:
+                if self._before is not None and self._before._waiting is not None:
+                    self._before._waiting.join()
+                self.sent.again().wait(self._timeout)
         except BaseException as error:  # raised where the step waits
             self._failed = error
         self._came = time.perf_counter()
@@ -163,4 +213,38 @@ def make_averaging(context: RankContext) -> Averaging | None:
         )
     sharded = store.sharded if isinstance(store, ShardedStages) else {}
     modules = {s: store.module(s) for s in stages}
-    return Averaging(modules, group, options.sum_dtype, sharded, options.timeout)
+    apart = frozenset(
+        id(parameter)
+        for s, module in modules.items()
+        for name, parameter in module.named_parameters()
+        if s not in sharded and _is_apart(f"stages[{s}]: {name}", name, parameter, options)
+    )
+    return Averaging(
+        modules,
+        group,
+        dtype=options.sum_dtype,
+        sharded=sharded,
+        apart=apart,
+        timeout=options.timeout,
+    )
+
+
+def _is_apart(where: str, name: str, parameter: nn.Parameter, options: PipelineOptions) -> bool:
+    """Whether each process of the data group has a part of its own of the parameter.
+
+    Raises InputError where only some have.
+    """
+    data, axes = {*processes_of(options.data_group)}, mesh_axes(parameter)
+    copied = {p for axis, (_, shards) in axes.items() if not shards for p in axis}
+    sharded = {p for axis, (_, shards) in axes.items() if shards for p in axis}
+    for pattern, group in (options.norm_groups or {}).items():
+        if fnmatchcase(name, pattern):
+            sharded |= {*processes_of(group)}
+    me = {dist.get_rank()}
+    if (data & copied) - me or (data & sharded) - me not in (set(), data - me):
+        raise InputError(
+            f"{where}: expected a copy of it on each process of data_group, {sorted(data)}, or "
+            f"shards over all of them, got it over {sorted(copied | sharded)}: fully_shard over "
+            "the others, which averages over these alone"
+        )
+    return bool((data & sharded) - me)

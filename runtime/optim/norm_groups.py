@@ -1,4 +1,4 @@
-"""The norm of gradients of which some are shards over pipelines side by side, and who takes part.
+"""Which parameters are shards over pipelines side by side, and who takes part in their norm.
 
 ::
 
@@ -16,10 +16,8 @@ them for all keeps the pipelines from judging a step unlike each other.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from fnmatch import fnmatchcase
 from math import isclose
 from typing import Any, TypeAlias
@@ -30,55 +28,28 @@ from torch import nn
 
 from pipeloom.ir.errors import InputError
 
+from ..dtensors import is_dtensor, local
 from ..rank.context import RankContext
 from ..rank.options import NormGroups, PipelineOptions
-from ..stages.gradient_squares import summed
+from ..stages.gradient_squares import squares_of
 from ..stages.tie_detection import Group
 from ..transport import gather_early, whereabouts
+from .shard_squares import (
+    Processes,
+    ShardSquares,
+    Squares,
+    mesh_axes,
+    processes_of,
+    sharded_over,
+)
 
-Processes: TypeAlias = tuple[int, ...]
 Named: TypeAlias = tuple[int, str]  # a stage, and a parameter's name in it
 Numbers: TypeAlias = frozenset[int]  # of groups
-Squares: TypeAlias = Callable[[Sequence[nn.Parameter]], float]
-
-
-class ShardSquares:
-    """The sum of the squares of all gradients, of which some are shards over ``groups``.
-
-    ``shards``: of each group the ids of its parameters. ``squares``: the sum of those of parameters
-    that are here. All processes of a group call it, ``seconds`` long at most on a CPU.
-    """
-
-    def __init__(
-        self,
-        squares: Squares,
-        groups: Sequence[dist.ProcessGroup],
-        shards: Sequence[frozenset[int]],
-        device: torch.device,
-        seconds: float,
-    ) -> None:
-        self._squares, self._device = squares, device
-        self._timeout = timedelta(seconds=seconds)
-        # the last group's processes end alike, and then those of the others
-        self._rounds = [*zip(groups, shards, strict=True), *((g, frozenset()) for g in groups[:-1])]
-
-    def __call__(self, parameters: Sequence[nn.Parameter]) -> float:
-        everywhere = frozenset[int]().union(*(ids for _, ids in self._rounds))
-        total = self._of([p for p in parameters if id(p) not in everywhere])
-        for group, ids in self._rounds:
-            part = self._of([p for p in parameters if id(p) in ids])
-            # times 0, so that one that is not finite is not lost
-            total = part + (total if group.rank() == 0 else 0.0 * total)
-            total = summed(total, group, self._device, self._timeout, "the norm over norm_groups")
-        return total
-
-    def _of(self, parameters: Sequence[nn.Parameter]) -> float:
-        return self._squares(parameters) if parameters else 0.0
 
 
 def distinct(norm_groups: NormGroups) -> list[dist.ProcessGroup]:
     """Its groups, each once, in their order."""
-    return list({_processes(group): group for group in norm_groups.values()}.values())
+    return list({processes_of(group): group for group in norm_groups.values()}.values())
 
 
 def numbered(norm_groups: NormGroups) -> dict[str, int]:
@@ -92,40 +63,53 @@ def numbered(norm_groups: NormGroups) -> dict[str, int]:
                 f"norm_groups: {pattern!r}: expected a process group that has this process, "
                 f"got {group!r}"
             )
-    numbers = {_processes(group): i for i, group in enumerate(distinct(norm_groups))}
-    return {pattern: numbers[_processes(group)] for pattern, group in norm_groups.items()}
+    numbers = {processes_of(group): i for i, group in enumerate(distinct(norm_groups))}
+    return {pattern: numbers[processes_of(group)] for pattern, group in norm_groups.items()}
 
 
-def make_norm_squares(
-    squares: Squares, context: RankContext, modules: Mapping[int, nn.Module]
-) -> Squares:
-    """``squares`` where nothing is a shard; else with those of the shards of this rank's
-    ``modules`` elsewhere.
+def make_norm_squares(context: RankContext, modules: Mapping[int, nn.Module]) -> Squares:
+    """The sum of the squares of gradients, with those of the shards of this rank's ``modules`` that
+    are elsewhere.
 
     Raises InputError, alike on all ranks, for patterns that do not fit their parameters.
     """
-    norm_groups, gather = context.options.norm_groups, context.transport.gather
-    if not norm_groups:
-        return squares
-    groups = distinct(norm_groups)
-    parameters = {
+    options = context.options
+    parameters = _named(modules)
+    homes = _assigned(context, parameters)
+    patterned = distinct(options.norm_groups or {})
+    axes = {
+        id(p): sharded_over(p) | ({processes_of(patterned[homes[n]])} if n in homes else set())
+        for n, p in parameters.items()
+    }
+    meshes = {a: g for p in parameters.values() for a, (g, _) in mesh_axes(p).items()}
+    groups = list(({processes_of(g): g for g in patterned} | meshes).values())
+    if options.needs_norm or patterned:
+        copies = {n: p for n, p in parameters.items() if p.requires_grad and not axes[id(p)]}
+        for differing in context.transport.gather(_differing(copies, groups)):
+            if differing is not None:
+                raise InputError(differing)
+    if not groups:
+        return squares_of
+    return ShardSquares(groups, axes, context.device, options.timeout)
+
+
+def _named(modules: Mapping[int, nn.Module]) -> dict[Named, nn.Parameter]:
+    return {
         (s, name): parameter
         for s, module in modules.items()
         for name, parameter in module.named_parameters(remove_duplicate=False)
     }
+
+
+def _assigned(context: RankContext, parameters: Mapping[Named, nn.Parameter]) -> dict[Named, int]:
+    """The number of each shard's group; all ranks call it."""
+    norm_groups, gather = context.options.norm_groups, context.transport.gather
+    if not norm_groups:
+        return {}
+    groups = distinct(norm_groups)
     known = {named: _known(p, groups) for named, p in parameters.items()}
     names = {named: numbers for row in gather(known) for named, numbers in row.items()}
-    homes = assigned(numbered(norm_groups), names, context.options.tied)
-    trained = {named: p for named, p in parameters.items() if p.requires_grad}
-    copies = {n: p for n, p in trained.items() if n not in homes and not known[n]}
-    for differing in gather(_differing(copies, groups)):
-        if differing is not None:
-            raise InputError(differing)
-    shards = [
-        frozenset(id(p) for named, p in parameters.items() if homes.get(named) == i)
-        for i in range(len(groups))
-    ]
-    return ShardSquares(squares, groups, shards, context.device, context.options.timeout)
+    return assigned(numbered(norm_groups), names, context.options.tied)
 
 
 def assigned(
@@ -169,7 +153,7 @@ class _Copy:
 
     @classmethod
     def of(cls, parameter: nn.Parameter) -> _Copy:
-        here = getattr(parameter, "to_local", lambda: parameter)().detach()
+        here = local(parameter.detach())
         return cls(tuple(here.shape), float(torch.linalg.vector_norm(here, dtype=torch.float64)))
 
     def equals(self, other: _Copy | None) -> bool:
@@ -193,7 +177,7 @@ def _differing(
             if said is None and (first is None or not all(map(first.equals, others))):
                 said = (
                     f"norm_groups: expected a pattern for {name} of stage {stage}, or copies of it "
-                    f"on all of the processes {list(_processes(group))}, where it differs"
+                    f"on all of the processes {list(processes_of(group))}, where it differs"
                 )
     return said
 
@@ -224,10 +208,10 @@ def check_norm_groups(options: PipelineOptions, modules: Mapping[int, nn.Module]
         return  # all processes are one pipeline
     side = Side(
         whereabouts(group)[0],
-        _processes(group or dist.group.WORLD),
-        () if data_group is None else _processes(data_group),
+        processes_of(group or dist.group.WORLD),
+        () if data_group is None else processes_of(data_group),
         frozenset(_mesh(p) for module in modules.values() for p in module.parameters()),
-        None if norm_groups is None else tuple(map(_processes, distinct(norm_groups))),
+        None if norm_groups is None else tuple(map(processes_of, distinct(norm_groups))),
         options.needs_norm,
     )
     check_sides(gather_early(side, None, options.timeout))
@@ -236,6 +220,13 @@ def check_norm_groups(options: PipelineOptions, modules: Mapping[int, nn.Module]
 def check_sides(sides: Sequence[Side]) -> None:
     """Of all processes, in their order."""
     for process, side in enumerate(sides):
+        for mesh in side.meshes:
+            ranks = [sides[other].rank for other in mesh]
+            if len(set(ranks)) > 1:
+                raise InputError(
+                    f"stages: a DTensor's mesh on processes {list(mesh)}: expected those of one "
+                    f"rank in their pipelines, got {ranks}"
+                )
         for i, group in enumerate(side.groups or ()):
             _check_group(sides, process, i, group)
     parts = _parts([p for s in sides for p in (s.pipeline, s.data, *s.meshes, *(s.groups or ()))])
@@ -259,10 +250,10 @@ def _check_group(sides: Sequence[Side], process: int, number: int, group: Proces
                 f"{other}"
             )
     own = sides[process]
-    if {*group} & {*own.data} - {process}:
+    if {*group} & {*own.data} - {process} and {*group} != {*own.data}:
         raise InputError(
             f"{where}expected processes with other shards, got some of data_group "
-            f"{list(own.data)}, which averages them"
+            f"{list(own.data)}, which averages them; all of it, where experts are shards over it"
         )
 
 
@@ -277,19 +268,14 @@ def _parts(joined: Sequence[Processes]) -> list[list[int]]:
     return sorted(map(sorted, parts))
 
 
-def _processes(group: dist.ProcessGroup | None) -> Processes:
-    return tuple(dist.get_process_group_ranks(group))
-
-
 def _known(parameter: nn.Parameter, groups: Sequence[dist.ProcessGroup]) -> Numbers:
     """Those of the groups whose other processes have a part of the parameter, as it knows."""
     others = {*_mesh(parameter)} - {dist.get_rank()}
-    return frozenset(i for i, group in enumerate(groups) if others & {*_processes(group)})
+    return frozenset(i for i, group in enumerate(groups) if others & {*processes_of(group)})
 
 
 def _mesh(parameter: nn.Parameter) -> Processes:
     """The processes that a DTensor is on; of another tensor none."""
-    tensor = sys.modules.get("torch.distributed.tensor")  # whoever has made one has imported it
-    if tensor is None or not isinstance(parameter, tensor.DTensor):
+    if not is_dtensor(parameter):
         return ()
     return tuple(parameter.device_mesh.mesh.flatten().tolist())

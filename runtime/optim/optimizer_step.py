@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from ..dtensors import lay_out
 from ..rank.loss_scale import LossScale
 from ..stages.gradient_squares import squares_of
 from ..stages.store import StageStore
@@ -67,6 +68,7 @@ class OptimizerStep:
         """Once all gradients are there, before the first step: what is known of their norm."""
         if self._sums is None:
             return
+        lay_out(self._trained)
         if self.loss_scale is not None:
             self._multiply(1.0 / self.loss_scale.scale)
         found = self._sums.add(self._squares(self._counted))
@@ -86,6 +88,7 @@ class OptimizerStep:
     def step(self, stage: int) -> None:
         """Nothing computes with the stage any more; its optimizer steps if that is right so far."""
         self._store.settle(stage)
+        lay_out(self._store.module(stage).parameters())
         revertible = self._revertible.get(stage)
         if revertible is not None and not self._steps:
             revertible.hold()

@@ -20,13 +20,11 @@ from ..executor.weight_stashing import make_stashes
 from ..measure.op_timer import Call
 from ..rank.context import RankContext
 from ..rank.role import has_relays
-from ..stages.fsdp import ShardedStages
-from ..stages.gradient_squares import squares_of
 from ..stages.shared_parameters import SharedParameters
 from .data_parallel import make_averaging
 from .forward_snapshot import ForwardSnapshot
 from .grad_norm import make_norm_sum
-from .norm_groups import Squares, check_norm_groups, make_norm_squares
+from .norm_groups import check_norm_groups, make_norm_squares
 from .optimizer_step import OptimizerStep
 from .optimizers import make_optimizers
 
@@ -62,8 +60,7 @@ class StepEnd:
     def _make_update(self, context: RankContext) -> OptimizerStep:
         store, options = context.store, context.options
         check_norm_groups(options, self.modules)
-        squares: Squares = store.squares if isinstance(store, ShardedStages) else squares_of
-        squares = make_norm_squares(squares, context, self.modules)
+        squares = make_norm_squares(context, self.modules)
         sums = make_norm_sum(context)
         if options.loss_scale is not None:
             self._rescale(options.loss_scale.scale)
@@ -87,6 +84,8 @@ class StepEnd:
             self._snapshot = ForwardSnapshot(self.modules.values(), self._device)
         else:
             self._clear_gradients()
+            if self._averaging is not None:
+                self._averaging.start()
 
     def give_up(self) -> None:
         """Ends a step that failed: no norm is waited for any more."""

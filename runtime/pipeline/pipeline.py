@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from pipeloom.ir.errors import InputError
+from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 
@@ -35,6 +36,7 @@ from ..stages.store import Stage, device_of, given_modules, stage_modules
 from ..stages.tie_detection import find_ties
 from ..tensors.microbatches import Batch
 from ..transport import connect, gather_early
+from .in_place import StagesInPlace
 from .layered_source import as_planned
 from .model_source import ModelSource, checked_stages, names_of, skips_of
 from .state import PipelineState
@@ -200,7 +202,8 @@ class Pipeline:
         if graphed:
             recording = make_recording(self._transport, self.device)
             self._graph = GraphedSteps(recording, self._transport, cells.values())
-        self._step_builder = StepBuilder(context, cells, self._step_end)
+        self._step_builder = builder = StepBuilder(context, cells, self._step_end)
+        self._in_place = partial(StagesInPlace, context, cells, self._step_end, builder)
 
     @classmethod
     def from_source(
@@ -262,6 +265,43 @@ class Pipeline:
             self._step_end.give_up()
             raise
         return self._step_io.results(losses)
+
+    def profile(
+        self,
+        *inputs: Batch,
+        target: Batch | None = None,
+        repeats: int = 10,
+        warmup: int = 2,
+        in_flight: int | None = None,
+        recompute: bool = False,
+        view: str = "all",
+        **options: Any,
+    ) -> Measurement:
+        """The profile of these stages, measured where they are, by their program's microbatches.
+
+        All processes of the mesh call it between steps, with what :meth:`step` is given. Each runs
+        its stages ``repeats`` times after ``warmup``, ``in_flight`` microbatches each (by default
+        as many as there are ranks): F, B, W, BW, with ``recompute`` R. Memory is that of one
+        device: of tensors that are shards, its own. Parameters, gradients, buffers and random
+        numbers are as before afterwards.
+
+        ``view``: ``all`` joins what all processes of torch.distributed measured (samples of one
+        stage together, the most bytes of any device) into one profile, with links; ``pipeline``
+        what the ranks of this one did; ``rank`` is of this rank's stages alone, in their order,
+        waits for no other result, and has no links.
+
+        Raises InputError for impossible settings, or a program that sends weights; else as step.
+        """
+        self.finish()
+        self._step_io.put(inputs, options, target)
+        self._gather()
+        self._step_builder.executor()
+        try:
+            return self._in_place().measure(
+                repeats=repeats, warmup=warmup, in_flight=in_flight, recompute=recompute, view=view
+            )
+        finally:
+            self._step_io.clear()
 
     def barrier(self) -> None:
         """Returns once all ranks have called it: call it before a step whose trace is compared."""

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pipeloom.ir.errors import InputError
 
+from ..dtensors import is_dtensor
 from ..optim.optimizer_state import flat_state, load_flat_state
 from ..optim.step_end import StepEnd
 from ..rank.context import RankContext
@@ -94,7 +95,7 @@ class PipelineState:
             name
             for module in self._modules.values()
             for name, parameter in module.named_parameters()
-            if not hasattr(parameter, "device_mesh")
+            if not is_dtensor(parameter)
         ]
         if options.norm_groups is None:
             if not plain or not self._beside():
@@ -154,6 +155,6 @@ def _differences(section: str, values: Mapping[str, Any], own: Mapping[str, Any]
             yield (
                 f"{section}.{key}: expected shape {list(mine.shape)}, got {list(values[key].shape)}"
             )
-        elif hasattr(mine, "device_mesh") is not hasattr(values[key], "device_mesh"):
-            kind = "a DTensor" if hasattr(mine, "device_mesh") else "a plain tensor"
+        elif is_dtensor(mine) is not is_dtensor(values[key]):
+            kind = "a DTensor" if is_dtensor(mine) else "a plain tensor"
             yield f"{section}.{key}: expected {kind}, got {type(values[key]).__name__}"

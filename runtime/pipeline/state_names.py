@@ -61,10 +61,12 @@ def layer_names(
     one.
     """
 
+    name_of = own or layer_name
+
     def named(stage: int, name: str) -> str:
         at, _, rest = name.partition(".")
         layer = parts[stage][int(at)]
-        return str(own(layer, rest)) if own is not None else layer_name(layers[layer], rest)
+        return str(name_of(layers[layer], rest))
 
     return named
 

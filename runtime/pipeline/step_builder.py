@@ -15,6 +15,7 @@ from ..executor.executor import Executor
 from ..executor.stage_runner import StageRunner
 from ..executor.tensor_routing import ActivationRouting, TensorRouting
 from ..executor.weight_stashing import StashingRunner
+from ..measure.activation_ledger import Memory
 from ..optim.step_end import StepEnd
 from ..rank.context import RankContext
 from ..rank.options import Loss
@@ -30,7 +31,7 @@ class StepBuilder:
     """Makes the executor of a step: in the first one, and where shapes may vary for each other
     ones.
 
-    ``runners`` run the stages of this rank.
+    ``runners`` run the stages of this rank; ``interfaces`` are what stages hand on.
     """
 
     def __init__(self, context: RankContext, cells: Cells, step_end: StepEnd) -> None:
@@ -44,18 +45,18 @@ class StepBuilder:
         self._shapes = ShapeInference(
             context.store, problem.owner, self._skips, context.transport, context.device
         )
-        self._interfaces: Interfaces = []
+        self.interfaces: Interfaces = []
         self._executor: Executor | None = None
-        self.runners = {s: self._runner(s) for s in context.role.run}
+        self.runners = {s: self.runner(s, context.memory) for s in context.role.run}
 
     def executor(self) -> Executor:
         """For what is in the cells; all ranks call it. Raises ShapeError, alike on all."""
         if self._executor is not None and not self._context.options.varying_shapes:
             return self._executor
         interfaces = self._shapes.interfaces(self._cells)
-        if self._executor is not None and interfaces == self._interfaces:
+        if self._executor is not None and interfaces == self.interfaces:
             return self._executor
-        self._interfaces = interfaces
+        self.interfaces = interfaces
         for (s, j), cell in self._cells.items():
             cell.interface = interfaces[s][j] if s < len(interfaces) else None
         self._context.transport.renew()
@@ -92,15 +93,16 @@ class StepBuilder:
             pace=context.options.pace,
         )
 
-    def _runner(self, stage: int) -> StageRunner:
+    def runner(self, stage: int, memory: Memory, *, stashing: bool = True) -> StageRunner:
+        """One that counts in ``memory``; not ``stashing``, one that never stashes weights."""
         context = self._context
-        stash = self._step_end.stashes.get(stage)
+        stash = self._step_end.stashes.get(stage) if stashing else None
         return (StageRunner if stash is None else StashingRunner)(
             stage,
             context.store.module(stage) if stash is None else stash,
             parameters=context.store.parameters(stage) if stash is None else None,
             using=partial(context.store.using, stage),
-            memory=context.memory,
+            memory=memory,
             last=stage == self._last,
             loss=self._loss,
             seed=self._step_end.seed,

@@ -8,95 +8,36 @@ in ``docs/profiling.md``.
 from __future__ import annotations
 
 import os
-import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats import dump_profile
-from pipeloom.ir.formats.layered_profile_json import dump_layers
-from pipeloom.ir.model.layered_profile import LayeredProfile
+from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.ir.model.layers import Layer
-from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.model.profile import Profile, StageProfile
 
 from ..launch.processes import launch
 from ..launch.threads import launch_local
 from ..pipeline.layered_source import by_layers
 from ..pipeline.model_source import ModelSource
+from ..probes.link_probe import ring_routes
+from ..probes.measuring import (
+    LinkParts,
+    StagePart,
+    check_view,
+    gathered,
+    gathering,
+    measurement,
+    probed,
+    probed_links,
+)
+from ..probes.stage_probe import Asked
 from ..stages.tie_detection import Group
 from ..transport import connect, whereabouts
 from ..transport.thread_rank import here
-from .host_probe import probe_host
-from .link_probe import LARGE, LinkSamples, link_of, links_of, probe_links, ring_routes
-from .stage_probe import Sizes, StageProbe
-
-MESSAGES = 20  # round trips of each size on each link
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A median and how far the middle half of its samples spreads, relative to it."""
-
-    median: float
-    spread: float
-    samples: int
-
-    @classmethod
-    def of(cls, samples: Sequence[float]) -> Figure:
-        if len(samples) < 2:
-            return cls(samples[0], 0.0, 1)
-        lower, median, upper = statistics.quantiles(samples, n=4, method="inclusive")
-        return cls(median, (upper - lower) / median if median > 0 else 0.0, len(samples))
-
-
-@dataclass(frozen=True, slots=True)
-class Measurement:
-    """A profile and what stands behind its times.
-
-    ``times[s]``: milliseconds of F, B, W and BW of stage s, without the latter of a layer, and of R
-    where it was asked for; ``pairs[s]``: of an F and a BW at once, where that was; ``delay``:
-    one-way milliseconds of a message as large as the largest activation (None: one process);
-    ``together``: whether the ranks were measured at the same time.
-    """
-
-    profile: Profile
-    times: tuple[Mapping[OpKind, Figure], ...]
-    delay: Figure | None
-    together: bool
-    pairs: tuple[Figure, ...] = ()
-
-    def document(self) -> dict[str, Any]:
-        """The profile as a JSON object, by layers where each stage is one of them."""
-        profile = self.profile
-        if all(stage.layers for stage in profile.stages):
-            apart = (False,) * profile.num_stages
-            cluster = replace(profile, stages=())
-            found = dump_layers(LayeredProfile(profile.stages, apart, cluster))
-        else:
-            found = dump_profile(profile)
-        limits = profile.memory_limit
-        return found if limits is None else found | {"memory_limit": limits[0]}
-
-    def record(self) -> dict[str, object]:
-        """The spreads as a JSON object, to keep beside the profile."""
-        return {
-            "profile": self.profile.name,
-            "together": self.together,
-            "stages": [
-                {f"t_{kind.name.lower()}": _shown(figure) for kind, figure in stage.items()}
-                | ({"t_fb": _shown(self.pairs[s])} if self.pairs else {})
-                for s, stage in enumerate(self.times)
-            ],
-            "t_comm": None if self.delay is None else _shown(self.delay),
-        }
-
-
-def _shown(figure: Figure) -> dict[str, float]:
-    return {"median": figure.median, "spread": figure.spread, "samples": figure.samples}
+from .source_probe import SourceStages
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +57,9 @@ class Settings:
     recompute: bool
     pairs: bool
     offload: bool
+    group: dist.ProcessGroup | None = None
+    data_group: dist.ProcessGroup | None = None
+    view: str = "all"
 
 
 def measure_profile(
@@ -135,6 +79,9 @@ def measure_profile(
     pairs: bool = False,
     offload: bool = False,
     local: bool = False,
+    group: dist.ProcessGroup | None = None,
+    data_group: dist.ProcessGroup | None = None,
+    view: str = "all",
 ) -> Measurement:
     """The profile of ``source`` cut into ``stages`` on ``ranks``, stage s on rank s mod P.
 
@@ -146,7 +93,10 @@ def measure_profile(
     and no links: what the stages take where nothing else runs. ``recompute``: T_R and M_R as well;
     ``pairs``: T_FB; ``offload``: M_O, what is moved, and the link to the host.
     ``local``: ranks are threads of this process (:mod:`..launch.threads`), all of them on one GPU,
-    too.
+    too. ``group``: where the source's stages are shards (tensor or expert parallelism,
+    ``fully_shard`` over ``data_group``), the processes of this pipeline among those that torchrun
+    started; all of these call it, and get one profile, or what ``view`` says, as
+    :meth:`~..pipeline.pipeline.Pipeline.profile` does.
 
     Raises InputError for impossible settings, LaunchError where a rank fails.
     """
@@ -163,6 +113,7 @@ def measure_profile(
     ):
         if value < least:
             raise InputError(f"{key}: expected a whole number >= {least}, got {value}")
+    _check_place(group, view, ranks, local=local, together=together)
     in_flight = max(in_flight or ranks, 2 if pairs else 1)
     settings = Settings(
         stages,
@@ -177,15 +128,36 @@ def measure_profile(
         recompute=recompute,
         pairs=pairs,
         offload=offload,
+        group=group,
+        data_group=data_group,
+        view=view,
     )
     count, arguments = ranks if together else 1, (source, settings, source.tied(stages))
-    if local:
+    if group is not None:
+        results = {0: _measure_rank(*arguments)}
+    elif local:
         results = launch_local(_measure_rank, count, arguments, device=device)
     else:
         backend = "nccl" if torch.device(device).type == "cuda" else "gloo"
         results = launch(_measure_rank, count, arguments, backend=backend)
-    found = _measurement(next(iter(results.values())), settings, together, name)
+    parts, links, tied = next(iter(results.values()))
+    shown = 1 if view == "rank" else ranks
+    found = measurement(parts, links, ranks=shown, together=together, name=name, tied=tied)
     return found if not layers else _named(found, layers)
+
+
+def _check_place(
+    group: dist.ProcessGroup | None, view: str, ranks: int, *, local: bool, together: bool
+) -> None:
+    check_view(view)
+    if group is None:
+        if view != "all":
+            raise InputError(f"view: expected all where no group is given, got {view}")
+        return
+    if local or not together:
+        raise InputError("group: expected none beside local or alone")
+    if dist.get_world_size(group) != ranks:
+        raise InputError(f"ranks: expected {dist.get_world_size(group)}, as in group, got {ranks}")
 
 
 def _named(found: Measurement, layers: Sequence[Layer]) -> Measurement:
@@ -197,73 +169,49 @@ def _named(found: Measurement, layers: Sequence[Layer]) -> Measurement:
     return replace(found, profile=replace(found.profile, stages=tuple(named)))
 
 
-@dataclass(frozen=True, slots=True)
-class _StagePart:
-    """What was measured of one stage."""
-
-    stage: int
-    times: Mapping[OpKind, Figure]
-    pair: Figure | None
-    sizes: Sizes
+Found = tuple[list[StagePart], LinkParts, list[tuple[int, ...]]]
 
 
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """What was measured on all ranks: of each stage; messages as large as an activation, and large
-    ones; copies. ``tied``: the stages that share parameters."""
-
-    stages: Sequence[_StagePart]
-    messages: Sequence[LinkSamples]
-    links: Sequence[LinkSamples]
-    host: Sequence[LinkSamples]
-    tied: Sequence[tuple[int, ...]]
-
-
-def _measure_rank(source: ModelSource, settings: Settings, tied: Sequence[Group]) -> _Parts:
-    """All ranks' results, on every rank."""
-    device = _device(settings)
-    transport = connect(ring_routes(whereabouts()[1], settings.timeout), device)
-    probe = StageProbe(
-        source,
-        [s % transport.size for s in range(settings.stages)],
-        transport,
-        in_flight=settings.in_flight,
-        dtype=settings.dtype,
-        device=device,
+def _measure_rank(source: ModelSource, settings: Settings, tied: Sequence[Group]) -> Found:
+    """What the settings' view has, the same on every rank of it, and the tied stages."""
+    device, group = _device(settings), settings.group
+    routes = ring_routes(whereabouts(group)[1], settings.timeout)
+    transport = connect(routes, device, group)
+    owners = [s % transport.size for s in range(settings.stages)]
+    asked = Asked(
+        settings.in_flight,
         fused=settings.fused,
         recompute=settings.recompute,
         offload=settings.offload,
+    )
+    made = SourceStages(
+        source,
+        owners,
+        transport,
+        dtype=settings.dtype,
+        device=device,
         tied=tied,
+        data_group=settings.data_group,
+        timeout=settings.timeout,
     )
-    probe.times(settings.warmup)
-    samples = probe.times(settings.repeats)
-    pairs = probe.pair_times(settings.repeats) if settings.pairs else {}
-    parts = [
-        _StagePart(
-            s,
-            {kind: Figure.of(samples[s, kind]) for kind in probe.kinds},
-            Figure.of(pairs[s]) if pairs else None,
-            probe.sizes(s),
+    parts = probed(
+        made.probe(asked),
+        made.held,
+        repeats=settings.repeats,
+        warmup=settings.warmup,
+        pairs=settings.pairs,
+    )
+    links = LinkParts()
+    if settings.view != "rank":
+        parts, links = gathered(
+            gathering(settings.view, transport, settings.timeout),
+            parts,
+            lambda largest: probed_links(transport, largest, device, offload=settings.offload),
         )
-        for s in probe.stages
-    ]
-    gathered = transport.gather(parts)
-    all_parts = sorted((p for part in gathered for p in part), key=lambda part: part.stage)
-    largest = max(part.sizes.activation or 0 for part in all_parts)
-    host = [probe_host(device, MESSAGES, transport.rank)] if settings.offload else []
-
-    def messages(size: int) -> list[LinkSamples]:
-        links = probe_links(transport, size, MESSAGES, device)
-        return [link for found in transport.gather(links) for link in found]
-
-    sent = messages(largest)
-    return _Parts(
-        all_parts,
-        sent,
-        sent if largest >= LARGE else messages(LARGE),
-        [copies for found in transport.gather(host) for copies in found],
-        probe.tied,
-    )
+    if group is not None:
+        made.close()
+        transport.close()
+    return parts, links, made.tied
 
 
 def _device(settings: Settings) -> torch.device:
@@ -278,56 +226,3 @@ def _device(settings: Settings) -> torch.device:
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // settings.ranks))
     return device
-
-
-def _measurement(parts: _Parts, settings: Settings, together: bool, name: str) -> Measurement:
-    sent = [time for link in parts.messages for time in link.large]
-    delay = Figure.of(sent) if sent else None
-    found = links_of(parts.links) if parts.links else None
-    uniform = found is None or not found.pairs
-    profile = Profile(
-        stages=tuple(map(_stage, parts.stages)),
-        ranks=settings.ranks,
-        t_comm=delay.median if delay is not None and uniform else None,
-        links=found,
-        name=name,
-        host_link=link_of(parts.host) if parts.host else None,
-        tied=tuple(parts.tied),
-    )
-    times = tuple(part.times for part in parts.stages)
-    pairs = tuple(part.pair for part in parts.stages if part.pair is not None)
-    return Measurement(profile, times, delay, together, pairs)
-
-
-def _stage(part: _StagePart) -> StageProfile:
-    sizes, again = part.sizes, part.times.get(OpKind.R)
-    return StageProfile(
-        t_f=part.times[OpKind.F].median,
-        t_b=part.times[OpKind.B].median,
-        t_w=part.times[OpKind.W].median,
-        m_b=float(sizes.m_b),
-        m_w=float(sizes.m_w),
-        activation_bytes=None if sizes.activation is None else float(sizes.activation),
-        weight_bytes=float(sizes.weight),
-        grad_bytes=float(sizes.grad),
-        optimizer_bytes=float(sizes.optimizer),
-        t_r=None if again is None else again.median,
-        m_r=None if sizes.m_r is None else float(min(sizes.m_r, sizes.m_b)),
-        t_fb=None if part.pair is None else part.pair.median,
-        m_o=None if sizes.m_o is None else float(min(sizes.m_o, sizes.m_b)),
-        offload_bytes=None if sizes.offload is None else float(sizes.offload),
-        t_bw=fused_time(part.times),
-    )
-
-
-def fused_time(times: Mapping[OpKind, Figure]) -> float | None:
-    """T_BW; None where it was not measured, or is T_B + T_W as far as the samples tell.
-
-    They do where it is further off than the three middle halves of samples, each by half of its
-    range.
-    """
-    if OpKind.BW not in times:
-        return None
-    b, w, fused = (times[kind] for kind in (OpKind.B, OpKind.W, OpKind.BW))
-    noise = sum(figure.median * figure.spread / 2 for figure in (b, w, fused))
-    return fused.median if abs(fused.median - b.median - w.median) > noise else None

@@ -10,12 +10,15 @@ from torch import Tensor, nn
 
 from pipeloom.ir.errors import InputError
 
+from ..dtensors import local, set_local
+
 ALIGNMENT = 64  # bytes: what vector loads and matrix kernels like
 WHERE = "where weights are streamed or param_dtype is given"
 
 
 class Layout:
-    """Where each of ``parameters`` lies in a flat tensor of ``size`` elements (at least one).
+    """Where each of ``parameters`` lies in a flat tensor of ``size`` elements (at least one), of
+    DTensors the part that is here.
 
     ``spacing``: the elements to a multiple of which each is aligned; by default :data:`ALIGNMENT`.
     """
@@ -30,17 +33,18 @@ class Layout:
         self.dtype = dtype
         step = spacing or max(1, ALIGNMENT // dtype.itemsize)
         self._starts: list[int] = []
+        self._shapes = [local(parameter).shape for parameter in parameters]
         at = 0
-        for parameter in parameters:
+        for shape in self._shapes:
             self._starts.append(at)
-            at += math.ceil(parameter.numel() / step) * step
+            at += math.ceil(shape.numel() / step) * step
         self.size = max(1, at)
 
     def views(self, flat: Tensor) -> list[Tensor]:
-        """The part of ``flat`` of each parameter, in its shape."""
+        """The part of ``flat`` of each parameter, in the shape that it has here."""
         return [
-            flat[start : start + p.numel()].view(p.shape)
-            for start, p in zip(self._starts, self.parameters, strict=True)
+            flat[start : start + shape.numel()].view(shape)
+            for start, shape in zip(self._starts, self._shapes, strict=True)
         ]
 
 
@@ -56,14 +60,14 @@ class FlatWeights:
         self._views = list(zip(layout.parameters, layout.views(self.flat), strict=True))
         with torch.no_grad():
             for parameter, view in self._views:
-                view.copy_(parameter)
+                view.copy_(local(parameter))
         self.bind()
         self._bytes = self.flat.untyped_storage().nbytes()
 
     def bind(self) -> None:
         """Makes these the parameters' data."""
         for parameter, view in self._views:
-            parameter.data = view
+            set_local(parameter, view)
 
     def fill(self, values: Tensor) -> None:
         """Takes memory again and copies ``values`` into it."""

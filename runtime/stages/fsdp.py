@@ -7,6 +7,7 @@ it.
     step begins     all parameters are gathered, once
     F, B, W         compute with whole parameters; gradients add up whole, none is reduced
     average s       the sum of stage s leaves, its parameters go; a shard of the average comes back
+                    (HSDP: summed once more, over the processes that have the same shard)
 
 The module's own hooks are told to do nothing of it: they would reduce in the backward pass of each
 microbatch, where weight gradients that are put off are not there yet. ``close`` tells them to do
@@ -29,8 +30,9 @@ from torch import Tensor, nn
 
 from pipeloom.ir.errors import InputError
 
-from .gradient_shards import add_row, rows_of, shards_of
-from .gradient_squares import squares, summed, wait_for
+from ..dtensors import lay_out
+from .gradient_shards import ShardedParameter, parameter_groups, sharded_parameters
+from .gradient_squares import wait_for
 from .store import ResidentStages, device_of
 from .unused_parameters import NOTHING
 
@@ -50,12 +52,22 @@ def is_sharded(module: nn.Module) -> bool:
     return fsdp is not None and any(isinstance(m, fsdp.FSDPModule) for m in module.modules())
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Sum:
+    """Gradients on their way: ``work``, then what ``again`` begins, where it is not None; then
+    ``take`` makes of them what parameters have."""
+
+    work: dist.Work
+    take: Callable[[], None]
+    again: Callable[[], dist.Work] | None = None
+
+
 class ShardedModule:
     """One stage whose parameters are shards over the processes of ``group``, until ``close``.
 
     ``timeout``: how long gathering may take on a CPU; on GPUs it is the patience of the shards' own
-    group. Raises InputError, naming the ``stage``, for a module that is sharded in part, over other
-    processes, or along more than one dimension of a mesh.
+    group. Raises InputError, naming the ``stage``, for a module that is sharded in part or over
+    other processes.
     """
 
     def __init__(
@@ -63,10 +75,10 @@ class ShardedModule:
     ) -> None:
         from torch.distributed.fsdp import FSDPModule
 
-        _check(stage, module, group)
         self._stage, self._group, self._timeout = stage, group, timeout
         self._device = device_of([module]).type
         self._parts = [part for part in module.modules() if isinstance(part, FSDPModule)]
+        _check_whole(stage, module, self._parts)
         for part in self._parts:
             _check_policy(stage, part)
         for part in self._parts:
@@ -79,60 +91,83 @@ class ShardedModule:
         self._unshard()
         self.whole = list(module.parameters())
         self._release()
-        self._pairs = [
-            (sharded, whole)
-            for sharded, whole in zip(shards_of(module), self.whole, strict=True)
-            if sharded.requires_grad
-        ]
-        self._grad_dtypes = [whole.grad_dtype for _, whole in self._pairs]
-        for sharded, whole in self._pairs:
-            whole.grad_dtype = sharded.dtype  # lower precisions are for computing, not for sums
+        found = [p for part in self._parts for p in sharded_parameters(part)]
+        self._trained = [p for p in found if p.shard.requires_grad]
+        self._grad_dtypes = [p.whole.grad_dtype for p in self._trained]
+        try:
+            for parameter in found:
+                _check_processes(stage, parameter, group)
+        except InputError:
+            self.close()
+            raise
+        for parameter in self._trained:  # lower precisions are for computing, not for sums
+            parameter.whole.grad_dtype = parameter.shard.dtype
 
     def gather(self) -> None:
         """Before a step: the parameters are whole, and as they were stepped last.
 
         Raises ConnectionError where that takes too long.
         """
-        self._release()
+        self.release()
         self._unshard()
-        for _, whole in self._pairs:
-            whole.grad = None
+
+    def release(self) -> None:
+        """Lets go of the whole parameters and their gradients."""
+        self._release()
+        for parameter in self._trained:
+            parameter.whole.grad = None
 
     def close(self) -> None:
         """Gives the module back to ``fully_shard``, whose hooks gather, reduce and release it."""
         self._release()
-        for (_, whole), grad_dtype in zip(self._pairs, self._grad_dtypes, strict=True):
-            whole.grad = None
-            whole.grad_dtype = grad_dtype
+        for parameter, grad_dtype in zip(self._trained, self._grad_dtypes, strict=True):
+            parameter.whole.grad = None
+            parameter.whole.grad_dtype = grad_dtype
         for own in self._own:
             own.restore()
 
     @torch.no_grad()
-    def scatter(self, dtype: torch.dtype | None) -> tuple[dist.Work, Callable[[], None]] | None:
+    def scatter(self, dtype: torch.dtype | None) -> list[Sum]:
         """Sends the sums of all gradients and lets go of the whole parameters; returns at once.
 
-        ``dtype``: that in which gradients are sent, by default their own. What is returned is under
-        way, and the call that makes it the shards' gradient once it is waited for; None where
-        nothing is trained.
+        ``dtype``: that in which gradients are sent, by default their own. Of what is returned each
+        makes the gradient of some shards once it is waited for.
         """
-        if not self._pairs:
-            return None
-        parts = self._group.size()
-        rows = [rows_of(gradient_of(whole), shard, parts) for shard, whole in self._pairs]
+        lay_out(p.whole for p in self._trained)
+        rows = [p.rows(gradient_of(p.whole)) for p in self._trained]
         self._release()
-        for _, whole in self._pairs:
-            whole.grad = None
-        sent = torch.cat(rows, dim=1).to(dtype or rows[0].dtype)
+        together: dict[tuple[Any, ...], list[int]] = {}
+        for i, parameter in enumerate(self._trained):
+            parameter.whole.grad = None
+            together.setdefault((parameter.group, parameter.copies), []).append(i)
+        return [
+            self._scatter([self._trained[i] for i in chosen], [rows[i] for i in chosen], dtype)
+            for chosen in together.values()
+        ]
+
+    def _scatter(
+        self,
+        parameters: Sequence[ShardedParameter],
+        rows: Sequence[Tensor],
+        dtype: torch.dtype | None,
+    ) -> Sum:
+        """Of parameters that are sharded over the same processes."""
+        group, copies = parameters[0].group, parameters[0].copies
+        sent = torch.cat(list(rows), dim=1).to(dtype or rows[0].dtype)
         came = torch.empty(sent.shape[1], dtype=sent.dtype, device=sent.device)
-        work = _reduce_scatter(came, sent.flatten(), group=self._group, async_op=True)
+        work = _reduce_scatter(came, sent.flatten(), group=group, async_op=True)
         assert work is not None
-        return work, partial(self._take, came, [row.shape[1] for row in rows])
+        sizes = [row.shape[1] for row in rows]
+        again = None if copies is None else partial(_all_reduce, came, copies)
+        return Sum(work, partial(self._take, parameters, came, sizes), again)
 
     @torch.no_grad()
-    def _take(self, came: Tensor, sizes: Sequence[int]) -> None:
+    def _take(
+        self, parameters: Sequence[ShardedParameter], came: Tensor, sizes: Sequence[int]
+    ) -> None:
         came.div_(self._group.size())
-        for (shard, _), part in zip(self._pairs, torch.split(came, list(sizes)), strict=True):
-            add_row(shard, part)
+        for parameter, row in zip(parameters, torch.split(came, list(sizes)), strict=True):
+            parameter.add_row(row)
 
     def _unshard(self) -> None:
         under_way = [part.unshard(async_op=True) for part in self._parts]
@@ -174,24 +209,14 @@ class ShardedStages(ResidentStages):
         for sharded in self.sharded.values():
             sharded.gather()
 
+    def release(self) -> None:
+        """Lets go of the whole parameters, outside of steps."""
+        for sharded in self.sharded.values():
+            sharded.release()
+
     def close(self) -> None:
         """Gives the modules back to ``fully_shard``."""
         self._held.close()
-
-    @torch.no_grad()
-    def squares(self, parameters: Sequence[nn.Parameter]) -> float:
-        """The sum of the squares of the parameters' gradients, all shards of them included.
-
-        Raises ConnectionError where the other shards' take too long.
-        """
-        from torch.distributed.tensor import DTensor
-
-        found = [p.grad for p in parameters if p.grad is not None]
-        shards = [g.to_local() for g in found if isinstance(g, DTensor)]
-        device = parameters[0].device if parameters else torch.device("cpu")
-        what = f"the norm of the gradients{REPLICAS}"
-        mine = summed(squares(shards), self._group, device, self._timeout, what)
-        return squares([g for g in found if not isinstance(g, DTensor)]) + mine
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +233,10 @@ class _Own:
     @classmethod
     def of(cls, part: FSDPModule) -> _Own:
         state = part._get_fsdp_state()
-        groups = [(group, {name: getattr(group, name) for name in SET}) for group in _groups(part)]
+        groups = [
+            (group, {name: getattr(group, name) for name in SET})
+            for group in parameter_groups(part)
+        ]
         return cls(state, state._auto_reshard_after_forward, groups)
 
     def restore(self) -> None:
@@ -218,17 +246,9 @@ class _Own:
                 setattr(group, name, value)
 
 
-def _groups(part: FSDPModule) -> Sequence[Any]:
-    """torch's groups of the part's parameters; there is one at most before torch has several."""
-    state: Any = part._get_fsdp_state()
-    if hasattr(state, "_fsdp_param_groups"):
-        return tuple(state._fsdp_param_groups)
-    return () if state._fsdp_param_group is None else (state._fsdp_param_group,)
-
-
 def _gathering(part: FSDPModule) -> list[dist.Work]:
     """What of the part's parameters is under way."""
-    results = [group._all_gather_result for group in _groups(part)]
+    results = [group._all_gather_result for group in parameter_groups(part)]
     return [r.all_gather_work for r in results if r and isinstance(r.all_gather_work, dist.Work)]
 
 
@@ -239,22 +259,38 @@ def gradient_of(parameter: nn.Parameter) -> Tensor:
     return parameter.grad
 
 
-def _check(stage: int, module: nn.Module, group: dist.ProcessGroup) -> None:
-    from torch.distributed.tensor import DTensor
+def _all_reduce(tensor: Tensor, group: dist.ProcessGroup) -> dist.Work:
+    work: dist.Work | None = dist.all_reduce(tensor, group=group, async_op=True)
+    assert work is not None
+    return work
 
-    processes = dist.get_process_group_ranks(group)
+
+def _check_whole(stage: int, module: nn.Module, parts: Sequence[FSDPModule]) -> None:
+    groups = [group for part in parts for group in parameter_groups(part)]
+    sharded = {id(parameter.sharded_param) for group in groups for parameter in group.fsdp_params}
     for name, parameter in module.named_parameters():
-        if not isinstance(parameter, DTensor):
+        if id(parameter) not in sharded:
             raise InputError(
                 f"stages[{stage}]: expected fully_shard on the stage itself, after its parts: "
                 f"{name} is not sharded"
             )
-        mesh = parameter.device_mesh
-        if mesh.ndim != 1 or dist.get_process_group_ranks(mesh.get_group()) != processes:
-            raise InputError(
-                f"stages[{stage}]: {name}: expected shards over the processes of data_group, "
-                f"{processes}, on a mesh of one dimension, got one of {mesh.mesh.tolist()}"
-            )
+
+
+def _check_processes(stage: int, parameter: ShardedParameter, group: dist.ProcessGroup) -> None:
+    """What ``fully_shard`` leaves out of ``group`` has other parts of the parameter, as experts'
+    processes do."""
+    data, own = set(dist.get_process_group_ranks(group)), set(parameter.processes)
+    mesh = parameter.shard.device_mesh
+    apart = own < data and any(
+        placement.is_replicate()
+        for i, placement in enumerate(parameter.shard.placements)
+        if not own & set(dist.get_process_group_ranks(mesh.get_group(i))) - {dist.get_rank()}
+    )
+    if apart or not own <= data <= set(mesh.mesh.flatten().tolist()):
+        raise InputError(
+            f"stages[{stage}]: {parameter.name}: expected fully_shard over the processes of "
+            f"data_group, {sorted(data)}, got {sorted(own)}"
+        )
 
 
 def _check_policy(stage: int, part: FSDPModule) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from ..dtensors import lay_out, like, local
 from .flat_parameters import Layout
 from .unused_parameters import NOTHING, clear_unused
 
@@ -90,12 +91,13 @@ class GradientAccumulator:
         kept, received_sum = self._sum, self._received
         self._unbind()
         views = self._layout.views(received)
+        lay_out(self._layout.parameters)
         for parameter, gradient in zip(self._layout.parameters, views, strict=True):
             if parameter.grad is None:
-                parameter.grad = gradient.to(self._layout.dtype, copy=True)
+                parameter.grad = like(parameter, gradient.to(self._layout.dtype, copy=True))
                 self._unsure.append(parameter)
             else:
-                parameter.grad += gradient
+                local(parameter.grad).add_(gradient)
         if kept is not None:
             self._bind(kept)
             self._received = received_sum
@@ -121,7 +123,8 @@ class GradientAccumulator:
     def _bind(self, flat: Tensor) -> None:
         self._sum = flat
         self._own = [p.grad for p in self._layout.parameters]
-        self._set(self._layout.views(flat))
+        views = zip(self._layout.parameters, self._layout.views(flat), strict=True)
+        self._set([like(parameter, view) for parameter, view in views])
 
     def _unbind(self) -> None:
         if self._sum is not None:

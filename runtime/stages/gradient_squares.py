@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from ..dtensors import local
+
 
 @torch.no_grad()
 def squares(gradients: Sequence[Tensor]) -> float:
@@ -20,8 +22,8 @@ def squares(gradients: Sequence[Tensor]) -> float:
 
 
 def squares_of(parameters: Sequence[nn.Parameter]) -> float:
-    """That of the parameters' gradients."""
-    return squares([p.grad for p in parameters if p.grad is not None])
+    """That of the parameters' gradients, of DTensors what is here."""
+    return squares([local(p.grad) for p in parameters if p.grad is not None])
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
@@ -38,17 +40,23 @@ def wait_for(work: dist.Work, timeout: timedelta, what: str) -> None:
 
 
 def summed(
-    value: float, group: dist.ProcessGroup, device: torch.device, timeout: timedelta, what: str
-) -> float:
-    """The sum of the ``value`` of each process of ``group``, the same bits on all; the host waits.
+    values: Sequence[float],
+    group: dist.ProcessGroup,
+    device: torch.device,
+    timeout: timedelta,
+    what: str,
+) -> list[float]:
+    """The sums of the ``values`` of all processes of ``group``, the same bits on all; the host
+    waits.
 
     Raises ConnectionError where that takes longer on a CPU, saying of ``what``.
     """
-    total = torch.tensor(value, dtype=torch.float64, device=device)
+    total = torch.tensor(values, dtype=torch.float64, device=device)
     work = dist.all_reduce(total, group=group, async_op=True)
     assert work is not None
     if device.type == "cpu":
         wait_for(work, timeout, what)
     else:
         work.wait()
-    return float(total)
+    found: list[float] = total.tolist()
+    return found

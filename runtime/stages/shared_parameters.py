@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from pipeloom.ir.errors import InputError
 
+from ..dtensors import is_dtensor, lay_out, local
 from ..transport import Transport
 from .store import StageStore
 from .tie_detection import Group, stages_of
@@ -102,7 +104,7 @@ class SharedParameters:
         def reduce() -> None:
             totals = [_total(copies) for copies in trained]
             if len(ranks) > 1 and totals:
-                self._sum(totals, ranks)
+                self._sum(list(map(local, totals)), ranks)
             for copies, total in zip(trained, totals, strict=True):
                 copies[0].grad = total
                 for copy in copies[1:]:
@@ -150,12 +152,9 @@ class SharedParameters:
         here = self._transport.rank in ranks
         own = list(self._store.module(stage).named_parameters()) if here else []
         first = here and self._transport.rank == ranks[0]
-        values = self._transport.share(
-            [p.detach().cpu() for _, p in own] if first else None, ranks[0]
-        )
-        with torch.no_grad():
-            for (name, parameter), value in zip(own, values if here else [], strict=True):
-                _start(parameter, value, f"stage {stage}: {name}")
+        values = self._transport.share([_Start.of(p) for _, p in own] if first else None, ranks[0])
+        for (name, parameter), value in zip(own, values if here else [], strict=True):
+            value.give(parameter, f"stage {stage}: {name}")
         return [[p] for name, p in own if (stage, name) not in elsewhere]
 
     def _copies(self, group: Group) -> list[nn.Parameter]:
@@ -170,20 +169,18 @@ class SharedParameters:
         except AttributeError:
             raise InputError(f"tied: stage {stage} has no parameter {name!r}") from None
 
-    @torch.no_grad()
     def _start_equal(self, group: Group) -> None:
         source = self._holders[group[0][0]][0]
         copies = self._copies(group)
-        mine: Tensor | None = None
-        if source == self._transport.rank:
-            mine = copies[0].detach().cpu()
-        value = self._transport.share(mine, source)
+        mine = _Start.of(copies[0]) if source == self._transport.rank else None
+        value: _Start = self._transport.share(mine, source)
         for copy in copies:
-            _start(copy, value, f"tied: {group}")
+            value.give(copy, f"tied: {group}")
 
 
 def _total(copies: Sequence[nn.Parameter]) -> Tensor:
     """The sum of the copies' gradients, in the first one's."""
+    lay_out(copies)
     first = copies[0]
     total = torch.zeros_like(first, dtype=first.grad_dtype) if first.grad is None else first.grad
     for copy in copies[1:]:
@@ -192,10 +189,36 @@ def _total(copies: Sequence[nn.Parameter]) -> Tensor:
     return total
 
 
-def _start(copy: nn.Parameter, value: Tensor, name: str) -> None:
-    if copy.shape != value.shape:
-        raise InputError(f"{name}: shapes {list(value.shape)} and {list(copy.shape)} differ")
-    copy.copy_(value)
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """The value that copies begin with: what its process has of it, and ``layout`` of a DTensor."""
+
+    value: Tensor
+    shape: tuple[int, ...]
+    layout: str
+
+    @classmethod
+    def of(cls, parameter: nn.Parameter) -> _Start:
+        return cls(local(parameter.detach()).cpu(), tuple(parameter.shape), _layout(parameter))
+
+    def give(self, copy: nn.Parameter, name: str) -> None:
+        """Raises InputError where the copy has another shape or layout."""
+        if copy.shape != self.shape:
+            raise InputError(f"{name}: shapes {list(self.shape)} and {list(copy.shape)} differ")
+        if _layout(copy) != self.layout:
+            raise InputError(
+                f"{name}: expected copies laid out alike, got {self.layout} and {_layout(copy)}"
+            )
+        local(copy.detach()).copy_(self.value)
+
+
+def _layout(parameter: nn.Parameter) -> str:
+    """Which part of a DTensor is here."""
+    if not is_dtensor(parameter):
+        return "a whole tensor"
+    mesh = parameter.device_mesh
+    placed = ", ".join(map(str, parameter.placements))
+    return f"{placed} at {mesh.get_coordinate()} of a mesh of {tuple(mesh.shape)}"
 
 
 def ranks_of(stages: Sequence[int], holders: Sequence[Sequence[int]]) -> tuple[int, ...]:

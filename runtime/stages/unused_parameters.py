@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from ..dtensors import local
+
 NOTHING = -0.0
 
 
@@ -28,4 +30,5 @@ def clear_unused(parameters: Sequence[nn.Parameter]) -> None:
 
 def _is_unused(gradient: Tensor | None) -> Tensor:
     assert gradient is not None
-    return ((gradient == 0) & gradient.signbit()).all()
+    here = local(gradient)
+    return ((here == 0) & here.signbit()).all()

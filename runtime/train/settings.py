@@ -33,7 +33,9 @@ class RunSettings:
     take at least its planned time, as :class:`Pipeline` explains. ``local``: ranks are threads of
     this process (:mod:`..launch.threads`), on one GPU where ``device`` is ``cuda``. ``replicas``:
     how many of a program that averages over them; None: as torchrun started processes, or as the
-    program's profile has it.
+    program's profile has it. ``save``: a folder of checkpoints, one after each ``every`` steps
+    (None: at the end alone) and at the end; ``resume``: a checkpoint, or a folder of which the last
+    one is meant, with which the run goes on until it has come to ``steps`` in all.
     """
 
     steps: int = 1
@@ -52,14 +54,19 @@ class RunSettings:
     pace: bool = False
     local: bool = False
     replicas: int | None = None
+    save: str | None = None
+    every: int | None = None
+    resume: str | None = None
     timeout: float | None = None
     message_timeout: float = 300.0
 
     def __post_init__(self) -> None:
-        if self.steps < 1:
-            raise InputError(f"steps: expected at least 1, got {self.steps}")
-        if self.replicas is not None and self.replicas < 1:
-            raise InputError(f"replicas: expected at least 1, got {self.replicas}")
+        for name in ("steps", "replicas", "every"):
+            count = getattr(self, name)
+            if count is not None and count < 1:
+                raise InputError(f"{name}: expected at least 1, got {count}")
+        if self.every is not None and self.save is None:
+            raise InputError(f"every: expected a folder to save in, too, got {self.every} alone")
         for name in ("dtype", "param_dtype", "reduce_dtype"):
             value = getattr(self, name)
             if value is not None and value not in DTYPES:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.formats import dump_schedule, load_program
@@ -24,10 +22,13 @@ from ..measure.plan_deviation import why_far_off
 from ..models.by_name import load_source
 from ..optim.optimizers import capturable
 from ..pipeline.layered_source import as_planned
-from ..pipeline.model_source import ModelSource, checked_stages, skips_of
+from ..pipeline.model_source import ModelSource, checked_stages, names_of, skips_of
 from ..pipeline.pipeline import Pipeline
 from ..rank.options import MakeOptimizer
 from ..stages.store import Stage, made
+from .callbacks import listening
+from .checkpoints import check_checkpoints
+from .loop import Listener, TrainingLoop
 from .replicas import ALONE, Replicas, count_replicas
 from .settings import DEFAULTS, RunSettings, dtype_of
 
@@ -42,7 +43,8 @@ class RunResult:
     All of these are over all ``replicas`` of the pipeline.
     ``measured``: the step of median time in the first replica, as a schedule with measured times
     (milliseconds). ``planned``: the program's schedule. ``note``: why the measured one is far
-    above or below that, in one line; None where it is not.
+    above or below that, in one line; None where it is not. ``first_step``: the number of the first
+    of these steps, where the run was resumed.
     """
 
     losses: tuple[float, ...]
@@ -53,11 +55,13 @@ class RunResult:
     planned: Schedule
     note: str | None = None
     replicas: int = 1
+    first_step: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """What ``run --json`` prints."""
         return {
             "steps": len(self.losses),
+            "first_step": self.first_step,
             "replicas": self.replicas,
             "losses": list(self.losses),
             "seconds": list(self.seconds),
@@ -83,6 +87,7 @@ def run_program(
     source: ModelSource | str,
     settings: RunSettings = DEFAULTS,
     *,
+    callbacks: Sequence[Listener | str] = (),
     trace_path: str | None = None,
 ) -> RunResult | None:
     """Trains ``source`` by ``program``; each may be given by name (a file, ``module:attribute``).
@@ -90,15 +95,19 @@ def run_program(
     Processes are spawned on this machine, unless torchrun started this one: then the result is
     None on all processes but the first. A program that averages over replicas runs in as many, each
     trained on its share of ``source.batch`` for all microbatches of all replicas.
-    ``trace_path``: where to write ``measured`` as a schedule file.
+    ``callbacks`` are called here after each step, with its :class:`StepRecord`; under torchrun in
+    the first process. ``trace_path``: where to write ``measured`` as a schedule file.
     Raises LaunchError where a rank fails, InputError where something given is wrong.
     """
     loaded = load_program(program) if isinstance(program, str) else program
     replicas = count_replicas(loaded, settings)
+    check_checkpoints(settings)
     if isinstance(source, str):
         load_source(source)  # a wrong name fails here, once and early
     ranks = loaded.schedule.problem.ranks
-    results = on_ranks(train, ranks, (loaded, source, settings), settings, replicas)
+    results = on_ranks(
+        train, ranks, (loaded, source, settings), settings, replicas, callbacks=callbacks
+    )
     result: RunResult | None = results.get(0)
     if result is not None and trace_path is not None:
         write_json(dump_schedule(result.measured), trace_path)
@@ -111,45 +120,56 @@ def on_ranks(
     args: Sequence[Any],
     settings: RunSettings,
     replicas: int = 1,
+    *,
+    callbacks: Sequence[Listener | str] = (),
 ) -> dict[int, Any]:
-    """``function(*args)`` on ranks of the settings' kind; each one's result."""
-    if settings.local:
-        return launch_local(function, ranks, args, device=settings.device, timeout=settings.timeout)
-    return launch(
-        function,
-        ranks,
-        args,
-        replicas=replicas,
-        backend=settings.backend,
-        timeout=settings.timeout,
-        message_timeout=settings.message_timeout,
-    )
+    """``function(*args, listener)`` on ranks of the settings' kind; each one's result.
+
+    ``listener`` hands what it is given to the ``callbacks``, in this process.
+    """
+    with listening(callbacks, settings.steps if settings.progress else None) as listener:
+        if settings.local:
+            asked = (*args, listener)
+            limit = settings.timeout
+            return launch_local(function, ranks, asked, device=settings.device, timeout=limit)
+        return launch(
+            function,
+            ranks,
+            args,
+            replicas=replicas,
+            backend=settings.backend,
+            timeout=settings.timeout,
+            message_timeout=settings.message_timeout,
+            listener=listener,
+        )
 
 
-def train(program: Program, source: ModelSource | str, settings: RunSettings) -> RunResult:
+def train(
+    program: Program,
+    source: ModelSource | str,
+    settings: RunSettings,
+    listener: Listener | None = None,
+) -> RunResult:
     """One rank's part of :func:`run_program`, where ``torch.distributed`` is initialised."""
     torch.manual_seed(settings.seed)
     model = load_source(source) if isinstance(source, str) else source
     replicas = Replicas.of(program, settings.message_timeout)
     pipeline = make_pipeline(program, model, settings, replicas=replicas)
-    history = [
-        train_step(pipeline, model, step, settings, replicas) for step in range(settings.steps)
-    ]
+    loop = TrainingLoop(model, settings, replicas, listener)
+    loop.resume(pipeline)
+    first = loop.step
+    history = loop.run(pipeline, settings.steps)
     pipeline.finish()
-    rows = replicas.gather(pipeline, (history, pipeline.device_peak))
-    runs = [run for row in rows for run, _ in row]
-    seconds = [max(run[step].seconds for run in runs) for step in range(settings.steps)]
-    median = sorted(range(settings.steps), key=seconds.__getitem__)[settings.steps // 2]
+    peaks = max(measure.peak for measure in history), pipeline.device_peak
+    rows = replicas.gather(pipeline, peaks)
+    seconds = [record.seconds for record in loop.records]
+    median = sorted(range(len(history)), key=seconds.__getitem__)[len(history) // 2]
     measured = pipeline.gather_trace(history[median].marks, history[median].averages)
     pipeline.close()
     return RunResult(
-        losses=tuple(
-            mean_loss([run[step].losses for run in runs]) for step in range(settings.steps)
-        ),
+        losses=tuple(record.loss for record in loop.records),
         seconds=tuple(seconds),
-        peak_memory=tuple(
-            max(h.peak for run, _ in of_rank for h in run) for of_rank in zip(*rows, strict=True)
-        ),
+        peak_memory=tuple(max(peak for peak, _ in of_rank) for of_rank in zip(*rows, strict=True)),
         device_peak=tuple(
             max((peak for _, peak in of_rank if peak is not None), default=None)
             for of_rank in zip(*rows, strict=True)
@@ -158,13 +178,8 @@ def train(program: Program, source: ModelSource | str, settings: RunSettings) ->
         planned=program.schedule,
         note=None if settings.pace else why_far_off(program.schedule, measured),
         replicas=replicas.count,
+        first_step=first,
     )
-
-
-def mean_loss(losses: Sequence[Sequence[float]]) -> float:
-    """Over all microbatches, wherever their last stage ran."""
-    values = [loss for row in losses for loss in row]
-    return sum(values) / len(values)
 
 
 def make_pipeline(
@@ -199,6 +214,7 @@ def make_pipeline(
         "optimizer": capturable(optimizer) if settings.cuda_graph else optimizer,
         "tied": model.tied(count),
         "skips": skips_of(model, count),
+        "names": names_of(model, count),
         "group": replicas.group,
         "data_group": replicas.data_group,
         "device": device,
@@ -221,52 +237,3 @@ def _taken_over(pipeline: Pipeline) -> MakeOptimizer:
 
 def _placed(index: int, stage: Stage, device: torch.device, dtype: torch.dtype | None) -> nn.Module:
     return made(stage, index).to(device=device, dtype=dtype)
-
-
-@dataclass(frozen=True, slots=True)
-class StepMeasure:
-    """One step on one rank; ``losses`` are those of the microbatches that end here."""
-
-    losses: list[float]
-    seconds: float
-    peak: int
-    marks: list[float]
-    averages: dict[int, tuple[float, float]]
-
-
-def train_step(
-    pipeline: Pipeline,
-    model: ModelSource,
-    step: int,
-    settings: RunSettings,
-    replicas: Replicas = ALONE,
-) -> StepMeasure:
-    """One step on this rank, begun by all at once. ``step`` numbers the source's batches."""
-    inputs, targets = (
-        _on(part, pipeline.device, settings.dtype)
-        for part in replicas.batch(model, step, pipeline.microbatches)
-    )
-    losses: list[Tensor] = []
-    replicas.barrier(pipeline)
-    start = time.perf_counter()
-    pipeline.step(inputs, target=targets, losses=losses, return_outputs=False)
-    pipeline.synchronize()
-    seconds = time.perf_counter() - start
-    values = [loss.item() for loss in losses]
-    if settings.progress:
-        rows = replicas.gather(pipeline, (values, seconds))
-        if pipeline.rank == replicas.index == 0:
-            _tell(step, [one for row in rows for one in row])
-    return StepMeasure(values, seconds, pipeline.peak_memory, pipeline.marks(), pipeline.averages())
-
-
-def _tell(step: int, rows: Sequence[tuple[list[float], float]]) -> None:
-    """One line a step: where weights are streamed, each rank has losses of its own."""
-    loss, seconds = mean_loss([losses for losses, _ in rows]), max(s for _, s in rows)
-    sys.stderr.write(f"step {step}: loss {loss:.4f}, {seconds * 1e3:.1f} ms\n")
-
-
-def _on(tensors: Sequence[Tensor], device: torch.device, dtype: str | None) -> list[Tensor]:
-    """On the device, and where they are floating in the dtype that the model runs in."""
-    moved = [t.to(device) for t in tensors]
-    return [t.to(dtype_of(dtype)) if t.is_floating_point() else t for t in moved]

@@ -24,9 +24,10 @@ from pipeloom.ir.model.schedule import Schedule, Updates
 from ..models.by_name import load_source
 from ..pipeline.model_source import ModelSource
 from ..pipeline.pipeline import Pipeline
+from .loop import Listener, TrainingLoop
 from .replicas import averages
 from .settings import RunSettings
-from .train import make_pipeline, mean_loss, on_ranks, train_step
+from .train import make_pipeline, on_ranks
 
 # the traces of the last steps, with the plan's pairs, to a program that may be better (None: the
 # one that ran is as good)
@@ -69,22 +70,33 @@ class TuneResult:
 
 
 def tune_program(
-    program: Program, source: ModelSource | str, settings: RunSettings, every: int, replan: Replan
+    program: Program,
+    source: ModelSource | str,
+    settings: RunSettings,
+    every: int,
+    replan: Replan,
+    *,
+    callbacks: Sequence[Listener | str] = (),
 ) -> TuneResult | None:
     """Trains ``source`` for ``settings.steps``, and plans anew after each ``every`` of them.
 
     ``every`` counts the first step under a program, which prepares buffers and is not compared:
     at least 2. Processes are started as by ``run_program``; ``replan`` is called on rank 0, while
-    the others wait. None on all ranks but 0 under torchrun. Raises InputError for programs that
-    :func:`check_tunable` refuses.
+    the others wait. None on all ranks but 0 under torchrun. ``callbacks`` are told of each step, as
+    by ``run_program``. Raises InputError for programs that :func:`check_tunable` refuses.
     """
     if every < 2:
         raise InputError(f"every: expected at least 2 steps, got {every}")
     check_tunable(program)
+    for name in ("save", "resume"):
+        folder = getattr(settings, name)
+        if folder is not None:
+            raise InputError(f"{name}: expected none: run alone has checkpoints, got {folder}")
     if isinstance(source, str):
         load_source(source)
     ranks = program.schedule.problem.ranks
-    results = on_ranks(tune, ranks, (program, source, settings, every, replan), settings)
+    args = program, source, settings, every, replan
+    results = on_ranks(tune, ranks, args, settings, callbacks=callbacks)
     result: TuneResult | None = results.get(0)
     return result
 
@@ -107,24 +119,33 @@ def check_tunable(program: Program) -> None:
 
 
 def tune(
-    program: Program, source: ModelSource | str, settings: RunSettings, every: int, replan: Replan
+    program: Program,
+    source: ModelSource | str,
+    settings: RunSettings,
+    every: int,
+    replan: Replan,
+    *heard: Listener,
 ) -> TuneResult:
     """One rank's part of :func:`tune_program`."""
     torch.manual_seed(settings.seed)
     model = load_source(source) if isinstance(source, str) else source
-    return _Tuning(program, model, settings, replan).run(every)
+    loop = TrainingLoop(model, settings, listener=next(iter(heard), None))
+    return _Tuning(program, model, settings, replan, loop).run(every)
 
 
 class _Tuning:
     """One rank's side of a tuned run; all ranks come to the same decisions."""
 
     def __init__(
-        self, program: Program, model: ModelSource, settings: RunSettings, replan: Replan
+        self,
+        program: Program,
+        model: ModelSource,
+        settings: RunSettings,
+        replan: Replan,
+        loop: TrainingLoop,
     ) -> None:
-        self._model, self._settings, self._replan = model, settings, replan
+        self._model, self._settings, self._replan, self._loop = model, settings, replan, loop
         self._best = make_pipeline(program, model, settings)
-        self._losses: list[float] = []
-        self._seconds: list[float] = []
         self._trials: list[Trial] = []
 
     def run(self, every: int) -> TuneResult:
@@ -144,29 +165,26 @@ class _Tuning:
                 candidate.close()
             self._tried(candidate, median, kept)
         self._best.close()
+        records = self._loop.records
         return TuneResult(
-            self._best.program, tuple(self._losses), tuple(self._seconds), tuple(self._trials)
+            self._best.program,
+            tuple(record.loss for record in records),
+            tuple(record.seconds for record in records),
+            tuple(self._trials),
         )
 
     @property
     def _left(self) -> int:
-        return self._settings.steps - len(self._seconds)
+        return self._settings.steps - self._loop.step
 
     def _steps(self, pipeline: Pipeline, count: int) -> tuple[list[Schedule], float]:
         """Runs ``count`` steps, or what is left: the traces of the last ones, their median time."""
-        first = len(self._seconds)
-        runs = [
-            train_step(pipeline, self._model, first + i, self._settings)
-            for i in range(min(count, self._left))
-        ]
+        runs = self._loop.run(pipeline, count)
         pipeline.finish()
-        rows = pipeline.gather([(run.losses, run.seconds) for run in runs])
-        for step in range(len(runs)):
-            self._losses.append(mean_loss([row[step][0] for row in rows]))
-            self._seconds.append(max(row[step][1] for row in rows))
         compared = runs[1:] or runs  # the first one prepares buffers
         traces = [pipeline.gather_trace(run.marks) for run in compared[-TRACES:]]
-        return traces, statistics.median(self._seconds[-len(compared) :])
+        seconds = [record.seconds for record in self._loop.records[-len(compared) :]]
+        return traces, statistics.median(seconds)
 
     def _candidate(self, traces: Sequence[Schedule]) -> Pipeline:
         """By the program that rank 0 finds for ``traces``; the best one where it finds none.
@@ -185,4 +203,4 @@ class _Tuning:
     def _tried(self, pipeline: Pipeline, median: float, kept: bool) -> None:
         timing = pipeline.program.schedule.timing
         planned = None if timing is None else timing.makespan
-        self._trials.append(Trial(len(self._seconds), planned, median, kept))
+        self._trials.append(Trial(self._loop.step, planned, median, kept))

@@ -19,7 +19,7 @@ from ..core.bound import Bound
 from ..core.decomposition import different_parts
 from ..core.linear_instance import LinearInstance
 from ..core.overlap_relaxation import least_times, overlap_work
-from ..core.relaxations import apart, has_remat, relaxed, relaxed_at_backwards
+from ..core.relaxations import has_remat, relaxed, relaxed_at_backwards, unfused
 from .bidirectional import visits_head_tail, visits_throughput
 from .feasibility import check_feasible
 from .general import critical_path, work
@@ -35,7 +35,7 @@ from .linear import head_tail
 from .low_memory.activation_slots import slots
 from .low_memory.crossings import crossings
 from .remat import recomputed_or_held, recomputed_or_idle
-from .weight_arrival import arrivals
+from .weight_arrival import weight_arrivals
 
 
 def _linear(
@@ -50,8 +50,8 @@ def _linear(
     return of
 
 
-GENERAL: tuple[Callable[[Problem], Bound], ...] = (work, critical_path, arrivals)
-"""Of any problem."""
+GENERAL: tuple[Callable[[Problem], Bound], ...] = (work, critical_path, weight_arrivals)
+"""The bounds of any problem."""
 LINEAR: tuple[Callable[[GeneralPlacement], Bound], ...] = (
     _linear(head_tail),
     through,
@@ -60,7 +60,7 @@ LINEAR: tuple[Callable[[GeneralPlacement], Bound], ...] = (
     _linear(crossings),
     last_forward,
 )
-"""Where each stage has a rank of its own."""
+"""The bounds of a placement of each stage on a rank of its own."""
 PLACED: tuple[Callable[[GeneralPlacement], Bound], ...] = (
     last_forward,
     placed_head_tail,
@@ -68,11 +68,11 @@ PLACED: tuple[Callable[[GeneralPlacement], Bound], ...] = (
     throughput,
     turnover,
 )
-"""Of any other map of stages to ranks."""
+"""The bounds of any other map of stages to ranks."""
 BIDIRECTIONAL: tuple[Callable[[Problem], Bound], ...] = (visits_head_tail, visits_throughput)
-"""Where microbatches go both ways."""
+"""The bounds where microbatches go both ways."""
 REMAT: tuple[Callable[[Problem], Bound], ...] = (recomputed_or_idle, recomputed_or_held)
-"""Where activations may be recomputed or offloaded."""
+"""The bounds where activations may be recomputed or offloaded."""
 
 
 def lower_bound(problem: Problem) -> Bound:
@@ -81,40 +81,36 @@ def lower_bound(problem: Problem) -> Bound:
 
 
 def lower_bounds(problem: Problem) -> Iterator[Bound]:
-    """All bounds that apply, one by one, as the tables list them: those that take longest last.
+    """All bounds that apply, one by one in the order of the tables, the slow ones last.
 
-    The first is there at once. Raises InfeasibleError where no schedule is valid. Where activations
-    may be recomputed or offloaded, they are those of the problems that
-    :func:`..core.relaxations.relaxed` and
-    :func:`..core.relaxations.relaxed_at_backwards` give, and :data:`REMAT`; where pairs save time,
-    with the times that
-    :func:`..core.overlap_relaxation.least_times` gives.
+    The first takes no time. Raises InfeasibleError where no schedule is valid. A problem with
+    recomputation or offload is bounded by its relaxations (:mod:`..core.relaxations`) and by
+    :data:`REMAT`, one in which pairs save time by :func:`..core.overlap_relaxation.least_times`.
     """
     check_feasible(problem)
     if overlap_saves(problem):
         words = "the busiest rank runs one op or pair at a time"
-        yield Bound(overlap_work(apart(problem)), "work", words)
+        yield Bound(overlap_work(unfused(problem)), "work", words)
     yield from plain_bounds(least_times(relaxed(problem)))
     if has_remat(problem):
         yield from plain_bounds(least_times(relaxed_at_backwards(problem)))
         for bound in REMAT:
-            yield bound(least_times(apart(problem)))
+            yield bound(least_times(unfused(problem)))
 
 
 def work_bound(problem: Problem) -> Bound:
-    """The busiest rank's work, which is there at once; a bound on the steady step as well as on the
-    objective.
+    """The busiest rank's work: a bound on the objective and on the steady step, found at once.
 
-    Of the others those are none on a step that are about a makespan, or about the longest of all
-    ranks' spans, which need not be one rank's in all iterations. A rank runs one op at a time,
-    though, and all those of an iteration before it begins the next one
-    (:mod:`pipeloom.ir.cost.steady_state`). Raises InfeasibleError as :func:`lower_bounds` does.
+    A rank runs all ops of an iteration, one at a time, before it begins the next
+    (:mod:`pipeloom.ir.cost.steady_state`). The other bounds are about the makespan, or about the
+    longest span of all ranks, and need not hold for the step. Raises InfeasibleError as
+    :func:`lower_bounds` does.
     """
     return next(lower_bounds(problem))
 
 
 def plain_bounds(problem: Problem) -> Iterator[Bound]:
-    """Those of a problem without recomputation, offload or pairs."""
+    """All bounds of a problem without recomputation, offload or pairs."""
     for general in GENERAL:
         yield general(problem)
     if problem.placement.passing is not Passing.ACTIVATIONS:

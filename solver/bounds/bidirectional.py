@@ -22,8 +22,8 @@ from .general_placement import HEAD_TAIL_WORDS, THROUGHPUT_WORDS
 from .rank_model import RankModel, most
 
 
-def visits(problem: Problem) -> Iterator[tuple[int, RankModel]]:
-    """Each rank that runs anything, its visits one by one."""
+def rank_visits(problem: Problem) -> Iterator[tuple[int, RankModel]]:
+    """The visits of each rank that has any, as a model that runs every kind once."""
     costs = Costs.of(problem)
     f, b, w = (costs.durations[kind][:, None] for kind in range(3))
     passed = f + b + costs.into_f + costs.into_b
@@ -50,7 +50,7 @@ def visits_head_tail(problem: Problem) -> Bound:
     Both are apart, and add up, where the M_B of all visits together exceed the limit: then some F
     begins after a B has ended.
     """
-    idle = [(model.work + _idle(model), rank, model) for rank, model in visits(problem)]
+    idle = [(model.work + _idle(model), rank, model) for rank, model in rank_visits(problem)]
     value, rank, model = max(idle, key=lambda found: found[0])
 
     def numbers() -> list[str]:
@@ -75,11 +75,10 @@ def _idle(model: RankModel) -> float:
 
 
 def visits_throughput(problem: Problem) -> Bound:
-    """What visits hold for how long (:attr:`.RankModel.held`), against the limit times the span of
-    their rank."""
+    """The memory that visits hold, times their time, within the limit times the span of a rank."""
     found = [
         (model.held / model.limit, rank)
-        for rank, model in visits(problem)
+        for rank, model in rank_visits(problem)
         if 0 < model.limit < np.inf
     ]
     value, rank = max(found, default=(0.0, None))

@@ -1,4 +1,4 @@
-"""Which memory limits admit a schedule at all."""
+"""The memory limits that admit any schedule."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ def smallest_limit(problem: Problem) -> tuple[float, int]:
 
 
 def check_feasible(problem: Problem) -> None:
-    """Raises InfeasibleError, naming the rank that lacks most, where no schedule keeps the
-    limit."""
+    """Raises InfeasibleError, naming the rank that lacks most, where no schedule fits in memory."""
     least, given = needs(problem), np.array(problem.memory_limit)
     lacks = least - given * (1 + ROUNDING)
     rank = int(lacks.argmax())

@@ -15,10 +15,7 @@ from ..core.tolerances import ROUNDING
 
 
 def work(problem: Problem) -> Bound:
-    """The busiest rank.
-
-    Proof: a rank runs one op at a time, so it spans at least the summed duration of its ops.
-    """
+    """The busiest rank: it runs one op at a time, so it spans at least their summed duration."""
     of_ranks = busy(problem)
     rank, most = int(of_ranks.argmax()), float(of_ranks.max())
 
@@ -38,10 +35,10 @@ def work(problem: Problem) -> Bound:
 def busy(problem: Problem) -> FloatArray:
     """The summed duration of each rank's ops, shape (P,)."""
     costs = Costs.of(problem)
-    per_pair = np.broadcast_to(costs.durations[:3].sum(axis=0)[:, None], costs.owner.shape)
-    return np.bincount(
-        costs.owner.ravel(), weights=per_pair.ravel(), minlength=problem.ranks
-    ).astype(np.float64)
+    per_op = np.broadcast_to(costs.durations[:3].sum(axis=0)[:, None], costs.owner.shape)
+    return np.bincount(costs.owner.ravel(), weights=per_op.ravel(), minlength=problem.ranks).astype(
+        np.float64
+    )
 
 
 def critical_path(problem: Problem) -> Bound:

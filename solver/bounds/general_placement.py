@@ -29,7 +29,7 @@ from pipeloom.ir.units import amount, counted, duration
 from ..core.bound import Bound, starts_later
 from ..core.linear_instance import LinearInstance
 from ..core.tolerances import ROUNDING
-from .rank_model import RankModel, ramp, rate, span_that_holds, whole
+from .rank_model import RankModel, filled, ramp, rate, span_that_holds
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -72,7 +72,6 @@ class GeneralPlacement:
 
     @classmethod
     def of(cls, problem: Problem) -> GeneralPlacement:
-        """Activations travel."""
         costs = Costs.of(problem)
         f, b, w = costs.durations[:3]
         down = np.append(0.0, np.cumsum(f[:-1] + costs.into_f[1:, 0]))
@@ -99,18 +98,18 @@ class GeneralPlacement:
         return float(self.down[-1] - self.down[a] + self.f[-1] + self.back[b])
 
     def lag(self, host: HostModel) -> float:
-        """How much less than the cost the rank may span."""
+        """The cost less the span that it leaves the rank."""
         return float(self.down[host.lowest]) if self.objective is Objective.MAKESPAN else 0.0
 
     def head(self, host: HostModel) -> float:
-        """How long the rank idles at least before its first B: it has F's alone until then.
+        """The least idle time of the rank before its first B: it has F's alone until then.
 
         The first B's microbatch began on this rank at S_r or later, turn(l_r, h_r) before.
         """
         return max(0.0, self.turn(host.lowest, host.highest) - host.forwards())
 
     def tail(self, host: HostModel) -> float:
-        """How long the rank idles at least between its last F's start and one of the B's to come.
+        """The least idle time of the rank between its last F's start and one of the B's to come.
 
         B(s) of that F's microbatch is turn(h_r, s) away, and until then the rank has this F, the
         microbatch's B's and W's of higher stages, and those of what it holds besides.
@@ -137,13 +136,11 @@ class GeneralPlacement:
         done = host.work - own - host.beside_the_last_forward()
         return max(0.0, done) + (0.0 if host.all_fit else self.head(host))
 
-    def way_back(
-        self, name: str, words: str, far: HostModel, until: float, what: str = ""
-    ) -> Bound:
-        """The cost, at least, where a rank's last B ends no earlier than ``until`` after its start.
+    def way_back(self, name: str, words: str, far: HostModel, until: float, why: str) -> Bound:
+        """The least cost where a rank's last B ends no earlier than ``until`` after its start.
 
         That B is one of l_k, k the rank; its microbatch goes on to l_r of any rank r with l_r <
-        l_k, where B and W follow. On k itself its W does. ``what``: why it takes so long.
+        l_k, where B and W follow. On k itself its W does. ``why`` it takes so long.
         """
         k = far.lowest
 
@@ -160,7 +157,7 @@ class GeneralPlacement:
         def numbers() -> list[str]:
             lines = [
                 f"rank {far.rank} takes at least {duration(until)} from its first F to the end of "
-                f"its last B: {what}"
+                f"its last B: {why}"
             ]
             if near is not far:
                 lines.append(
@@ -177,10 +174,6 @@ HEAD_TAIL_WORDS = (
     "few F's fit in memory before the first B comes back, few B's and W's are left after the last F"
 )
 THROUGHPUT_WORDS = "what microbatches hold, for as long as they hold it, fits in memory times span"
-
-
-def _highest(bounds: Sequence[Bound]) -> Bound:
-    return max(bounds, key=lambda bound: bound.value)
 
 
 def placed_head_tail(placed: GeneralPlacement) -> Bound:
@@ -245,14 +238,14 @@ def through(placed: GeneralPlacement) -> Bound:
 
     def of(host: HostModel) -> Bound:
         until = host.count * float((host.f + host.b).sum()) + host.early_weights()
-        what = f"all {counted(host.count, 'microbatch')} pass it one after the other"
-        return placed.way_back("through", words, host, until + placed.idle(host), what)
+        why = f"all {counted(host.count, 'microbatch')} pass it one after the other"
+        return placed.way_back("through", words, host, until + placed.idle(host), why)
 
-    return _highest([of(host) for host in placed.hosts])
+    return max(map(of, placed.hosts), key=lambda bound: bound.value)
 
 
 def turnover(placed: GeneralPlacement) -> Bound:
-    """What a rank's microbatches hold until their B's fits in memory times the time to the last B.
+    """The memory that microbatches hold up to their B's, times their time, fits before the last B.
 
     On stage s a microbatch holds M_B for turn(s, s) + b_s at least. The rank holds at most ``room``
     of that, a whole number of M_B's where all are equal, and less while a W runs, beside whose M_W
@@ -265,19 +258,20 @@ def turnover(placed: GeneralPlacement) -> Bound:
         "memory holds few microbatches until each comes back, and the last one has to come all the "
         "way"
     )
-    what = "its memory holds few of them, each until it has come back"
-    return _highest([
-        placed.way_back("turnover", words, host, _until_last_backward(host), what)
-        for host in placed.hosts
-    ])  # fmt: skip
+    why = "its memory holds few of them, each until it has come back"
+
+    def of(host: HostModel) -> Bound:
+        return placed.way_back("turnover", words, host, _until_last_backward(host), why)
+
+    return max(map(of, placed.hosts), key=lambda bound: bound.value)
 
 
 def _until_last_backward(host: HostModel) -> float:
     needed = host.count * float((host.m_b * (host.turn + host.b)).sum())
     largest = float(host.m_b.max())
     rise, fall = host.rise, max(map(rate, host.m_b, host.b))
-    room = min(whole(host.m_b, host.limit), host.count * float(host.m_b.sum()))
-    beside = whole(host.m_b, host.limit - float(host.m_w.min()))
+    room = min(filled(host.m_b, host.limit), host.count * float(host.m_b.sum()))
+    beside = filled(host.m_b, host.limit - float(host.m_w.min()))
     if beside < room:
         ramps = sum((room - largest) / slope for slope in (rise, fall))
         needed += (room - beside) * max(0.0, host.early_weights() - ramps)
@@ -290,8 +284,7 @@ def _until_last_backward(host: HostModel) -> float:
 
 
 def throughput(placed: GeneralPlacement) -> Bound:
-    """What a rank's microbatches hold, for as long as they hold it, fits in memory times span
-    (:meth:`.RankModel.area`).
+    """The memory that microbatches hold, times their time, fits in a rank's memory times its span.
 
     On stage s a microbatch holds M_B for turn(s, s) + b_s at least, and M_W for w_s.
     """

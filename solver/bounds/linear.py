@@ -1,8 +1,8 @@
 """The head and the tail of every rank, chained over the ranks, where every stage has one of its own
 (:class:`~..core.linear_instance.LinearInstance`).
 
-Stage i's first op is an F, and for its
-start S_i: S_i >= S_(i-1) + f_(i-1) + down_(i-1), because that F's microbatch passed stage i-1.
+Stage i's first op is an F, and for its start S_i: S_i >= S_(i-1) + f_(i-1) + down_(i-1), because
+that F's microbatch passed stage i-1.
 A cost C leaves stage i a span of C (period) or of C - offset_i (makespan: the first op of all is
 stage 0's first F, and S_i is at least offset_i later).
 """
@@ -121,7 +121,7 @@ def _fewest(earliest: float, f: float, idle: float, most: int) -> int | None:
 
 
 def tail_idle(linear: LinearInstance) -> FloatArray:
-    """How long each stage idles at least between its last F's start and that microbatch's B.
+    """The least idle time of each stage between its last F's start and that microbatch's B.
 
     Proof: the B starts at least R_i after the F. Between, the rank runs this F and otherwise only
     B's and W's of microbatches that it held when the F started
@@ -176,7 +176,7 @@ def _tail(linear: LinearInstance, i: int, idle: float) -> str:
 
 
 def _forced(linear: LinearInstance, lags: FloatArray, value: float, stuck: int) -> list[str]:
-    """The later ranks that a lower cost leaves so little idle time that they need one F more."""
+    """A line on the last rank that needs one F more at a lower cost, as it may idle less."""
     shares = 1 - ROUNDING, 1 + ROUNDING
     below, at = (fewest_forwards(linear, value * share, lags) for share in shares)
     later = [k for k in range(stuck + 1, linear.stages) if below[k] > at[k]]

@@ -24,8 +24,8 @@ all B's are to come at t_i; in either case
 
     V_i >= y_i + (M - n_i) f_i + M b_i + (M - 1 - a_i - q_i + r_i) w_i.
 
-The first F, the last F, the first B and the last B of a stage each
-passed the next one, or goes on to it:
+The first F, the last F, the first B and the last B of a stage each passed the next one, or goes on
+to it:
 
     S_(i+1) >= S_i + f_i + down_i          y_i >= y_(i+1) + b_(i+1) + up_i
     t_(i+1) >= t_i + f_i + down_i          V_i >= V_(i+1) + up_i + b_i
@@ -47,12 +47,9 @@ from pipeloom.ir.model.problem import Objective
 from ..core.budget import Budget
 from ..core.linear_instance import LinearInstance
 
-TOLERANCE = 5e-7
-"""Relative; the solver's own are a hundredth of it or less."""
-POLL = 0.05
-"""Seconds between two looks at whether to stop."""
-NODE, ITERATION = 2000, 5000
-"""What a node of the search tree (a stage squared) and a step of the simplex count, in ops."""
+TOLERANCE = 5e-7  # relative; the solver's own are a hundredth of it or less
+POLL = 0.05  # seconds between two looks at whether to stop
+NODE, ITERATION = 2000, 5000  # ops that a node (a stage squared) and a step of the simplex count
 
 
 def relaxation(
@@ -66,7 +63,7 @@ def relaxation(
     if solver is None or ceiling <= 0.0:  # SCIP is left out of some builds of ortools
         return 0.0
     cost = solver.NumVar(0.0, 1.0, "C")
-    stages = [_Stage(solver, linear, i, ceiling) for i in range(linear.stages)]
+    stages = [_StageMoments(solver, linear, i, ceiling) for i in range(linear.stages)]
     for i, stage in enumerate(stages):
         stage.keep_moments_apart()
         start = stage.starts if objective is Objective.PERIOD else stages[0].starts
@@ -107,7 +104,7 @@ def _solve(solver: Any, parameters: Any, budget: Budget) -> int:
         return int(solving.result())
 
 
-class _Stage:
+class _StageMoments:
     """The moments and counts of one stage, and the constraints on them."""
 
     def __init__(self, solver: Any, linear: LinearInstance, i: int, unit: float) -> None:
@@ -151,7 +148,7 @@ class _Stage:
         add(self.last_b >= self.last_f + self.round_trip + b)
         add(self.ends >= self.last_b + w * (self.pending + self.weights + 1 - self.early))
 
-    def pass_on_to(self, later: _Stage) -> None:
+    def pass_on_to(self, later: _StageMoments) -> None:
         add = self.solver.Add
         add(later.starts >= self.starts + self.f + self.down)
         add(later.last_f >= self.last_f + self.f + self.down)

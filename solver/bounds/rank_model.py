@@ -1,7 +1,6 @@
-"""What one rank can have run or left to run, by what its memory holds and for how long.
+"""The ops that one rank can have run, or left to run, by what its memory holds and for how long.
 
-Of a rank with one stage more is known, as all that it holds is of one size: there whole numbers of
-microbatches count.
+The bounds are tighter for a rank with one stage, which holds whole numbers of one size.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from pipeloom.ir.model.ops import FloatArray
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class RankModel:
-    """What a rank runs ``count`` times: T_F, T_B, T_W, M_B and M_W of each kind, shape (K,).
+    """The kinds that a rank runs ``count`` times, with their T_F, T_B, T_W, M_B, M_W, shape (K,).
 
     A kind is a stage, ``count`` the number of microbatches; or a stage of one microbatch, each once
     (:mod:`.bidirectional`). ``turn``: from the start of its F to the start of its B, at least.
@@ -60,7 +59,9 @@ class RankModel:
         Of one stage the last B's own M_B is held until then.
         """
         if len(self.f) == 1:
-            late = 1 + fitting(self.limit - float(self.m_b[0]), float(self.m_w[0]), self.count - 1)
+            late = 1 + how_many_fit(
+                self.limit - float(self.m_b[0]), float(self.m_w[0]), self.count - 1
+            )
             return float((self.count - late) * self.w[0])
         late_work = most(self.w, self.m_w, self.limit, self.count)
         return max(0.0, self.count * float(self.w.sum()) - late_work)
@@ -92,7 +93,7 @@ class RankModel:
 
     @property
     def rise(self) -> float:
-        """How fast F's fill memory at most."""
+        """The most memory that F's fill in a unit of time."""
         return max(map(rate, self.m_b, self.f))
 
     def holding_span(self) -> float:
@@ -108,7 +109,7 @@ def beside_one_stage(  # noqa: PLR0917
     a microbatches have B and W to come and z have W alone: a M_B + z M_W <= ``left``, a + z <
     ``count``.
     """
-    a = np.arange(int(fitting(left, m_b, count - 1)) + 1)
+    a = np.arange(int(how_many_fit(left, m_b, count - 1)) + 1)
     z = (count - 1 - a).astype(np.float64)
     if m_w > 0:
         z = np.minimum(z, np.maximum(0, np.floor((left - a * m_b) / m_w)))
@@ -118,12 +119,11 @@ def beside_one_stage(  # noqa: PLR0917
 def most(times: FloatArray, sizes: FloatArray, room: float, count: int) -> float:
     """No choice of at most ``count`` of each kind, within ``room``, takes more time than this.
 
-    The best of all fractional choices; where all sizes are equal, of those with a whole number in
-    all.
+    The value is that of the best fractional choice, whole in sum where all sizes are equal.
     """
     if room < 0:
         return 0.0
-    room = whole(sizes, room)
+    room = filled(sizes, room)
     free = sizes <= 0
     total = count * float(times[free].sum())
     times, sizes = times[~free], sizes[~free]
@@ -134,16 +134,15 @@ def most(times: FloatArray, sizes: FloatArray, room: float, count: int) -> float
     return total + float((numbers * times).sum())
 
 
-def whole(sizes: FloatArray, room: float) -> float:
-    """How much of ``room`` things of ``sizes`` can fill: a whole number of them where all are
-    equal."""
+def filled(sizes: FloatArray, room: float) -> float:
+    """The part of ``room`` that ``sizes`` can fill: a whole number of them where all are equal."""
     if len(set(sizes.tolist())) == 1 and sizes[0] > 0:
         return float(np.floor(room / sizes[0]) * sizes[0])
     return room
 
 
-def fitting(room: float, size: float, most: int) -> float:
-    """How many things of ``size`` fit into ``room``, at most ``most``."""
+def how_many_fit(room: float, size: float, most: int) -> float:
+    """The number of things of ``size`` that fit into ``room``, at most ``most``."""
     return max(0.0, min(np.floor(room / size), most)) if size > 0 else most
 
 
@@ -186,5 +185,5 @@ def _steps(limit: float, size: float, every: float, time: float) -> float:
 
 
 def rate(size: float, time: float) -> float:
-    """How fast ``size`` is taken or given back in ``time``."""
+    """Memory taken or given back in a unit of time."""
     return size / time if time > 0 else inf if size > 0 else 0.0

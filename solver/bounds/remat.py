@@ -1,5 +1,4 @@
-"""Lower bounds where activations may be recomputed or offloaded: what that costs in time, or on the
-copy channels.
+"""Lower bounds where activations may be recomputed or offloaded: its cost in time or copies.
 
 The terms are those of :mod:`.general_placement`: rank r begins at S_r, its span is at most the
 cost, turn(s, s) is the least time from the start of F(s) to that of B(s) of one microbatch. R's are
@@ -26,17 +25,12 @@ from ..core.bound import Bound
 from .general_placement import GeneralPlacement, HostModel
 from .rank_model import span_that_holds
 
-MOST_COUNTED = 1000
-"""F's before a rank's first B; where there are more, its bound is that of several stages."""
-_Ways = tuple[FloatArray, FloatArray, FloatArray]
-"""What each way takes, by what becomes of a microbatch and by stage, (3, K): memory, work,
-copies."""
+MOST_COUNTED = 1000  # F's before a rank's first B; of more, its bound is that of several stages
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rank:
-    """A rank's stages with what remat does there, shape (K,) and ``kept`` (3, K); infinite where
-    they cannot."""
+    """A rank's stages with ``kept``, (3, K), and times, (K,), infinite where there is no remat."""
 
     placed: GeneralPlacement
     host: HostModel
@@ -53,7 +47,7 @@ class _Rank:
             yield cls(placed, host, *times, costs.kept[:, own])
 
 
-def _highest(problem: Problem, span: Callable[[_Rank], float], name: str, words: str) -> Bound:
+def _over_ranks(problem: Problem, span: Callable[[_Rank], float], name: str, words: str) -> Bound:
     found = (
         (span(rank) + rank.placed.lag(rank.host), rank.host.rank) for rank in _Rank.all(problem)
     )
@@ -62,8 +56,7 @@ def _highest(problem: Problem, span: Callable[[_Rank], float], name: str, words:
 
 
 def recomputed_or_idle(problem: Problem) -> Bound:
-    """Before its first B a rank idles, or makes room for F's, which costs R's later or takes
-    copies.
+    """Before its first B a rank idles, or makes room for F's at the cost of R's or copies.
 
     Say the first B of rank r starts x after S_r, x >= turn(l_r, h_r), and let each pair of stage
     and microbatch whose F has run by then be a (all of M_B is held), r (its R is to come, m_r is
@@ -83,10 +76,10 @@ def recomputed_or_idle(problem: Problem) -> Bound:
         "before its first B a rank idles, or makes room for F's by recomputing later or by copies, "
         "which take their time"
     )
-    return _highest(problem, _head, "levers-head", words)
+    return _over_ranks(problem, _head_span, "remat-head", words)
 
 
-def _head(rank: _Rank) -> float:
+def _head_span(rank: _Rank) -> float:
     placed, host = rank.placed, rank.host
     x, f = placed.turn(rank.host.lowest, rank.host.highest), host.f
     if not np.isfinite(host.limit):
@@ -97,7 +90,7 @@ def _head(rank: _Rank) -> float:
         memory = np.concatenate([f / host.m_b, (f - rank.t_r) / rank.kept[1], f / rank.kept[2]])
         memory = np.append(memory, (rank.t_r / (host.m_b - rank.kept[1])))
         copies = np.append(f / rank.t_o, rank.t_r / rank.t_o)
-    lane_time = x - float(f.min())
+    channel_time = x - float(f.min())
     gains = []
     for p, q in product(_prices(memory), _prices(copies, 1.0)):
         ways = [
@@ -107,12 +100,12 @@ def _head(rank: _Rank) -> float:
             f - p * rank.kept[2] - _times(q, rank.t_o),
         ]
         best = host.count * float(np.max(ways, axis=0).sum())
-        gains.append(p * host.limit + q * lane_time + best)
+        gains.append(p * host.limit + q * channel_time + best)
     return host.work + max(0.0, x - min(gains))
 
 
 def _head_of_one(rank: _Rank, x: float) -> float:
-    """What the only stage of a rank idles before its first B, or recomputes later, at least."""
+    """The least time that a rank's only stage idles before its first B, or recomputes later."""
     host, f = rank.host, float(rank.host.f[0])
     m_b, t_r, t_o = float(host.m_b[0]), float(rank.t_r[0]), float(rank.t_o[0])
     _, m_r, m_o = rank.kept[:, 0].tolist()
@@ -129,14 +122,13 @@ def _head_of_one(rank: _Rank, x: float) -> float:
 
 
 def recomputed_or_held(problem: Problem) -> Bound:
-    """What microbatches hold, for as long as they hold it, fits in memory times span, or costs R's
-    or copies.
+    """The memory that microbatches hold, times their time, fits, or costs R's or copies.
 
     On stage s a microbatch that stays holds M_B for turn(s, s) + b at least and M_W for w; one that
     is recomputed M_B for t_r + b and m_r for the rest of that time; one that is offloaded M_B for f
     + t_o and for t_o + b, m_o for the rest. A rank's span is at least its work and its R's; it
-    holds what :meth:`.RankModel.area` says at most, recomputed or not: R and L
-    take no more than their F did. Each channel is free until the first F has ended, and carries no
+    holds what :meth:`.RankModel.area` says at most, recomputed or not: R and L take no more than
+    their F did. Each channel is free until the first F has ended, and carries no
     more than one copy at a time. A span is too short where with some prices of R's time and of the
     channel the cheapest ways of all microbatches cost more than what the span has of both and its
     memory.
@@ -145,21 +137,21 @@ def recomputed_or_held(problem: Problem) -> Bound:
         "what microbatches hold, for as long as they hold it, fits in memory times span, or is "
         "recomputed or copied"
     )
-    return _highest(problem, _held, "levers-throughput", words)
+    return _over_ranks(problem, _held_span, "remat-throughput", words)
 
 
-def _held(rank: _Rank) -> float:
+def _held_span(rank: _Rank) -> float:
     host = rank.host
     if not np.isfinite(host.limit) or host.limit <= 0:
         return host.work
-    memory, again, copies = _ways(rank)
+    memory, again, copies = _remat_ways(rank)
     first, area = float(host.f.min()), host.area()
     with np.errstate(divide="ignore", invalid="ignore"):
         work_prices = _prices((memory[0] - memory[1]) / rank.t_r)
-        lane_prices = _prices((memory[0] - memory[2]) / rank.t_o)
+        channel_prices = _prices((memory[0] - memory[2]) / rank.t_o)
         both = _prices((memory[2] - memory[1]) / rank.t_r)
     spans = [host.work]
-    for p, q in product({*work_prices, *both}, lane_prices):
+    for p, q in product({*work_prices, *both}, channel_prices):
         cheapest = memory + _times(p, again) + _times(q, copies)
         needed = host.count * float(cheapest.min(axis=0).sum())
         needed += p * host.work + q * first
@@ -173,7 +165,8 @@ def _held(rank: _Rank) -> float:
     return max(spans)
 
 
-def _ways(rank: _Rank) -> _Ways:
+def _remat_ways(rank: _Rank) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Memory times time, work and copies of each choice for a microbatch, by stage, (3, K) each."""
     host, stays = rank.host, rank.host.turn
     after = host.m_b * host.b + host.m_w * host.w
     zero, (_, m_r, m_o) = np.zeros_like(stays), rank.kept
@@ -188,12 +181,12 @@ def _ways(rank: _Rank) -> _Ways:
 
 
 def _prices(of: FloatArray, most: float = np.inf) -> list[float]:
-    """0, and those that are prices."""
+    """0, and those of the quotients that are prices."""
     good = of[np.isfinite(of) & (of > 0)]
     return sorted({0.0, *np.minimum(good, most).tolist()})
 
 
 def _times(price: float, amounts: FloatArray) -> FloatArray:
-    """What amounts cost; what cannot be, infinitely much, for nothing too."""
+    """The cost of amounts; infinite where an amount is, even at no price."""
     with np.errstate(invalid="ignore"):
         return np.where(np.isfinite(amounts), price * amounts, np.inf)

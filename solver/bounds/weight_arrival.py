@@ -1,4 +1,4 @@
-"""Lower bounds on the makespan where weights travel: no rank can begin before weights have come.
+"""Lower bounds on the makespan of streamed weights: no rank can begin before weights have come.
 
 For the placement by microbatches, where every rank has some, and for every schedule in which each
 stage has one owner (a replicated stage waits for nothing: data parallelism is another instance) and
@@ -51,7 +51,7 @@ from ..core.tolerances import ROUNDING
 from .general import busy
 
 
-def arrivals(problem: Problem) -> Bound:
+def weight_arrivals(problem: Problem) -> Bound:
     """The best of the three arguments; 0 where they do not apply."""
     value = _latest(problem)
 
@@ -77,12 +77,11 @@ def _latest(problem: Problem) -> float:
     )
     if not applies:
         return 0.0
-    return max(_ends(problem, counts >= least, int(least)) for least in np.unique(counts))
+    return max(_last_end(problem, counts >= least, int(least)) for least in np.unique(counts))
 
 
-def _ends(problem: Problem, chosen: IntArray, least: int) -> float:
-    """When the last of the ``chosen`` ranks ends, of which each has ``least`` microbatches or
-    more."""
+def _last_end(problem: Problem, chosen: IntArray, least: int) -> float:
+    """The least end of the last ``chosen`` rank, each with ``least`` microbatches or more."""
     ranks = np.flatnonzero(chosen)
     costs = Costs.of(problem)
     rest = least * costs.durations[:3].sum() - _early(costs, least, float(costs.limit[ranks].max()))
@@ -91,7 +90,7 @@ def _ends(problem: Problem, chosen: IntArray, least: int) -> float:
 
 
 def _early(costs: Costs, microbatches: int, limit: float) -> FloatArray:
-    """By stage k: the most that F's of the stages below can take before any B, shape (S,)."""
+    """The most time that F's of the stages below k can take before any B, shape (S,)."""
     times, held = (np.append(0.0, np.cumsum(row)[:-1]) for row in (costs.durations[0], costs.m_b))
     everything: FloatArray = microbatches * times
     if np.isinf(limit):
@@ -111,22 +110,22 @@ def _distance(problem: Problem, ranks: IntArray) -> float:
 
 
 def _spread(problem: Problem, number: int) -> float:
-    """Until ``number`` ranks have the first stage's weights, one of which may own them."""
-    ways = _ways(problem, leaving=True)
+    """The least time until ``number`` ranks, one the owner, have the first stage's weights."""
+    ways = _most_wires(problem, leaving=True)
     spans = 0 if number == 1 else 1
     while number - 1 > ways * spans * (spans + 1) / 2:
         spans += 1
-    return spans * float(_least(problem, 0).min())
+    return spans * float(_least_delay(problem, 0).min())
 
 
 def _received(problem: Problem, ranks: IntArray) -> FloatArray:
-    """By stage k: the mean time at which one of ``ranks`` has all stages up to k, shape (S,)."""
-    times = [_least(problem, stage)[ranks] for stage in range(problem.stages)]
+    """The mean time at which one of ``ranks`` has all stages up to k, shape (S,)."""
+    times = [_least_delay(problem, stage)[ranks] for stage in range(problem.stages)]
     sums = np.cumsum([time.sum() - time.max() for time in times])
-    return sums / (_ways(problem, leaving=False) * len(ranks))
+    return sums / (_most_wires(problem, leaving=False) * len(ranks))
 
 
-def _least(problem: Problem, stage: int) -> FloatArray:
+def _least_delay(problem: Problem, stage: int) -> FloatArray:
     """The least time that the stage's weights take to each rank from any other, shape (P,)."""
     delays = delay_matrix(problem.profile, TransferKind.WEIGHT, stage).copy()
     np.fill_diagonal(delays, np.inf)
@@ -134,8 +133,8 @@ def _least(problem: Problem, stage: int) -> FloatArray:
     return least
 
 
-def _ways(problem: Problem, leaving: bool) -> float:
-    """How many messages can leave, or else reach, any rank at one time, at most."""
+def _most_wires(problem: Problem, leaving: bool) -> float:
+    """The most messages that can leave, or else reach, any rank at one time."""
     if problem.profile.links is None:
         return np.inf
     everyone = range(problem.ranks)

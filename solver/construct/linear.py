@@ -1,4 +1,4 @@
-"""Schedules of one stage a rank from nothing: two constructors, each over a family of settings.
+"""Schedules of one stage a rank from nothing: two constructors with their heuristic parameters.
 
 :mod:`.round_based` goes microbatch by microbatch, :mod:`.list_scheduler_linear` follows the clock.
 Both need to know how many microbatches each stage takes in before its first B. The bound's own
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain as one_by_one
+from typing import Protocol
 
 import numpy as np
 
@@ -21,15 +22,24 @@ from ..bounds.linear import fewest_forwards
 from ..core.linear_instance import LinearInstance
 from ..core.options import Order
 from .list_scheduler_linear import linear_list_parameters
-from .parameters import HeuristicParameters
 from .round_based import round_parameters
 
-EXCESS = (1e-9, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2)
-"""How far above the bound, relative, the warm-ups aim."""
-SLOPES = (2.0, 1.0, 0.7, 1.5, 3.0, 2.5)
-"""F's before the first B that a stage has more than the next one; capped by memory."""
-SHARES = (1.0, 0.9, 1.1, 0.75, 1.25)
-"""Further such slopes, in units of the one that fills the first stage's memory just so."""
+EXCESS = (1e-9, 1e-4, 1e-3, 3e-3, 1e-2, 3e-2)  # above the bound, relative: costs to warm up for
+SLOPES = (2.0, 1.0, 0.7, 1.5, 3.0, 2.5)  # F's of a warm-up that a stage has more than the next one
+SHARES = (1.0, 0.9, 1.1, 0.75, 1.25)  # further slopes, by the one that just fills stage 0's memory
+
+
+class HeuristicParameters(Protocol):
+    """The numbers that one constructor leaves open, which a search may turn."""
+
+    def build(
+        self, linear: LinearInstance, order: IntArray, f_end: FloatArray, b_end: FloatArray
+    ) -> bool:
+        """Fills ``order``, shape (S, 3M), with each stage's packed ops; False where it gets stuck.
+
+        ``f_end``, ``b_end``: (S, M) scratch.
+        """
+        ...
 
 
 class Constructor:
@@ -45,7 +55,7 @@ class Constructor:
         self._b_end = np.empty_like(self._f_end)
 
     def build(self, parameters: HeuristicParameters) -> Order | None:
-        """Packed ops, one array a rank; None where the setting gets stuck."""
+        """Packed ops, one array a rank; None where the parameters get stuck."""
         c = self.linear
         order = np.empty((c.stages, 3 * c.microbatches), dtype=np.int64)
         complete = parameters.build(c, order, self._f_end, self._b_end)
@@ -65,7 +75,7 @@ class Constructor:
 def settings(
     linear: LinearInstance, bound: float, lags: FloatArray
 ) -> Iterator[HeuristicParameters]:
-    """The family of settings of each constructor, those that the bound suggests first."""
+    """The parameters to try of each constructor, those that the bound suggests first."""
     warms = [fewest_forwards(linear, bound * (1 + excess), lags) for excess in EXCESS]
     full = (float(linear.capacity[0]) - 1) / max(1, linear.stages - 1)
     warms += [_slope(linear, slope) for slope in SLOPES]

@@ -6,8 +6,8 @@ the F's of higher stages on its rank. A W runs where an F lacks memory, where mo
 them wait, or where the next arrival is far enough away. Stage 0 may let some time pass between two
 F's.
 
-Which offsets, amounts and gaps are best depends on the placement and on memory, so they are drawn
-at random and annealed: :func:`tune_list`.
+The best offsets and gaps depend on the placement and on memory, so they are drawn at random and
+annealed: :func:`tune_list`.
 
 Apart from :mod:`.list_scheduler_linear`, which takes about 12 ns an op where this one takes 65: a
 choice among stages costs that. The kernel takes its arrays out of their tuples, and the choice is
@@ -29,25 +29,17 @@ from pipeloom.ir.model.problem import Problem
 
 from ..core.kernel_rng import random
 from ..core.tolerances import ROUNDING
-from .list_scheduler_linear import normal
+from .list_scheduler_linear import ANY, normal
 
 _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
-ANY = 1 << 40
-"""No cap."""
-STRICT = 1000.0
-"""An offset that no microbatch's number makes up for: a strict priority."""
-METRED = 0.5
-"""Of so many changes of spacing the amount is a whole meeting."""
-CROWDED = 0.6
-"""Memory is small where it lets a rank have a microbatch no faster than in so much of the time that
-it computes."""
-UNEVEN = 0.5
-"""A setting is judged by its cost and so much of what ranks idle, those that idle most counting
-most."""
+STRICT = 1000.0  # an offset that no microbatch's number makes up for: a strict priority
+METRED = 0.5  # fraction of gap mutations that move by one full meeting time
+CROWDED = 0.6  # memory is small where it takes this share of the work's time to hold a microbatch
+UNEVEN = 0.5  # weight, beside the cost, of idle time, in which the ranks that idle most count most
 
 
 class Stages(NamedTuple):
-    """What the kernel reads: by stage (S,), by rank (P,).
+    """The arrays that the kernel reads: by stage (S,), by rank (P,).
 
     ``own[offsets[r]:offsets[r + 1]]`` are the stages of rank r; ``level`` is a stage's number among
     those of its rank. ``into_f``, ``into_b``: the delays of what F and B wait for. ``work``: of
@@ -72,7 +64,6 @@ class Stages(NamedTuple):
 
     @classmethod
     def of(cls, problem: Problem) -> Stages:
-        """Activations travel."""
         costs = Costs.of(problem)
         rows = [problem.placement.stages_of(rank) for rank in range(problem.ranks)]
         level = np.zeros(problem.stages, dtype=np.int64)
@@ -106,7 +97,7 @@ class Stages(NamedTuple):
 
 
 class ListParameters(NamedTuple):
-    """What the list scheduler leaves open.
+    """The heuristic parameters of the list scheduler.
 
     ``key``: (2, S), the offsets of F's and B's, in microbatches. ``ahead``: (S,), how many
     microbatches may be between F and B. ``reserve``: (S,), the memory that an F leaves. ``defer``:
@@ -125,22 +116,13 @@ class ListParameters(NamedTuple):
     gap: FloatArray
 
     def copy(self) -> ListParameters:
-        """One whose arrays may be changed."""
-        return ListParameters(
-            self.key.copy(),
-            self.ahead.copy(),
-            self.reserve.copy(),
-            self.defer.copy(),
-            self.fill.copy(),
-            self.patience.copy(),
-            self.gap.copy(),
-        )
+        return ListParameters._make(array.copy() for array in self)
 
 
 def list_parameters(
     stages: Stages, microbatches: int, rng: np.random.Generator
 ) -> Iterator[ListParameters]:
-    """Random settings, without end: which kinds go first, how W's fill gaps, how F's are spaced.
+    """Random parameters, without end: which kinds go first, how W's fill gaps, the space of F's.
 
     Where memory is small, every other one lets all kinds wait their turn and spaces F's by whole
     meetings, about as many as it takes for the work.
@@ -191,7 +173,7 @@ def list_schedule(  # noqa: PLR0917
     ends: FloatArray,
     spans: FloatArray,
 ) -> float:
-    """Fills ``order`` and ``spans``, what each rank spans; returns the order's cost.
+    """Fills ``order`` and ``spans``, one a rank; returns the order's cost.
 
     Infinite where no op can start any more, for lack of memory.
     """
@@ -281,7 +263,7 @@ def _choose(  # noqa: PLR0917
     done: IntArray,
     ends: FloatArray,
 ) -> tuple[int, int, float]:
-    """What rank r runs now: kind and stage; kind -1: nothing before the third."""
+    """The kind and stage that rank r runs now; with kind -1 none before the time that is third."""
     number, microbatches = ends.shape[1:]
     best, best_kind, best_stage = np.inf, -1, -1
     soon, comes = np.inf, np.inf  # the least key of those worth a wait; the next arrival
@@ -344,7 +326,7 @@ def tune_list(  # noqa: PLR0917
     state: npt.NDArray[np.uint64],  # (1,) of the random numbers; changed
     stopped: npt.NDArray[np.bool_],  # (1,) ends the search once it is set
 ) -> tuple[float, float]:
-    """Tries ``moves`` moves; returns the cost of ``best``, and that of ``setting`` in the end."""
+    """Tries ``moves`` moves; returns the costs of ``best`` and of ``parameters`` in the end."""
     key, ahead, reserve = parameters.key.copy(), parameters.ahead.copy(), parameters.reserve.copy()
     defer, fill = parameters.defer.copy(), parameters.fill.copy()
     patience, gap = parameters.patience.copy(), parameters.gap.copy()

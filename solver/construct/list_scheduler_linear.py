@@ -27,17 +27,15 @@ from ..core.linear_instance import LinearInstance
 _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
 FILLS = (0.0, 0.5, 1.0)
 PATIENCE = (0.0, 0.3, 1.0)
-SAMPLES = 300
-"""Settings with spaced microbatches."""
+SAMPLES = 300  # of spaced microbatches, whose gaps are
 SHARES, EXTRA, PERIODS = (0.0, 0.95, 1.0, 1.05), (0.5, 1.0), (1, 2, 3, 4, 5, 6, 7)
-"""Their gaps: a share of :func:`meeting`, and each so many microbatches some more of it."""
-ANY = 1 << 40
-"""No cap."""
+"""shares of :func:`meeting`, and once a period some more of it."""
+ANY = 1 << 40  # no cap
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LinearListParameters:
-    """What the list scheduler leaves open: by stage, but ``gap``, which is by microbatch.
+    """The heuristic parameters of the list scheduler: by stage, but ``gap`` by microbatch.
 
     ``warm``: how many microbatches may be between F and B. ``defer``: how many W's may wait while
     an F could run. ``fill``: a W runs where the next arrival is at least ``fill`` x T_W away.
@@ -59,7 +57,6 @@ class LinearListParameters:
         return cls(warm, defer, fill * every, patience * every, np.zeros(linear.microbatches))
 
     def copy(self) -> LinearListParameters:
-        """One whose arrays may be changed."""
         floats = (array.copy() for array in (self.fill, self.patience, self.gap))
         return LinearListParameters(self.warm.copy(), self.defer.copy(), *floats)
 
@@ -76,7 +73,7 @@ class LinearListParameters:
 def linear_list_parameters(
     linear: LinearInstance, warms: list[IntArray]
 ) -> Iterator[LinearListParameters]:
-    """The family of settings, given warm-ups; spaced ones first where memory holds few.
+    """The parameters to try, given warm-ups; spaced ones first where memory holds few.
 
     Microbatches that meet without waiting for one another are a multiple of one stage's F and B and
     the delays apart (:mod:`..bounds.low_memory.crossings`), so gaps are about as long.
@@ -90,7 +87,6 @@ def linear_list_parameters(
 
 
 def _spaced(linear: LinearInstance) -> Iterator[LinearListParameters]:
-    """The same few hundred samples each time."""
     rng, anything = np.random.default_rng(0), np.full(linear.stages, ANY)
     for _ in range(SAMPLES):
         fill, patience = rng.uniform(0.6, 1.3), rng.uniform(0.1, 1.0)

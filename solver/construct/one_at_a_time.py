@@ -1,4 +1,4 @@
-"""The schedule that is always there: one microbatch after the other."""
+"""The schedule that every problem has: one microbatch after the other."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ The budget, and yielding, follow the heuristic of Qi et al., "Zero Bubble Pipeli
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -30,15 +30,13 @@ from pipeloom.ir.model.ops import MICROBATCH_SHIFT, STAGE_SHIFT, FloatArray, Int
 from ..core.linear_instance import LinearInstance
 
 _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
-TIE = 1e-9
-"""A W fits into a gap where rounding alone tells their lengths apart."""
-SCALE = 0.3
-"""How far a mutation moves a budget, in mean T_W's."""
+TIE = 1e-9  # a W fits into a gap where rounding alone tells their lengths apart
+SCALE = 0.3  # mean T_W's that a mutation moves a budget by
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RoundParameters:
-    """What the rounds leave open; arrays by stage.
+    """The heuristic parameters of the rounds; arrays by stage.
 
     ``budget``: how long a stage may idle after its first F. ``shared``: it may in any case idle as
     long as the stage that has idled most. ``warm``, ``yields``, ``lockstep``: see the module.
@@ -53,87 +51,50 @@ class RoundParameters:
     def build(
         self, linear: LinearInstance, order: IntArray, f_end: FloatArray, b_end: FloatArray
     ) -> bool:
-        return bool(
-            round_schedule(
-                *linear.arrays,
-                self.warm,
-                self.budget,
-                self.yields,
-                self.shared,
-                self.lockstep,
-                order,
-                f_end,
-                b_end,
-            )
-        )
+        return bool(round_schedule(
+            *linear.arrays, self.warm, self.budget, self.yields, self.shared, self.lockstep,
+            order, f_end, b_end,
+        ))  # fmt: skip
 
     def mutated(self, linear: LinearInstance, rng: np.random.Generator) -> RoundParameters:
-        """Another setting that differs in one number or a few."""
+        """Parameters that differ in one number or a few."""
         parameters = self
         for _ in range(1 + int(rng.integers(3))):
-            parameters = _MUTATIONS[int(rng.integers(len(_MUTATIONS)))](parameters, linear, rng)
+            parameters = parameters._one_changed(linear, rng)
         return parameters
 
-
-_Mutation = Callable[[RoundParameters, LinearInstance, np.random.Generator], RoundParameters]
-
-
-def _warm_one(
-    parameters: RoundParameters, linear: LinearInstance, rng: np.random.Generator
-) -> RoundParameters:
-    warm = parameters.warm.copy()
-    warm[rng.integers(linear.stages)] += rng.choice((-1, 1))
-    return replace(parameters, warm=np.clip(warm, 1, linear.capacity))
-
-
-def _warm_up_to(
-    parameters: RoundParameters, linear: LinearInstance, rng: np.random.Generator
-) -> RoundParameters:
-    warm = parameters.warm.copy()
-    warm[: rng.integers(linear.stages) + 1] += rng.choice((-1, 1))
-    return replace(parameters, warm=np.clip(warm, 1, linear.capacity))
-
-
-def _budget(
-    parameters: RoundParameters, linear: LinearInstance, rng: np.random.Generator
-) -> RoundParameters:
-    budget = parameters.budget.copy()
-    stage = int(rng.integers(linear.stages))
-    moved = budget[stage] + SCALE * float(linear.w.mean()) * rng.standard_normal()
-    budget[stage] = 0.0 if rng.random() < 0.1 else max(0.0, moved)
-    return replace(parameters, budget=budget)
+    def _one_changed(self, linear: LinearInstance, rng: np.random.Generator) -> RoundParameters:
+        what = _MUTATIONS[int(rng.integers(len(_MUTATIONS)))]
+        if what == "shared":
+            return replace(self, shared=not self.shared)
+        if what == "lockstep":
+            return replace(self, lockstep=not self.lockstep)
+        if what == "yields":
+            yields = self.yields.copy()
+            yields[rng.integers(linear.stages)] ^= True
+            return replace(self, yields=yields)
+        stage = int(rng.integers(linear.stages))
+        if what == "budget":
+            budget = self.budget.copy()
+            moved = budget[stage] + SCALE * float(linear.w.mean()) * rng.standard_normal()
+            budget[stage] = 0.0 if rng.random() < 0.1 else max(0.0, moved)
+            return replace(self, budget=budget)
+        warm = self.warm.copy()
+        warm[stage if what == "warm" else 0 : stage + 1] += rng.choice((-1, 1))
+        return replace(self, warm=np.clip(warm, 1, linear.capacity))
 
 
-def _yields(
-    parameters: RoundParameters, linear: LinearInstance, rng: np.random.Generator
-) -> RoundParameters:
-    yields = parameters.yields.copy()
-    yields[rng.integers(linear.stages)] ^= True
-    return replace(parameters, yields=yields)
-
-
-def _share(
-    parameters: RoundParameters, _: LinearInstance, __: np.random.Generator
-) -> RoundParameters:
-    return replace(parameters, shared=not parameters.shared)
-
-
-def _lockstep(
-    parameters: RoundParameters, _: LinearInstance, __: np.random.Generator
-) -> RoundParameters:
-    return replace(parameters, lockstep=not parameters.lockstep)
-
-
-_MUTATIONS: tuple[_Mutation, ...] = (
-    *(_warm_one, _warm_one, _warm_up_to),
-    *(_budget, _budget, _budget, _yields, _share, _lockstep),
+# what one mutation changes, the likelier ones more often; "warm up to": of all stages up to one
+_MUTATIONS = (
+    *("warm", "warm", "warm up to"),
+    *("budget", "budget", "budget", "yields", "shared", "lockstep"),
 )
 
 
 def round_parameters(
     linear: LinearInstance, warms: list[IntArray], idle: FloatArray
 ) -> Iterator[RoundParameters]:
-    """The family of settings, given warm-ups; ``idle``: what a good schedule idles, by stage."""
+    """The parameters to try, given warm-ups; ``idle``: of a good schedule, by stage."""
     none, every = np.zeros(linear.stages, dtype=bool), np.ones(linear.stages, dtype=bool)
     budgets = ((np.zeros_like(idle), True), (np.zeros_like(idle), False), (idle, False))
     shapes = [shape for warm in warms for shape in _shapes(warm)]

@@ -1,4 +1,4 @@
-"""Schedules of the 1F1B kin that fit any memory limit: good ones before anything is searched.
+"""Warm starts of the 1F1B kin that fit any memory limit: good schedules without any search.
 
 They are made at once, however many ops there are. A stage keeps ``ahead`` microbatches between F
 and B, fewer the fewer stages are left, in proportion where memory holds fewer than there are
@@ -36,14 +36,13 @@ def warm_starts(problem: Problem, linear: LinearInstance) -> Iterator[tuple[IntA
     )
     for slope, wait in product((*slopes, float(linear.microbatches)), waits):
         rows = [np.empty(0, dtype=np.int64)] * problem.ranks
-        for i, ahead in enumerate(warm_up(linear, slope)):
-            rows[linear.ranks[i]] = in_turn(linear, i, ahead, wait[i])
+        for i, ahead in enumerate(warm_up_counts(linear, slope)):
+            rows[linear.ranks[i]] = alternating_row(linear, i, ahead, wait[i])
         yield tuple(rows)
 
 
-def warm_up(linear: LinearInstance, slope: float) -> list[int]:
-    """How many microbatches each stage keeps between F and B: 1 on the last, ``slope`` more a
-    stage.
+def warm_up_counts(linear: LinearInstance, slope: float) -> list[int]:
+    """The microbatches that each stage keeps between F and B: 1 on the last, then ``slope`` more.
 
     Never more than a stage before it has room for: that one would wait for a B of this one, which
     waited for an F of that one.
@@ -53,7 +52,7 @@ def warm_up(linear: LinearInstance, slope: float) -> list[int]:
     return [int(n) for n in np.minimum(ahead, np.minimum.accumulate(linear.capacity))]
 
 
-def in_turn(linear: LinearInstance, stage: int, ahead: int, wait: int) -> IntArray:
+def alternating_row(linear: LinearInstance, stage: int, ahead: int, wait: int) -> IntArray:
     """``ahead`` F's, then B and F in turn; at most ``wait`` W's are left, fewer where F needs room.
 
     Packed ops. ``ahead`` M_B fit in the stage's memory.
@@ -68,7 +67,7 @@ def in_turn(linear: LinearInstance, stage: int, ahead: int, wait: int) -> IntArr
 def _fill(  # noqa: PLR0917
     ops: IntArray, ahead: int, wait: int, m_b: float, m_w: float, limit: float
 ) -> None:
-    """The packed ops of :func:`in_turn`, as on stage 0."""
+    """The packed ops of :func:`alternating_row`, as on stage 0."""
     microbatches = len(ops) // 3
     at = forwards = weights = 0
     for k in range(microbatches):

@@ -26,10 +26,10 @@ class Bound:
         return (self.words,) if self.numbers is None else tuple(self.numbers())
 
     def in_words(self) -> Bound:
-        """The same without rank and numbers, which are of another problem than the one asked."""
+        """The same without rank and numbers: those of a part are not those of the whole problem."""
         return replace(self, rank=None, numbers=None)
 
 
 def starts_later(lag: float) -> list[str]:
-    """What a line says of a rank whose first op comes ``lag`` after the first of all."""
+    """A line on a rank whose first op comes ``lag`` after the first of all."""
     return [f"it starts at least {duration(lag)} after the first rank"] if lag > 0 else []

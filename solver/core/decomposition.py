@@ -1,5 +1,4 @@
-"""A problem in which weights travel, taken apart: its microbatches pass activations in pipelines of
-their own.
+"""A problem with streamed weights, taken apart into pipelines that pass activations.
 
 Microbatches that run on the same ranks are one part: a pipeline of those ranks, to whose ops the
 others only lend weights. A part is an instance of activation passing. What holds for every schedule
@@ -57,7 +56,7 @@ def parts(problem: Problem) -> tuple[Part, ...]:
 
 
 def different_parts(problem: Problem) -> tuple[Problem, ...]:
-    """The instances of the parts, each once; none where the problem has none."""
+    """The problems of the parts, each once; empty where there are no parts."""
     try:
         return tuple(dict.fromkeys(part.problem for part in parts(problem)))
     except InputError:
@@ -74,7 +73,7 @@ def _part(problem: Problem, column: tuple[int, ...], microbatches: tuple[int, ..
 
 
 def _restricted(profile: Profile, ranks: tuple[int, ...]) -> Profile:
-    """The same stages on ``ranks`` alone, no further apart than they are."""
+    """The profile of the same stages on ``ranks`` alone, no further apart than they are."""
     t_comm = profile.t_comm
     if isinstance(t_comm, tuple):
         t_comm = tuple(tuple(t_comm[a][b] for b in ranks) for a in ranks)
@@ -83,8 +82,8 @@ def _restricted(profile: Profile, ranks: tuple[int, ...]) -> Profile:
         ranks=len(ranks),
         t_comm=t_comm,
         links=None if profile.links is None else _links(profile.links, profile.ranks, ranks),
-        memory_limit=_of(profile.memory_limit, ranks),
-        device_memory=_of(profile.device_memory, ranks),
+        memory_limit=_at_ranks(profile.memory_limit, ranks),
+        device_memory=_at_ranks(profile.device_memory, ranks),
     )
 
 
@@ -102,12 +101,12 @@ def _links(links: Links, number: int, ranks: tuple[int, ...]) -> Links:
     return Links(links.default, tuple(pairs))
 
 
-def _of(values: tuple[float, ...] | None, ranks: tuple[int, ...]) -> tuple[float, ...] | None:
+def _at_ranks(values: tuple[float, ...] | None, ranks: tuple[int, ...]) -> tuple[float, ...] | None:
     return None if values is None else tuple(values[rank] for rank in ranks)
 
 
 Groups: TypeAlias = tuple[tuple[int, ...], ...]
-"""The stages of each rank, consecutive and ascending from rank to rank."""
+"""The stages of each rank, consecutive and ascending."""
 
 
 def groups(problem: Problem) -> Groups | None:
@@ -124,8 +123,7 @@ Plan: TypeAlias = Callable[[Problem], Sequence[Iterable[Op]]]
 
 
 def merged(problem: Problem, of: Groups) -> Problem:
-    """Each rank's stages as one: a schedule of it is one of ``problem``, as :func:`expanded`
-    says."""
+    """The problem with each rank's stages as one; :func:`expanded` leads back to ``problem``."""
     stages = tuple(joined([problem.profile.stages[s] for s in group]) for group in of)
     profile = replace(problem.profile, stages=stages)
     return replace(problem, profile=profile, placement=Placement.linear(problem.ranks))
@@ -136,11 +134,11 @@ def expanded(row: Iterable[Op], group: tuple[int, ...]) -> list[Op]:
 
     Where no weights are waited for it takes the same times, and it never holds more.
     """
-    return [Op(op.kind, stage, op.microbatch) for op in row for stage in _walk(op.kind, group)]
-
-
-def _walk(kind: OpKind, group: tuple[int, ...]) -> tuple[int, ...]:
-    return group if kind is OpKind.F else group[::-1]
+    return [
+        Op(op.kind, stage, op.microbatch)
+        for op in row
+        for stage in (group if op.kind is OpKind.F else reversed(group))
+    ]
 
 
 def planned(problem: Problem, plan: Plan) -> list[list[Op]]:

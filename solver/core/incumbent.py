@@ -11,26 +11,26 @@ from time import monotonic
 import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.cost.simulator import Simulator, simulate, timed
+from pipeloom.ir.cost.simulator import Simulator, timed
 from pipeloom.ir.model.ops import offsets_of
 from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.schedule import Report, Schedule, Status, Transfer
+from pipeloom.ir.model.schedule import Report, Schedule, Transfer
 
 from .bound import Bound
 from .budget import OPS_A_SECOND, Budget
 from .options import Order, SolveOptions
 from .progress import Progress, is_built
-from .stopping import Interrupt, TimeLimit, WorkLimit
+from .schedule_cost import objective_cost, status_under
+from .stopping import InterruptFlag, TimeLimit, WorkLimit
 from .tolerances import CLOSED
 
 Pairs = tuple[tuple[int, ...], ...]
-"""Of each rank, the places in its order where an F and a BW run at once."""
-MARKS = (1 / 8, 1 / 4, 1 / 2, 1.0)
-"""Shares of limited work at which workers exchange what they have."""
+"""The places in each rank's order where an F and a BW run at once."""
+MARKS = (1 / 8, 1 / 4, 1 / 2, 1.0)  # shares of limited work at which workers exchange schedules
 
 
 class Incumbent:
-    """Keeps the best order offered. ``over`` says when to stop: proven, out of time or told to.
+    """The best order offered. ``over`` says when to stop: proven, out of time or told to.
 
     Any thread may offer orders and bounds and ask whether it is over. ``progress`` and
     ``should_stop`` are called in the thread alone that made the incumbent. ``interrupt`` is one
@@ -54,7 +54,7 @@ class Incumbent:
         self.limited = options.work_limit is not None
         self.time = TimeLimit(inf if self.limited else options.time_limit)
         self.work = WorkLimit(options.ops)
-        self.interrupt = Interrupt()
+        self.interrupt = InterruptFlag()
         self._options = options
         self._views: Sequence[Incumbent] = ()
         self._owner = get_ident()
@@ -67,7 +67,6 @@ class Incumbent:
 
     @property
     def built(self) -> bool:
-        """Whether there is more than :data:`FALLBACK`."""
         return is_built(self.source)
 
     @property
@@ -100,8 +99,9 @@ class Incumbent:
     def ended(self) -> bool:
         """Whether to leave whatever is still going on; limited work only where told to.
 
-        Time that is up is not enough where nothing but :data:`FALLBACK` is there: at their first
-        use kernels are compiled for seconds, and many ops take long to put in any order.
+        Time that is up is not enough where nothing but :data:`.progress.FALLBACK` is there: at
+        their first use kernels are compiled for seconds, and many ops take long to put in any
+        order.
         """
         self.interrupted()
         timed_out = not self.limited and self.interrupt()
@@ -127,20 +127,14 @@ class Incumbent:
         return Budget(min(seconds, share * self.time.left), interrupt=self.interrupt)
 
     def found(self) -> tuple[Order, Pairs, float]:
-        """The best order, its pairs, and its cost."""
         with self._lock:
             assert self.order is not None
             return self.order, self.pairs, self.cost
 
     def offer(
-        self,
-        order: Order,
-        source: str,
-        cost: float | None = None,
-        pairs: Pairs = (),
+        self, order: Order, source: str, cost: float | None = None, pairs: Pairs = ()
     ) -> bool:
-        """Takes ``order``, one array of packed ops a rank, and its pairs where it beats the best so
-        far."""
+        """Takes ``order``, one array of packed ops a rank, and its pairs where they cost less."""
         cost = self._cost(order, pairs) if cost is None else cost
         if not cost < self.cost:
             return False
@@ -153,9 +147,9 @@ class Incumbent:
         return True
 
     def take(self, schedule: Schedule, cost: float) -> None:
-        """Takes a schedule whose weights travel, even where the best so far costs the same.
+        """Takes a schedule with streamed weights, even where the best so far costs the same.
 
-        ``cost``: by the objective, or by what else the bound is on.
+        ``cost``: by the objective, or by the step where the bound is on that.
         """
         assert schedule.report is not None
         with self._lock:
@@ -164,7 +158,6 @@ class Incumbent:
         self._changed()
 
     def raise_bound(self, bound: Bound) -> None:
-        """Takes a bound that a solver has proven, where it is better."""
         with self._lock:
             if not bound.value > self.bound.value:
                 return
@@ -181,15 +174,14 @@ class Incumbent:
             pairs, transfers = self.pairs, self.transfers
         assert order is not None
         found = timed(Schedule(self.problem, order, transfers, pairs=pairs))
-        assert found.timing is not None
-        cost = found.timing.cost(self.problem.objective)
+        cost = objective_cost(found)
         # rounding may put a proven bound a hair above a cost that meets it; more would be a wrong
         # proof
         assert known.value <= cost * (1 + CLOSED), f"{known} above {cost}"
         report = Report(
             objective=self.problem.objective,
             family=source or "",
-            status=Status.OPTIMAL if cost - known.value <= CLOSED * cost else Status.FEASIBLE,
+            status=status_under(known.value, cost),
             lower_bound=min(known.value, cost),
             bound_name=known.name,
             solver=solver,
@@ -199,7 +191,7 @@ class Incumbent:
         return replace(found, report=report)
 
     def views(self, number: int) -> Sequence[Incumbent]:
-        """What each of so many workers works on: this, or copies where work is limited."""
+        """The incumbents of so many workers: this one, or copies of it where work is limited."""
         if not self.limited:
             return [self] * number
         self._views = [
@@ -228,12 +220,10 @@ class Incumbent:
             self.work.used = max(view.work.used for view in views)
 
     def gather(self) -> None:
-        """Takes the best of what the workers have found."""
         for view in self._views:
             self._adopt(view)
 
     def _adopt(self, other: Incumbent) -> None:
-        """Takes the other's schedule and bound where they are better."""
         self.raise_bound(other.bound)
         with other._lock:  # its worker may still go on
             order, pairs, cost, source = other.order, other.pairs, other.cost, other.source
@@ -244,13 +234,12 @@ class Incumbent:
 
     def _cost(self, order: Order, pairs: Pairs = ()) -> float:
         if any(pairs):
-            timing = simulate(Schedule(self.problem, order, pairs=pairs))
-            return timing.cost(self.problem.objective)
+            return objective_cost(Schedule(self.problem, order, pairs=pairs))
         # arrays of its own: other threads offer as well
         return Simulator(self.problem, offsets_of(order), self._costs).cost(np.concatenate(order))
 
     def _changed(self) -> None:
-        """Tells the listener, or leaves it to the thread that may."""
+        """Tells the listener, or leaves that to the owner's thread."""
         if get_ident() == self._owner:
             self._tell()
         else:

@@ -11,7 +11,6 @@ State = npt.NDArray[np.uint64]
 
 
 def seeded(rng: np.random.Generator) -> State:
-    """A state to begin with."""
     return rng.integers(1, 1 << 62, size=1).astype(np.uint64)
 
 

@@ -63,7 +63,7 @@ class LinearInstance:
             m_b=costs.m_b,
             m_w=costs.m_w,
             limit=limit,
-            capacity=_fit(limit, costs.m_b, problem.microbatches),
+            capacity=counts_within(limit, costs.m_b, problem.microbatches).astype(np.int64),
             down=down,
             up=up,
             round_trip=f + np.append(np.cumsum(ways[::-1])[::-1], 0.0),
@@ -76,13 +76,12 @@ class LinearInstance:
         return len(self.f)
 
     def lags(self, objective: Objective) -> FloatArray:
-        """How much less than the cost each stage may span: nothing, or ``offset`` for a
-        makespan."""
+        """The cost less the span that it leaves each stage: 0, or ``offset`` for a makespan."""
         return self.offset if objective is Objective.MAKESPAN else np.zeros(self.stages)
 
     @property
     def arrays(self) -> tuple[_A, _A, _A, _A, _A, _A, _A, _A]:
-        """What the constructors' kernels take first."""
+        """The arrays that the constructors' kernels take first."""
         return self.f, self.b, self.w, self.m_b, self.m_w, self.limit, self.down, self.up
 
     @property
@@ -90,8 +89,8 @@ class LinearInstance:
         return self.microbatches * (self.f + self.b + self.w)
 
 
-def _fit(limit: FloatArray, size: FloatArray, most: int) -> IntArray:
-    """How many of ``size`` fit in ``limit``, at most ``most``."""
+def counts_within(room: FloatArray, size: FloatArray, most: int) -> FloatArray:
+    """How many of ``size`` fit into ``room``, from 0 to ``most``."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        fit = np.where(size > 0, limit / size, np.inf)
-    return np.minimum(np.floor(fit), most).astype(np.int64)
+        fit = np.where(size > 0, np.floor(room / size), np.inf)
+    return np.clip(fit, 0.0, most)

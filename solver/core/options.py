@@ -18,12 +18,12 @@ from .stopping import NEVER, StoppingCriterion
 Order: TypeAlias = tuple[IntArray, ...]
 """Packed ops, one array a rank."""
 Memory: TypeAlias = Callable[[Schedule], Sequence[float]]
-"""What each rank has to hold at most in all, in the profile's unit."""
+"""The most that each rank has to hold in all, in the profile's unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SolveOptions:
-    """What :func:`pipeloom.solver.optimize.optimize` is told.
+    """The options of :func:`pipeloom.solver.optimize.optimize`.
 
     ``solver``: ``auto``, ``heuristic``, ``cp-sat`` or ``milp``. ``time_limit``: seconds.
     ``work_limit``: millions of simulated ops (about a hundred of them take a second on a core);
@@ -34,8 +34,8 @@ class SolveOptions:
 
     ``recompute_all``: whatever may be recomputed is. ``start``: an order to begin with, of the same
     stages on the same ranks, left out where memory does not hold it. ``memory``: what a schedule
-    holds in all; where weights travel it is held against ``device_memory``. ``by_step``: there,
-    schedules are compared by their step where iterations follow each other
+    holds in all, which streamed weights hold against ``device_memory``. ``by_step``: schedules with
+    streamed weights are compared by their step where iterations follow each other
     (:func:`pipeloom.ir.cost.steady_state.send_points.step_between_ops`), not by the objective;
     ``progress`` is about the step then and its bound, the report about the objective all the same.
     """
@@ -58,11 +58,10 @@ class SolveOptions:
 
     @property
     def budget(self) -> Budget:
-        """What the limits allow from now on: work alone where that is limited."""
+        """The budget from now on: work alone where that is limited."""
         return Budget(self.time_limit if self.work_limit is None else inf, self.ops)
 
     def share(self, share: float) -> SolveOptions:
-        """The same with a share of the time and of the work."""
         work = None if self.work_limit is None else self.work_limit * share
         return replace(self, time_limit=self.time_limit * share, work_limit=work)
 

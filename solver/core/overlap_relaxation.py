@@ -1,5 +1,4 @@
-"""Bounds for schedules with pairs of an F and a BW that run at once
-(:mod:`pipeloom.ir.cost.overlap`).
+"""Relaxations of forward/backward overlap (:mod:`pipeloom.ir.cost.overlap`) as shorter ops.
 
 Let W of a stage take less by what its pair saves, and B where that is more than T_W. A pair takes
 its F, B and W less the smaller of two stages' savings at least, and that of the BW's stage is no
@@ -21,23 +20,21 @@ from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import StageProfile
 
+from .relaxations import with_stages
+
 
 def without_overlap(problem: Problem) -> Problem:
     """The same where no pair saves anything."""
-    stages = tuple(replace(stage, t_fb=None) for stage in problem.profile.stages)
-    return replace(problem, profile=replace(problem.profile, stages=stages))
+    return with_stages(problem, lambda stage: replace(stage, t_fb=None))
 
 
 def least_times(problem: Problem) -> Problem:
     """The problem whose schedules without pairs are no more costly: see above."""
-    if not overlap_saves(problem):
-        return problem
-    stages = tuple(map(least_times_of, problem.profile.stages))
-    return replace(problem, profile=replace(problem.profile, stages=stages))
+    return with_stages(problem, least_times_of) if overlap_saves(problem) else problem
 
 
 def least_times_of(stage: StageProfile) -> StageProfile:
-    """The stage with these times."""
+    """The stage with the times of :func:`least_times`."""
     saving = max(0.0, stage.saving)
     t_w = max(0.0, stage.t_w - saving)
     t_b = max(0.0, stage.t_b - max(0.0, saving - stage.t_w))
@@ -45,7 +42,7 @@ def least_times_of(stage: StageProfile) -> StageProfile:
 
 
 def overlap_work(problem: Problem) -> float:
-    """The busiest rank, where F's and BW's run at once.
+    """The work of the busiest rank, at least, where F's and BW's run at once.
 
     Proof: a pair saves no more than that of its BW's stage does, nor than that BW takes. Where each
     stage is on one rank, the microbatch of a rank's last F has all its BW's there behind it, one of

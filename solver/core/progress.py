@@ -1,4 +1,4 @@
-"""What a solve tells while it runs."""
+"""The progress of a solve, as it is told while it runs."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def is_built(source: str | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a solve knows ``seconds`` after its start. ``gap`` is (incumbent - bound) / incumbent;
-    ``source`` names what found the incumbent. Incumbent, gap and source are None before the first.
+    """The state ``seconds`` after the start. ``gap`` is (incumbent - bound) / incumbent; ``source``
+    names the method that found the incumbent. All three are None before the first schedule.
     """
 
     seconds: float
@@ -28,7 +28,6 @@ class Progress:
 
     @property
     def built(self) -> bool:
-        """Whether there is more than :data:`FALLBACK`."""
         return is_built(self.source)
 
 

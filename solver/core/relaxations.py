@@ -1,12 +1,14 @@
 """Relaxations that drop or cheapen recomputation and offload, *remat* in short
 (:mod:`pipeloom.ir.cost.remat`).
 
-Both are possible where a profile has their times, and activations alone travel.
+Both are possible where a profile has their times, and activations alone are passed.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +17,17 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.model.ops import FloatArray, OpKind
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.profile import Profile
+from pipeloom.ir.model.profile import Profile, StageProfile
 
 Mask = npt.NDArray[np.bool_]
+
+
+def with_stages(
+    problem: Problem, change: Callable[..., StageProfile], *columns: Iterable[Any]
+) -> Problem:
+    """The problem with ``change`` of each stage, given the stage's value of each column too."""
+    stages = tuple(map(change, problem.profile.stages, *columns))
+    return replace(problem, profile=replace(problem.profile, stages=stages))
 
 
 def recomputable(problem: Problem) -> Mask:
@@ -58,37 +68,35 @@ def without_offloading(profile: Profile) -> Profile:
 
 
 def recomputing(problem: Problem) -> Problem:
-    """The same where what may be recomputed may not be offloaded."""
-    stages = tuple(
-        stage if stage.t_r is None else replace(stage, m_o=None, offload_bytes=None)
-        for stage in problem.profile.stages
-    )
-    return replace(problem, profile=replace(problem.profile, stages=stages))
+    """The same where no stage that may be recomputed may be offloaded."""
+
+    def change(stage: StageProfile) -> StageProfile:
+        return stage if stage.t_r is None else replace(stage, m_o=None, offload_bytes=None)
+
+    return with_stages(problem, change)
 
 
 def plain(problem: Problem) -> Problem:
     """The same without remat: a fused BW takes T_B + T_W."""
     profile = without_offloading(without_recomputing(problem.profile))
-    stages = tuple(replace(stage, t_bw=None) for stage in profile.stages)
-    return replace(problem, profile=replace(profile, stages=stages))
+    return with_stages(replace(problem, profile=profile), lambda stage: replace(stage, t_bw=None))
 
 
-def apart(problem: Problem) -> Problem:
-    """A problem in which no schedule costs less than the best of ``problem``, and no BW less than
-    its B and W.
+def unfused(problem: Problem) -> Problem:
+    """A relaxation of ``problem`` in which no BW takes less than its B and W.
 
     Where BW takes less, B takes no longer than that and W what is left of it. Split any BW so: the
     B leaves its gradient earlier and the W ends with the BW, so that there is a schedule of the
     same cost. The B's and W's apart take no longer than they did.
     """
-    stages = tuple(
-        stage
-        if stage.fused >= stage.t_b + stage.t_w
-        else replace(stage, t_b=min(stage.t_b, stage.fused), t_w=max(0.0, stage.fused - stage.t_b))
-        for stage in problem.profile.stages
-    )
-    stages = tuple(replace(stage, t_bw=None) for stage in stages)
-    return replace(problem, profile=replace(problem.profile, stages=stages))
+
+    def change(stage: StageProfile) -> StageProfile:
+        t_b, t_w = stage.t_b, stage.t_w
+        if stage.fused < t_b + t_w:
+            t_b, t_w = min(t_b, stage.fused), max(0.0, stage.fused - t_b)
+        return replace(stage, t_b=t_b, t_w=t_w, t_bw=None)
+
+    return with_stages(problem, change)
 
 
 def least_kept(problem: Problem) -> FloatArray:
@@ -100,24 +108,23 @@ def least_kept(problem: Problem) -> FloatArray:
 
 
 def relaxed(problem: Problem) -> Problem:
-    """A problem without remat that no schedule of ``problem`` costs less than the best one of.
+    """A relaxation without remat: its best schedule costs no more than any of ``problem``.
 
     M_B is :func:`least_kept`, and M_W no more than that. Take any schedule of ``problem`` and leave
     out its R's, O's and L's, all other ops at their times: ranks are free where ops ran, inputs
     come as they did, and every microbatch holds no more than before, as it held at least that much
     from F to B whatever became of it. So it is a schedule of the relaxed problem with the same
-    cost. Times are those of :func:`apart`.
+    cost. Times are those of :func:`unfused`.
     """
-    bare = plain(apart(problem))
-    stages = tuple(
-        replace(stage, m_b=m_b, m_w=min(stage.m_w, m_b))
-        for stage, m_b in zip(bare.profile.stages, least_kept(problem).tolist(), strict=True)
-    )
-    return replace(bare, profile=replace(bare.profile, stages=stages))
+
+    def change(stage: StageProfile, m_b: float) -> StageProfile:
+        return replace(stage, m_b=m_b, m_w=min(stage.m_w, m_b))
+
+    return with_stages(plain(unfused(problem)), change, least_kept(problem).tolist())
 
 
 def relaxed_at_backwards(problem: Problem) -> Problem:
-    """Another such problem: M_B is :func:`least_kept`, M_W nothing, and each rank's limit is less.
+    """Another relaxation: M_B is :func:`least_kept`, M_W nothing, and each rank's limit is less.
 
     At the start of a B its own M_B is held, and :func:`least_kept` of all others whose F has run
     and whose B has not. So these and its own together leave free what its M_B is more than what is
@@ -125,13 +132,10 @@ def relaxed_at_backwards(problem: Problem) -> Problem:
     those between F and B then are still there when the rank's next B starts.
     """
     least = least_kept(problem)
-    bare = plain(apart(problem))
+    bare = plain(unfused(problem))
     rest = Costs.of(problem).m_b - least
     own = map(problem.placement.stages_of, range(problem.ranks))
     free = [min(rest[list(stages)].tolist(), default=0.0) for stages in own]
-    stages = tuple(
-        replace(stage, m_b=m_b, m_w=0.0)
-        for stage, m_b in zip(bare.profile.stages, least.tolist(), strict=True)
-    )
     limit = tuple(np.maximum(0.0, np.array(problem.memory_limit) - free).tolist())
-    return replace(bare, profile=replace(bare.profile, stages=stages), memory_limit=limit)
+    held = with_stages(bare, lambda stage, m_b: replace(stage, m_b=m_b, m_w=0.0), least.tolist())
+    return replace(held, memory_limit=limit)

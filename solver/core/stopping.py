@@ -1,4 +1,4 @@
-"""When work ends: after so long, after so much of it, or when it is told to."""
+"""Stopping criteria: time, work, an interrupt."""
 
 from __future__ import annotations
 
@@ -37,10 +37,7 @@ class TimeLimit:
 
 
 class WorkLimit:
-    """``ops`` simulated ops, counted as they are spent.
-
-    Work of another kind counts as the ops that would take about as long.
-    """
+    """``ops`` simulated ops, as they are spent; other work counts as what takes about as long."""
 
     def __init__(self, ops: float = inf) -> None:
         self.ops = ops
@@ -57,7 +54,7 @@ class WorkLimit:
         self.used += ops
 
 
-class Interrupt:
+class InterruptFlag:
     """A flag that any thread may raise; kernels read the array, shape (1,)."""
 
     def __init__(self, *, raised: bool = False) -> None:

@@ -16,10 +16,8 @@ from .incumbent import Incumbent
 
 Result = TypeVar("Result")
 
-POLL = 0.05
-"""Seconds between two looks at the clock."""
-GRACE = 0.5
-"""Seconds that work has to end once time is up or it is told to stop, before it is left alone."""
+POLL = 0.05  # seconds between two looks at the clock
+GRACE = 0.5  # seconds that work has to end once time is up, before it is left alone
 
 Pieces = Iterator[None]
 """Work in pieces: between two of them it may be left."""
@@ -38,7 +36,9 @@ def run_workers(best: Incumbent, workers: Sequence[Worker]) -> None:
             try:
                 for _ in best.marks(views):
                     pairs = zip(work, views, strict=True)
-                    _await(best, {threads.submit(in_turn, pieces, view) for pieces, view in pairs})
+                    _await(
+                        best, {threads.submit(run_pieces, pieces, view) for pieces, view in pairs}
+                    )
             finally:
                 best.stop()  # before the threads are waited for
     finally:
@@ -54,8 +54,8 @@ def in_thread(work: Callable[[], Result]) -> Future[Result]:
 
 
 def has_ended(best: Incumbent, work: Future[Result]) -> bool:
-    """Waits for ``work``; False where it goes on though time is up and it has built a schedule, or
-    it was told to stop.
+    """Waits for ``work``; False where it goes on though it was to stop, or time is up and it has
+    built a schedule.
 
     Not all of it looks at the clock: a kernel is compiled at its first use, an order of very many
     ops is built, and where other processes have the cores a moment's work takes long.
@@ -70,8 +70,7 @@ def has_ended(best: Incumbent, work: Future[Result]) -> bool:
     return True
 
 
-def in_turn(pieces: Pieces, best: Incumbent) -> None:
-    """Piece by piece until it is over."""
+def run_pieces(pieces: Pieces, best: Incumbent) -> None:
     if not best.over():
         for _ in pieces:
             if best.over():

@@ -6,6 +6,7 @@ Importing this imports neither ortools nor pulp; a backend's first use does.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Protocol
 
@@ -13,7 +14,19 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
 from ..core.options import SolveOptions
-from .result import ExactResult as ExactResult
+
+
+@dataclass(frozen=True, slots=True)
+class ExactResult:
+    """``schedule``: the best found, timed; the incumbent where nothing better was; None if neither.
+
+    ``lower_bound``: no valid schedule costs less; ``inf`` where none is valid at all.
+    ``complete``: the solver came to its end, so that more time would be in vain.
+    """
+
+    schedule: Schedule | None
+    lower_bound: float
+    complete: bool = False
 
 
 class Backend(Protocol):
@@ -24,7 +37,7 @@ class Backend(Protocol):
     every better bound that comes up on the way, in the caller's thread; ``should_stop`` is asked
     several times a second. Ctrl-C ends the solver and raises KeyboardInterrupt. Of ``options`` the
     limits, the seed and ``should_stop`` count: with a ``work_limit`` the same question has the same
-    answer, unless one of the others ends it. Raises InputError where not activations travel.
+    answer, unless one of the others ends it. Raises InputError for other passing than activations'.
     """
 
     def __call__(

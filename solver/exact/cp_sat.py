@@ -14,12 +14,13 @@ from pipeloom.ir.model.schedule import Report, Schedule
 
 from ..core.budget import OPS_A_SECOND
 from ..core.options import SolveOptions
+from ..core.schedule_cost import objective_cost
 from ..core.stopping import TimeLimit
+from . import ExactResult
 from .cp_sat_model import Model
-from .cp_sat_thread import Search
+from .cp_sat_thread import CpSatThread
 from .formulation import Formulation
-from .result import ExactResult
-from .solution_mapping import Positions, cost_of, to_schedule
+from .solution_mapping import Positions, to_schedule
 
 WORKERS = 2
 
@@ -42,7 +43,7 @@ def solve(
     time = TimeLimit(options.time_limit)
     model = Model.of(Formulation.of(problem), incumbent, lower_bound)
     best = incumbent
-    with Search(
+    with CpSatThread(
         model.cp,
         partial(_positions, model),
         max_time_in_seconds=max(time.left, 0.01),
@@ -58,7 +59,7 @@ def solve(
             found = to_schedule(
                 model.formulation, news, Report(problem.objective, "ilp"), model.slack
             )
-            if found is not None and (best is None or cost_of(found) < cost_of(best)):
+            if found is not None and (best is None or objective_cost(found) < objective_cost(best)):
                 best = found
                 if on_solution:
                     on_solution(found)
@@ -66,17 +67,18 @@ def solve(
     return ExactResult(best, _bound(model, search, best, lower_bound), complete)
 
 
-def _bound(model: Model, search: Search[Positions], best: Schedule | None, known: float) -> float:
-    """In the profile's unit."""
+def _bound(
+    model: Model, search: CpSatThread[Positions], best: Schedule | None, known: float
+) -> float:
     if search.status == cp_model.INFEASIBLE and best is None:
         return math.inf
     return known if search.bound is None else _proven(model, search.bound, best, known)
 
 
 def _proven(model: Model, bound: float, best: Schedule | None, known: float) -> float:
-    """What CP-SAT's ``bound`` in ticks proves, in the profile's unit."""
+    """The bound that CP-SAT's ``bound`` in ticks proves, in the profile's unit."""
     proven = (bound - model.rounding) / model.ticks.per_unit
-    return min(max(known, proven), math.inf if best is None else cost_of(best))
+    return min(max(known, proven), math.inf if best is None else objective_cost(best))
 
 
 def _positions(model: Model, solution: cp_model.CpSolverSolutionCallback) -> Positions:

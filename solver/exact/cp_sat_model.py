@@ -13,16 +13,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from ortools.sat.python import cp_model
 
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.schedule import Schedule
 
+from ..core.schedule_cost import objective_cost
 from ..core.tolerances import ROUNDING
 from .formulation import Formulation
 from .integer_time import Ticks
-from .solution_mapping import Positions, cost_of, to_positions
+from .solution_mapping import Positions, to_positions
 
 
 @dataclass
@@ -43,7 +45,7 @@ class Model:
         ticks = Ticks.of([*formulation.duration.tolist(), *delays], formulation.horizon)
         horizon, most = formulation.horizon, formulation.horizon
         if incumbent is not None:
-            most = cost_of(incumbent)
+            most = objective_cost(incumbent)
             horizon = formulation.horizon_below(most)
         low = ticks.least(known)
         high = max(ticks.most(most), low)
@@ -66,20 +68,19 @@ class Model:
 
     @property
     def rounding(self) -> int:
-        """By how many ticks a real cost may be below the model's."""
+        """The ticks that a real cost may be below the model's."""
         period = self.formulation.problem.objective is Objective.PERIOD
         return int(period and not self.ticks.exact)
 
     @property
     def slack(self) -> float:
-        """By how much times read off the model may be off, in the profile's unit."""
+        """The error of times read off the model, at most, in the profile's unit."""
         return 1e-9 if self.ticks.exact else 4 / self.ticks.per_unit
 
     def end(self, op: int) -> cp_model.LinearExpr:
         return self.start[op] + self.duration[op]
 
     def runs_before(self, a: int, b: int) -> cp_model.LiteralT:
-        """Whether op ``a`` runs before op ``b`` of its rank."""
         precedes = self.formulation.precedes
         if precedes[a, b] or precedes[b, a]:
             return bool(precedes[a, b])
@@ -134,11 +135,7 @@ def _memory(model: Model) -> None:
     amounts = [*costs.m_b.tolist(), *costs.m_w.tolist()]
     bytes_ = Ticks.of(amounts, float(costs.m_b.sum()) * costs.owner.shape[1], bits=40)
     m_b, m_w = ([bytes_.down(m) for m in column.tolist()] for column in (costs.m_b, costs.m_w))
-
-    def change(i: int) -> int:
-        op = model.formulation.ops[i]
-        return (m_b[op.stage], m_w[op.stage] - m_b[op.stage], -m_w[op.stage])[op.kind]
-
+    change = partial(model.formulation.memory_change, m_b, m_w)
     for rule in model.formulation.memory_rules:
         limit = math.floor(costs.limit[rule.rank] * (1 + ROUNDING) * bytes_.per_unit)
         fixed = sum(map(change, (*rule.held, rule.op)))
@@ -175,19 +172,12 @@ def _earliest(model: Model) -> None:
 
 
 CONSTRAINTS: tuple[Callable[[Model], None], ...] = (
-    _order,
-    _implications,
-    _dependencies,
-    _no_overlap,
-    _packing,
-    _memory,
-    _spans,
-    _earliest,
+    *(_order, _implications, _dependencies, _no_overlap, _packing, _memory, _spans, _earliest),
 )
 
 
 def _hint(model: Model, positions: Positions) -> None:
-    at = {i: n for row in positions.order for n, i in enumerate(row)}
+    at = positions.places
     for i, start in enumerate(positions.start.tolist()):
         model.cp.add_hint(model.start[i], model.ticks.down(start))
     for (a, b), literal in model.before.items():

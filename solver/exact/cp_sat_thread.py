@@ -15,11 +15,11 @@ _POLL = 0.05  # seconds between two looks at should_stop
 _Read = TypeVar("_Read")
 
 
-class Search(cp_model.CpSolverSolutionCallback, Generic[_Read]):
+class CpSatThread(cp_model.CpSolverSolutionCallback, Generic[_Read]):
     """Solves ``cp`` while its context lasts; ``parameters`` are those of CP-SAT.
 
-    ``read`` makes of a solution what :meth:`next` tells of it. Once it has ended, ``status`` holds,
-    ``work``, in seconds as CP-SAT counts them, and ``bound``, the best proven; None: there is none.
+    :meth:`next` returns solutions as ``read`` takes them. Once the thread has ended, ``status``
+    holds, ``work``, in seconds as CP-SAT counts them, and ``bound``, the best proven or None.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Search(cp_model.CpSolverSolutionCallback, Generic[_Read]):
                 if should_stop():
                     self._solver.stop_search()
 
-    def __enter__(self) -> Search[_Read]:
+    def __enter__(self) -> CpSatThread[_Read]:
         self._thread.start()
         return self
 

@@ -45,10 +45,11 @@ ops come after; its last is the last W of one of its stages.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import permutations
+from typing import TypeVar
 
 import numpy as np
 
@@ -59,6 +60,8 @@ from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Objective, Problem
 
 from .precedence import KINDS, BoolArray, Dependency, dependencies_of, index, precedes_of
+
+T = TypeVar("T", int, float)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +76,8 @@ class MemoryRule:
 
 @dataclass(frozen=True, slots=True)
 class Earliest:
-    """Unless one of ``unless`` runs before ``op``, it starts when one of ``after`` ends (and its
-    delay has passed); each of ``after`` is an op and a delay."""
+    """Op ``op`` starts when one of ``after``, ops with delays, has ended and its delay has passed,
+    unless one of ``unless`` runs before ``op``."""
 
     op: int
     unless: tuple[int, ...]
@@ -98,7 +101,7 @@ class Formulation:
 
     @classmethod
     def of(cls, problem: Problem) -> Formulation:
-        """Raises InputError where not activations travel."""
+        """Raises InputError for other passing than activations'."""
         if problem.placement.passing is not Passing.ACTIVATIONS:
             raise InputError(
                 "exact solvers place stages on ranks: passing is "
@@ -123,7 +126,6 @@ class Formulation:
 
     @cached_property
     def rank_ops(self) -> tuple[tuple[int, ...], ...]:
-        """The ops of each rank."""
         of = self.rank_of
         return tuple(
             tuple(i for i in range(len(of)) if of[i] == r) for r in range(self.problem.ranks)
@@ -183,7 +185,7 @@ class Formulation:
 
     @cached_property
     def heads(self) -> FloatArray:
-        """(N,): no op starts earlier, by what must come before it."""
+        """The earliest start of each op, by the ops that must come before it, shape (N,)."""
         head = np.zeros(len(self.ops))
         for i in self._sequence:
             for j, gap in self._followers[i]:
@@ -192,7 +194,7 @@ class Formulation:
 
     @cached_property
     def tails(self) -> FloatArray:
-        """(N,): from its start to the end of all it must come before, at least."""
+        """The least time from each op's start to the end of all it must come before, (N,)."""
         tail = self.duration.copy()
         for i in reversed(self._sequence):
             for j, gap in self._followers[i]:
@@ -207,7 +209,7 @@ class Formulation:
 
     @cached_property
     def _followers(self) -> list[list[tuple[int, float]]]:
-        """For each op, those that start at least so much later than it starts."""
+        """The ops that start later than each op, with the least time between the starts."""
         followers: list[list[tuple[int, float]]] = [[] for _ in self.ops]
         for d in self.dependencies:
             followers[d.before].append((d.after, float(self.duration[d.before]) + d.delay))
@@ -223,7 +225,6 @@ class Formulation:
 
     @cached_property
     def last(self) -> tuple[tuple[int, ...], ...]:
-        """The ops of each rank that may be its last."""
         last = self.problem.microbatches - 1
         return tuple(
             tuple(self.index(OpKind.W, s, last) for s in self.problem.placement.stages_of(r))
@@ -232,14 +233,14 @@ class Formulation:
 
     @property
     def packings(self) -> Iterator[tuple[int, int, list[int]]]:
-        """For *packing*: each op with the first op of its rank, and the rank's other ops."""
+        """Each op with the first op of its rank and the rank's other ops, for *packing*."""
         for first, ops in zip(self.first, self.rank_ops, strict=True):
             if first is not None:  # else the rank has none
                 yield from ((i, first, [j for j in ops if j != i]) for i in ops)
 
     @cached_property
     def memory_rules(self) -> tuple[MemoryRule, ...]:
-        """One for each F of a rank whose limit can be reached at all."""
+        """The rules of each F of a rank whose limit can be reached at all."""
         rules = []
         for rank, ops in enumerate(self.rank_ops):
             forwards = [i for i in ops if self.ops[i].kind is OpKind.F]
@@ -248,6 +249,11 @@ class Formulation:
                 rules += [self._memory_rule(i, rank) for i in forwards]
         return tuple(rules)
 
+    def memory_change(self, m_b: Sequence[T], m_w: Sequence[T], op: int) -> T:
+        """The memory that op ``op`` takes, or gives back, given M_B and M_W by stage."""
+        s = self.ops[op].stage
+        return (m_b[s], m_w[s] - m_b[s], -m_w[s])[self.ops[op].kind]
+
     def _memory_rule(self, op: int, rank: int) -> MemoryRule:
         others = [o for o in self.rank_ops[rank] if o != op and not self.precedes[op, o]]
         held = tuple(o for o in others if self.precedes[o, op])
@@ -255,7 +261,7 @@ class Formulation:
 
     @cached_property
     def earliest(self) -> tuple[Earliest, ...]:
-        """One for each F that may run before its rank's first B; none for the makespan."""
+        """The rules of each F that may run before its rank's first B; none for the makespan."""
         if self.problem.objective is Objective.MAKESPAN:
             return ()
         forwards = [i for i, op in enumerate(self.ops) if op.kind is OpKind.F]

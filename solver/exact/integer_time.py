@@ -33,7 +33,7 @@ class Ticks:
         return cls(2**bits / largest, False)
 
     def down(self, amount: float) -> int:
-        """``amount`` in ticks, rounded down (exact: to the nearest, which undoes float noise)."""
+        """``amount`` in ticks, rounded down, or to the nearest where ticks are exact."""
         ticks = amount * self.per_unit
         return round(ticks) if self.exact else math.floor(ticks)
 

@@ -50,9 +50,7 @@ from ..bounds.low_memory.activation_slots import most_waiting, slot_wait
 from ..core.linear_instance import LinearInstance
 from .integer_time import Ticks
 
-BITS = 28
-"""Of a time in ticks that is no decimal: with more, times that creep up tick by tick take too
-long."""
+BITS = 28  # of a time in ticks that is no decimal; with more, propagation tick by tick takes long
 OPS = (OpKind.F, OpKind.B, OpKind.W)
 
 
@@ -90,15 +88,14 @@ class Interleaving:
 
     @property
     def rounding(self) -> int:
-        """By how many ticks the cost of a schedule may be below the model's."""
+        """The ticks that the cost of a schedule may be below the model's."""
         return int(not self.ticks.exact)
 
     def proves(self, bound: float) -> float:
-        """What a bound on the model's cost proves, in the profile's unit."""
+        """The bound, in the profile's unit, that one on the model's cost proves."""
         return (bound - self.rounding) / self.ticks.per_unit
 
     def _open(self, i: int, k: int) -> range:
-        """The j for which x(i, k, j) is open."""
         return range(max(0, k - int(self.linear.capacity[i]) + 1), k)
 
     def _orders(self, i: int) -> None:
@@ -132,7 +129,7 @@ class Interleaving:
                 cp.add(self.f[i][k] >= self.b[i][k - capacity] + b + wait)
 
     def _memory(self, i: int) -> None:
-        """Before F(i, k) ran n B's: which W's must have run too, and that all of them took time."""
+        """The W's that ran, and the time that all took, where n B's ran before F(i, k)."""
         f, b, w = self._durations(i)
         for k in range(1, self.linear.microbatches):
             least = max(0, k + 1 - int(self.linear.capacity[i]))
@@ -148,7 +145,7 @@ class Interleaving:
                     self.cp.add(self.f[i][k] >= come).only_enforce_if(just)
 
     def _span(self, i: int) -> None:
-        """What is left after each op of stage i is within the cost."""
+        """The ops left after each op of stage i are within the cost."""
         f, b, w = self._durations(i)
         m = self.linear.microbatches
         period = self.problem.objective is Objective.PERIOD

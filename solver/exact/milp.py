@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pulp
@@ -24,17 +25,17 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import Report, Schedule
 
 from ..core.options import SolveOptions
+from ..core.schedule_cost import objective_cost
 from ..core.stopping import TimeLimit
 from ..core.tolerances import ROUNDING
+from . import ExactResult
 from .cbc import Outcome, run_cbc
 from .formulation import Formulation
 from .integer_time import Ticks
-from .result import ExactResult
-from .solution_mapping import Positions, cost_of, to_positions, to_schedule
+from .solution_mapping import Positions, to_positions, to_schedule
 
-NODE = 50
-"""What a node of the search tree counts, in simulated ops, for each pair of ops."""
-_COST = 1e4  # what the horizon is scaled to: CBC prints three decimals of a bound
+NODE = 50  # simulated ops that a node of the search tree counts for each pair of ops
+_COST = 1e4  # the scaled horizon: CBC prints three decimals of a bound
 _PRINTED = 1e-3
 _INTEGER = 1e-9
 _ABOVE = 1e-6  # relative: room above the incumbent and the horizon, which numbers in a file need
@@ -50,8 +51,7 @@ def solve(
     on_solution: Callable[[Schedule], None] | None = None,
     on_bound: Callable[[float], None] | None = None,
 ) -> ExactResult:
-    """See :class:`pipeloom.solver.exact.Backend`. CBC tells its solution and its bound only when it
-    ends."""
+    """See :class:`pipeloom.solver.exact.Backend`. CBC tells its solution and bound when it ends."""
     time = TimeLimit(options.time_limit)
     model = _Model.of(Formulation.of(problem), incumbent, lower_bound)
     outcome = run_cbc(
@@ -72,7 +72,7 @@ def solve(
     )
     best = incumbent
     found = _schedule(model, outcome)
-    if found is not None and (best is None or cost_of(found) < cost_of(best)):
+    if found is not None and (best is None or objective_cost(found) < objective_cost(best)):
         best = found
         if on_solution:
             on_solution(found)
@@ -80,13 +80,11 @@ def solve(
 
 
 def _nodes(model: _Model, ops: float) -> dict[str, float]:
-    """CBC's option for a limit on its nodes."""
     node = NODE * len(model.formulation.ops) ** 2
     return {} if math.isinf(ops) else {"maxNodes": 1 + int(ops / node)}
 
 
 def _schedule(model: _Model, outcome: Outcome) -> Schedule | None:
-    """What CBC found, timed by the simulator."""
     if not outcome.values:
         return None
     start = np.array([outcome.values[v.name] for v in model.start]) / model.scale
@@ -97,7 +95,6 @@ def _schedule(model: _Model, outcome: Outcome) -> Schedule | None:
 
 
 def _bound(model: _Model, outcome: Outcome, best: Schedule | None, known: float) -> float:
-    """In the profile's unit."""
     if outcome.infeasible and best is None:
         return math.inf
     if outcome.infeasible or outcome.bound is None:  # infeasible by a tolerance: nothing is known
@@ -107,7 +104,7 @@ def _bound(model: _Model, outcome: Outcome, best: Schedule | None, known: float)
     proven = (outcome.bound - slip) / model.scale
     if model.ticks.exact:
         proven = model.ticks.least(proven) / model.ticks.per_unit
-    return min(max(known, proven), math.inf if best is None else cost_of(best))
+    return min(max(known, proven), math.inf if best is None else objective_cost(best))
 
 
 @dataclass
@@ -132,7 +129,7 @@ class _Model:
     def of(cls, formulation: Formulation, incumbent: Schedule | None, known: float) -> _Model:
         horizon = most = formulation.horizon * (1 + _ABOVE)
         if incumbent is not None:
-            most = cost_of(incumbent) * (1 + _ABOVE)
+            most = objective_cost(incumbent) * (1 + _ABOVE)
             horizon = min(horizon, formulation.horizon_below(most))
         scale = _COST / horizon if horizon > 0 else 1.0
         delays = [d.delay for d in formulation.dependencies]
@@ -155,7 +152,7 @@ class _Model:
         for constrain in CONSTRAINTS:
             constrain(model)
         if incumbent is not None:
-            _hint(model, to_positions(formulation, incumbent), cost_of(incumbent))
+            _hint(model, to_positions(formulation, incumbent), objective_cost(incumbent))
         return model
 
     def end(self, op: int) -> pulp.LpAffineExpression:
@@ -170,7 +167,6 @@ class _Model:
 
 
 def _order(model: _Model) -> None:
-    """A binary and two big-M constraints a pair."""
     for a, b in model.formulation.adjacent:
         model.lp += model.start[b] >= model.end(a)
     for a, b in model.formulation.open_pairs:
@@ -213,12 +209,7 @@ def _packing(model: _Model) -> None:
 
 def _memory(model: _Model) -> None:
     costs = model.formulation.costs
-
-    def change(i: int) -> float:
-        op = model.formulation.ops[i]
-        m_b, m_w = float(costs.m_b[op.stage]), float(costs.m_w[op.stage])
-        return (m_b, m_w - m_b, -m_w)[op.kind]
-
+    change = partial(model.formulation.memory_change, costs.m_b.tolist(), costs.m_w.tolist())
     for rule in model.formulation.memory_rules:
         unit = max(float(costs.m_b.max()), float(costs.limit[rule.rank])) / 100
         fixed = sum(map(change, (*rule.held, rule.op)))
@@ -247,19 +238,13 @@ def _earliest(model: _Model) -> None:
         model.lp += pulp.lpSum(reasons) + pulp.lpSum(late) >= 1
 
 
-CONSTRAINTS: tuple[Callable[[_Model], None], ...] = (
-    _order,
-    _implications,
-    _dependencies,
-    _packing,
-    _memory,
-    _earliest,
-)
+CONSTRAINTS: tuple[Callable[[_Model], None], ...]
+CONSTRAINTS = (_order, _implications, _dependencies, _packing, _memory, _earliest)
 
 
 def _hint(model: _Model, positions: Positions, cost: float) -> None:
     """CBC completes the binaries of *earliest* by itself."""
-    at = {i: n for row in positions.order for n, i in enumerate(row)}
+    at = positions.places
     model.hint["cost"] = cost * model.scale
     for variable, start in zip(model.start, positions.start.tolist(), strict=True):
         model.hint[variable.name] = start * model.scale

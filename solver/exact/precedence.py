@@ -1,4 +1,4 @@
-"""Which op must run before which: dependencies, positions and what memory implies."""
+"""The orders of ops that hold in every solution: by dependencies, positions and memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def index(costs: Costs, kind: OpKind, stage: int, k: int) -> int:
 
 
 def dependencies_of(costs: Costs) -> tuple[Dependency, ...]:
-    """What F and B wait for from the next stages, and F, B and W of one microbatch in order."""
+    """The order of F, B and W of a microbatch, and their inputs from the stages beside."""
     stages, microbatches = costs.owner.shape
     found = []
     for s in range(stages):
@@ -69,7 +69,7 @@ def precedes_of(problem: Problem, costs: Costs, dependencies: tuple[Dependency, 
 
 
 def _one_at_a_time(costs: Costs) -> list[int]:
-    """All ops, one microbatch after the other: an order that breaks none of the above."""
+    """All ops, one microbatch after the other: an order that keeps all precedences."""
     stages, microbatches = costs.owner.shape
     return [
         index(costs, kind, s, k)
@@ -88,14 +88,14 @@ def _add_memory(matrix: BoolArray, costs: Costs, stage: int, limit: float) -> No
     room = limit * (1 + 2 * ROUNDING)
     m_b, m_w = float(costs.m_b[stage]), float(costs.m_w[stage])
     for k in range(1, costs.owner.shape[1]):
-        backwards = _least(k, (k + 1) * m_b, m_b, room)
-        weights = _least(k, m_b + k * m_w, m_w, room)
+        backwards = _fewest_freed(k, (k + 1) * m_b, m_b, room)
+        weights = _fewest_freed(k, m_b + k * m_w, m_w, room)
         for kind, needed in ((OpKind.B, backwards), (OpKind.W, weights)):
             if needed:
                 before = index(costs, kind, stage, needed - 1)
                 matrix[before, index(costs, OpKind.F, stage, k)] = True
 
 
-def _least(most: int, held: float, freed: float, room: float) -> int:
+def _fewest_freed(most: int, held: float, freed: float, room: float) -> int:
     """The least n <= ``most`` with ``held - n * freed <= room``; ``most`` where there is none."""
     return next((n for n in range(most) if held - n * freed <= room), most)

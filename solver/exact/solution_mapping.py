@@ -1,4 +1,4 @@
-"""Between schedules of real microbatches and solutions of the formulation, whose are positions."""
+"""Schedules of real microbatches as solutions of the formulation, which has positions, and back."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ import numpy as np
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.errors import InvalidScheduleError
 from pipeloom.ir.model.ops import FloatArray, IntArray, Op, OpKind, pack
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.schedule import Report, Schedule, Timing
+from pipeloom.ir.model.schedule import Report, Schedule
 
-from ..core.tolerances import ROUNDING
+from ..core.schedule_cost import objective_cost, within_memory
 from .formulation import Formulation
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Positions:
-    """A solution: ``start`` of each op, (N,), and each rank's ops in the order in which they
-    run."""
+    """A solution: ``start`` of each op, (N,), and each rank's ops in the order of their starts."""
 
     start: FloatArray
     order: tuple[tuple[int, ...], ...]
+
+    @property
+    def places(self) -> dict[int, int]:
+        return {i: n for row in self.order for n, i in enumerate(row)}
 
 
 def to_positions(formulation: Formulation, schedule: Schedule) -> Positions:
@@ -69,13 +71,7 @@ def to_schedule(
     if not np.array_equal(named, plain):
         found.append(_named(formulation, positions, named, report))
     valid = [schedule for schedule in found if schedule is not None]
-    return min(valid, key=cost_of, default=None)
-
-
-def cost_of(schedule: Schedule) -> float:
-    """Its cost under its problem's objective."""
-    timing = schedule.timing or simulate(schedule)
-    return timing.cost(schedule.problem.objective)
+    return min(valid, key=objective_cost, default=None)
 
 
 def _microbatches(formulation: Formulation, positions: Positions, slack: float) -> IntArray:
@@ -101,8 +97,7 @@ def _microbatches(formulation: Formulation, positions: Positions, slack: float) 
 
 
 def _pick(arrival: Sequence[float], left: list[int], by: float, waits: bool) -> int:
-    """Of the F's not yet taken, the last to arrive ``by`` then if one is waited for, else the
-    first."""
+    """The F to take of those left: the last to arrive ``by`` then if one waits, else the first."""
     there = [k for k in left if arrival[k] <= by] or left[:1]
     return there[-1] if waits else there[0]
 
@@ -124,9 +119,3 @@ def _named(
     except InvalidScheduleError:
         return None
     return replace(schedule, timing=timing) if within_memory(problem, timing) else None
-
-
-def within_memory(problem: Problem, timing: Timing) -> bool:
-    """Whether every rank keeps its limit."""
-    pairs = zip(timing.peak_memory, problem.memory_limit, strict=True)
-    return all(peak <= limit * (1 + ROUNDING) for peak, limit in pairs)

@@ -1,5 +1,4 @@
-"""Proofs and schedules where memory is little, by asking whether any schedule costs less than a
-target.
+"""Proofs and schedules where memory is little, by bisection over target costs.
 
 A target far below the best cost is soon refuted, one just below it may take long. So targets
 climb from what is proven to what is found, or has not been answered in its time.
@@ -19,29 +18,19 @@ from ..core.bound import Bound
 from ..core.budget import OPS_A_SECOND, Budget
 from ..core.incumbent import Incumbent
 from ..core.linear_instance import LinearInstance
+from ..core.schedule_cost import within_memory
 from ..core.worker_threads import Pieces
-from .cp_sat_thread import Search
+from .cp_sat_thread import CpSatThread
 from .interleaving import Interleaving
-from .solution_mapping import within_memory
 
-LITERALS = 12_000
-"""Up to how many open pairs are asked about."""
-OPS = 25_000
-"""Up to how many ops are."""
-STEPS = (0.3, 0.5, 0.7, 1.0)
-"""How far from what is proven to what is found targets are: low ones, which are refuted sooner,
-first."""
-SHARE = 0.4
-"""Of the time left, what one question takes; all of it where it decides the rest."""
-UNIT = 5.0
-"""Seconds that one unit of CP-SAT's deterministic time takes on this model, roughly."""
-PATIENCE = 3
-"""After so many questions without an answer the time is better spent on a search."""
-CLOSE = 1e-3
-"""Relative distance of bound and target from which on only the best cost is asked about."""
-JUST_BELOW = 5e-7
-"""How far below the best cost the highest target is, relative: proven, it counts as met."""
-
+LITERALS = 12_000  # open pairs of a model at most
+OPS = 25_000  # ops of a model at most
+STEPS = (0.3, 0.5, 0.7, 1.0)  # targets between bound and cost: low ones, refuted sooner, first
+SHARE = 0.4  # of the time left for a target; all of it where it decides the rest
+UNIT = 5.0  # seconds that one unit of CP-SAT's deterministic time takes on this model, roughly
+PATIENCE = 3  # targets without an answer after which the time is better spent on a search
+CLOSE = 1e-3  # relative distance of bound and target from which on only the best cost is asked for
+JUST_BELOW = 5e-7  # how far the highest target is below the best cost, relative: it counts as met
 
 _WORDS = "memory holds few microbatches: all orders of their F's and B's are searched"
 
@@ -73,7 +62,7 @@ def bisect(best: Incumbent, linear: LinearInstance, seed: int) -> Pieces:
 def ask(best: Incumbent, linear: LinearInstance, target: float, budget: Budget, seed: int) -> bool:
     """Offers schedules of at most ``target`` as they are found; whether the best or none was."""
     model = Interleaving(best.problem, linear, best.bound.value, target)
-    with Search(
+    with CpSatThread(
         model.cp,
         model.orders,
         max_time_in_seconds=budget.time.left,
@@ -96,12 +85,11 @@ def ask(best: Incumbent, linear: LinearInstance, target: float, budget: Budget, 
 
 
 def literals(linear: LinearInstance) -> int:
-    """How many pairs of F and B are open."""
     return int(linear.microbatches * (linear.capacity - 1).sum())
 
 
 def _cost(best: Incumbent, order: tuple[IntArray, ...]) -> float | None:
-    """What ``order`` costs; None where it breaks a rule."""
+    """The cost of ``order``; None where it breaks a rule."""
     schedule = Schedule(best.problem, order)
     try:
         timing = simulate(schedule)

@@ -42,11 +42,7 @@ class Family(ABC):
         """The schedule, timed, of a problem that the family supports."""
 
     def problem(
-        self,
-        profile: Profile,
-        microbatches: int,
-        memory_limit: float | None,
-        objective: Objective,
+        self, profile: Profile, microbatches: int, memory_limit: float | None, objective: Objective
     ) -> Problem:
         """The instance that this family solves. Raises InputError where there is none."""
         cut, placement = self.placed(profile)

@@ -31,7 +31,6 @@ class Instance:
 
     @classmethod
     def of(cls, profile: Profile, microbatches: int) -> Instance:
-        """A rank's share of all stages."""
         sums = (sum(getattr(s, key) for s in profile.stages) for key in ("t_f", "t_b", "t_w"))
         t_f, t_b, t_w = (total / profile.ranks for total in sums)
         chunks = max(1, profile.num_stages // profile.ranks)

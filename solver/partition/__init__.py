@@ -1,1 +1,1 @@
-"""Where a model is cut into stages: together with where they live and who computes what, when."""
+"""The partition of a model into stages, together with their placement and schedule."""

@@ -1,4 +1,4 @@
-"""A cut that was looked at, and what is known of it."""
+"""A cut under comparison, with its bound and its schedules."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import math
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-import numpy as np
-
 from pipeloom.ir.cost.simulator import timed
 from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.schedule import Report, Schedule, Status
+from pipeloom.ir.model.schedule import Report, Schedule
 
 from ..core.options import Order
-from ..core.tolerances import CLOSED, ROUNDING
-from ..placement.successive_halving import cost_of
+from ..core.schedule_cost import iteration_time, status_under, within_memory
+from ..core.tolerances import CLOSED
 from .cuts import Cut
 from .quick_schedule import QuickSchedule
 
@@ -22,7 +20,7 @@ NONE = QuickSchedule()
 
 
 @dataclass(slots=True, eq=False)
-class Candidate:
+class CutCandidate:
     """A cut with a placement: ``bound`` on all its schedules, ``quick_schedule``: one of these.
 
     ``schedule``: the best one found, None where it was not searched.
@@ -45,7 +43,7 @@ class Candidate:
 
     @property
     def promise(self) -> tuple[float, float, float]:
-        """What it is worth as far as is known: the least first."""
+        """The order in which cuts are worth more time: the least first."""
         return min(self.cost, self.quick_cost), self.bound, self.quick_cost
 
     @property
@@ -61,14 +59,13 @@ class Candidate:
 
     @property
     def cost(self) -> float:
-        return math.inf if self.schedule is None else cost_of(self.schedule)
+        return math.inf if self.schedule is None else iteration_time(self.schedule)
 
     def take(self, schedule: Schedule) -> None:
         """Keeps the schedule if it is better, and the bound that came with it."""
-        best = (
-            schedule if self.schedule is None or cost_of(schedule) <= self.cost else self.schedule
-        )
-        proven = max((schedule, self.schedule or schedule), key=_proven)
+        known = self.schedule or schedule
+        best = schedule if iteration_time(schedule) <= self.cost else known
+        proven = max((schedule, known), key=_proven)
         self.bound = max(self.bound, _proven(proven))
         self.schedule = _with_bound(best, proven)
 
@@ -81,28 +78,21 @@ def _with_bound(schedule: Schedule, proven: Schedule) -> Schedule:
     """``schedule`` under the bound that came with another one of the same problem."""
     if schedule is proven or schedule.report is None or proven.report is None:
         return schedule
-    bound = min(_proven(proven), cost_of(schedule))
-    closed = cost_of(schedule) - bound <= CLOSED * cost_of(schedule)
-    status = Status.OPTIMAL if closed else Status.FEASIBLE
+    bound = min(_proven(proven), iteration_time(schedule))
+    status = status_under(bound, iteration_time(schedule))
     known = replace(
         schedule.report, lower_bound=bound, bound_name=proven.report.bound_name, status=status
     )
     return replace(schedule, report=known)
 
 
-def carried(candidate: Candidate, order: Order) -> Schedule | None:
-    """The order of another cut's schedule with this one's times; None where memory does not hold
-    it.
-
-    Who computes what in which order may be the same wherever the stages begin.
-    """
+def carry_order(candidate: CutCandidate, order: Order) -> Schedule | None:
+    """The order of another cut's schedule with this one's times; None where memory is too small."""
     problem = candidate.problem
     report = Report(
         problem.objective, "search", lower_bound=candidate.bound, bound_name=candidate.bound_name
     )
     schedule = timed(Schedule(problem, order, report=report))
     assert schedule.timing is not None
-    limit = np.array(problem.memory_limit) * (1 + ROUNDING)
-    if (np.array(schedule.timing.peak_memory) > limit).any():
-        return None
-    return _with_bound(schedule, schedule)
+    fits = within_memory(problem, schedule.timing)
+    return _with_bound(schedule, schedule) if fits else None

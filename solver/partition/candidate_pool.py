@@ -1,4 +1,4 @@
-"""The cuts of one placement: those that were looked at, those to look at next, and what is left."""
+"""The candidate pool of one placement: its cuts that were looked at, and those to look at next."""
 
 from __future__ import annotations
 
@@ -18,16 +18,14 @@ from ..core.budget import Budget
 from ..core.stopping import NEVER, StoppingCriterion
 from ..core.tolerances import CLOSED, ROUNDING
 from ..placement.search import room
-from .candidate import Candidate
+from .candidate import CutCandidate
 from .cut_bounds import CutBounds
 from .cuts import Cut
 from .min_memory import MinMemory, of_cut, smallest
 from .quick_schedule import effort, quick_schedule
 
-MOST_LEFT = 400
-"""Cuts that are bounded one by one in the end."""
-LOOKED_AT = 100
-"""What the bounds of a cut count, in simulated ops, times stages squared times microbatches."""
+MOST_LEFT = 400  # cuts that are bounded one by one in the end
+LOOKED_AT = 100  # simulated ops that a cut's bounds count, by stages squared and microbatches
 
 
 class Way(Enum):
@@ -42,9 +40,9 @@ class Way(Enum):
 class CandidatePool:
     """The cuts of one placement that have been looked at, and those to look at next."""
 
-    every: CutBounds
+    cut_bounds: CutBounds
     seed: int
-    candidates: dict[Cut, Candidate] = field(default_factory=dict)
+    candidates: dict[Cut, CutCandidate] = field(default_factory=dict)
     _refused: set[Cut] = field(default_factory=set)
     bound: float = 0.0
     lacking: MinMemory | None = None
@@ -52,20 +50,19 @@ class CandidatePool:
     _queue: list[tuple[tuple[float, ...], Cut]] = field(default_factory=list)
     _queued: set[Cut] = field(default_factory=set)
     _near: Iterator[Cut] = field(default_factory=lambda: iter(()))
-    _near_to: Candidate | None = None
+    _near_to: CutCandidate | None = None
 
     def open(self, way: Way, spent: StoppingCriterion = NEVER) -> bool:
-        """Takes the first cuts; False, and :attr:`lacking` says why, where none fits and no other
-        is to be tried.
+        """Takes the first cuts; False where none fits and no other is to be tried.
 
-        ``spent``: whether there is no time left for more than the least.
+        :attr:`lacking` then says why. ``spent``: whether there is time for no more than one cut.
         """
-        cutter = self.every.cutter
-        even, balanced = cutter.even(), cutter.balanced(self.every.fitting())
-        self.bound, self._balanced = self.every.bound(), balanced
+        cutter = self.cut_bounds.cutter
+        even, balanced = cutter.even(), cutter.balanced(self.cut_bounds.fitting())
+        self.bound, self._balanced = self.cut_bounds.bound(), balanced
         first = [balanced] if way is Way.BALANCED else [even]
         if way is Way.JOINT:
-            first = [self.every.first(), balanced, self.every.least_full(), even]
+            first = [self.cut_bounds.first(), balanced, self.cut_bounds.least_full(), even]
         for cut in first:
             if cut is not None:
                 self.look(cut, math.inf, spent)
@@ -83,40 +80,38 @@ class CandidatePool:
         """Whether it is proven that no cut fits in memory."""
         if math.isinf(self.bound):
             return True
-        lacking, most = self.lacking, max(self.every.limit) * (1 + ROUNDING)
+        lacking, most = self.lacking, max(self.cut_bounds.limit) * (1 + ROUNDING)
         return lacking is not None and lacking.proven and (lacking.device or lacking.limit > most)
 
     def _lacking(self, cut: Cut | None) -> MinMemory:
-        """What ``cut``, or where there is none the cut that needs least, lacks."""
-        cutter, placement = self.every.cutter, self.every.placement
+        """The memory that ``cut`` lacks, or the cut that needs least where there is none."""
+        cutter, placement = self.cut_bounds.cutter, self.cut_bounds.placement
         return smallest(cutter, placement) if cut is None else of_cut(cutter, placement, cut)
 
     @property
-    def balanced(self) -> Candidate | None:
-        """The balanced cut, if it fits in memory."""
+    def balanced(self) -> CutCandidate | None:
         return None if self._balanced is None else self.candidates.get(self._balanced)
 
     @property
-    def best(self) -> Candidate | None:
+    def best(self) -> CutCandidate | None:
         return min(
             self.candidates.values(), key=lambda candidate: candidate.quick_cost, default=None
         )
 
     @property
     def found(self) -> Schedule | None:
-        """The best schedule of all these cuts."""
         best = min(self.candidates.values(), key=lambda candidate: candidate.cost, default=None)
         return None if best is None else best.schedule
 
     def look(self, cut: Cut, cost: float, spent: StoppingCriterion = NEVER) -> float:
-        """Bounds a cut and, where it may cost less than ``cost``, sketches a schedule; the work
-        done."""
+        """Bounds a cut and, where it may cost less than ``cost``, builds a quick schedule; returns
+        the work done."""
         self._queued.add(cut)
         problem = self._problem(cut)
-        for near in self.every.cutter.neighbours(cut):
+        for near in self.cut_bounds.cutter.neighbours(cut):
             if near not in self._queued:
                 self._queued.add(near)
-                heapq.heappush(self._queue, (self.every.of(near), near))
+                heapq.heappush(self._queue, (self.cut_bounds.of(near), near))
         work = float(problem.stages**2 * problem.microbatches * LOOKED_AT)
         candidate = self.candidate(cut)
         if candidate is None:
@@ -126,7 +121,7 @@ class CandidatePool:
             work += effort(problem)
         return work
 
-    def candidate(self, cut: Cut) -> Candidate | None:
+    def candidate(self, cut: Cut) -> CutCandidate | None:
         """The cut with its bound; None where it does not fit in memory."""
         if cut in self.candidates or cut in self._refused:
             return self.candidates.get(cut)
@@ -136,21 +131,20 @@ class CandidatePool:
         except InfeasibleError:
             self._refused.add(cut)
             return None
-        self.candidates[cut] = Candidate(problem, cut, bound.value, bound.name)
+        self.candidates[cut] = CutCandidate(problem, cut, bound.value, bound.name)
         return self.candidates[cut]
 
     @property
     def seen(self) -> int:
-        """How many cuts were looked at."""
         return len(self.candidates) + len(self._refused)
 
     def certified(self, cost: float, looking: Budget) -> float:
-        """No schedule of any cut costs less than this, which is at most ``cost``.
+        """A bound on the schedules of all cuts, at most ``cost``.
 
-        The cuts whose ranks each alone allow less than ``cost`` are listed: of them the least bound
-        counts. Where they are too many it is :attr:`bound`.
+        It is the least of the cuts whose ranks each alone allow less than ``cost``, or
+        :attr:`bound` where these are too many.
         """
-        left = None if self.bound >= cost else self.every.below(cost * (1 - CLOSED), MOST_LEFT)
+        left = None if self.bound >= cost else self.cut_bounds.below(cost * (1 - CLOSED), MOST_LEFT)
         least = cost
         for cut in left or ():
             if looking():
@@ -176,12 +170,12 @@ class CandidatePool:
         if best is None:
             return None
         if best is not self._near_to:
-            near = sorted(self.every.cutter.neighbours(best.cut), key=self.every.of)
+            near = sorted(self.cut_bounds.cutter.neighbours(best.cut), key=self.cut_bounds.of)
             self._near, self._near_to = iter(near), best
         return next((cut for cut in self._near if cut not in self.candidates), None)
 
     def _problem(self, cut: Cut) -> Problem:
-        every = self.every
-        profile, placement = every.cutter.profile.cut(cut), every.placement
-        limit = room(profile, placement, every.limit)
-        return Problem(profile, every.microbatches, placement, limit, every.objective)
+        bounds = self.cut_bounds
+        profile, placement = bounds.cutter.profile.cut(cut), bounds.placement
+        limit = room(profile, placement, bounds.limit)
+        return Problem(profile, bounds.microbatches, placement, limit, bounds.objective)

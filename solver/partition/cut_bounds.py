@@ -1,13 +1,13 @@
 """Lower bounds that hold for every cut at once: no schedule of any of them costs less.
 
 With one stage a rank, the bounds of :mod:`pipeloom.solver.bounds.linear` that look at a stage alone
-(:func:`head_tail` without its chain over the stages, :func:`through` from stage 0) need of a cut
-nothing but the stage's number k, its first layer a and its end b: its own times and sizes are sums
-over a..b, the way of a microbatch before it and after it is that of the layers before a and from b
-on and the delays between, of which there are k and S-1-k. Messages may differ in size: a delay
-counts as the least that any allowed boundary gives. So with g(k, a, b) the best of those bounds, no
-cut costs less than the least over all cuts of the largest g of its stages, which goes stage by
-stage.
+(:func:`head_tail` without its chain over the stages, :func:`through` from stage 0) depend on
+nothing of a cut but the stage's number k, its first layer a and its end b: its times and sizes are
+sums over a..b, the way of a microbatch before it and after it is that of the layers before a and
+from b on and the delays between, of which there are k and S-1-k. Messages may differ in size: a
+delay counts as the least that any allowed boundary gives. So with g(k, a, b) the best of those
+bounds, no cut costs less than the least over all cuts of the largest g of its stages, which goes
+stage by stage.
 
 On a V the two stages of rank r are [i, i') and [j', j), where i and j are what the ranks before it
 leave: the same, from the outside inwards. Elsewhere the ranks share the work at best evenly, and
@@ -27,17 +27,15 @@ from pipeloom.ir.model.ops import FloatArray
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective
 
+from ..core.linear_instance import counts_within
 from ..core.overlap_relaxation import least_times_of
 from ..core.tolerances import ROUNDING
-from .cuts import Cut, Cutter, best_path, best_value
+from ..placement.replication import KEPT
+from .cuts import Cut, Cutter
 
-KEPT = ("weight_bytes", "grad_bytes", "optimizer_bytes")
-MOST_PENDING = 256
-"""Microbatches in memory up to which a tail is looked for; where more fit there is hardly one."""
-STEPS = 50
-"""Beginnings of cuts that are looked at for each cut that is asked for."""
-MOST_V_LAYERS = 80
-"""On a V all pairs of runs are compared: the fourth power of the number of layers."""
+MOST_PENDING = 256  # microbatches in memory up to which a tail is looked for
+STEPS = 50  # beginnings of cuts that are looked at for each cut that is asked for
+MOST_V_LAYERS = 80  # all pairs of runs are compared on a V: a fourth power
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ class CutBounds:
         """No schedule of any cut costs less; infinite where no cut fits in memory."""
         shared = max(self._evenly_shared(), self._way())
         if self._linear:
-            return max(shared, best_value(self.price, self._stages, self.cutter.number, np.maximum))
+            return max(shared, self.cutter.best_value(self._prices.__getitem__, np.maximum))
         if self.placement.name == "v" and self.cutter.number <= MOST_V_LAYERS:
             return max(shared, self._v())
         return shared
@@ -67,10 +65,10 @@ class CutBounds:
         """A cut that has the least bound of all, with one stage a rank; None for others."""
         if not self._linear:
             return None
-        return best_path(self.price, self._stages, self.cutter.number, np.maximum)
+        return self.cutter.best_path(self._prices.__getitem__, np.maximum)
 
     def of(self, cut: Cut) -> tuple[float, ...]:
-        """What speaks against ``cut``: the bound of its worst rank, then those of the others."""
+        """The order in which cuts are looked at: the bound of the worst rank, then the others'."""
         ends = (*cut[1:], self.cutter.number)
         if self._linear:
             found = [
@@ -84,11 +82,9 @@ class CutBounds:
         return tuple(sorted(found, reverse=True))
 
     def below(self, cost: float, most: int) -> list[Cut] | None:
-        """The cuts each of whose ranks alone allows less than ``cost``; None where there are too
-        many.
+        """The cuts each of whose ranks alone allows less than ``cost``.
 
-        Too many: more than ``most``, or so many beginnings of cuts that they were not all looked
-        at.
+        None where they are more than ``most``, or not all their beginnings were looked at.
         """
         number, found, steps = self.cutter.number, list[Cut](), [most * STEPS]
         ahead = self._reachable(cost)
@@ -133,26 +129,19 @@ class CutBounds:
         return found[::-1]
 
     def fitting(self) -> FloatArray:
-        """0 for a run of layers that may be a stage and of which a microbatch fits in memory, else
-        infinite.
+        """0 for a run of layers that may be a stage and fits in memory with a microbatch, else inf.
 
-        Of each rank's other stages nothing is known, so that these may still not fit together.
+        A rank's stages may still not fit together.
         """
         rooms = [self._room(rank) for rank in set(self.placement.owners)]
         room = np.min(rooms, axis=0) * (1 + ROUNDING)
         return np.where(self.cutter.runs("m_b") <= room, self._penalty, np.inf)
 
     def least_full(self) -> Cut | None:
-        """The cut whose fullest stage is least, with as many microbatches on it as there are ranks;
-        None where there is none."""
+        """The cut, if any, with the least fullest stage, holding as many microbatches as ranks."""
         kept = sum(self.cutter.runs(key) for key in KEPT)
         held = self.cutter.runs("m_b") * min(self.microbatches, len(self.limit)) + kept
         return self.cutter.balanced(self._penalty, np.asarray(held))
-
-    def price(self, stage: int) -> FloatArray:
-        """g(k, a, b) of stage k, by a and b; infinite for what may not be a stage or does not
-        fit."""
-        return self._prices[stage]
 
     @property
     def _linear(self) -> bool:
@@ -167,9 +156,9 @@ class CutBounds:
     def _least(self) -> Cutter:
         """The layers with the times that bounds count: less where pairs save time.
 
-        As in :mod:`..core.overlap_relaxation`, of which the proof needs but that B and W of a stage
-        take no more than theirs, and F, B and W no more than a pair: B and W of each layer take
-        less by what it saves. Where that is more than they take, nothing is left of any layer's.
+        B and W of each layer take less by its saving, or nothing on all layers where one saves
+        more: the proof in :mod:`..core.overlap_relaxation` needs no more than that B and W of a
+        stage take no longer than theirs, and F, B and W no longer than a pair.
         """
         layers = self.cutter.profile.layers
         if all(layer.saving <= 0 for layer in layers):
@@ -203,6 +192,7 @@ class CutBounds:
 
     @cached_property
     def _prices(self) -> list[FloatArray]:
+        """g(k, a, b) by k; infinite for a run that may not be a stage or does not fit."""
         return [self._penalty + self._alone(stage) for stage in range(self._stages)]
 
     def _alone(self, stage: int) -> FloatArray:
@@ -221,7 +211,7 @@ class CutBounds:
         return np.where(run.fits, np.maximum(spans, through), np.inf)
 
     def _room(self, rank: int) -> FloatArray:
-        """What each run of layers has for activations on ``rank``."""
+        """The room of each run of layers for activations on ``rank``."""
         if any(
             layer.t_r is not None or layer.m_o is not None for layer in self.cutter.profile.layers
         ):
@@ -233,7 +223,7 @@ class CutBounds:
         return np.asarray(np.clip(device[rank] - kept, 0.0, limit))
 
     def _evenly_shared(self) -> float:
-        """The work of all ranks together, or of what is never divided."""
+        """A rank's share of all work, or the work of layers that are never divided."""
         whole = [float(self._times[a, b]) for a, b in pairwise(self._boundaries)]
         return self.microbatches * max(float(self._times[0, -1]) / len(self.limit), *whole)
 
@@ -248,8 +238,7 @@ class CutBounds:
         return float(way + self._least.profile.layers[0].t_w)
 
     def _v(self) -> float:
-        """Work, and the way to a rank's first F and from its last B; pairs from the inside
-        outwards."""
+        """The least bound of all cuts on a V, by work and by the way to and from each rank."""
         number, ranks = self.cutter.number, len(self.limit)
         allowed, work = self._penalty, self.microbatches * self._times
         down, up = self._delays
@@ -291,9 +280,7 @@ class _Run:
     def of(cls, cutter: Cutter, room: FloatArray, microbatches: int) -> _Run:
         f, b, w, m_b, m_w = (cutter.runs(key) for key in ("t_f", "t_b", "t_w", "m_b", "m_w"))
         room = room * (1 + ROUNDING)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            fit = np.where(m_b > 0, room / m_b, np.inf)
-        return cls(f, b, w, m_b, m_w, room, np.minimum(np.floor(fit), microbatches), microbatches)
+        return cls(f, b, w, m_b, m_w, room, counts_within(room, m_b, microbatches), microbatches)
 
     @property
     def fits(self) -> FloatArray:
@@ -304,8 +291,7 @@ class _Run:
         return self.microbatches * (self.f + self.b + self.w)
 
     def idle(self, after: FloatArray) -> FloatArray:
-        """Head and tail, as in :func:`..bounds.through`; ``after``: the way behind it, by its
-        end."""
+        """Head and tail, as in :func:`..bounds.through`; ``after``: the way behind a run's end."""
         trip = self.f + after
         head = np.maximum(0.0, trip - self.capacity * self.f)
         few = self.capacity <= MOST_PENDING
@@ -314,23 +300,17 @@ class _Run:
         return np.where(apart, head + tail, np.maximum(head, tail))
 
     def _busy(self) -> FloatArray:
-        """What a rank can run between its last F and that microbatch's B."""
+        """The most that a rank can run between its last F and that microbatch's B."""
         most = np.zeros_like(self.f)
         for pending in range(min(int(self.capacity.max()), MOST_PENDING)):
             room = self.limit - (1 + pending) * self.m_b
-            with np.errstate(divide="ignore", invalid="ignore"):
-                fit = np.where(self.m_w > 0, np.maximum(0.0, np.floor(room / self.m_w)), np.inf)
-            weights = np.minimum(fit, self.microbatches - 1 - pending)
+            weights = counts_within(room, self.m_w, self.microbatches - 1 - pending)
             busy = pending * (self.b + self.w) + weights * self.w
             most = np.where(pending < self.capacity, np.maximum(most, busy), most)
         return most
 
     def until_last_b(self, idle: FloatArray) -> FloatArray:
-        """From the first F to the end of the last B: all but the W's whose M_W memory then
-        holds."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            late = np.where(
-                self.m_w > 0, 1 + np.floor((self.limit - self.m_b) / self.m_w), self.microbatches
-            )
-        early = np.maximum(0.0, self.microbatches - late)
+        """The least time from the first F to the last B's end: W's wait where memory holds M_W."""
+        late = 1 + counts_within(self.limit - self.m_b, self.m_w, self.microbatches - 1)
+        early = self.microbatches - late
         return np.asarray(self.microbatches * (self.f + self.b) + early * self.w + idle)

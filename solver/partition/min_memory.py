@@ -16,18 +16,16 @@ from pipeloom.ir.units import exact_amount
 
 from ..bounds.feasibility import needs
 from ..core.tolerances import ROUNDING
+from ..placement.replication import KEPT
 from ..placement.search import kept
-from .cut_bounds import KEPT
-from .cuts import Cut, Cutter, best_path, best_value
+from .cuts import Cut, Cutter
 
-MOST_CUTS = 2000
-"""Cuts that are tried where the least cannot be computed."""
+MOST_CUTS = 2000  # that are tried where the least cannot be computed
 
 
 @dataclass(frozen=True, slots=True)
 class MinMemory:
-    """``limit``: of activations, the same on all ranks, or with ``device`` of all that a device
-    holds.
+    """``limit``: of activations, the same on all ranks, or with ``device`` of all memory.
 
     ``rank``: the one that needs it in ``cut``; ``proven``: whether every cut needs as much. With
     ``alone`` the others do not count.
@@ -49,8 +47,7 @@ class MinMemory:
 
 
 def of_cut(cutter: Cutter, placement: Placement, cut: Cut) -> MinMemory:
-    """The smallest limit of this cut alone, or the smallest device where no limit is small
-    enough."""
+    """The smallest limit of this cut alone, or the smallest device where none is small enough."""
     for device in (False, True):
         over, needed = _Needs(cutter, placement, device).of(cut)
         if not over:
@@ -73,31 +70,29 @@ def smallest(cutter: Cutter, placement: Placement) -> MinMemory:
 
 @dataclass(frozen=True)
 class _Needs:
-    """What ranks need for activations or, with ``device``, for weights, gradients and optimizer
-    state too."""
+    """The memory that ranks need, with ``device`` for weights and optimizer state too."""
 
     cutter: Cutter
     placement: Placement
     device: bool
 
     def least(self) -> MinMemory | None:
-        """None where no cut was found that the devices hold."""
-        stages, number = len(self.placement.owners), self.cutter.number
-        start = best_path(self._price, stages, number, np.maximum)
+        """The least of all cuts; None where none was found that the devices hold."""
+        start = self.cutter.best_path(self._price, np.maximum)
         if start is None:
             return None
-        alone = len(set(self.placement.owners)) == stages
+        alone = len(set(self.placement.owners)) == self.cutter.stages
         cut = start if alone else self._descended([start, self.cutter.even() or start])
         over, needed = self.of(cut)
         if over:
             return None
-        bound = max(best_value(self._price, stages, number, np.maximum), self._shared())
+        bound = max(self.cutter.best_value(self._price, np.maximum), self._shared())
         limit = float(needed.max())
         proven = alone or limit <= bound * (1 + ROUNDING)
         return MinMemory(limit, int(needed.argmax()), cut, proven, self.device)
 
     def of(self, cut: Cut) -> tuple[float, FloatArray]:
-        """What the worst rank lacks of its device, and what each rank needs, shape (P,)."""
+        """The memory that the worst device lacks, and the needs of each rank, shape (P,)."""
         profile, placement = self.cutter.profile.cut(cut), self.placement
         free = (float("inf"),) * profile.ranks
         needed = needs(Problem(profile, 1, placement, free))
@@ -113,8 +108,7 @@ class _Needs:
         return max(0.0, float(lacks.max())), needed
 
     def _price(self, stage: int) -> FloatArray:
-        """Of each run of layers as this stage, what it alone needs; infinite where its device is
-        too small."""
+        """The needs of each run of layers as this stage; infinite where its device is too small."""
         needed = self.cutter.runs("m_b") + self.cutter.penalty()
         if self.device:
             return np.asarray(needed + self._stays)
@@ -126,12 +120,11 @@ class _Needs:
 
     @cached_property
     def _stays(self) -> FloatArray:
-        """Weights, gradients and optimizer state of each run of layers, as far as they are
-        known."""
+        """Weights, gradients and optimizer state of each run of layers; unknown ones count as 0."""
         return np.asarray(sum(self.cutter.runs(key) for key in KEPT))
 
     def _shared(self) -> float:
-        """What the fullest rank needs at least; 0 where not all of a microbatch is held at once."""
+        """The least need of the fullest rank; 0 where not all of a microbatch is held at once."""
         layers = self.cutter.profile.layers
         if any(layer.t_r is not None or layer.m_o is not None for layer in layers):
             return 0.0
@@ -139,7 +132,7 @@ class _Needs:
         return held / self.cutter.profile.ranks
 
     def _descended(self, starts: Sequence[Cut]) -> Cut:
-        """The best of these, then of its neighbours, until none is better or enough were tried."""
+        """The best of ``starts``, then of neighbours, until none is better or enough were tried."""
         tried = 0
         best = min(starts, key=self._rating)
         rating, found = self._rating(best), True

@@ -1,5 +1,4 @@
-"""What a cut is worth, at a glance: its bound, and the best of a few schedules that are built at
-once."""
+"""The quick schedule of a cut: the best of a few that are built without any search."""
 
 from __future__ import annotations
 
@@ -17,12 +16,10 @@ from ..core.linear_instance import LinearInstance
 from ..core.options import Order
 from ..core.stopping import NEVER, StoppingCriterion
 from ..core.tolerances import CLOSED
-from ..search.local_search import CHOSEN_OP, building
+from ..search.local_search import LIST_OP, building
 
-DRAWN = 40
-"""Settings of the list scheduler that are tried."""
-BUILT = 400
-"""Orders that the constructors of one stage a rank build."""
+DRAWN = 40  # parameters of the list scheduler that are tried
+BUILT = 400  # orders that the constructors of one stage a rank build
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,20 +33,19 @@ class QuickSchedule:
 def quick_schedule(
     problem: Problem, bound: float, seed: int, spent: StoppingCriterion = NEVER
 ) -> QuickSchedule:
-    """The best of some schedules that are built without any search; of fewer once ``spent`` turns
-    true."""
+    """The best of some schedules; of fewer once ``spent`` turns true."""
     linear = LinearInstance.of(problem)
     if linear:
         return _constructed(problem, linear, bound, spent)
-    return _dispatched(problem, seed, spent)
+    return _listed(problem, seed, spent)
 
 
 def effort(problem: Problem) -> float:
-    """What a bound and a quick schedule count, in simulated ops."""
+    """The simulated ops that a bound and a quick schedule count."""
     size = 3 * problem.stages * problem.microbatches
     if len(set(problem.placement.owners)) == problem.stages:
         return BUILT * building(size)
-    return DRAWN * CHOSEN_OP * size * max(1, problem.stages // problem.ranks)
+    return DRAWN * LIST_OP * size * max(1, problem.stages // problem.ranks)
 
 
 def _constructed(
@@ -68,7 +64,7 @@ def _constructed(
     return best
 
 
-def _dispatched(problem: Problem, seed: int, spent: StoppingCriterion) -> QuickSchedule:
+def _listed(problem: Problem, seed: int, spent: StoppingCriterion) -> QuickSchedule:
     stages, best = Stages.of(problem), QuickSchedule()
     size = 3 * problem.stages * problem.microbatches
     order, spans = np.empty(size, dtype=np.int64), np.empty(problem.ranks)

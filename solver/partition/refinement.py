@@ -1,4 +1,4 @@
-"""The best of the cuts that were looked at are searched, and what one finds is tried on the others.
+"""The best of the cuts that were looked at are searched, and their orders tried on the others.
 
 An order of ops is one of every cut with the same placement, where memory holds it. So the best
 order found is carried to all cuts that may still win, and from the best of them to cuts near by for
@@ -19,36 +19,32 @@ from ..core.budget import Budget
 from ..core.options import Order
 from ..core.stopping import StoppingCriterion
 from ..core.tolerances import CLOSED
-from .candidate import Candidate, carried
+from .candidate import CutCandidate, carry_order
 from .candidate_pool import CandidatePool
 
-Search: TypeAlias = Callable[[Problem, str, float, Order | None], Schedule]
+CutSolver: TypeAlias = Callable[[Problem, str, float, Order | None], Schedule]
 """The optimizer, given a problem, its name, its share of the time, and an order to begin with."""
 
-LOOKING = 0.12
-"""The share of the time in which cuts are looked at before any is searched."""
-CARRYING = 0.03
-"""The share of the time in which a schedule is tried on other cuts, after each round."""
-CERTIFYING = 0.05
-"""The share of the time in which the cuts that are left are bounded in the end."""
-ROUNDS = ((3, 0.24), (4, 0.2))
-"""How many of the best cuts are searched in each round, and the share of the time of all of
-them."""
-HURRY = 1e-3
-"""The share of a search for which there is no time left."""
+# shares of the time in which
+LOOKING = 0.12  # cuts are looked at before any is searched
+CARRYING = 0.03  # a schedule is tried on other cuts, after each round
+CERTIFYING = 0.05  # the cuts that are left are bounded in the end
+ROUNDS = ((3, 0.24), (4, 0.2))  # so many of the best cuts are searched, all together
+HURRY = 1e-3  # a search is left to build its first schedules
+CARRIED_OP = 20  # simulated ops that trying an order counts for each of its ops
 
 
 @dataclass(frozen=True, slots=True)
 class Refinement:
-    """Searches the cuts of ``desks``; ``budget``: of the whole, which began before."""
+    """Searches the cuts of ``pools``; ``budget``: of the whole, which began before."""
 
     pools: Sequence[CandidatePool]
-    search: Search
+    search: CutSolver
     budget: Budget
     should_stop: StoppingCriterion
 
-    def joint(self) -> list[Candidate]:
-        """Those that were searched, the best first."""
+    def joint(self) -> list[CutCandidate]:
+        """Searches a few cuts, then one; returns all that were searched, the best first."""
         left = 1.0 - LOOKING - CERTIFYING
         for number, share in (*ROUNDS, (1, None)):
             best = self._ranked()[:number] if self.searched() else self._first(number)
@@ -58,7 +54,7 @@ class Refinement:
                 left -= CARRYING
         return self.searched()
 
-    def _first(self, number: int) -> list[Candidate]:
+    def _first(self, number: int) -> list[CutCandidate]:
         """The best by quick schedule, its placement's balanced cut in place of the last of them.
 
         The best of many quick schedules is also the luckiest one.
@@ -69,26 +65,25 @@ class Refinement:
             return ranked[:number]
         return [*ranked[: number - 1], balanced]
 
-    def _pool_of(self, candidate: Candidate) -> CandidatePool:
+    def _pool_of(self, candidate: CutCandidate) -> CandidatePool:
         return next(pool for pool in self.pools if pool.candidates.get(candidate.cut) is candidate)
 
-    def each(self) -> list[Candidate]:
-        """All of them, each for an equal share."""
+    def each(self) -> list[CutCandidate]:
+        """Searches all cuts, each for an equal share; returns them, the best first."""
         candidates = self._ranked()
         self._round(candidates, 1 / len(candidates))
         return self.searched()
 
-    def searched(self) -> list[Candidate]:
-        """Those with a schedule, the best first."""
+    def searched(self) -> list[CutCandidate]:
+        """The cuts with a schedule, the best first."""
         return [candidate for candidate in self._ranked() if candidate.schedule]
 
-    def _ranked(self) -> list[Candidate]:
+    def _ranked(self) -> list[CutCandidate]:
         candidates = (candidate for pool in self.pools for candidate in pool.candidates.values())
         return sorted(candidates, key=lambda candidate: candidate.promise)
 
-    def _round(self, candidates: Sequence[Candidate], share: float) -> float:
-        """Searches each for a share of the time unless it cannot win; returns what they had in
-        all."""
+    def _round(self, candidates: Sequence[CutCandidate], share: float) -> float:
+        """Searches each for a share of the time unless it cannot win; returns the shares' sum."""
         had = 0.0
         for candidate in candidates:
             best = min(each.cost for each in self._ranked())
@@ -104,8 +99,8 @@ class Refinement:
             had += part
         return had
 
-    def _best_order(self, candidate: Candidate) -> Order | None:
-        """That of the cheapest schedule with the same placement."""
+    def _best_order(self, candidate: CutCandidate) -> Order | None:
+        """The order of the cheapest schedule with the same placement."""
         placement = candidate.problem.placement
         same = (o for o in self.searched() if o.problem.placement == placement)
         return candidate.order or next((each.order for each in same), None)
@@ -127,14 +122,13 @@ class Refinement:
             current = nearer
 
     def _nearer(
-        self, pool: CandidatePool, current: Candidate, carrying: Budget
-    ) -> Candidate | None:
-        """A cut near by on which the schedule of ``current`` costs less; None where there is
-        none."""
-        for cut in pool.every.cutter.neighbours(current.cut):
+        self, pool: CandidatePool, current: CutCandidate, carrying: Budget
+    ) -> CutCandidate | None:
+        """A cut near by, if any, on which the schedule of ``current`` costs less."""
+        for cut in pool.cut_bounds.cutter.neighbours(current.cut):
             if carrying() or self.should_stop():
                 return None
-            if pool.every.of(cut)[0] >= current.cost * (1 - CLOSED):
+            if pool.cut_bounds.of(cut)[0] >= current.cost * (1 - CLOSED):
                 continue
             candidate = pool.candidate(cut)
             if candidate is not None and self._try(candidate, current, carrying) < current.cost * (
@@ -143,15 +137,11 @@ class Refinement:
                 return candidate
         return None
 
-    def _try(self, candidate: Candidate, other: Candidate, carrying: Budget) -> float:
+    def _try(self, candidate: CutCandidate, other: CutCandidate, carrying: Budget) -> float:
         """The cost of ``candidate`` once the schedule of ``other`` was tried on it."""
         if candidate is not other and candidate.may_cost_less(math.inf) and other.order is not None:
             carrying.work.spend(sum(map(len, other.order)) * CARRIED_OP)
-            schedule = carried(candidate, other.order)
+            schedule = carry_order(candidate, other.order)
             if schedule is not None:
                 candidate.take(schedule)
         return candidate.cost
-
-
-CARRIED_OP = 20
-"""What trying an order counts, in simulated ops, for each of its ops."""

@@ -1,5 +1,4 @@
-"""Cut, placement and schedule together: many cuts at a glance, the best few searched, one to the
-end.
+"""Cut, placement and schedule together: many cuts at a glance, few searched, one to the end.
 
 1. Every placement has a bound on all its cuts (:mod:`.cut_bounds`), and first cuts: the one of the
    least bound, those that balance time and memory, and the even one.
@@ -7,8 +6,8 @@ end.
    of the best so far. A look takes the bounds of that cut and, where they allow it to win, a
    schedule built without search.
 3. The best and the balanced one are searched for a moment, then a few, then one for the rest of the
-   time; what was found is tried on other cuts in between (:mod:`.refinement`). What its bound
-   proves no better is left out.
+   time; orders are tried on other cuts in between (:mod:`.refinement`). A cut that its bound proves
+   no better is left out.
 """
 
 from __future__ import annotations
@@ -25,30 +24,29 @@ from pipeloom.ir.units import counted
 from ..core.budget import Budget
 from ..core.stopping import NEVER, FirstOf, StoppingCriterion
 from ..core.tolerances import CLOSED
-from ..placement.search import Tried
-from .candidate import Candidate
+from ..placement.search import TriedPlacement
+from .candidate import CutCandidate
 from .candidate_pool import CandidatePool, Way
 from .cut_bounds import CutBounds
 from .cuts import Cutter, Rules
 from .min_memory import MinMemory
-from .refinement import CERTIFYING, LOOKING, Refinement, Search
+from .refinement import CERTIFYING, LOOKING, CutSolver, Refinement
 
 
 @dataclass(frozen=True, slots=True)
 class Partitioned:
-    """``best``: None where nothing fits; ``tried``: one a placement, the best first, and why
-    nothing of it fits.
+    """``best``: None where nothing fits; ``tried``: one a placement, the best first.
 
     No schedule of any cut with any of the placements costs less than ``bound``. ``searched``: the
-    best first; ``seen``: how many cuts were looked at. ``smallest``: what memory would have to be,
+    best first; ``seen``: how many cuts were looked at. ``smallest``: the memory that would do,
     where no cut fits; None too where the layers cannot be cut for any of the placements.
     """
 
-    best: Candidate | None
-    searched: tuple[Candidate, ...]
+    best: CutCandidate | None
+    searched: tuple[CutCandidate, ...]
     bound: float
     seen: int
-    tried: tuple[Tried, ...]
+    tried: tuple[TriedPlacement, ...]
     smallest: MinMemory | None = None
 
     @property
@@ -60,7 +58,7 @@ def best_partition(
     profile: LayeredProfile,
     microbatches: int,
     placements: Sequence[Placement],
-    search: Search,
+    search: CutSolver,
     *,
     way: Way = Way.JOINT,
     rules: Rules | None = None,
@@ -72,19 +70,18 @@ def best_partition(
 ) -> Partitioned:
     """The best cut, placement and schedule within ``budget``.
 
-    ``search`` is the optimizer, given shares of that. Activations keep the
-    memory limit, and what a rank's weights, gradients and optimizer state leave of
-    ``device_memory``.
+    ``search`` is the optimizer, given shares of that. Activations keep the memory limit, and the
+    part of ``device_memory`` that a rank's weights, gradients and optimizer state leave.
     """
     budget = budget or Budget()
     limit = profile.cluster.limit_from(memory_limit)
-    pools, closed, tried = list[CandidatePool](), list[CandidatePool](), list[Tried]()
+    pools, closed, tried = list[CandidatePool](), list[CandidatePool](), list[TriedPlacement]()
     opening = FirstOf(budget.share(LOOKING), should_stop)
     for placement in placements:
         cutter = Cutter(profile, len(placement.owners), rules or Rules())
         pool = CandidatePool(CutBounds(cutter, placement, microbatches, limit, objective), seed)
         if (reason := _no_cut(cutter)) is not None:
-            tried.append(Tried(placement.name, None, why_not=reason))
+            tried.append(TriedPlacement(placement.name, None, why_not=reason))
         else:
             (pools if pool.open(way, opening) else closed).append(pool)
     if way is Way.JOINT:
@@ -92,7 +89,7 @@ def best_partition(
     seen = sum(pool.seen for pool in (*pools, *closed))
     nothing = [*closed, *(pool for pool in pools if not pool.candidates)]
     pools = [pool for pool in pools if pool.candidates]
-    searched: list[Candidate] = []
+    searched: list[CutCandidate] = []
     if pools:
         refinement = Refinement(pools, search, budget, should_stop)
         searched = refinement.joint() if way is Way.JOINT else refinement.each()
@@ -100,10 +97,14 @@ def best_partition(
     cost = math.inf if best is None else best.cost
     for pool in pools:
         bound = pool.certified(cost, budget.share(CERTIFYING / len(pools)))
-        tried.append(Tried(pool.every.placement.name, max(bound, pool.bound), pool.found))
+        tried.append(
+            TriedPlacement(pool.cut_bounds.placement.name, max(bound, pool.bound), pool.found)
+        )
     for pool in nothing:
         known = None if pool.ruled_out else pool.bound
-        tried.append(Tried(pool.every.placement.name, known, why_not=str(pool.lacking)))
+        tried.append(
+            TriedPlacement(pool.cut_bounds.placement.name, known, why_not=str(pool.lacking))
+        )
     lacking = [pool.lacking for pool in nothing if pool.lacking is not None]
     bound = min((each.bound for each in tried if each.bound is not None), default=math.inf)
     return Partitioned(
@@ -156,6 +157,5 @@ def _no_cut(cutter: Cutter) -> str | None:
     most = "" if cutter.rules.most is None else f" and at most {cutter.rules.most}"
     return (
         f"no cut of {counted(cutter.number, 'layer')} into {counted(cutter.stages, 'stage')} has "
-        "at least "
-        f"{cutter.rules.least}{most} in each"
+        f"at least {cutter.rules.least}{most} in each"
     )

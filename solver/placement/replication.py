@@ -1,4 +1,4 @@
-"""Whether ``--placement auto`` tries two copies of the weights, and what it says of them."""
+"""Two copies of the weights: whether ``--placement auto`` tries them, and its words about them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.units import counted
 
 BIDIRECTIONAL = "bidirectional"
-SIZES = ("weight_bytes", "grad_bytes", "optimizer_bytes")
+KEPT = ("weight_bytes", "grad_bytes", "optimizer_bytes")  # of a stage, for the whole iteration
 
 
 def why_one_way(profile: Profile, microbatches: int) -> str | None:
@@ -25,8 +25,7 @@ def why_one_way(profile: Profile, microbatches: int) -> str | None:
 
 
 def why_unchecked(profile: Profile) -> str | None:
-    """Why nobody knows whether two copies of the weights fit; None where ``device_memory`` counts
-    them."""
+    """Why it is unknown whether two copies fit; None where ``device_memory`` counts them."""
     unknown = ["device_memory"] if profile.device_memory is None else _unknown(profile)
     if not unknown:
         return None
@@ -37,14 +36,14 @@ def why_unchecked(profile: Profile) -> str | None:
 
 
 def assumed(problem: Problem) -> str:
-    """What a table has to say of a placement; empty where nothing."""
+    """The note on a placement in a table; empty where it assumes nothing."""
     if problem.placement.passing is not Passing.MIXED:
         return ""
-    copies = f"two copies of the weights{_counted(problem.profile)}"
+    copies = f"two copies of the weights{_counted_or_not(problem.profile)}"
     return f"{copies}, summing their gradients takes no time here"
 
 
-def _counted(profile: Profile) -> str:
+def _counted_or_not(profile: Profile) -> str:
     if profile.device_memory is None:
         return " (not counted: no device_memory)"
     unknown = _unknown(profile)
@@ -52,4 +51,4 @@ def _counted(profile: Profile) -> str:
 
 
 def _unknown(profile: Profile) -> list[str]:
-    return [key for key in SIZES if any(getattr(s, key) is None for s in profile.stages)]
+    return [key for key in KEPT if any(getattr(s, key) is None for s in profile.stages)]

@@ -1,5 +1,4 @@
-"""Which placement is best: those that fit a profile are bounded, and searched while they can still
-win."""
+"""The best placement: those that fit a profile are bounded, and searched while they may win."""
 
 from __future__ import annotations
 
@@ -15,17 +14,17 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import exact_amount
 
 from ..bounds import lower_bound
+from ..core.schedule_cost import iteration_time
 from ..core.stopping import NEVER, StoppingCriterion
 from ..core.tolerances import ROUNDING
-from .replication import BIDIRECTIONAL, assumed, why_one_way, why_unchecked
-from .successive_halving import Contender, Searcher, SuccessiveHalving, cost_of
+from .replication import BIDIRECTIONAL, KEPT, assumed, why_one_way, why_unchecked
+from .successive_halving import Contender, StartSolve, SuccessiveHalving
 
-CUTS = (1, 2, 3, 4)
-"""Stages a rank into which a profile of one stage a rank is cut."""
+CUTS = (1, 2, 3, 4)  # stages a rank into which a profile of one stage a rank is cut
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class TriedPlacement:
     """A placement: the bound on all of its schedules, and the best schedule found.
 
     ``bound`` is None where none fits, as ``why_not`` says; ``schedule`` is None where it was not
@@ -41,7 +40,7 @@ class Tried:
 
     @property
     def cost(self) -> float:
-        return math.inf if self.schedule is None else cost_of(self.schedule)
+        return math.inf if self.schedule is None else iteration_time(self.schedule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class Chosen:
     """
 
     best: Schedule | None
-    tried: tuple[Tried, ...]
+    tried: tuple[TriedPlacement, ...]
 
     @property
     def bound(self) -> float | None:
@@ -63,7 +62,7 @@ class Chosen:
 def best_placement(
     profile: Profile,
     microbatches: int,
-    searcher: Searcher,
+    start: StartSolve,
     *,
     seconds: float = math.inf,
     each: float | None = None,
@@ -74,19 +73,18 @@ def best_placement(
     should_stop: StoppingCriterion = NEVER,
     begins: Callable[[int], None] = lambda number: None,
 ) -> Chosen:
-    """The best schedule of all placements of ``profile``, with so many ``copies`` of its weights at
-    most, 1 or 2.
+    """The best schedule of all placements of ``profile``, with at most ``copies`` of its weights.
 
-    ``copies`` None: two where the profile has what tells whether they fit, else one.
+    ``copies`` None: 2 where the profile has what tells whether they fit, else 1.
     Activations keep the memory limit, and what the weights, gradients and optimizer state of a
     rank's stages leave of ``device_memory``. A placement whose bound is no lower than the best cost
     found is left out.
 
     Without a limit each search runs to its own end, so that none by itself finds less. With
-    ``each``, so many seconds are for every placement that may still win, and as many again for what
-    promises most by then. Within ``seconds`` in all, the placements get their first schedules and
+    ``each``, so many seconds are for every placement that may still win, and as many again for the
+    most promising one. Within ``seconds`` in all, the placements get their first schedules and
     explore, ``abreast`` at a time; the more promising half goes on; the rest of the time is for
-    what promises most. ``begins`` is told how many there are.
+    the most promising. ``begins`` is told how many there are.
     """
     halving = SuccessiveHalving(should_stop, abreast)
     entries = _Field(microbatches, memory_limit, objective)
@@ -97,10 +95,10 @@ def best_placement(
     halving.contenders = entries.contenders
     begins(len(halving.contenders))
     if seconds < math.inf:
-        halving.share(searcher, seconds)
+        halving.share(start, seconds)
     else:
-        halving.each(searcher, math.inf if each is None else each)
-    tried = [Tried(r.name, r.bound, r.schedule, note=r.note) for r in halving.contenders]
+        halving.each(start, math.inf if each is None else each)
+    tried = [TriedPlacement(r.name, r.bound, r.schedule, note=r.note) for r in halving.contenders]
     order = sorted([*tried, *entries.out], key=lambda each: (each.cost, each.bound or math.inf))
     return Chosen(halving.best, tuple(order))
 
@@ -111,7 +109,7 @@ class _Field:
     def __init__(self, microbatches: int, memory_limit: float | None, objective: Objective) -> None:
         self._given = microbatches, memory_limit, objective
         self.contenders: list[Contender] = []
-        self.out: list[Tried] = []
+        self.out: list[TriedPlacement] = []
 
     def enter(self, profile: Profile, placement: Placement) -> None:
         microbatches, memory_limit, objective = self._given
@@ -122,7 +120,7 @@ class _Field:
             self.contenders.append(Contender(name, lower_bound(problem).value, problem, note))
         except InfeasibleError as error:
             why = _device_lacks(problem, error) or str(error)
-            self.out.append(Tried(name, None, why_not=why, note=note))
+            self.out.append(TriedPlacement(name, None, why_not=why, note=note))
 
     def enter_two_copies(self, profile: Profile, *, asked: bool) -> None:
         reason = why_one_way(profile, self._given[0])
@@ -131,12 +129,11 @@ class _Field:
         if reason is None:
             self.enter(profile, Placement.bidirectional(profile.ranks))
         else:
-            self.out.append(Tried(BIDIRECTIONAL, None, why_not=reason))
+            self.out.append(TriedPlacement(BIDIRECTIONAL, None, why_not=reason))
 
 
 def placements(profile: Profile) -> Iterator[tuple[Profile, Placement]]:
-    """The profile, cut where it has one stage a rank, with each placement of its stages; equal ones
-    once."""
+    """The profile, cut where it has one stage a rank, with each placement of its stages, once."""
     ranks, seen = profile.ranks, set()
     chunks, rest = divmod(profile.num_stages, ranks)
     for cut in CUTS if (chunks, rest) == (1, 0) else (1,) if rest == 0 else ():
@@ -153,7 +150,7 @@ def placements(profile: Profile) -> Iterator[tuple[Profile, Placement]]:
 
 
 def room(profile: Profile, placement: Placement, limit: tuple[float, ...]) -> tuple[float, ...]:
-    """What each rank has for activations: its ``limit``, or less where weights leave less."""
+    """The room of each rank for activations: its ``limit``, or less where weights leave less."""
     if profile.device_memory is None:
         return limit
     return tuple(
@@ -163,15 +160,13 @@ def room(profile: Profile, placement: Placement, limit: tuple[float, ...]) -> tu
 
 
 def _kept_on(profile: Profile, placement: Placement, rank: int) -> float:
-    """Bytes of weights, gradients and optimizer state of the rank's stages."""
     return sum(kept(profile.stages[s]) for s in placement.stages_of(rank))
 
 
 def overfull(schedule: Schedule) -> tuple[int, float, float] | None:
-    """The rank that exceeds ``device_memory`` most, what it holds and what it may; None where all
-    keep it.
+    """The rank that exceeds ``device_memory`` most, the bytes that it holds and may hold, or None.
 
-    Held are activations, and the weights, gradients and optimizer state of the rank's stages.
+    A rank holds activations, and the weights, gradients and optimizer state of its stages.
     """
     problem, timing = schedule.problem, schedule.timing
     devices = problem.profile.device_memory
@@ -187,8 +182,7 @@ def overfull(schedule: Schedule) -> tuple[int, float, float] | None:
 
 
 def _device_lacks(problem: Problem, error: InfeasibleError) -> str | None:
-    """Why it is the device that is too small, and not a limit that somebody gave; None where it is
-    the limit."""
+    """Why the device is too small, and not a limit that was given; None where it is the limit."""
     profile, rank, least = problem.profile, error.rank, error.smallest
     if profile.device_memory is None or rank is None or least is None:
         return None
@@ -198,13 +192,11 @@ def _device_lacks(problem: Problem, error: InfeasibleError) -> str | None:
         return None
     return (
         f"device_memory {exact_amount(device)} is too small for rank {rank}: weights, gradients "
-        "and optimizer "
-        f"state hold {exact_amount(stays)} there, one microbatch {exact_amount(least)}"
+        f"and optimizer state hold {exact_amount(stays)} there, "
+        f"one microbatch {exact_amount(least)}"
     )
 
 
 def kept(stage: StageProfile) -> float:
     """Weights, gradients and optimizer state of a stage; unknown ones count as 0."""
-    return sum(
-        size or 0.0 for size in (stage.weight_bytes, stage.grad_bytes, stage.optimizer_bytes)
-    )
+    return sum(getattr(stage, key) or 0.0 for key in KEPT)

@@ -1,5 +1,4 @@
-"""Successive halving of placements, one search each: they share what time there is while they can
-still win."""
+"""Successive halving of placements, one solve each: they share the time while they may win."""
 
 from __future__ import annotations
 
@@ -13,13 +12,14 @@ from typing import Protocol, TypeAlias
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
+from ..core.schedule_cost import iteration_time
 from ..core.stopping import StoppingCriterion, TimeLimit
 from ..core.tolerances import CLOSED
 from ..core.worker_threads import POLL
 
 
-class Search(Protocol):
-    """The optimizer at one problem, left and taken up again: see :class:`..portfolio.Solving`."""
+class PausableSolve(Protocol):
+    """A solve that may be left and taken up again (:class:`pipeloom.solver.optimize.Solving`)."""
 
     @property
     def done(self) -> bool: ...
@@ -29,24 +29,21 @@ class Search(Protocol):
     def run(self, seconds: float) -> Schedule: ...
 
     def explore(self, seconds: float) -> Schedule:
-        """As :meth:`run` on one core, in any thread."""
+        """Does as :meth:`run`, on one core and in any thread."""
         ...
 
     def look(self) -> None:
-        """Tells what is new and hears an interrupt, while another thread explores."""
+        """Tells the listener and hears an interrupt, while another thread explores."""
         ...
 
 
-Searcher: TypeAlias = Callable[[Problem, str], Search]
-"""The optimizer, given a problem and the name of its placement."""
+StartSolve: TypeAlias = Callable[[Problem, str], PausableSolve]
+"""The solve of a problem, given the name of its placement too."""
 
-HOPE = 1 / 3
-"""Of the gap to its bound a search may still close so much, as far as anyone knows."""
+HOPE = 1 / 3  # share of the gap to its bound that a search may still close
 LEAST_SECONDS = 0.5
-QUICK = 0.3
-"""Seconds of a core that show what a placement is good for, where they can be had."""
-EXPLORING = 0.5
-"""Of the time, what is at most for finding out which placement is worth the rest."""
+QUICK = 0.3  # seconds of a core that show what a placement is good for
+EXPLORING = 0.5  # share of the time for finding out which placement is worth the rest
 
 
 @dataclass(slots=True, eq=False)
@@ -57,17 +54,17 @@ class Contender:
     bound: float
     problem: Problem
     note: str = ""
-    search: Search | None = None
+    search: PausableSolve | None = None
     schedule: Schedule | None = None
     spent: float = 0.0
 
     @property
     def cost(self) -> float:
-        return math.inf if self.schedule is None else cost_of(self.schedule)
+        return math.inf if self.schedule is None else iteration_time(self.schedule)
 
     @property
     def promise(self) -> float:
-        """What its cost may become: a third of the gap to its bound closed."""
+        """The cost that may be reached: with a third of the gap to its bound closed."""
         return self.cost - HOPE * (self.cost - self.bound) if self.schedule else math.inf
 
     def take(self, schedule: Schedule) -> None:
@@ -103,21 +100,19 @@ class SuccessiveHalving:
     def over(self) -> bool:
         return self.cost < math.inf and (self._should_stop() or self._time())
 
-    def share(self, searcher: Searcher, seconds: float) -> None:
-        """``seconds`` in all: those with the least bound begin; fewer and fewer explore; the most
-        promising go on."""
+    def share(self, start: StartSolve, seconds: float) -> None:
+        """Spends ``seconds`` in all: the least bounds begin, ever fewer explore, the best go on."""
         self._time = TimeLimit(seconds)
-        self._begin(searcher)
+        self._begin(start)
         self._explore()
         self._finish()
 
-    def each(self, searcher: Searcher, seconds: float) -> None:
-        """``seconds`` for each that may still win, as it would have alone; as much again for the
-        most promising.
+    def each(self, start: StartSolve, seconds: float) -> None:
+        """Spends ``seconds`` on each that may still win, and as much again on the most promising.
 
         Without limit each runs to its own end.
         """
-        self._begin(searcher)
+        self._begin(start)
         served: set[int] = set()
         while waiting := [r for r in self._going_on() if id(r) not in served]:
             served.add(id(waiting[0]))
@@ -128,32 +123,31 @@ class SuccessiveHalving:
             self._time = TimeLimit(seconds)
             self._finish()
 
-    def _begin(self, searcher: Searcher) -> None:
+    def _begin(self, start: StartSolve) -> None:
         for contender in sorted(self.contenders, key=lambda r: r.bound):
             if not self.over and self._may_win(contender):
-                contender.search = searcher(contender.problem, contender.name)
+                contender.search = start(contender.problem, contender.name)
                 contender.go(contender.search.begin, self._time.left)
 
     def _explore(self) -> None:
-        """All explore equally long, then the better half of them, then its better half."""
-        racing = self._going_on()
+        """Lets all explore equally long, then the better half of them, then its better half."""
+        exploring = self._going_on()
         cores, time = self._abreast, EXPLORING * self._time.left
-        rounds = math.ceil(math.log2(max(1, len(racing))))
-        if racing:
-            rounds = max(1, min(rounds, int(time * cores / (QUICK * len(racing)))))
+        rounds = math.ceil(math.log2(max(1, len(exploring))))
+        if exploring:
+            rounds = max(1, min(rounds, int(time * cores / (QUICK * len(exploring)))))
         for _ in range(rounds):
-            if len(racing) < 2 or self.over:
+            if len(exploring) < 2 or self.over:
                 return
-            turns = math.ceil(len(racing) / cores)
-            for first in range(0, len(racing), cores):
-                self._abreast_for(time / rounds / turns, racing[first : first + cores])
+            turns = math.ceil(len(exploring) / cores)
+            for first in range(0, len(exploring), cores):
+                self._abreast_for(time / rounds / turns, exploring[first : first + cores])
             still = self._going_on()
-            racing = [contender for contender in still if contender in racing][
-                : (len(racing) + 1) // 2
+            exploring = [contender for contender in still if contender in exploring][
+                : (len(exploring) + 1) // 2
             ]
 
     def _abreast_for(self, seconds: float, contenders: Sequence[Contender]) -> None:
-        """One core each, for a moment."""
         if self.over:
             return
         seconds = min(seconds, self._time.left)
@@ -171,7 +165,7 @@ class SuccessiveHalving:
                     contender.search.look()
 
     def _finish(self) -> None:
-        """A third of what is left for the most promising, again and again: mostly the same one."""
+        """Gives the most promising a third of the time left, again and again: mostly the same."""
         while not self.over and (going_on := self._going_on()):
             self._advance(
                 going_on[0], min(self._time.left, max(self._time.left / 3, LEAST_SECONDS))
@@ -183,19 +177,13 @@ class SuccessiveHalving:
             contender.go(contender.search.run, seconds)
 
     def _going_on(self) -> list[Contender]:
-        """Those that have begun and may still win, the most promising first."""
+        """The contenders that have begun and may still win, the most promising first."""
         in_thread = [r for r in self.contenders if r.search is not None and self._may_win(r)]
         return sorted(in_thread, key=lambda contender: contender.promise)
 
     def _may_win(self, contender: Contender) -> bool:
         done = contender.search is not None and contender.search.done
         return not done and contender.bound < self.cost * (1 - CLOSED)
-
-
-def cost_of(schedule: Schedule) -> float:
-    """Of a timed schedule, by its problem's objective, averaging over replicas included."""
-    assert schedule.timing is not None
-    return schedule.timing.iteration_time(schedule.problem.objective)
 
 
 class Known:

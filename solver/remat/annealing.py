@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, STAYS, choice_of
 from pipeloom.ir.cost.simulator import remat_arrays, simulate
 from pipeloom.ir.model.ops import (
@@ -16,34 +15,30 @@ from pipeloom.ir.model.ops import (
     OpKind,
     split_backwards,
 )
-from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
 from ..core.incumbent import Incumbent
-from ..core.kernel_rng import seeded
 from ..core.options import Order
 from ..core.relaxations import fusible, offloadable, recomputable
-from ..core.tolerances import ROUNDING
-from ..search.annealing_kernel import anneal_kernel
-from ..search.local_search import COLD, SLICE, SLICES
+from ..search.local_search import COLD, SLICE, SLICES, OrderAnnealer
 from ..search.remat_moves import FUSED
 
 
-class RematAnnealer:
-    """Anneals any order, with remat or without. ``every``: what may be recomputed always is."""
+class RematAnnealer(OrderAnnealer):
+    """Anneals any order, with remat or without. ``every``: stages are recomputed where they may."""
 
     def __init__(self, problem: Problem, rng: np.random.Generator, every: bool) -> None:
-        self._problem, self._rng, self._costs = problem, rng, Costs.of(problem)
-        self._makespan = problem.objective is Objective.MAKESPAN
+        super().__init__(problem, rng)
+        self._problem = problem
         again, out = recomputable(problem), offloadable(problem)
         self._ways = np.zeros((4, problem.stages), dtype=np.bool_)
         self._ways[STAYS] = ~again if every else True
         self._ways[RECOMPUTED] = again
         self._ways[OFFLOADED] = out & ~again if every else out
         self._ways[FUSED] = fusible(problem)
-        self._state = seeded(rng)
 
-    def round(self, best: Incumbent, start: Order) -> Order:
+    def anneal(self, best: Incumbent, start: Order) -> Order:
         """The best order met from ``start`` on."""
         c, problem = self._costs, self._problem
         choice = choice_of(problem, start)
@@ -52,21 +47,14 @@ class RematAnnealer:
         offsets = np.cumsum([0, *map(len, whole)]).astype(np.int64)
         order = np.concatenate(whole)
         stop = offsets[:-1] + np.array(list(map(len, rows)))
-        unit = float(c.durations[:3].mean())
-        hot = unit * 10 ** self._rng.uniform(-3.0, -0.5)
-        reach = int(self._rng.choice((3, 8, 20)))
+        hot, reach = self._draw(-0.5)
         moves = max(100, SLICE // (2 * len(order)))
         reached, least = start, simulate(Schedule(problem, start)).cost(problem.objective)
         for piece in range(SLICES):
             found, chosen, ends = order.copy(), choice.copy(), stop.copy()
-            cost = anneal_kernel(
-                order, found, least, offsets,
-                c.durations, c.owner, c.into_f, c.into_b, c.m_b, c.m_w, c.limit * (1 + ROUNDING),
-                (remat_arrays(c, choice), chosen, self._ways, stop, ends),
-                self._makespan, hot * COLD ** (piece / SLICES),
-                hot * COLD ** ((piece + 1) / SLICES),
-                moves, reach, self._state, best.interrupt.flag,
-            )  # fmt: skip
+            remat = remat_arrays(c, choice), chosen, self._ways, stop, ends
+            heat = hot * COLD ** (piece / SLICES), hot * COLD ** ((piece + 1) / SLICES)
+            cost = self._run(best, order, found, least, offsets, remat, heat, moves, reach)
             best.work.spend(2 * moves * len(order))
             if cost < least:
                 least = cost
@@ -78,7 +66,7 @@ class RematAnnealer:
         return reached
 
     def _split(self, row: IntArray) -> IntArray:
-        """Each BW as B and W, where it takes no less."""
+        """The row with each BW as B and W, where it takes no less."""
         fused = self._ways[FUSED, row >> STAGE_SHIFT & STAGE_MASK] & (row & KIND_MASK == OpKind.BW)
         pieces = np.split(row, np.flatnonzero(fused))
         whole = [part[: bool(i)] for i, part in enumerate(pieces)]

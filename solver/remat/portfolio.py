@@ -1,5 +1,4 @@
-"""The portfolio where activations may be recomputed or offloaded: schedules without, with whole
-stages, then any.
+"""The portfolio with remat: schedules without it, with it on whole stages, then any.
 
 ::
 
@@ -9,8 +8,8 @@ stages, then any.
                 with one BW for each B and W, where that takes less
     reductions  the optimizer on stages that are recomputed or offloaded whole (whole_stages)
     fits        the optimizer with more memory, its schedules made to fit (repair)
-    annealing   of the best of these and of what becomes of each microbatch, half of them at a time
-                left out, and of the best one until the time is up
+    annealing   of the orders of the best and of each microbatch's remat, half of them left out at
+                a time, and of the best one until the time is up
 
 The bounds hold for schedules with remat or without, so what meets them is optimal among all.
 """
@@ -26,33 +25,31 @@ from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, STAYS
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.errors import InfeasibleError
-from pipeloom.ir.model.ops import IntArray, Op, OpKind, pack
+from pipeloom.ir.model.ops import Op, OpKind, pack
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
 from ..bounds import lower_bounds
 from ..core.incumbent import Incumbent
-from ..core.options import Optimizer, SolveOptions
+from ..core.options import Optimizer, Order, SolveOptions
 from ..core.relaxations import fusible, plain, recomputable
-from ..core.tolerances import ROUNDING
+from ..core.schedule_cost import within_memory
 from ..core.worker_threads import Pieces
 from .annealing import RematAnnealer
 from .fused_backward import fused, fused_neighbours, fused_whole
 from .repair import fitted, roomier
 from .whole_stages import reductions
 
+# shares of the time left: for schedules without remat, for all reductions, for all fits
 PLAIN, REDUCED, FITTED = 0.15, 0.2, 0.25
-"""Shares of what is left: for schedules without remat; then for all reductions together, and for
-all fits."""
-STARTS = 4
-"""How many schedules are annealed at first."""
+STARTS = 4  # schedules that are annealed at first
 
 
 def search_remat(best: Incumbent, optimizer: Optimizer, options: SolveOptions) -> Pieces:
     """Improves ``best``, whose problem allows remat; ``optimizer``: for problems without."""
     problem, starts, every = best.problem, _Starts(best), options.recompute_all
     solved = partial(_solved, best, optimizer, options)
-    starts.offer(one_at_a_time(problem, every))
+    starts.offer(one_at_a_time_with_remat(problem, every))
     for found in lower_bounds(problem):
         best.raise_bound(found)
     yield
@@ -81,34 +78,31 @@ def search_remat(best: Incumbent, optimizer: Optimizer, options: SolveOptions) -
     annealer = RematAnnealer(problem, np.random.default_rng(options.seed), every)
     while True:
         for start in starts.best():
-            starts.offer(annealer.round(best, start))
+            starts.offer(annealer.anneal(best, start))
             yield
 
 
 class _Starts:
-    """The best schedules met, of which fewer and fewer are gone on with."""
+    """The best schedules met, of which fewer and fewer are annealed."""
 
     def __init__(self, best: Incumbent) -> None:
         self._best, self._number = best, STARTS
-        self._known: list[tuple[float, tuple[IntArray, ...]]] = []
+        self._known: list[tuple[float, Order]] = []
 
-    def offer(self, rows: tuple[IntArray, ...]) -> None:
-        """Takes an order, or one with BW's instead, where it keeps the memory limit and is none of
-        those known."""
+    def offer(self, rows: Order) -> None:
+        """Takes an order, and the same with BW's, where it keeps the memory limit and is new."""
         for either in (rows, fused_neighbours(self._best.problem, rows)):
             self._take(either)
 
-    def _take(self, rows: tuple[IntArray, ...]) -> None:
+    def _take(self, rows: Order) -> None:
         problem = self._best.problem
         timing = simulate(Schedule(problem, rows))
         cost = timing.cost(problem.objective)
-        limit = np.array(problem.memory_limit) * (1 + ROUNDING)
-        if (np.array(timing.peak_memory) <= limit).all() and cost not in dict(self._known):
+        if within_memory(problem, timing) and cost not in dict(self._known):
             self._known = sorted([*self._known, (cost, rows)], key=lambda known: known[0])[:STARTS]
             self._best.offer(rows, "search", cost)
 
-    def best(self) -> list[tuple[IntArray, ...]]:
-        """Those to go on with now."""
+    def best(self) -> list[Order]:
         self._known = self._known[: self._number]
         self._number = max(1, self._number // 2)
         return [rows for _, rows in self._known]
@@ -117,7 +111,7 @@ class _Starts:
 def _solved(
     best: Incumbent, optimizer: Optimizer, options: SolveOptions, problem: Problem, share: float
 ) -> Schedule:
-    """The optimizer's schedule for a share of what is left."""
+    """The optimizer's schedule within a share of the time left."""
     budget = best.budget(share)
     found = optimizer(problem, options.part(budget, best.interrupted))
     if best.limited:
@@ -125,8 +119,8 @@ def _solved(
     return found
 
 
-def one_at_a_time(problem: Problem, every: bool) -> tuple[IntArray, ...]:
-    """Each microbatch alone, there and back; of what waits on its rank as little held as can be."""
+def one_at_a_time_with_remat(problem: Problem, every: bool) -> Order:
+    """Each microbatch alone, there and back, with as little held as can be while it waits."""
     kept = Costs.of(problem).kept
     choices = kept.argmin(axis=0)
     if every:

@@ -6,7 +6,7 @@ stays, and where an op has no room some microbatch that waits for its B gives up
     more memory   F0 F1 F2 F3 B0 W0 F4 ...
     as it fits    F0 F1 F2 O0 F3 L0 B0 W0 R1 ...
 
-By the times of the schedule with more memory it is estimated what that costs: a copy keeps the rank
+The times of the schedule with more memory give an estimate of the cost: a copy keeps the rank
 waiting until it is out, and again until it is back; R takes its time. The one that costs least for
 as long as it leaves memory free gives up its place.
 """
@@ -14,36 +14,35 @@ as long as it leaves memory free gives up its place.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, STAYS
 from pipeloom.ir.cost.simulator import simulate
-from pipeloom.ir.model.ops import IntArray, Op, OpKind, pack, split_backwards, unpack
+from pipeloom.ir.model.ops import Op, OpKind, pack, split_backwards, unpack
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
 from ..bounds.feasibility import needs
+from ..core.options import Order
 from ..core.relaxations import offloadable, plain, recomputable
 from ..core.tolerances import ROUNDING
 from .whole_stages import brought_forward
 
-MORE = (1.25, 1.6, 2.2, 3.5)
-"""So many times the memory."""
+MORE = (1.25, 1.6, 2.2, 3.5)  # multiples of the memory
 LOST = ((1.0, 1.0), (0.25, 1.0), (1.0, 0.25), (1.0, np.inf), (np.inf, 1.0))
-"""What time lost counts for, by R's and W's and by waiting for copies, as ranks may idle anyway;
-infinite: never."""
-LITTLE = 0.1
-"""What any of them costs, in units of the mean T_F (of 1 ms where F takes no time), so that few are
-chosen."""
+"""Weights of time lost by R's and W's and by waiting for copies; infinite: never used."""
+LITTLE = (
+    0.1  # cost of any of them, in mean T_F's (1 ms where F takes no time), so that few are used
+)
 
-_Pair = tuple[int, int]
+_Pair = tuple[int, int]  # stage and microbatch
 
 
 def roomier(problem: Problem) -> Iterator[Problem]:
-    """The problem without remat, with more memory, in which some schedule fits."""
+    """Problems without remat, with ever more memory, in which some schedule fits."""
     bare = plain(problem)
     least, given = needs(bare), np.array(problem.memory_limit)
     seen = set()
@@ -54,8 +53,8 @@ def roomier(problem: Problem) -> Iterator[Problem]:
             yield replace(bare, memory_limit=limit)
 
 
-def fitted(problem: Problem, rows: tuple[IntArray, ...]) -> Iterator[tuple[IntArray, ...]]:
-    """``rows``, without remat and of any memory, as they fit: some ways to choose."""
+def fitted(problem: Problem, rows: Order) -> Iterator[Order]:
+    """Orders that fit in memory, made of ``rows``, which hold too much, in several ways."""
     rows = tuple(map(split_backwards, rows))
     timing = simulate(Schedule(plain(problem), rows))
     starts = [row.tolist() for row in timing.start]
@@ -66,16 +65,8 @@ def fitted(problem: Problem, rows: tuple[IntArray, ...]) -> Iterator[tuple[IntAr
             yield tuple(pack(row) for row in made if row is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Waits:
-    """A microbatch between F and B: when F ends and B starts, without remat."""
-
-    since: float
-    until: float
-
-
 class _Fit:
-    """One way to choose; of one rank after the other."""
+    """One way to choose the microbatches that give up their places, rank by rank."""
 
     def __init__(self, problem: Problem, again: float, out: float) -> None:
         self._problem, self._costs = problem, Costs.of(problem)
@@ -87,8 +78,8 @@ class _Fit:
         """The rank's ops with R's, O's and L's; None where it cannot be made to fit."""
         costs = self._costs
         self._limit = self._problem.memory_limit[rank] * (1 + ROUNDING)
-        self._held, self._lanes = 0.0, [-np.inf, -np.inf]
-        self._here: dict[_Pair, _Waits] = {}
+        self._held, self._channels = 0.0, [-np.inf, -np.inf]
+        self._here: dict[_Pair, tuple[float, float]] = {}  # when F ends and B starts without remat
         self._choice: dict[_Pair, int] = {}
         self._weights: dict[_Pair, float] = {}
         self._ops: list[Op] = []
@@ -98,7 +89,7 @@ class _Fit:
             fits = True
             if op.kind is OpKind.F:
                 until = times[replace(op, kind=OpKind.B)]
-                self._here[pair] = _Waits(now + float(costs.durations[OpKind.F, s]), until)
+                self._here[pair] = now + float(costs.durations[OpKind.F, s]), until
                 fits = self._take(float(costs.m_b[s]), now, pair)
             elif op.kind is OpKind.B:
                 self._here.pop(pair, None)
@@ -111,7 +102,7 @@ class _Fit:
                 return None
             if op.kind is not OpKind.W:
                 self._ops.append(op)
-        return brought_forward(self._with_recomputed(), costs, self._limit)
+        return brought_forward(self._with_recomputed(), self._problem, self._limit)
 
     def _run_w(self, pair: _Pair) -> None:
         del self._weights[pair]
@@ -119,7 +110,6 @@ class _Fit:
         self._ops.append(Op(OpKind.W, *pair))
 
     def _with_recomputed(self) -> list[Op]:
-        """R's right before their B's."""
         result = []
         for op in self._ops:
             if op.kind is OpKind.B and self._choice.get((op.stage, op.microbatch)) == RECOMPUTED:
@@ -128,7 +118,7 @@ class _Fit:
         return result
 
     def _back(self, op: Op, now: float) -> bool:
-        """Has room for what B needs, where that is not there."""
+        """Makes room for the activations that B needs, where they are not there."""
         choice = self._choice.get((op.stage, op.microbatch), STAYS)
         if choice == STAYS:
             return True
@@ -139,12 +129,12 @@ class _Fit:
         return fits
 
     def _take(self, memory: float, now: float, new: _Pair | None) -> bool:
-        """Has others give up their place until there is room, or the new one be recomputed."""
+        """Lets others give up their places until there is room, or the new one be recomputed."""
         self._held += memory
         while self._held > self._limit:
             ways = [
-                (self._cost(waits, pair, choice, now), choice, pair)
-                for pair, waits in self._here.items()
+                (self._cost(pair, choice, now), choice, pair)
+                for pair in self._here
                 for choice in (RECOMPUTED, OFFLOADED)
                 if self._possible[choice][pair[0]] and (choice == RECOMPUTED or pair != new)
             ]
@@ -161,37 +151,34 @@ class _Fit:
         return True
 
     def _apply(self, pair: _Pair, choice: int) -> None:
-        s, waits = pair[0], self._here.pop(pair)
+        s, (since, until) = pair[0], self._here.pop(pair)
         self._choice[pair] = choice
         self._held -= float(self._costs.m_b[s] - self._costs.kept[choice, s])
         if choice == OFFLOADED:
             took = float(self._costs.durations[OpKind.O, s])
-            self._lanes[0] = max(waits.since, self._lanes[0]) + took
-            self._lanes[1] = max(waits.until, self._lanes[1] + took)
+            self._channels[0] = max(since, self._channels[0]) + took
+            self._channels[1] = max(until, self._channels[1] + took)
             self._ops.append(Op(OpKind.O, *pair))
 
     def _early(self, pair: _Pair, at: float, now: float) -> float:
-        """What it costs to run a W now."""
         lost = float(self._costs.durations[OpKind.W, pair[0]])
         return self._rate(RECOMPUTED, lost, at - now, float(self._costs.m_w[pair[0]]))
 
-    def _cost(self, waits: _Waits, pair: _Pair, choice: int, now: float) -> float:
-        """What it costs to recompute, or to offload now."""
-        costs, s = self._costs, pair[0]
+    def _cost(self, pair: _Pair, choice: int, now: float) -> float:
+        costs, s, (since, until) = self._costs, pair[0], self._here[pair]
         if choice == RECOMPUTED:
-            lost, free = float(costs.durations[OpKind.R, s]), waits.until - now
+            lost, free = float(costs.durations[OpKind.R, s]), until - now
         else:
             took = float(costs.durations[OpKind.O, s])
-            gone = max(waits.since, self._lanes[0]) + took
-            back = max(gone, self._lanes[1]) + took
-            lost = max(0.0, gone - now) + max(0.0, back - waits.until)
-            free = waits.until - took - now
+            gone = max(since, self._channels[0]) + took
+            back = max(gone, self._channels[1]) + took
+            lost = max(0.0, gone - now) + max(0.0, back - until)
+            free = until - took - now
         size = float(costs.m_b[s] - costs.kept[choice, s])
         return self._rate(choice, lost, free, size)
 
     def _rate(self, choice: int, lost: float, free: float, size: float) -> float:
-        """Time lost, as it counts for ``choice``, for each unit of memory that is free for a unit
-        of time."""
+        """Time lost, weighted for ``choice``, a unit of memory that is free for a unit of time."""
         if size <= 0:
             return float("inf")
         counted = self._lost[choice] * lost if lost else 0.0

@@ -1,5 +1,4 @@
-"""Whole stages recomputed or offloaded: a problem without remat whose schedules become ones with
-them.
+"""Whole stages recomputed or offloaded, as a problem without remat whose schedules expand.
 
 Where R runs right before its B, both together are a longer B, and the rest of M_B is there for as
 long as this one op runs, so that a rank needs room for it once::
@@ -8,8 +7,8 @@ long as this one op runs, so that a rank needs room for it once::
     expanded    F ....... R  B      W
 
 The same for offloading, but its copies run beside the ops: room for one rest or more lets an F go
-on while another's activations leave. Which of them leave, and when, :func:`expanded` decides by
-what memory there is.
+on while another's activations leave. :meth:`Reduction.expanded` decides by the memory which of them
+leave, and when.
 """
 
 from __future__ import annotations
@@ -21,22 +20,21 @@ from itertools import product
 import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, STAYS
+from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, STAYS, changes, held
 from pipeloom.ir.model.ops import IntArray, Op, OpKind, pack, unpack
 from pipeloom.ir.model.problem import Problem
 
 from ..core.relaxations import offloadable, plain, recomputable
 from ..core.tolerances import ROUNDING
 
-FARTHEST = 6
-"""Ops of its rank that an L is brought forward past, at most."""
+FARTHEST = 6  # ops of its rank that an L is brought forward past, at most
 
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """``choice``: what becomes of each stage's microbatches, (S,). ``rests``: room for so many of
-    what is there only while a stage computes. ``latest``: of those that may leave, the one whose B
-    is last does, else the one that has been there longest.
+    """``choice``: of each stage's microbatches, (S,). ``rests``: room for so many of the rests of
+    M_B that are there only while a stage computes. ``latest``: of those that may leave, the one
+    whose B is last does, else the one that has been there longest.
     """
 
     problem: Problem
@@ -66,8 +64,7 @@ class Reduction:
             )
         for rank in range(problem.ranks):
             own = problem.placement.stages_of(rank)
-            rest = max((self._room(costs, s) for s in own), default=0.0)
-            room[rank] -= rest
+            room[rank] -= max((self._room(costs, s) for s in own), default=0.0)
         if (room < 0).any():
             return None
         profile = replace(bare.profile, stages=tuple(stages))
@@ -79,7 +76,7 @@ class Reduction:
         return rests * float(costs.m_b[stage] - costs.kept[choice, stage])
 
     def _joined(self, costs: Costs, stage: int) -> bool:
-        """Whether W has to follow B at once: M_W is more than what waited for B."""
+        """Whether W has to follow B at once: M_W is more than was kept for B."""
         choice = self.choice[stage]
         return choice != STAYS and bool(costs.m_w[stage] > costs.kept[choice, stage])
 
@@ -91,13 +88,12 @@ class Reduction:
         for rank, row in enumerate(rows):
             limit = self.problem.memory_limit[rank] * (1 + ROUNDING)
             ops = _Expansion(self, costs, joined, limit).of(_split(unpack(row), joined))
-            result.append(pack(brought_forward(ops, costs, limit)))
+            result.append(pack(brought_forward(ops, self.problem, limit)))
         return tuple(result)
 
 
 def reductions(problem: Problem, every: bool) -> Iterator[Reduction]:
-    """Those to try: all stages, then fewer, the first ones; ``every``: all that may are
-    recomputed."""
+    """Reductions of all stages, then of fewer, the first ones; ``every``: of all, recomputed."""
     again, out = recomputable(problem), offloadable(problem)
     if every:
         yield Reduction(problem, tuple(np.where(again, RECOMPUTED, STAYS).tolist()), 1, False)
@@ -115,22 +111,19 @@ def reductions(problem: Problem, every: bool) -> Iterator[Reduction]:
 
 
 def _split(row: list[Op], joined: list[bool]) -> list[Op]:
-    """Each BW as B and W, and W's that are to follow their B at once there."""
+    """The row with each BW as B and W, and with W's that are ``joined`` right behind their B's."""
     result = []
     for op in row:
         if op.kind is OpKind.W and joined[op.stage]:
             continue
-        if op.kind is not OpKind.BW:
-            result.append(op)
-        else:
-            result.append(replace(op, kind=OpKind.B))
+        result.append(replace(op, kind=OpKind.B) if op.kind is OpKind.BW else op)
         if op.kind is OpKind.BW or (op.kind is OpKind.B and joined[op.stage]):
             result.append(replace(op, kind=OpKind.W))
     return result
 
 
 class _Expansion:
-    """One rank's ops with R's, O's and L's between them, and what it holds meanwhile."""
+    """One rank's ops with R's, O's and L's between them, and the memory that it holds."""
 
     def __init__(self, of: Reduction, costs: Costs, joined: list[bool], limit: float) -> None:
         self._choice, self._latest = of.choice, of.latest
@@ -178,7 +171,6 @@ class _Expansion:
         return float(self._costs.m_b[stage] - self._costs.kept[self._choice[stage], stage])
 
     def _take(self, memory: float) -> None:
-        """Has others leave where there is no room."""
         while self._held + memory > self._limit and self._here:
             leaves = max(self._here, key=self._here.__getitem__) if self._latest else None
             pair = leaves or next(iter(self._here))
@@ -189,37 +181,20 @@ class _Expansion:
         self._held += memory
 
 
-def brought_forward(ops: list[Op], costs: Costs, limit: float) -> list[Op]:
-    """Each L as many ops earlier as memory allows, so that it is back in time."""
+def brought_forward(ops: list[Op], problem: Problem, limit: float) -> list[Op]:
+    """The ops with each L as much earlier as memory allows, so that it is back in time."""
     if not any(op.kind is OpKind.L for op in ops):
         return ops
-    again = {(op.stage, op.microbatch) for op in ops if op.kind is OpKind.R}
-    held = np.cumsum([_change(op, costs, again) for op in ops]).tolist()
+    kept = held(problem, (pack(ops),))[0].tolist()
+    rests = changes(Costs.of(problem))[OpKind.L].tolist()
     for at, op in enumerate(ops):
         if op.kind is not OpKind.L:
             continue
-        rest = _change(op, costs, again)
-        out = replace(op, kind=OpKind.O)
+        rest, out = rests[op.stage], replace(op, kind=OpKind.O)
         for place in range(at, max(1, at - FARTHEST), -1):
-            before = held[place - 2] if place > 1 else 0.0
+            before = kept[place - 2] if place > 1 else 0.0
             if ops[place - 1] == out or before + rest > limit:
                 break
             ops[place - 1], ops[place] = ops[place], ops[place - 1]
-            held[place - 1] = before + rest
+            kept[place - 1] = before + rest
     return ops
-
-
-def _change(op: Op, costs: Costs, again: set[tuple[int, int]]) -> float:
-    """What the rank holds more from ``op`` on."""
-    m_b, m_w = float(costs.m_b[op.stage]), float(costs.m_w[op.stage])
-    kept: list[float] = costs.kept[:, op.stage].tolist()
-    first = kept[RECOMPUTED] if (op.stage, op.microbatch) in again else m_b
-    return {
-        OpKind.F: first,
-        OpKind.B: m_w - m_b,
-        OpKind.W: -m_w,
-        OpKind.BW: -m_b,
-        OpKind.R: m_b - kept[RECOMPUTED],
-        OpKind.O: kept[OFFLOADED] - m_b,
-        OpKind.L: m_b - kept[OFFLOADED],
-    }[op.kind]

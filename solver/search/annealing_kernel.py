@@ -2,16 +2,16 @@
 
 A move takes one op of one rank, or some that follow each other, and puts it a few places earlier or
 later. Half of the moves are made where the cost is decided: on the longest path to the end of the
-rank that spans most, ops leave what a rank runs there without a pause, to before its first op or
-behind its last, as neighbourhoods for job shops do (Nowicki and Smutnicki, 1996). Ops of the same
-kind and stage that it passes hand
-their microbatches on, so that their sequence stays: moving F2 behind F3 leaves F2 before F3 and
-moves the later place alone. Orders that break the memory limit or the order of F, B and W on the
-rank are dropped before anything is simulated, as both depend on the order alone.
+rank that spans most, ops leave a block that a rank runs there without a pause, to before its first
+op or behind its last, as neighbourhoods for job shops do (Nowicki and Smutnicki, 1996). Ops of the
+same kind and stage that it passes hand their microbatches on, so that their sequence stays: moving
+F2 behind F3 leaves F2 before F3 and moves the later place alone. Orders that break the memory limit
+or the order of F, B and W on the rank are dropped before anything is simulated, as both depend on
+the order alone.
 
-Where activations may be recomputed or offloaded (:class:`RematState`), some moves change what
-becomes of a few microbatches of a stage instead: their R's, O's, L's and W's come from behind the
-rank's list, or go there.
+Where activations may be recomputed or offloaded (:class:`RematState`), some moves change that for a
+few microbatches of a stage instead: their R's, O's, L's and W's come from behind the rank's list,
+or go there.
 """
 
 from __future__ import annotations
@@ -34,23 +34,19 @@ from pipeloom.ir.model.ops import (
 )
 
 from ..core.kernel_rng import random
-from .remat_moves import CHANGES, RUN, RematState, change
+from .remat_moves import CHANGES, RUN, RematState, change_choice
 
-EDGES = 0.5
-"""How many of the moves are made on the longest path."""
-LONGEST, MORE = 4, 0.3
-"""How many ops that follow each other a move takes at most, and how often it takes one more."""
+EDGES = 0.5  # share of the moves that are made on the longest path
+LONGEST, MORE = 4, 0.3  # ops that a move takes at most, and the chance that it takes one more
+# how far a microbatch has come: B's input is there, B has run, W has run, B's input is not there
 _HERE, _BACK, _DONE, _AWAY = 1, 2, 3, 4
-"""How far a microbatch has come: what its B needs is there, B has run, W has run; what B needs is
-not there."""
 _F, _B, _W, _BW = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.BW))
 _R, _O, _L = int(OpKind.R), int(OpKind.O), int(OpKind.L)
 
 
 @numba.njit(cache=True, nogil=True)
 def shift(order: IntArray, source: int, target: int) -> None:
-    """Moves the op at ``source`` to ``target``; ops of its class keep their microbatches'
-    sequence."""
+    """Moves an op from ``source`` to ``target``; its class keeps the sequence of microbatches."""
     step = 1 if target > source else -1
     carried = order[source]
     at = source
@@ -123,7 +119,7 @@ def keeps_rules(  # noqa: PLR0917
 
 @numba.njit(cache=True, nogil=True)
 def _note(order: IntArray, low: int, high: int, place: IntArray) -> None:
-    """Where the F's and B's of the places low..high are: ``place``, (2, S, M)."""
+    """Notes in ``place``, (2, S, M), the places of the F's and B's among low..high."""
     for at in range(low, high + 1):
         op = order[at]
         if op & KIND_MASK <= _BW and op & KIND_MASK != _W:
@@ -132,7 +128,9 @@ def _note(order: IntArray, low: int, high: int, place: IntArray) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def _beside(order: IntArray, start: FloatArray, end: FloatArray, at: int, first: int) -> bool:
+def _follows_at_once(
+    order: IntArray, start: FloatArray, end: FloatArray, at: int, first: int
+) -> bool:
     """Whether copies alone are between an op and the one that it follows without a pause."""
     before = at - 1
     while before >= first and order[before] & KIND_MASK >= _O:
@@ -154,7 +152,7 @@ def _critical_blocks(  # noqa: PLR0917
     rank: int,
     blocks: IntArray,  # (N, 2) out: first and last place of each
 ) -> int:
-    """The longest path to the last op of ``rank``, from its end: how many blocks it has.
+    """The number of blocks on the longest path to the last op of ``rank``, from its end.
 
     A block is what one rank runs without a pause, from an op that waited for its input to the one
     whose output is waited for. Blocks of one op are left out.
@@ -164,7 +162,8 @@ def _critical_blocks(  # noqa: PLR0917
     while True:
         first = last
         while first > offsets[rank] and (
-            start[first] <= end[first - 1] or _beside(order, start, end, first, offsets[rank])
+            start[first] <= end[first - 1]
+            or _follows_at_once(order, start, end, first, offsets[rank])
         ):
             first -= 1
         if first < last:
@@ -192,8 +191,7 @@ def _critical_blocks(  # noqa: PLR0917
 def _at_an_edge(
     blocks: IntArray, number: int, reach: int, state: npt.NDArray[np.uint64]
 ) -> tuple[int, int]:
-    """A move that may shorten the path: an op of a block goes before its first, or behind its
-    last."""
+    """A move that may shorten the path: an op goes before its block's first, or behind its last."""
     block = int(random(state) * number)
     first, last = blocks[block]
     distance = 1 + int(min(reach, last - first) * random(state) ** 3)
@@ -240,13 +238,8 @@ def anneal_kernel(  # noqa: PLR0917
     saved = np.empty(most, dtype=np.int64)
     if remat is not None:
         inner = remat[0]
-        choice, best_choice, ways, stop, best_stop = (
-            inner[0],
-            remat[1],
-            remat[2],
-            remat[3],
-            remat[4],
-        )
+        choice, best_choice, ways = inner[0], remat[1], remat[2]
+        stop, best_stop = remat[3], remat[4]
         was = np.empty(RUN, dtype=np.int8)
     else:
         inner, stop = None, offsets[1:]
@@ -279,7 +272,7 @@ def anneal_kernel(  # noqa: PLR0917
                     stopped_at = stop[rank]
                     low, high = offsets[rank], offsets[rank + 1] - 1
                     saved[: high - low + 1] = order[low : high + 1]
-                    if not change(
+                    if not change_choice(
                         order, low, stop, rank, choice, stage, since, until, wanted, state
                     ):
                         continue

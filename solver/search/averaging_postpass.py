@@ -20,12 +20,12 @@ from pipeloom.ir.cost.remat import pulled
 from pipeloom.ir.cost.simulator import Simulator, timed
 from pipeloom.ir.model.ops import KIND_MASK, STAGE_MASK, STAGE_SHIFT, IntArray, OpKind, offsets_of
 from pipeloom.ir.model.placement import Passing
-from pipeloom.ir.model.schedule import Schedule, Status, Timing
+from pipeloom.ir.model.schedule import Schedule, Timing
 
-from ..core.tolerances import CLOSED, ROUNDING
+from ..core.schedule_cost import objective_cost, status_under
+from ..core.tolerances import ROUNDING
 
-MOST_OPS = 5_000_000
-"""How many ops are simulated at most."""
+MOST_OPS = 5_000_000  # that are simulated at most
 
 
 def average_early(schedule: Schedule) -> Schedule:
@@ -38,13 +38,13 @@ def average_early(schedule: Schedule) -> Schedule:
     plain = problem.placement.passing is Passing.ACTIVATIONS and not any(schedule.pairs)
     if problem.profile.data_parallel is None or not plain or pulled(schedule.order):
         return schedule
-    search = _Search(schedule)
+    search = EarlyAveraging(schedule)
     search.run()
     return search.schedule()
 
 
-class _Search:
-    """Descends from move to move; the first that helps is taken."""
+class EarlyAveraging:
+    """A descent over W's: the first move that helps is taken."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._given = schedule
@@ -61,17 +61,13 @@ class _Search:
             pass
 
     def schedule(self) -> Schedule:
-        """Timed, with a report that says what still holds."""
+        """The schedule, timed, with a report that still holds."""
         report = self._given.report
         same = all(map(np.array_equal, self._rows, self._given.order))
         if same or report is None:
             return self._given
         found = timed(replace(self._given, order=tuple(self._rows), timing=None))
-        assert found.timing is not None
-        cost = found.timing.cost(found.problem.objective)
-        known = report.lower_bound
-        closed = known is not None and cost - known <= CLOSED * cost
-        status = Status.OPTIMAL if closed else Status.FEASIBLE
+        status = status_under(report.lower_bound or 0.0, objective_cost(found))
         return replace(found, report=replace(report, status=status))
 
     def _improve(self, rank: int) -> bool:
@@ -89,8 +85,7 @@ class _Search:
         return False
 
     def _cost(self) -> tuple[float, float, float]:
-        """The step, the cost of the ops alone, and all ranks' spans added up; infinite where the
-        rows cannot run or memory does not hold them."""
+        """The step, the cost of the ops alone, and the sum of spans; infinite for invalid rows."""
         simulator, bounds = self._simulator, self._offsets[1:-1]
         if not simulator.run(np.concatenate(self._rows)) or (simulator.peak > self._limit).any():
             return (float("inf"),) * 3
@@ -109,8 +104,8 @@ def _less(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
 
 
 def _moves(row: IntArray) -> Iterator[IntArray]:
-    """Of each stage's W's: an earlier W of another stage, or all from there on, put after the last
-    one; or all that come later put before it. The latest first.
+    """Rows with W's moved: of each stage, an earlier W of another one, or all from there on, is put
+    after its last W; or its own later W's before that one. The latest come first.
     """
     kind, stage = row & KIND_MASK, row >> STAGE_SHIFT & STAGE_MASK
     weights = np.flatnonzero(kind == OpKind.W)
@@ -126,7 +121,7 @@ def _moves(row: IntArray) -> Iterator[IntArray]:
 
 
 def _moved(row: IntArray, places: IntArray, to: int) -> IntArray:
-    """The ops at ``places`` put before what is at ``to``, in the same order."""
+    """The row with the ops at ``places`` put before the one at ``to``, in the same order."""
     stays = np.ones(len(row), dtype=np.bool_)
     stays[places] = False
     before, after = row[:to][stays[:to]], row[to:][stays[to:]]

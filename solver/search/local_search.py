@@ -1,4 +1,4 @@
-"""Local search in rounds: over the settings of each constructor, and over the orders themselves.
+"""Local search in rounds: over each constructor's parameters, and over the orders themselves.
 
 A round does an amount of work that is counted in ops, not in seconds, so that a seed gives the same
 rounds on every machine; only how many there are depends on the clock.
@@ -13,10 +13,10 @@ from itertools import islice
 import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.model.ops import IntArray, split_backwards
+from pipeloom.ir.model.ops import IntArray, offsets_of, split_backwards
 from pipeloom.ir.model.problem import Objective, Problem
 
-from ..construct.linear import Constructor
+from ..construct.linear import Constructor, HeuristicParameters
 from ..construct.list_scheduler import (
     ListParameters,
     Stages,
@@ -25,7 +25,6 @@ from ..construct.list_scheduler import (
     tune_list,
 )
 from ..construct.list_scheduler_linear import LinearListParameters, tune_linear_list
-from ..construct.parameters import HeuristicParameters
 from ..construct.round_based import RoundParameters
 from ..core.incumbent import Incumbent
 from ..core.kernel_rng import seeded
@@ -33,50 +32,39 @@ from ..core.options import Order
 from ..core.tolerances import ROUNDING
 from ..core.worker_threads import Pieces
 from .annealing_kernel import anneal_kernel
+from .remat_moves import RematState
 
-POOL = 8
-"""How many settings are tuned side by side."""
-SLICE = 10_000_000
-"""Ops that are simulated between two looks at the clock, about 0.2 s."""
-BUILD_OP, BUILD = 10, 20_000
-"""What building one order costs, an op and in all, in simulated ops."""
-DISPATCHED_OP, CHOSEN_OP = 3, 5
-"""What an op that the list scheduler places costs, in simulated ops; for any placement, and each
-stage of a rank."""
-SLICES = 4
-"""Slices in a round of annealing."""
-FRESH = 4
-"""Random settings of the list scheduler for any placement that a pool begins with; its size."""
-DRAWN = 10
-"""Of so many random settings the best one is annealed."""
-NEAR = 1.01
-"""Up to how many times the best cost its own best may be for it to go on."""
-COLD = 0.03
-"""The last temperature of a round, in units of the first."""
+POOL = 8  # parameters that are tuned side by side
+SLICE = 10_000_000  # ops that are simulated between two looks at the clock, about 0.2 s
+BUILD_OP, BUILD = 10, 20_000  # simulated ops that building an order counts, an op and in all
+LINEAR_LIST_OP, LIST_OP = 3, 5  # the same of a list scheduler; in general for each stage of a rank
+SLICES = 4  # in a round of annealing
+FRESH = 4  # random parameters of the general list scheduler that fill its pool
+DRAWN = 10  # random parameters of which the best are annealed
+NEAR = 1.01  # multiple of the best cost that its own best may be for it to go on
+COLD = 0.03  # the last temperature of a round, in units of the first
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tried:
-    """A setting and the cost of what its constructor makes of it."""
+class TriedParameters:
+    """Parameters and the cost of the order that their constructor makes."""
 
     cost: float
     parameters: HeuristicParameters
 
 
 def building(ops: int) -> int:
-    """What building and timing one order counts."""
+    """The simulated ops that building and timing one order counts."""
     return BUILD_OP * ops + BUILD
 
 
 class RoundTuner:
-    """Hill climbing on the settings of the rounds: each of the best few is changed a little, and
-    kept if no worse.
-
-    Fast where orders are long: one number of a setting moves ops on all ranks at once.
+    """Hill climbing on the parameters of the rounds: a few are changed a little, and kept if no
+    worse. Fast where orders are long: one number moves ops on all ranks at once.
     """
 
     def __init__(
-        self, constructor: Constructor, tried: Sequence[Tried], rng: np.random.Generator
+        self, constructor: Constructor, tried: Sequence[TriedParameters], rng: np.random.Generator
     ) -> None:
         self._constructor = constructor
         pool = [(t.cost, t.parameters) for t in tried if isinstance(t.parameters, RoundParameters)]
@@ -108,16 +96,16 @@ class RoundTuner:
 
 
 class LinearListTuner:
-    """Anneals the list scheduler's numbers, how microbatches are spaced among them.
+    """Anneals the parameters of the list scheduler, the space between microbatches among them.
 
-    Each round starts from one of the best settings so far. Strong where memory holds fewer
+    Each round starts from one of the best so far. Strong where memory holds fewer
     microbatches than there are stages.
     """
 
     def __init__(
         self,
         constructor: Constructor,
-        tried: Sequence[Tried],
+        tried: Sequence[TriedParameters],
         rng: np.random.Generator,
         objective: Objective,
         ops: int = SLICE,
@@ -131,7 +119,7 @@ class LinearListTuner:
         self._state = seeded(rng)
         c = constructor.linear
         self._unit = float((c.f + c.b + c.down + c.up).mean())
-        self._moves = max(10, ops // (DISPATCHED_OP * 3 * c.stages * c.microbatches))
+        self._moves = max(10, ops // (LINEAR_LIST_OP * 3 * c.stages * c.microbatches))
 
     @property
     def able(self) -> bool:
@@ -150,7 +138,7 @@ class LinearListTuner:
                 hot * COLD ** ((piece + 1) / SLICES), self._moves, self._state,
                 best.interrupt.flag,
             )  # fmt: skip
-            best.work.spend(self._moves * DISPATCHED_OP * order.size)
+            best.work.spend(self._moves * LINEAR_LIST_OP * order.size)
             if cost < best.cost:
                 self._offer(best, self._constructor.by_rank(order.copy()))
             if best.over():
@@ -160,23 +148,22 @@ class LinearListTuner:
             self._keep(self._offer(best, rows), parameters)
 
     def _offer(self, best: Incumbent, rows: Order) -> float:
-        """Offers an order and returns its cost, less than the kernel's where a gap was not
-        needed."""
+        """Offers an order; returns its cost, below the kernel's where a gap was not needed."""
         cost = self._constructor.cost(rows)
         best.offer(rows, "search", cost)
         return cost
 
     def _keep(self, cost: float, parameters: LinearListParameters) -> None:
-        """Takes the setting into the pool if it is among the best, one of each cost."""
+        """Takes the parameters into the pool if they are among the best, one of each cost."""
         if all(abs(cost - other) > 1e-9 * cost for other, _ in self._pool):
             self._pool = sorted([*self._pool, (cost, parameters)], key=lambda kept: kept[0])[:POOL]
 
 
 class ListTuner:
-    """Anneals the numbers of the list scheduler for any map of stages to ranks.
+    """Anneals the parameters of the list scheduler for any map of stages to ranks.
 
-    Each round starts from a setting at random, or from one of the best so far. It gives up where
-    some rounds have come nowhere near the best schedule there is.
+    Each round starts at random, or from one of the best so far. It gives up where some rounds have
+    come nowhere near the best schedule there is.
     """
 
     def __init__(self, problem: Problem, rng: np.random.Generator, ops: int = SLICE) -> None:
@@ -192,7 +179,7 @@ class ListTuner:
         self._ends = np.empty((2, problem.stages, problem.microbatches))
         self._spans = np.empty(problem.ranks)
         self._offsets = 3 * problem.microbatches * self._stages.offsets
-        self._move = CHOSEN_OP * size * max(1, problem.stages // problem.ranks)
+        self._move = LIST_OP * size * max(1, problem.stages // problem.ranks)
         self._moves = max(10, ops // self._move)
 
     @property
@@ -221,17 +208,16 @@ class ListTuner:
         self._near = bool(self._pool) and self._pool[0][0] <= best.cost * NEAR
 
     def pieces(self, best: Incumbent) -> Pieces:
-        """The rounds that fill the pool, and one from its best, which shows what may become of it.
+        """The rounds that fill the pool, and one from its best.
 
-        Before orders are annealed: where no family fits the placement, what it makes is far better
-        than they are.
+        They come before orders are annealed: where no family fits the placement, these schedules
+        are far better.
         """
         while self.able and self._rounds <= FRESH:
             self.round(best)
             yield
 
     def first(self, best: Incumbent) -> None:
-        """Offers what the best of some settings at random makes."""
         if np.isfinite(self._cost(self._draw(best))):
             best.offer(_rows(self._order, self._offsets), "search")
 
@@ -239,7 +225,7 @@ class ListTuner:
         return self._pool[int(self._rng.integers(len(self._pool)))][1].copy()
 
     def _draw(self, best: Incumbent) -> ListParameters:
-        """The best of some settings at random."""
+        """The best of some random parameters."""
         drawn = list(islice(self._settings, DRAWN))
         best.work.spend(DRAWN * self._move)
         return min(drawn, key=self._cost)
@@ -250,45 +236,61 @@ class ListTuner:
         )
 
 
-class Annealer:
-    """Simulated annealing from the best order, each round with a temperature and reach of its
-    own."""
+class OrderAnnealer:
+    """Simulated annealing of orders, each round with a temperature and a reach of its own."""
 
     def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
-        self._costs = Costs.of(problem)
+        self._costs, self._rng, self._state = Costs.of(problem), rng, seeded(rng)
         self._makespan = problem.objective is Objective.MAKESPAN
-        self._rng = rng
-        self._state = seeded(rng)
         self._unit = float(self._costs.durations[:3].mean())
 
     @property
     def able(self) -> bool:
         return self._unit > 0.0
 
+    def _draw(self, hottest: float) -> tuple[float, int]:
+        """The first temperature of a round, and its reach."""
+        hot = self._unit * 10 ** self._rng.uniform(-3.0, hottest)
+        return hot, int(self._rng.choice((3, 8, 20)))
+
+    def _run(  # noqa: PLR0917
+        self,
+        best: Incumbent,
+        order: IntArray,
+        found: IntArray,
+        cost: float,
+        offsets: IntArray,
+        remat: RematState | None,
+        heat: tuple[float, float],
+        moves: int,
+        reach: int,
+    ) -> float:
+        """The kernel on this problem; see :func:`.annealing_kernel.anneal_kernel`."""
+        c = self._costs
+        return anneal_kernel(
+            order, found, cost, offsets, c.durations, c.owner, c.into_f, c.into_b, c.m_b, c.m_w,
+            c.limit * (1 + ROUNDING), remat, self._makespan, *heat, moves, reach, self._state,
+            best.interrupt.flag,
+        )  # fmt: skip
+
+
+class Annealer(OrderAnnealer):
+    """Simulated annealing from the best order."""
+
     def round(self, best: Incumbent) -> None:
         assert best.order is not None
-        hot = self._unit * 10 ** self._rng.uniform(-3.0, -1.0)
-        reach = int(self._rng.choice((3, 8, 20)))
+        hot, reach = self._draw(-1.0)
         rows = tuple(map(split_backwards, best.order))
-        offsets = np.cumsum([0, *map(len, rows)]).astype(np.int64)
-        order = np.concatenate(rows)
+        offsets, order = offsets_of(rows), np.concatenate(rows)
+        moves = max(100, SLICE // len(order))
         for piece in range(SLICES):
-            self._anneal(best, order, offsets, reach, hot * COLD ** (piece / SLICES))
+            found, warm = order.copy(), hot * COLD ** (piece / SLICES)
+            heat = warm, warm * COLD ** (1 / SLICES)
+            best.work.spend(moves * len(order))
+            cost = self._run(best, order, found, best.cost, offsets, None, heat, moves, reach)
+            best.offer(_rows(found, offsets), "search", cost)
             if best.over():
                 return
-
-    def _anneal(
-        self, best: Incumbent, order: IntArray, offsets: IntArray, reach: int, hot: float
-    ) -> None:
-        c, found = self._costs, order.copy()
-        moves = max(100, SLICE // len(order))
-        best.work.spend(moves * len(order))
-        cost = anneal_kernel(
-            order, found, best.cost, offsets, c.durations, c.owner, c.into_f, c.into_b, c.m_b,
-            c.m_w, c.limit * (1 + ROUNDING), None, self._makespan, hot,
-            hot * COLD ** (1 / SLICES), moves, reach, self._state, best.interrupt.flag,
-        )  # fmt: skip
-        best.offer(_rows(found, offsets), "search", cost)
 
 
 def _rows(order: IntArray, offsets: IntArray) -> Order:

@@ -1,45 +1,32 @@
-"""Annealing of orders together with their pairs, where pairs save time
-(:mod:`pipeloom.ir.cost.overlap`)."""
+"""Annealing of orders with forward/backward overlap (:mod:`pipeloom.ir.cost.overlap`)."""
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
-from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.cost.overlap import overlap_saves
 from pipeloom.ir.model.ops import KIND_MASK, IntArray, OpKind, offsets_of, split_backwards
-from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.problem import Problem
 
-from ..core.incumbent import Incumbent
-from ..core.kernel_rng import seeded
+from ..core.incumbent import Incumbent, Pairs
+from ..core.options import Order
+from ..core.relaxations import Mask
 from ..core.tolerances import ROUNDING
-from .local_search import COLD, SLICE, SLICES
+from .local_search import COLD, SLICE, SLICES, OrderAnnealer
 from .overlap_kernel import anneal_overlap
 
-Mask = npt.NDArray[np.bool_]
-Pairs = tuple[tuple[int, ...], ...]
-Order = tuple[IntArray, ...]
 
-
-class OverlapAnnealer:
-    """Simulated annealing from the best order, with moves that let an F and a BW run at once or
-    apart."""
+class OverlapAnnealer(OrderAnnealer):
+    """Simulated annealing from the best order, with moves that make and part pairs."""
 
     def __init__(self, problem: Problem, rng: np.random.Generator) -> None:
-        self._costs, self._rng = Costs.of(problem), rng
-        self._makespan = problem.objective is Objective.MAKESPAN
-        self._state = seeded(rng)
-        self._unit = float(self._costs.durations[:3].mean())
+        super().__init__(problem, rng)
         stages, time = range(problem.stages), problem.profile.pair_time
         self._times = np.array([[time(f, b) for b in stages] for f in stages])
-        self.able = overlap_saves(problem) and self._unit > 0.0
 
     def round(self, best: Incumbent) -> None:
         rows, pairs, _ = best.found()
-        order, at_once, offsets = apart(rows, pairs)
-        hot = self._unit * 10 ** self._rng.uniform(-3.0, -1.0)
-        reach = int(self._rng.choice((3, 8, 20)))
+        order, at_once, offsets = split_pairs(rows, pairs)
+        hot, reach = self._draw(-1.0)
         moves = max(100, SLICE // len(order))
         for piece in range(SLICES):
             c, found, found_at_once = self._costs, order.copy(), at_once.copy()
@@ -52,15 +39,14 @@ class OverlapAnnealer:
             )  # fmt: skip
             best.work.spend(moves * len(order))
             if cost < best.cost:
-                rows, pairs = together(found, found_at_once, offsets)
+                rows, pairs = join_pairs(found, found_at_once, offsets)
                 best.offer(rows, "search", pairs=pairs)
             if best.over():
                 return
 
 
-def apart(rows: Order, pairs: Pairs) -> tuple[IntArray, Mask, IntArray]:
-    """All ranks' ops with each BW as B and W, where pairs begin, (N,) both, and where each rank's
-    ops do.
+def split_pairs(rows: Order, pairs: Pairs) -> tuple[IntArray, Mask, IntArray]:
+    """All ops with each BW as B and W, marks where pairs begin, (N,) both, and each rank's begin.
 
     A pair is an F, a B and a W next to each other.
     """
@@ -76,8 +62,8 @@ def apart(rows: Order, pairs: Pairs) -> tuple[IntArray, Mask, IntArray]:
     return np.concatenate(split), at_once, offsets
 
 
-def together(order: IntArray, at_once: Mask, offsets: IntArray) -> tuple[Order, Pairs]:
-    """The inverse of :func:`apart`: a BW in pairs, B and W elsewhere."""
+def join_pairs(order: IntArray, at_once: Mask, offsets: IntArray) -> tuple[Order, Pairs]:
+    """The inverse of :func:`split_pairs`: rows with a BW in pairs, B and W elsewhere."""
     rows, pairs = [], []
     for first, last in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True):
         row, begins = order[first:last].copy(), np.flatnonzero(at_once[first:last])

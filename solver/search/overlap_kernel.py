@@ -1,5 +1,4 @@
-"""The kernel that anneals orders with pairs: each an F, a B and a W next to each other that run at
-once.
+"""The kernel that anneals orders with pairs: an F, a B and a W side by side that run at once.
 
 ``at_once[i]``: a pair begins at place i. Moves make a pair of an F and a B near it (its W comes
 along), take one apart, or let an op or a whole pair run earlier or later; ops of a class keep their
@@ -13,7 +12,6 @@ from __future__ import annotations
 
 import numba
 import numpy as np
-import numpy.typing as npt
 
 from pipeloom.ir.model.ops import (
     CLASS_MASK,
@@ -27,14 +25,11 @@ from pipeloom.ir.model.ops import (
 )
 
 from ..core.kernel_rng import State, random
+from ..core.relaxations import Mask
 from .annealing_kernel import keeps_rules
 
-Mask = npt.NDArray[np.bool_]
-
-JOIN, PART = 0.35, 0.05
-"""How many of the moves make a pair, or take one apart."""
-FAR = 120
-"""How many places a move changes at most."""
+JOIN, PART = 0.35, 0.05  # shares of the moves that make a pair, or take one apart
+FAR = 120  # places that a move changes at most
 _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
 
 
@@ -110,8 +105,8 @@ def time_overlap(  # noqa: PLR0917
 
 
 @numba.njit(cache=True, nogil=True)
-def _head(at_once: Mask, first: int, place: int) -> int:
-    """Where the pair begins that has ``place``; ``place`` itself where none does."""
+def _pair_start(at_once: Mask, first: int, place: int) -> int:
+    """The place where the pair that has ``place`` begins; ``place`` itself where none does."""
     for back in range(1, 3):
         if place - back >= first and at_once[place - back]:
             return place - back
@@ -119,7 +114,7 @@ def _head(at_once: Mask, first: int, place: int) -> int:
 
 
 @numba.njit(cache=True, nogil=True)
-def _join(  # noqa: PLR0917
+def _make_pair(  # noqa: PLR0917
     order: IntArray, at_once: Mask, first: int, last: int, reach: int, state: State
 ) -> tuple[int, int]:
     """Makes a pair of an F and the next B, or the last one before; the places changed, or -1."""
@@ -129,7 +124,7 @@ def _join(  # noqa: PLR0917
     step = 1 if random(state) < 0.5 else -1
     other = at + step
     while first <= other < last and abs(other - at) <= reach:
-        if order[other] & KIND_MASK == _B and _head(at_once, first, other) == other:
+        if order[other] & KIND_MASK == _B and _pair_start(at_once, first, other) == other:
             break
         other += step
     if at >= last or not (first <= other < last) or abs(other - at) > reach:
@@ -158,11 +153,11 @@ def _join(  # noqa: PLR0917
 
 
 @numba.njit(cache=True, nogil=True)
-def _shift(  # noqa: PLR0917
+def _move_op_or_pair(  # noqa: PLR0917
     order: IntArray, at_once: Mask, first: int, last: int, reach: int, state: State
 ) -> tuple[int, int]:
     """Moves an op or a pair; the places changed, or -1."""
-    at = _head(at_once, first, first + int(random(state) * (last - first)))
+    at = _pair_start(at_once, first, first + int(random(state) * (last - first)))
     size = 3 if at_once[at] else 1
     distance = 1 + int(reach * random(state) ** 3)
     low, high = at, at + size  # high: behind the last
@@ -173,7 +168,7 @@ def _shift(  # noqa: PLR0917
         turn = size
     else:
         while distance > 0 and low > first:
-            low = _head(at_once, first, low - 1)
+            low = _pair_start(at_once, first, low - 1)
             distance -= 1
         turn = at - low
     if high - low <= size or high - low >= FAR:
@@ -202,7 +197,7 @@ def _renumber(order: IntArray, old: IntArray, low: int) -> None:
 
 @numba.njit(cache=True, nogil=True)
 def _pairs_differ(order: IntArray, at_once: Mask, low: int, high: int) -> bool:
-    """Whether each pair is an F and B and W of something else."""
+    """Whether each pair is an F with the B and W of another stage or microbatch."""
     for k in range(low, high + 1):
         if at_once[k]:
             f, b, w = order[k], order[k + 1], order[k + 2]
@@ -255,14 +250,14 @@ def anneal_overlap(  # noqa: PLR0917
                 continue
             chance = random(state)
             if chance < JOIN:
-                low, high = _join(order, at_once, first, last, reach, state)
+                low, high = _make_pair(order, at_once, first, last, reach, state)
             elif chance < JOIN + PART:
-                place = _head(at_once, first, first + int(random(state) * (last - first)))
+                place = _pair_start(at_once, first, first + int(random(state) * (last - first)))
                 if at_once[place]:
                     low, high = place, place
                     at_once[place] = False
             else:
-                low, high = _shift(order, at_once, first, last, reach, state)
+                low, high = _move_op_or_pair(order, at_once, first, last, reach, state)
             if low < 0:
                 continue
             keeps = _pairs_differ(order, at_once, low, high)

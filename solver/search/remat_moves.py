@@ -1,9 +1,9 @@
-"""Moves of the local search that change what becomes of microbatches.
+"""Moves of the local search that recompute, offload or fuse microbatches, or cease to.
 
-A rank's part of the order has the ops that run first and, behind ``stop``, the R's, O's, L's and
-W's of what is neither recomputed nor offloaded nor split. A change takes ops from there and puts
-them where they serve: R right before its B, O soon after its F, L a little before its B, W right
-behind B.
+A rank's part of the order has the ops that run and, behind ``stop``, the R's, O's, L's and W's of
+microbatches that are neither recomputed nor offloaded nor split. A move takes ops from there and
+puts them where they serve: R right before its B, O soon after its F, L a little before its B, W
+right behind B.
 """
 
 from __future__ import annotations
@@ -20,22 +20,18 @@ from ..core.kernel_rng import random
 
 _F, _B, _W, _BW = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.BW))
 _R, _O, _L = int(OpKind.R), int(OpKind.O), int(OpKind.L)
-CHANGES = 0.3
-"""Share of moves that change what becomes of microbatches."""
-RUN = 4
-"""Of so many microbatches in a row at most."""
-NEAR = 6
-"""An O stands less than so many places behind its F at first, an L before its B."""
-FUSED = 3
-"""Beside the choices of :mod:`pipeloom.ir.cost.remat`: B and W are one op, or two again."""
+CHANGES = 0.3  # share of these moves
+RUN = 4  # microbatches in a row that a move changes at most
+NEAR = 6  # places less than which an O stands behind its F at first, an L before its B
+FUSED = 3  # beside the choices of :mod:`pipeloom.ir.cost.remat`: B and W are one op, or two again
 
 RematState = tuple[RematArrays, Choice, npt.NDArray[np.bool_], IntArray, IntArray]
-"""What the simulator reads, whose choice is changed; out: the choice of the best order; what each
-stage may have, (4, S); where each rank's ops end, (P,); out: those of the best order."""
+"""The simulator's arrays, whose choice is changed; out: the best order's choice; the choices that
+each stage may have, (4, S); the ends of each rank's ops, (P,); out: those of the best order."""
 
 
 @numba.njit(cache=True, nogil=True)
-def change(  # noqa: PLR0917
+def change_choice(  # noqa: PLR0917
     order: IntArray,  # changed, as stop and choice are
     first: int,  # the rank's ops begin here
     stop: IntArray,
@@ -47,15 +43,15 @@ def change(  # noqa: PLR0917
     wanted: int,
     state: npt.NDArray[np.uint64],
 ) -> bool:
-    """Has ``wanted`` become of the microbatches since..until of a stage; False where it was so."""
+    """Makes ``wanted`` the choice of a stage's microbatches since..until; False where it was so."""
     changed = False
     if wanted == FUSED:
-        split = order[_backward(order, first, _of(stage, since))] & KIND_MASK == _BW
+        split = order[_backward(order, first, _packed(stage, since))] & KIND_MASK == _BW
         for microbatch in range(since, until):
-            changed |= _join(order, first, stop, rank, _of(stage, microbatch), split)
+            changed |= _fuse_or_split(order, first, stop, rank, _packed(stage, microbatch), split)
         return changed
     for microbatch in range(since, until):
-        was, of = choice[stage, microbatch], _of(stage, microbatch)
+        was, of = choice[stage, microbatch], _packed(stage, microbatch)
         if was == wanted:
             continue
         changed = True
@@ -78,12 +74,12 @@ def change(  # noqa: PLR0917
 
 
 @numba.njit(cache=True, nogil=True)
-def _of(stage: int, microbatch: int) -> int:
+def _packed(stage: int, microbatch: int) -> int:
     return microbatch << MICROBATCH_SHIFT | stage << STAGE_SHIFT
 
 
 @numba.njit(cache=True, nogil=True)
-def _join(  # noqa: PLR0917
+def _fuse_or_split(  # noqa: PLR0917
     order: IntArray, first: int, stop: IntArray, rank: int, of: int, split: bool
 ) -> bool:
     """Makes one op of B and W, or two again; False where it is so."""
@@ -121,7 +117,6 @@ def _find(order: IntArray, first: int, op: int) -> int:
 
 @numba.njit(cache=True, nogil=True)
 def _backward(order: IntArray, first: int, of: int) -> int:
-    """Where the B or BW of a microbatch stands."""
     at = first
     while order[at] != of | _B and order[at] != of | _BW:
         at += 1

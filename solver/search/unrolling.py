@@ -8,9 +8,8 @@ the piece between them n more times, each time on microbatches d further on (her
     M' = 3  F0 F1 B0 W0|F2 B1 W1|B2 W2
     M  = 5  F0 F1 B0 W0|F2 B1 W1|F3 B2 W2|F4 B3 W3|B4 W4
 
-It holds as much memory at one cut as at the other, so that no limit is exceeded; the cuts are about
-the same B on all ranks, and how well they go together is for the simulator to say: some can never
-run.
+It holds as much memory at one cut as at the other, so that no limit is exceeded. The cuts are about
+the same B on all ranks; the simulator says how well they go together: some can never run.
 """
 
 from __future__ import annotations
@@ -40,22 +39,16 @@ from ..core.overlap_relaxation import without_overlap
 from ..core.tolerances import ROUNDING
 from ..core.worker_threads import Pieces
 
-STEP = 48
-"""About how many microbatches are left out, or a multiple of it: their divisors are the periods."""
-CUTS = 12
-"""How many places are tried for each period."""
-APART = 6
-"""How many B's the cuts of two ranks are apart at most, on either side of the place."""
-FEWER = 2 / 3
-"""Of the microbatches; more than that are not worth a search of their own."""
-UNROLL_WORK = 40_000_000
-"""Simulated ops in a round on fewer microbatches."""
-ENDLESS = 1e290
-"""A limit on work that only keeps the search of fewer microbatches from looking at the clock."""
+STEP = 48  # about as many microbatches, or a multiple, are left out: their divisors are the periods
+CUTS = 12  # places that are tried for each period
+APART = 6  # B's that the cuts of two ranks are apart at most, on either side of the place
+FEWER = 2 / 3  # of the microbatches, above which a search of its own is not worth it
+UNROLL_WORK = 40_000_000  # simulated ops in a round on fewer microbatches
+ENDLESS = 1e290  # a work limit, so that the search of fewer microbatches looks at no clock
 
 
 def fewer_microbatches(problem: Problem) -> list[int]:
-    """How many microbatches show the steady state: few of them, where many more are asked for."""
+    """Numbers of microbatches that show the steady state, where many more are asked for."""
     if problem.placement.passing is not Passing.ACTIVATIONS:
         return []
     slots = _slots(problem)
@@ -66,7 +59,7 @@ def fewer_microbatches(problem: Problem) -> list[int]:
 
 
 def _slots(problem: Problem) -> int:
-    """How many microbatches fit on all stages of a rank at once, where most do; from 1 to M."""
+    """The number of microbatches, from 1 to M, that fit on a rank, where most do."""
     costs = Costs.of(problem)
     sizes = np.bincount(problem.placement.owners, costs.m_b, problem.ranks)
     limits = costs.limit * (1 + ROUNDING)
@@ -114,15 +107,12 @@ class Unroller:
 
 
 def unrolled(rows: Order, fewer: int, microbatches: int) -> Iterator[Order]:
-    """Orders of ``microbatches`` from one of ``fewer``.
-
-    Only where every rank runs each kind of each of its stages in the order of microbatches.
-    """
+    """Orders of ``microbatches`` from one of ``fewer`` whose ops are in their sequence by class."""
     used = [row for row in rows if len(row)]
-    if not all(_in_order(row, fewer) for row in used):
+    if not all(_in_sequence(row, fewer) for row in used):
         return
-    ends = [_ends(row) for row in used]
-    counts = list(map(_counts, used, ends))
+    ends = [_cut_places(row) for row in used]
+    counts = list(map(_counts_before, used, ends))
     more = microbatches - fewer
     for period in (d for d in range(1, min(fewer, STEP + 1)) if more % d == 0):
         # (ranks, M' - d)
@@ -133,12 +123,11 @@ def unrolled(rows: Order, fewer: int, microbatches: int) -> Iterator[Order]:
             if apart.min(axis=1).max() <= APART:
                 cuts = zip(ends, apart.argmin(axis=1).tolist(), strict=True)
                 yield tuple(
-                    _repeat(row, *_between(*next(cuts), period), period, more) if len(row) else row
-                    for row in rows
+                    _repeated(row, *next(cuts), period, more) if len(row) else row for row in rows
                 )
 
 
-def _in_order(row: IntArray, microbatches: int) -> bool:
+def _in_sequence(row: IntArray, microbatches: int) -> bool:
     classes, every = row & CLASS_MASK, np.arange(microbatches)
     stages = np.unique(row >> STAGE_SHIFT & STAGE_MASK)
     return all(
@@ -148,26 +137,22 @@ def _in_order(row: IntArray, microbatches: int) -> bool:
     )
 
 
-def _ends(row: IntArray) -> IntArray:
-    """The places after each B of the rank's lowest stage, the last of a microbatch's B's: shape
-    (M',)."""
+def _cut_places(row: IntArray) -> IntArray:
+    """The places after each B of the rank's lowest stage, shape (M',)."""
     lowest = int((row >> STAGE_SHIFT & STAGE_MASK).min())
     return 1 + np.flatnonzero(row & CLASS_MASK == lowest << STAGE_SHIFT | OpKind.B)
 
 
-def _counts(row: IntArray, ends: IntArray) -> IntArray:
-    """How many ops of each kind and stage come before ``ends``, shape (M', kinds and stages)."""
+def _counts_before(row: IntArray, ends: IntArray) -> IntArray:
+    """The number of ops of each class before each of ``ends``, shape (M', classes)."""
     classes = row & CLASS_MASK
     every = [(classes == each).cumsum()[ends - 1] for each in np.unique(classes)]
     return np.stack(every, axis=1)
 
 
-def _between(ends: IntArray, cut: int, period: int) -> tuple[int, int]:
-    return int(ends[cut]), int(ends[cut + period])
-
-
-def _repeat(row: IntArray, first: int, last: int, period: int, more: int) -> IntArray:
-    """``row`` with what lies between its cuts run until ``more`` microbatches are done."""
+def _repeated(row: IntArray, ends: IntArray, cut: int, period: int, more: int) -> IntArray:
+    """``row`` with the ops between its cuts run until ``more`` microbatches are done."""
+    first, last = int(ends[cut]), int(ends[cut + period])
     shifts = np.arange(period, more + 1, period)[:, None] << MICROBATCH_SHIFT
     again = (row[first:last] + shifts).ravel()
     return np.concatenate([row[:last], again, row[last:] + (more << MICROBATCH_SHIFT)])

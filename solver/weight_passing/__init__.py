@@ -1,3 +1,3 @@
-"""The optimizer where weights travel."""
+"""The optimizer for weight passing."""
 
-from .search import WeightSearch as WeightSearch
+from .search import WeightPassingSearch as WeightPassingSearch

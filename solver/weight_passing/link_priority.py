@@ -1,4 +1,4 @@
-"""In which order transfers go over wires that they share: those whose receivers need them first."""
+"""Link priority: of the transfers that share a wire, the one that is needed first goes first."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipeloom.ir.model.schedule import Schedule
 
 
 @numba.njit(cache=True, nogil=True)
-def urgent_first(  # noqa: PLR0917, C901
+def priority_first(  # noqa: PLR0917, C901
     first: IntArray,  # (N + 1,) where each node's edges begin
     to: IntArray,  # (E,) node that each edge leads to
     delay: FloatArray,  # (E,)
@@ -23,13 +23,14 @@ def urgent_first(  # noqa: PLR0917, C901
     held_first: IntArray,  # (N + 1,) where each node's wires begin in ``held``
     held: IntArray,  # wires, numbered from 0
     free: FloatArray,  # (number of wires,) zeros in, when each is free out
-    urgency: FloatArray,  # (N,) less goes first
+    priority: FloatArray,  # (N,) less goes first
 ) -> IntArray:
     """The nodes that can be timed, in the order in which they start.
 
     A node that is ready starts once its wires are free. Where several want a wire that becomes
-    free, the most urgent takes it, of equals that with the lower number. Nobody waits for one that
-    is not yet ready: :func:`pipeloom.ir.cost.event_kernels.first_come` hands wires out in advance.
+    free, the one with the least priority number takes it, of equals the lower node. None waits for
+    one that is not yet ready, while :func:`pipeloom.ir.cost.event_kernels.first_come` hands wires
+    out in advance.
     """
     nodes = duration.shape[0]
     ready = np.zeros(nodes)
@@ -44,17 +45,17 @@ def urgent_first(  # noqa: PLR0917, C901
         while len(events) > 0 and events[0][0] <= now:
             node = heapq.heappop(events)[1]
             if node < nodes:  # else a wire has become free
-                heapq.heappush(waiting, (urgency[node], node))
+                heapq.heappush(waiting, (priority[node], node))
         held_up = [(0.0, 0)]
         held_up.pop()
         while len(waiting) > 0:
-            urgent = heapq.heappop(waiting)
-            node = urgent[1]
+            head = heapq.heappop(waiting)
+            node = head[1]
             able = True
             for i in range(held_first[node], held_first[node + 1]):
                 able = able and free[held[i]] <= now
             if not able:
-                held_up.append(urgent)
+                held_up.append(head)
                 continue
             end = now + duration[node]
             for i in range(held_first[node], held_first[node + 1]):
@@ -74,11 +75,10 @@ def urgent_first(  # noqa: PLR0917, C901
     return order[:done]
 
 
-def most_urgent_first(schedule: Schedule, urgency: FloatArray) -> Schedule:
-    """``schedule`` with its transfers listed as they set out where wires take the most urgent
-    first.
+def by_link_priority(schedule: Schedule, priority: FloatArray) -> Schedule:
+    """``schedule`` with its transfers listed as they set out by priority.
 
-    ``urgency``: one number a transfer, less is more urgent. Simulating the list gives these times
+    ``priority``: one number a transfer, the least goes first. Simulating the list gives these times
     or better ones. Untimed; as it is where the profile has no links. Raises InvalidScheduleError as
     :func:`pipeloom.ir.cost.transfer_order.in_sending_order` does.
     """
@@ -87,5 +87,5 @@ def most_urgent_first(schedule: Schedule, urgency: FloatArray) -> Schedule:
     ops = np.full(schedule.num_ops, -np.inf)
     graph, wires = ScheduleGraph.of(schedule), transfer_wires(schedule)
     held = wires.first, wires.number, wires.free
-    urgencies = np.concatenate([ops, urgency])
-    return listed(schedule, urgent_first(*graph.successors, graph.duration, *held, urgencies))
+    priorities = np.concatenate([ops, priority])
+    return listed(schedule, priority_first(*graph.successors, graph.duration, *held, priorities))

@@ -1,4 +1,4 @@
-"""What is chosen about a schedule in which weights travel, and what else could be."""
+"""The parameters of a schedule with streamed weights, and the values that they may take."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 
 from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.units import counted
 
 from .streaming import Route, Streaming
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """``rounds`` and ``deep`` are the order's (:mod:`.round_orders`), the others
-    :class:`..Streaming`'s."""
+class WeightPassingParameters:
+    """``rounds`` and ``deep``: of the order (:mod:`.round_orders`); the others: of streaming."""
 
     rounds: int
     deep: int = 1
@@ -34,9 +34,9 @@ class Choice:
         )
 
     def __str__(self) -> str:
-        words = [_counted(self.rounds, "round"), _counted(self.buffers, "buffer"), self.route.value]
+        words = [counted(self.rounds, "round"), counted(self.buffers, "buffer"), self.route.value]
         if self.opening and self.route is not Route.FAN:
-            words.append(f"first {_counted(self.opening, 'stage')} fanned out")
+            words.append(f"first {counted(self.opening, 'stage')} fanned out")
         if self.deep > 1:
             words.append(f"last {self.deep} stages deep")
         if self.home is not self.route or self.collections > 1:
@@ -45,12 +45,8 @@ class Choice:
         return ", ".join(words)
 
 
-def _counted(number: int, what: str) -> str:
-    return f"{number} {what}" + ("s" if number > 1 else "")
-
-
-class Choices:
-    """All that can be chosen for one problem."""
+class WeightPassingSpace:
+    """All parameters that one problem may have."""
 
     def __init__(self, problem: Problem) -> None:
         stages = problem.stages
@@ -58,8 +54,8 @@ class Choices:
         self._rounds = sorted({-(-self.most // size) for size in range(1, self.most + 1)})
         self._buffers = sorted({min(n, stages) for n in _steps(stages)})
 
-    def of(self, field: str, now: Choice) -> Sequence[Any]:
-        """The values that ``field`` of a choice may take."""
+    def of(self, field: str, now: WeightPassingParameters) -> Sequence[Any]:
+        """The values that ``field`` of the parameters may take."""
         stages = self._buffers[-1]
         values: dict[str, Sequence[Any]] = {
             "rounds": self._rounds,
@@ -73,10 +69,9 @@ class Choices:
         }
         return values[field]
 
-    def any(self, rng: np.random.Generator) -> Choice:
-        """Every field at random."""
-        choice = Choice(1)
-        for field in fields(Choice):
+    def any(self, rng: np.random.Generator) -> WeightPassingParameters:
+        choice = WeightPassingParameters(1)
+        for field in fields(WeightPassingParameters):
             values = list(self.of(field.name, choice))
             choice = replace(choice, **{field.name: values[rng.integers(len(values))]})
         return choice

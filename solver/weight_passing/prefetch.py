@@ -1,10 +1,10 @@
-"""Which weights a rank fetches, when it runs a given order of ops with few buffers for them.
+"""The weights that a rank prefetches to run a given order of ops with few buffers for them.
 
 A *visit* is a run of F's, B's and BW's of one stage, one after the other (W's need no weights and
-do not end it). The order of visits is known, so what to give up for a new stage is decided as
-Belady (1966) does: what is used again last. That gives the fewest fetches; ``lead`` gives up some
-of them for time: a stage that one of the last visits used is given up only where all the others
-were, too, so that the buffer is free, and the fetch can start, a while before its first use.
+do not end it). The order of visits is known, so a new stage takes the buffer of the stage that is
+used again last (Belady, 1966). That gives the fewest transfers; ``lead`` allows more of them for
+time: a stage that one of the last visits used is given up only where all the others were, too, so
+that the buffer is free, and the transfer can start, a while before its first use.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Visit:
 
 
 @dataclass(frozen=True, slots=True)
-class Fetch:
+class Prefetch:
     """Weights that come for ``visit``, once the first ``room`` ops of the rank are done."""
 
     visit: Visit
@@ -38,7 +38,7 @@ class Fetch:
 
 @dataclass(slots=True)
 class _Held:
-    """What is in a buffer: since when it is no longer in use, and when it is used next."""
+    """The stage in a buffer: its latest visit, that visit's last op, and its next visit."""
 
     visit: int
     last: int
@@ -63,8 +63,8 @@ def visits(order: IntArray) -> list[Visit]:
     return found
 
 
-def fetches(found: Sequence[Visit], buffers: int, lead: int) -> list[Fetch]:
-    """The fetches that serve a rank's visits of stages which it does not own, in order.
+def prefetches(found: Sequence[Visit], buffers: int, lead: int) -> list[Prefetch]:
+    """The prefetches that serve a rank's visits of stages which it does not own, in order.
 
     Raises ValueError for fewer than one buffer.
     """
@@ -78,13 +78,13 @@ def fetches(found: Sequence[Visit], buffers: int, lead: int) -> list[Fetch]:
             room = 0
             if len(held) >= buffers:
                 room = held.pop(_given_up(held, i - 1 - lead)).last + 1
-            result.append(Fetch(visit, room))
+            result.append(Prefetch(visit, room))
         held[visit.stage] = _Held(i, visit.last, following[i])
     return result
 
 
 def _following(found: Sequence[Visit]) -> list[float]:
-    """For each visit the next one of its stage; infinite where there is none."""
+    """The next visit of the same stage after each visit; infinite where there is none."""
     following = [float("inf")] * len(found)
     later: dict[int, int] = {}
     for i in reversed(range(len(found))):
@@ -94,8 +94,7 @@ def _following(found: Sequence[Visit]) -> list[float]:
 
 
 def _given_up(held: dict[int, _Held], newest: int) -> int:
-    """The stage that is used again last, among those not used after visit ``newest`` if there are
-    any."""
+    """The stage that is used again last, if possible of those not used after visit ``newest``."""
     old = {stage for stage, kept in held.items() if kept.visit <= newest}
     if not old:
         return min(held, key=lambda stage: held[stage].visit)

@@ -1,4 +1,4 @@
-"""Stages of which nothing travels although weights do: every rank that runs one has a copy."""
+"""Replicated stages: a copy of the weights on every rank that runs them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ def replicate(schedule: Schedule, stages: Collection[int]) -> Schedule:
 
     Their users keep a copy each, sum the gradients in one reduction an iteration, and step alike:
     embedding and head are often kept so, and tied ones need nothing more. Raises InputError for
-    stages that do not exist, or of which nothing travels as it is.
+    stages that do not exist, or of which no weights are sent.
     """
-    count, travel = schedule.problem.stages, {t.stage for t in schedule.transfers}
+    count, sent = schedule.problem.stages, {t.stage for t in schedule.transfers}
     for stage in stages:
         if not 0 <= stage < count:
             raise InputError(f"replicate: expected stages from 0 to {count - 1}, got {stage}")
-        if stage not in travel:
-            raise InputError(f"replicate: expected stages whose weights travel, got {stage}")
+        if stage not in sent:
+            raise InputError(f"replicate: expected stages whose weights are sent, got {stage}")
     kept = tuple(t for t in schedule.transfers if t.stage not in stages)
     report = schedule.report
-    if report is not None:  # what is known of it was about a schedule in which they travel
+    if report is not None:  # bound and status were of a schedule that sends them
         report = replace(report, status=Status.FEASIBLE, lower_bound=None, bound_name=None)
     return timed(replace(schedule, transfers=kept, report=report, timing=None))

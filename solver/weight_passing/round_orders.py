@@ -1,8 +1,8 @@
 """The order of a rank's ops where its microbatches run in rounds.
 
 The microbatches of a round share the weights that come: F of a stage for all of them, then the next
-stage's, and back. More microbatches a round are fewer fetches, and more activations held. The last
-``deep`` stages are run microbatch by microbatch, there and back, so that only one microbatch
+stage's, and back. More microbatches a round are fewer transfers, and more activations held. The
+last ``deep`` stages are run microbatch by microbatch, there and back, so that only one microbatch
 holds their activations; their weights have to stay for the whole round then. One round of
 microbatches 0 and 1, three stages, deep 1 and 2::
 
@@ -16,24 +16,16 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.model.ops import (
-    KIND_MASK,
-    MICROBATCH_SHIFT,
-    STAGE_MASK,
-    STAGE_SHIFT,
-    IntArray,
-    OpKind,
-)
+from pipeloom.ir.cost.remat import held
+from pipeloom.ir.model.ops import MICROBATCH_SHIFT, STAGE_SHIFT, IntArray, OpKind
 from pipeloom.ir.model.problem import Problem
 
+from ..core.options import Order
 from ..core.tolerances import ROUNDING
-
-Order = tuple[IntArray, ...]
 
 
 def rows(problem: Problem, rounds: int, deep: int) -> Order:
-    """Every rank's ops; ranks with fewer microbatches than ``rounds`` leave the last ones out.
+    """The ops of every rank; ranks with fewer microbatches than ``rounds`` leave the last out.
 
     ``deep``: from 1 to the number of stages.
     """
@@ -69,11 +61,5 @@ def _ops(kind: OpKind, stages: Sequence[int], microbatches: IntArray | int) -> I
 
 def within_limit(problem: Problem, order: Order) -> bool:
     """Whether the activations of every rank keep its memory limit."""
-    m_b = Costs.of(problem).m_b
-    held = np.stack([m_b, -m_b])
-    for row, limit in zip(order, problem.memory_limit, strict=True):
-        backward = (row & KIND_MASK == OpKind.BW).astype(np.int64)
-        change = held[backward, row >> STAGE_SHIFT & STAGE_MASK]
-        if np.max(np.cumsum(change), initial=0.0) > limit * (1 + ROUNDING):
-            return False
-    return True
+    ranks = zip(held(problem, order), problem.memory_limit, strict=True)
+    return all(row.max(initial=0.0) <= limit * (1 + ROUNDING) for row, limit in ranks)

@@ -1,14 +1,14 @@
-"""Looks for the choices that make the best schedule in which weights travel.
+"""The search for the parameters of the best schedule with streamed weights.
 
 Nothing that a rank computes waits for another rank but for weights, so that few numbers decide:
-how many microbatches share a fetch, how many buffers there are, which way copies go, how often
+how many microbatches share a transfer, how many buffers there are, which way copies go, how often
 gradients go home. Each of them is varied alone, over all its values, until none improves the
 schedule; then again from elsewhere. Schedules are compared by the memory that they need beyond the
 devices', then by cost; of those that cost least by the steady time of a step where iterations
-follow each other, then by the bytes that travel, and by what is held. By step, that time comes
-first and the cost second.
+follow each other, then by the bytes that are sent, and by the activations held. By step, that time
+comes first and the cost second.
 
-A bound on the objective may be none on the step: by step the incumbent's is
+A bound on the objective need not hold for the step: by step the incumbent's is
 :func:`..bounds.work_bound`.
 """
 
@@ -31,25 +31,20 @@ from pipeloom.ir.units import exact_amount
 from ..bounds.general import busy
 from ..core.incumbent import Incumbent
 from ..core.options import Memory
-from .parameters import Choice, Choices
+from .parameters import WeightPassingParameters, WeightPassingSpace
 from .round_orders import rows, within_limit
 from .streaming import Route, default_owners, streamed
 
 RESTARTS = 100
-PATIENCE = 16
-"""By step, how often it begins elsewhere in vain: few steps can be proven to be the shortest."""
-BUILDING = 500
-"""Simulated ops that take about as long as an op or a transfer of a schedule that is built."""
-PLAYING = 1500
-"""The same for the step time of a schedule, an op."""
-DIGITS = 9
-"""Costs that agree to so many digits behind the largest count as equal."""
+PATIENCE = 16  # restarts in vain, by step, as few steps can be proven to be the shortest
+BUILDING = 500  # simulated ops that an op or a transfer of a schedule counts that is built
+PLAYING = 1500  # the same for the step time of a schedule, an op
+DIGITS = 9  # behind the largest to which equal costs agree
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Merit:
-    """Less is better; the first that differs counts. ``tie``: the step's time, or by steps the
-    cost."""
+    """The first figure that differs counts, less is better. ``tie``: the step, or the cost."""
 
     excess: float
     cost: float
@@ -58,20 +53,19 @@ class Merit:
     held: float
 
 
-NONE = Merit(*[float("inf")] * len(fields(Merit)))
-"""Of a choice that cannot run."""
+NONE = Merit(*[float("inf")] * len(fields(Merit)))  # of parameters that cannot run
 
 
-def owners(problem: Problem) -> tuple[int, ...]:
-    """A rank for each stage; the first stage's has as many microbatches as any."""
+def busiest_first_owners(problem: Problem) -> tuple[int, ...]:
+    """A rank for each stage; the owner of the first stage has as many microbatches as any."""
     found = default_owners(problem)
     busiest = int(np.bincount(problem.owner[0]).argmax())
     swapped = {found[0]: busiest, busiest: found[0]}
     return tuple(swapped.get(rank, rank) for rank in found)
 
 
-class WeightSearch:
-    """Tries choices, each once, and gives the best schedule to the incumbent.
+class WeightPassingSearch:
+    """Tries parameters, each once, and gives the best schedule to the incumbent.
 
     ``memory`` is asked where the profile has ``device_memory``; ``by_step``: schedules are compared
     by the steady time of a step, not by the problem's objective, and the incumbent's costs and
@@ -81,21 +75,21 @@ class WeightSearch:
     def __init__(self, best: Incumbent, memory: Memory | None, by_step: bool = False) -> None:
         self._best, self._problem = best, best.problem
         self._memory, self.by_step = memory, by_step
-        self._choices = Choices(best.problem)
-        self._merits: dict[Choice, Merit] = {}
+        self._choices = WeightPassingSpace(best.problem)
+        self._merits: dict[WeightPassingParameters, Merit] = {}
         self._least: tuple[Merit, Schedule] | None = None
         self._unit = float(busy(best.problem).max()) or 1.0  # of costs
 
     @cached_property
     def _owner(self) -> tuple[int, ...]:
-        return owners(self._problem)
+        return busiest_first_owners(self._problem)
 
     def first(self) -> None:
-        """One schedule that keeps the memory limit, whatever else."""
+        """Builds one schedule that keeps the memory limit."""
         self._merit(self._fewest_rounds(Route.DIRECT))
 
     def improve(self, seed: int) -> None:
-        """Until time or work is up, or the best is proven and nothing near it is better."""
+        """Descends from many starts until time or work is up, or the best is proven."""
         in_vain = 0
         for start in self._starts(np.random.default_rng(seed)):
             before = self._nearest
@@ -106,34 +100,38 @@ class WeightSearch:
 
     @property
     def _nearest(self) -> tuple[float, float]:
-        """By how much the best so far exceeds the devices, and its cost."""
+        """The memory that the best so far lacks, and its cost."""
         least = self._least[0] if self._least else NONE
         return least.excess, least.cost
 
-    def _starts(self, rng: np.random.Generator) -> Iterator[Choice]:
-        """The fewest rounds that memory allows, and the most, with each route; then anything."""
-        most = [Choice(self._choices.most, route=route, home=route) for route in Route]
+    def _starts(self, rng: np.random.Generator) -> Iterator[WeightPassingParameters]:
+        """The fewest rounds that memory allows, and the most, with each route; then any."""
+        most = [
+            WeightPassingParameters(self._choices.most, route=route, home=route) for route in Route
+        ]
         yield from self._best_first([*map(self._fewest_rounds, Route), *most])
         for _ in range(RESTARTS):
             yield self._choices.any(rng)
 
-    def _fewest_rounds(self, route: Route) -> Choice:
-        counts = self._choices.of("rounds", Choice(1))
-        choices = (Choice(count, route=route, home=route) for count in counts)
+    def _fewest_rounds(self, route: Route) -> WeightPassingParameters:
+        counts = self._choices.of("rounds", WeightPassingParameters(1))
+        choices = (WeightPassingParameters(count, route=route, home=route) for count in counts)
         return next(filter(self._keeps_limit, choices))
 
-    def _best_first(self, choices: Sequence[Choice]) -> list[Choice]:
-        """As many as there is time to try; those that cannot run last."""
-        merits: dict[Choice, Merit] = {}
+    def _best_first(
+        self, choices: Sequence[WeightPassingParameters]
+    ) -> list[WeightPassingParameters]:
+        """The choices that there was time to try, the best first."""
+        merits: dict[WeightPassingParameters, Merit] = {}
         for choice in choices:
             if not self._best.exhausted:
                 merits[choice] = self._merit(choice)
         return sorted(merits, key=merits.__getitem__)
 
-    def _descend(self, now: Choice) -> None:
+    def _descend(self, now: WeightPassingParameters) -> None:
         """Varies one field of ``now`` after the other until none makes it better."""
-        merit, left = self._merit(now), len(fields(Choice))
-        names = [field.name for field in fields(Choice)]
+        merit, left = self._merit(now), len(fields(WeightPassingParameters))
+        names = [field.name for field in fields(WeightPassingParameters)]
         while left:
             name, left = names.pop(0), left - 1
             names.append(name)
@@ -147,9 +145,7 @@ class WeightSearch:
 
     def check_memory(self) -> None:
         """Raises InfeasibleError where none of the schedules fits on the devices."""
-        assert self._least is not None, (
-            "one microbatch at a time, straight from the owners, can run"
-        )
+        assert self._least is not None  # one microbatch at a time, straight from owners, can run
         merit, schedule = self._least
         if merit.excess <= 0:
             return
@@ -159,20 +155,18 @@ class WeightSearch:
         holds = given[rank] + float(lacks[rank])
         raise InfeasibleError(
             f"device_memory {exact_amount(given[rank])} is too small for rank {rank}: the schedule "
-            "found "
-            f"that exceeds it least holds {exact_amount(holds)} there",
+            f"found that exceeds it least holds {exact_amount(holds)} there",
             smallest=holds,
             rank=rank,
             device=True,
         )
 
-    def _merit(self, choice: Choice) -> Merit:
-        """How good the choice's schedule is."""
+    def _merit(self, choice: WeightPassingParameters) -> Merit:
         if choice not in self._merits:
             self._merits[choice] = self._tried(choice)
         return self._merits[choice]
 
-    def _tried(self, choice: Choice) -> Merit:
+    def _tried(self, choice: WeightPassingParameters) -> Merit:
         if not self._keeps_limit(choice):
             return NONE
         order = rows(self._problem, choice.rounds, choice.deep)
@@ -189,7 +183,7 @@ class WeightSearch:
                 self._best.take(schedule, merit.cost * self._unit)
         return merit
 
-    def _keeps_limit(self, choice: Choice) -> bool:
+    def _keeps_limit(self, choice: WeightPassingParameters) -> bool:
         return within_limit(self._problem, rows(self._problem, choice.rounds, choice.deep))
 
     def _judged(self, schedule: Schedule) -> Merit:
@@ -210,7 +204,7 @@ class WeightSearch:
         return round(cost / self._unit, DIGITS)
 
     def _lacks(self, schedule: Schedule) -> FloatArray:
-        """How much more each rank has to hold than its device can, shape (P,)."""
+        """The memory that each rank has to hold beyond its device's, shape (P,)."""
         given = self._problem.profile.device_memory
         if self._memory is None or given is None:
             return np.zeros(self._problem.ranks)

@@ -1,18 +1,19 @@
-"""From an order of ops on ranks to the transfers that serve it, where weights travel.
+"""The transfers of streamed weights that serve an order of ops on ranks.
 
-Every stage has an owner. A rank keeps the weights of other stages in a few buffers, and fetches
-what is not there (:mod:`.prefetch`). The fetches for the k-th visits of a stage on all ranks are
-served together: each straight from the owner, or by copies that go on from rank to rank as soon as
-they have come: one up the ranks, two for half of them each, or more, of which the first goes the
-farthest (where one message at a time leaves the owner each way, nothing gets to all ranks sooner)::
+Every stage has an owner. A rank keeps the weights of other stages in a few buffers, and prefetches
+those that are missing (:mod:`.prefetch`). The prefetches for the k-th visits of a stage on all
+ranks are served together: each straight from the owner, or by copies that go on from rank to rank
+as soon as they have come: one up the ranks, two for half of them each, or more, of which the first
+goes the farthest (where one message at a time leaves the owner each way, nothing gets to all ranks
+sooner)::
 
     direct     0 > 1, 0 > 2, ..., 0 > 6       both ways  0 > 1 > 2 > 3, 0 > 6 > 5 > 4
     one way    0 > 1 > 2 > 3 > 4 > 5 > 6      fan        0 > 2 > 3, 0 > 1, 0 > 5 > 4, 0 > 6
 
-Nobody waits for the accumulators D: a rank keeps what it has to add until D leaves it. They go the
+Nobody waits for the accumulators D: a rank keeps its contribution until D leaves it. They go the
 ways of the weights backwards, ``collections`` times an iteration, with an equal part of each rank's
-contributions each. More often is more traffic, and less memory for what is kept: a D's buffer and
-the sum kept for it are needed only from one collection to the next.
+contributions each. More often is more traffic, and less memory: a D's buffer and the sum kept for
+it are needed only from one collection to the next.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Report, Schedule, Transfer, TransferKind
 from pipeloom.ir.model.transfers import delay_matrix, size
 
-from .link_priority import most_urgent_first
-from .prefetch import Fetch, fetches, visits
+from .link_priority import by_link_priority
+from .prefetch import Prefetch, prefetches, visits
 
 
 class Route(Enum):
-    """How the copies of a stage's weights reach several ranks, and its D's come home."""
+    """The way of a stage's weights to several ranks, and of its D's back."""
 
     DIRECT = "direct"
     ONE_WAY = "one way"
@@ -74,26 +75,21 @@ def streamed(
     Raises InvalidScheduleError where it cannot run: never with direct routes, and on a path only
     where ranks run their ops in unlike orders.
     """
-    home = default_owners(problem) if owner is None else owner
-    listed = _listed(problem, order, plan, home)
+    listed = _listed(problem, order, plan, owner)
     transfers = tuple(leg.transfer for leg in listed)
     schedule = Schedule(problem, tuple(order), transfers, Report(problem.objective, name))
-    return timed(most_urgent_first(schedule, np.array([leg.latest for leg in listed])))
+    return timed(by_link_priority(schedule, np.array([leg.latest for leg in listed])))
 
 
 def stream(
-    problem: Problem,
-    order: Sequence[IntArray],
-    plan: Streaming,
-    owner: Sequence[int] | None = None,
+    problem: Problem, order: Sequence[IntArray], plan: Streaming, owner: Sequence[int] | None = None
 ) -> tuple[Transfer, ...]:
     """The transfers that serve ``order``, of stages owned as ``owner`` says.
 
     They are listed by the time at which they could start if no op had to wait for anything.
     Raises ValueError for a plan out of range.
     """
-    home = default_owners(problem) if owner is None else owner
-    return tuple(leg.transfer for leg in _listed(problem, order, plan, home))
+    return tuple(leg.transfer for leg in _listed(problem, order, plan, owner))
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -107,11 +103,12 @@ class _Leg:
 
 
 def _listed(
-    problem: Problem, order: Sequence[IntArray], plan: Streaming, owner: Sequence[int]
+    problem: Problem, order: Sequence[IntArray], plan: Streaming, owner: Sequence[int] | None
 ) -> list[_Leg]:
+    owner = default_owners(problem) if owner is None else owner
     if plan.collections < 1:
         raise ValueError(f"collections: expected 1 or more, got {plan.collections}")
-    clock = _Clock(problem, order)
+    clock = _OpTimes(problem, order)
     journeys = [*_weights(problem, order, plan, owner), *_gradients(problem, order, plan, owner)]
     return sorted(leg for journey in journeys for leg in clock.ways(journey))
 
@@ -123,7 +120,7 @@ def default_owners(problem: Problem) -> tuple[int, ...]:
     one with the fewest stages, then to the first from rank ``stage`` mod P on.
     """
     profile, matrix = problem.profile, users(problem)
-    sizes = [_held(problem, stage) for stage in range(problem.stages)]
+    sizes = [_bytes_kept(problem, stage) for stage in range(problem.stages)]
     bytes_, counts = np.zeros(profile.ranks), np.zeros(profile.ranks)
     owner = [0] * problem.stages
     for stage in sorted(range(problem.stages), key=lambda s: -sizes[s]):
@@ -137,18 +134,16 @@ def default_owners(problem: Problem) -> tuple[int, ...]:
 
 def users(problem: Problem) -> list[list[int]]:
     """The ranks that run each stage, ascending."""
-    matrix = problem.owner
-    return [np.unique(row).tolist() for row in matrix]
+    return [np.unique(row).tolist() for row in problem.owner]
 
 
-def _held(problem: Problem, stage: int) -> float:
-    """Bytes that a stage's owner keeps for it."""
+def _bytes_kept(problem: Problem, stage: int) -> float:
     optimizer = problem.profile.stages[stage].optimizer_bytes or 0.0
     return optimizer + sum(size(problem.profile, kind, stage) for kind in TransferKind)
 
 
-class _Clock:
-    """When each op would run if no op had to wait."""
+class _OpTimes:
+    """The times of ops if none had to wait."""
 
     def __init__(self, problem: Problem, order: Sequence[IntArray]) -> None:
         durations = Costs.of(problem).durations
@@ -185,11 +180,10 @@ class _Clock:
 def _weights(
     problem: Problem, order: Sequence[IntArray], plan: Streaming, owner: Sequence[int]
 ) -> Iterator[list[Transfer]]:
-    """The journeys of all copies of weights."""
-    wanted: dict[tuple[int, int], dict[int, Fetch]] = defaultdict(dict)
+    wanted: dict[tuple[int, int], dict[int, Prefetch]] = defaultdict(dict)
     for rank, row in enumerate(order):
         foreign = [visit for visit in visits(row) if owner[visit.stage] != rank]
-        for fetch in fetches(foreign, plan.buffers, plan.lead):
+        for fetch in prefetches(foreign, plan.buffers, plan.lead):
             wanted[fetch.visit.stage, fetch.visit.number][rank] = fetch
     copies: dict[int, int] = defaultdict(int)
     for (stage, number), by_rank in sorted(wanted.items()):
@@ -214,7 +208,6 @@ def _weights(
 def _gradients(
     problem: Problem, order: Sequence[IntArray], plan: Streaming, owner: Sequence[int]
 ) -> Iterator[list[Transfer]]:
-    """The journeys of all D's."""
     parts = [_parts(row, plan.collections) for row in order]
     lengths = [len(row) for row in order]
     for stage in range(problem.stages):
@@ -243,7 +236,7 @@ def _gradients(
 
 
 def _parts(order: IntArray, collections: int) -> dict[int, list[int]]:
-    """By stage, for each collection that a rank adds to: how many ops are done once it has."""
+    """By stage, the number of ops done once a rank has added to each collection."""
     kind, stage = order & KIND_MASK, order >> STAGE_SHIFT & STAGE_MASK
     adds = (kind == OpKind.W) | (kind == OpKind.BW)
     found: dict[int, list[int]] = defaultdict(list)
@@ -255,8 +248,7 @@ def _parts(order: IntArray, collections: int) -> dict[int, list[int]]:
 
 
 def _paths(ranks: Iterable[int], owner: int, number: int, route: Route) -> list[list[int]]:
-    """What the copies for ``ranks`` pass after they have left the owner, in the order in which they
-    leave."""
+    """The paths of the copies for ``ranks`` behind the owner, in the order in which they leave."""
     up = sorted(ranks, key=lambda rank: (rank - owner) % number)
     if route is Route.DIRECT:
         return [[rank] for rank in up]

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from .planner.exchange import export as export
     from .planner.exchange import import_ as import_
     from .planner.explain.explanation import explain as explain
+    from .planner.measured.profile import profile_from as profile_from
     from .planner.plan import optimize as optimize
     from .planner.show import show as show
     from .planner.sweep import sweep as sweep
@@ -50,8 +51,10 @@ if TYPE_CHECKING:
     from .runtime.pipeline.model_source import ModelSource as ModelSource
     from .runtime.pipeline.pipeline import Pipeline as Pipeline
     from .runtime.rank.loss_scale import LossScale as LossScale
+    from .runtime.train.loop import StepRecord as StepRecord
     from .solver.families import build_family as build_family
     from .solver.optimize import optimize as solve  # noqa: F401
+    from .torch import PlannedSchedule as PlannedSchedule
     from .training import measure as measure
     from .training import run as run
     from .training import tune as tune
@@ -83,6 +86,7 @@ _HOMES = {
     "planner.compile": ("compile",),
     "planner.exchange": ("export", "import_"),
     "planner.explain.explanation": ("explain",),
+    "planner.measured.profile": ("profile_from",),
     "planner.plan": ("optimize",),
     "planner.show": ("show",),
     "planner.verify": ("verify",),
@@ -90,12 +94,14 @@ _HOMES = {
     "runtime.models.huggingface": ("HuggingFace",),
     "runtime.pipeline.model_source": ("ModelSource",),
     "runtime.pipeline.pipeline": ("Pipeline",),
+    "runtime.train.loop": ("StepRecord",),
     "solver.families": ("build_family",),
     "solver.optimize": ("solve",),
     "planner.analyze": ("analyze",),
     "planner.compare": ("compare",),
     "planner.evaluation.evaluation": ("Evaluation",),
     "planner.sweep": ("sweep",),
+    "torch": ("PlannedSchedule",),
     "training": ("measure", "run", "tune"),
 }
 _CALLED_THERE = {"solve": "optimize"}

@@ -99,6 +99,9 @@ class PlannedSchedule(PipelineScheduleMulti):
             output_merge_spec,
             scale_grads=scale_grads,
         )
+        self.stage_index_to_group_rank = dict(enumerate(schedule.problem.placement.owners))
+        for stage in mine:
+            stage.stage_index_to_group_rank = self.stage_index_to_group_rank
         self._options = options
         self._modules = [stage.submod for stage in mine]
         self._pipeline: Pipeline | None = None
@@ -119,6 +122,26 @@ class PlannedSchedule(PipelineScheduleMulti):
             scale_grads=schedule.scale_grads,
             **options,
         )
+
+    @classmethod
+    def pipelining(
+        cls,
+        function: Callable[..., tuple[Any, ...]],
+        program: Plan,
+        **options: Unpack[Options],
+    ) -> Callable[..., tuple[Any, ...]]:
+        """``function``, which returns one of torch's schedules and more, with ours in its place.
+
+        For torchtitan's models: ``pipelining_fn=PlannedSchedule.pipelining(pipeline_llm, program)``
+        in a model's spec.
+        """
+
+        @wraps(function)
+        def planned(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
+            schedule, *others = function(*args, **kwargs)
+            return cls.of(schedule, program, **options), *others
+
+        return planned
 
     @property
     def pipeline(self) -> Pipeline:
@@ -210,22 +233,6 @@ class PlannedSchedule(PipelineScheduleMulti):
                     f"stages: stage {stage.stage_index}: expected the submod of the first step, "
                     "got another: make the schedule anew after changing it"
                 )
-
-
-def planned(
-    pipelining: Callable[..., tuple[Any, ...]], program: Plan, **options: Unpack[Options]
-) -> Callable[..., tuple[Any, ...]]:
-    """``pipelining``, a function that returns one of torch's schedules and more, with ours instead.
-
-    For torchtitan: ``pipelining_fn=planned(pipeline_llm, "schedule.json")`` in a model's spec.
-    """
-
-    @wraps(pipelining)
-    def made(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        schedule, *others = pipelining(*args, **kwargs)
-        return PlannedSchedule.of(schedule, program, **options), *others
-
-    return made
 
 
 def _read(given: Plan) -> Program | Schedule:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InputError
+from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.runtime.models.by_name import load_source
 from pipeloom.runtime.pipeline.layered_source import as_planned
 from pipeloom.runtime.pipeline.model_source import ModelSource
-from pipeloom.runtime.profiling.profiler import Measurement, measure_profile
+from pipeloom.runtime.profiling.profiler import measure_profile
+from pipeloom.runtime.train.loop import Listener
 from pipeloom.runtime.train.replicas import count_replicas
 from pipeloom.runtime.train.settings import DTYPES, RunSettings
 from pipeloom.runtime.train.train import RunResult, run_program
@@ -66,22 +69,24 @@ def run(
     model: ModelSource | str,
     *,
     trace: str | None = None,
+    callbacks: Sequence[Listener | str] = (),
     quiet: bool = True,
     no_post_validation: bool = False,
     **settings: Any,
 ) -> RunResult | None:
     """Trains ``model`` by ``program``, and what the steps took.
 
-    ``trace``: a file for the median step, as a schedule with measured times. ``quiet``: no line a
-    step on standard error. The other settings are those of :class:`RunSettings`. None under
-    torchrun on all processes but the first. Raises InputError for wrong input, LaunchError where a
-    rank fails.
+    ``trace``: a file for the median step, as a schedule with measured times. ``callbacks``: called
+    in this process after each step with its :class:`StepRecord`, and their ``close()``, if they
+    have one, at the end; or named ``module:attribute``. ``quiet``: no progress on standard error.
+    The other settings are those of :class:`RunSettings`. None under torchrun on all processes but
+    the first. Raises InputError for wrong input, LaunchError where a rank fails.
     """
     loaded, where = read_program(program)
     chosen = RunSettings(progress=not quiet, post_validation=not no_post_validation, **settings)
     with naming(where, "local", "cuda_graph"):
         count_replicas(loaded, chosen)
-    return run_program(loaded, model, chosen, trace_path=trace)
+    return run_program(loaded, model, chosen, callbacks=callbacks, trace_path=trace)
 
 
 def tune(
@@ -91,15 +96,16 @@ def tune(
     every: int = 5,
     time_limit: float = 10.0,
     steps: int = 20,
+    callbacks: Sequence[Listener | str] = (),
     quiet: bool = True,
     **settings: Any,
 ) -> TuneResult | None:
     """Trains ``model`` by ``program``, and plans anew from measured times after each ``every``
     steps.
 
-    ``time_limit``: seconds for each plan. The other settings are those of :class:`RunSettings`.
-    None under torchrun on all processes but the first. Raises InputError for wrong input, or a
-    program that cannot be tuned.
+    ``time_limit``: seconds for each plan. ``callbacks``: as for :func:`run`. The other settings are
+    those of :class:`RunSettings`. None under torchrun on all processes but the first. Raises
+    InputError for wrong input, or a program that cannot be tuned.
     """
     loaded, where = read_program(program)
     with naming(where):
@@ -110,4 +116,4 @@ def tune(
     tied = as_planned(source, problem.profile).tied(problem.stages)
     ties = tuple(tuple(stage for stage, _ in group) for group in tied)
     planner = Replanner(loaded, ties, time_limit, chosen.seed)
-    return tune_program(loaded, model, chosen, every, planner)
+    return tune_program(loaded, model, chosen, every, planner, callbacks=callbacks)

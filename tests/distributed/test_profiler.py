@@ -10,7 +10,7 @@ from examples.gpt import small
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_profile, parse_profile
 from pipeloom.ir.model.ops import OpKind
-from pipeloom.runtime.profiling.link_probe import LARGE
+from pipeloom.runtime.probes.link_probe import LARGE
 from pipeloom.runtime.profiling.profiler import measure_profile
 
 

@@ -21,9 +21,10 @@ from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.program import Program
 from pipeloom.runtime.errors import LaunchError
 from pipeloom.runtime.launch.processes import launch
+from pipeloom.runtime.train.loop import train_step
 from pipeloom.runtime.train.replicas import Replicas, count_replicas
 from pipeloom.runtime.train.settings import RunSettings
-from pipeloom.runtime.train.train import make_pipeline, run_program, train_step
+from pipeloom.runtime.train.train import make_pipeline, run_program
 from tests.distributed.cases.gradients import schedule
 from tests.support.models import TinyTransformer, reference
 

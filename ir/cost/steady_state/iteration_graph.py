@@ -20,7 +20,15 @@ from ...model.links import Pair
 from ...model.ops import FloatArray, IntArray
 from ...model.schedule import Schedule
 from ..all_reduce import AllReduce, all_reduces
-from ..dependency_graph import Edges, Reason, ScheduleGraph, Successors, edges_of, joined, undelayed
+from ..dependency_graph import (
+    EdgeKind,
+    Edges,
+    ScheduleGraph,
+    Successors,
+    edges_of,
+    joined,
+    undelayed,
+)
 from ..event_kernels import Wires, first_come
 from ..gradient_averaging import Due, due
 
@@ -62,7 +70,7 @@ class IterationGraph:
             np.zeros(ranks),
             graph.duration[:ops],
             np.zeros(len(back)),
-            graph.edges[Reason.ACTIVATION][2],
+            graph.edges[EdgeKind.ACTIVATION][2],
             graph.duration[ops:],
             np.zeros(ranks),
             np.array([one.duration for one in sums]),
@@ -114,7 +122,7 @@ class _Places:
 
 def _ways(graph: ScheduleGraph) -> list[Pair]:
     """From which rank to which each message goes."""
-    made, used, _ = graph.edges[Reason.ACTIVATION]
+    made, used, _ = graph.edges[EdgeKind.ACTIVATION]
     source = np.concatenate([graph.ranks[made], graph.routes.source])
     target = np.concatenate([graph.ranks[used], graph.routes.target])
     return list(zip(source.tolist(), target.tolist(), strict=True))
@@ -135,15 +143,15 @@ def _of_messages(graph: ScheduleGraph, at: _Places, pairs: Sequence[Pair]) -> li
     A message leaves once its source has begun, and its target, which gives notice of that. A
     rank's end comes after all that its messages wait for, wires aside.
     """
-    made, used, _ = graph.edges[Reason.ACTIVATION]
+    made, used, _ = graph.edges[EdgeKind.ACTIVATION]
     count = len(made)
     place = np.concatenate([at.ops, at.messages[count:]])
     room = np.concatenate([at.ops, at.notices[count:]])
     source, target = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     edges = [
-        (place[origin], (room if reason is Reason.ROOM else place)[to], delay)
+        (place[origin], (room if reason is EdgeKind.ROOM else place)[to], delay)
         for reason, (origin, to, delay) in graph.edges.items()
-        if reason is not Reason.ACTIVATION
+        if reason is not EdgeKind.ACTIVATION
     ]
     edges += [
         undelayed(place[made], at.messages[:count]),

@@ -15,8 +15,7 @@ from ..simulator import simulate
 from .steady_state import step_time
 
 SLACK = 1
-"""How many ops before the one in which it is planned to leave a rank sends what sets out from
-it."""
+"""Ops by which a rank sends earlier than planned what sets out from it."""
 
 
 def posted_between_ops(schedule: Schedule) -> Schedule:

@@ -47,8 +47,7 @@ from pipeloom.ir.units import duration
 from ...core.bound import Bound, starts_later
 from ...core.linear_instance import LinearInstance
 
-NEAR = 8
-"""So many microbatches after a slot is free, W's are counted one by one; after that by pace."""
+NEAR = 8  # microbatches after a slot is free whose W's are counted one by one; then by pace
 
 
 def slots(linear: LinearInstance, lags: FloatArray) -> Bound:
@@ -72,7 +71,7 @@ def slots(linear: LinearInstance, lags: FloatArray) -> Bound:
 
 
 def computes(linear: LinearInstance, i: int, span: float) -> str:
-    """What a line says of a stage whose rank spans so much, as memory is short."""
+    """A line on a stage whose rank spans so much, as memory is short."""
     return (
         f"rank {linear.ranks[i]} spans at least {duration(span)}, of which it computes for "
         f"{duration(linear.work[i])}: {linear.capacity[i]} of {linear.microbatches} microbatches "
@@ -81,30 +80,11 @@ def computes(linear: LinearInstance, i: int, span: float) -> str:
 
 
 def _spans(linear: LinearInstance) -> FloatArray:
-    """What each stage spans at least, shape (S,)."""
-    before, after = done_before(linear), left_after(linear)
-    near, pace = turns(linear)
-    forward, backward = np.empty((2, linear.microbatches, linear.stages))
-    spans = [
-        _longest_path(
-            i,
-            linear.f,
-            linear.b,
-            linear.down,
-            linear.up,
-            linear.capacity,
-            near,
-            pace,
-            before[0][i],
-            before[1][i],
-            after[0][i],
-            after[1][i],
-            forward,
-            backward,
-        )
-        for i in range(linear.stages)
-    ]
-    return np.array(spans)
+    """The least span of each stage, shape (S,)."""
+    c, scratch = linear, np.empty((2, linear.microbatches, linear.stages))
+    fixed = c.f, c.b, c.down, c.up, c.capacity, *slot_turns(c)
+    by_stage = zip(*done_before(c), *left_after(c), strict=True)
+    return np.array([_longest_path(i, *fixed, *rows, *scratch) for i, rows in enumerate(by_stage)])
 
 
 @numba.njit(cache=True, nogil=True)
@@ -116,7 +96,7 @@ def _longest_path(  # noqa: PLR0917
     up: FloatArray,
     capacity: IntArray,
     near: FloatArray,  # (S, Q), and
-    pace: FloatArray,  # (S,): those of turns
+    pace: FloatArray,  # (S,): those of slot_turns
     done_f: FloatArray,  # (M,) of the source, as the next three
     done_b: FloatArray,
     left_f: FloatArray,
@@ -124,7 +104,6 @@ def _longest_path(  # noqa: PLR0917
     forward: FloatArray,  # (M, S) scratch: the start of F(s, k), of B(s, k), after F(source, 0)'s
     backward: FloatArray,
 ) -> float:
-    """What the source spans at least."""
     microbatches, stages = forward.shape
     far, room = near.shape[1] - 1, np.full(stages, -np.inf)
     span = 0.0
@@ -156,15 +135,13 @@ def _longest_path(  # noqa: PLR0917
 
 
 def ways_up(linear: LinearInstance) -> FloatArray:
-    """From the start of a B on the last stage to that of the same microbatch on each, shape
-    (S,)."""
+    """The time from the start of a B on the last stage to the same microbatch's on each, (S,)."""
     ways = linear.b[1:] + linear.up[:-1]
     return np.append(np.cumsum(ways[::-1])[::-1], 0.0)
 
 
-def turns(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
-    """From the start of B(i, k) to that of F(i, k + K_i + q) for q < NEAR, shape (S, NEAR), at
-    least; and by how much it grows with each further q, shape (S,)."""
+def slot_turns(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
+    """:func:`turn` for q < NEAR, shape (S, NEAR), and its growth with each further q, (S,)."""
     stages, last = range(linear.stages), NEAR - 1
     near = np.array([[turn(linear, i, q) for q in range(NEAR)] for i in stages])
     pace = linear.f + linear.b
@@ -177,31 +154,31 @@ def turns(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
 
 
 def turn(linear: LinearInstance, i: int, q: int) -> float:
-    """From the start of B(i, k) to that of F(i, k + K_i + q), at least."""
+    """The least time from the start of B(i, k) to that of F(i, k + K_i + q)."""
     return float((q + 1) * linear.b[i] + q * linear.f[i] + _besides(linear, i, q))
 
 
 def slot_wait(linear: LinearInstance) -> FloatArray:
-    """From the end of B(i, k) to the start of F(i, k + K_i), at least, shape (S,)."""
+    """The least time from the end of B(i, k) to the start of F(i, k + K_i), shape (S,)."""
     return np.array([_besides(linear, i, 0) for i in range(linear.stages)])
 
 
 def _besides(linear: LinearInstance, i: int, q: int) -> float:
-    """What a turn has to wait for besides its q + 1 B's and q F's: e further B's, and W's."""
+    """The least part of a turn besides its q + 1 B's and q F's: e further B's, and W's."""
     more = np.arange(linear.capacity[i])  # e
     waiting = most_waiting(linear, i, linear.capacity[i] - more)
     weights = np.maximum(0, q + 1 + more - waiting)
     return float((more * linear.b[i] + weights * linear.w[i]).min())
 
 
-def turnover(linear: LinearInstance) -> FloatArray:
-    """How long each stage takes a microbatch, at least, once its slots are full, shape (S,)."""
+def turnover_time(linear: LinearInstance) -> FloatArray:
+    """The least time that each stage takes a microbatch once its slots are full, shape (S,)."""
     return (linear.round_trip + linear.b + slot_wait(linear)) / linear.capacity
 
 
 def slots_limit_rate(linear: LinearInstance, share: float = 1.0) -> bool:
     """Whether some stage's slots turn over more slowly than in ``share`` of its work."""
-    slow = turnover(linear) > share * (linear.f + linear.b + linear.w)
+    slow = turnover_time(linear) > share * (linear.f + linear.b + linear.w)
     return bool((slow & (linear.capacity < linear.microbatches)).any())
 
 
@@ -215,7 +192,7 @@ def most_waiting(linear: LinearInstance, i: int, held: IntArray) -> FloatArray:
 
 
 def done_before(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
-    """From the start of F(i, 0) to those of F(i, k) and B(i, k), shape (S, M), at least."""
+    """The least times from the start of F(i, 0) to F(i, k) and B(i, k), shape (S, M) each."""
     k = np.arange(linear.microbatches)
     f, b = np.empty((2, linear.stages, linear.microbatches))
     for i in range(linear.stages):
@@ -231,7 +208,7 @@ def done_before(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
 
 @numba.njit(cache=True, nogil=True)
 def _least_before(microbatches: int, b: float, w: float, waiting: FloatArray) -> FloatArray:
-    """What B's and W's take at least before F(i, k), shape (M,).
+    """The least time that B's and W's take before F(i, k), shape (M,).
 
     ``waiting``: the most W's that wait where so many M_B are held, F(i, k)'s own included.
     """
@@ -244,7 +221,7 @@ def _least_before(microbatches: int, b: float, w: float, waiting: FloatArray) ->
 
 
 def left_after(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
-    """From the start of F(i, k), of B(i, k), to the last end on stage i, shape (S, M), at least."""
+    """The least times from F(i, k) and from B(i, k) to the last end on stage i, (S, M) each."""
     left = linear.microbatches - np.arange(linear.microbatches)
     f, b, w = (time[:, None] for time in (linear.f, linear.b, linear.w))
     later = np.maximum(0, left - linear.capacity[:, None])

@@ -37,10 +37,9 @@ from pipeloom.ir.units import duration
 
 from ...core.bound import Bound, starts_later
 from ...core.linear_instance import LinearInstance
-from .activation_slots import computes, done_before, rest_after, turn, turnover, ways_up
+from .activation_slots import computes, done_before, rest_after, turn, turnover_time, ways_up
 
-PAIRS = 256
-"""How many pairs are kept at most."""
+MOST_PAIRS = 256  # that are kept
 
 
 def crossings(linear: LinearInstance, lags: FloatArray) -> Bound:
@@ -71,7 +70,9 @@ def crossings(linear: LinearInstance, lags: FloatArray) -> Bound:
 
 def slowest_stage(linear: LinearInstance) -> int:
     """The stage whose slots turn over slowest, of those that cannot hold all microbatches."""
-    return int(np.where(linear.capacity < linear.microbatches, turnover(linear), -np.inf).argmax())
+    return int(
+        np.where(linear.capacity < linear.microbatches, turnover_time(linear), -np.inf).argmax()
+    )
 
 
 class _Ladder:
@@ -82,22 +83,19 @@ class _Ladder:
         self.f, self.b = float(linear.f[i]), float(linear.b[i])
         self.f_last, self.b_last = float(linear.f[-1]), float(linear.b[-1])
         up = ways_up(linear)[i:]  # from the start of B on the last stage to that of B on each
-        self.down = (
-            linear.offset[i:] - linear.offset[i]
-        )  # from the start of F on i to that of F on each
+        self.down = linear.offset[i:] - linear.offset[i]  # from the start of F on i to each one's
         self.f_here, self.b_here, self.up = linear.f[i:], linear.b[i:], up
         self.done = done_before(linear)[0][i]
         self.left_f, self.left_b = rest_after(linear, i)
         self.wait = wait
 
     def span(self) -> float:
-        """What stage i spans at least."""
         p = np.array([self.d * self.f])
         q = np.array([self.down[-1] + self.f_last])
         spans = [0.0]
         for t in range(-(-self.m // self.d)):
             spans.append(self._spans(t, p, q))
-            p, q = _least(*self._step(p[:, None], q[:, None]))
+            p, q = _undominated_pairs(*self._step(p[:, None], q[:, None]))
         return max(spans)
 
     def _spans(self, t: int, p: FloatArray, q: FloatArray) -> float:
@@ -128,13 +126,13 @@ class _Ladder:
         return next_p, np.maximum(turn, last_b + self.d * self.b_last)
 
 
-def _least(p: FloatArray, q: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _undominated_pairs(p: FloatArray, q: FloatArray) -> tuple[FloatArray, FloatArray]:
     """The pairs that are not above another in both, neighbours merged where they are too many."""
     order = np.lexsort((q.ravel(), p.ravel()))
     p, q = p.ravel()[order], q.ravel()[order]
     keep = np.append(True, q[1:] < np.minimum.accumulate(q)[:-1])
     p, q = p[keep], q[keep]
-    if len(p) <= PAIRS:
+    if len(p) <= MOST_PAIRS:
         return p, q
-    first = np.arange(0, len(p), -(-len(p) // PAIRS))
+    first = np.arange(0, len(p), -(-len(p) // MOST_PAIRS))
     return np.minimum.reduceat(p, first), np.minimum.reduceat(q, first)

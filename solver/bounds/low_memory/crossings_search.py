@@ -1,9 +1,9 @@
 """The crossings bound with more slots: several microbatches meet each one on its way up.
 
-**Lanes.** As in :mod:`.crossings`, take every d-th microbatch alone, with n d >= K: then F(t + n)
-of stage i starts no earlier than a turn (:mod:`.activation_slots`) after B(t). On its way up, t
-meets t + 1, t + 2, ..., t + n - 1 on their way down: let c_j be the last stage on which F(t + j)
-runs before B(t), i - 1 where there is none. Then
+**Under way.** As in :mod:`.crossings`, take every d-th microbatch alone, with n d >= K: then
+F(t + n) of stage i starts no earlier than a turn (:mod:`.activation_slots`) after B(t). On its way
+up, t meets t + 1, t + 2, ..., t + n - 1 on their way down: let c_j be the last stage on which
+F(t + j) runs before B(t), i - 1 where there is none. Then
 
     c_1 >= c_2 >= ..., as F(s, t+j) ends before F(s, t+j+1) starts;
     c_j >= the c_(j+1) of t - 1, as B(s, t-1) ends before B(s, t) starts.
@@ -45,27 +45,18 @@ from pipeloom.ir.model.ops import FloatArray, IntArray
 
 from ...core.budget import Budget
 from ...core.linear_instance import LinearInstance
-from .activation_slots import done_before, rest_after, slots_limit_rate, turn, ways_up
+from .activation_slots import done_before, rest_after, turn, ways_up
 from .crossings import slowest_stage
 
-FEWEST, MOST = 3, 8
-"""Lanes; two are :mod:`.crossings`."""
-STATES = (300, 1000, 3000, 10_000, 30_000)
-"""How many states are kept at most, pass by pass."""
-CROWD = 8
-"""As many times that are compared in pairs; where there are more, close ones are merged first."""
-CELL = 1e-7
-"""How close states are that are merged in any case, in units of the ceiling."""
-COARSEST = 3e-3
-"""How close states may be merged at most; what is too many still is given up."""
-TINY = 1e-200
-"""Costs below this are not searched: a cell of them would be no number any more."""
-NEARLY = 0.9
-"""Lanes are tried where slots turn over at least so slowly, in units of a rank's work."""
-HOPEFUL = 0.97
-"""A number of lanes is given up whose bound is below this share of the best one."""
-FOLLOWER = 10
-"""What one state counts, in simulated ops, for each lane."""
+FEWEST, MOST = 3, 8  # microbatches under way at once; two are :mod:`.crossings`
+STATES = (300, 1000, 3000, 10_000, 30_000)  # that are kept at most, pass by pass
+CROWD = 8  # times as many are compared in pairs; of more, close ones are merged first
+CELL = 1e-7  # how close states are that are merged in any case, in units of the ceiling
+COARSEST = 3e-3  # how close states are merged at most; further ones are given up
+TINY = 1e-200  # costs below this are not searched: a cell of them would be no number any more
+NEARLY = 0.9  # shares of a rank's work from which on slots turn over slowly enough to search
+HOPEFUL = 0.97  # share of the best bound below which a number under way is given up
+FOLLOWER = 10  # simulated ops that a state counts for each microbatch under way
 
 _States = tuple[npt.NDArray[np.int16], FloatArray]
 
@@ -77,7 +68,7 @@ def crossings_bound(
     budget: Budget | None = None,
     known: float = 0.0,
 ) -> float:
-    """The best bound over numbers of lanes; ``ceiling`` is the cost of a schedule.
+    """The best bound over numbers of microbatches under way; ``ceiling``: the cost of a schedule.
 
     Numbers that come far below ``known``, another bound, or below each other are given up.
     """
@@ -88,7 +79,9 @@ def crossings_bound(
         return 0.0
     found = counts(int(linear.capacity[i]))
     meetings = linear.stages - i + 1  # a key of n - 1 of them is one integer
-    searches = [_Search(linear, i, n, ceiling - lag) for n in found if meetings ** (n - 1) < 2**63]
+    searches = [
+        CrossingsSearch(linear, i, n, ceiling - lag) for n in found if meetings ** (n - 1) < 2**63
+    ]
     best = 0.0
     for states in STATES:
         for search in searches:
@@ -102,18 +95,13 @@ def crossings_bound(
 
 
 def counts(capacity: int) -> list[int]:
-    """The numbers of lanes that ``capacity`` slots are searched with."""
+    """The numbers of microbatches under way that ``capacity`` slots are searched with."""
     steps = range(-(-capacity // FEWEST), 0, -1)
     found = {-(-capacity // d) for d in steps}
     return sorted(n for n in found if FEWEST <= n <= MOST)
 
 
-def worth_trying(linear: LinearInstance) -> bool:
-    """Whether slots turn over about as slowly as ranks work, or more so."""
-    return slots_limit_rate(linear, NEARLY)
-
-
-class _Search:
+class CrossingsSearch:
     """Every d-th microbatch on stages ``i`` to the last; stages count from ``i`` here.
 
     A state is a row of ``met`` and one of ``numbers``: the stage of the meeting before and the last
@@ -129,7 +117,7 @@ class _Search:
         self.turn = turn(linear, i, n * d - capacity)  # B(t) to F(t+n)
         self.trip = float(self.down[-1] + self.f[-1] + self.up[0])  # F(t) to B(t)
         first, last = (linear.microbatches - 1) % d, (linear.microbatches - 1) // d
-        self.last = last  # of the lanes' t's
+        self.last = last  # t
         self.done = float(done_before(linear)[0][i, first])
         rest_f, rest_b = rest_after(linear, i)
         self.rest_f, self.rest_b = rest_f[first::d].copy(), rest_b[first::d].copy()
@@ -141,7 +129,7 @@ class _Search:
                 self.between[m] = max(self.between[m], self.between[m - n] + self.turn + self.trip)
 
     def run(self, states: int, budget: Budget) -> float:
-        """One pass: what stage i spans at least, or the ceiling; improves the rest for the next."""
+        """One pass: the least span of stage i, or the ceiling; improves the rest for the next."""
         self._improve_rest()
         n, top = self.n, len(self.f) - 1
         met = np.full((1, n - 1), -1, dtype=np.int16)
@@ -187,7 +175,7 @@ class _Search:
             f[t] = max(f[t], self.trip + b[t], self.between[last - t] + b[last])
 
     def _improve_between(self, least: FloatArray, left: FloatArray) -> None:
-        """By the states met (``least``) and what is known of those that were left out."""
+        """Raises E by the states met (``least``) and by those that were left out."""
         for m in range(self.last, -1, -1):  # later ones need the old values of earlier ones
             value = min([least[m], *(left[m - k, k] for k in range(min(self.n, m + 1)))])
             if m >= self.n:
@@ -215,8 +203,7 @@ def _meet(  # noqa: PLR0917
     ceiling: float,
     left: FloatArray,  # (n + 1,) lessened by what the dropped states say
 ) -> _States:
-    """The states after each choice of where t meets t + 1 + j, less those that reach the
-    ceiling."""
+    """The states after each choice of where t meets t + 1 + j, but those that reach the ceiling."""
     n, top, last = met.shape[1] + 1, len(f) - 1, len(rest_b) - 1
     size = 0
     for s in range(len(met)):
@@ -269,9 +256,9 @@ def _meet(  # noqa: PLR0917
 def _lessen(  # noqa: PLR0917
     left: FloatArray, numbers: FloatArray, j: int, up: float, turn: float, trip: float
 ) -> None:
-    """Lessens what is known of states left out, each entry to what this one's numbers say.
+    """Lowers what is known of states left out, each entry to what this one's numbers say.
 
-    ``j``: t + 1 + j was the last one met; the last lane of all makes the numbers those of t + 1.
+    ``j``: t + 1 + j was the last one met; the last of all makes the numbers those of t + 1.
     """
     n = len(left) - 1
     if j == n - 2:
@@ -298,7 +285,6 @@ def _leave_out(  # noqa: PLR0917
     left: FloatArray,  # (T + 2, n + 1)
     t: int,
 ) -> None:
-    """:func:`_lessen` by many states."""
     n = left.shape[1] - 1
     for s in range(len(numbers)):
         _lessen(left[t + 1 if j == n - 2 else t], numbers[s], j, up, turn, trip)
@@ -312,8 +298,7 @@ def _thin(  # noqa: PLR0917
     states: int,
     ceiling: float,
 ) -> tuple[npt.NDArray[np.int16], FloatArray, float]:
-    """The states not above another; with larger and larger cells merged while there are too
-    many."""
+    """The states not above another, merged in larger and larger cells while there are too many."""
     while len(met) > 1:
         key = _keys(met, base)
         if len(met) > CROWD * states or cell > CELL * ceiling:
@@ -331,7 +316,6 @@ def _thin(  # noqa: PLR0917
 
 @numba.njit(cache=True, nogil=True)
 def _keys(met: npt.NDArray[np.int16], base: int) -> IntArray:
-    """One number for each row of meetings."""
     keys = np.zeros(len(met), dtype=np.int64)
     for i in range(len(met)):
         for k in range(met.shape[1]):
@@ -341,7 +325,7 @@ def _keys(met: npt.NDArray[np.int16], base: int) -> IntArray:
 
 @numba.njit(cache=True, nogil=True)
 def _merged(key: IntArray, numbers: FloatArray, cell: float) -> tuple[IntArray, FloatArray]:
-    """One state for those of one key and cell, the least of each number; and which it was first."""
+    """One state for those of one key and cell, the least of each number; and the first's place."""
     codes = np.empty(len(key), dtype=np.uint64)
     for i in range(len(key)):
         code = np.uint64(key[i]) * np.uint64(0x9E3779B97F4A7C15)
@@ -366,7 +350,7 @@ def _merged(key: IntArray, numbers: FloatArray, cell: float) -> tuple[IntArray, 
 
 @numba.njit(cache=True, nogil=True)
 def _undominated(order: IntArray, key: IntArray, numbers: FloatArray) -> npt.NDArray[np.bool_]:
-    """Which states, in an order by key and sum, are above no earlier one of their key.
+    """Marks states, in an order by key and sum, that are above no earlier one of their key.
 
     The one that is below takes over the lesser ``low``.
     """

@@ -101,7 +101,6 @@ class VBuilder:
             self.held[rank] += self.stage.m_w - 1.0
 
     def run_w(self, rank: int) -> None:
-        """The W that has waited longest."""
         self.order[rank].append(self.late[rank].popleft())
         self.clock[rank] += self.stage.t_w
         self.held[rank] -= self.stage.m_w

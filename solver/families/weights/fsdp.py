@@ -29,10 +29,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir.model.ops import Op, OpKind, unpack
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule, Transfer, TransferKind
 
+from ...weight_passing import round_orders
 from ..base import ParametrizedFamily, RoundRobinFamily, finished
 
 
@@ -46,21 +47,13 @@ class FSDP(ParametrizedFamily, RoundRobinFamily):
 
     def schedule(self, problem: Problem) -> Schedule:
         ranks = range(problem.ranks)
-        rows = [list(_row(rank, problem)) for rank in ranks]
+        rows = [unpack(row) for row in round_orders.rows(problem, problem.microbatches, 1)]
         lengths = [len(row) for row in rows]
         ahead = 1 if self.number is None else self.number
         transfers = [
             transfer for rank in ranks for transfer in _transfers(rank, rows[rank], lengths, ahead)
         ]
         return finished(problem, rows, self.name, transfers=transfers)
-
-
-def _row(rank: int, problem: Problem) -> Iterator[Op]:
-    for j in range(rank, problem.microbatches, problem.ranks):
-        for s in range(problem.stages):
-            yield Op(OpKind.F, s, j)
-        for s in reversed(range(problem.stages)):
-            yield Op(OpKind.BW, s, j)
 
 
 def _transfers(rank: int, row: list[Op], lengths: list[int], ahead: int) -> Iterator[Transfer]:

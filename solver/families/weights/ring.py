@@ -55,11 +55,9 @@ class RingFamily(RoundRobinFamily):
         return finished(problem, order, self.name, transfers=_transfers(turns))
 
     def turns(self, ranks: int, microbatches: int) -> Turns:
-        """The turn of every op on every rank."""
         return Turns([list(self._row(rank, ranks, microbatches)) for rank in range(ranks)])
 
     def _row(self, rank: int, ranks: int, microbatches: int) -> Iterator[tuple[int, Op]]:
-        """The turns and ops of ``rank``, in order."""
         own = range(rank, microbatches, ranks)
         found = [
             (phase, k, kind, stage)
@@ -122,7 +120,6 @@ def _transfers(turns: Turns) -> tuple[Transfer, ...]:
 
 
 def _uses(turns: Turns) -> dict[tuple[int, OpKind], list[_ItemUse]]:
-    """The ops by stage and kind."""
     found: dict[tuple[int, OpKind], list[_ItemUse]] = defaultdict(list)
     for rank, row in enumerate(turns.rows):
         for i, (turn, op) in enumerate(row):

@@ -19,10 +19,9 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.program import Program
-from pipeloom.runtime.optim.norm_groups import ShardSquares
+from pipeloom.runtime.optim.shard_squares import ShardSquares, processes_of
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.rank.loss_scale import LossScale
-from pipeloom.runtime.stages.gradient_squares import squares_of
 from tests.distributed.cases.gradients import schedule
 
 WIDTH, HIDDEN, EXPERTS = 8, 12, 3
@@ -260,8 +259,11 @@ def two_axes() -> tuple[float, float, bool]:
     for parameter, value in zip(parameters, (whole, experts[e], split[t]), strict=True):
         parameter.grad = value * nudged
     groups = [mesh["tp"].get_group(), mesh["ep"].get_group()]
-    shards = [frozenset({id(parameters[2])}), frozenset({id(parameters[1])})]
-    norm = ShardSquares(squares_of, groups, shards, torch.device("cpu"), 30.0)
+    over = {
+        id(parameters[i]): frozenset({processes_of(group)})
+        for i, group in ((2, groups[0]), (1, groups[1]))
+    }
+    norm = ShardSquares(groups, over, torch.device("cpu"), 30.0)
     found = norm(parameters) ** 0.5
     if dist.get_rank() == 3:
         parameters[0].grad = torch.full((3,), torch.nan)

@@ -48,9 +48,9 @@ def test_whatever_the_instance_all_holds(part: int) -> None:
 def test_some_instances_get_past_the_constructors(monkeypatch: pytest.MonkeyPatch) -> None:
     entered = []
 
-    def watched(best: Incumbent, lanes: Sequence[Worker]) -> None:
+    def watched(best: Incumbent, workers: Sequence[Worker]) -> None:
         entered.append(best)
-        run_workers(best, lanes)
+        run_workers(best, workers)
 
     monkeypatch.setattr(solve, "run_workers", watched)
     for seed in range(0, SLICE, DEEP_EVERY):

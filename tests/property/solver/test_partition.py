@@ -21,6 +21,7 @@ from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.bounds.feasibility import needs
 from pipeloom.solver.core.budget import Budget
 from pipeloom.solver.core.options import Order
+from pipeloom.solver.core.schedule_cost import iteration_time
 from pipeloom.solver.optimize import optimize
 from pipeloom.solver.partition.candidate_pool import CandidatePool, Way
 from pipeloom.solver.partition.cut_bounds import CutBounds
@@ -29,7 +30,7 @@ from pipeloom.solver.partition.min_memory import of_cut, smallest
 from pipeloom.solver.partition.quick_schedule import quick_schedule
 from pipeloom.solver.partition.refinement import LOOKING, ROUNDS
 from pipeloom.solver.partition.search import best_partition, look
-from pipeloom.solver.placement.search import cost_of, kept, room
+from pipeloom.solver.placement.search import kept, room
 from tests.support.layered_profiles import layered, placement
 from tests.support.oracle import exhaustive_optimum
 
@@ -132,7 +133,7 @@ def test_the_bound_on_all_cuts_holds_for_schedules_with_pairs(
     assert cut is not None
     every = CutBounds(cutter, where, microbatches, (math.inf,) * profile.ranks, Objective.PERIOD)
     problem = problem_of(profile, where, cut, microbatches, Objective.PERIOD)
-    cost = cost_of(optimize(problem, solver="heuristic", work_limit=0.05))
+    cost = iteration_time(optimize(problem, solver="heuristic", work_limit=0.05))
     assert every.bound() <= cost * (1 + 1e-9)
     assert every.of(cut)[0] <= cost * (1 + 1e-9)
 
@@ -249,7 +250,7 @@ def test_told_to_stop_it_has_a_schedule() -> None:
     )
     assert found.best is not None
     assert found.best.schedule is not None
-    assert cost_of(found.best.schedule) >= found.bound
+    assert iteration_time(found.best.schedule) >= found.bound
     assert len(calls) == 1
     assert calls[0] <= 1e-3
 

@@ -27,7 +27,7 @@ from pipeloom.solver.bounds import lower_bounds
 from pipeloom.solver.bounds.feasibility import smallest_limit
 from pipeloom.solver.core.relaxations import plain, without_offloading, without_recomputing
 from pipeloom.solver.optimize import optimize
-from pipeloom.solver.remat.portfolio import one_at_a_time
+from pipeloom.solver.remat.portfolio import one_at_a_time_with_remat
 from pipeloom.solver.remat.whole_stages import reductions
 from tests.property.ir.test_remat import lever_schedules
 
@@ -46,11 +46,11 @@ def test_no_bound_is_above_a_schedule(schedule: Schedule, objective: Objective) 
 def test_one_at_a_time_keeps_the_smallest_limit(schedule: Schedule, every: bool) -> None:
     limit, _ = smallest_limit(schedule.problem)
     problem = replace(schedule.problem, memory_limit=(limit,) * schedule.problem.ranks)
-    alone = timed(Schedule(problem, one_at_a_time(problem, every=False)))
+    alone = timed(Schedule(problem, one_at_a_time_with_remat(problem, every=False)))
     assert alone.timing is not None
     assert max(alone.timing.peak_memory) <= limit * (1 + 1e-9)
     if every:
-        simulate(Schedule(problem, one_at_a_time(problem, every=True)))
+        simulate(Schedule(problem, one_at_a_time_with_remat(problem, every=True)))
     if limit > 0:
         below = replace(problem, memory_limit=(limit * 0.99,) * problem.ranks)
         with pytest.raises(InfeasibleError):
@@ -82,7 +82,7 @@ def test_a_limit_that_nothing_else_keeps(profile: Profile, kinds: set[OpKind]) -
     used = {op.kind for rank in range(2) for op in found.ops(rank)} - {*list(OpKind)[:4]}
     assert used
     assert used <= kinds
-    alone = simulate(Schedule(problem, one_at_a_time(problem, every=False)))
+    alone = simulate(Schedule(problem, one_at_a_time_with_remat(problem, every=False)))
     assert found.timing is not None
     assert found.timing.period < 0.9 * alone.period
     again = optimize(problem, work_limit=40.0)
@@ -234,10 +234,10 @@ def test_the_head_is_paid_for_by_recomputing_or_by_waiting() -> None:
     stage = StageProfile(4.0, 3.0, 1.0, m_b=10.0, t_r=3.0, m_r=0.0)
     problem = Problem(Profile((stage,) * 2, 2, t_comm=2.0), 4, Placement.linear(2), (20.0,) * 2)
     named = {bound.name: bound.value for bound in lower_bounds(problem)}
-    assert named["levers-head"] == 4 * 8 + 6  # two more F's: no idle time, two R's
+    assert named["remat-head"] == 4 * 8 + 6  # two more F's: no idle time, two R's
 
 
 def test_what_the_profile_cannot_is_refused() -> None:
     problem = plain(posed(PROFILE, 30.0))
     with pytest.raises(InvalidScheduleError, match="t_r"):
-        simulate(Schedule(problem, one_at_a_time(posed(PROFILE, 30.0), every=True)))
+        simulate(Schedule(problem, one_at_a_time_with_remat(posed(PROFILE, 30.0), every=True)))

@@ -360,7 +360,7 @@ USAGE: dict[str, tuple[list[str], str]] = {
     ),
     "a replica of a stage that does not travel": (
         ["build", "1f1b", "P", "-m", "2", "--replicate", "0"],
-        "--replicate: expected stages whose weights travel, got 0",
+        "--replicate: expected stages whose weights are sent, got 0",
     ),
     "a replica of no stage": (
         ["build", "fsdp", "P", "-m", "2", "--replicate", "0,9"],
@@ -428,6 +428,23 @@ USAGE: dict[str, tuple[list[str], str]] = {
     "a folder of answers that is a file": (
         ["optimize", "P", "-m", "2", "--cache", "P"],
         "pipeloom: --cache: expected a folder or a place for one",
+    ),
+    "bytes where a profile counts in microbatches": (
+        ["optimize", "P", "-m", "2", "--memory-limit", "16GB"],
+        "--memory-limit: expected a number in the profile's unit, of which a microbatch holds at "
+        "most 1, got bytes",
+    ),
+    "bytes among the limits of a sweep": (
+        ["sweep", "P", "-m", "2", "--memory-limits", "4,16GiB", "-o", "d"],
+        "of which a microbatch holds at most 1, got bytes",
+    ),
+    "an exact solver for weights in a comparison": (
+        ["compare", "P", "-m", "2", "--passing", "weights", "--solver", "cp-sat"],
+        "--solver: expected",
+    ),
+    "a plan for a measurement": (
+        ["show", "S", "--measured", "S"],
+        "schedule.json: expected times that `run --trace` measured, got a plan's",
     ),
     "an unknown format": (["export", "S", "--to", "dot"], "argument --to: invalid choice: 'dot'"),
     "both answers on standard output": (

@@ -18,7 +18,7 @@ from pipeloom.ir.formats import dump_program, dump_schedule, load_profile, load_
 from pipeloom.ir.formats.layered_profile_json import load_layers
 from pipeloom.ir.model.links import Link, Links
 from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Status
+from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.planner.compile import program_facts
 from pipeloom.planner.solving.progress import Event, Note, Searched, Searching, labelled
@@ -258,6 +258,7 @@ def test_a_search_that_is_told_to_stop_has_an_answer(profile: Path) -> None:
         ({"passing": "notes"}, "passing: expected activations, weights or auto, got 'notes'"),
         ({"recompute": "some"}, "recompute: expected auto, all or none, got 'some'"),
         ({"offload": "all"}, "offload: expected auto or none, got 'all'"),
+        ({"placement": 3}, "placement: expected linear, interleaved:K, v, wave:K, auto or"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, Any], line: str) -> None:
@@ -359,6 +360,53 @@ def test_a_wrong_objective_is_named(name: str) -> None:
 def test_compare_names_wrong_options_of_the_optimizer(option: str, value: Any) -> None:
     with pytest.raises(InputError, match=f"{option}: expected"):
         pipeloom.compare(Profile((FINE, FINE), 2), 4, **{option: value})
+
+
+def test_compare_has_a_row_for_a_profile_that_does_not_fit() -> None:
+    table = pipeloom.compare(Profile((FINE,) * 3, 2), 4, placement="v", work_limit=0.1)
+    row = table.rows[-1]
+    assert (row.name, row.status) == ("optimize", "unsupported")
+    assert "expected 2 (to be cut) or 4 for the placement v" in (row.why_not or "")
+
+
+def test_costs_count_what_is_left_of_averaging(profile: Path) -> None:
+    """One placement, placements and schemes alike; the report has the period without it."""
+    replicas = {"size": 4, "gigabytes_per_second": 1e-6}
+    sizes = {"weight_bytes": 1000.0, "grad_bytes": 1000.0}
+    document = profile_document(data_parallel=replicas)
+    document["stages"] = [stage | sizes for stage in document["stages"]]
+    for options in ({}, {"placement": "auto"}, {"passing": "auto"}):
+        answer = pipeloom.optimize(document, 3, **LIMITED | options)
+        timing = answer.schedule.timing
+        assert timing is not None
+        assert answer.cost == timing.iteration_time(answer.schedule.problem.objective)
+        assert answer.cost > timing.period
+
+
+def test_what_is_printed_of_an_answer_is_short(profile: Path) -> None:
+    answer = pipeloom.optimize(profile, 3, **LIMITED)
+    words = "linear, 2 ranks, 2 stages, 18 ops)"
+    assert str(answer.schedule).endswith(words)
+    assert repr(answer).startswith("Answer(Schedule(")
+    assert words in repr(answer)
+    assert str(pipeloom.compile(answer.schedule)).startswith("Program(Schedule(")
+
+
+@pytest.mark.parametrize(
+    ("call", "line"),
+    [
+        (lambda _: pipeloom.show(), "files: expected a schedule or a program, got none"),
+        (lambda s: pipeloom.show(s, kind="bmp"), "kind: expected svg, html, png, trace or text"),
+        (lambda s: pipeloom.show(s, measured=s), "schedule: expected times that"),
+        (
+            lambda s: pipeloom.compile(s, tied=[0, 1]),  # type: ignore[list-item]
+            r"tied\[0\]: expected stages, such as \[0, 3\], got 0",
+        ),
+    ],
+)
+def test_wrong_arguments_are_named(call: Callable[[Schedule], object], line: str) -> None:
+    with pytest.raises(InputError, match=line):
+        call(pipeloom.build("gpipe", Profile((FINE, FINE), 2), 2))
 
 
 def test_a_rank_without_stages_is_no_other_placement() -> None:

@@ -142,7 +142,7 @@ def test_mixed_passing_is_refused_in_one_line() -> None:
     profile = Profile((StageProfile(1, 1, 1),) * 4, 4)
     placement = Placement.weights_inside(4, 2, 4)
     problem = Problem(profile, 8, placement, (math.inf,) * 4)
-    with pytest.raises(InputError, match=r"^passing: mixed: optimize plans schedules in which act"):
+    with pytest.raises(InputError, match=r"^passing: mixed: optimize plans schedules that pass"):
         optimize(problem)
 
 

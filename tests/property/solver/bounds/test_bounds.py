@@ -17,13 +17,16 @@ from pipeloom.solver.bounds import GENERAL, LINEAR, lower_bound, lower_bounds
 from pipeloom.solver.bounds.general_placement import GeneralPlacement
 from pipeloom.solver.bounds.low_memory.activation_slots import slots
 from pipeloom.solver.bounds.low_memory.crossings import crossings, slowest_stage
-from pipeloom.solver.bounds.low_memory.crossings_search import _Search as LaneSearch
-from pipeloom.solver.bounds.low_memory.crossings_search import counts, crossings_bound
+from pipeloom.solver.bounds.low_memory.crossings_search import (
+    CrossingsSearch,
+    counts,
+    crossings_bound,
+)
 from pipeloom.solver.bounds.milp_relaxation import relaxation
 from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.core.budget import Budget
 from pipeloom.solver.core.linear_instance import LinearInstance
-from pipeloom.solver.core.stopping import Interrupt
+from pipeloom.solver.core.stopping import InterruptFlag
 from pipeloom.solver.optimize import optimize
 from tests.support.oracle import exhaustive_optimum
 
@@ -148,7 +151,7 @@ def tight_problems(draw: st.DrawFn) -> Problem:
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(problem=tight_problems())
-def test_lanes_hold_where_several_microbatches_meet(problem: Problem) -> None:
+def test_crossings_hold_where_several_microbatches_meet(problem: Problem) -> None:
     linear = LinearInstance.of(problem)
     assert linear is not None
     least = exhaustive_optimum(problem)
@@ -174,7 +177,7 @@ def slotted_problems(draw: st.DrawFn) -> Problem:
 
 
 @pytest.mark.parametrize("examples", [8, pytest.param(150, marks=pytest.mark.slow)])
-def test_every_pass_of_every_number_of_lanes_holds(examples: int) -> None:
+def test_every_pass_of_every_number_under_way_holds(examples: int) -> None:
     @settings(max_examples=examples, deadline=None)
     @given(problem=slotted_problems())
     def check(problem: Problem) -> None:
@@ -190,16 +193,15 @@ def test_every_pass_of_every_number_of_lanes_holds(examples: int) -> None:
         lag = float(linear.lags(problem.objective)[i])
         for ceiling in (1.1 * least, 2 * least):
             for count in {2, *counts(int(linear.capacity[i]))}:
-                search = LaneSearch(linear, i, count, ceiling - lag)
+                search = CrossingsSearch(linear, i, count, ceiling - lag)
                 for states in (3, 30, 300, 3000):
                     assert search.run(states, Budget()) + lag <= least * (1 + 1e-9)
 
     check()
 
 
-def test_lanes_see_that_four_slots_on_eight_stages_meet_in_steps_of_two() -> None:
-    """Four lanes of two stages: 2 x 2 and the W of 0.6 in one of them, so one microbatch every
-    4.6."""
+def test_the_search_sees_that_four_slots_on_eight_stages_meet_in_steps_of_two() -> None:
+    """Four of two stages: 2 x 2 and the W of 0.6 in one of them, so a microbatch every 4.6."""
     stage = StageProfile(1.0, 1.0, 0.6, 1.0, 0.5)
     problem = Problem.linear(Profile((stage,) * 8, 8, 0.0), 16, 4.0)
     linear = LinearInstance.of(problem)
@@ -215,5 +217,5 @@ def test_the_relaxation_ends_when_it_is_stopped() -> None:
     linear = LinearInstance.of(problem)
     assert linear is not None
     ceiling = lower_bound(problem).value * 1.02
-    never = Budget(interrupt=Interrupt(raised=True))
+    never = Budget(interrupt=InterruptFlag(raised=True))
     assert relaxation(linear, problem.objective, ceiling, never) <= ceiling

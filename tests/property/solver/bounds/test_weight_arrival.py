@@ -17,7 +17,7 @@ from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.report.summaries import scope
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.bounds.general import busy
-from pipeloom.solver.bounds.weight_arrival import arrivals
+from pipeloom.solver.bounds.weight_arrival import weight_arrivals
 from pipeloom.solver.optimize import optimize
 from tests.support.weight_oracle import least_makespan
 
@@ -81,7 +81,7 @@ def unit(number: int) -> list[StageProfile]:
 )
 def test_each_argument_is_met_where_it_binds(links: Links, least: float) -> None:
     problem = make(unit(1), 4, 4, links)
-    assert arrivals(problem).value == EXACT(3.0 + least)
+    assert weight_arrivals(problem).value == EXACT(3.0 + least)
     assert least_makespan(problem) == EXACT(3.0 + least)
 
 
@@ -90,8 +90,8 @@ def test_receiving_binds_where_weights_are_heavy() -> None:
     links = Links(Link(0.0, 1.0), shared=Sharing.PORTS)
     stages = [StageProfile(1.0, 1.0, 1.0, weight_bytes=8e6)] * 4
     problem = make(stages, 2, 2, links)
-    assert arrivals(problem).value == EXACT(4 * 8.0 / 2 + 12 - 3)
-    assert least_makespan(problem) >= arrivals(problem).value
+    assert weight_arrivals(problem).value == EXACT(4 * 8.0 / 2 + 12 - 3)
+    assert least_makespan(problem) >= weight_arrivals(problem).value
 
 
 def test_memory_leaves_little_to_run_before_the_last_stage_comes() -> None:
@@ -100,8 +100,8 @@ def test_memory_leaves_little_to_run_before_the_last_stage_comes() -> None:
     links = Links(Link(0.0, 1.0), shared=Sharing.PORTS)
     stages = [StageProfile(1.0, 1.0, 1.0, weight_bytes=8e6)] * 4
     problem = make(stages, 2, 4, links, limit=4.0)
-    assert arrivals(problem).value == EXACT(16.0 + 24 - 4)
-    assert arrivals(make(stages, 2, 4, links)).value == EXACT(16.0 + 24 - 6)
+    assert weight_arrivals(problem).value == EXACT(16.0 + 24 - 4)
+    assert weight_arrivals(make(stages, 2, 4, links)).value == EXACT(16.0 + 24 - 6)
 
 
 def test_replicated_stages_wait_for_nothing_and_are_no_such_instance() -> None:
@@ -111,11 +111,11 @@ def test_replicated_stages_wait_for_nothing_and_are_no_such_instance() -> None:
     replicated = timed(Schedule.of(problem, list(map(parse_order, order)), "by hand"))
     assert verify_schedule(dump_schedule(replicated)) == []
     assert replicated.timing is not None
-    assert replicated.timing.makespan == 6.0 < arrivals(problem).value
+    assert replicated.timing.makespan == 6.0 < weight_arrivals(problem).value
     assert "each stage on one owner" in scope(problem)
 
 
 def test_where_a_rank_has_no_work_it_may_own_the_first_stage() -> None:
     problem = make(unit(1), 4, 3, None, t_comm=0.5)
-    assert arrivals(problem).value == 0.0
+    assert weight_arrivals(problem).value == 0.0
     assert lower_bound(problem).value == busy(problem).max() == 3.0

@@ -302,7 +302,7 @@ def test_weights_that_travel_for_free_are_marked(
     out = pipeloom(*words).out
     assert max(map(len, out.splitlines())) <= WIDEST
     row = next(line for line in re.split(r"\n(?! )", out) if line.startswith("activations-inside"))
-    assert " ".join(row.split()).endswith(f"built; {note}" if note else "built")
+    assert " ".join(row.split()).endswith(f"feasible; {note}" if note else "feasible")
     said = pipeloom("build", "weipipe-interleave", path, "-m", 4, "--json").err
     assert said == (f"pipeloom: {path}: {note}\n" if note else "")
 

@@ -138,5 +138,6 @@ def test_what_cannot_be_is_one_line(
 
 
 def test_several_placements_are_for_optimize_alone(pipeloom: Command, layers: Path) -> None:
-    done = pipeloom("compare", layers, "-m", 4, *HURRY, "--placement", "auto", "--json")
-    assert "optimize alone chooses" in done.json["results"][-1]["reason"]
+    done = pipeloom("compare", layers, "-m", 4, *HURRY, "--placement", "auto")
+    assert (done.code, len(done.err.splitlines())) == (2, 1)
+    assert "--placement: expected one placement here, got 'auto': optimize alone" in done.err

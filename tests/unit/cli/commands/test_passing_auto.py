@@ -19,7 +19,7 @@ from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.planner.evaluation.evaluation import Evaluation
 from pipeloom.planner.passing import reasons
 from pipeloom.planner.passing.choose import LEVEL, _order, _row, choose, fastest
-from pipeloom.planner.passing.reasons import Choice
+from pipeloom.planner.passing.reasons import PassingChoice
 from pipeloom.planner.synthetic.cluster import islands
 from pipeloom.solver.families import build_family
 from pipeloom.solver.optimize import optimize
@@ -232,7 +232,7 @@ def test_fewer_stages_than_ranks(pipeloom: Command, tmp_path: Path) -> None:
 def test_where_nothing_takes_any_time() -> None:
     nothing = StageProfile(0.0, 0.0, 0.0, 0.0, 0.0)
     choice = find(Profile((nothing,) * 2, 2), 2)
-    assert isinstance(choice, Choice)
+    assert isinstance(choice, PassingChoice)
     assert "chosen" in reasons.text(choice)
 
 

@@ -13,7 +13,7 @@ from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.planner.placement.choose import placement_facts
 from pipeloom.planner.plan import optimize
 from pipeloom.planner.solving.progress import Note
-from pipeloom.solver.placement.search import Tried
+from pipeloom.solver.placement.search import TriedPlacement
 from tests.support.command_line import Command
 
 PROFILE = Profile((StageProfile(1.0, 1.0, 1.0, 1.0, 0.5),) * 2, 2)
@@ -112,7 +112,7 @@ def test_copies_are_for_auto_alone(pipeloom: Command, profile: Path) -> None:
 
 
 def test_the_table_says_why_a_placement_was_not_searched() -> None:
-    late, beaten = Tried("v", 90.0), Tried("linear", 100.0)
+    late, beaten = TriedPlacement("v", 90.0), TriedPlacement("linear", 100.0)
     assert placement_facts(late, 100.0)["reason"] == "not searched: no time left"
     assert placement_facts(beaten, 100.0)["reason"] == "not searched: cannot be shorter"
 

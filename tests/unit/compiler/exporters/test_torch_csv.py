@@ -57,7 +57,7 @@ def test_reads_the_placement() -> None:
             "x.csv: row 1, column 2: expected e.g. 2F0, 2I0, 2W0 or 2B0, or an empty cell, got "
             "'0BW0'",
         ),
-        ("0F0,,2B0\n1F0,1B0\n", "x.csv: row 1, column 3: the profile has stages 0..1, got '2B0'"),
+        ("0F0,,2B0\n1F0,1B0\n", "x.csv: the profile has stages 0..1, got a cell of stage 2"),
         (
             "0F0,0B0\n1F0,1B77\n",
             "x.csv: row 2, column 2: '1B77' has a microbatch beyond the 4 cells of the file",

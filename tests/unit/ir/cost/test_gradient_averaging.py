@@ -97,7 +97,7 @@ def test_every_family_verifies(family: str) -> None:
     assert read.averages == timing.averages
     assert sum(map(len, timing.averages)) >= schedule.problem.stages
     assert all(timing.iteration_time(each) >= timing.cost(each) for each in Objective)
-    assert document["report"]["step"] == timing.iteration_time(Objective.PERIOD)
+    assert document["report"]["iteration_time"] == timing.iteration_time(Objective.PERIOD)
     if not schedule.transfers and schedule.problem.placement.passing is Passing.ACTIVATIONS:
         done = play_iterations(schedule).begin[
             -1
@@ -118,7 +118,7 @@ def test_the_verifier_sees_what_is_wrong() -> None:
     short["averages"][1][1]["end"] -= 1.0
     del gone["averages"][0][1]
     twice["averages"][0][1]["stage"] = twice["averages"][0][0]["stage"]
-    step["report"]["step"] += 1.0
+    step["report"]["iteration_time"] += 1.0
     del none["profile"]["data_parallel"]
     for document, words in (
         (early, "rank 0 averages stage 3 from"),
@@ -126,7 +126,7 @@ def test_the_verifier_sees_what_is_wrong() -> None:
         (short, "rank 1 averages stage 1 until"),
         (gone, "rank 0 never averages stage 0"),
         (twice, "rank 0 averages stage 3 2 times"),
-        (step, "report: step: expected"),
+        (step, "report: iteration_time: expected"),
         (none, "averages: expected none"),
     ):
         assert any(words in line for line in verify_schedule(document)), words

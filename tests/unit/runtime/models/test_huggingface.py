@@ -147,7 +147,7 @@ def test_near_even_stages_are_the_same_model(tmp_path: Path) -> None:
         for count in (1, 1)
     ]
     assert torch.equal(*outs)
-    assert [len(part) for part in source._cut(2).parts] == [3, 2]
+    assert [len(part) for part in source._even(2).parts] == [3, 2]
     with pytest.raises(InputError, match=r"stages: expected 1 to 3, its decoder layers, got 4$"):
         source.stages(4)
 
@@ -302,6 +302,20 @@ def test_settings_follow_the_path(tmp_path: Path) -> None:
     assert found == replace(expected)
     assert [x.shape for x in found.batch(0, 2)[0]] == [(3, 6), (3, 6)]
     assert load_source(f"hf:{path}/config.json").batch(0, 1)[0][0].shape == (1, POSITIONS)
+
+
+def test_what_is_evaluated_is_no_training_data(tmp_path: Path) -> None:
+    path = saved(tmp_path, "llama")
+    source = HuggingFace(path)
+    (one,), _ = source.eval_batch(0, 1)
+    assert torch.equal(one, source.eval_batch(7, 1)[0][0])
+    assert not torch.equal(one, source.batch(0, 1)[0][0])
+    (tmp_path / "a.txt").write_bytes(bytes(range(32)))
+    data = str(tmp_path / "a.txt")
+    with pytest.raises(InputError, match=r"eval_data: missing; expected a file, as data is one$"):
+        HuggingFace(path, data=data).eval_batch(0, 1)
+    (found,), _ = HuggingFace(path, data=data, eval_data=data).eval_batch(0, 1)
+    assert torch.equal(found[0, 1:] - found[0, :-1], torch.ones(POSITIONS - 1).long())
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,9 @@ def joined(**changes: object) -> list[Side]:
         joined(data=(0, 1)),
         joined(meshes=frozenset({(0, 1), (0,)})),
         [replace(side, needs_norm=False) for side in UNTOLD],
+        [replace(s, data=(0, 1)) for s in mesh(((0, 1),), ((0, 1),), (), ())],
     ],
-    ids=["one norm", "told apart", "replicas", "DTensors", "not judged"],
+    ids=["one norm", "told apart", "replicas", "DTensors", "not judged", "experts of replicas"],
 )
 def test_processes_that_share_a_norm_or_are_known_not_to_are_fine(sides: list[Side]) -> None:
     check_sides(sides)
@@ -50,9 +51,10 @@ def test_processes_that_share_a_norm_or_are_known_not_to_are_fine(sides: list[Si
         (mesh(((0, 1),), (), (), ()), r"expected it as the 1\. on all .*, not so on 1"),
         (mesh(((0,), (0, 1)), ((0, 1), (1,)), (), ()), r"expected it as the 2\. on all"),
         (
-            [replace(s, data=(0, 1)) for s in mesh(((0, 1),), ((0, 1),), (), ())],
-            r"some of data_group \[0, 1\], which averages them",
+            [Side(0, (i,), data=(0, 1, 2), groups=((0, 1),) * (i < 2)) for i in range(3)],
+            r"some of data_group \[0, 1, 2\], which averages them",
         ),
+        (joined(meshes=frozenset({(0, 2)})), r"mesh on processes \[0, 2\]: .* got \[0, 1\]"),
     ],
 )
 def test_others_are_told_what_they_miss(sides: list[Side], said: str) -> None:

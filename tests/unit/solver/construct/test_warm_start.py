@@ -10,7 +10,7 @@ from pipeloom.ir.model.ops import format_order, unpack
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.solver.construct.warm_start import in_turn, warm_starts, warm_up
+from pipeloom.solver.construct.warm_start import alternating_row, warm_starts, warm_up_counts
 from pipeloom.solver.core.linear_instance import LinearInstance
 from pipeloom.solver.families import FAMILIES
 from tests.property.solver.bounds.test_bounds import problems
@@ -35,12 +35,12 @@ def linear(limit: float, stages: int = 3, microbatches: int = 3) -> LinearInstan
 def test_a_forward_without_room_waits_for_a_weight_gradient(
     limit: float, wait: int, expected: str
 ) -> None:
-    assert format_order(unpack(in_turn(linear(limit), 0, 2, wait))) == expected
+    assert format_order(unpack(alternating_row(linear(limit), 0, 2, wait))) == expected
 
 
 def test_warm_ups_share_what_memory_holds() -> None:
-    assert warm_up(linear(4.0, stages=8, microbatches=24), 0.5) == [4, 4, 3, 3, 2, 2, 1, 1]
-    assert warm_up(linear(4.0, stages=8, microbatches=24), 1.0) == [4, 4, 4, 4, 4, 3, 2, 1]
+    assert warm_up_counts(linear(4.0, stages=8, microbatches=24), 0.5) == [4, 4, 3, 3, 2, 2, 1, 1]
+    assert warm_up_counts(linear(4.0, stages=8, microbatches=24), 1.0) == [4, 4, 4, 4, 4, 3, 2, 1]
 
 
 @pytest.mark.parametrize("microbatches", [4, 6, 12])
@@ -58,8 +58,8 @@ def test_no_warm_up_is_longer_than_one_before_it() -> None:
     problem = Problem.linear(profile, 12)
     found = LinearInstance.of(problem)
     assert found is not None
-    assert warm_up(found, 2.0) == [4, 4, 3, 1]
-    assert warm_up(found, 12.0) == [4, 4, 4, 1]
+    assert warm_up_counts(found, 2.0) == [4, 4, 3, 1]
+    assert warm_up_counts(found, 12.0) == [4, 4, 4, 1]
     for order in warm_starts(problem, found):
         simulate(Schedule(problem, order))  # raises where ranks wait for each other
 

@@ -17,12 +17,12 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.solver.core.options import SolveOptions
+from pipeloom.solver.core.schedule_cost import objective_cost
 from pipeloom.solver.core.stopping import NEVER
 from pipeloom.solver.exact import BACKENDS, cp_sat
 from pipeloom.solver.exact.cp_sat_model import Model
-from pipeloom.solver.exact.cp_sat_thread import Search
+from pipeloom.solver.exact.cp_sat_thread import CpSatThread
 from pipeloom.solver.exact.formulation import Formulation
-from pipeloom.solver.exact.solution_mapping import cost_of
 from pipeloom.solver.families import build_family
 
 backends = pytest.mark.parametrize("name", BACKENDS)
@@ -69,10 +69,15 @@ def test_fused_incumbents_are_improved_on(name: str) -> None:
         SolveOptions(time_limit=20.0, seed=0),
         incumbent=incumbent,
         lower_bound=0.0,
-        on_solution=lambda schedule: seen.append(cost_of(schedule)),
+        on_solution=lambda schedule: seen.append(objective_cost(schedule)),
     )
     assert result.schedule is not None
-    assert cost_of(incumbent) > cost_of(result.schedule) == seen[-1] == result.lower_bound
+    assert (
+        objective_cost(incumbent)
+        > objective_cost(result.schedule)
+        == seen[-1]
+        == result.lower_bound
+    )
     assert seen == sorted(set(seen), reverse=True)
 
 
@@ -82,7 +87,7 @@ def test_a_known_bound_is_never_lowered(name: str) -> None:
     result = BACKENDS[name](
         problem, SolveOptions(time_limit=20.0, seed=0), incumbent=None, lower_bound=7.0
     )
-    assert result.lower_bound == 7.0 == cost_of(result.schedule or _one_f_one_b(problem))
+    assert result.lower_bound == 7.0 == objective_cost(result.schedule or _one_f_one_b(problem))
 
 
 @backends
@@ -96,7 +101,12 @@ def test_the_time_limit_and_should_stop_end_the_search(name: str) -> None:
         )  # type: ignore[arg-type]
         assert time.monotonic() - begin < 30.0
         assert result.schedule is not None
-        assert 1.0 <= result.lower_bound <= cost_of(result.schedule) <= cost_of(incumbent)
+        assert (
+            1.0
+            <= result.lower_bound
+            <= objective_cost(result.schedule)
+            <= objective_cost(incumbent)
+        )
 
 
 @backends
@@ -198,7 +208,7 @@ def test_presolving_proves_no_bound_above_a_schedule() -> None:
     assert known.timing.period == pytest.approx(638.896)
     incumbent = build_family("zb-v", problem.profile, 8, memory_limit=10.0)
     model = Model.of(Formulation.of(problem), incumbent, 0.0)
-    with Search(
+    with CpSatThread(
         model.cp,
         lambda _: 0.0,
         num_workers=1,

@@ -17,18 +17,18 @@ from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.bounds import lower_bound
+from pipeloom.solver.core.schedule_cost import iteration_time
 from pipeloom.solver.families import build_family
 from pipeloom.solver.families.bidirectional.chimera import Chimera
 from pipeloom.solver.optimize import Solving, optimize
 from pipeloom.solver.placement.search import (
     Chosen,
-    Tried,
+    TriedPlacement,
     best_placement,
     overfull,
     placements,
     room,
 )
-from pipeloom.solver.placement.successive_halving import cost_of
 
 STAGE = StageProfile(2.0, 2.0, 1.0, 1.0, 0.5, weight_bytes=2.0, grad_bytes=1.0)
 PROFILE = Profile((STAGE,) * 2, 2, 0.1)
@@ -60,13 +60,13 @@ def test_stages_are_taken_as_they_are_where_there_are_several_a_rank() -> None:
 def test_the_best_of_all_is_no_worse_than_each_of_them() -> None:
     chosen = best_placement(PROFILE, 4, search, memory_limit=2.0, copies=2)
     assert chosen.best is not None
-    best = cost_of(chosen.best)
+    best = iteration_time(chosen.best)
     assert chosen.bound is not None
     assert chosen.bound <= best
     for placed, placement in placements(PROFILE):
         problem = Problem(placed, 4, placement, (2.0, 2.0))
         alone = optimize(problem, solver="heuristic", work_limit=WORK)
-        assert best <= cost_of(alone) * (1 + 1e-6)
+        assert best <= iteration_time(alone) * (1 + 1e-6)
         assert chosen.bound <= max(lower_bound(problem).value, best)
     for tried in chosen.tried:
         assert tried.bound is not None
@@ -184,7 +184,7 @@ def test_the_schedule_keeps_the_limit() -> None:
 TWO_WAYS = Profile((STAGE,) * 2, 2, 0.1, device_memory=(8.5, 8.5))
 
 
-def entry(chosen: Chosen, name: str) -> Tried:
+def entry(chosen: Chosen, name: str) -> TriedPlacement:
     (found,) = [tried for tried in chosen.tried if tried.name == name]
     return found
 
@@ -208,8 +208,8 @@ def test_local_search_improves_what_the_two_way_families_are() -> None:
     found = optimize(problem, solver="heuristic", work_limit=2.0)
     assert found.report is not None
     assert found.report.lower_bound is not None
-    built = [cost_of(build_family(name, profile, 6)) for name in ("chimera", "dualpipe")]
-    assert found.report.lower_bound <= cost_of(found) < min(built)
+    built = [iteration_time(build_family(name, profile, 6)) for name in ("chimera", "dualpipe")]
+    assert found.report.lower_bound <= iteration_time(found) < min(built)
     assert verify_schedule(dump_schedule(found)) == []
 
 

@@ -21,7 +21,7 @@ from pipeloom.solver.bounds import lower_bounds
 from pipeloom.solver.core.overlap_relaxation import least_times, overlap_work
 from pipeloom.solver.families import build_family
 from pipeloom.solver.optimize import optimize
-from pipeloom.solver.search.overlap_annealing import apart, together
+from pipeloom.solver.search.overlap_annealing import join_pairs, split_pairs
 from pipeloom.solver.search.overlap_kernel import time_overlap
 
 CHUNK = StageProfile(1.0, 1.2, 0.8, 1.0, 0.5, t_fb=2.25)
@@ -33,10 +33,10 @@ def dualpipev(ranks: int = 2, microbatches: int = 8) -> Schedule:
 
 def test_an_order_with_pairs_comes_apart_and_together() -> None:
     schedule = dualpipev(3)
-    order, at_once, offsets = apart(schedule.order, schedule.pairs)
+    order, at_once, offsets = split_pairs(schedule.order, schedule.pairs)
     assert len(order) == 3 * 6 * 8
     assert at_once.sum() == sum(map(len, schedule.pairs))
-    again = apart(*together(order, at_once, offsets))
+    again = split_pairs(*join_pairs(order, at_once, offsets))
     for one, other in zip((order, at_once, offsets), again, strict=True):
         assert one.tolist() == other.tolist()
 
@@ -45,7 +45,7 @@ def test_an_order_with_pairs_comes_apart_and_together() -> None:
 def test_the_kernel_times_pairs_as_the_simulator_does(family: str) -> None:
     schedule = build_family(family, dualpipev().problem.profile, 8)
     problem, costs = schedule.problem, Costs.of(schedule.problem)
-    order, at_once, offsets = apart(schedule.order, schedule.pairs)
+    order, at_once, offsets = split_pairs(schedule.order, schedule.pairs)
     assert at_once.any() == (family == "dualpipev")
     times = np.full((4, 4), problem.profile.pair_time(0, 0))
     begins, ends = np.empty((2, problem.ranks))
@@ -55,7 +55,7 @@ def test_the_kernel_times_pairs_as_the_simulator_does(family: str) -> None:
         order, at_once, offsets, costs.durations, times, costs.owner, *into,
         begins, ends, *scratch,
     )  # fmt: skip
-    rows, pairs = together(order, at_once, offsets)
+    rows, pairs = join_pairs(order, at_once, offsets)
     simulated = simulate(replace(schedule, order=rows, pairs=pairs))
     assert (ends - begins).tolist() == pytest.approx(simulated.spans)
 

@@ -43,5 +43,5 @@ def test_stages_that_cannot_be() -> None:
     schedule = build_family("weipipe-interleave", PROFILE, 3)
     with pytest.raises(InputError, match="replicate: expected stages from 0 to 2, got 3"):
         replicate(schedule, [0, 3])
-    with pytest.raises(InputError, match="replicate: expected stages whose weights travel, got 0"):
+    with pytest.raises(InputError, match="expected stages whose weights are sent, got 0"):
         replicate(build_family("1f1b", PROFILE, 3), [0])

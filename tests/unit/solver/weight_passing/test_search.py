@@ -20,8 +20,8 @@ from pipeloom.solver.core.incumbent import Incumbent
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.progress import Progress
 from pipeloom.solver.optimize import optimize
-from pipeloom.solver.weight_passing import WeightSearch
-from pipeloom.solver.weight_passing.parameters import Choice, Choices
+from pipeloom.solver.weight_passing import WeightPassingSearch
+from pipeloom.solver.weight_passing.parameters import WeightPassingParameters, WeightPassingSpace
 from pipeloom.solver.weight_passing.round_orders import rows, within_limit
 
 
@@ -71,9 +71,9 @@ def test_deep_stages_hold_less() -> None:
 
 
 def test_a_field_takes_only_values_that_differ_in_effect() -> None:
-    choices = Choices(make(2, 10, stages=5))
-    assert choices.of("rounds", Choice(1)) == [1, 2, 3, 5]
-    assert choices.of("buffers", Choice(1)) == [1, 2, 3, 4, 5]
+    choices = WeightPassingSpace(make(2, 10, stages=5))
+    assert choices.of("rounds", WeightPassingParameters(1)) == [1, 2, 3, 5]
+    assert choices.of("buffers", WeightPassingParameters(1)) == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("objective", Objective)
@@ -193,7 +193,7 @@ def work_by_step(problem: Problem) -> float:
     best = Incumbent(
         problem, work_bound(problem), SolveOptions(time_limit=0.0, work_limit=1000000000000.0)
     )
-    search = WeightSearch(best, None, by_step=True)
+    search = WeightPassingSearch(best, None, by_step=True)
     search.first()
     search.improve(0)
     return best.work.used

@@ -1,4 +1,4 @@
-"""From an order of ops to the fetches, routes and collections that serve it."""
+"""From an order of ops to the prefetches, routes and collections that serve it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pipeloom.ir.model.placement import Passing, Placement
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Transfer, TransferKind
-from pipeloom.solver.weight_passing.prefetch import Visit, fetches, visits
+from pipeloom.solver.weight_passing.prefetch import Visit, prefetches, visits
 from pipeloom.solver.weight_passing.streaming import Route, Streaming, default_owners, stream, users
 
 ROW = "0F0 1F0 2F0 3F0 3BW0 2BW0 1BW0 0BW0"
@@ -24,7 +24,7 @@ def fetched(text: str, buffers: int, lead: int, own: tuple[int, ...] = ()) -> li
     """``stage @ room - first op`` of each fetch."""
     foreign = [visit for visit in visits(pack(parse_order(text))) if visit.stage not in own]
     return [
-        f"{f.visit.stage} @ {f.room} - {f.visit.first}" for f in fetches(foreign, buffers, lead)
+        f"{f.visit.stage} @ {f.room} - {f.visit.first}" for f in prefetches(foreign, buffers, lead)
     ]
 
 
@@ -59,7 +59,7 @@ def test_lead_spares_what_was_used_just_before() -> None:
 
 def test_no_buffers_are_refused() -> None:
     with pytest.raises(ValueError, match="buffers: expected 1 or more, got 0"):
-        fetches([], 0, 0)
+        prefetches([], 0, 0)
 
 
 @settings(max_examples=200, deadline=None)
@@ -77,7 +77,7 @@ def test_no_choice_of_what_to_give_up_fetches_less(stages: list[int], buffers: i
         return 1 + min(least(at + 1, rest | {runs[at]}) for rest in kept)
 
     found = visits(pack([Op(OpKind.F, s, j) for j, s in enumerate(runs)]))
-    assert len(fetches(found, buffers, 0)) == least(0, frozenset())
+    assert len(prefetches(found, buffers, 0)) == least(0, frozenset())
 
 
 def problem(ranks: int, stages: int, microbatches: int, **sizes: float) -> Problem:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from pipeloom.ir.formats.measured_profile import Figure
 from pipeloom.ir.model.profile import Link
-from pipeloom.runtime.profiling.host_probe import probe_host
-from pipeloom.runtime.profiling.link_probe import LinkSamples, link_of, links_of, ring
-from pipeloom.runtime.profiling.profiler import Figure
+from pipeloom.runtime.probes.host_probe import probe_host
+from pipeloom.runtime.probes.link_probe import LinkSamples, link_of, links_of, ring
 
 MEGABYTE = 1_000_000
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from pipeloom.ir.errors import InputError
+from pipeloom.ir.formats.measured_profile import Figure, fused_time
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.runtime.executor.stage_runner import Cell
-from pipeloom.runtime.profiling.profiler import Figure, fused_time
-from pipeloom.runtime.profiling.stage_probe import StageProbe
+from pipeloom.runtime.pipeline.model_source import ModelSource
+from pipeloom.runtime.probes.stage_probe import Asked, StageProbe
+from pipeloom.runtime.profiling.source_probe import SourceStages
 from pipeloom.runtime.transport import Routes, connect
 
 ROWS, NARROW, WIDE = 3, 8, 16
@@ -50,17 +51,15 @@ def probe(
     recompute: bool = False,
     offload: bool = False,
 ) -> StageProbe:
-    return StageProbe(
-        Stack(),
-        [0, 0, 0],
-        connect(Routes(), torch.device("cpu")),
-        in_flight=2,
-        dtype=dtype,
-        device=torch.device("cpu"),
-        fused=fused,
-        recompute=recompute,
-        offload=offload,
-    )
+    asked = Asked(2, fused=fused, recompute=recompute, offload=offload)
+    return alone(Stack(), 3, dtype).probe(asked)
+
+
+def alone(source: ModelSource, stages: int, dtype: torch.dtype | None = None) -> SourceStages:
+    """All stages on one rank."""
+    device = torch.device("cpu")
+    transport = connect(Routes(), device)
+    return SourceStages(source, [0] * stages, transport, dtype=dtype, device=device)
 
 
 @pytest.mark.parametrize(("dtype", "size"), [(None, 4), (torch.float64, 8), (torch.bfloat16, 2)])
@@ -77,7 +76,8 @@ def test_sizes_of_a_middle_stage(dtype: torch.dtype | None, size: int) -> None:
     assert sizes.m_b == (8 + 16 + 16 + 16 + 8) * ROWS * size
     assert sizes.m_w == (8 + 16 + 8 + 16) * ROWS * size
     assert sizes.activation == ROWS * NARROW * size
-    assert sizes.weight == sizes.grad == sizes.optimizer == weights * size
+    held = alone(Stack(), 3, dtype).held(1)
+    assert held.weight == held.grad == held.optimizer == weights * size
 
 
 def test_fused_backwards_are_timed_apart_and_leave_everything_as_it_was() -> None:
@@ -134,16 +134,9 @@ def test_a_frozen_parameter_has_no_gradient_and_no_state() -> None:
             next(module.parameters()).requires_grad_(False)
             return module
 
-    sizes = StageProbe(
-        Frozen(),
-        [0],
-        connect(Routes(), torch.device("cpu")),
-        in_flight=1,
-        dtype=None,
-        device=torch.device("cpu"),
-    ).sizes(0)
-    assert sizes.weight - sizes.grad == NARROW * WIDE * 4
-    assert sizes.optimizer == sizes.grad
+    held, sizes = alone(Frozen(), 1).held(0), alone(Frozen(), 1).probe(Asked(1)).sizes(0)
+    assert held.weight - held.grad == NARROW * WIDE * 4
+    assert held.optimizer == held.grad
     assert sizes.activation is None
 
 
@@ -197,14 +190,6 @@ def test_modules_do_as_stages_and_a_whole_batch_does_not() -> None:
         def batch(self, step: int, microbatches: int):  # type: ignore[no-untyped-def]
             return torch.ones(2, microbatches * ROWS, NARROW).unbind()
 
-    make = partial(
-        StageProbe,
-        owners=[0, 0, 0],
-        transport=connect(Routes(), torch.device("cpu")),
-        in_flight=2,
-        dtype=None,
-        device=torch.device("cpu"),
-    )
-    assert make(Modules()).sizes(1) == make(Stack()).sizes(1)
+    assert alone(Modules(), 3).probe(Asked(2)).sizes(1) == probe().sizes(1)
     with pytest.raises(InputError, match=r"^Whole.batch\(0, 2\): inputs: expected a list of 2"):
-        make(Whole())
+        alone(Whole(), 3).probe(Asked(2))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,13 +20,7 @@ from ..executor.stage_runner import Cell, Run, StageRunner
 from ..executor.weight_grad_deferral import WeightQueue
 from ..measure.activation_ledger import Held, Ledger
 from ..measure.op_timer import make_clock
-from ..pipeline.model_source import ModelSource, checked_batch, checked_stages, skips_of
-from ..pipeline.shape_inference import ShapeInference
-from ..stages.store import ResidentStages, given_modules, made
-from ..stages.tie_detection import Group, find_ties, tied_stages
-from ..tensors.skip_connections import Skips
 from ..tensors.stage_interface import Spec, StageInterface
-from ..transport import Transport
 
 KINDS = (OpKind.F, OpKind.B, OpKind.W)
 MILLISECONDS = 1e3
@@ -34,7 +28,7 @@ MILLISECONDS = 1e3
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Bytes of one stage.
+    """Bytes of activations of one stage.
 
     ``m_b``: the most that one microbatch holds between F's start and B's end; ``m_w``: what it
     holds from then until W; ``activation``: what the stage sends on (None: there is one stage);
@@ -45,75 +39,89 @@ class Sizes:
     m_b: int
     m_w: int
     activation: int | None
-    weight: int
-    grad: int
-    optimizer: int
     m_r: int | None = None
     m_o: int | None = None
     offload: int | None = None
 
 
-class StageProbe:
-    """The stages of one rank; ``owners`` names the rank of every stage.
+class Feed(Protocol):
+    """What a rank's stages are given, as in a step."""
 
-    In a round, ``in_flight`` microbatches are run forward, then backward and weights of each:
-    caches and allocator are used as in a pipeline, and each round gives that many samples of F,
-    B and W. With ``fused`` they are run once more for as many of BW, with ``recompute`` once more,
-    recomputed, for as many of R; with ``offload`` what goes to the host is counted.
+    def renew(self, step: int) -> None:
+        """Before each round: the batch of a step."""
+        ...
+
+    def fill(self, stage: int, microbatch: int, cell: Cell) -> None:
+        """What F is given, but for what comes from another stage: the first one's inputs, options,
+        the last one's target; in tensors of the microbatch's own."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a probe is to measure beside F, B and W.
+
+    ``in_flight``: microbatches of a round; ``fused``: BW; ``recompute``: R, and what is held until
+    then; ``offload``: what goes to the host, and what stays.
+    """
+
+    in_flight: int
+    fused: bool = False
+    recompute: bool = False
+    offload: bool = False
+
+    @property
+    def kinds(self) -> tuple[OpKind, ...]:
+        """Of the ops that are timed."""
+        more = {OpKind.BW: self.fused, OpKind.R: self.recompute}
+        return (*KINDS, *(kind for kind, asked in more.items() if asked))
+
+
+class StageProbe:
+    """The stages of one rank, whose ``runners`` count in ``memory``.
+
+    ``interfaces[s][j]``: what stage s hands on of microbatch j, for all stages but the last;
+    ``together`` begins a round on all ranks at once.
+
+    In a round, so many microbatches as are in flight are run forward, then backward and weights of
+    each: caches and allocator are used as in a pipeline, and each round gives that many samples of
+    F, B and W. Once more each they are run for samples of BW and of R, where these are asked for.
     """
 
     def __init__(
         self,
-        source: ModelSource,
-        owners: Sequence[int],
-        transport: Transport,
+        runners: Mapping[int, StageRunner],
+        interfaces: Sequence[Sequence[StageInterface]],
+        feed: Feed,
         *,
-        in_flight: int,
-        dtype: torch.dtype | None,
+        memory: Ledger,
         device: torch.device,
-        fused: bool = False,
-        recompute: bool = False,
-        offload: bool = False,
-        tied: Sequence[Group] = (),
+        asked: Asked,
+        together: Callable[[], None],
     ) -> None:
-        self._offload = offload
-        more = {OpKind.BW: fused, OpKind.R: recompute}
-        self.kinds = (*KINDS, *(kind for kind, asked in more.items() if asked))
-        self._source, self._owners, self._transport = source, owners, transport
-        self._dtype, self._device = dtype, device
+        self.stages, self.asked, self._runners = sorted(runners), asked, runners
+        self._interfaces, self._feed, self._memory = interfaces, feed, memory
+        self._device, self._together = device, together
+        self._modules: list[nn.Module] = [runner.module for runner in runners.values()]
         self._generator = torch.Generator(device)
-        self.stages = [s for s, owner in enumerate(owners) if owner == transport.rank]
-        build = checked_stages(source, len(owners))
-        self._modules = {s: made(build[s], s).to(device=device, dtype=dtype) for s in self.stages}
-        given = given_modules(build, self.stages, len(owners)) | self._modules
-        # the functions are still there, and with them a whole model that they may take parts of
-        ties = find_ties(tied, len(owners), given, self._modules, transport.gather)
-        self.tied = tied_stages(ties)
-        self._memory = Ledger()
-        self._cells = [Cell(WeightQueue(self._memory)) for _ in range(in_flight)]
+        self._cells = [Cell(WeightQueue(memory)) for _ in range(asked.in_flight)]
         self._received: dict[Cell, list[Held]] = {cell: [] for cell in self._cells}
-        self._inputs, self._targets = self._batch(0)
-        store = ResidentStages(self._modules)
-        self._skips = Skips(skips_of(source, len(owners)), len(owners))
-        self._interfaces = self._exchanged(store, owners)
-        self._runners = {s: self._runner(s, module) for s, module in self._modules.items()}
-        self._clock = make_clock(2 * len(self.kinds) * in_flight * len(self.stages), device)
+        marks = 2 * len(asked.kinds) * asked.in_flight * len(self.stages)
+        self._clock = make_clock(marks, device)
         self._ran: list[tuple[int, OpKind]] = []
 
     def times(self, rounds: int) -> dict[tuple[int, OpKind], list[float]]:
         """Milliseconds by stage and kind, from ``rounds`` rounds that all ranks begin together."""
         samples: dict[tuple[int, OpKind], list[float]] = {
-            (s, kind): [] for s in self.stages for kind in self.kinds
+            (s, kind): [] for s in self.stages for kind in self.asked.kinds
         }
         for step in range(rounds):
-            self._inputs, self._targets = self._batch(step)
-            self._transport.barrier()
-            self._begin()
+            self._begin_round(step)
             for stage in self.stages:
                 self._round(stage)
-                if OpKind.BW in self.kinds:
+                if self.asked.fused:
                     self._fused(stage)
-                if OpKind.R in self.kinds:
+                if self.asked.recompute:
                     self._recomputed(stage)
             marks = self._clock.seconds()
             for i, op in enumerate(self._ran):
@@ -128,9 +136,7 @@ class StageProbe:
         """
         samples: dict[int, list[float]] = {stage: [] for stage in self.stages}
         for step in range(rounds):
-            self._inputs, self._targets = self._batch(step)
-            self._transport.barrier()
-            self._begin()
+            self._begin_round(step)
             with self._unsplit():
                 for stage in self.stages:
                     self._pairs(stage)
@@ -169,34 +175,36 @@ class StageProbe:
         self._let_go(last)
 
     def sizes(self, stage: int) -> Sizes:
-        """What the ledger counts for one microbatch alone, its received messages included."""
+        """What the ledger counts for one microbatch alone, its received messages included: of those
+        in flight the most."""
+        self._feed.renew(0)
         self._begin()
-        before, cell = self._memory.live, self._cells[0]
-        self._forward(stage, 0)
+        each = [self._sizes(stage, j) for j in range(len(self._cells))]
+        return Sizes(
+            m_b=max(one.m_b for one in each),
+            m_w=max(one.m_w for one in each),
+            activation=self._sent(stage),
+            m_r=_most([one.m_r for one in each]),
+            m_o=_most([one.m_o for one in each]),
+            offload=_most([one.offload for one in each]),
+        )
+
+    def _sizes(self, stage: int, microbatch: int) -> Sizes:
+        self._memory.start(self._modules)
+        before, cell = self._memory.live, self._cells[microbatch]
+        self._forward(stage, microbatch)
         self._backward(stage, cell)
         m_b, m_w = self._memory.peak - before, self._memory.live - before
         self._weight(stage, cell)
-        m_r = self._kept(stage, cell) if OpKind.R in self.kinds else None
-        m_o, offloaded = self._out(stage, cell) if self._offload else (None, None)
-        parameters = list(self._modules[stage].parameters())
-        trained = [p for p in parameters if p.requires_grad]
-        return Sizes(
-            m_b=m_b,
-            m_w=m_w,
-            activation=self._sent(stage),
-            weight=sum(p.nbytes for p in parameters),
-            grad=sum(p.nbytes for p in trained),
-            optimizer=self._optimizer_state(trained),
-            m_r=m_r,
-            m_o=m_o,
-            offload=offloaded,
-        )
+        m_r = self._kept(stage, microbatch) if self.asked.recompute else None
+        m_o, out = self._out(stage, microbatch) if self.asked.offload else (None, None)
+        return Sizes(m_b, m_w, None, m_r, m_o, out)
 
-    def _out(self, stage: int, cell: Cell) -> tuple[int, int]:
+    def _out(self, stage: int, microbatch: int) -> tuple[int, int]:
         """Bytes held between O and L, the received gradient included, and bytes that are out."""
-        before = self._memory.live
+        before, cell = self._memory.live, self._cells[microbatch]
         cell.offloaded = offloaded = OffloadedActivations(Host(self._device), self._memory)
-        self._prepared(stage, 0)
+        self._prepared(stage, microbatch)
         self._untimed(stage, OpKind.F, cell)
         self._untimed(stage, OpKind.O, cell)
         self._receive_gradient(stage, cell)
@@ -207,11 +215,11 @@ class StageProbe:
         self._let_go(cell)
         return held, moved
 
-    def _kept(self, stage: int, cell: Cell) -> int:
+    def _kept(self, stage: int, microbatch: int) -> int:
         """Bytes held right before R, the gradient that is received for B included."""
-        before = self._memory.live
+        before, cell = self._memory.live, self._cells[microbatch]
         cell.recomputed = True
-        self._prepared(stage, 0)
+        self._prepared(stage, microbatch)
         self._untimed(stage, OpKind.F, cell)
         self._receive_gradient(stage, cell)
         kept = self._memory.live - before
@@ -224,51 +232,16 @@ class StageProbe:
         """The last stage sends nothing: it counts what it receives, as if it were cut further."""
         if not self._interfaces:
             return None
-        return self._interfaces[min(stage, len(self._interfaces) - 1)].forward.nbytes
+        sent = self._interfaces[min(stage, len(self._interfaces) - 1)]
+        return max(interface.forward.nbytes for interface in sent)
 
-    def _optimizer_state(self, parameters: Sequence[nn.Parameter]) -> int:
-        """What one step of the optimizer leaves behind."""
-        if not parameters:
-            return 0
-        optimizer = self._source.optimizer(parameters)
-        optimizer.step()
-        values = (value for state in optimizer.state.values() for value in state.values())
-        return sum(value.nbytes for value in values if isinstance(value, Tensor))
-
-    def _runner(self, stage: int, module: nn.Module) -> StageRunner:
-        runner = StageRunner(
-            stage,
-            module,
-            memory=self._memory,
-            last=stage == len(self._interfaces),
-            loss=self._source.loss,
-            seed=torch.tensor(1.0 / len(self._cells), dtype=torch.float64, device=self._device),
-            skips=self._skips if self._skips.passes(stage) else None,
-        )
-        runner.keep_outputs = False
-        return runner
-
-    def _exchanged(self, store: ResidentStages, owners: Sequence[int]) -> list[StageInterface]:
-        """What each stage but the last hands on, of the first microbatch."""
-        first = Cell(None)
-        first.inputs = (self._inputs[0],)
-        cells = {(stage, 0): first if stage == 0 else Cell(None) for stage in self.stages}
-        placed = np.array(owners, dtype=np.int64)[:, np.newaxis]
-        shapes = ShapeInference(store, placed, self._skips, self._transport, self._device)
-        return [interfaces[0] for interfaces in shapes.interfaces(cells)]
-
-    def _batch(self, step: int) -> tuple[list[Tensor], list[Tensor]]:
-        inputs, targets = checked_batch(self._source, step, len(self._cells))
-        return [self._placed(x) for x in inputs], [self._placed(y) for y in targets]
-
-    def _placed(self, tensor: Tensor) -> Tensor:
-        # a copy: a view would make one microbatch count the whole batch that it was cut from
-        return tensor.to(
-            self._device, self._dtype if tensor.is_floating_point() else None, copy=True
-        )
+    def _begin_round(self, step: int) -> None:
+        self._feed.renew(step)
+        self._together()
+        self._begin()
 
     def _begin(self) -> None:
-        self._memory.start(self._modules.values())
+        self._memory.start(self._modules)
         self._ran.clear()
         self._clock.start()
 
@@ -313,14 +286,20 @@ class StageProbe:
     def _prepared(self, stage: int, microbatch: int) -> None:
         """What F needs."""
         cell = self._cells[microbatch]
-        cell.target = self._targets[microbatch]
-        cell.interface = self._interfaces[stage] if stage < len(self._interfaces) else None
-        cell.inputs = (self._inputs[microbatch],)
+        self._feed.fill(stage, microbatch, cell)
+        cell.interface = self._between(stage, microbatch)
         if stage > 0:
-            before = self._interfaces[stage - 1]
+            before = self._between(stage - 1, microbatch)
+            assert before is not None
             received = [self._receive(cell, spec) for spec in before.specs]
             pairs = zip(received, before.needs_grad, strict=True)
             cell.inputs = tuple(x.requires_grad_(needs_grad) for x, needs_grad in pairs)
+
+    def _between(self, stage: int, microbatch: int) -> StageInterface | None:
+        """What the stage hands on; None of the last one."""
+        if stage == len(self._interfaces):
+            return None
+        return self._interfaces[stage][microbatch]
 
     def _backward(self, stage: int, cell: Cell) -> None:
         self._receive_gradient(stage, cell)
@@ -357,6 +336,11 @@ class StageProbe:
 
     def _untimed(self, stage: int, kind: OpKind, cell: Cell) -> None:
         calls(self._runners[stage], kind, cell)(cell)
+
+
+def _most(sizes: Sequence[int | None]) -> int | None:
+    known = [size for size in sizes if size is not None]
+    return max(known, default=None)
 
 
 def _both(forward: Run, cell: Cell, backward: Run, before: Cell) -> None:

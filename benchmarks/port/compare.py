@@ -1,0 +1,99 @@
+"""Both scripts in the same processes: a step of one, then a step of the other."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from . import ported, script
+
+MOST_CHANGED = 8
+ROUNDING = 1e-5
+"""How far losses may be apart, relative: sums of float32 in another order, over several steps."""
+WARM_UP = 2
+Row = dict[str, Any]
+Span = tuple[float, float]
+Measured = dict[str, tuple[list[Span], list[float | None]]]
+"""Of each script, when its steps began and ended, and their losses."""
+
+
+def changed_lines() -> int:
+    """Lines of the script that are others in its port, or that one has and the other has not."""
+    texts = [Path(str(module.__file__)).read_text("utf-8") for module in (script, ported)]
+    before, after = (text.splitlines() for text in texts)
+    blocks = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+    return sum(max(b - a, d - c) for tag, a, b, c, d in blocks if tag != "equal")
+
+
+def measure(names: Sequence[str], steps: int, folder: str) -> list[Measured]:
+    """On one rank; the files of the plans are in ``folder``."""
+    os.chdir(folder)
+    torch.set_num_threads(1)
+    return [_measure(name, steps) for name in names]
+
+
+def _measure(name: str, steps: int) -> Measured:
+    runs = {"torch": script.train(name), "ours": ported.train(name)}
+    found: Measured = {which: ([], []) for which in runs}
+    for step in range(steps):
+        for which in list(runs) if step % 2 else reversed(runs):
+            dist.barrier()
+            begin = time.perf_counter()
+            loss = next(runs[which])
+            found[which][0].append((begin, time.perf_counter()))
+            found[which][1].append(loss)
+    return found
+
+
+def rows_of(names: Sequence[str], ranks: Mapping[int, Sequence[Measured]]) -> list[Row]:
+    """Medians of steps from the first rank's start to the last one's end, in milliseconds."""
+    rows = []
+    for at, name in enumerate(names):
+        here = [found[at] for found in ranks.values()]
+        times = {which: _median([rank[which][0] for rank in here]) for which in here[0]}
+        ours, theirs = (_losses([rank[which][1] for rank in here]) for which in ("ours", "torch"))
+        apart = max(abs(x - y) / y for x, y in zip(ours, theirs, strict=True))
+        rows.append(
+            {
+                "schedule": name,
+                **{f"{which}_ms": ms for which, ms in times.items()},
+                "ratio": times["ours"] / times["torch"],
+                "losses": ours,
+                "losses_apart": apart,
+                "losses_equal": apart <= ROUNDING,
+            }
+        )
+    return rows
+
+
+def _losses(ranks: Sequence[Sequence[float | None]]) -> list[float]:
+    return [loss for rank in ranks for loss in rank if loss is not None]
+
+
+def _median(ranks: Sequence[Sequence[Span]]) -> float:
+    """The processes share one machine's clock."""
+    steps = list(zip(*ranks, strict=True))
+    took = [max(end for _, end in step) - min(begin for begin, _ in step) for step in steps]
+    return 1e3 * statistics.median(took[WARM_UP:] or took)
+
+
+def render(rows: Sequence[Row]) -> str:
+    head = ["schedule", "torch", "ours", "ours / torch", "losses apart"]
+    cells = [
+        [
+            row["schedule"],
+            *(f"{row[key]:.1f} ms" for key in ("torch_ms", "ours_ms")),
+            f"{row['ratio']:.3f}",
+            f"{row['losses_apart']:.1e}",
+        ]
+        for row in rows
+    ]
+    return "".join(f"| {' | '.join(line)} |\n" for line in (head, ["---"] * len(head), *cells))

@@ -1,0 +1,143 @@
+"""What a system is to be told beside an exported file: flags of its command line, and what no flag
+says.
+
+torchtitan (0.3): https://github.com/pytorch/torchtitan, ``torchtitan/config/configs.py``.
+Megatron-LM: https://github.com/NVIDIA/Megatron-LM, ``megatron/training/arguments.py``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import chain
+
+from pipeloom.ir.model.layers import LayerKind
+from pipeloom.ir.model.placement import Placement, PlacementKind
+from pipeloom.ir.model.schedule import Schedule
+
+FILE = "FILE"
+"""The exported file's name in a flag, or the text in it."""
+# a CSV says the order; these names tell torchtitan which stages a rank has
+TORCHTITAN_NAMES = {
+    PlacementKind.LINEAR: "PipelineScheduleSingle",
+    PlacementKind.INTERLEAVED: "PipelineScheduleMulti",
+    PlacementKind.V: "ZBVZeroBubble",
+}
+TORCHTITAN_FAMILIES = {
+    "gpipe": "GPipe",
+    "1f1b": "1F1B",
+    "interleaved-1f1b": "Interleaved1F1B",
+    "looped-bfs": "LoopedBFS",
+    "zb-v": "ZBVZeroBubble",
+    "dualpipev": "DualPipeV",
+}
+"""torch's own classes, by the families that they run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """``flags``: one a line, where :data:`FILE` stands for the exported file; ``notes``: what else
+    counts."""
+
+    flags: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+def for_torch_csv(schedule: Schedule, size: int) -> Launch:
+    """Of a CSV; ``size``: sequences in a microbatch."""
+    named, notes = _named(schedule.problem.placement)
+    flags = (*named, f"--parallelism.pipeline_parallel_schedule_csv {FILE}")
+    return Launch(
+        (*_degree(schedule), *flags, *_batch(schedule, size)), notes + _torch_ties(schedule)
+    )
+
+
+def for_torchtitan(schedule: Schedule, size: int) -> Launch:
+    """Of the modules of each stage."""
+    family = (schedule.report.family if schedule.report else "").partition(":")[0]
+    own = TORCHTITAN_FAMILIES.get(family)
+    notes = (f"module_fqns_per_model_part has no flag: the list of {FILE} goes into the recipe",)
+    if own is None:
+        more = "the order of ops is in the CSV that --to torch-csv writes, with flags of its own"
+        return Launch(_degree(schedule), (*notes, more, *_torch_ties(schedule)))
+    flags = (f"--parallelism.pipeline_parallel_schedule {own}", *_batch(schedule, size))
+    return Launch((*_degree(schedule), *flags), notes + _torch_ties(schedule))
+
+
+def for_megatron(schedule: Schedule, size: int) -> Launch:
+    """Of a layout."""
+    problem = schedule.problem
+    kinds = [layer.kind for layer in chain.from_iterable(s.layers for s in problem.profile.stages)]
+    replicas = problem.profile.data_parallel
+    batch = problem.microbatches * size * (1 if replicas is None else replicas.size)
+    predicted = kinds.count(LayerKind.MTP)
+    flags = [
+        f"--pipeline-model-parallel-size {problem.ranks}",
+        f"--pipeline-model-parallel-layout '{FILE}'",
+        f"--num-layers {kinds.count(LayerKind.BLOCK)}",
+        *([f"--mtp-num-layers {predicted}"] if predicted else []),
+        f"--micro-batch-size {size}",
+        f"--global-batch-size {batch}",
+    ]
+    tied, ends = problem.profile.tied, (0, problem.stages - 1)
+    notes = [
+        f"Megatron ties embedding and head alone: stages {_stages(group)} share parameters"
+        for group in tied
+        if group != ends
+    ]
+    if ends not in tied:
+        flags.append("--untie-embeddings-and-output-weights")
+        notes.append("--untie-embeddings-and-output-weights, as the profile has none of them tied")
+    return Launch(tuple(flags), (*notes, *_other_order(schedule)))
+
+
+def _other_order(schedule: Schedule) -> tuple[str, ...]:
+    """What Megatron runs where that is not the schedule."""
+    problem = schedule.problem
+    chunks = problem.stages // problem.ranks
+    runs = "1f1b" if chunks == 1 else f"interleaved-1f1b:{chunks}"
+    notes = []
+    if schedule.report is None or schedule.report.family not in {runs, runs.partition(":")[0]}:
+        notes.append(
+            f"Megatron runs {runs} on this layout, not this schedule: optimize --for megatron "
+            "plans for that"
+        )
+    if chunks > 1 and problem.microbatches % problem.ranks:
+        notes.append(
+            f"Megatron interleaves a multiple of {problem.ranks} microbatches alone, got "
+            f"{problem.microbatches}"
+        )
+    return tuple(notes)
+
+
+def _degree(schedule: Schedule) -> tuple[str, ...]:
+    return (f"--parallelism.pipeline_parallel_degree {schedule.problem.ranks}",)
+
+
+def _batch(schedule: Schedule, size: int) -> tuple[str, ...]:
+    return (
+        f"--parallelism.pipeline_parallel_microbatch_size {size}",
+        f"--training.local_batch_size {schedule.problem.microbatches * size}",
+    )
+
+
+def _named(placement: Placement) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The flag that places stages, or why there is none."""
+    name = TORCHTITAN_NAMES.get(placement.kind)
+    if name is None:
+        return (), (
+            f"torchtitan places stages round and round or as a V, not {placement.name}: "
+            "torch's _load_csv takes the file, and pipeloom.torch the schedule",
+        )
+    return (f"--parallelism.pipeline_parallel_schedule {name}",), ()
+
+
+def _torch_ties(schedule: Schedule) -> tuple[str, ...]:
+    return tuple(
+        f"stages {_stages(group)} share parameters (tied), whose gradients neither torch nor "
+        "torchtitan sums: pipeloom.torch does, told by tied="
+        for group in schedule.problem.profile.tied
+    )
+
+
+def _stages(group: tuple[int, ...]) -> str:
+    return " and ".join(map(str, group))

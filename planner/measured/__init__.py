@@ -1,0 +1,1 @@
+"""Profiles of what others measured: traces and tables of timers, a reader for each kind of file."""

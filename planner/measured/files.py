@@ -1,0 +1,91 @@
+"""Files of measured ops, told apart by what is in them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.formats import SCHEDULE, parse_schedule
+from pipeloom.ir.formats.json_reader import parse_json, read_text
+from pipeloom.ir.model.schedule import Schedule
+
+from ..inputs.documents import FilePath, named
+from .primus import is_iteration, read_primus, read_primus_ranks
+from .samples import Recording, Sample
+from .timers import EXPECTED, is_table, read_timers
+from .torch_trace import read_torch_trace
+
+WANTED = (
+    "a trace of torch's profiler (JSON with traceEvents), a measured schedule (run --trace), "
+    f"Primus's trace (fwd_start, ..) or {EXPECTED}"
+)
+SUFFIXES = (".json", ".json.gz", ".csv")
+
+
+def read_recordings(files: Sequence[FilePath]) -> list[Recording]:
+    """One a file, or one of each file in a folder, by rank. Raises InputError for others."""
+    paths = [path for file in files for path in _files(file)]
+    found = [read_recording(path) for path in paths]
+    if len(found) > 1 and len({(r.chunks, r.rank is None) for r in found}) > 1:
+        raise InputError(f"{named(paths[0])}: expected files of one kind, one a rank")
+    return sorted(found, key=lambda recording: recording.rank or 0)
+
+
+def read_recording(path: FilePath) -> Recording:
+    """The ops in one file. Raises InputError naming what is expected of it."""
+    where = named(path)
+    text = read_text(os.fspath(path), expected=WANTED)
+    if not text.lstrip().startswith(("{", "[")):
+        if not is_table(text):
+            raise InputError(f"{where}: expected {WANTED}")
+        return read_timers(text, where)
+    document = parse_json(text, where, others=True)
+    if isinstance(document, list):  # events alone are a trace, too
+        document = {"traceEvents": document}
+    return _read_document(document, where)
+
+
+def _read_document(document: dict[str, Any], where: str) -> Recording:
+    if "traceEvents" in document:
+        return read_torch_trace(document, where)
+    if document.get("format") == SCHEDULE:
+        return _measured_schedule(parse_schedule(document, where), where)
+    if "iterations" in document:
+        return read_primus_ranks(document, where)
+    if document and all(map(is_iteration, document.values())):
+        return read_primus(document, where)
+    raise InputError(f"{where}: expected {WANTED}")
+
+
+def _measured_schedule(schedule: Schedule, where: str) -> Recording:
+    problem, timing = schedule.problem, schedule.timing
+    if timing is None:
+        raise InputError(f"{where}: order: expected start and end of each op")
+    samples = [
+        Sample(op.kind, op.stage, 0, took)
+        for rank in range(problem.ranks)
+        for op, took in zip(
+            schedule.ops(rank), (timing.end[rank] - timing.start[rank]).tolist(), strict=True
+        )
+    ]
+    return Recording(samples, problem.ranks, profile=problem.profile)
+
+
+def _files(given: FilePath) -> list[FilePath]:
+    """The file, or those of a folder that may be measured ops, by the numbers in their names."""
+    if given == "-" or not Path(given).is_dir():
+        return [given]
+    paths = [p for p in Path(given).iterdir() if p.name.endswith(SUFFIXES) and p.is_file()]
+    ranks = [p for p in paths if p.name.startswith("pp_rank_")]  # beside Primus's config.json
+    if not paths:
+        raise InputError(f"{named(given)}: expected files of {', '.join(SUFFIXES)} in the folder")
+    return sorted(ranks or paths, key=_numbers)
+
+
+def _numbers(path: FilePath) -> list[tuple[int, str]]:
+    words = re.split(r"(\d+)", os.fspath(path))
+    return [(int(word) if word.isdigit() else 0, word) for word in words]

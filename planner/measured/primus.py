@@ -1,0 +1,80 @@
+"""Traces that Primus dumps for its pipeline pictures: of each rank and iteration the starts and
+ends of forwards, backwards and weight gradients.
+
+One file a rank, ``pp_rank_3.json``: ``{"7": {"total": .., "fwd_start": [..], "fwd_end": [..],
+"bwd_start": .., "bwd_end": .., "wgrad_start": .., "wgrad_end": ..}}``; or all ranks in one:
+``{"iterations": {"7": [rank 0's, rank 1's, ..]}}``. ``fwd_chunk`` and its like number the stages of
+a rank; without them it has one. A backward is a BW where weight gradients have no times.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.formats.json_reader import is_count, show
+from pipeloom.ir.model.ops import OpKind
+
+from .samples import Recording, Sample, time_of
+
+KEYS = ("fwd_start", "fwd_end", "bwd_start", "bwd_end")
+_FILE = re.compile(r"pp_rank_(\d+)\.json")
+
+
+def is_iteration(value: Any) -> bool:
+    """Whether it is what Primus tells of one rank in one iteration."""
+    return isinstance(value, dict) and "fwd_start" in value and "bwd_start" in value
+
+
+def read_primus(document: Mapping[str, Any], where: str) -> Recording:
+    """The ops of one rank's file. Raises InputError where lists do not fit."""
+    match = _FILE.search(where)
+    iterations = list(document.items())
+    samples = [
+        sample
+        for step, (number, row) in enumerate(iterations)
+        for sample in _samples(row, step, f"{where}: {number}")
+    ]
+    return Recording(samples, rank=None if match is None else int(match[1]), chunks=True)
+
+
+def read_primus_ranks(document: Mapping[str, Any], where: str) -> Recording:
+    """Those of a file of all ranks."""
+    iterations = document["iterations"]
+    rows = list(iterations.values()) if isinstance(iterations, dict) else []
+    counts = {len(row) if isinstance(row, list) else 0 for row in rows}
+    if len(counts) != 1 or counts == {0}:
+        raise InputError(f"{where}: iterations: expected a list of as many ranks for each number")
+    ranks = counts.pop()
+    samples = [
+        sample._replace(stage=sample.stage * ranks + rank)
+        for step, (number, row) in enumerate(iterations.items())
+        for rank, of_rank in enumerate(row)
+        for sample in _samples(of_rank, step, f"{where}: iterations: {number}[{rank}]")
+    ]
+    return Recording(samples, ranks)
+
+
+def _samples(row: Any, step: int, where: str) -> Iterator[Sample]:
+    if not is_iteration(row):
+        raise InputError(f"{where}: expected an object with {', '.join(KEYS)}, got {show(row)}")
+    splits = bool(row.get("wgrad_start"))
+    kinds = {"fwd": OpKind.F, "bwd": OpKind.B if splits else OpKind.BW}
+    for series, kind in (kinds | ({"wgrad": OpKind.W} if splits else {})).items():
+        starts, ends = (_list(row, f"{series}_{key}", where) for key in ("start", "end"))
+        chunks = row.get(f"{series}_chunk") or [0] * len(starts)
+        if not len(starts) == len(ends) == len(chunks) or not all(map(is_count, chunks)):
+            raise InputError(f"{where}: {series}_start: expected as many as {series}_end")
+        for at, (start, end, chunk) in enumerate(zip(starts, ends, chunks, strict=True)):
+            begun = time_of(start, f"{where}: {series}_start[{at}]")
+            took = time_of(end, f"{where}: {series}_end[{at}]") - begun
+            yield Sample(kind, chunk, step, time_of(took, f"{where}: {series}_end[{at}] - start"))
+
+
+def _list(row: Mapping[str, Any], key: str, where: str) -> Sequence[Any]:
+    value = row.get(key)
+    if not isinstance(value, list):
+        raise InputError(f"{where}: {key}: expected a list of milliseconds, got {show(value)}")
+    return value

@@ -1,0 +1,232 @@
+"""A profile of measured ops: medians of each stage's, and what files do not tell from elsewhere."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.formats.fields import MOST_RANKS, MOST_STAGES
+from pipeloom.ir.formats.measured_profile import Figure, Measurement, fused_time
+from pipeloom.ir.model.ops import OpKind
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.units import counted
+
+from ..inputs.documents import FilePath
+from ..inputs.problem_setup import ProfileLike, ProfileSource
+from ..solving.progress import Listener, Note, unheard
+from .files import read_recordings
+from .samples import Recording, Sample
+
+FAR = 2.0
+"""Of an outlier: so many times the median of its stage and kind."""
+HALF = 0.5
+Times = Mapping[int, Mapping[OpKind, Figure]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """What files of measured ops do not tell.
+
+    ``split``: B's share of a BW; ``memory``: M_B and M_W of each stage; ``t_comm``: milliseconds of
+    a message; ``like``: a profile of the same stages, for all that is not given.
+    """
+
+    split: float | None
+    memory: Sequence[float] | None
+    t_comm: float | None
+    like: Profile | None
+
+
+def profile_from(
+    files: FilePath | Sequence[FilePath],
+    *,
+    ranks: int | None = None,
+    warmup: int | None = None,
+    split: float | None = None,
+    memory: Sequence[float] | None = None,
+    t_comm: float | None = None,
+    like: ProfileLike | None = None,
+    name: str = "",
+    memory_limit: float | None = None,
+    progress: Listener | None = None,
+) -> Measurement:
+    """The profile of ops that were measured elsewhere; needs no torch.
+
+    ``files``: traces of torch's profiler, of pipeloom's runs or torch.distributed.pipelining's, one
+    a rank, or their folder; a measured schedule; a CSV table of timers; Primus's traces
+    (``docs/profiling.md``). Times are medians over all microbatches of all steps but the first
+    ``warmup`` (by default 1 where there are several). ``split``: which share of a BW B is, where it
+    was measured as one op. ``memory``: bytes of M_B, and of M_W if it is another. ``t_comm``:
+    milliseconds of a message. ``like``: a profile of the same stages, which is asked for all that
+    files do not tell. ``ranks``: their number, by default that of ``like``, else of files.
+    ``progress`` is told what was left out or assumed.
+
+    Raises InputError for files that are none of these, lack ops, or do not fit together.
+    """
+    tell = progress or unheard
+    given = [files] if isinstance(files, str) or not isinstance(files, Sequence) else list(files)
+    _check(split, memory, t_comm, warmup)
+    recordings = read_recordings(given)
+    told = recordings[0].profile if like is None else ProfileSource.of(like, progress).stages
+    rest = Rest(split, memory, t_comm, told)
+    for note in (note for recording in recordings for note in recording.notes):
+        tell(Note(f"note: {note}"))
+    times = _figures(_counted(_stages(recordings), warmup, tell), tell)
+    _check_stages(times, told)
+    profile = _profile(times, rest, name, tell)
+    profile = replace(profile, ranks=ranks or (told.ranks if told else _ranks(recordings)))
+    if told is not None and profile.ranks != told.ranks:
+        raise InputError(f"ranks: expected {told.ranks} as in the other profile, got {ranks}")
+    if memory_limit is not None and memory_limit < math.inf:
+        profile = replace(profile, memory_limit=(memory_limit,) * profile.ranks)
+    return Measurement(profile, tuple(times[s] for s in sorted(times)), None, together=True)
+
+
+def _check(
+    split: float | None, memory: Sequence[float] | None, t_comm: float | None, warmup: int | None
+) -> None:
+    if split is not None and not 0 <= split <= 1:
+        raise InputError(f"split: expected B's share of a BW, from 0 to 1, got {split:g}")
+    sizes = (1.0,) if memory is None else memory
+    if not (1 <= len(sizes) <= 2 and math.inf > sizes[0] >= sizes[-1] >= 0):
+        shown = ",".join(f"{value:g}" for value in sizes)
+        raise InputError(f"memory: expected M_B, or M_B and an M_W of at most that, got {shown}")
+    for key, value in (("t_comm", t_comm), ("warmup", warmup)):
+        if value is not None and not 0 <= value < math.inf:
+            raise InputError(f"{key}: expected a finite number >= 0, got {value:g}")
+
+
+def _ranks(recordings: Sequence[Recording]) -> int:
+    return min(sum(recording.ranks for recording in recordings), MOST_RANKS)
+
+
+def _stages(recordings: Sequence[Recording]) -> list[Sample]:
+    """All ops, stages numbered over all ranks."""
+    count = len(recordings)
+    return [
+        sample._replace(stage=sample.stage * count + at) if recording.chunks else sample
+        for at, recording in enumerate(recordings)
+        for sample in recording.samples
+    ]
+
+
+def _counted(samples: Sequence[Sample], warmup: int | None, tell: Listener) -> list[Sample]:
+    """Those of the steps that count."""
+    steps = 1 + max((sample.step for sample in samples), default=0)
+    first = min(1, steps - 1) if warmup is None else warmup
+    if first >= steps:
+        raise InputError(f"warmup: expected less than the {counted(steps, 'step')}, got {first}")
+    if first:
+        tell(Note(f"note: {first} of {counted(steps, 'step')} left out as warm-up", routine=True))
+    elif steps == 1:
+        tell(Note("note: there is one step, in which ops may have been slow as first ones are"))
+    return [sample for sample in samples if sample.step >= first]
+
+
+def _figures(samples: Sequence[Sample], tell: Listener) -> Times:
+    """Medians by stage and kind; of copies to the host none."""
+    apart: defaultdict[int, defaultdict[OpKind, list[float]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for sample in samples:
+        if not sample.kind.copies:
+            apart[sample.stage][sample.kind].append(sample.milliseconds)
+    lists = [times for kinds in apart.values() for times in kinds.values()]
+    far = sum(t > FAR * statistics.median(times) for times in lists for t in times)
+    if far:
+        total = sum(map(len, lists))
+        tell(Note(f"note: {far} of {total} ops took over {FAR:g} times their stage's median"))
+    return {
+        s: {kind: Figure.of(times) for kind, times in sorted(kinds.items())}
+        for s, kinds in apart.items()
+    }
+
+
+def _check_stages(times: Times, like: Profile | None) -> None:
+    """Raises InputError where stages or ops of them are missing."""
+    count = 1 + max(times, default=-1)
+    if not 0 < count <= MOST_STAGES:
+        raise InputError(f"files: expected ops of 1 to {MOST_STAGES} stages, got {count}")
+    missing = [s for s in range(count) if s not in times]
+    if missing:
+        raise InputError(
+            f"files: expected ops of each of {count} stages, found none of stage {missing[0]}: "
+            "each rank's file is needed"
+        )
+    for s, kinds in sorted(times.items()):
+        if OpKind.F not in kinds or not (OpKind.BW in kinds or {OpKind.B, OpKind.W} <= set(kinds)):
+            found = ", ".join(kind.name for kind in kinds)
+            raise InputError(f"files: stage {s}: expected F, and B and W or BW, found {found}")
+    if like is not None and like.num_stages != count:
+        raise InputError(
+            f"like: expected a profile of {counted(count, 'stage')}, got {like.num_stages}"
+        )
+
+
+def _profile(times: Times, rest: Rest, name: str, tell: Listener) -> Profile:
+    """All but its ranks."""
+    like = rest.like or Profile((), 1)
+    old = like.stages or (None,) * len(times)
+    stages = tuple(_stage(times[s], old[s], rest) for s in range(len(times)))
+    for note in _assumed(times, rest):
+        tell(Note(f"note: {note}"))
+    t_comm = like.t_comm if rest.t_comm is None else rest.t_comm
+    return replace(like, stages=stages, t_comm=t_comm, name=name or like.name)
+
+
+def _stage(times: Mapping[OpKind, Figure], old: StageProfile | None, rest: Rest) -> StageProfile:
+    t_b, t_w = _backward(times, old, rest.split)
+    kept = old or StageProfile(0.0, 0.0, 0.0, 1.0, 1.0)
+    if rest.memory is not None:
+        kept = replace(kept, m_b=rest.memory[0], m_w=rest.memory[-1])
+    again = times.get(OpKind.R)
+    both = {OpKind.B, OpKind.W} <= set(times)
+    return replace(
+        kept,
+        t_f=times[OpKind.F].median,
+        t_b=t_b,
+        t_w=t_w,
+        t_bw=fused_time(times) if both else None,
+        t_fb=None,
+        t_r=kept.t_r if again is None or kept.m_r is None else again.median,
+    )
+
+
+def _backward(
+    times: Mapping[OpKind, Figure], old: StageProfile | None, split: float | None
+) -> tuple[float, float]:
+    """T_B and T_W: as measured, or BW shared by ``split``, else as ``old`` does, else halved."""
+    if OpKind.B in times and OpKind.W in times:
+        return times[OpKind.B].median, times[OpKind.W].median
+    both = times[OpKind.BW].median
+    if split is None:
+        known = 0.0 if old is None else old.t_b + old.t_w
+        split = HALF if old is None or known == 0 else old.t_b / known
+    return both * split, both * (1 - split)
+
+
+def _assumed(times: Times, rest: Rest) -> list[str]:
+    """What the profile says that nobody has measured."""
+    notes = []
+    whole = [s for s, kinds in sorted(times.items()) if not {OpKind.B, OpKind.W} <= set(kinds)]
+    if whole and rest.split is None:
+        how = "as in the other profile" if rest.like else "by halves, as nothing says how"
+        notes.append(
+            f"{counted(len(whole), 'stage')} ran B and W as one op: t_b and t_w share its time "
+            f"{how}; --split says B's share, and schedules that split them rest on it"
+        )
+    old = rest.like.stages if rest.like else (None,) * len(times)
+    if any(OpKind.R in times[s] and (o is None or o.m_r is None) for s, o in enumerate(old)):
+        notes.append("t_r is left out, as m_r is not known of each stage: --like says it")
+    if rest.like is None and rest.memory is None:
+        notes.append(
+            "memory is not in the files: m_b and m_w are 1, so that limits count microbatches; "
+            "--memory or --like says bytes"
+        )
+    if rest.like is None and rest.t_comm is None:
+        notes.append("links are not in the files: messages take no time; --t-comm or --like says")
+    return notes

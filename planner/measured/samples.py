@@ -1,0 +1,61 @@
+"""What a file of measured ops tells, whoever wrote it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.formats.json_reader import show
+from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir.model.profile import Profile
+
+
+class Sample(NamedTuple):
+    """One op as it ran, for so many milliseconds; ``step`` is counted from 0 in each file."""
+
+    kind: OpKind
+    stage: int
+    step: int
+    milliseconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """The ops of a file.
+
+    ``ranks``: how many of them it tells of; ``rank``: which one, None where it does not say.
+    ``chunks``: its stages are numbered on their rank alone: chunk k of rank r is stage k P + r.
+    ``profile``: what it was planned for, where it says so. ``notes``: what a reader should know.
+    """
+
+    samples: Sequence[Sample]
+    ranks: int = 1
+    rank: int | None = None
+    chunks: bool = False
+    profile: Profile | None = None
+    notes: tuple[str, ...] = ()
+
+
+def numbered(ops: Iterable[tuple[Op, float]]) -> list[Sample]:
+    """Ops with their milliseconds, as they ran: the n-th time that one runs is in step n."""
+    seen: Counter[Op] = Counter()
+    found = []
+    for op, milliseconds in ops:
+        found.append(Sample(op.kind, op.stage, seen[op], milliseconds))
+        seen[op] += 1
+    return found
+
+
+def time_of(value: Any, where: str) -> float:
+    """A number of milliseconds. Raises InputError, which ``where`` begins."""
+    try:
+        number = math.nan if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not 0 <= number < math.inf:
+        raise InputError(f"{where}: expected a finite number >= 0, got {show(value)}")
+    return number

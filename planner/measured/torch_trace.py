@@ -1,0 +1,141 @@
+"""Traces of torch's profiler (Kineto's JSON): of pipeloom's runs and of
+torch.distributed.pipelining's.
+
+::
+
+    2F0 2B0 2W0 2BW0 2R0        ours: the op alone
+    PP:2F0 PP:2I0 PP:2W0 PP:2B0 torch's, where a rank may have several stages; B is our BW, I our B
+    Forward 0, Backward 0       torch's GPipe, one stage a rank; its other schedules of one stage a
+                                rank (Schedule1F1B, say) name nothing
+
+Torch waits for messages inside of these ranges: there an op is from the first operator in its range
+to the end of the last one, those that communicate left out. On a GPU an op is what its kernels
+took on the stream that has most of them.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.ops import Op, OpKind
+from pipeloom.ir.units import counted
+
+from .samples import Recording, numbered
+
+MICROSECONDS = 1e3  # in a millisecond
+ON_HOST, ON_DEVICE, OPERATOR = "user_annotation", "gpu_user_annotation", "cpu_op"
+COMMUNICATES = re.compile(r"c10d::|gloo:|nccl:|record_param_comms")
+OURS = re.compile(r"(\d+)(F|BW|B|W|R|O|L)(\d+)")
+RUNTIME = re.compile(r"PP:(\d+)([FIWB])(\d+)")
+GPIPE = re.compile(r"(Forward|Backward) (\d+)")
+OVERLAPPED = re.compile(r"PP:\(.*\)OVERLAP_F_B")
+_TORCHS = {"F": OpKind.F, "I": OpKind.B, "W": OpKind.W, "B": OpKind.BW}
+WANTED = (
+    "ranges named as ops: 2F0 (a pipeloom run), PP:2F0 or Forward 0 (torch.distributed.pipelining; "
+    "Schedule1F1B names none, ScheduleInterleaved1F1B does)"
+)
+
+
+class _Range(NamedTuple):
+    """One event: microseconds, and the stream or thread that it is on."""
+
+    name: str
+    start: float
+    end: float
+    lane: Any
+
+
+def read_torch_trace(document: Mapping[str, Any], where: str) -> Recording:
+    """The ops of one process's trace. Raises InputError where it has none."""
+    events = document["traceEvents"]
+    if not isinstance(events, list):
+        raise InputError(f"{where}: traceEvents: expected a list")
+    by_kind = _ranges(events, where)
+    named = by_kind[ON_HOST] + by_kind[ON_DEVICE]
+    form = next(
+        (f for f in (OURS, RUNTIME, GPIPE) if any(f.fullmatch(e.name) for e in named)), None
+    )
+    if form is None:
+        raise InputError(f"{where}: expected {WANTED}, found none in the trace")
+    ops = _on_device(by_kind[ON_DEVICE], form)
+    if not ops:
+        ops = [e for e in by_kind[ON_HOST] if form.fullmatch(e.name)]
+        ops = ops if form is OURS else _computing(ops, by_kind[OPERATOR])
+    ops.sort(key=lambda event: event.start)
+    pairs = [(_op(form, e.name), (e.end - e.start) / MICROSECONDS) for e in ops]
+    return Recording(
+        numbered(pairs), rank=_rank(document), chunks=form is GPIPE, notes=_left_out(named, where)
+    )
+
+
+def _ranges(events: Sequence[Any], where: str) -> defaultdict[str, list[_Range]]:
+    found: defaultdict[str, list[_Range]] = defaultdict(list)
+    for at, event in enumerate(events):
+        if not isinstance(event, dict) or event.get("ph") != "X":
+            continue
+        category = event.get("cat")
+        if category in (ON_HOST, ON_DEVICE, OPERATOR):
+            try:
+                start, took = float(event["ts"]), float(event["dur"])
+                found[category].append(
+                    _Range(str(event["name"]), start, start + took, event["tid"])
+                )
+            except (KeyError, TypeError, ValueError):
+                wanted = "expected name, ts, dur and tid of a complete event"
+                raise InputError(f"{where}: traceEvents[{at}]: {wanted}") from None
+    return found
+
+
+def _on_device(events: Sequence[_Range], form: re.Pattern[str]) -> list[_Range]:
+    """On the stream on which ops take longest: others copy and communicate."""
+    streams: defaultdict[Any, list[_Range]] = defaultdict(list)
+    for event in events:
+        if form.fullmatch(event.name):
+            streams[event.lane].append(event)
+    return max(streams.values(), key=lambda ops: sum(e.end - e.start for e in ops), default=[])
+
+
+def _computing(ops: Sequence[_Range], operators: Sequence[_Range]) -> list[_Range]:
+    """From the first operator that computes in each range to the end of the last; no time where
+    there is none."""
+    inside = sorted(e for e in operators if not COMMUNICATES.match(e.name))
+    inside.sort(key=lambda event: event.start)
+    starts = [event.start for event in inside]
+    ends = list(accumulate((event.end for event in inside), max))
+    found = []
+    for op in ops:
+        first, beyond = bisect_left(starts, op.start), bisect_left(starts, op.end)
+        if first < beyond:
+            found.append(op._replace(start=starts[first], end=min(op.end, ends[beyond - 1])))
+        else:
+            found.append(op._replace(end=op.start))
+    return found
+
+
+def _op(form: re.Pattern[str], name: str) -> Op:
+    match = form.fullmatch(name)
+    assert match is not None
+    if form is OURS:
+        return Op.parse(name)
+    if form is RUNTIME:
+        return Op(_TORCHS[match[2]], int(match[1]), int(match[3]))
+    return Op(OpKind.F if match[1] == "Forward" else OpKind.BW, 0, int(match[2]))
+
+
+def _rank(document: Mapping[str, Any]) -> int | None:
+    about = document.get("distributedInfo")
+    rank = about.get("rank") if isinstance(about, dict) else None
+    return rank if isinstance(rank, int) else None
+
+
+def _left_out(named: Sequence[_Range], where: str) -> tuple[str, ...]:
+    count = sum(OVERLAPPED.fullmatch(event.name) is not None for event in named)
+    if not count:
+        return ()
+    return (f"{where}: {counted(count, 'range')} of a forward and a backward at once left out",)

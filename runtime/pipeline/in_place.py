@@ -1,0 +1,174 @@
+"""The profile of a pipeline's own stages, measured where they are: sharded, wrapped, on their
+devices.
+
+Every process runs its stages as in a step, but for messages, which are made up: F, B and W of some
+microbatches, then BW's. What stages do inside, collectives over a mesh too, is done as in a step,
+by all processes in the same order.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.formats.measured_profile import Measurement
+
+from ..executor.stage_runner import Cell
+from ..measure.activation_ledger import Ledger
+from ..optim.step_end import StepEnd
+from ..probes.held_bytes import HeldBytes, held_bytes
+from ..probes.link_probe import ring_routes
+from ..probes.measuring import (
+    LinkParts,
+    check_view,
+    gathered,
+    gathering,
+    measurement,
+    probed,
+    probed_links,
+)
+from ..probes.stage_probe import Asked, StageProbe
+from ..rank.context import RankContext
+from ..stages.fsdp import ShardedStages
+from ..stages.tie_detection import tied_stages
+from ..tensors.microbatches import mapped
+from ..transport import connect
+from .step_builder import StepBuilder
+from .step_inputs import Cells
+
+
+class StagesInPlace:
+    """A rank's stages, with what a step was given in ``cells``, to be measured."""
+
+    def __init__(
+        self, context: RankContext, cells: Cells, step_end: StepEnd, builder: StepBuilder
+    ) -> None:
+        """Raises InputError where weights are sent: stages run only as they come."""
+        if context.program.schedule.transfers:
+            raise InputError("profile: expected a program that sends activations, not weights")
+        self._context, self._cells = context, cells
+        self._step_end, self._builder = step_end, builder
+
+    def measure(
+        self, *, repeats: int, warmup: int, in_flight: int | None, recompute: bool, view: str
+    ) -> Measurement:
+        """Parameters, gradients, buffers and random numbers are as before afterwards."""
+        _check(view, repeats=repeats, warmup=warmup, in_flight=in_flight)
+        context = self._context
+        ranks = context.program.schedule.problem.ranks
+        asked = Asked(self._in_flight(in_flight or ranks), fused=True, recompute=recompute)
+        with self._undone():
+            parts = probed(self._probe(asked, view), self._held, repeats=repeats, warmup=warmup)
+        links = LinkParts()
+        if view != "rank":
+            gather = gathering(view, context.transport, context.options.timeout)
+            parts, links = gathered(gather, parts, self._links)
+        name = context.program.schedule.problem.profile.name
+        tied = tied_stages(context.options.tied) if view != "rank" else ()
+        shown = ranks if view != "rank" else 1
+        return measurement(parts, links, ranks=shown, name=name, tied=tied)
+
+    def _in_flight(self, asked: int) -> int:
+        """As many as the rank has of each stage, at most."""
+        counts: defaultdict[int, int] = defaultdict(int)
+        for stage, _ in self._cells:
+            counts[stage] += 1
+        return min([asked, *counts.values()])
+
+    def _probe(self, asked: Asked, view: str) -> StageProbe:
+        memory, context = Ledger(), self._context
+        runners = {s: self._builder.runner(s, memory, stashing=False) for s in context.role.run}
+        for runner in runners.values():
+            runner.keep_outputs = False
+        together = context.transport.barrier if view != "rank" else _alone
+        return StageProbe(
+            runners,
+            self._builder.interfaces,
+            _StepFeed(self._cells),
+            memory=memory,
+            device=context.device,
+            asked=asked,
+            together=together,
+        )
+
+    def _held(self, stage: int) -> HeldBytes:
+        optimizer = self._step_end.optimizers.get(stage)
+        context = self._context
+        return held_bytes(context.store, stage, context.options.optimizer, optimizer)
+
+    def _links(self, largest: int) -> LinkParts:
+        """Over connections of its own: a program has those alone that it uses."""
+        context = self._context
+        routes = ring_routes(context.transport.size, context.options.timeout)
+        transport = connect(routes, context.device, context.options.group)
+        try:
+            return probed_links(transport, largest, context.device, offload=False)
+        finally:
+            transport.close()
+
+    @contextmanager
+    def _undone(self) -> Iterator[None]:
+        """Within: what ops leave in gradients, buffers and random numbers does not stay."""
+        store = self._context.store
+        modules = [store.module(s) for s in store.stages]
+        parameters = [p for s in store.stages for p in store.parameters(s)]
+        buffers = [(b, b.clone()) for module in modules for b in module.buffers()]
+        gradients = [p.grad for p in parameters]
+        device = self._context.device
+        store.begin()
+        try:
+            with torch.random.fork_rng([device] if device.type == "cuda" else []):
+                for parameter in parameters:
+                    parameter.grad = None
+                yield
+        finally:
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient
+            with torch.no_grad():
+                for buffer, value in buffers:
+                    buffer.copy_(value)
+            for s in store.stages:
+                store.settle(s)
+            if isinstance(store, ShardedStages):
+                store.release()
+
+
+class _StepFeed:
+    """The microbatches that a step was given; of those of a stage the rank's first ones."""
+
+    def __init__(self, cells: Cells) -> None:
+        self._cells: defaultdict[int, list[Cell]] = defaultdict(list)
+        for (stage, _), cell in sorted(cells.items(), key=lambda item: item[0]):
+            self._cells[stage].append(cell)
+
+    def renew(self, step: int) -> None:
+        pass
+
+    def fill(self, stage: int, microbatch: int, cell: Cell) -> None:
+        given = self._cells[stage][microbatch]
+        cell.options = mapped(_own, given.options)
+        cell.target = mapped(_own, given.target)
+        if stage == 0:
+            cell.inputs = tuple(mapped(_own, x) for x in given.inputs)
+
+
+def _own(tensor: Tensor) -> Tensor:
+    # a view would make one microbatch count the whole batch that it was cut from
+    return tensor.detach().clone()
+
+
+def _alone() -> None:
+    """Nothing is waited for."""
+
+
+def _check(view: str, *, repeats: int, warmup: int, in_flight: int | None) -> None:
+    check_view(view)
+    wanted = (("repeats", repeats, 1), ("warmup", warmup, 0), ("in_flight", in_flight or 1, 1))
+    for key, value, least in wanted:
+        if value < least:
+            raise InputError(f"{key}: expected a whole number >= {least}, got {value}")

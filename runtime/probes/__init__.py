@@ -1,0 +1,1 @@
+"""What a rank's stages, its links and its host take and hold, run as the executor runs them."""

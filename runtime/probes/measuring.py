@@ -1,0 +1,183 @@
+"""From the probes of all ranks to a measured profile, or from those of one to its part of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any
+
+import torch
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.formats.measured_profile import Figure, Measurement, fused_time
+from pipeloom.ir.model.ops import OpKind
+from pipeloom.ir.model.profile import Profile, StageProfile
+
+from ..transport import Transport, gather_early
+from .held_bytes import HeldBytes
+from .host_probe import probe_host
+from .link_probe import LARGE, LinkSamples, link_of, links_of, probe_links
+from .stage_probe import Sizes, StageProbe
+
+MESSAGES = 20  # round trips of each size on each link
+VIEWS = ("all", "pipeline", "rank")
+Gather = Callable[[Any], list[Any]]
+
+
+def check_view(view: str) -> None:
+    """Raises InputError for a view that there is not."""
+    if view not in VIEWS:
+        raise InputError(f"view: expected {', '.join(VIEWS)}, got {view!r}")
+
+
+def gathering(view: str, transport: Transport, timeout: float) -> Gather:
+    """Of what each process has: over ``all`` of them, or over the transport's alone."""
+    if view == "all":
+        return partial(gather_early, group=None, seconds=timeout)
+    return transport.gather
+
+
+@dataclass(frozen=True, slots=True)
+class StagePart:
+    """What was measured of one stage on one device: milliseconds by kind, and of pairs; bytes."""
+
+    stage: int
+    times: Mapping[OpKind, Sequence[float]]
+    pairs: Sequence[float]
+    sizes: Sizes
+    held: HeldBytes
+
+
+@dataclass(frozen=True, slots=True)
+class LinkParts:
+    """Messages as large as an activation, and large ones; copies to the host and back."""
+
+    messages: Sequence[LinkSamples] = ()
+    links: Sequence[LinkSamples] = ()
+    host: Sequence[LinkSamples] = ()
+
+
+def probed(
+    probe: StageProbe,
+    held: Callable[[int], HeldBytes],
+    *,
+    repeats: int,
+    warmup: int,
+    pairs: bool = False,
+) -> list[StagePart]:
+    """What a rank's stages take and hold; ``held``: what else, asked for at the end."""
+    probe.times(warmup)
+    samples = probe.times(repeats)
+    paired = probe.pair_times(repeats) if pairs else {}
+    sizes = {s: probe.sizes(s) for s in probe.stages}
+    return [
+        StagePart(
+            s,
+            {kind: samples[s, kind] for kind in probe.asked.kinds},
+            paired.get(s, ()),
+            sizes[s],
+            held(s),
+        )
+        for s in probe.stages
+    ]
+
+
+def probed_links(
+    transport: Transport, largest: int, device: torch.device, *, offload: bool
+) -> LinkParts:
+    """This rank's links, over a transport with routes of a ring; all ranks call it, with the
+    ``largest`` activation's bytes."""
+    sent = probe_links(transport, largest, MESSAGES, device)
+    large = sent if largest >= LARGE else probe_links(transport, LARGE, MESSAGES, device)
+    host = [probe_host(device, MESSAGES, transport.rank)] if offload else []
+    return LinkParts(sent, large, host)
+
+
+def gathered(
+    gather: Gather, parts: Sequence[StagePart], links_of_rank: Callable[[int], LinkParts]
+) -> tuple[list[StagePart], LinkParts]:
+    """All that ``gather`` reaches: of stages, and of links, once all know the largest message."""
+    every = [part for row in gather(list(parts)) for part in row]
+    largest = max(part.sizes.activation or 0 for part in every)
+    links = gather(links_of_rank(largest))
+    joined = {
+        field.name: [one for row in links for one in getattr(row, field.name)]
+        for field in fields(LinkParts)
+    }
+    return every, LinkParts(**joined)
+
+
+def measurement(
+    parts: Sequence[StagePart],
+    links: LinkParts,
+    *,
+    ranks: int,
+    together: bool = True,
+    name: str = "",
+    tied: Sequence[tuple[int, ...]] = (),
+) -> Measurement:
+    """A profile of the stages that ``parts`` are of. Of one that several devices ran all samples
+    count, and the most bytes."""
+    numbers = sorted({part.stage for part in parts})
+    joined = [_joined([part for part in parts if part.stage == s]) for s in numbers]
+    sent = [time for link in links.messages for time in link.large]
+    delay = Figure.of(sent) if sent else None
+    found = links_of(links.links) if links.links else None
+    uniform = found is None or not found.pairs
+    times = tuple({k: Figure.of(ms) for k, ms in part.times.items()} for part in joined)
+    pairs = tuple(Figure.of(part.pairs) for part in joined if part.pairs)
+    profile = Profile(
+        stages=tuple(map(_stage, joined, times, pairs or (None,) * len(joined))),
+        ranks=ranks,
+        t_comm=delay.median if delay is not None and uniform else None,
+        links=found,
+        name=name,
+        host_link=link_of(links.host) if links.host else None,
+        tied=tuple(tied),
+    )
+    return Measurement(profile, times, delay, together, pairs)
+
+
+def _joined(parts: Sequence[StagePart]) -> StagePart:
+    """Of one stage on several devices."""
+    first = parts[0]
+    return StagePart(
+        first.stage,
+        {kind: [ms for part in parts for ms in part.times[kind]] for kind in first.times},
+        [ms for part in parts for ms in part.pairs],
+        Sizes(**_largest([part.sizes for part in parts])),
+        HeldBytes(**_largest([part.held for part in parts])),
+    )
+
+
+def _largest(each: Sequence[Any]) -> dict[str, Any]:
+    """Field by field; None where all are."""
+    columns = {field.name: [getattr(one, field.name) for one in each] for field in fields(each[0])}
+    known = {name: [value for value in row if value is not None] for name, row in columns.items()}
+    return {name: max(row, default=None) for name, row in known.items()}
+
+
+def _stage(part: StagePart, times: Mapping[OpKind, Figure], pair: Figure | None) -> StageProfile:
+    sizes, held, again = part.sizes, part.held, times.get(OpKind.R)
+    return StageProfile(
+        t_f=times[OpKind.F].median,
+        t_b=times[OpKind.B].median,
+        t_w=times[OpKind.W].median,
+        m_b=float(sizes.m_b),
+        m_w=float(sizes.m_w),
+        activation_bytes=_bytes(sizes.activation),
+        weight_bytes=float(held.weight),
+        grad_bytes=float(held.grad),
+        optimizer_bytes=_bytes(held.optimizer),
+        t_r=None if again is None else again.median,
+        m_r=None if sizes.m_r is None else float(min(sizes.m_r, sizes.m_b)),
+        t_fb=None if pair is None else pair.median,
+        m_o=None if sizes.m_o is None else float(min(sizes.m_o, sizes.m_b)),
+        offload_bytes=_bytes(sizes.offload),
+        t_bw=fused_time(times),
+    )
+
+
+def _bytes(count: int | None) -> float | None:
+    return None if count is None else float(count)

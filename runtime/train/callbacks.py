@@ -1,0 +1,111 @@
+"""What is told of a run's steps, and to whom: callbacks, and progress on standard error."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from pipeloom.ir.errors import InputError
+
+from ..models.by_name import load_attribute
+from .loop import Listener, StepRecord
+
+
+def load_callback(name: str) -> Listener:
+    """The function that ``module:attribute`` names, or an object of the class that it names.
+
+    Raises InputError where there is none, or it cannot be called.
+    """
+    value = load_attribute(name)
+    try:
+        made = value() if isinstance(value, type) else value
+    except Exception as error:
+        words = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise InputError(f"{name}: making it without arguments failed: {words}") from error
+    if not callable(made):
+        raise InputError(
+            f"{name}: expected a function of a StepRecord, or a class whose objects are, got "
+            f"{type(made).__name__}"
+        )
+    return _Named(name, made)
+
+
+class _Named:
+    """A callback of the command line, whose errors are one line that names it."""
+
+    def __init__(self, name: str, callback: Listener) -> None:
+        self._name, self._callback = name, callback
+
+    def __call__(self, record: StepRecord) -> None:
+        try:
+            self._callback(record)
+        except Exception as error:
+            words = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise InputError(f"{self._name}: step {record.step}: {words}") from error
+
+    def close(self) -> None:
+        _close(self._callback)
+
+
+@contextmanager
+def listening(callbacks: Sequence[Listener | str], steps: int | None) -> Iterator[Listener]:
+    """A function that tells all ``callbacks``, whose ``close``, where they have one, comes last.
+
+    Names are loaded by :func:`load_callback`. ``steps``: progress is shown, to so many of them;
+    None: none is. Of processes that torchrun started the first one alone has callbacks.
+    """
+    if os.environ.get("RANK", "0") != "0":
+        callbacks, steps = (), None
+    shown = () if steps is None else (Bar(steps) if sys.stderr.isatty() else write_line,)
+    with ExitStack() as held:
+        everyone: list[Listener] = [
+            *(load_callback(c) if isinstance(c, str) else c for c in callbacks),
+            *shown,
+        ]
+        for callback in everyone:
+            held.callback(_close, callback)
+        yield lambda record: [callback(record) for callback in everyone]
+
+
+def write_line(record: StepRecord) -> None:
+    """One line a step."""
+    sys.stderr.write(f"step {record.step}: {_words(record)}\n")
+
+
+class Bar:
+    """A bar of the steps done, on a terminal."""
+
+    def __init__(self, steps: int) -> None:
+        from rich.console import Console
+        from rich.progress import (
+            BarColumn,
+            MofNCompleteColumn,
+            Progress,
+            TextColumn,
+            TimeRemainingColumn,
+        )
+
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+        self._progress = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True))
+        self._task = self._progress.add_task("", total=steps)
+        self._progress.start()
+
+    def __call__(self, record: StepRecord) -> None:
+        words = _words(record)
+        self._progress.update(self._task, completed=record.step + 1, description=words)
+
+    def close(self) -> None:
+        self._progress.stop()
+
+
+def _words(record: StepRecord) -> str:
+    return f"loss {record.loss:.4f}, {record.seconds * 1e3:.1f} ms"
+
+
+def _close(callback: Any) -> None:
+    close = getattr(callback, "close", None)
+    if callable(close):
+        close()

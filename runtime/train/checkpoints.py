@@ -1,0 +1,260 @@
+"""Checkpoints of a run: folders ``step-000010`` by ``torch.distributed.checkpoint``.
+
+They hold ``Pipeline.state_dict()``, and in ``run`` the step that comes next, the optimizers' kinds
+and each process's random numbers. A folder gets its name once all is written, and none is written
+over: a save that was cut short leaves the last good one as it is.
+"""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+
+from pipeloom.ir.errors import InputError, PipeloomError
+
+from ..errors import ExecutionError
+from ..pipeline.pipeline import Pipeline
+from ..transport.thread_rank import here
+from .replicas import Replicas
+from .settings import RunSettings
+
+# said of each load by a single process; threads cannot silence it for themselves
+warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized")
+METADATA = ".metadata"  # which torch.distributed.checkpoint writes last
+NEEDED = ("model.", "optimizer.state.")  # what a run cannot go on without
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """What a checkpoint says of its run: the ``step`` that comes next, the classes of its
+    ``optimizers``, and how many ``processes`` keep random numbers."""
+
+    step: int
+    optimizers: tuple[str, ...]
+    processes: int
+
+
+def latest(folder: str) -> Path:
+    """The checkpoint that ``folder`` is, or else the last complete one in it.
+
+    Raises InputError where there is none.
+    """
+    path = Path(folder)
+    if (path / METADATA).is_file():
+        return path
+    if not path.is_dir():
+        raise InputError(f"{folder}: expected a folder with checkpoints, as run --save makes them")
+    found = _complete(path)
+    if not found:
+        raise InputError(
+            f"{folder}: expected a complete checkpoint, step-N with {METADATA} in it, got none"
+        )
+    return found[max(found)]
+
+
+def read_run(path: Path) -> RunState:
+    """What the checkpoint says of its run. Raises InputError where it cannot be read."""
+    state = {"run": {"step": 0, "optimizers": (), "processes": 0}}
+    missing = [key for key in state["run"] if f"run.{key}" not in _metadata(path)]
+    if missing:
+        raise InputError(f"{path}: run.{missing[0]}: missing; expected a checkpoint of run --save")
+    with _told(path, "loaded"):
+        load(state, checkpoint_id=path, no_dist=True)
+    return RunState(**state["run"])  # type: ignore[arg-type]
+
+
+def check_checkpoints(settings: RunSettings) -> None:
+    """Raises InputError where the run cannot go on from what the settings say, or save there."""
+    begin = 0
+    if settings.resume is not None:
+        path = latest(settings.resume)
+        begin = read_run(path).step
+        if begin >= settings.steps:
+            raise InputError(
+                f"steps: expected more than the {begin} that {path} has, got {settings.steps}"
+            )
+    if settings.save is not None:
+        _check_folder(settings.save, begin)
+
+
+def _check_folder(folder: str, begin: int) -> None:
+    path = Path(folder)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / ".writable"
+        probe.touch()
+        probe.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written: {error.strerror}") from None
+    later = [name for step, name in sorted(_complete(path).items()) if step > begin]
+    if later:
+        raise InputError(
+            f"{folder}: expected no checkpoint after step {begin}, where the run begins, got "
+            f"{later[0].name}: --resume goes on from it"
+        )
+
+
+class Checkpoints:
+    """Those of one pipeline and its ``replicas``; all processes call the methods."""
+
+    def __init__(self, pipeline: Pipeline, replicas: Replicas) -> None:
+        self._pipeline, self._replicas = pipeline, replicas
+        alone = here() is not None or not dist.is_initialized()
+        self._alone = alone  # threads of one process, which one of them saves for
+        self._process = pipeline.rank if alone else dist.get_rank()
+        self._processes = 1 if alone else dist.get_world_size()
+
+    def save(self, folder: str, step: int) -> None:
+        """The state before ``step``. Raises ExecutionError where it cannot be written."""
+        path = Path(folder) / f"step-{step:06}"
+        partial = path.with_name(f".{path.name}.partial")
+        state = {**self._pipeline.state_dict(), "run": self._run(step)}
+        if self._process == 0:
+            shutil.rmtree(partial, ignore_errors=True)
+        self._write(state, partial)
+        if self._process == 0:
+            shutil.rmtree(path, ignore_errors=True)  # one that is not complete
+            partial.rename(path)
+
+    def load(self, path: Path, seed: int) -> int:
+        """The step that comes next. Raises InputError for another model or optimizer, on all alike.
+
+        Random numbers go on as they were where there are as many processes; else they begin anew
+        from ``seed`` and the step.
+        """
+        run, saved = read_run(path), _metadata(path)
+        state = self._pipeline.state_dict()
+        self._check(path, run, state, saved)
+        for section, values in state.items():
+            state[section] = {k: v for k, v in values.items() if f"{section}.{k}" in saved}
+        random = self._random() if run.processes == self._processes else {}
+        with _told(path, "loaded"):
+            wanted = {**state, "run": {"random": random}}
+            load(wanted, checkpoint_id=path, no_dist=self._alone)
+        self._pipeline.load_state_dict({k: v for k, v in state.items() if v or k == "model"})
+        for generators in random.values():
+            _set_random(generators)
+        if run.processes != self._processes:
+            torch.manual_seed(seed + run.step)
+        return run.step
+
+    def _run(self, step: int) -> dict[str, Any]:
+        return {
+            "step": step,
+            "optimizers": self._optimizers(),
+            "processes": self._processes,
+            "random": self._random(),
+        }
+
+    def _random(self) -> dict[str, dict[str, Tensor]]:
+        """The state of this process's generators; threads have the first one's."""
+        if self._process >= self._processes:
+            return {}
+        state = {"cpu": torch.get_rng_state()}
+        if self._pipeline.device.type == "cuda":
+            state["cuda"] = torch.cuda.get_rng_state(self._pipeline.device)
+        return {str(self._process): state}
+
+    def _write(self, state: Mapping[str, Any], path: Path) -> None:
+        """Of what several processes have the lowest one's, so all of the first replica."""
+        if self._alone:
+            state = _merged(self._pipeline.gather(state))
+        if not self._alone or self._process == 0:
+            planner = DefaultSavePlanner(dedup_save_to_lowest_rank=True)
+            with _told(path, "saved", ExecutionError):
+                save(dict(state), checkpoint_id=path, planner=planner, no_dist=self._alone)
+        if self._alone:
+            self._pipeline.barrier()
+
+    def _optimizers(self) -> tuple[str, ...]:
+        own = {type(optimizer).__name__ for optimizer in self._pipeline.optimizers.values()}
+        rows = self._replicas.gather(self._pipeline, own)
+        return tuple(sorted({name for row in rows for names in row for name in names}))
+
+    def _check(
+        self, path: Path, run: RunState, state: Mapping[str, Any], saved: Mapping[str, Any]
+    ) -> None:
+        optimizers = self._optimizers()
+        if run.optimizers != optimizers:
+            raise InputError(
+                f"{path}: run.optimizers: expected {' and '.join(optimizers)}, as the model "
+                f"source makes them, got {' and '.join(run.optimizers)}"
+            )
+        own = {f"{name}.{key}": v for name, values in state.items() for key, v in values.items()}
+        fault = next(_faults(own, saved), None)
+        rows = self._replicas.gather(self._pipeline, (fault, list(own)))
+        cells = [cell for row in rows for cell in row]
+        known = {key for _, keys in cells for key in keys}
+        left = (
+            f"{key}: expected only what this run's model and optimizers have"
+            for key in saved
+            if key.startswith(NEEDED) and key not in known
+        )
+        wrong = next((fault for fault, _ in cells if fault), None) or next(left, None)
+        if wrong is not None:
+            raise InputError(f"{path}: {wrong}")
+
+
+def _faults(own: Mapping[str, Any], saved: Mapping[str, Any]) -> Iterator[str]:
+    for key, value in own.items():
+        if key not in saved:
+            if key.startswith(NEEDED):
+                yield f"{key}: missing; expected all that this run's model and optimizers have"
+        elif isinstance(value, Tensor):
+            shape = getattr(saved[key], "size", None)
+            if shape != value.shape:
+                got = "no tensor" if shape is None else list(shape)
+                yield f"{key}: expected shape {list(value.shape)}, got {got}"
+
+
+def _merged(rows: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """One state of those of several ranks; of what several have the first one's."""
+    merged: dict[str, Any] = {}
+    for row in reversed(rows):
+        for section, values in row.items():
+            merged.setdefault(section, {}).update(values)
+    return merged
+
+
+def _complete(folder: Path) -> dict[int, Path]:
+    """The complete checkpoints of a folder, by step."""
+    names = (path for path in folder.glob("step-*") if (path / METADATA).is_file())
+    return {int(path.name[5:]): path for path in names if path.name[5:].isdecimal()}
+
+
+def _metadata(path: Path) -> Mapping[str, Any]:
+    try:
+        return FileSystemReader(path).read_metadata().state_dict_metadata
+    except Exception as error:
+        raise InputError(f"{path / METADATA}: cannot be read: {error}") from None
+
+
+@contextmanager
+def _told(path: Path, done: str, kind: type[PipeloomError] = InputError) -> Iterator[None]:
+    """An error of torch.distributed.checkpoint as one line."""
+    try:
+        yield
+    except CheckpointException as error:
+        rank, (cause, _) = min(error.failures.items())
+        words = f"{type(cause).__name__}: {cause}".splitlines()[0]
+        raise kind(f"{path}: cannot be {done}: rank {rank}: {words}") from error
+
+
+def _set_random(state: Mapping[str, Tensor]) -> None:
+    torch.set_rng_state(state["cpu"])
+    if "cuda" in state:
+        torch.cuda.set_rng_state(state["cuda"])

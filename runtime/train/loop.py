@@ -1,0 +1,159 @@
+"""The training loop: steps and checkpoints of a pipeline, and what is told of them.
+
+``pipeloom run`` and ``pipeloom tune`` train by it.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from ..pipeline.model_source import ModelSource
+from ..pipeline.pipeline import Pipeline
+from .checkpoints import Checkpoints, latest
+from .replicas import ALONE, Replicas
+from .settings import RunSettings, dtype_of
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """A training step as callbacks are told of it, over all ranks and replicas.
+
+    ``step`` counts from 0; ``loss`` is the mean over microbatches; ``seconds`` are the slowest
+    rank's; ``tokens``: elements of the inputs; ``grad_norm``: the norm of all gradients before they
+    were clipped (with post-validation that of the step before), None where nothing needs it;
+    ``peak_memory``: the most bytes of activations on any rank.
+    """
+
+    step: int
+    loss: float
+    seconds: float
+    tokens: int
+    grad_norm: float | None
+    peak_memory: int
+
+
+Listener: TypeAlias = Callable[[StepRecord], object]
+
+
+@dataclass(frozen=True, slots=True)
+class StepMeasure:
+    """One step on one rank; ``losses`` are those of the microbatches that end here."""
+
+    losses: list[float]
+    seconds: float
+    peak: int
+    tokens: int
+    marks: list[float]
+    averages: dict[int, tuple[float, float]]
+
+
+class TrainingLoop:
+    """One rank's steps of ``source``, one after the other; all ranks of all ``replicas`` have one.
+
+    ``step``: the number of the next; ``records``: of those so far, the same on all ranks;
+    ``listener``: told of each, on the first rank alone.
+    """
+
+    def __init__(
+        self,
+        source: ModelSource,
+        settings: RunSettings,
+        replicas: Replicas = ALONE,
+        listener: Listener | None = None,
+    ) -> None:
+        self._source, self._settings, self._replicas = source, settings, replicas
+        self._listener = listener
+        self.step = 0
+        self.records: list[StepRecord] = []
+
+    def resume(self, pipeline: Pipeline) -> None:
+        """Before the first step: goes on from the checkpoint, if one is asked for.
+
+        Raises InputError where that, or what is to be saved, does not fit the pipeline.
+        """
+        settings = self._settings
+        if settings.resume is not None:
+            checkpoints = Checkpoints(pipeline, self._replicas)
+            self.step = checkpoints.load(latest(settings.resume), settings.seed)
+        elif settings.save is not None:
+            pipeline.state_dict()  # names that cannot be told apart fail here
+
+    def run(self, pipeline: Pipeline, count: int) -> list[StepMeasure]:
+        """``count`` more steps, but no more than the settings say; what each took."""
+        return [self._next(pipeline) for _ in range(min(count, self._settings.steps - self.step))]
+
+    def _next(self, pipeline: Pipeline) -> StepMeasure:
+        measure = train_step(pipeline, self._source, self.step, self._settings, self._replicas)
+        self.step += 1
+        rows = self._replicas.gather(
+            pipeline, (measure.losses, measure.seconds, measure.peak, measure.tokens)
+        )
+        cells = [cell for row in rows for cell in row]
+        record = StepRecord(
+            self.step - 1,
+            mean_loss([losses for losses, *_ in cells]),
+            max(seconds for _, seconds, *_ in cells),
+            self._replicas.count * measure.tokens,
+            pipeline.grad_norm,
+            max(peak for _, _, peak, _ in cells),
+        )
+        self.records.append(record)
+        self._save(pipeline)
+        if self._listener is not None and pipeline.rank == self._replicas.index == 0:
+            self._listener(record)
+        return measure
+
+    def _due(self, every: int | None) -> bool:
+        return every is not None and self.step % every == 0
+
+    def _save(self, pipeline: Pipeline) -> None:
+        settings = self._settings
+        if settings.save is not None and (self._due(settings.every) or self.step == settings.steps):
+            Checkpoints(pipeline, self._replicas).save(settings.save, self.step)
+
+
+def train_step(
+    pipeline: Pipeline,
+    model: ModelSource,
+    step: int,
+    settings: RunSettings,
+    replicas: Replicas = ALONE,
+) -> StepMeasure:
+    """One step on this rank, begun by all at once. ``step`` numbers the source's batches."""
+    inputs, targets = (
+        _on(part, pipeline.device, settings.dtype)
+        for part in replicas.batch(model, step, pipeline.microbatches)
+    )
+    losses: list[Tensor] = []
+    replicas.barrier(pipeline)
+    start = time.perf_counter()
+    pipeline.step(inputs, target=targets, losses=losses, return_outputs=False)
+    pipeline.synchronize()
+    seconds = time.perf_counter() - start
+    return StepMeasure(
+        [loss.item() for loss in losses],
+        seconds,
+        pipeline.peak_memory,
+        sum(x.numel() for x in inputs),
+        pipeline.marks(),
+        pipeline.averages(),
+    )
+
+
+def mean_loss(losses: Sequence[Sequence[float]]) -> float:
+    """Over all microbatches, wherever their last stage ran: no order of them shows in a digit."""
+    values = [loss for row in losses for loss in row]
+    return math.fsum(values) / len(values)
+
+
+def _on(tensors: Sequence[Tensor], device: torch.device, dtype: str | None) -> list[Tensor]:
+    """On the device, and where they are floating in the dtype that the model runs in."""
+    moved = [t.to(device) for t in tensors]
+    return [t.to(dtype_of(dtype)) if t.is_floating_point() else t for t in moved]

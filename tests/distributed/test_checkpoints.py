@@ -1,0 +1,250 @@
+"""Runs that save, end or are killed, and go on as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipeloom import StepRecord, compile_schedule, dump_program, run, write_json
+from pipeloom.ir.errors import InputError, PipeloomError
+from pipeloom.ir.model.program import Program
+from pipeloom.runtime.errors import LaunchError
+from pipeloom.runtime.train.checkpoints import latest
+from pipeloom.runtime.train.settings import RunSettings
+from pipeloom.runtime.train.train import train
+from tests.distributed.cases.gradients import schedule
+from tests.distributed.cases.state import MICROBATCHES, Model
+
+ROOT = Path(__file__).parents[2]
+SOURCE = "tests.distributed.cases.state:Model"
+STEPS = 4
+
+
+def program(family: str, ranks: int, *, data_parallel: bool = False) -> Program:
+    plan = schedule(family, ranks, MICROBATCHES)
+    tied = [sorted({s for s, _ in group}) for group in Model().tied(plan.problem.stages)]
+    return compile_schedule(plan, tied=tied, data_parallel=data_parallel)
+
+
+def losses(where: Program, source: Model | str = SOURCE, **settings: object) -> list[float]:
+    result = run(where, source, **{"steps": STEPS, "local": True} | settings)
+    assert result is not None
+    return list(result.losses)
+
+
+@pytest.fixture(scope="module")
+def whole() -> list[float]:
+    return losses(program("1f1b", 2))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory, whole: list[float]) -> Path:
+    """What a run of processes saved after each step, of two."""
+    folder = tmp_path_factory.mktemp("saved")
+    told: list[StepRecord] = []
+    found = losses(
+        program("1f1b", 2), local=False, steps=2, save=str(folder), every=1, callbacks=[told.append]
+    )
+    assert found == whole[:2] == [record.loss for record in told]
+    assert [record.step for record in told] == [0, 1]
+    assert {record.tokens for record in told} == {MICROBATCHES * Model().context}
+    assert sorted(path.name for path in folder.iterdir()) == ["step-000001", "step-000002"]
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("family", "ranks", "local"),
+    [("1f1b", 4, True), ("zb-v", 2, True), ("weipipe-interleave", 2, True), ("1f1b", 1, True)],
+)
+def test_a_run_goes_on_by_other_programs_to_the_last_digit(
+    saved: Path, whole: list[float], family: str, ranks: int, local: bool
+) -> None:
+    result = run(program(family, ranks), SOURCE, steps=STEPS, local=local, resume=str(saved))
+    assert result is not None
+    assert (list(result.losses), result.first_step) == (whole[2:], 2)
+
+
+def test_threads_save_what_processes_load(saved: Path, whole: list[float], tmp_path: Path) -> None:
+    own = str(tmp_path / "own")
+    first = losses(program("zb-v", 2), steps=3, resume=str(saved / "step-000001"), save=own)
+    assert first == whole[1:3]
+    assert losses(program("1f1b", 2), local=False, resume=own) == whole[3:]
+
+
+@pytest.mark.slow
+def test_replicas_save_once(tmp_path: Path) -> None:
+    replicas = program("1f1b", 1, data_parallel=True)
+    options = {"local": False, "replicas": 2}
+    found = losses(replicas, **options)
+    folder = tmp_path / "saved"
+    assert losses(replicas, **options, steps=2, save=str(folder)) == found[:2]
+    assert losses(replicas, **options, resume=str(folder)) == found[2:]
+    alone = tmp_path / "alone"
+    losses(program("1f1b", 1), steps=2, save=str(alone))
+    sizes = [
+        sum(file.stat().st_size for file in path.glob("*/*.distcp")) for path in (folder, alone)
+    ]
+    assert sizes[0] < 1.2 * sizes[1]
+
+
+@dataclass(frozen=True)
+class Dropped(Model):
+    """With random numbers in each forward."""
+
+    def stages(self, count: int) -> list[nn.Module]:
+        return [nn.Sequential(make(), nn.Dropout(0.3)) for make in super().stages(count)]
+
+
+def test_random_numbers_go_on(tmp_path: Path) -> None:
+    """One rank needs no processes."""
+    plan, source = program("1f1b", 1), Dropped()
+    settings = RunSettings(steps=STEPS)
+    whole = train(plan, source, settings).losses
+    first = train(plan, source, replace(settings, steps=2, save=str(tmp_path))).losses
+    rest = train(plan, source, replace(settings, resume=str(tmp_path))).losses
+    assert first + rest == whole
+
+
+def kill(record: StepRecord) -> None:
+    if record.step == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_run_goes_on_from_its_last_whole_checkpoint(
+    whole: list[float], tmp_path: Path
+) -> None:
+    path, folder = tmp_path / "program.json", tmp_path / "saved"
+    write_json(dump_program(program("1f1b", 2)), str(path))
+    words = [sys.executable, "-m", "pipeloom", "run", path, "--model", SOURCE, "--steps", "9"]
+    words += ["--save", folder, "--every", "1"]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(
+        [*map(str, words), "--callback", "tests.distributed.test_checkpoints:kill", "--local"],
+        env=environment,
+        cwd=ROOT,
+        timeout=200,
+        capture_output=True,
+        check=False,
+    )
+    assert ended.returncode == -signal.SIGKILL
+    cut_short = folder / "step-000009"  # what an interrupted save of another system might leave
+    cut_short.mkdir()
+    (cut_short / "__0_0.distcp").write_bytes(b"half")
+    (folder / ".step-000004.partial").mkdir()
+    (folder / ".step-000004.partial" / "__0_0.distcp").write_bytes(b"half")
+    assert latest(str(folder)).name == "step-000003"
+    # goes on where it was, into the same folder
+    result = losses(program("zb-v", 2), resume=str(folder), save=str(folder))
+    assert result == whole[3:]
+    assert latest(str(folder)).name == "step-000004"
+    assert not (folder / ".step-000004.partial").exists()
+
+
+@dataclass(frozen=True)
+class Momentum(Model):
+    """By another optimizer."""
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+@dataclass(frozen=True)
+class Amsgrad(Model):
+    """By one of the same class that keeps more."""
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.Adam(parameters, lr=1e-3, amsgrad=True)
+
+
+def never(output: Tensor, target: Tensor) -> Tensor:
+    raise AssertionError("a step ran")
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        (
+            Model(width=32),
+            "model.embedding.symbols.weight: expected shape [256, 32], got [256, 16]",
+        ),
+        (Model(layers=5), "missing; expected all that this run's model and optimizers have"),
+        (Model(layers=3), "expected only what this run's model and optimizers have"),
+        (Momentum(), "run.optimizers: expected SGD, as the model source makes them, got Adam"),
+        (Amsgrad(), "max_exp_avg_sq: missing; expected all that this run's model"),
+    ],
+)
+def test_what_does_not_fit_is_one_line_before_the_first_step(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, source: Model, line: str
+) -> None:
+    monkeypatch.setattr(Model, "loss", lambda self, output, target: never(output, target))
+    before = sorted(saved.rglob("*"))
+    with pytest.raises(PipeloomError) as caught:
+        losses(program("1f1b", 2), source, resume=str(saved))
+    assert line in str(caught.value)
+    assert str(saved / "step-000002") in str(caught.value)
+    assert (str(caught.value).count("\n"), caught.value.exit_code) == (0, 2)
+    assert sorted(saved.rglob("*")) == before
+
+
+@dataclass(frozen=True)
+class Nameless(Model):
+    """Its stages call their parameters alike, and nobody tells them apart."""
+
+    names = None  # type: ignore[assignment]
+
+
+def test_names_are_asked_for_before_the_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Model, "loss", lambda self, output, target: never(output, target))
+    with pytest.raises(LaunchError, match=r"names: .* is called so in stage 0 and") as caught:
+        losses(program("1f1b", 2), Nameless(), save=str(tmp_path / "saved"))
+    assert caught.value.exit_code == 2
+
+
+def test_a_damaged_checkpoint_is_one_line(saved: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "step-000002"
+    damaged.mkdir()
+    for file in (saved / "step-000002").iterdir():
+        data = file.read_bytes()
+        (damaged / file.name).write_bytes(data if file.name == ".metadata" else data[:200])
+    with pytest.raises(InputError, match="cannot be loaded") as caught:
+        losses(program("1f1b", 2), resume=str(damaged))
+    assert str(caught.value).count("\n") == 0
+    (damaged / ".metadata").write_bytes(b"nothing")
+    with pytest.raises(InputError, match=r"\.metadata: cannot be read"):
+        losses(program("1f1b", 2), resume=str(damaged))
+
+
+def test_callbacks_are_closed_whatever_happens() -> None:
+    class Stops:
+        closed = 0
+
+        def __call__(self, record: StepRecord) -> None:
+            if record.step == 1:
+                raise KeyError("enough")
+
+        def close(self) -> None:
+            self.closed += 1
+
+    callback = Stops()
+    with pytest.raises((KeyError, LaunchError), match="enough"):
+        losses(program("1f1b", 2), callbacks=[callback])
+    assert callback.closed == 1
+
+
+def test_records_are_told_in_json_too(saved: Path, whole: list[float]) -> None:
+    result = run(program("1f1b", 1), SOURCE, steps=3, local=True, resume=str(saved))
+    assert result is not None
+    answer = json.loads(json.dumps(result.to_dict()))
+    assert (answer["first_step"], answer["steps"], answer["losses"]) == (2, 1, whole[2:3])

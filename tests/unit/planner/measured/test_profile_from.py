@@ -1,0 +1,290 @@
+"""Profiles of measured ops: what each kind of file tells, what is left out, and what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.formats import dump_profile, dump_schedule, parse_profile
+from pipeloom.ir.formats.measured_profile import Measurement
+from pipeloom.ir.model.links import Link, Links
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.planner.build import build
+from pipeloom.planner.measured.profile import profile_from
+from pipeloom.solver.families import build_family
+
+PRIMUS = Path(__file__).with_name("primus_pp8.json")
+Range = tuple[str, float, float]  # name, start and end in microseconds
+
+
+def event(name: str, start: float, end: float, cat: str = "user_annotation", tid: int = 1) -> Any:
+    return {"ph": "X", "cat": cat, "name": name, "ts": start, "dur": end - start, "tid": tid}
+
+
+def trace(path: Path, events: Sequence[Any], rank: int | None = None) -> Path:
+    about = {} if rank is None else {"distributedInfo": {"rank": rank}}
+    document = json.dumps({"traceEvents": list(events)} | about).encode()
+    path.write_bytes(gzip.compress(document) if path.suffix == ".gz" else document)
+    return path
+
+
+def times(found: Measurement) -> list[tuple[float, float, float]]:
+    return [(s.t_f, s.t_b, s.t_w) for s in found.profile.stages]
+
+
+def told(*files: Path, **options: Any) -> tuple[Measurement, list[str]]:
+    notes: list[str] = []
+    found = profile_from(list(files), progress=lambda note: notes.append(str(note)), **options)
+    document = dump_profile(found.profile)
+    assert parse_profile(document, "profile.json") == found.profile
+    return found, notes
+
+
+def test_a_run_is_read_by_the_names_of_its_ops_and_its_first_step_is_warm_up(
+    tmp_path: Path,
+) -> None:
+    """Two ranks, two steps; what is named otherwise, messages too, is not looked at."""
+    for rank, scale in enumerate((1, 2)):
+        ops: list[Any] = [event("send x1.0 to 1", 0, 9e9), event("aten::mm", 0, 5, "cpu_op")]
+        for step, slow in enumerate((10, 1)):
+            at = 1e6 * step
+            for kind, took in (("F", 1000), ("B", 2000), ("W", 500)):
+                ops.append(event(f"{rank}{kind}0", at, at + took * scale * slow))
+                at += 1e5
+        trace(tmp_path / f"{rank}.json.gz", ops, rank)
+    found, notes = told(tmp_path)
+    assert times(found) == [(1.0, 2.0, 0.5), (2.0, 4.0, 1.0)]
+    assert found.profile.ranks == 2
+    assert any("1 of 2 steps left out as warm-up" in note for note in notes)
+    assert any("m_b and m_w are 1" in note for note in notes)
+    assert any("messages take no time" in note for note in notes)
+    assert not any("one op" in note for note in notes)
+    both, _ = told(tmp_path, warmup=0)
+    assert times(both)[0] == (5.5, 11.0, 2.75)
+
+
+def test_torchs_ranges_begin_at_the_first_operator_that_computes(tmp_path: Path) -> None:
+    """Until then they wait for a message; I is B, and B is BW."""
+    ops = [
+        event("PP:0F0", 0, 10_000),
+        event("c10d::recv_", 10, 20, "cpu_op"),
+        event("aten::mm", 7_000, 9_000, "cpu_op"),
+        event("aten::add", 7_500, 7_600, "cpu_op"),
+        event("c10d::send", 9_500, 9_900, "cpu_op"),
+        event("PP:0I0", 20_000, 30_000),
+        event("AddmmBackward0", 22_000, 25_000, "cpu_op", tid=2),
+        event("PP:0W0", 30_000, 40_000),
+        event("PP:0B1", 40_000, 50_000),
+        event("AddmmBackward0", 41_000, 49_000, "cpu_op"),
+        event("PP:(0F1;0B2)OVERLAP_F_B", 60_000, 70_000),
+    ]
+    found, notes = told(trace(tmp_path / "a.json", ops))
+    assert times(found) == [(2.0, 3.0, 0.0)]
+    assert found.profile.stages[0].t_bw == 8.0
+    assert any("1 range of a forward and a backward at once" in note for note in notes)
+    assert any("there is one step" in note for note in notes)
+
+
+def test_gpipes_ranges_name_no_stage_which_is_then_the_rank(tmp_path: Path) -> None:
+    for rank in (1, 0):
+        ops = [
+            event("Forward 0", 0, 1000),
+            event("aten::mm", 0, 1000 * (1 + rank), "cpu_op"),
+            event("Backward 0", 5000, 9000),
+            event("mm", 5000, 9000, "cpu_op"),
+        ]
+        trace(tmp_path / f"{'ba'[rank]}.json", ops, rank)
+    found, _ = told(tmp_path / "a.json", tmp_path / "b.json", split=0.25)
+    assert times(found) == [(1.0, 1.0, 3.0), (1.0, 1.0, 3.0)]
+
+
+def test_of_a_gpu_the_stream_that_has_most_counts(tmp_path: Path) -> None:
+    ops = [event(f"0{kind}0", 0, 1) for kind in "FBW"]
+    for i, kind in enumerate("FBW"):
+        at = 1e6 * i
+        ops.append(event(f"0{kind}0", at, at + 3000 * (i + 1), "gpu_user_annotation", tid=7))
+        ops.append(event(f"0{kind}0", at, at + 10, "gpu_user_annotation", tid=20))
+    assert times(told(trace(tmp_path / "a.json", ops))[0]) == [(3.0, 6.0, 9.0)]
+
+
+def test_the_measured_run_of_primus_is_two_percent_above_its_simulation() -> None:
+    """The published insight: 1F1B of the measured op times is 2 % below the measured iterations."""
+    found, notes = told(PRIMUS, warmup=0)
+    assert (found.profile.num_stages, found.profile.ranks) == (8, 8)
+    assert all(figures[kind].samples == 2 * 16 for figures in found.times for kind in figures)
+    assert any("8 stages ran B and W as one op" in note for note in notes)
+    simulated = build("1f1b", found.profile, 16).timing
+    assert simulated is not None
+    iterations = json.loads(PRIMUS.read_text())["iterations"].values()
+    measured = statistics.median(rows[0]["total"] for rows in iterations)
+    assert 0.97 < simulated.makespan / measured < 0.99
+
+
+def test_primus_files_of_each_rank_may_have_chunks_and_weight_gradients(tmp_path: Path) -> None:
+    """Chunk k of rank r is stage k P + r; backwards are B's then."""
+    for rank in (0, 1):
+        row = {
+            "total": 1,
+            "fwd_start": [0, 10], "fwd_end": [1 + rank, 13 + rank], "fwd_chunk": [0, 1],
+            "bwd_start": [20, 30], "bwd_end": [25, 35], "bwd_chunk": [1, 0],
+            "wgrad_start": [40, 50], "wgrad_end": [47, 57], "wgrad_chunk": [1, 0],
+        }  # fmt: skip
+        (tmp_path / f"pp_rank_{rank}.json").write_text(json.dumps({"7": row, "8": row}))
+    (tmp_path / "config.json").write_text("{}")
+    found, _ = told(tmp_path)
+    assert times(found) == [(1, 5, 7), (2, 5, 7), (3, 5, 7), (4, 5, 7)]
+    assert found.profile.ranks == 2
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        "stage,microbatch,op,ms\n0,0,F,1\n0,0,B,2\n0,0,W,3\n1,0,F,4\n1,0,BW,6\n",
+        "step, stage, microbatch, F, B, W, BW, what\n3,0,0,1,2,3,,x\n3,1,0,4,,,6,x\n",
+    ],
+)
+def test_tables_of_timers_are_long_or_wide(tmp_path: Path, table: str) -> None:
+    path = tmp_path / "timers.csv"
+    path.write_text(table)
+    found, notes = told(path)
+    assert times(found) == [(1.0, 2.0, 3.0), (4.0, 3.0, 3.0)]
+    assert any("1 stage ran B and W as one op" in note for note in notes)
+
+
+def test_what_files_do_not_tell_is_taken_from_another_profile(tmp_path: Path) -> None:
+    path = tmp_path / "timers.csv"
+    path.write_text("stage,microbatch,F,BW\n0,0,1,8\n1,0,1,8\n")
+    stage = StageProfile(5.0, 1.0, 3.0, 7e9, 6e9, 1e6, 2e9, 2e9, 4e9, t_r=5.0, m_r=1e6, t_fb=9.0)
+    like = Profile((stage,) * 2, ranks=2, links=Links(Link(0.1, 25.0)), name="like")
+    found, notes = told(path, like=like)
+    assert times(found) == [(1.0, 2.0, 6.0)] * 2
+    new = found.profile.stages[0]
+    assert (new.m_b, new.m_w, new.weight_bytes, new.t_r, new.t_fb) == (7e9, 6e9, 2e9, 5.0, None)
+    assert (found.profile.links, found.profile.name) == (like.links, "like")
+    assert not any("memory" in note or "links" in note for note in notes)
+    other, _ = told(path, like=like, memory=(4e9, 1e9), t_comm=0.5, split=0.5, memory_limit=9e9)
+    assert times(other) == [(1.0, 4.0, 4.0)] * 2
+    assert (other.profile.stages[0].m_b, other.profile.stages[0].m_w) == (4e9, 1e9)
+    assert (other.profile.t_comm, other.profile.memory_limit) == (0.5, (9e9, 9e9))
+
+
+def test_a_measured_schedule_keeps_the_profile_that_it_was_planned_for(tmp_path: Path) -> None:
+    profile = Profile((StageProfile(1.0, 2.0, 3.0, 5.0, 4.0),) * 2, ranks=2, t_comm=0.25)
+    path = tmp_path / "measured.json"
+    path.write_text(json.dumps(dump_schedule(build_family("zb-h1", profile, 3))))
+    found, _ = told(path)
+    assert found.profile.t_comm == 0.25
+    assert found.profile.stages == profile.stages
+
+
+def test_outliers_are_told_and_do_not_move_the_median(tmp_path: Path) -> None:
+    path = tmp_path / "timers.csv"
+    lines = [f"0,{j},{took},1,1" for j, took in enumerate((2, 2, 50, 2, 2))]
+    path.write_text("\n".join(["stage,microbatch,F,B,W", *lines]))
+    found, notes = told(path)
+    assert found.profile.stages[0].t_f == 2.0
+    assert any("1 of 15 ops took over 2 times" in note for note in notes)
+
+
+WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
+    "other JSON": ('{"a": 1}', {}, "{path}: expected a trace of torch's profiler"),
+    "other text": ("stage of things\n", {}, "{path}: expected a trace of torch's profiler"),
+    "not JSON": ("{", {}, "{path}: line 1, column 2: not valid JSON"),
+    "no events": ('{"traceEvents": {}}', {}, "{path}: traceEvents: expected a list"),
+    "no names": ('{"traceEvents": []}', {}, "{path}: expected ranges named as ops: 2F0"),
+    "no duration": (
+        '[{"ph": "X", "cat": "user_annotation", "name": "0F0", "ts": 1, "tid": 1}]',
+        {},
+        "{path}: traceEvents[0]: expected name, ts, dur and tid",
+    ),
+    "a stage that is missing": (
+        "stage,microbatch,F,BW\n1,0,1,1\n",
+        {},
+        "files: expected ops of each of 2 stages, found none of stage 0",
+    ),
+    "an op that is missing": (
+        "stage,microbatch,F,B\n0,0,1,1\n",
+        {},
+        "files: stage 0: expected F, and B and W or BW, found F, B",
+    ),
+    "a wrong kind": (
+        "stage,microbatch,op,ms\n0,0,X,1\n",
+        {},
+        "{path}: line 2: op: expected F, B, W, BW, R, got 'X'",
+    ),
+    "no number": (
+        "stage,microbatch,F,BW\n0,0,fast,1\n",
+        {},
+        '{path}: line 2: F: expected a finite number >= 0, got "fast"',
+    ),
+    "no stage": (
+        "stage,microbatch,F,BW\n-1,0,1,1\n",
+        {},
+        "{path}: line 2: stage: expected a whole number, got '-1'",
+    ),
+    "a short line": ("stage,microbatch,F,BW\n0,0\n", {}, "{path}: line 2: expected 4 cells, got 2"),
+    "no lines": ("stage,microbatch,F,BW\n", {}, "{path}: expected a line a measured op"),
+    "too much warm-up": (
+        "stage,microbatch,F,BW\n0,0,1,1\n",
+        {"warmup": 1},
+        "warmup: expected less than the 1 step, got 1",
+    ),
+    "a share above one": (
+        "stage,microbatch,F,BW\n0,0,1,1\n",
+        {"split": 1.5},
+        "split: expected B's share of a BW, from 0 to 1, got 1.5",
+    ),
+    "more M_W than M_B": (
+        "stage,microbatch,F,BW\n0,0,1,1\n",
+        {"memory": (1.0, 2.0)},
+        "memory: expected M_B, or M_B and an M_W of at most that, got 1,2",
+    ),
+    "another profile": (
+        "stage,microbatch,F,BW\n0,0,1,1\n",
+        {"like": Profile((StageProfile(1, 1, 1),) * 2, ranks=2)},
+        "like: expected a profile of 1 stage, got 2",
+    ),
+    "ends before starts": (
+        '{"7": {"fwd_start": [2], "fwd_end": [1], "bwd_start": [2], "bwd_end": [3]}}',
+        {},
+        "{path}: 7: fwd_end[0] - start: expected a finite number >= 0, got -1.0",
+    ),
+    "lists that differ": (
+        '{"7": {"fwd_start": [2], "fwd_end": [], "bwd_start": [2], "bwd_end": [3]}}',
+        {},
+        "{path}: 7: fwd_start: expected as many as fwd_end",
+    ),
+    "ranks that differ": ('{"iterations": {"1": [], "2": [{}]}}', {}, "{path}: iterations: exp"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, case: str) -> None:
+    text, options, expected = WRONG[case]
+    path = tmp_path / "given"
+    path.write_text(text)
+    with pytest.raises(InputError) as error:
+        profile_from(path, **options)
+    assert len(error.value.errors) == 1
+    assert str(error.value).startswith(expected.replace("{path}", str(path)))
+
+
+def test_damaged_gzip_missing_files_and_empty_folders_are_said(tmp_path: Path) -> None:
+    path = trace(tmp_path / "a.json.gz", [event("0F0", 0, 1)])
+    path.write_bytes(path.read_bytes()[:-9])
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for given, expected in (
+        (path, "is cut off or damaged gzip"),
+        (tmp_path / "none.json", "no such file"),
+        (empty, "expected files of .json, .json.gz, .csv in the folder"),
+    ):
+        with pytest.raises(InputError, match=expected):
+            profile_from(given)

@@ -1,0 +1,118 @@
+"""Other systems' formats read back, and names of modules held against the model."""
+
+from __future__ import annotations
+
+import json
+from itertools import chain
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import pipeloom
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.schedule import Schedule
+from tests.support.layered_profiles import model
+
+RANKS, MICROBATCHES = 2, 4
+LAYERS = model(6, Profile((), RANKS))
+
+
+def built(family: str, cut: tuple[int, ...]) -> Schedule:
+    return pipeloom.build_family(family, LAYERS.cut(cut), MICROBATCHES)
+
+
+@pytest.mark.parametrize(
+    ("family", "cut"),
+    [("1f1b", (0, 4)), ("interleaved-1f1b:2", (0, 1, 4, 6)), ("interleaved-1f1b:3", range(6))],
+)
+def test_a_layout_comes_back_as_what_megatron_runs(
+    family: str, cut: tuple[int, ...], tmp_path: Path
+) -> None:
+    made, file = built(family, tuple(cut)), tmp_path / "layout.txt"
+    file.write_text(pipeloom.export(made, "megatron-layout").text)
+    read = pipeloom.import_(file, "megatron-layout", LAYERS, microbatches=MICROBATCHES)
+    assert read.problem == made.problem
+    assert [read.ops(rank) for rank in range(RANKS)] == [made.ops(rank) for rank in range(RANKS)]
+    assert pipeloom.export(read, "megatron-layout").text == file.read_text()
+
+
+def test_layouts_may_repeat_parts_and_have_commas(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("E,(tt|)*2,t*2|L")
+    read = pipeloom.import_(tmp_path / "a", "megatron-layout", LAYERS, microbatches=MICROBATCHES)
+    layers = [[layer.name for layer in stage.layers] for stage in read.problem.profile.stages]
+    assert layers[0] == ["emb", "layers.0", "layers.1"]
+    assert layers[3] == ["out", "loss"]
+    assert list(chain.from_iterable(layers)) == [s.layers[0].name for s in LAYERS.layers]
+
+
+@pytest.mark.parametrize(
+    ("layout", "error"),
+    [
+        ("Et*3|t*3x", "expected letters E, t, m and L, | between stages, and *N or (...)*N, got"),
+        (",", "got 'nothing'"),
+        ("Et*3|t*2L", "expected the profile's layers in order, Et*6L, got Et*5L"),
+        ("Et*3|t*3L|", "expected a multiple of the profile's 2 ranks of stages, got 3"),
+        ("Et*3|t*3|L|", "stage 3: expected layers, got none"),
+    ],
+)
+def test_a_wrong_layout_is_one_line(layout: str, error: str, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text(layout)
+    with pytest.raises(InputError) as caught:
+        pipeloom.import_(tmp_path / "a", "megatron-layout", LAYERS, microbatches=MICROBATCHES)
+    (line,) = caught.value.errors
+    assert error in line
+
+
+@pytest.mark.parametrize("family", ["interleaved-1f1b:2", "zb-v", "wave:2"])
+def test_a_family_that_splits_stages_is_read_with_the_profile_it_was_made_from(
+    family: str, tmp_path: Path
+) -> None:
+    profile = Profile((StageProfile(3.0, 3.0, 3.0),) * RANKS, RANKS)
+    made, file = pipeloom.build(family, profile, MICROBATCHES), tmp_path / "a.csv"
+    file.write_text(pipeloom.export(made, "torch-csv").text)
+    read = pipeloom.import_(file, "torch-csv", profile)
+    assert read.problem.profile == made.problem.profile
+    assert [read.ops(rank) for rank in range(RANKS)] == [made.ops(rank) for rank in range(RANKS)]
+
+
+def test_stages_that_no_profile_has_are_one_line(tmp_path: Path) -> None:
+    made = pipeloom.build("zb-v", Profile((StageProfile(3.0, 3.0, 3.0),) * 4, 4), MICROBATCHES)
+    (tmp_path / "a.csv").write_text(pipeloom.export(made, "torch-csv").text)
+    six = Profile((StageProfile(3.0, 3.0, 3.0),) * 6, 4)
+    with pytest.raises(InputError, match=r"stages 0\.\.5, got a cell of stage 7") as error:
+        pipeloom.import_(tmp_path / "a.csv", "torch-csv", six)
+    assert len(error.value.errors) == 1
+
+
+def module(*names: str, extra: str = "") -> SimpleNamespace:
+    """What an ``nn.Module`` tells of itself."""
+    parameters = [(f"{name}.weight", None) for name in (*names, extra) if name]
+    return SimpleNamespace(
+        named_modules=lambda: [("", None), *((name, None) for name in names)],
+        named_parameters=lambda: parameters,
+    )
+
+
+NAMES = [stage.layers[0].name for stage in LAYERS.layers]
+
+
+def test_names_of_modules_are_held_against_the_model() -> None:
+    schedule = built("1f1b", (0, 4))
+    exported = pipeloom.export(schedule, "torchtitan", model=module(*NAMES))
+    assert list(chain.from_iterable(json.loads(exported.text))) == NAMES
+    pipeloom.export(schedule, "torchtitan", model=NAMES)
+    with pytest.raises(InputError) as caught:
+        pipeloom.export(schedule, "torchtitan", model=module(*NAMES[:-2], "output", "loss"))
+    (line,) = caught.value.errors
+    assert line.startswith(
+        "schedule: profile: stages[1]: layers: modules: 'out': expected a module"
+    )
+    assert "such as output" in line
+    with pytest.raises(InputError, match=r"positions\.weight is in no stage"):
+        pipeloom.export(schedule, "torchtitan", model=module(*NAMES, extra="positions"))
+    with pytest.raises(InputError, match="model: expected none for megatron-layout"):
+        pipeloom.export(schedule, "megatron-layout", model=NAMES)
+    with pytest.raises(InputError, match="micro_batch_size: expected a whole number from 1 on"):
+        pipeloom.export(schedule, "torchtitan", micro_batch_size=0)
