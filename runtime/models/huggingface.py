@@ -34,8 +34,9 @@ class HuggingFace:
 
     ``path``: its folder (``config.json``, and weights in safetensors or none), or a
     ``config.json``. Without weights they are drawn by ``seed``, alike wherever a layer is made.
-    ``seq``: tokens of a sequence, 128 or as many as the model has positions; ``batch``: sequences
-    of a microbatch. ``data``, ``eval_data``: files of tokens (:class:`Tokens`); without, random ones.
+    ``seq``: tokens of a sequence, 128 or as many as the model has positions; ``micro_batch``:
+    sequences of a microbatch. ``data``, ``eval_data``: files of tokens (:class:`Tokens`); None:
+    random ones.
     ``lr``: AdamW's. ``attention``, ``experts``: implementations of these, such as ``eager``; the
     library's choice by default. Raises InputError for what cannot be cut, or a wrong setting.
     """
