@@ -12,36 +12,38 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pipeloom
-from pipeloom import Profile, StageProfile, StepRecord
 from torch import Tensor
 
+import pipeloom
+from pipeloom import Profile, StageProfile, StepRecord
+
 from .data import windows
-from .huggingface import Llama
 
 STAGES, MICROBATCHES = 2, 4
 
 
 @dataclass(frozen=True)
-class Text(Llama):
-    """Of bytes. ``length``: of a sequence; ``rows``: sequences of a microbatch."""
+class Text(pipeloom.HuggingFace):
+    """Of bytes; labels are the tokens, which the model shifts."""
 
-    vocabulary: int = 256
-    length: int = 64
-    rows: int = 4
+    path: str = str(Path(__file__).parent / "models" / "llama.json")
+    seq: int = 64
+    micro_batch: int = 4
+    lr: float = 1e-2
 
     def batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        return self._cut(step, microbatches, held_out=False)
+        return self._windows(step, microbatches, held_out=False)
 
     def eval_batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         """The same ones each time, of text that no step sees."""
-        return self._cut(0, microbatches, held_out=True)
+        return self._windows(0, microbatches, held_out=True)
 
-    def _cut(
+    def _windows(
         self, step: int, microbatches: int, *, held_out: bool
     ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        drawn = windows(step, microbatches * self.rows, self.length + 1, held_out=held_out)
-        return drawn[:, :-1].chunk(microbatches), drawn[:, 1:].chunk(microbatches)
+        drawn = windows(step, microbatches * self.micro_batch, self.seq, held_out=held_out)
+        parts = drawn.chunk(microbatches)
+        return parts, parts
 
 
 def tell(record: StepRecord) -> None:
@@ -50,7 +52,7 @@ def tell(record: StepRecord) -> None:
         print(f"after step {record.step}: {record.eval_loss:.3f} nats a byte of unseen text")
 
 
-def main(argv: Sequence[str] | None = None) -> pipeloom.RunResult | None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m examples.train_text", description=__doc__)
     parser.add_argument("--steps", type=int, default=60, help="in all, 60 by default")
     parser.add_argument("--every", type=int, default=20, help="steps between checkpoints")
@@ -58,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> pipeloom.RunResult | None:
     args = parser.parse_args(argv)
     profile = Profile((StageProfile(1.0, 1.0, 1.0),) * STAGES, STAGES)  # or pipeloom.measure(...)
     program = pipeloom.compile(pipeloom.build("zb-h1", profile, MICROBATCHES))
-    return pipeloom.run(
+    pipeloom.run(
         program,
         Text(),
         steps=args.steps,

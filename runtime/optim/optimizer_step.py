@@ -85,10 +85,15 @@ class OptimizerStep:
         else:
             self._steps = known.plain
 
-    def step(self, stage: int) -> None:
-        """Nothing computes with the stage any more; its optimizer steps if that is right so far."""
+    def step(self, stage: int, *, updates: bool = True) -> None:
+        """Nothing computes with the stage any more; its optimizer steps if that is right so far.
+
+        It does not unless it ``updates``: the gradients are then added to.
+        """
         self._store.settle(stage)
         lay_out(self._store.module(stage).parameters())
+        if not updates:
+            return
         revertible = self._revertible.get(stage)
         if revertible is not None and not self._steps:
             revertible.hold()

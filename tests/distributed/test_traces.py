@@ -26,7 +26,7 @@ from pipeloom.solver.families import build_family
 
 RANKS, MICROBATCHES, STEPS, WIDTH = 2, 4, 3, 64
 SLOW = 30.0  # milliseconds more that torch's first stage takes for a forward
-PLANNED = (StageProfile(9.0, 6.0, 12.0), StageProfile(6.0, 15.0, 9.0))
+PLANNED = (StageProfile(27.0, 18.0, 36.0), StageProfile(18.0, 45.0, 27.0))
 
 
 @pytest.fixture(scope="module")
