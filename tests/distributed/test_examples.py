@@ -16,7 +16,6 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 
 from examples import train_text, train_torchtitan
-from examples.huggingface import Llama
 from examples.mlp import MLP
 from examples.train_torchrun import STEPS
 from pipeloom import compile_schedule, dump_program, write_json
@@ -82,21 +81,6 @@ def test_a_schedule_as_csv_and_names_of_modules_train_as_in_one_process(tmp_path
     expected = one_process(model, train_torchtitan.batch, train_torchtitan.loss)
     assert ran[0] == []
     assert ran[1] == pytest.approx(expected, rel=1e-4)
-
-
-def test_a_hugging_face_model_trains_as_in_one_process(program: str) -> None:
-    pytest.importorskip("transformers")
-    result = run_program(program, "examples.huggingface:Llama", RunSettings(steps=STEPS))
-    source = Llama()
-    model = source.model()
-
-    def batch(step: int, microbatches: int) -> tuple[torch.Tensor, torch.Tensor]:
-        inputs, targets = source.batch(step, microbatches)
-        return torch.cat(list(inputs)), torch.cat(list(targets))
-
-    expected = one_process(model, batch, lambda out, y: source.loss(out.logits, y))
-    assert result is not None
-    assert result.losses == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_hugging_face_model_learns_text_and_goes_on(
