@@ -414,6 +414,7 @@ class Pipeline:
         are shards.
         """
         self.finish()
+        self._take_turn()
         return self._state.get()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -424,6 +425,7 @@ class Pipeline:
         for missing or unknown names and other shapes.
         """
         self.finish()
+        self._take_turn()
         self._state.put(state)
 
     def synchronize(self) -> None:
