@@ -42,7 +42,7 @@ def read_primus(document: Mapping[str, Any], where: str, config: Any = None) -> 
 
 
 def read_primus_ranks(document: Mapping[str, Any], where: str) -> Recording:
-    """Those of a file of all ranks."""
+    """The samples in a file of all ranks."""
     iterations = document["iterations"]
     rows = list(iterations.values()) if isinstance(iterations, dict) else []
     counts = {len(row) if isinstance(row, list) else 0 for row in rows}

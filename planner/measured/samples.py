@@ -1,4 +1,4 @@
-"""What a file of measured ops tells, whoever wrote it."""
+"""Samples from files of measured ops, whoever wrote them."""
 
 from __future__ import annotations
 

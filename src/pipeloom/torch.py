@@ -144,7 +144,7 @@ class PlannedSchedule(PipelineScheduleMulti):
 
     @property
     def pipeline(self) -> Pipeline:
-        """What runs the steps: its trace, say. Raises InputError before the first one."""
+        """The pipeline that runs the steps. Raises InputError before the first one."""
         if self._pipeline is None:
             raise InputError("pipeline: no step has run yet")
         return self._pipeline
@@ -157,8 +157,8 @@ class PlannedSchedule(PipelineScheduleMulti):
         target_mbs: list[Any] | None = None,
         **given: Any,
     ) -> Any:
-        """As the step of torch's schedules: whole batches, or with ``arg_mbs``, ``kwarg_mbs`` and
-        ``target_mbs`` a list of microbatches each, as torchtitan gives them.
+        """One step with the arguments of torch's schedules: whole batches, or with ``arg_mbs``,
+        ``kwarg_mbs`` and ``target_mbs`` a list of microbatches each, as torchtitan gives them.
 
         ``given``: ``target``, ``losses``, ``return_outputs``, ``loss_kwargs``, and keyword
         arguments of the stages. The outputs of the last stage are returned where it is.
