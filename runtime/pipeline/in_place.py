@@ -46,7 +46,7 @@ from .step_inputs import Cells
 
 @dataclass(frozen=True, slots=True)
 class AskedInPlace:
-    """What :meth:`~.pipeline.Pipeline.profile` was asked for."""
+    """The settings that :meth:`~.pipeline.Pipeline.profile` was given."""
 
     repeats: int
     warmup: int
@@ -95,7 +95,7 @@ class StagesInPlace:
         return measurement(parts, links, ranks=shown, name=name, tied=tied)
 
     def _in_flight(self, asked: int) -> int:
-        """As many as the rank has of each stage, at most."""
+        """The microbatches of a round: at most as many as the rank has of each stage."""
         counts: defaultdict[int, int] = defaultdict(int)
         for stage, _ in self._cells:
             counts[stage] += 1
@@ -123,7 +123,7 @@ class StagesInPlace:
         return held_bytes(context.store, stage, context.options.optimizer, optimizer)
 
     def _links(self, largest: int) -> LinkParts:
-        """Over connections of its own: a program has those alone that it uses."""
+        """Links, over connections of their own: a program has those alone that it uses."""
         context = self._context
         routes = ring_routes(context.transport.size, context.options.timeout)
         transport = connect(routes, context.device, context.options.group)
@@ -134,7 +134,7 @@ class StagesInPlace:
 
     @contextmanager
     def _undone(self) -> Iterator[None]:
-        """Within: what ops leave in gradients, buffers and random numbers does not stay."""
+        """A context that takes back what ops leave in gradients, buffers and random numbers."""
         store = self._context.store
         modules = [store.module(s) for s in store.stages]
         parameters = [p for s in store.stages for p in store.parameters(s)]
@@ -185,4 +185,4 @@ def _own(tensor: Tensor) -> Tensor:
 
 
 def _alone() -> None:
-    """Nothing is waited for."""
+    """Waits for nobody."""

@@ -44,8 +44,8 @@ def measure(
     process, a stage after the other, and no links. ``memory_limit``: bytes of activations on a
     rank, which the profile is given. ``dtype``: ``float32``, say; None: the model's own. The other
     settings are those of :func:`measure_profile`: among them ``group``, ``data_group`` and ``view``
-    where the stages are shards, in a job that torchrun started. Raises InputError for wrong ones, LaunchError
-    where a rank fails.
+    where the stages are shards, in a job that torchrun started. Raises InputError for wrong ones,
+    LaunchError where a rank fails.
     """
     processes = ranks or stages
     if processes is None:
