@@ -12,7 +12,9 @@ from .arguments import count, seconds, whole
 TRAINING = ("steps", "dtype", "seed", "device", "pace", "callbacks", "timeout", "quiet")
 """Names of the options of :func:`add_training` beside the program and the model."""
 DTYPES = ("float32", "float64", "bfloat16", "float16")
-TYPED = ("steps", "device", "pace", "cuda_graph", "clip_grad_norm", "loss_scale", "every")
+TYPED = (
+    "steps", "device", "pace", "cuda_graph", "clip_grad_norm", "loss_scale", "every", "eval_every",
+)  # fmt: skip
 """Settings of a run whose faults name them: the option has the same name."""
 
 
@@ -28,7 +30,7 @@ def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None
     parser.add_argument(
         "--dtype",
         choices=DTYPES,
-        help="of parameters and activations; the model's own by default",
+        help="type of parameters and activations; the model's own by default",
     )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cpu by default")
 
@@ -44,7 +46,13 @@ def add_training(parser: argparse.ArgumentParser, *, steps: int) -> None:
         default=steps,
         help=f"optimizer steps, {steps} by default",
     )
-    parser.add_argument("--seed", metavar="N", type=whole, default=0, help="0 by default")
+    parser.add_argument(
+        "--seed",
+        metavar="N",
+        type=whole,
+        default=0,
+        help="seed of weights and dropout, 0 by default",
+    )
     parser.add_argument(
         "--pace",
         action="store_true",

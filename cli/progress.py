@@ -152,7 +152,7 @@ def watched(quiet: bool = False) -> Iterator[ProgressDisplay]:
 
 
 @dataclass
-class InterruptFlag:
+class SignalFlag:
     """Whether Ctrl-C was pressed, or the process told to end (SIGTERM)."""
 
     pressed: bool = False
@@ -162,9 +162,9 @@ class InterruptFlag:
 
 
 @contextmanager
-def interruptible() -> Iterator[InterruptFlag]:
+def interruptible() -> Iterator[SignalFlag]:
     """The first Ctrl-C or SIGTERM sets the flag, so that the best is kept; the second ends all."""
-    interrupt = InterruptFlag()
+    interrupt = SignalFlag()
 
     def press(number: int, frame: FrameType | None) -> None:
         if interrupt.pressed:

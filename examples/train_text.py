@@ -52,7 +52,7 @@ def tell(record: StepRecord) -> None:
         print(f"after step {record.step}: {record.eval_loss:.3f} nats a byte of unseen text")
 
 
-def main(argv: Sequence[str] | None = None) -> pipeloom.RunResult | None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m examples.train_text", description=__doc__)
     parser.add_argument("--steps", type=int, default=60, help="in all, 60 by default")
     parser.add_argument("--every", type=int, default=20, help="steps between checkpoints")
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> pipeloom.RunResult | None:
     args = parser.parse_args(argv)
     profile = Profile((StageProfile(1.0, 1.0, 1.0),) * STAGES, STAGES)  # or pipeloom.measure(...)
     program = pipeloom.compile(pipeloom.build("zb-h1", profile, MICROBATCHES))
-    return pipeloom.run(
+    pipeloom.run(
         program,
         Text(),
         steps=args.steps,

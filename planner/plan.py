@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import amount
 from pipeloom.solver.core.options import SolveOptions
@@ -33,6 +35,7 @@ from .passing.choose import plan_passing
 from .placement.choose import plan_placement
 from .solving.progress import Listener, Note
 from .solving.search import CachedSearch, memory_held
+from .systems import System, answer_for, find_system
 
 TIME_LIMIT = 60.0
 """Seconds, where none are given."""
@@ -45,7 +48,8 @@ def optimize(
     memory_limit: float | None = None,
     objective: str | Objective = Objective.PERIOD,
     passing: str = "activations",
-    placement: PlacementLike = "linear",
+    placement: PlacementLike | None = None,
+    for_: str | None = None,
     partition: str | None = None,
     min_layers: int | None = None,
     max_layers: int | None = None,
@@ -65,11 +69,13 @@ def optimize(
     ``profile``: stages or layers, as an object, a JSON object or a file of one. ``memory_limit``:
     of the activations on each rank, in the profile's unit of memory; the profile's own by default.
     ``objective``: ``period`` or ``makespan``. ``passing``: ``activations``, ``weights``, or
-    ``auto``. ``placement``: ``linear``, ``interleaved:K``, ``v``, ``wave:K``, the rank of each
-    stage or a file of them, or ``auto``. ``partition``: of a profile by layers, ``joint`` (the
-    default), ``balanced`` or ``even``, with at least ``min_layers`` and at most ``max_layers`` in a
-    stage. ``recompute``: ``auto``, ``all``, ``none``. ``offload``: ``auto``, ``none``. ``copies``:
-    of a stage's weights at most, where the placement is chosen. ``time_limit``: seconds, 60 by
+    ``auto``. ``placement``: ``linear`` (the default), ``interleaved:K``, ``v``, ``wave:K``, the
+    rank of each stage or a file of them, or ``auto``. ``for_``: ``megatron`` or ``torchtitan``: of
+    the schedules that it runs, on all its placements unless one is given. ``partition``: of a
+    profile by layers, ``joint`` (the default), ``balanced`` or ``even``, with at least
+    ``min_layers`` and at most ``max_layers`` in a stage. ``recompute``: ``auto``, ``all``,
+    ``none``. ``offload``: ``auto``, ``none``. ``copies``: of a stage's weights at most, where the
+    placement is chosen. ``time_limit``: seconds, 60 by
     default; where it is given and the placement is chosen, of all placements together.
     ``work_limit``: instead, millions of simulated ops; the same seed then gives the same schedule.
     ``cache``: a folder of answers. ``progress`` is told each event, a line of text as ``str``.
@@ -80,10 +86,20 @@ def optimize(
     """
     if isinstance(profile, Problem):
         raise TypeError("profile: expected a profile, got a Problem: pipeloom.solve takes one")
-    source, spec = ProfileSource.of(profile, progress), PlacementSpec.of(placement)
+    system = None if for_ is None else find_system(for_)
+    source = ProfileSource.of(profile, progress)
+    spec = PlacementSpec.of(placement or ("linear" if system is None else AUTO))
     cut = source.is_cut(partition=partition, min_layers=min_layers, max_layers=max_layers)
     check_choice("passing", passing, "activations", "weights", "auto")
     check_choice("partition", partition or "joint", "joint", "balanced", "even")
+    if system is not None:
+        system.check(
+            spec,
+            passing=None if passing == "activations" else passing,
+            partition=None if partition == "joint" else partition,
+            recompute="all" if recompute == "all" else None,
+            copies=copies,
+        )
     _check(passing, spec, recompute, copies, cut=cut)
     check_whole("seed", seed)
     options = SolveOptions(
@@ -98,6 +114,15 @@ def optimize(
     search = CachedSearch.of(options, cache, progress)
     limits: dict[str, Any] = {"memory_limit": memory_limit, "objective": objective_of(objective)}
     limits["where"] = source.where
+    if system is not None:
+        each, rules = time_limit is None, _rules(min_layers, max_layers)
+        given = (
+            system.cuttable(layers_of(source, "none", "none"))
+            if cut
+            else system.plain(stages_of(source, microbatches, "none", "none"), source.where)
+        )
+        limits |= {"placement": spec, "rules": rules}
+        return _for_system(system, given, microbatches, search, each=each, **limits)
     if cut:
         layers = layers_of(source, recompute, offload)
         limits |= {"way": Way(partition or "joint"), "rules": _rules(min_layers, max_layers)}
@@ -110,6 +135,36 @@ def optimize(
         return plan_placement(stages, microbatches, search, each=time_limit is None, **limits)
     problem = make_problem(stages, microbatches, passing=passing, placement=spec, **limits)
     return _one_problem(problem, search, source.where)
+
+
+def _for_system(
+    system: System,
+    given: Profile | LayeredProfile,
+    microbatches: int,
+    search: CachedSearch,
+    *,
+    each: bool,
+    placement: PlacementSpec,
+    rules: Rules,
+    where: str,
+    **limits: Any,
+) -> Answer:
+    """The system's own schedules, and where it runs any order what the optimizer finds for its
+    placements."""
+    plans = system.plans(given, microbatches, placement, search.options, rules=rules, **limits)
+    if not system.any_order:
+        return answer_for(system, plans, search, None)
+    limits["where"] = where
+    if isinstance(given, LayeredProfile):
+        limits |= {"way": Way.JOINT, "rules": rules, "kinds": system.kinds}
+        free = plan_partition(given, microbatches, search, placement=placement, **limits)
+    elif placement.name == AUTO:
+        limits |= {"kinds": system.kinds, "copies": 1}
+        free = plan_placement(given, microbatches, search, each=each, **limits)
+    else:
+        problem = make_problem(given, microbatches, placement=placement, **limits)
+        free = _one_problem(problem, search, where)
+    return answer_for(system, plans, search, free)
 
 
 def positive(name: str, limit: float | None) -> float | None:

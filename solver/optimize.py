@@ -89,7 +89,9 @@ class Solving:
         self._running: Future[bool] | None = None
         self._best, self._options = best, options
         if has_remat(best.problem):
-            self._pieces = search_remat(best, _within, options)
+            self._pieces = search_remat(
+                best, lambda part, given: optimize(without_overlap(part), given), options
+            )
             return
         best.offer(one_at_a_time(best.problem), FALLBACK)
         portfolio = PORTFOLIOS.get(options.solver, partial(exactly, solver=options.solver))
@@ -152,11 +154,6 @@ class Solving:
             if self._best.over():
                 break
         return False
-
-
-def _within(problem: Problem, options: SolveOptions) -> Schedule:
-    """The optimizer of the problems that the search with remat makes."""
-    return optimize(without_overlap(problem), options)
 
 
 def pass_weights(best: Incumbent, options: SolveOptions) -> Schedule:

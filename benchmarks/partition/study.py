@@ -10,8 +10,8 @@ from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
-from pipeloom.solver.core.budget import Budget
 from pipeloom.solver.core.options import Order
+from pipeloom.solver.core.stopping import Budget
 from pipeloom.solver.optimize import optimize
 from pipeloom.solver.partition.candidate_pool import Way
 from pipeloom.solver.partition.search import best_partition

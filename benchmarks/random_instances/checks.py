@@ -21,10 +21,10 @@ from pipeloom.solver.bounds.low_memory.crossings_search import crossings_bound
 from pipeloom.solver.bounds.milp_relaxation import relaxation
 from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.core.bound import Bound
-from pipeloom.solver.core.budget import Budget
 from pipeloom.solver.core.incumbent import Incumbent
 from pipeloom.solver.core.linear_instance import LinearInstance
 from pipeloom.solver.core.options import SolveOptions
+from pipeloom.solver.core.stopping import Budget
 from pipeloom.solver.exact import BACKENDS
 from pipeloom.solver.exact.target_bisection import JUST_BELOW, ask
 from pipeloom.solver.families import FAMILIES, build_family

@@ -42,11 +42,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_partition(parser)
     parser.add_argument(
+        "--for",
+        dest="for_",
+        choices=["megatron", "torchtitan"],
+        help="the best of the schedules that this system runs: 1F1B and interleaved 1F1B on any "
+        "layout, or torch's own and any order in a CSV, round and round or as a V; on all of its "
+        "placements unless --placement names one",
+    )
+    parser.add_argument(
         "--copies",
         type=int,
         choices=[1, 2],
-        help="of a stage's weights at most, with --placement auto: by default 2 where the profile "
-        "has device_memory and the sizes that it has to hold, else 1",
+        help="most copies of a stage's weights, with --placement auto: by default 2 where the "
+        "profile has device_memory and the sizes that it has to hold, else 1",
     )
     parser.add_argument(
         "--explain",
@@ -70,6 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "pipeloom optimize layers.json -m 24 --placement auto --max-layers 8 -o schedule.json",
         "pipeloom optimize profile.json -m 24 --memory-limit 4 --recompute auto -o schedule.json",
         "pipeloom optimize profile.json -m 8 --time-limit 10 --json",
+        "pipeloom optimize layers.json -m 24 --for megatron -o schedule.json",
         "pipeloom optimize profile.json -m 24 --memory-limit 12 --explain -o schedule.json",
     )
 
@@ -80,7 +89,9 @@ def run(args: argparse.Namespace) -> int:
 
     check_output(args)
     try:
-        answer = searched(args, optimize, names=("memory_limit", "recompute", "offload", "copies"))
+        answer = searched(
+            args, optimize, names=("memory_limit", "recompute", "offload", "copies", "for_")
+        )
     except NothingFits as error:
         if args.json:
             print_json(error.to_dict())

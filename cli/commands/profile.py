@@ -34,7 +34,7 @@ KEYS = (
 FROM_KEYS = ("split", "memory", "t_comm", "like")
 """Options of --from alone."""
 SHARED = ("ranks", "warmup", "name", "memory_limit")
-"""Those that measuring has as well."""
+"""Options that measuring has as well."""
 WARMUP = 2
 
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 KEYS = (
     "trace", "param_dtype", "reduce_dtype", "clip_grad_norm", "loss_scale", "no_post_validation",
     "varying_shapes", "cuda_graph", "local", "replicas", "save", "every", "resume",
+    "eval_every",
 )  # fmt: skip
 SHOWN = 100  # losses that the text holds
 
@@ -108,6 +109,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="goes on from a checkpoint, or the last complete one of a folder, by any program, up "
         "to --steps in all",
     )
+    parser.add_argument(
+        "--eval-every",
+        metavar="N",
+        type=count,
+        help="steps between evaluations, of what the model source's eval_batch gives",
+    )
     example(
         parser,
         "pipeloom run program.json --model examples.gpt:small --steps 10 --trace measured.json",
@@ -154,6 +161,7 @@ def _lines(result: RunResult) -> list[tuple[str, str]]:
     return [
         ("loss", f"{result.losses[0]:.4f} to {result.losses[-1]:.4f} in {counted(steps, 'step')}"),
         ("losses", _losses(result.losses)),
+        *([("evaluations", _evaluations(result))] if result.evaluations else []),
         ("step", f"{taken}, fastest {duration(min(result.seconds) * 1e3)}"),
         ("planned", summary(result.planned)),
         ("measured", summary(result.measured)),
@@ -161,6 +169,11 @@ def _lines(result: RunResult) -> list[tuple[str, str]]:
         ("peak memory", f"{', '.join(map(amount, result.peak_memory))} (bytes, rank by rank)"),
         *([("note", result.note)] if result.note else []),
     ]
+
+
+def _evaluations(result: RunResult) -> str:
+    (_, first), (step, last) = result.evaluations[0], result.evaluations[-1]
+    return f"{len(result.evaluations)}, {first:.4f} to {last:.4f} after step {step}"
 
 
 def _replicas(result: RunResult) -> str:

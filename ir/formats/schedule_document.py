@@ -90,6 +90,7 @@ class ScheduleDocument(Document):
     stages: Annotated[Count, AfterValidator(_as_in_profile)]
     microbatches: Annotated[int, Whole(1)]
     passing: Literal["activations", "weights", "mixed"]
+    placement: str | None = None
     memory_limit: Limits = None
     order: Annotated[list[list[OpEntry]], OneARank]
     report: ReportDocument | None = None

@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import InputError
 from ..model.ops import MICROBATCH_SHIFT, STAGE_SHIFT, IntArray, OpKind, fields_of
-from ..model.placement import Passing, Placement
+from ..model.placement import Passing, Placement, PlacementKind
 from ..model.problem import Objective, Problem
 from ..model.schedule import (
     Averaged,
@@ -102,7 +102,8 @@ def _placement(document: ScheduleDocument, order: tuple[IntArray, ...]) -> Place
     owners = np.zeros((document.stages, document.microbatches), dtype=np.int64)
     for rank, row in enumerate(order):
         owners[fields_of(row)[1:]] = rank
-    return Placement.of_ops(Passing(document.passing), document.ranks, owners)
+    passing = Passing(document.passing)
+    return Placement.of_ops(passing, document.ranks, owners, document.placement)
 
 
 def _timing(document: ScheduleDocument) -> Timing:
@@ -146,6 +147,7 @@ def dump_schedule(schedule: Schedule) -> dict[str, Any]:
         "format": SCHEDULE,
         "version": 1,
         "passing": problem.placement.passing.value,
+        "placement": _placement_name(problem),
         "ranks": problem.ranks,
         "stages": problem.stages,
         "microbatches": problem.microbatches,
@@ -164,6 +166,13 @@ def dump_schedule(schedule: Schedule) -> dict[str, Any]:
     if schedule.updates is not Updates.ITERATION:
         document["updates"] = schedule.updates.value
     return document
+
+
+def _placement_name(problem: Problem) -> str:
+    """Kinds have their name where no rank is left without stages, as they leave none."""
+    placement = problem.placement
+    whole = 1 + max(map(max, placement.table)) == problem.ranks
+    return placement.name if whole or placement.own_name else PlacementKind.CUSTOM.value
 
 
 def _dump_ops(schedule: Schedule, timing: Timing, rank: int) -> list[dict[str, Any]]:

@@ -69,14 +69,18 @@ class Placement:
         return replace(placement, own_name=name)
 
     @classmethod
-    def of_ops(cls, passing: Passing, ranks: int, owner: IntArray) -> Placement:
-        """(Stage s, microbatch j) on rank ``owner[s, j]``, of the kind that says so if one does."""
+    def of_ops(
+        cls, passing: Passing, ranks: int, owner: IntArray, name: str | None = None
+    ) -> Placement:
+        """(Stage s, microbatch j) on rank ``owner[s, j]``, of the kind that says so if one does:
+        the one of this ``name``, where it has one."""
         if passing is not Passing.MIXED:
             owner = owner[:1] if passing is Passing.WEIGHTS else owner[:, :1]
         for known in _known(passing, ranks, len(owner)):
-            if np.array_equal(known.matrix(*owner.shape), owner):
+            fits = np.array_equal(known.matrix(*owner.shape), owner)
+            if fits and name in (None, known.name):
                 return known
-        return cls(passing, tuple(map(tuple, owner.tolist())))
+        return cls(passing, tuple(map(tuple, owner.tolist())), own_name=name)
 
     @classmethod
     def linear(cls, ranks: int) -> Placement:

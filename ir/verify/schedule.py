@@ -15,6 +15,7 @@ from typing import Any
 
 from ..formats.json_reader import show
 from .gradient_averaging import verify_averages
+from .placement import verify_placement
 from .schedule_facts import Facts, Run, read_facts
 from .transfers import arrivals, verify_transfers
 
@@ -39,7 +40,7 @@ def schedule_violations(facts: Facts) -> list[str]:
     first = _first_runs(facts)
     return [
         *_completeness(facts),
-        *_placement(facts),
+        *verify_placement(facts),
         *_remat(facts, first),
         *_sequence(facts, first),
         *_paired(facts),
@@ -105,20 +106,6 @@ def _where(facts: Facts, kind: str, stage: int, microbatch: int) -> str:
         if (run.kind, run.stage, run.microbatch) == (kind, stage, microbatch)
     ]
     return ", ".join(places)
-
-
-def _placement(facts: Facts) -> Iterator[str]:
-    """A stage, a microbatch or a pair of both stays on one rank, by what is passed."""
-    names = {"activations": "stage {0}", "weights": "microbatch {1}", "mixed": "stage {0}, {1}"}
-    homes: dict[str, Run] = {}
-    for run in facts.runs:
-        unit = names[facts.plan.passing].format(run.stage, run.microbatch)
-        home = homes.setdefault(unit, run)
-        if home.rank != run.rank:
-            yield (
-                f"rank {run.rank} runs {run} (op {run.at}), but rank {home.rank} runs {home}: "
-                f"where passing is {facts.plan.passing}, {unit} lives on one rank"
-            )
 
 
 def _sequence(facts: Facts, first: _First) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import SCHEDULE, parse_schedule
-from pipeloom.ir.formats.json_reader import parse_json, read_text
+from pipeloom.ir.formats.json_reader import parse_json, read_json, read_text
 from pipeloom.ir.model.schedule import Schedule
 
 from ..inputs.documents import FilePath, named
@@ -46,10 +46,12 @@ def read_recording(path: FilePath) -> Recording:
     document = parse_json(text, where, others=True)
     if isinstance(document, list):  # events alone are a trace, too
         document = {"traceEvents": document}
-    return _read_document(document, where)
+    return _read_document(document, path, where)
 
 
-def _read_document(document: dict[str, Any], where: str) -> Recording:
+def _read_document(document: Any, path: FilePath, where: str) -> Recording:
+    if not isinstance(document, dict):
+        raise InputError(f"{where}: expected {WANTED}")
     if "traceEvents" in document:
         return read_torch_trace(document, where)
     if document.get("format") == SCHEDULE:
@@ -57,7 +59,9 @@ def _read_document(document: dict[str, Any], where: str) -> Recording:
     if "iterations" in document:
         return read_primus_ranks(document, where)
     if document and all(map(is_iteration, document.values())):
-        return read_primus(document, where)
+        config = Path(path).with_name("config.json")
+        beside = read_json(os.fspath(config)) if path != "-" and config.is_file() else None
+        return read_primus(document, where, beside)
     raise InputError(f"{where}: expected {WANTED}")
 
 

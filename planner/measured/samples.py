@@ -1,4 +1,4 @@
-"""What a file of measured ops tells, whoever wrote it."""
+"""Samples from files of measured ops, whoever wrote them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pipeloom.ir.errors import InputError
+from pipeloom.ir.formats.fields import MOST_COST
 from pipeloom.ir.formats.json_reader import show
 from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.profile import Profile
@@ -56,6 +57,6 @@ def time_of(value: Any, where: str) -> float:
         number = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
         number = math.nan
-    if not 0 <= number < math.inf:
+    if not 0 <= number <= MOST_COST:
         raise InputError(f"{where}: expected a finite number >= 0, got {show(value)}")
     return number

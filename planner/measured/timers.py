@@ -65,14 +65,15 @@ def _cells(row: _Row, where: str) -> Iterator[tuple[Op, int, float]]:
     stage = _whole(row, "stage", where)
     microbatch = _whole(row, "microbatch", where)
     step = _whole(row, "step", where) if "step" in row else 0
-    if "op" not in row:
+    long = row.keys() >= {"op", "ms"}
+    if not long:
         columns = {name: row[name] for name in KINDS if row.get(name)}
     elif row["op"] in KINDS:
         columns = {row["op"]: row["ms"]}
     else:
         raise InputError(f"{where}: op: expected {', '.join(KINDS)}, got {row['op']!r}")
     for name, value in columns.items():
-        key = "ms" if "op" in row else name
+        key = "ms" if long else name
         yield Op(KINDS[name], stage, microbatch), step, time_of(value, f"{where}: {key}")
 
 
@@ -84,7 +85,7 @@ def _whole(row: _Row, key: str, where: str) -> int:
 
 
 def _ranks(rows: Sequence[tuple[int, _Row]], samples: Sequence[Sample], where: str) -> int:
-    """As a column of that name counts them, else one a stage."""
+    """The number of ranks by the column of that name, else one a stage."""
     if "rank" not in rows[0][1]:
         return len({sample.stage for sample in samples})
     return len({_whole(row, "rank", f"{where}: line {line}") for line, row in rows})

@@ -26,14 +26,14 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.units import counted
 
-from .samples import Recording, numbered
+from .samples import Recording, numbered, time_of
 
 MICROSECONDS = 1e3  # in a millisecond
 ON_HOST, ON_DEVICE, OPERATOR = "user_annotation", "gpu_user_annotation", "cpu_op"
 COMMUNICATES = re.compile(r"c10d::|gloo:|nccl:|record_param_comms")
-OURS = re.compile(r"(\d+)(F|BW|B|W|R|O|L)(\d+)")
-RUNTIME = re.compile(r"PP:(\d+)([FIWB])(\d+)")
-GPIPE = re.compile(r"(Forward|Backward) (\d+)")
+OURS = re.compile(r"([0-9]{1,6})(F|BW|B|W|R|O|L)([0-9]{1,6})")
+RUNTIME = re.compile(r"PP:([0-9]{1,6})([FIWB])([0-9]{1,6})")
+GPIPE = re.compile(r"(Forward|Backward) ([0-9]{1,6})")
 OVERLAPPED = re.compile(r"PP:\(.*\)OVERLAP_F_B")
 _TORCHS = {"F": OpKind.F, "I": OpKind.B, "W": OpKind.W, "B": OpKind.BW}
 WANTED = (
@@ -48,7 +48,7 @@ class _Range(NamedTuple):
     name: str
     start: float
     end: float
-    lane: Any
+    lane: str
 
 
 def read_torch_trace(document: Mapping[str, Any], where: str) -> Recording:
@@ -81,20 +81,18 @@ def _ranges(events: Sequence[Any], where: str) -> defaultdict[str, list[_Range]]
             continue
         category = event.get("cat")
         if category in (ON_HOST, ON_DEVICE, OPERATOR):
-            try:
-                start, took = float(event["ts"]), float(event["dur"])
-                found[category].append(
-                    _Range(str(event["name"]), start, start + took, event["tid"])
-                )
-            except (KeyError, TypeError, ValueError):
-                wanted = "expected name, ts, dur and tid of a complete event"
-                raise InputError(f"{where}: traceEvents[{at}]: {wanted}") from None
+            found[category].append(_range(event, f"{where}: traceEvents[{at}]"))
     return found
+
+
+def _range(event: Mapping[str, Any], where: str) -> _Range:
+    start, took = (time_of(event.get(key), f"{where}: {key}") for key in ("ts", "dur"))
+    return _Range(str(event.get("name")), start, start + took, str(event.get("tid")))
 
 
 def _on_device(events: Sequence[_Range], form: re.Pattern[str]) -> list[_Range]:
     """On the stream on which ops take longest: others copy and communicate."""
-    streams: defaultdict[Any, list[_Range]] = defaultdict(list)
+    streams: defaultdict[str, list[_Range]] = defaultdict(list)
     for event in events:
         if form.fullmatch(event.name):
             streams[event.lane].append(event)

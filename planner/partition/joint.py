@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from itertools import count, pairwise
 from time import monotonic
@@ -11,7 +11,7 @@ from typing import Any
 from pipeloom.ir.errors import UnsupportedError
 from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.layers import LayerKind
-from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.placement import Placement, PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import StageProfile
 from pipeloom.ir.model.schedule import Report, Schedule, gap_between
@@ -46,6 +46,7 @@ def plan_partition(
     memory_limit: float | None,
     objective: Objective,
     where: str,
+    kinds: Collection[PlacementKind] = tuple(PlacementKind),
 ) -> Answer:
     """The best cut, placement and schedule of the profile's layers.
 
@@ -54,7 +55,7 @@ def plan_partition(
     for the placement.
     """
     begin, asked = monotonic(), search.options
-    posed = tuple(_placements(placement, profile, where))
+    posed = tuple(_placements(placement, profile, where, kinds))
     check_microbatches(microbatches, max(len(each.table) for each in posed))
     limit = profile.cluster.limit_from(memory_limit)
     question = CutQuestion(profile, microbatches, posed, limit, objective, way, rules, asked)
@@ -146,12 +147,14 @@ def _facts(found: Partitioned, way: str) -> dict[str, Any]:
     }
 
 
-def _placements(spec: PlacementSpec, profile: LayeredProfile, where: str) -> Sequence[Placement]:
-    """The one that is asked for, or all of those that ``auto`` tries."""
+def _placements(
+    spec: PlacementSpec, profile: LayeredProfile, where: str, kinds: Collection[PlacementKind]
+) -> Sequence[Placement]:
+    """The one that is asked for, or all of those of these ``kinds`` that ``auto`` tries."""
     nothing = StageProfile(0.0, 0.0, 0.0, 0.0, 0.0)
     one_each = replace(profile.cluster, stages=(nothing,) * profile.ranks)
     if spec.name == AUTO:
-        return [placement for _, placement in placements(one_each)]
+        return [placement for _, placement in placements(one_each, kinds)]
     if spec.chunks is None:
         return [Placement.of_stages(spec.owners_on(profile.ranks), spec.name, profile.ranks)]
     return [spec.place(one_each, where)[1]]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.placement import PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule, gap_between
@@ -36,8 +37,11 @@ def plan_placement(
     objective: Objective,
     copies: int | None,
     where: str,
+    kinds: Collection[PlacementKind] = tuple(PlacementKind),
 ) -> Answer:
-    """The best schedule of all placements. ``each``: the seconds are for each of them, not for all.
+    """The best schedule of all placements of these ``kinds``.
+
+    ``each``: the seconds are for each of them, not for all.
 
     Raises NothingFits, InputError where the stages of the profile, called ``where``, cannot be
     shared out.
@@ -58,6 +62,7 @@ def plan_placement(
         memory_limit=memory_limit,
         objective=objective,
         copies=copies,
+        kinds=kinds,
         abreast=cores(),
         should_stop=search.options.should_stop,
         begins=partial(_announce, search, limits),

@@ -56,6 +56,18 @@ def names_of(source: ModelSource, count: int) -> ModelNames | None:
     return None if names is None else names(count)
 
 
+BATCH, EVAL_BATCH = "batch", "eval_batch"
+
+
+def check_evaluation(source: ModelSource) -> None:
+    """Raises InputError where the source has nothing to be evaluated on."""
+    if not callable(getattr(source, EVAL_BATCH, None)):
+        raise InputError(
+            f"eval_every: expected a model source with {EVAL_BATCH}(step, microbatches), which "
+            f"gives inputs and targets as batch does; {type(source).__name__} has none"
+        )
+
+
 def checked_stages(source: ModelSource, count: int) -> list[Stage]:
     """``source.stages(count)``. Raises InputError where that is not one a stage."""
     value: Any = source.stages(count)
@@ -74,11 +86,14 @@ def checked_stages(source: ModelSource, count: int) -> list[Stage]:
 
 
 def checked_batch(
-    source: ModelSource, step: int, microbatches: int
+    source: ModelSource, step: int, microbatches: int, method: str = BATCH
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """``source.batch(step, microbatches)``. Raises InputError where it is not what it should be."""
-    value: Any = source.batch(step, microbatches)
-    name = f"{_of(source)}batch({step}, {microbatches})"
+    """``source.batch(step, microbatches)``, or that of the optional method ``eval_batch``.
+
+    Raises InputError where it is not what it should be.
+    """
+    value: Any = getattr(source, method)(step, microbatches)
+    name = f"{_of(source)}{method}({step}, {microbatches})"
     if not (isinstance(value, Sequence) and len(value) == 2):
         raise InputError(f"{name}: expected a pair, inputs and targets, got {_shown(value)}")
     inputs, targets = value

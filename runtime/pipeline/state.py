@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from itertools import product
 from typing import Any
 
 import torch.distributed as dist
@@ -69,11 +70,8 @@ class PipelineState:
     def _all_names(self) -> dict[Member, tuple[str, ...]]:
         if self._names is None:
             context = self._context
-            gather = context.transport.gather
-            wrong = next(filter(None, gather(self._shards())), None)
-            if wrong is not None:
-                raise InputError(wrong)
-            options = context.options
+            self._check_shards()
+            gather, options = context.transport.gather, context.options
             found = state_names(self._modules, options.tied, options.names, gather)
             rows = gather([name for names in found.values() for name in names])
             self._known = frozenset(name for row in rows for name in row)
@@ -88,31 +86,27 @@ class PipelineState:
                 found.setdefault(id(value), names[s, key][0])
         return found
 
-    def _shards(self) -> str | None:
-        """What is to be said of plain tensors that are, or may be, shards: one name, two values."""
-        options = self._context.options
-        plain = [
-            name
-            for module in self._modules.values()
-            for name, parameter in module.named_parameters()
-            if not is_dtensor(parameter)
-        ]
-        if options.norm_groups is None:
-            if not plain or not self._beside():
-                return None
-            return (
+    def _check_shards(self) -> None:
+        """Raises InputError where plain tensors are, or may be, shards: one name, several values.
+
+        All ranks call it.
+        """
+        named = [pair for module in self._modules.values() for pair in module.named_parameters()]
+        plain = [name for name, parameter in named if not is_dtensor(parameter)]
+        groups = self._context.options.norm_groups
+        found = next((x for x in product(groups or (), plain) if fnmatchcase(x[1], x[0])), None)
+        rows = self._context.transport.gather((found, len(plain) < len(named)))
+        for wrong in [wrong for wrong, _ in rows if wrong is not None]:
+            raise InputError(
+                f"norm_groups: {wrong[0]!r}: expected a DTensor, whose shards have one name in a "
+                f"state_dict, got {wrong[1]}, a plain tensor"
+            )
+        if groups is None and self._beside() and not any(sharded for _, sharded in rows):
+            raise InputError(
                 "norm_groups: expected the process groups over which parameters are shards, as "
                 "there are pipelines side by side that data_group does not join; or {}, where "
                 "they have nothing to do with each other"
             )
-        for pattern in options.norm_groups:
-            for name in plain:
-                if fnmatchcase(name, pattern):
-                    return (
-                        f"norm_groups: {pattern!r}: expected a DTensor, whose shards have one name "
-                        f"in a state_dict, got {name}, a plain tensor"
-                    )
-        return None
 
     def _beside(self) -> bool:
         """Whether other pipelines run beside this one and its replicas."""

@@ -102,7 +102,8 @@ class Bar:
 
 
 def _words(record: StepRecord) -> str:
-    return f"loss {record.loss:.4f}, {record.seconds * 1e3:.1f} ms"
+    evaluated = "" if record.eval_loss is None else f", eval {record.eval_loss:.4f}"
+    return f"loss {record.loss:.4f}{evaluated}, {record.seconds * 1e3:.1f} ms"
 
 
 def _close(callback: Any) -> None:

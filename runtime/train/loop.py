@@ -1,4 +1,4 @@
-"""The training loop: steps and checkpoints of a pipeline, and what is told of them.
+"""The training loop: steps, evaluations and checkpoints of a pipeline, and what is told of them.
 
 ``pipeloom run`` and ``pipeloom tune`` train by it.
 """
@@ -14,7 +14,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from ..pipeline.model_source import ModelSource
+from ..pipeline.model_source import EVAL_BATCH, ModelSource
 from ..pipeline.pipeline import Pipeline
 from .checkpoints import Checkpoints, latest
 from .replicas import ALONE, Replicas
@@ -28,7 +28,8 @@ class StepRecord:
     ``step`` counts from 0; ``loss`` is the mean over microbatches; ``seconds`` are the slowest
     rank's; ``tokens``: elements of the inputs; ``grad_norm``: the norm of all gradients before they
     were clipped (with post-validation that of the step before), None where nothing needs it;
-    ``peak_memory``: the most bytes of activations on any rank.
+    ``peak_memory``: the most bytes of activations on any rank; ``eval_loss``: the mean loss of an
+    evaluation that followed the step, else None.
     """
 
     step: int
@@ -37,6 +38,7 @@ class StepRecord:
     tokens: int
     grad_norm: float | None
     peak_memory: int
+    eval_loss: float | None = None
 
 
 Listener: TypeAlias = Callable[[StepRecord], object]
@@ -92,6 +94,7 @@ class TrainingLoop:
     def _next(self, pipeline: Pipeline) -> StepMeasure:
         measure = train_step(pipeline, self._source, self.step, self._settings, self._replicas)
         self.step += 1
+        evaluated = self._evaluated(pipeline) if self._due(self._settings.eval_every) else None
         rows = self._replicas.gather(
             pipeline, (measure.losses, measure.seconds, measure.peak, measure.tokens)
         )
@@ -103,12 +106,25 @@ class TrainingLoop:
             self._replicas.count * measure.tokens,
             pipeline.grad_norm,
             max(peak for _, _, peak, _ in cells),
+            evaluated,
         )
         self.records.append(record)
         self._save(pipeline)
         if self._listener is not None and pipeline.rank == self._replicas.index == 0:
             self._listener(record)
         return measure
+
+    def _evaluated(self, pipeline: Pipeline) -> float:
+        """The mean loss of what the source is evaluated on after so many steps."""
+        step, count = self.step, pipeline.microbatches
+        inputs, targets = (
+            _on(part, pipeline.device, self._settings.dtype)
+            for part in self._replicas.batch(self._source, step, count, EVAL_BATCH)
+        )
+        losses: list[Tensor] = []
+        pipeline.eval(inputs, target=targets, losses=losses, return_outputs=False)
+        rows = self._replicas.gather(pipeline, [loss.item() for loss in losses])
+        return mean_loss([losses for row in rows for losses in row])
 
     def _due(self, every: int | None) -> bool:
         return every is not None and self.step % every == 0

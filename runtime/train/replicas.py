@@ -18,7 +18,7 @@ from torch import Tensor
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.program import Average, Program
 
-from ..pipeline.model_source import ModelSource, checked_batch
+from ..pipeline.model_source import BATCH, ModelSource, checked_batch
 from ..pipeline.pipeline import Pipeline
 from .settings import RunSettings
 
@@ -52,10 +52,11 @@ class Replicas:
         return cls(len(rows), dist.get_rank() // ranks, group, data_group)
 
     def batch(
-        self, source: ModelSource, step: int, microbatches: int
+        self, source: ModelSource, step: int, microbatches: int, method: str = BATCH
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """This replica's microbatches: a share of ``source.batch`` for all replicas' together."""
-        inputs, targets = checked_batch(source, step, self.count * microbatches)
+        """This replica's microbatches: a share of ``source.batch``, or of what another ``method``
+        gives, for all replicas' together."""
+        inputs, targets = checked_batch(source, step, self.count * microbatches, method)
         mine = slice(self.index * microbatches, (self.index + 1) * microbatches)
         return inputs[mine], targets[mine]
 

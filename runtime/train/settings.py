@@ -35,7 +35,8 @@ class RunSettings:
     how many of a program that averages over them; None: as torchrun started processes, or as the
     program's profile has it. ``save``: a folder of checkpoints, one after each ``every`` steps
     (None: at the end alone) and at the end; ``resume``: a checkpoint, or a folder of which the last
-    one is meant, with which the run goes on until it has come to ``steps`` in all.
+    one is meant, with which the run goes on until it has come to ``steps`` in all. ``eval_every``:
+    steps between evaluations, of the source's ``eval_batch``.
     """
 
     steps: int = 1
@@ -57,11 +58,12 @@ class RunSettings:
     save: str | None = None
     every: int | None = None
     resume: str | None = None
+    eval_every: int | None = None
     timeout: float | None = None
     message_timeout: float = 300.0
 
     def __post_init__(self) -> None:
-        for name in ("steps", "replicas", "every"):
+        for name in ("steps", "replicas", "every", "eval_every"):
             count = getattr(self, name)
             if count is not None and count < 1:
                 raise InputError(f"{name}: expected at least 1, got {count}")

@@ -20,11 +20,16 @@ from ..launch.processes import launch
 from ..launch.threads import launch_local
 from ..measure.plan_deviation import why_far_off
 from ..models.by_name import load_source
-from ..optim.optimizers import capturable
+from ..optim.optimizers import capturable, taken_over
 from ..pipeline.layered_source import as_planned
-from ..pipeline.model_source import ModelSource, checked_stages, names_of, skips_of
+from ..pipeline.model_source import (
+    ModelSource,
+    check_evaluation,
+    checked_stages,
+    names_of,
+    skips_of,
+)
 from ..pipeline.pipeline import Pipeline
-from ..rank.options import MakeOptimizer
 from ..stages.store import Stage, made
 from .callbacks import listening
 from .checkpoints import check_checkpoints
@@ -44,7 +49,8 @@ class RunResult:
     ``measured``: the step of median time in the first replica, as a schedule with measured times
     (milliseconds). ``planned``: the program's schedule. ``note``: why the measured one is far
     above or below that, in one line; None where it is not. ``first_step``: the number of the first
-    of these steps, where the run was resumed.
+    of these steps, where the run was resumed. ``evaluations``: pairs of a step that was evaluated
+    and its loss there.
     """
 
     losses: tuple[float, ...]
@@ -56,6 +62,7 @@ class RunResult:
     note: str | None = None
     replicas: int = 1
     first_step: int = 0
+    evaluations: tuple[tuple[int, float], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """What ``run --json`` prints."""
@@ -64,6 +71,7 @@ class RunResult:
             "first_step": self.first_step,
             "replicas": self.replicas,
             "losses": list(self.losses),
+            "evaluations": [list(pair) for pair in self.evaluations],
             "seconds": list(self.seconds),
             "peak_memory": list(self.peak_memory),
             "device_peak_memory": list(self.device_peak),
@@ -102,8 +110,9 @@ def run_program(
     loaded = load_program(program) if isinstance(program, str) else program
     replicas = count_replicas(loaded, settings)
     check_checkpoints(settings)
-    if isinstance(source, str):
-        load_source(source)  # a wrong name fails here, once and early
+    named = load_source(source) if isinstance(source, str) else source  # fails once and early
+    if settings.eval_every is not None:
+        check_evaluation(named)
     ranks = loaded.schedule.problem.ranks
     results = on_ranks(
         train, ranks, (loaded, source, settings), settings, replicas, callbacks=callbacks
@@ -179,6 +188,7 @@ def train(
         note=None if settings.pace else why_far_off(program.schedule, measured),
         replicas=replicas.count,
         first_step=first,
+        evaluations=tuple((r.step, r.eval_loss) for r in loop.records if r.eval_loss is not None),
     )
 
 
@@ -201,7 +211,7 @@ def make_pipeline(
     dtype = dtype_of(settings.dtype)
     count = program.schedule.problem.stages
     model = as_planned(model, program.schedule.problem.profile)
-    optimizer = model.optimizer if like is None else _taken_over(like)
+    optimizer = model.optimizer if like is None else taken_over(like.optimizers.values())
     stages: Mapping[int, Stage] | Sequence[Stage]
     if like is None:
         made_here = enumerate(checked_stages(model, count))
@@ -222,17 +232,6 @@ def make_pipeline(
     if like is not None:
         options["loss_scale"] = like.loss_scale
     return Pipeline(program, stages, **options)
-
-
-def _taken_over(pipeline: Pipeline) -> MakeOptimizer:
-    """Gives parameters the optimizer that steps them in ``pipeline``."""
-    by_parameter = {
-        id(parameter): optimizer
-        for optimizer in pipeline.optimizers.values()
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-    }
-    return lambda parameters: by_parameter[id(next(iter(parameters)))]
 
 
 def _placed(index: int, stage: Stage, device: torch.device, dtype: torch.dtype | None) -> nn.Module:

@@ -88,10 +88,10 @@ def tune_program(
     if every < 2:
         raise InputError(f"every: expected at least 2 steps, got {every}")
     check_tunable(program)
-    for name in ("save", "resume"):
-        folder = getattr(settings, name)
-        if folder is not None:
-            raise InputError(f"{name}: expected none: run alone has checkpoints, got {folder}")
+    for name in ("save", "resume", "eval_every"):
+        value = getattr(settings, name)
+        if value is not None:
+            raise InputError(f"{name}: expected none: run alone saves and evaluates, got {value}")
     if isinstance(source, str):
         load_source(source)
     ranks = program.schedule.problem.ranks

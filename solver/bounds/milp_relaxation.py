@@ -44,8 +44,8 @@ from typing import Any
 
 from pipeloom.ir.model.problem import Objective
 
-from ..core.budget import Budget
 from ..core.linear_instance import LinearInstance
+from ..core.stopping import Budget
 
 TOLERANCE = 5e-7  # relative; the solver's own are a hundredth of it or less
 POLL = 0.05  # seconds between two looks at whether to stop

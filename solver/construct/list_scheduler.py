@@ -78,14 +78,9 @@ class Stages(NamedTuple):
         busy = np.bincount(costs.owner[:, 0], times, problem.ranks).max()
         with np.errstate(invalid="ignore"):
             crowded = bool((held > CROWDED * busy * costs.limit).any())
+        delays = costs.into_f[:, 0].copy(), costs.into_b[:, 0].copy()
         return cls(
-            f,
-            b,
-            w,
-            costs.m_b,
-            costs.m_w,
-            costs.into_f[:, 0].copy(),
-            costs.into_b[:, 0].copy(),
+            *(f, b, w, costs.m_b, costs.m_w, *delays),
             costs.owner[:, 0].copy(),
             level,
             np.array([stage for row in rows for stage in row], dtype=np.int64),

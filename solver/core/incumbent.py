@@ -17,11 +17,10 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Report, Schedule, Transfer
 
 from .bound import Bound
-from .budget import OPS_A_SECOND, Budget
 from .options import Order, SolveOptions
 from .progress import Progress, is_built
 from .schedule_cost import objective_cost, status_under
-from .stopping import InterruptFlag, TimeLimit, WorkLimit
+from .stopping import OPS_A_SECOND, Budget, Interrupt, TimeLimit, WorkLimit
 from .tolerances import CLOSED
 
 Pairs = tuple[tuple[int, ...], ...]
@@ -54,7 +53,7 @@ class Incumbent:
         self.limited = options.work_limit is not None
         self.time = TimeLimit(inf if self.limited else options.time_limit)
         self.work = WorkLimit(options.ops)
-        self.interrupt = InterruptFlag()
+        self.interrupt = Interrupt()
         self._options = options
         self._views: Sequence[Incumbent] = ()
         self._owner = get_ident()

@@ -11,9 +11,8 @@ from pipeloom.ir.model.ops import IntArray
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
-from .budget import Budget
 from .progress import Listener
-from .stopping import NEVER, StoppingCriterion
+from .stopping import NEVER, Budget, StoppingCriterion
 
 Order: TypeAlias = tuple[IntArray, ...]
 """Packed ops, one array a rank."""

@@ -1,4 +1,4 @@
-"""Stopping criteria: time, work, an interrupt."""
+"""Stopping criteria: time, work, an interrupt, and the budget of one piece of work."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+OPS_A_SECOND = 1e8  # roughly what the simulator does on one core
 
 
 class StoppingCriterion(Protocol):
@@ -54,7 +56,7 @@ class WorkLimit:
         self.used += ops
 
 
-class InterruptFlag:
+class Interrupt:
     """A flag that any thread may raise; kernels read the array, shape (1,)."""
 
     def __init__(self, *, raised: bool = False) -> None:
@@ -75,6 +77,24 @@ class FirstOf:
 
     def __call__(self) -> bool:
         return any(criterion() for criterion in self._criteria)
+
+
+class Budget(FirstOf):
+    """``time`` runs from the moment it is made, ``work`` is counted as it is spent.
+
+    The budget is over where either has come to its end, or ``interrupt`` is raised.
+    """
+
+    def __init__(
+        self, seconds: float = inf, ops: float = inf, interrupt: Interrupt | None = None
+    ) -> None:
+        self.time, self.work = TimeLimit(seconds), WorkLimit(ops)
+        self.interrupt = interrupt or Interrupt()
+        super().__init__(self.time, self.work, self.interrupt)
+
+    def share(self, share: float = 1.0) -> Budget:
+        """A budget of a share of this one as it was at first, from now on."""
+        return Budget(share * self.time.seconds, share * self.work.ops, self.interrupt)
 
 
 NEVER: StoppingCriterion = FirstOf()

@@ -12,10 +12,9 @@ from ortools.sat.python import cp_model
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Report, Schedule
 
-from ..core.budget import OPS_A_SECOND
 from ..core.options import SolveOptions
 from ..core.schedule_cost import objective_cost
-from ..core.stopping import TimeLimit
+from ..core.stopping import OPS_A_SECOND, TimeLimit
 from . import ExactResult
 from .cp_sat_model import Model
 from .cp_sat_thread import CpSatThread
@@ -33,13 +32,8 @@ def solve(
     lower_bound: float,
     on_solution: Callable[[Schedule], None] | None = None,
     on_bound: Callable[[float], None] | None = None,
-    workers: int = WORKERS,
 ) -> ExactResult:
-    """See :class:`pipeloom.solver.exact.Backend`; ``workers`` threads search.
-
-    One worker that ends before the time limit gives the same result for the same seed; where work
-    is limited there is one.
-    """
+    """See :class:`pipeloom.solver.exact.Backend`; where work is limited one thread searches."""
     time = TimeLimit(options.time_limit)
     model = Model.of(Formulation.of(problem), incumbent, lower_bound)
     best = incumbent
@@ -48,7 +42,7 @@ def solve(
         partial(_positions, model),
         max_time_in_seconds=max(time.left, 0.01),
         max_deterministic_time=options.ops / OPS_A_SECOND,
-        num_workers=workers if math.isinf(options.ops) else 1,
+        num_workers=WORKERS if math.isinf(options.ops) else 1,
         random_seed=options.seed % 2**31,
     ) as search:
         while (news := search.next(options.should_stop)) is not None:

@@ -86,14 +86,12 @@ class Interleaving:
         self._implications()
         self.cp.minimize(self.cost)
 
-    @property
-    def rounding(self) -> int:
-        """The ticks that the cost of a schedule may be below the model's."""
-        return int(not self.ticks.exact)
-
     def proves(self, bound: float) -> float:
-        """The bound, in the profile's unit, that one on the model's cost proves."""
-        return (bound - self.rounding) / self.ticks.per_unit
+        """The bound, in the profile's unit, that one on the model's cost proves.
+
+        The cost of a schedule may be a tick below the model's.
+        """
+        return (bound - (not self.ticks.exact)) / self.ticks.per_unit
 
     def _open(self, i: int, k: int) -> range:
         return range(max(0, k - int(self.linear.capacity[i]) + 1), k)

@@ -54,12 +54,13 @@ def solve(
     """See :class:`pipeloom.solver.exact.Backend`. CBC tells its solution and bound when it ends."""
     time = TimeLimit(options.time_limit)
     model = _Model.of(Formulation.of(problem), incumbent, lower_bound)
+    node = NODE * len(model.formulation.ops) ** 2
     outcome = run_cbc(
         model.lp,
         start=model.hint,
         seconds=max(time.left, 0.1),
-        options=_nodes(model, options.ops)
-        | {
+        options={
+            **({} if math.isinf(options.ops) else {"maxNodes": 1 + int(options.ops / node)}),
             "integerTolerance": _INTEGER,
             "primalTolerance": _PRIMAL,
             "randomSeed": 1 + options.seed % 2**30,  # 0 would be the time of day
@@ -77,11 +78,6 @@ def solve(
         if on_solution:
             on_solution(found)
     return ExactResult(best, _bound(model, outcome, best, lower_bound), outcome.complete)
-
-
-def _nodes(model: _Model, ops: float) -> dict[str, float]:
-    node = NODE * len(model.formulation.ops) ** 2
-    return {} if math.isinf(ops) else {"maxNodes": 1 + int(ops / node)}
 
 
 def _schedule(model: _Model, outcome: Outcome) -> Schedule | None:

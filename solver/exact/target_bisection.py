@@ -15,10 +15,10 @@ from pipeloom.ir.model.schedule import Schedule
 
 from ..bounds.low_memory.activation_slots import slots_limit_rate
 from ..core.bound import Bound
-from ..core.budget import OPS_A_SECOND, Budget
 from ..core.incumbent import Incumbent
 from ..core.linear_instance import LinearInstance
 from ..core.schedule_cost import within_memory
+from ..core.stopping import OPS_A_SECOND, Budget
 from ..core.worker_threads import Pieces
 from .cp_sat_thread import CpSatThread
 from .interleaving import Interleaving

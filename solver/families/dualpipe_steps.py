@@ -27,6 +27,9 @@ from typing import TypeAlias
 
 from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Schedule
+
+from .base import finished
 
 Row: TypeAlias = tuple[list[Op], tuple[int, ...]]  # a rank's ops, and where its pairs begin
 
@@ -124,6 +127,7 @@ def ops_and_pairs(
     return ops, tuple(pairs)
 
 
-def known_pairs(problem: Problem, rows: list[Row]) -> tuple[tuple[int, ...], ...]:
-    """The pairs of all ranks where the profile knows how long they take, else none."""
-    return tuple(pairs for _, pairs in rows) if problem.profile.pairs_known else ()
+def overlapped(problem: Problem, rows: list[Row], name: str) -> Schedule:
+    """The schedule of all ranks' rows, with pairs where the profile knows how long they take."""
+    pairs = tuple(pairs for _, pairs in rows) if problem.profile.pairs_known else ()
+    return finished(problem, [ops for ops, _ in rows], name, pairs=pairs)

@@ -34,31 +34,14 @@ from .weights.wzb1 import WZB1
 from .weights.wzb2 import WZB2
 
 FAMILIES: dict[str, Family] = {
-    "gpipe": GPipe(),
-    "1f1b": OneFOneB(),
-    "interleaved-1f1b": Interleaved1F1B(),
-    "interleaved-1f1b-grouped": GroupedInterleaved1F1B(),
-    "looped-bfs": LoopedBFS(),
-    "dapple": Dapple(),
-    "zb-h1": ZBH1(),
-    "zb-h2": ZBH2(),
-    "zb-v": ZBV(),
-    "v-half": VHalf(),
-    "v-min": VMin(),
-    "wave": Wave(),
-    "dualpipe": DualPipe(),
-    "dualpipev": DualPipeV(),
-    "chimera": Chimera(),
-    "pipedream": PipeDream(),
-    "weipipe-naive": WeiPipeNaive(),
-    "weipipe-interleave": WeiPipeInterleave(),
-    "wzb1": WZB1(),
-    "wzb2": WZB2(),
-    "fsdp": FSDP(),
-    "weights-inside": WeightsInside(),
-    "activations-inside": ActivationsInside(),
+    family.name: family
+    for family in (
+        *(GPipe(), OneFOneB(), Interleaved1F1B(), GroupedInterleaved1F1B(), LoopedBFS(), Dapple()),
+        *(ZBH1(), ZBH2(), ZBV(), VHalf(), VMin(), Wave(), DualPipe(), DualPipeV(), Chimera()),
+        *(PipeDream(), WeiPipeNaive(), WeiPipeInterleave(), WZB1(), WZB2(), FSDP()),
+        *(WeightsInside(), ActivationsInside()),
+    )
 }
-
 
 # families whose optimizer steps within an iteration, which serve for none of the others
 ASYNCHRONOUS = ("pipedream",)

@@ -38,13 +38,9 @@ class CutCandidate:
         return self.quick_schedule.rows if self.schedule is None else self.schedule.order
 
     @property
-    def quick_cost(self) -> float:
-        return self.quick_schedule.cost
-
-    @property
     def promise(self) -> tuple[float, float, float]:
         """The order in which cuts are worth more time: the least first."""
-        return min(self.cost, self.quick_cost), self.bound, self.quick_cost
+        return min(self.cost, self.quick_schedule.cost), self.bound, self.quick_schedule.cost
 
     @property
     def name(self) -> str:

@@ -14,8 +14,7 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
 from ..bounds import lower_bound as bound_of
-from ..core.budget import Budget
-from ..core.stopping import NEVER, StoppingCriterion
+from ..core.stopping import NEVER, Budget, StoppingCriterion
 from ..core.tolerances import CLOSED, ROUNDING
 from ..placement.search import room
 from .candidate import CutCandidate
@@ -95,7 +94,9 @@ class CandidatePool:
     @property
     def best(self) -> CutCandidate | None:
         return min(
-            self.candidates.values(), key=lambda candidate: candidate.quick_cost, default=None
+            self.candidates.values(),
+            key=lambda candidate: candidate.quick_schedule.cost,
+            default=None,
         )
 
     @property

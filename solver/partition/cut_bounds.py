@@ -92,7 +92,7 @@ class CutBounds:
 
         def extend(starts: Cut) -> bool:
             stage, first, rank = len(starts) - 1, starts[-1], self.placement.owners[len(starts) - 1]
-            if stage == self._stages - 1:
+            if stage == self.cutter.stages - 1:
                 if self._fits(stage, first, number, work[rank], cost):
                     found.append(starts)
                 return len(found) <= most
@@ -123,7 +123,7 @@ class CutBounds:
         end = np.zeros(self.cutter.number + 1, dtype=bool)
         end[-1] = True
         found = [end]
-        for stage in range(self._stages - 1, -1, -1):
+        for stage in range(self.cutter.stages - 1, -1, -1):
             allowed = self._prices[stage] if self._linear else self._penalty
             found.append(np.asarray(((allowed < cost) & found[-1][None, :]).any(axis=1)))
         return found[::-1]
@@ -147,10 +147,6 @@ class CutBounds:
     def _linear(self) -> bool:
         owners = self.placement.owners
         return len(set(owners)) == len(owners)
-
-    @property
-    def _stages(self) -> int:
-        return self.cutter.stages
 
     @cached_property
     def _least(self) -> Cutter:
@@ -193,7 +189,7 @@ class CutBounds:
     @cached_property
     def _prices(self) -> list[FloatArray]:
         """g(k, a, b) by k; infinite for a run that may not be a stage or does not fit."""
-        return [self._penalty + self._alone(stage) for stage in range(self._stages)]
+        return [self._penalty + self._alone(stage) for stage in range(self.cutter.stages)]
 
     def _alone(self, stage: int) -> FloatArray:
         rank = self.placement.owners[stage]

@@ -15,9 +15,8 @@ from typing import TypeAlias
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
-from ..core.budget import Budget
 from ..core.options import Order
-from ..core.stopping import StoppingCriterion
+from ..core.stopping import Budget, StoppingCriterion
 from ..core.tolerances import CLOSED
 from .candidate import CutCandidate, carry_order
 from .candidate_pool import CandidatePool

@@ -21,8 +21,7 @@ from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.units import counted
 
-from ..core.budget import Budget
-from ..core.stopping import NEVER, FirstOf, StoppingCriterion
+from ..core.stopping import NEVER, Budget, FirstOf, StoppingCriterion
 from ..core.tolerances import CLOSED
 from ..placement.search import TriedPlacement
 from .candidate import CutCandidate
@@ -128,7 +127,8 @@ def look(pools: Sequence[CandidatePool], budget: Budget, should_stop: StoppingCr
     while open_ and not should_stop():
         for pool in list(open_):
             cost = min(
-                (o.quick_cost for each in pools for o in each.candidates.values()), default=math.inf
+                (o.quick_schedule.cost for each in pools for o in each.candidates.values()),
+                default=math.inf,
             )
             cuts = [pool.by_bound(), pool.near_the_best()]
             if pool.bound >= cost * (1 - CLOSED) or cuts == [None, None]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from pipeloom.ir.errors import InfeasibleError
-from pipeloom.ir.model.placement import Placement
+from pipeloom.ir.model.placement import Placement, PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
@@ -69,6 +70,7 @@ def best_placement(
     memory_limit: float | None = None,
     objective: Objective = Objective.PERIOD,
     copies: int | None = None,
+    kinds: Collection[PlacementKind] = tuple(PlacementKind),
     abreast: int = 2,
     should_stop: StoppingCriterion = NEVER,
     begins: Callable[[int], None] = lambda number: None,
@@ -86,54 +88,56 @@ def best_placement(
     explore, ``abreast`` at a time; the more promising half goes on; the rest of the time is for
     the most promising. ``begins`` is told how many there are.
     """
-    halving = SuccessiveHalving(should_stop, abreast)
-    entries = _Field(microbatches, memory_limit, objective)
-    for placed, placement in placements(profile):
-        entries.enter(placed, placement)
+
+    entry = partial(
+        _entry, microbatches=microbatches, memory_limit=memory_limit, objective=objective
+    )
+    entries = [entry(*placed) for placed in placements(profile, kinds)]
     if copies != 1:
-        entries.enter_two_copies(profile, asked=copies == 2)
-    halving.contenders = entries.contenders
+        why_not = why_one_way(profile, microbatches)
+        if why_not is None and copies is None:
+            why_not = why_unchecked(profile)
+        entries.append(
+            entry(profile, Placement.bidirectional(profile.ranks))
+            if why_not is None
+            else TriedPlacement(BIDIRECTIONAL, None, why_not=why_not)
+        )
+    halving = SuccessiveHalving(should_stop, abreast)
+    halving.contenders = [one for one in entries if isinstance(one, Contender)]
     begins(len(halving.contenders))
     if seconds < math.inf:
         halving.share(start, seconds)
     else:
         halving.each(start, math.inf if each is None else each)
     tried = [TriedPlacement(r.name, r.bound, r.schedule, note=r.note) for r in halving.contenders]
-    order = sorted([*tried, *entries.out], key=lambda each: (each.cost, each.bound or math.inf))
-    return Chosen(halving.best, tuple(order))
+    tried += [one for one in entries if isinstance(one, TriedPlacement)]
+    tried.sort(key=lambda one: (one.cost, one.bound or math.inf))
+    return Chosen(halving.best, tuple(tried))
 
 
-class _Field:
-    """The placements that fit: ``contenders``; and those that do not: ``out``."""
-
-    def __init__(self, microbatches: int, memory_limit: float | None, objective: Objective) -> None:
-        self._given = microbatches, memory_limit, objective
-        self.contenders: list[Contender] = []
-        self.out: list[TriedPlacement] = []
-
-    def enter(self, profile: Profile, placement: Placement) -> None:
-        microbatches, memory_limit, objective = self._given
-        limit = room(profile, placement, profile.limit_from(memory_limit))
-        problem = Problem(profile, microbatches, placement, limit, objective)
-        name, note = placement.name, assumed(problem)
-        try:
-            self.contenders.append(Contender(name, lower_bound(problem).value, problem, note))
-        except InfeasibleError as error:
-            why = _device_lacks(problem, error) or str(error)
-            self.out.append(TriedPlacement(name, None, why_not=why, note=note))
-
-    def enter_two_copies(self, profile: Profile, *, asked: bool) -> None:
-        reason = why_one_way(profile, self._given[0])
-        if reason is None and not asked:
-            reason = why_unchecked(profile)
-        if reason is None:
-            self.enter(profile, Placement.bidirectional(profile.ranks))
-        else:
-            self.out.append(TriedPlacement(BIDIRECTIONAL, None, why_not=reason))
+def _entry(
+    profile: Profile,
+    placement: Placement,
+    microbatches: int,
+    memory_limit: float | None,
+    objective: Objective,
+) -> Contender | TriedPlacement:
+    """A contender, or the reason why the placement does not fit."""
+    limit = room(profile, placement, profile.limit_from(memory_limit))
+    problem = Problem(profile, microbatches, placement, limit, objective)
+    name, note = placement.name, assumed(problem)
+    try:
+        return Contender(name, lower_bound(problem).value, problem, note)
+    except InfeasibleError as error:
+        why_not = _device_lacks(problem, error) or str(error)
+        return TriedPlacement(name, None, why_not=why_not, note=note)
 
 
-def placements(profile: Profile) -> Iterator[tuple[Profile, Placement]]:
-    """The profile, cut where it has one stage a rank, with each placement of its stages, once."""
+def placements(
+    profile: Profile, kinds: Collection[PlacementKind] = tuple(PlacementKind)
+) -> Iterator[tuple[Profile, Placement]]:
+    """The profile, cut where it has one stage a rank, with each placement of its stages that is of
+    these ``kinds``, equal ones once."""
     ranks, seen = profile.ranks, set()
     chunks, rest = divmod(profile.num_stages, ranks)
     for cut in CUTS if (chunks, rest) == (1, 0) else (1,) if rest == 0 else ():
@@ -144,7 +148,7 @@ def placements(profile: Profile) -> Iterator[tuple[Profile, Placement]]:
         elif each % 2 == 0:
             found.append(Placement.wave(ranks, each // 2))
         for placement in found:
-            if placement not in seen:
+            if placement not in seen and placement.kind in kinds:
                 seen.add(placement)
                 yield placed, placement
 

@@ -36,15 +36,6 @@ class Prefetch:
     room: int
 
 
-@dataclass(slots=True)
-class _Held:
-    """The stage in a buffer: its latest visit, that visit's last op, and its next visit."""
-
-    visit: int
-    last: int
-    next_visit: float
-
-
 def visits(order: IntArray) -> list[Visit]:
     """The visits of one rank's packed ops, in order."""
     kind, stage = order & KIND_MASK, order >> STAGE_SHIFT & STAGE_MASK
@@ -71,15 +62,15 @@ def prefetches(found: Sequence[Visit], buffers: int, lead: int) -> list[Prefetch
     if buffers < 1:
         raise ValueError(f"buffers: expected 1 or more, got {buffers}")
     following = _following(found)
-    held: dict[int, _Held] = {}  # by stage
+    held: dict[int, int] = {}  # the latest visit of each stage in a buffer
     result = []
     for i, visit in enumerate(found):
         if visit.stage not in held:
             room = 0
             if len(held) >= buffers:
-                room = held.pop(_given_up(held, i - 1 - lead)).last + 1
+                room = found[held.pop(_given_up(held, following, i - 1 - lead))].last + 1
             result.append(Prefetch(visit, room))
-        held[visit.stage] = _Held(i, visit.last, following[i])
+        held[visit.stage] = i
     return result
 
 
@@ -93,9 +84,9 @@ def _following(found: Sequence[Visit]) -> list[float]:
     return following
 
 
-def _given_up(held: dict[int, _Held], newest: int) -> int:
+def _given_up(held: dict[int, int], following: Sequence[float], newest: int) -> int:
     """The stage that is used again last, if possible of those not used after visit ``newest``."""
-    old = {stage for stage, kept in held.items() if kept.visit <= newest}
+    old = [stage for stage, visit in held.items() if visit <= newest]
     if not old:
-        return min(held, key=lambda stage: held[stage].visit)
-    return max(old, key=lambda stage: (held[stage].next_visit, -held[stage].visit))
+        return min(held, key=held.__getitem__)
+    return max(old, key=lambda stage: (following[held[stage]], -held[stage]))

@@ -43,8 +43,8 @@ import numpy.typing as npt
 
 from pipeloom.ir.model.ops import FloatArray, IntArray
 
-from ...core.budget import Budget
 from ...core.linear_instance import LinearInstance
+from ...core.stopping import Budget
 from .activation_slots import done_before, rest_after, turn, ways_up
 from .crossings import slowest_stage
 

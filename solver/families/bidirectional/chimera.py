@@ -1,9 +1,7 @@
 """Chimera (Li and Hoefler, 2021): two pipelines against each other, each stage on two ranks.
 
-Stage s of an even microbatch runs on rank s, of an odd one on rank P-1-s; P is even. Each direction
-is 1F1B, and of the two a rank takes what is ready first. Both ranks of a stage keep its weights,
-sum its gradients once an iteration, and step alike. P = 4, M = 4, T_F = T_B = T_W (``F1'`` goes the
-other way, ``b0 --`` is a fused BW)::
+Each direction is 1F1B, and of the two a rank takes the op that is ready first. P = 4, M = 4,
+T_F = T_B = T_W (``F1'`` goes the other way, ``b0 --`` is a fused BW)::
 
     rank 0   F0 F2 .  F1'b1'-- F3'b3'-- .  b0 -- .  .  b2 --
     rank 1   .  F0 F1'F2 F3'.  b1'-- b0 -- b3'-- b2 -- .  .

@@ -1,8 +1,7 @@
 """DualPipe (DeepSeek-V3, 2024): two pipelines against each other, F's and BW's in pairs.
 
-Stage s of an even microbatch runs on rank s, of an odd one on rank P-1-s; P is even, and both ranks
-of a stage keep its weights. P = 4, M = 8, T_F = T_B = T_W, a pair as long as its ops (``F1'`` goes
-the other way, ``b0 --`` is a fused BW, a pair stands in brackets)::
+P = 4, M = 8, T_F = T_B = T_W, a pair as long as its ops (``F1'`` goes the other way, ``b0 --`` is a
+fused BW, a pair stands in brackets)::
 
     rank 0  F0  F2  F4  F1' b1' W1' F3' [F6 b3' --] .   [F5' b0  --] b5' --  .   [F7' b2  --] b7' --  b4  W4  b6  W6
     rank 1  .   F0  F1' F2  F3' F4  b1' --  [F5' b0  --] [F6 b3' --] [F7' b2  --] b5' --  b4  --  .   b7' b6  W7' W6
@@ -29,8 +28,7 @@ from __future__ import annotations
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
-from ..base import finished
-from ..dualpipe_steps import DualPipeSteps, Row, known_pairs, ops_and_pairs
+from ..dualpipe_steps import DualPipeSteps, Row, ops_and_pairs, overlapped
 from .base import BidirectionalFamily
 
 
@@ -40,9 +38,7 @@ class DualPipe(BidirectionalFamily):
 
     def schedule(self, problem: Problem) -> Schedule:
         ranks, count = problem.ranks, problem.microbatches
-        rows = [_rank(rank, ranks, count) for rank in range(ranks)]
-        pairs = known_pairs(problem, rows)
-        return finished(problem, [ops for ops, _ in rows], self.name, pairs=pairs)
+        return overlapped(problem, [_rank(rank, ranks, count) for rank in range(ranks)], self.name)
 
 
 def _rank(rank: int, ranks: int, microbatches: int) -> Row:

@@ -21,7 +21,8 @@ class InterleavedFamily(ParametrizedFamily):
 
     def placed(self, profile: Profile) -> tuple[Profile, Placement]:
         """Cuts each stage in K where the profile has one a rank; takes K P stages as they are."""
-        chunks = self.number or _own_chunks(profile) or 2
+        own, rest = divmod(profile.num_stages, profile.ranks)
+        chunks = self.number or (own if own > 1 and not rest else 2)
         if profile.num_stages == profile.ranks:
             profile = profile.split(chunks)
         if profile.num_stages != chunks * profile.ranks:
@@ -44,8 +45,3 @@ class InterleavedFamily(ParametrizedFamily):
         if self.number not in (None, problem.stages // ranks):
             return f"needs {counted(self.number, 'stage')} a rank, not {problem.stages // ranks}"
         return None
-
-
-def _own_chunks(profile: Profile) -> int | None:
-    chunks, rest = divmod(profile.num_stages, profile.ranks)
-    return chunks if chunks > 1 and not rest else None

@@ -22,8 +22,7 @@ from __future__ import annotations
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
-from ..base import finished
-from ..dualpipe_steps import DualPipeSteps, known_pairs, ops_and_pairs
+from ..dualpipe_steps import DualPipeSteps, ops_and_pairs, overlapped
 from .base import VShapeFamily
 
 
@@ -37,5 +36,4 @@ class DualPipeV(VShapeFamily):
         for rank in range(ranks):
             steps, stages = DualPipeSteps(rank, ranks, count).steps, (rank, 2 * ranks - 1 - rank)
             rows.append(ops_and_pairs(steps, stages, lambda _, index: index, count))
-        pairs = known_pairs(problem, rows)
-        return finished(problem, [ops for ops, _ in rows], self.name, pairs=pairs)
+        return overlapped(problem, rows, self.name)

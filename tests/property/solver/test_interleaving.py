@@ -12,10 +12,10 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.core.bound import Bound
-from pipeloom.solver.core.budget import Budget
 from pipeloom.solver.core.incumbent import Incumbent
 from pipeloom.solver.core.linear_instance import LinearInstance
 from pipeloom.solver.core.options import SolveOptions
+from pipeloom.solver.core.stopping import Budget
 from pipeloom.solver.exact.target_bisection import ask, bisect
 from tests.property.solver.bounds.test_bounds import problems
 from tests.support.oracle import exhaustive_optimum

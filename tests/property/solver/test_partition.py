@@ -19,9 +19,9 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.solver.bounds import lower_bound
 from pipeloom.solver.bounds.feasibility import needs
-from pipeloom.solver.core.budget import Budget
 from pipeloom.solver.core.options import Order
 from pipeloom.solver.core.schedule_cost import iteration_time
+from pipeloom.solver.core.stopping import Budget
 from pipeloom.solver.optimize import optimize
 from pipeloom.solver.partition.candidate_pool import CandidatePool, Way
 from pipeloom.solver.partition.cut_bounds import CutBounds

@@ -222,7 +222,9 @@ def test_export_and_import_are_the_commands(
     ]
     with pytest.raises(InputError, match="to: expected one of torch-csv"):
         pipeloom.export(schedule, "png")
-    with pytest.raises(InputError, match="source: expected one of torch-csv, got 'torchtitan'"):
+    with pytest.raises(
+        InputError, match="source: expected one of torch-csv, megatron-layout, got 'torchtitan'"
+    ):
         pipeloom.import_(table, "torchtitan", profile)
 
 

@@ -26,3 +26,19 @@ def test_the_commands_say_flags_and_read_layouts(pipeloom: Command, tmp_path: Pa
     assert wrong.err.startswith("pipeloom: -m/--microbatches: missing; expected a number")
     cut = pipeloom(*read, "-m", "4", "--partition", "even")
     assert cut.err.startswith("pipeloom: --partition: expected none, as the layout is one")
+
+
+def test_a_schedule_is_planned_for_the_system_that_runs_it(
+    pipeloom: Command, tmp_path: Path
+) -> None:
+    layers, made = tmp_path / "l.json", tmp_path / "s.json"
+    layers.write_text(json.dumps(layers_document()))
+    plan = ["optimize", layers, "-m", "4", "--for", "megatron", "-q"]
+    done = pipeloom(*plan, "-o", made)
+    assert done.code == 0
+    assert "of all schedules that Megatron runs: at most 0 % from the best" in done.out
+    assert pipeloom("verify", made).code == 0
+    assert "not this schedule" not in pipeloom("export", made, "--to", "megatron-layout").err
+    wrong = pipeloom(*plan, "--placement", "v")
+    assert wrong.code == 2
+    assert wrong.err.startswith("pipeloom: --placement: expected linear or interleaved")

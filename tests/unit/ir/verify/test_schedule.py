@@ -411,7 +411,7 @@ def test_pairs_stay_on_their_rank_where_both_travel() -> None:
         )
     )
     mixed = copy.deepcopy(document)
-    mixed["passing"] = "mixed"
+    mixed |= {"passing": "mixed", "placement": None}
     assert verify_schedule(mixed) == []
     move(mixed)
     assert any("where passing is mixed, stage 1, 1 lives" in v for v in verify_schedule(mixed))

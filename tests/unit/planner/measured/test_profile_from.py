@@ -137,7 +137,7 @@ def test_primus_files_of_each_rank_may_have_chunks_and_weight_gradients(tmp_path
             "wgrad_start": [40, 50], "wgrad_end": [47, 57], "wgrad_chunk": [1, 0],
         }  # fmt: skip
         (tmp_path / f"pp_rank_{rank}.json").write_text(json.dumps({"7": row, "8": row}))
-    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "config.json").write_text('{"pp_size": 2, "vpp_size": 2}')
     found, _ = told(tmp_path)
     assert times(found) == [(1, 5, 7), (2, 5, 7), (3, 5, 7), (4, 5, 7)]
     assert found.profile.ranks == 2
@@ -202,7 +202,7 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "no duration": (
         '[{"ph": "X", "cat": "user_annotation", "name": "0F0", "ts": 1, "tid": 1}]',
         {},
-        "{path}: traceEvents[0]: expected name, ts, dur and tid",
+        "{path}: traceEvents[0]: dur: expected a finite number >= 0, got null",
     ),
     "a stage that is missing": (
         "stage,microbatch,F,BW\n1,0,1,1\n",
@@ -260,6 +260,12 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
         '{"7": {"fwd_start": [2], "fwd_end": [], "bwd_start": [2], "bwd_end": [3]}}',
         {},
         "{path}: 7: fwd_start: expected as many as fwd_end",
+    ),
+    "chunks that are not told": (
+        '{"config": {"vp_size": 2}, "iterations": {"1": [{"fwd_start": [1], "fwd_end": [2], '
+        '"bwd_start": [2], "bwd_end": [3]}]}}',
+        {},
+        "{path}: 1[0]: fwd_chunk: missing; expected it with vp_size 2",
     ),
     "ranks that differ": ('{"iterations": {"1": [], "2": [{}]}}', {}, "{path}: iterations: exp"),
 }

@@ -5,9 +5,15 @@ from __future__ import annotations
 import pytest
 
 from pipeloom.solver.core import stopping
-from pipeloom.solver.core.budget import Budget
 from pipeloom.solver.core.options import SolveOptions
-from pipeloom.solver.core.stopping import NEVER, FirstOf, InterruptFlag, TimeLimit, WorkLimit
+from pipeloom.solver.core.stopping import (
+    NEVER,
+    Budget,
+    FirstOf,
+    Interrupt,
+    TimeLimit,
+    WorkLimit,
+)
 
 
 def test_time_runs_from_the_moment_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +36,7 @@ def test_work_is_counted() -> None:
 
 
 def test_whichever_comes_first() -> None:
-    interrupt, work = InterruptFlag(), WorkLimit(1.0)
+    interrupt, work = Interrupt(), WorkLimit(1.0)
     either = FirstOf(interrupt, work)
     assert not either()
     interrupt.put()

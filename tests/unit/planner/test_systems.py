@@ -1,0 +1,111 @@
+"""``optimize(for_=...)``: the best of what another system runs, held against all of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+
+import pipeloom
+from pipeloom.compiler.exporters.megatron_layout import read_parts
+from pipeloom.ir.errors import InfeasibleError, InputError
+from pipeloom.ir.model.placement import PlacementKind
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.schedule import Status
+from pipeloom.ir.verify.schedule import verify_schedule
+from tests.support.layered_profiles import model
+
+RANKS, MICROBATCHES = 2, 4
+LAYERS = model(7, Profile((), RANKS, 0.2), head=2.0)
+QUICK = {"work_limit": 0.02, "solver": "heuristic"}
+ONE_EACH = Profile((StageProfile(1.0, 1.0, 1.0), StageProfile(2.0, 2.0, 2.0)), RANKS, 0.1)
+
+
+def every_cost(memory_limit: float = math.inf) -> float:
+    """The least period of 1F1B and interleaved 1F1B over all cuts that Megatron has."""
+    best, number = math.inf, len(LAYERS.layers) - 1  # the loss stays with the head
+    for chunks in (1, 2, 3, 4):
+        family = "1f1b" if chunks == 1 else f"interleaved-1f1b:{chunks}"
+        for starts in combinations(range(1, number), chunks * RANKS - 1):
+            try:
+                made = pipeloom.build_family(
+                    family, LAYERS.cut((0, *starts)), MICROBATCHES, memory_limit=memory_limit
+                )
+            except InfeasibleError:
+                continue
+            assert made.timing is not None
+            best = min(best, made.timing.period)
+    return best
+
+
+@pytest.mark.parametrize("limit", [math.inf, 8.5])
+def test_megatron_gets_the_best_of_all_its_cuts_and_schedules(limit: float) -> None:
+    answer = pipeloom.optimize(LAYERS, MICROBATCHES, for_="megatron", memory_limit=limit, **QUICK)
+    assert answer.cost == pytest.approx(every_cost(limit), rel=1e-9)
+    assert answer.status is Status.OPTIMAL
+    assert not verify_schedule(answer.document)
+    layout = pipeloom.export(answer, "megatron-layout")
+    assert len(read_parts(layout.text, "layout")) == answer.schedule.problem.stages
+    assert not [note for note in layout.notes if "not this schedule" in note]
+    assert sum(candidate.reason is None for candidate in answer.candidates) == 1
+    assert "of all schedules that Megatron runs: at most 0 %" in str(answer)
+
+
+def test_torchtitan_gets_any_order_that_a_csv_can_say() -> None:
+    answer = pipeloom.optimize(LAYERS, MICROBATCHES, for_="torchtitan", **QUICK)
+    assert answer.lower_bound <= answer.cost <= every_cost() + 1e-9
+    kind = answer.schedule.problem.placement.kind
+    assert kind in {PlacementKind.LINEAR, PlacementKind.INTERLEAVED, PlacementKind.V}
+    pipeloom.export(answer, "torchtitan")
+    csv = pipeloom.export(answer, "torch-csv")
+    assert any("pipeline_parallel_schedule " in flag for flag in csv.flags)
+    assert {"gpipe", "1f1b", "interleaved-1f1b:2"} <= {each.name for each in answer.candidates}
+
+
+def test_profiles_by_stages_are_cut_evenly() -> None:
+    built = [
+        pipeloom.build_family(family, ONE_EACH, MICROBATCHES)
+        for family in ("1f1b", "interleaved-1f1b:2", "interleaved-1f1b:3", "interleaved-1f1b:4")
+    ]
+    least = min(made.timing.period for made in built if made.timing is not None)
+    found = pipeloom.optimize(ONE_EACH, MICROBATCHES, for_="megatron", **QUICK)
+    assert found.cost == pytest.approx(least)
+    torch = pipeloom.optimize(ONE_EACH, MICROBATCHES, for_="torchtitan", placement="v", **QUICK)
+    assert torch.schedule.problem.placement.kind is PlacementKind.V
+    pairs = replace(ONE_EACH, stages=tuple(replace(s, t_fb=3 * s.t_f) for s in ONE_EACH.stages))
+    alone = pipeloom.optimize(pairs, MICROBATCHES, for_="torchtitan", placement="linear", **QUICK)
+    assert not any(alone.schedule.pairs)
+
+
+def test_megatron_interleaves_multiples_of_its_ranks_alone() -> None:
+    answer = pipeloom.optimize(LAYERS, 5, for_="megatron", **QUICK)
+    assert answer.schedule.problem.placement.kind is PlacementKind.LINEAR
+    reasons = {each.name: each.reason for each in answer.candidates}
+    assert reasons["interleaved-1f1b:2"] == "needs a multiple of 2 microbatches"
+
+
+def test_nothing_fits() -> None:
+    with pytest.raises(InfeasibleError) as caught:
+        pipeloom.optimize(LAYERS, MICROBATCHES, for_="megatron", memory_limit=1.0, **QUICK)
+    assert "no cut that was looked at fits in memory" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"for_": "deepspeed"}, "for_: expected megatron or torchtitan, got 'deepspeed'"),
+        ({"for_": "megatron", "placement": "v"}, "placement: expected linear or interleaved, as"),
+        ({"for_": "torchtitan", "placement": "wave:2"}, "or v, as torchtitan runs them, got"),
+        ({"for_": "megatron", "passing": "weights"}, "passing: expected none with --for"),
+        ({"for_": "torchtitan", "recompute": "all"}, "recompute: expected none with --for"),
+        ({"for_": "megatron", "partition": "even"}, "partition: expected none with --for"),
+        ({"for_": "megatron", "copies": 2}, "copies: expected none with --for"),
+    ],
+)
+def test_what_a_system_cannot_do_is_refused(options: dict[str, str], error: str) -> None:
+    with pytest.raises(InputError) as caught:
+        pipeloom.optimize(LAYERS, MICROBATCHES, **options, **QUICK)  # type: ignore[arg-type]
+    (line,) = caught.value.errors
+    assert error in line

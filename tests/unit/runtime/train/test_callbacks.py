@@ -1,0 +1,108 @@
+"""Who is told of a step: callbacks, by name too, and the progress on standard error."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from pipeloom import StepRecord
+from pipeloom.ir.errors import InputError
+from pipeloom.runtime.train.callbacks import listening, load_callback
+
+HERE = "tests.unit.runtime.train.test_callbacks"
+RECORDS = [
+    StepRecord(step, 2.5 - step, 0.01, 128, None, 10, 2.0 if step else None) for step in (0, 1)
+]
+heard: list[int] = []
+
+
+def note(record: StepRecord) -> None:
+    heard.append(record.step)
+
+
+class Closing:
+    """Made without arguments."""
+
+    closed = 0
+
+    def __call__(self, record: StepRecord) -> None:
+        heard.append(-record.step)
+
+    def close(self) -> None:
+        type(self).closed += 1
+
+
+class Failing:
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+
+def fails(record: StepRecord) -> None:
+    raise ValueError("disk\nfull")
+
+
+def test_callbacks_are_told_in_turn_and_closed_at_the_end() -> None:
+    heard.clear()
+    Closing.closed = 0
+    with listening([f"{HERE}:note", f"{HERE}:Closing", note], None) as listener:
+        for record in RECORDS:
+            listener(record)
+        assert Closing.closed == 0
+    assert (heard, Closing.closed) == ([0, 0, 0, 1, -1, 1], 1)
+
+
+def test_in_other_processes_of_torchrun_nobody_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    heard.clear()
+    with listening(["no.such:callback", note], 2) as listener:
+        listener(RECORDS[0])
+    assert heard == []
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("note", "note: expected MODULE:ATTRIBUTE"),
+        (f"{HERE}:absent", "has no attribute absent"),
+        (f"{HERE}:HERE", "expected a function of a StepRecord, or a class whose objects are"),
+        (f"{HERE}:Failing", "making it without arguments failed: TypeError"),
+    ],
+)
+def test_wrong_names_are_one_line(name: str, line: str) -> None:
+    with pytest.raises(InputError, match=line) as caught:
+        load_callback(name)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_error_of_a_named_callback_is_one_line() -> None:
+    with pytest.raises(InputError) as caught:
+        load_callback(f"{HERE}:fails")(RECORDS[1])
+    assert str(caught.value) == f"{HERE}:fails: step 1: ValueError: disk"
+
+
+def test_progress_is_a_line_a_step_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
+    with listening([], 2) as listener:
+        for record in RECORDS:
+            listener(record)
+    assert capsys.readouterr().err == (
+        "step 0: loss 2.5000, 10.0 ms\nstep 1: loss 1.5000, eval 2.0000, 10.0 ms\n"
+    )
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_is_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    with listening([], 2) as listener:
+        for record in RECORDS:
+            listener(record)
+    shown = terminal.getvalue()
+    assert "2/2" in shown
+    assert "loss 1.5000, eval 2.0000" in shown
+    assert "step 0" not in shown
