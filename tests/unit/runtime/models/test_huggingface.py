@@ -355,7 +355,7 @@ def test_wrong_settings_are_named(settings: str, fault: str, tmp_path: Path) -> 
         ("hf:", "^hf:: expected hf:PATH, a folder with a config.json, or such a file$"),
         (
             "hf:a/b",
-            "^hf:a/b: expected a folder with a config.json, or such a file; models of the Hub ",
+            "^hf:a/b: expected a folder with a config.json, or such a file; hf download ",
         ),
     ],
 )
