@@ -16,7 +16,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from pipeloom.ir.errors import InputError
 from ..cuda import make_event, make_stream
 from ..errors import ShapeError
 from ..measure.op_timer import Call, Clock
-from ..tensors.microbatches import mapped
+from ..tensors.microbatches import leaves_of, mapped, shown
 from ..tensors.stage_interface import Spec
 from ..transport import Transport
 from ..transport.in_process import follow
@@ -156,8 +156,8 @@ class GraphedSteps:
         self._recording, self._transport = recording, transport
         self._cells = [*cells]
         self._before = WARMUP
-        self._places: list[list[Tensor]] = []
-        self._results: list[tuple[Cell, Tensor, object]] = []
+        self._places: list[list[Any]] = []
+        self._results: list[tuple[Cell, Tensor, object, object]] = []
         self._keeps: bool | None = None  # whether outputs are kept; None: nothing is recorded yet
 
     def run(self, issue: Call, clock: Clock, *, keep: bool) -> None:
@@ -190,7 +190,9 @@ class GraphedSteps:
         self._recording.begin()
         issue()
         self._recording.end()
-        self._results = [(c, c.loss, c.result) for c in self._cells if c.loss is not None]
+        self._results = [
+            (c, c.loss, c.metrics, c.result) for c in self._cells if c.loss is not None
+        ]
 
     @torch.no_grad()
     def _refill(self, keep: bool) -> None:
@@ -199,33 +201,34 @@ class GraphedSteps:
                 "return_outputs: expected False, as it was when the step became a CUDA graph"
             )
         for cell, places in zip(self._cells, self._places, strict=True):
-            for place, tensor in zip(places, _given(cell), strict=True):
-                if Spec.of(place) != Spec.of(tensor):
-                    raise ShapeError(
-                        f"step: given {Spec.of(tensor)} where the step that became a CUDA graph "
-                        f"was given {Spec.of(place)}"
-                    )
-                place.copy_(tensor, non_blocking=True)
+            for place, value in zip(places, _given(cell), strict=True):
+                _copy(place, value)
             cell.inputs, cell.options, cell.target = (), {}, None
 
     @torch.no_grad()
     def _hand_out(self, keep: bool) -> None:
         """Copies: the next launch writes to the same memory."""
-        for cell, loss, result in self._results:
-            cell.loss = loss.clone()
+        for cell, loss, metrics, result in self._results:
+            cell.loss, cell.metrics = loss.clone(), mapped(torch.clone, metrics)
             cell.result = mapped(torch.clone, result) if keep else None
 
 
-def _given(cell: Cell) -> list[Tensor]:
-    """The tensors that a step was given for one microbatch on one stage, in one order."""
-    found: list[Tensor] = []
+def _given(cell: Cell) -> list[Any]:
+    """What a step was given for one microbatch on one stage, in one order."""
+    return leaves_of((cell.inputs, cell.options, cell.target))
 
-    def note(tensor: Tensor) -> Tensor:
-        found.append(tensor)
-        return tensor
 
-    mapped(note, (cell.inputs, cell.options, cell.target))
-    return found
+def _copy(place: Any, value: Any) -> None:
+    """Into the recorded step's own. Raises ShapeError where that is not possible."""
+    tensors = isinstance(place, Tensor) and isinstance(value, Tensor)
+    if not tensors or Spec.of(place) != Spec.of(value):
+        if tensors or place != value:
+            raise ShapeError(
+                f"step: given {shown(value)} where the step that became a CUDA graph was given "
+                f"{shown(place)}"
+            )
+        return
+    place.copy_(value, non_blocking=True)
 
 
 @contextmanager

@@ -9,7 +9,8 @@ import torch
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import OpKind
 
-from ..tensors.rng_state import RandomState, tensors
+from ..tensors.microbatches import tensors
+from ..tensors.rng_state import RandomState
 from ..transport.thread_rank import here
 from .stage_runner import Cell, Run, StageRunner
 
@@ -45,10 +46,11 @@ def _forward_alone(runner: StageRunner, cell: Cell) -> None:
 def _forward_again(runner: StageRunner, cell: Cell) -> None:
     """R: from here on the microbatch is as after any F; what was sent on stays sent."""
     assert cell.state is not None
-    sent, result, loss = cell.output, cell.result, cell.loss
+    sent, result, loss, metrics = cell.output, cell.result, cell.loss, cell.metrics
     with cell.state.again():
         runner.forward(cell)
-    cell.output, cell.result, cell.loss, cell.state = sent, result, loss, None
+    cell.output, cell.result, cell.loss, cell.metrics = sent, result, loss, metrics
+    cell.state = None
     runner.memory.release(cell.held)
     cell.held = ()
 

@@ -15,11 +15,11 @@ from pipeloom.ir.model.ops import OpKind
 from ..dtensors import PLAIN, arrived, is_dtensor
 from ..errors import ShapeError
 from ..measure.activation_ledger import Held, Memory
-from ..rank.options import Loss
-from ..tensors.microbatches import mapped
+from ..tensors.microbatches import mapped, tensors
 from ..tensors.rng_state import RandomState
 from ..tensors.skip_connections import Skips
 from ..tensors.stage_interface import StageInterface
+from .losses import Judge, parted
 from .offload import OffloadedActivations
 from .weight_grad_deferral import Deferral, WeightQueue, gradient_edge, run_backward
 
@@ -37,14 +37,15 @@ class Cell:
 
     ``inputs`` and ``options``: F's positional and keyword arguments; ``interface``: what it hands
     on, None of the last stage; ``roots``: where B starts; ``dy``: the gradients that B starts with;
-    ``output``, with its graph, and ``dx``: what F and B hand on; ``result``: the last stage's
-    output; ``queue``: None where BW is fused; ``recomputed``: F runs again, with the random numbers
-    from ``state`` on, and its input is ``held`` until then; ``offloaded``: None where nothing is.
+    ``output``, with its graph, and ``dx``: what F and B hand on; ``result``, ``loss`` and
+    ``metrics``: the last stage's output and what came of it; ``queue``: None where BW is fused;
+    ``recomputed``: F runs again, with the random numbers from ``state`` on, and its input is
+    ``held`` until then; ``offloaded``: None where nothing is.
     """
 
     __slots__ = (
-        "dx", "dy", "held", "inputs", "interface", "loss", "offloaded", "options", "output",
-        "queue", "recomputed", "result", "roots", "state", "target",
+        "dx", "dy", "held", "inputs", "interface", "loss", "metrics", "offloaded", "options",
+        "output", "queue", "recomputed", "result", "roots", "state", "target",
     )  # fmt: skip
 
     def __init__(
@@ -63,7 +64,7 @@ class Cell:
 
     def clear(self) -> None:
         """Drops all that a step has left."""
-        self.inputs: tuple[Tensor, ...] = ()
+        self.inputs: tuple[Any, ...] = ()  # tensors, but for the first stage's
         self.options: Mapping[str, Any] = {}
         self.roots: tuple[GradientEdge | Tensor, ...] = ()
         self.dy: tuple[Tensor, ...] = ()
@@ -71,6 +72,7 @@ class Cell:
         self.output: tuple[Tensor, ...] = ()
         self.result: Any = None
         self.loss: Tensor | None = None
+        self.metrics: Any = None
         self.target: Any = None
         self.state: RandomState | None = None
         self.held: Held = ()
@@ -88,8 +90,8 @@ class StageRunner:
 
     ``parameters``: those that ops compute with, by default the module's. ``using``: the context for
     an op of each kind; ``skips``: those that start at the stage, end there or come by. The ``last``
-    stage computes ``loss`` and starts its backward with ``seed`` (1 / M, so that gradients are
-    those of the mean loss). ``bare`` is F of which nothing is counted.
+    stage computes ``loss`` and starts its backward with ``seed`` (1 / M for gradients of the mean
+    loss). ``bare`` is F of which nothing is counted.
     """
 
     def __init__(
@@ -101,7 +103,7 @@ class StageRunner:
         using: Using = _unchanged,
         memory: Memory,
         last: bool,
-        loss: Loss | None,
+        loss: Judge | None,
         seed: Tensor,
         skips: Skips | None = None,
     ) -> None:
@@ -174,7 +176,7 @@ class StageRunner:
 
     def _finish(self, cell: Cell, output: Any) -> None:
         assert self._loss is not None
-        loss = self._loss(output, cell.target)
+        loss, cell.metrics = parted(self._loss(output, cell.target))
         if is_dtensor(loss):
             loss = loss.full_tensor()
         loss = arrived(loss)
@@ -184,8 +186,13 @@ class StageRunner:
             self._seeds = {key: (seed := self._seed.to(loss.dtype, copy=True))}
         cell.roots, cell.dy = (loss,), (seed,)
         cell.loss, cell.target = loss.detach(), None
+        self._keep(cell, output)
+
+    def _keep(self, cell: Cell, output: Any) -> None:
+        """What a step is to return; apart from the received buffer, which is used again."""
         if self.keep_outputs:
-            cell.result = mapped(Tensor.detach, output)
+            received = tensors(cell.inputs) if self.stage > 0 else ()
+            cell.result = mapped(lambda x: _apart(x.detach(), received), output)
 
 
 def as_tuple(output: Any) -> tuple[Tensor, ...]:

@@ -381,8 +381,10 @@ def _watch(pipe: Connection) -> None:
 
 
 def _failure(rank: int, names: _Names, error: BaseException) -> _Failure:
+    """It may be another rank's of the same replica, which has told all others."""
     ours = isinstance(error, PipeloomError)
     text = str(error) if ours else f"{type(error).__name__}: {error}"
+    rank += getattr(error, "rank", rank % names.ranks) - rank % names.ranks
     return _Failure(
         rank,
         names.told(rank, text),

@@ -118,7 +118,7 @@ def _join(
 
 
 def _launch_error(rank: int, outcome: _Outcome) -> LaunchError:
-    error = outcome.error
+    error, rank = outcome.error, getattr(outcome.error, "rank", rank)
     text = str(error) if isinstance(error, PipeloomError) else f"{type(error).__name__}: {error}"
     return LaunchError(
         text if text.startswith(f"rank {rank}:") else f"rank {rank}: {text}",

@@ -158,6 +158,7 @@ def make_norm_sum(context: RankContext) -> NormSum | None:
     pairs = list(pairwise(order))
     channels = {*pairs, *((after, before) for before, after in pairs)}
     own = connect(Routes.of(channels, (), options.timeout), device, options.group)
+    context.transport.attach(own)
     return NormRelay(own, order, device)
 
 

@@ -85,9 +85,14 @@ class OptimizerStep:
         else:
             self._steps = known.plain
 
-    def step(self, stage: int) -> None:
-        """Nothing computes with the stage any more; its optimizer steps if that is right so far."""
+    def step(self, stage: int, *, updates: bool = True) -> None:
+        """Nothing computes with the stage any more; its optimizer steps if that is right so far.
+
+        It does not unless it ``updates``: the gradients are then added to.
+        """
         self._store.settle(stage)
+        if not updates:
+            return
         lay_out(self._store.module(stage).parameters())
         revertible = self._revertible.get(stage)
         if revertible is not None and not self._steps:

@@ -23,6 +23,17 @@ def make_optimizers(
     return optimizers
 
 
+def taken_over(optimizers: Iterable[torch.optim.Optimizer]) -> MakeOptimizer:
+    """Gives parameters the one of ``optimizers`` that has stepped them so far."""
+    by_parameter = {
+        id(parameter): optimizer
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+    }
+    return lambda parameters: by_parameter[id(next(iter(parameters)))]
+
+
 def capturable(make: MakeOptimizer) -> MakeOptimizer:
     """``make`` whose optimizers step within a CUDA graph, those that have an option for it."""
 

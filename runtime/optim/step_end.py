@@ -34,13 +34,14 @@ class StepEnd:
 
     ``modules``: the stages that the rank has for good; ``stashes``: of stages that step after each
     microbatch; ``seed``: what backward starts with, a microbatch's share in the gradients times the
-    loss scale. All ranks make theirs at the same time, and ``close`` them.
+    loss scale; ``updates``: whether the step under way ends with the optimizers', or leaves its
+    gradients for the next one to add to. All ranks make theirs at the same time, and ``close``
+    them.
     """
 
     def __init__(self, context: RankContext) -> None:
         program, role, options = context.program, context.role, context.options
         self._device = context.device
-        self._microbatches = program.schedule.problem.microbatches
         self.modules = {s: context.store.module(s) for s in role.held}
         self._shared = _shared_parameters(context)
         self.reduce = self._shared.reduction
@@ -48,14 +49,17 @@ class StepEnd:
         self.stashes = make_stashes(program, self.modules, context.memory)
         make = options.optimizer
         self.optimizers = {} if make is None else make_optimizers(self.modules, make)
-        share = 1.0 if self.stashes else 1.0 / self._microbatches
-        self.seed = torch.tensor(share, dtype=torch.float64, device=context.device)
+        summed = bool(self.stashes) or not options.scale_grads
+        self._shares = 1 if summed else program.schedule.problem.microbatches
+        self.seed = torch.tensor(1.0 / self._shares, dtype=torch.float64, device=context.device)
         self.update = self._make_update(context)
         self._checks_norm_first = (
             None if has_relays(program) else _first_stepped(program, role.rank)
         )
         self._snapshot: ForwardSnapshot | None = None
         self._refill: Call | None = None
+        self.updates = True
+        self.adds_up = False  # whether the last step left gradients to add to
 
     def _make_update(self, context: RankContext) -> OptimizerStep:
         store, options = context.store, context.options
@@ -77,15 +81,24 @@ class StepEnd:
             ahead=context.relays,
         )
 
-    def begin(self, refill: Call) -> None:
+    def begin(self, refill: Call, *, updates: bool) -> None:
         """Before a step's ops; ``refill`` makes ready for running them once more."""
+        self.updates = updates
         if self.update.pending:
             self._refill = refill
             self._snapshot = ForwardSnapshot(self.modules.values(), self._device)
+        elif self.adds_up:
+            self._shared.begin()
         else:
             self._clear_gradients()
-            if self._averaging is not None:
-                self._averaging.start()
+        if self._averaging is not None and not self.update.pending:
+            self._averaging.start()
+        self.adds_up = not updates
+
+    def follow(self, other: StepEnd) -> None:
+        """Goes on after the last step of another program with the same stages, which is final."""
+        self.adds_up = other.adds_up
+        self.update.rescaled(other.update.loss_scale)
 
     def give_up(self) -> None:
         """Ends a step that failed: no norm is waited for any more."""
@@ -106,7 +119,7 @@ class StepEnd:
         """The call of a ``step``; where no sums are relayed a rank's first one judges before."""
         if stage in self.stashes:
             return partial(self.stashes[stage].step, self.optimizers.get(stage))
-        step = partial(self.update.step, stage)
+        step = partial(self._step, stage)
         if stage != self._checks_norm_first:
             return step
 
@@ -116,11 +129,15 @@ class StepEnd:
 
         return check_norm_and_step
 
+    def _step(self, stage: int) -> None:
+        self.update.step(stage, updates=self.updates)
+
     def check_norm(self) -> None:
         """What all gradients come to, once they are averaged over the replicas."""
         if self._averaging is not None:
             self._averaging.finish()
-        self.update.check_norm()
+        if self.updates:
+            self.update.check_norm()
 
     def validate(self) -> bool:
         """Whether the last step was wrong, if that was still open; its gradients are cleared."""
@@ -138,7 +155,7 @@ class StepEnd:
         self._refill()
 
     def _rescale(self, scale: float) -> None:
-        self.seed.fill_(scale / self._microbatches)
+        self.seed.fill_(scale / self._shares)
 
     def _clear_gradients(self) -> None:
         for optimizer in self.optimizers.values():

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.ir.model.program import Program
-from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.model.schedule import Schedule, Updates
 
 from ..errors import ExecutionError
 from ..executor.cuda_graph import GraphedSteps, make_recording
@@ -23,8 +23,9 @@ from ..measure.op_timer import Call
 from ..measure.trace import TracedOp, measured_schedule, traced_ops
 from ..optim.norm_groups import numbered
 from ..optim.optimizer_step import finish_before_state_dicts
+from ..optim.optimizers import taken_over
 from ..optim.step_end import StepEnd
-from ..rank.checks import check_graph, check_program, check_tied
+from ..rank.checks import check_exchange, check_graph, check_program, check_tied
 from ..rank.consistency import check_agreement
 from ..rank.context import RankContext
 from ..rank.loss_scale import LossScale
@@ -35,13 +36,14 @@ from ..stages.make_store import make_store
 from ..stages.store import Stage, device_of, given_modules, stage_modules
 from ..stages.tie_detection import find_ties
 from ..tensors.microbatches import Batch
-from ..transport import connect, gather_early
+from ..transport import connect, ending_together, gather_early
+from .forward_rounds import ForwardRounds
 from .in_place import StagesInPlace
 from .layered_source import as_planned
 from .model_source import ModelSource, checked_stages, names_of, skips_of
 from .state import PipelineState
 from .step_builder import StepBuilder
-from .step_io import StepIO, make_cells
+from .step_io import StepData, StepIO, make_cells
 
 
 class Pipeline:
@@ -60,8 +62,10 @@ class Pipeline:
             takes what the one before it gives, a tensor or a tuple of them, as its arguments (the
             first one takes what ``step`` is given). Where weights are streamed
             (``docs/weight-passing.md``) a rank needs all stages that it runs, owns or passes on.
-        loss: ``loss(output, target)``, the mean over one microbatch; gradients are those of the
-            mean over all microbatches.
+        loss: ``loss(output, target)``, the mean over one microbatch, or a tuple of it and metrics;
+            or ``"model"`` where the last stage's module computes it: it then returns a scalar, an
+            output with one as ``loss`` (as Hugging Face's do), or a tuple that begins with one.
+        scale_grads: gradients are those of the mean over all microbatches; False: of the sum.
         optimizer: makes the optimizer of one stage's parameters, as ``torch.optim.SGD`` with its
             options bound does. Gradients are then cleared when a step begins. Without it, they add
             up and the caller steps.
@@ -125,7 +129,6 @@ class Pipeline:
         check_agreement(program, _alike(given), given.group)
         check_program(program, given)
         self.program = program
-        self.microbatches = program.schedule.problem.microbatches
         self.num_stages = program.schedule.problem.stages
         self.rank = rank_in(program, given.group)
         role = RankRole.of(program, self.rank)
@@ -143,21 +146,54 @@ class Pipeline:
             data_group=given.data_group,
             timeout=given.timeout,
         )
-        with ExitStack() as held:  # one that cannot be made leaves no connections behind
+        self._turn: list[Pipeline] = []  # of several with these stages the one that stepped last
+        with ExitStack() as held:
             if isinstance(self.store, ShardedStages):
                 held.callback(self.store.close)
-            context = self._connect(role, given)
-            held.callback(self._transport.close)
-            self._step_end = StepEnd(context)
-            held.callback(self._step_end.update.close)
-            self.modules, self.optimizers = self._step_end.modules, self._step_end.optimizers
-            self._build(context)
-            self._state = PipelineState(context, self._step_end)
-            if context.relays:
-                asked = self.modules.values(), self.optimizers.values()
-                for hook in finish_before_state_dicts(self.finish, *asked):
-                    held.callback(hook.remove)
-            self._held = held.pop_all()
+            self._open(role, given, held)
+
+    def _open(self, role: RankRole, options: PipelineOptions, held: ExitStack) -> None:
+        """Connects and builds; one that cannot be made leaves no connections behind."""
+        self.microbatches = self.program.schedule.problem.microbatches
+        context = self._connect(role, options)
+        held.callback(self._transport.close)
+        self._step_end = StepEnd(context)
+        held.callback(self._step_end.update.close)
+        self.modules, self.optimizers = self._step_end.modules, self._step_end.optimizers
+        self._options = options
+        self._build(context)
+        self._state = PipelineState(context, self._step_end)
+        if context.relays:
+            asked = self.modules.values(), self.optimizers.values()
+            for hook in finish_before_state_dicts(self.finish, *asked):
+                held.callback(hook.remove)
+        self._held = held.pop_all()
+
+    def with_program(self, program: Program) -> Pipeline:
+        """A pipeline by another program, for another number of microbatches say, with the stages,
+        optimizers and options of this one; all ranks call it.
+
+        Steps of both may follow each other in any order: gradients that add up, the loss scale and
+        a verdict that is to come are theirs in common. ``close`` of this one closes the other.
+
+        Raises InputError for a program that has its stages on other ranks, sends weights or steps
+        after each microbatch, and with ``cuda_graph``.
+        """
+        check_exchange(self.program, program, self._options)
+        optimizer = taken_over(self.optimizers.values()) if self.optimizers else None
+        options = replace(self._options, optimizer=optimizer, loss_scale=self.loss_scale)
+        check_agreement(program, _alike(options), options.group)
+        check_program(program, options)
+        check_tied(program, options.tied)
+        self.finish()
+        self._turn[:] = [self]
+        other = object.__new__(Pipeline)
+        other.program, other.num_stages, other.rank = program, self.num_stages, self.rank
+        other.device, other.store, other._turn = self.device, self.store, self._turn
+        with ExitStack() as held:
+            other._open(RankRole.of(program, self.rank), options, held)
+        self._held.callback(other._held.close)
+        return other
 
     def _with_ties(
         self,
@@ -204,6 +240,7 @@ class Pipeline:
             self._graph = GraphedSteps(recording, self._transport, cells.values())
         self._step_builder = builder = StepBuilder(context, cells, self._step_end)
         self._in_place = partial(StagesInPlace, context, cells, self._step_end, builder)
+        self._forward_rounds = ForwardRounds(context, builder, self._step_end)
 
     @classmethod
     def from_source(
@@ -233,38 +270,70 @@ class Pipeline:
         *inputs: Batch,
         target: Batch | None = None,
         losses: list[Tensor] | None = None,
+        metrics: list[Any] | None = None,
         return_outputs: bool = True,
+        loss_kwargs: Mapping[str, Any] | None = None,
+        update: bool = True,
         **options: Any,
     ) -> Any:
         """One training step: all microbatches forward and backward, the reduction, the optimizer.
 
         ``inputs``: the first stage's arguments, needed on the ranks that run it; ``target``: the
-        loss's, needed on those of the last one; ``options``: keyword arguments for all stages of
-        this rank. Each is a whole batch, cut along dimension 0, or a list of M microbatches, which
-        may differ in shape; options that are neither are given to each microbatch. On the last
-        stage's rank the output of the whole batch is returned (as a list of the microbatches' where
-        they do not fit together), unless ``return_outputs`` is off, which saves keeping it, and
-        ``losses`` becomes the list of the microbatches' losses; elsewhere None, and an empty list.
+        loss's, needed on those of the last one (keyword arguments of the last stage where the model
+        computes its loss); ``options``: keyword arguments for all stages of this rank. Each is a
+        whole batch, of which tensors, also in dicts and tuples, are cut along dimension 0 and all
+        else is given to each microbatch; or a list of M microbatches, which may differ in shape.
+        ``loss_kwargs``: keyword arguments of the loss, the same for each microbatch.
 
-        Raises ShapeError where shapes do not fit, ExecutionError where an instruction fails, or
-        gathering sharded stages.
+        On the last stage's rank the output of the whole batch is returned (as a list of the
+        microbatches' where they do not fit together), unless ``return_outputs`` is off, which saves
+        keeping it; ``losses`` becomes the list of the microbatches' losses, ``metrics`` of what the
+        loss returned with them, detached; elsewhere None, and empty lists.
+
+        ``update``, alike on all ranks: False leaves the gradients for the next step to add to;
+        neither are they clipped nor do the optimizers step.
+
+        Raises InputError for what is missing, ShapeError where shapes do not fit, ExecutionError
+        where an instruction fails, or gathering sharded stages; on the other ranks, at once, the
+        error of the first that failed.
         """
-        self._step_io.put(inputs, options, target)
-        self._gather()
-        executor = self._step_builder.executor()
-        for runner in self._step_builder.runners.values():
-            runner.keep_outputs = return_outputs
-        refill = partial(self._refill, inputs, options, target)
-        try:
-            if self._graph is None:
-                self._issue(executor.run, refill)
-            else:
-                issue = partial(self._issue, executor.issue, refill)
-                self._graph.run(issue, executor.clock, keep=return_outputs)
-        except Exception:
-            self._step_end.give_up()
-            raise
-        return self._step_io.results(losses)
+        data = StepData(inputs, options, target, loss_kwargs or {})
+        with ending_together(self._transport):
+            self._step(data, keep=return_outputs, updates=update)
+        return self._step_io.results().hand_out(losses, metrics)
+
+    def eval(
+        self,
+        *inputs: Batch,
+        target: Batch | None = None,
+        losses: list[Tensor] | None = None,
+        metrics: list[Any] | None = None,
+        return_outputs: bool = True,
+        loss_kwargs: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Any:
+        """The forwards alone, without gradients and in evaluation mode, of any number of
+        microbatches; all ranks call it.
+
+        Arguments are those of :meth:`step`, and so is what is returned. Lists have as many
+        microbatches as there are to evaluate, which need not be M: they run in rounds of M. Whole
+        batches are cut as long as some rank's list is, or into M. Without ``target`` no losses are
+        computed, and no loss is needed.
+
+        Training goes on as if there had been no evaluation, bit for bit: modes of modules, buffers,
+        random numbers, gradients that add up and the trace of the last step are as before. With
+        post-validation the last step is final first, as :meth:`finish` makes it.
+
+        Raises, on all ranks, InputError or ShapeError for what any of them was given, and goes on
+        afterwards; ExecutionError where an instruction fails.
+        """
+        self.finish()
+        data = StepData(inputs, options, target, loss_kwargs or {})
+        with ending_together(self._transport):
+            results = self._forward_rounds.run(
+                data, wants_losses=losses is not None, keep_outputs=return_outputs
+            )
+        return results.hand_out(losses, metrics)
 
     def profile(
         self,
@@ -293,7 +362,7 @@ class Pipeline:
         Raises InputError for impossible settings, or a program that sends weights; else as step.
         """
         self.finish()
-        self._step_io.put(inputs, options, target)
+        self._step_io.put(StepData(inputs, options, target, {}))
         self._gather()
         self._step_builder.executor()
         try:
@@ -305,7 +374,8 @@ class Pipeline:
 
     def barrier(self) -> None:
         """Returns once all ranks have called it: call it before a step whose trace is compared."""
-        self._transport.barrier()
+        with ending_together(self._transport):
+            self._transport.barrier()
 
     def close(self) -> None:
         """Finishes, and gives back the connections between the ranks, and stages to their
@@ -323,14 +393,10 @@ class Pipeline:
         With post-validation all ranks call it, after the same step; it comes by itself before a
         ``state_dict`` of a stage or an optimizer is made, which all ranks then do.
         """
-        if self._step_end.update.pending:
-            try:
-                self._step_end.update.validate()
-            except Exception as error:
-                raise ExecutionError(
-                    f"rank {self.rank}: finish, which all ranks call after the same step, waits "
-                    f"for the verdict on it: {type(error).__name__}: {error}"
-                ) from error
+        with ending_together(self._transport):
+            self._take_turn()
+            if self._step_end.update.pending:
+                self._validate()
         self.synchronize()
 
     def state_dict(self) -> dict[str, Any]:
@@ -366,7 +432,8 @@ class Pipeline:
 
     def gather(self, value: Any) -> list[Any]:
         """What each rank passed, in the order of ranks; all ranks call it."""
-        return self._transport.gather(value)
+        with ending_together(self._transport):
+            return self._transport.gather(value)
 
     def marks(self) -> list[float]:
         """Start and end of each op of the last step, in turn: seconds on this rank's clock."""
@@ -417,7 +484,8 @@ class Pipeline:
     @property
     def loss_scale(self) -> LossScale | None:
         """The loss scale of the next step; None without."""
-        return self._step_end.update.loss_scale
+        (last,) = self._turn or (self,)
+        return last._step_end.update.loss_scale
 
     def take_loss_scale(self, other: Pipeline) -> None:
         """That of ``other``, which ran the last steps; all ranks call it, after :meth:`finish`."""
@@ -433,37 +501,85 @@ class Pipeline:
         """Bytes that torch's allocator had in use at most, on a CUDA device."""
         return device_peak(self.device)
 
+    def _take_turn(self) -> None:
+        """Goes on from what the last step left, where another pipeline with these stages ran it."""
+        for last in self._turn:
+            if last is not self:
+                last.finish()
+                self._step_end.follow(last._step_end)
+        self._turn[:] = [self] * len(self._turn)
+
+    def _validate(self) -> None:
+        try:
+            self._step_end.update.validate()
+        except Exception as error:
+            raise ExecutionError(
+                f"rank {self.rank}: finish, which all ranks call after the same step, waits "
+                f"for the verdict on it: {type(error).__name__}: {error}"
+            ) from error
+
     def _gather(self) -> None:
         try:
             self.store.gather()
         except ConnectionError as error:
             raise ExecutionError(f"rank {self.rank}: {error}") from error
 
-    def _issue(self, run: Call, refill: Call) -> None:
+    def _step(self, data: StepData, *, keep: bool, updates: bool) -> None:
+        self._check_update(updates)
+        self._step_io.put(data)
+        self._take_turn()
+        self._gather()
+        executor = self._step_builder.executor()
+        for runner in self._step_builder.runners.values():
+            runner.keep_outputs = keep
+        refill = partial(self._refill, data)
+        try:
+            if self._graph is None:
+                self._issue(executor.run, refill, updates=updates)
+            else:
+                issue = partial(self._issue, executor.issue, refill, updates=updates)
+                self._graph.run(issue, executor.clock, keep=keep)
+        except Exception:
+            self._step_end.give_up()
+            raise
+
+    def _issue(self, run: Call, refill: Call, *, updates: bool) -> None:
         """All that a step does with what the cells were given."""
-        self._step_end.begin(refill)
+        self._step_end.begin(refill, updates=updates)
         self.store.begin()
         self._memory.start(map(self.store.module, self.store.stages))
         run()
 
-    def _refill(
-        self, inputs: Sequence[Batch], options: Mapping[str, Any], target: Batch | None
-    ) -> None:
+    def _refill(self, data: StepData) -> None:
         """The ops since the step's begin are run again."""
         self._step_io.clear()
-        self._step_io.put(inputs, options, target)
+        self._step_io.put(data)
         self.store.gather()
         self.store.begin()
+
+    def _check_update(self, update: bool) -> None:
+        """Raises InputError where the optimizers cannot be left out of a step."""
+        if update:
+            return
+        if self._graph is not None:
+            raise InputError(
+                "update: expected True with cuda_graph, which has recorded it, got False"
+            )
+        if self.program.schedule.updates is not Updates.ITERATION:
+            raise InputError(
+                "update: expected True with a program that steps after each microbatch, got False"
+            )
 
 
 def _alike(options: PipelineOptions) -> dict[str, object]:
     """What all ranks must be given alike, in a form that prints the same on each."""
     names = ("varying_shapes", "param_dtype", "reduce_dtype", "clip_grad_norm", "loss_scale")
+    more = ("scale_grads", "post_validation", "cuda_graph")
     groups = options.norm_groups
     return {
         "tied": [[tuple(pair) for pair in shared] for shared in options.tied],
         "skips": [tuple(pair) for pair in options.skips],
-        **{name: getattr(options, name) for name in (*names, "post_validation", "cuda_graph")},
+        **{name: getattr(options, name) for name in (*names, *more)},
         "norm_groups": None if groups is None else numbered(groups),
     }
 

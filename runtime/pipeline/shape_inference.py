@@ -17,9 +17,10 @@ from pipeloom.ir.model.ops import IntArray
 from ..errors import ShapeError
 from ..executor.stage_runner import Cell, as_tuple
 from ..stages.store import StageStore
+from ..tensors.microbatches import shown, tensors
 from ..tensors.skip_connections import Skips
 from ..tensors.stage_interface import Spec, StageInterface
-from ..transport import Transport
+from ..transport import Transport, agreed
 from .step_inputs import Cells, given
 
 Kind: TypeAlias = tuple[object, ...]  # the shapes of a microbatch's arguments, on all stages
@@ -29,7 +30,8 @@ Interfaces: TypeAlias = list[list[StageInterface]]  # of each stage but the last
 class ShapeInference:
     """What each stage hands on, for every kind of microbatch seen so far; the same on all ranks.
 
-    ``placed``: the rank that runs each stage on each microbatch, shape (S, M).
+    ``placed``: the rank that runs each stage on each microbatch, shape (S, M); of more microbatches
+    it is said again. ``grad``: stages run with gradients, so that it is seen what wants one.
     """
 
     def __init__(
@@ -39,35 +41,44 @@ class ShapeInference:
         skips: Skips,
         transport: Transport,
         device: torch.device,
+        *,
+        grad: bool = True,
     ) -> None:
-        self._store, self._placed, self._skips = store, placed, skips
+        self._store, self._placed, self._skips, self._grad = store, placed, skips, grad
         self._transport, self._device = transport, device
         self._known: dict[Kind, list[StageInterface]] = {}
 
-    def interfaces(self, cells: Cells) -> Interfaces:
-        """For the arguments in the cells; every rank calls it. Raises ShapeError, alike on all.
+    def interfaces(self, cells: Cells, count: int | None = None) -> Interfaces:
+        """For the arguments in the cells of ``count`` microbatches, by default M; every rank calls
+        it. Raises ShapeError, alike on all.
 
         Random numbers and the modules' buffers are as before afterwards.
         """
         if len(self._placed) == 1:
             return []
-        kinds = self._kinds(cells)
+        kinds = self._kinds(cells, count or self._placed.shape[1])
         new = {kind: j for j, kind in reversed([*enumerate(kinds)]) if kind not in self._known}
         self._known |= {kind: [] for kind in new}
-        for stage in range(len(self._placed) - 1):
-            found = self._found(stage, new, cells)
-            for kind in new:
-                self._known[kind].append(found[kind])
+        try:
+            for stage in range(len(self._placed) - 1):
+                found = self._found(stage, new, cells)
+                for kind in new:
+                    self._known[kind].append(found[kind])
+        except ShapeError:
+            self._known = {k: known for k, known in self._known.items() if k not in new}
+            raise
         return [
             [self._known[kind][stage] for kind in kinds] for stage in range(len(self._placed) - 1)
         ]
 
-    def _kinds(self, cells: Cells) -> list[Kind]:
+    def _kinds(self, cells: Cells, count: int) -> list[Kind]:
         """Each microbatch's, from what every rank has of it."""
         mine = {(s, j): given(s, cell) for (s, j), cell in cells.items()}
         rows = self._transport.gather({key: value for key, value in mine.items() if value})
-        kinds: list[list[object]] = [[] for _ in range(self._placed.shape[1])]
-        for (s, j), value in sorted(item for row in rows for item in row.items()):
+        kinds: list[list[object]] = [[] for _ in range(count)]
+        for (s, j), value in sorted(
+            (item for row in rows for item in row.items()), key=lambda item: item[0]
+        ):
             kinds[j].append((s, value))
         return list(map(tuple, kinds))
 
@@ -76,7 +87,7 @@ class ShapeInference:
     ) -> dict[Kind, StageInterface]:
         mine: dict[Kind, StageInterface | ShapeError] = {}
         for kind, j in new.items():
-            if self._placed[stage, j] == self._transport.rank:
+            if self._placed[stage, j % self._placed.shape[1]] == self._transport.rank:
                 with self._store.trying(stage):
                     mine[kind] = self._try(stage, cells[stage, j], kind)
         found = {
@@ -86,7 +97,7 @@ class ShapeInference:
         }
         for interface in found.values():
             if isinstance(interface, ShapeError):
-                raise interface
+                raise agreed(interface)
         return found
 
     def _try(self, stage: int, cell: Cell, kind: Kind) -> StageInterface | ShapeError:
@@ -98,7 +109,7 @@ class ShapeInference:
             with torch.random.fork_rng(_cuda(inputs)):
                 return self._run(stage, module, inputs, cell.options)
         except Exception as error:
-            given = ", ".join(str(Spec.of(a)) for a in inputs)
+            given = ", ".join(map(shown, inputs))
             kind_of = "" if isinstance(error, ShapeError) else f"{type(error).__name__}: "
             return ShapeError(f"stage {stage} does not run on {given}: {kind_of}{error}")
         finally:
@@ -107,10 +118,9 @@ class ShapeInference:
                     buffer.copy_(value)
 
     def _run(
-        self, stage: int, module: nn.Module, inputs: Sequence[Tensor], options: Mapping[str, Any]
+        self, stage: int, module: nn.Module, inputs: Sequence[Any], options: Mapping[str, Any]
     ) -> StageInterface:
-        """With gradients, to see what wants one."""
-        with torch.enable_grad():
+        with torch.set_grad_enabled(self._grad):
             outputs = as_tuple(module(*self._skips.arguments(stage, inputs), **options))
             handed_on = self._skips.outputs(stage, outputs, inputs)
         if not any(x.is_floating_point() for x in handed_on):
@@ -125,5 +135,5 @@ class ShapeInference:
         )
 
 
-def _cuda(tensors: Sequence[Tensor]) -> list[torch.device]:
-    return sorted({t.device for t in tensors if t.device.type == "cuda"}, key=str)
+def _cuda(values: Sequence[Any]) -> list[torch.device]:
+    return sorted({t.device for t in tensors(values) if t.device.type == "cuda"}, key=str)

@@ -3,25 +3,21 @@ shapes."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
-
-from torch import Tensor
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model import program as ir
 
 from ..executor.executor import Executor
+from ..executor.losses import Judge, judge_of
 from ..executor.stage_runner import StageRunner
 from ..executor.tensor_routing import ActivationRouting, TensorRouting
 from ..executor.weight_stashing import StashingRunner
 from ..measure.activation_ledger import Memory
 from ..optim.step_end import StepEnd
 from ..rank.context import RankContext
-from ..rank.options import Loss
-from ..stages.store import StageStore
 from ..stages.streamed_weights import StreamedStages
-from ..tensors.microbatches import mapped
 from ..tensors.skip_connections import Skips
 from .shape_inference import Interfaces, ShapeInference
 from .step_inputs import Cells
@@ -37,13 +33,9 @@ class StepBuilder:
     def __init__(self, context: RankContext, cells: Cells, step_end: StepEnd) -> None:
         problem = context.program.schedule.problem
         self._context, self._cells, self._step_end = context, cells, step_end
-        self._last = problem.stages - 1
-        self._loss = context.options.loss
-        if self._loss is not None and context.options.param_dtype is not None:
-            self._loss = loss_in_full(self._loss, context.store)
-        self._skips = Skips(context.options.skips, problem.stages)
+        self.skips = Skips(context.options.skips, problem.stages)
         self._shapes = ShapeInference(
-            context.store, problem.owner, self._skips, context.transport, context.device
+            context.store, problem.owner, self.skips, context.transport, context.device
         )
         self.interfaces: Interfaces = []
         self._executor: Executor | None = None
@@ -60,7 +52,9 @@ class StepBuilder:
         for (s, j), cell in self._cells.items():
             cell.interface = interfaces[s][j] if s < len(interfaces) else None
         self._context.transport.renew()
-        self._executor = self._made(interfaces)
+        self._executor = make_executor(
+            self._context, self._step_end, self._cells, self.runners, interfaces
+        )
         return self._executor
 
     def ran(self) -> Executor:
@@ -69,53 +63,68 @@ class StepBuilder:
             raise InputError("trace: no step has run yet")
         return self._executor
 
-    def _made(self, interfaces: Interfaces) -> Executor:
-        context, step_end = self._context, self._step_end
-        routing: dict[ir.TensorKind, TensorRouting] = dict.fromkeys(
-            ir.TensorKind, ActivationRouting(self._cells, interfaces, context.device)
-        )
-        if isinstance(context.store, StreamedStages):
-            routing[ir.TensorKind.WEIGHT] = routing[ir.TensorKind.GRADIENT] = context.store
-        return Executor(
-            context.program,
-            context.transport,
-            cells=self._cells,
-            runners=self.runners,
-            routing=routing,
-            memory=context.memory,
-            device=context.device,
-            reduce=step_end.reduce,
-            average=step_end.average,
-            step=step_end.step,
-            check_norm=step_end.check_norm,
-            validate=step_end.validate,
-            restore_snapshot=step_end.restore_snapshot,
-            pace=context.options.pace,
-        )
-
-    def runner(self, stage: int, memory: Memory, *, stashing: bool = True) -> StageRunner:
-        """One that counts in ``memory``; not ``stashing``, one that never stashes weights."""
+    def runner(
+        self,
+        stage: int,
+        memory: Memory,
+        *,
+        stashing: bool = True,
+        kind: type[StageRunner] = StageRunner,
+    ) -> StageRunner:
+        """One that counts in ``memory``; not ``stashing``, one of its ``kind`` that never stashes
+        weights."""
         context = self._context
         stash = self._step_end.stashes.get(stage) if stashing else None
-        return (StageRunner if stash is None else StashingRunner)(
+        return (kind if stash is None else StashingRunner)(
             stage,
             context.store.module(stage) if stash is None else stash,
             parameters=context.store.parameters(stage) if stash is None else None,
             using=partial(context.store.using, stage),
             memory=memory,
-            last=stage == self._last,
-            loss=self._loss,
+            last=stage == context.program.schedule.problem.stages - 1,
+            loss=make_judge(context),
             seed=self._step_end.seed,
-            skips=self._skips if self._skips.passes(stage) else None,
+            skips=self.skips if self.skips.passes(stage) else None,
         )
 
 
-def loss_in_full(loss: Loss, store: StageStore) -> Loss:
-    """The loss of an output in the modules' own dtype, where they compute in another."""
+def make_judge(context: RankContext) -> Judge | None:
+    """What computes losses, of outputs in the modules' own dtype where they compute in another."""
+    options, store = context.options, context.store
+    if options.loss is None:
+        return None
+    if options.param_dtype is None:
+        return judge_of(options.loss, None)
     assert isinstance(store, StreamedStages)
-    master = store.precision.master
+    return judge_of(options.loss, store.precision.master)
 
-    def computed(output: Any, target: Any) -> Tensor:
-        return loss(mapped(lambda x: x.to(master) if x.is_floating_point() else x, output), target)
 
-    return computed
+def make_executor(
+    context: RankContext,
+    step_end: StepEnd,
+    cells: Cells,
+    runners: Mapping[int, StageRunner],
+    interfaces: Interfaces,
+) -> Executor:
+    """Buffers and calls of the context's program, for what stages hand on."""
+    routing: dict[ir.TensorKind, TensorRouting] = dict.fromkeys(
+        ir.TensorKind, ActivationRouting(cells, interfaces, context.device)
+    )
+    if isinstance(context.store, StreamedStages):
+        routing[ir.TensorKind.WEIGHT] = routing[ir.TensorKind.GRADIENT] = context.store
+    return Executor(
+        context.program,
+        context.transport,
+        cells=cells,
+        runners=runners,
+        routing=routing,
+        memory=context.memory,
+        device=context.device,
+        reduce=step_end.reduce,
+        average=step_end.average,
+        step=step_end.step,
+        check_norm=step_end.check_norm,
+        validate=step_end.validate,
+        restore_snapshot=step_end.restore_snapshot,
+        pace=context.options.pace,
+    )

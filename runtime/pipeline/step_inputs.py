@@ -10,8 +10,7 @@ from torch import Tensor
 
 from ..errors import ShapeError
 from ..executor.stage_runner import Cell
-from ..tensors.microbatches import Batch, mapped, split, split_options
-from ..tensors.stage_interface import Spec
+from ..tensors.microbatches import Batch, Form, form, mapped, split, split_options
 
 Cells: TypeAlias = Mapping[tuple[int, int], Cell]
 
@@ -34,7 +33,7 @@ class StepInputs:
         """Raises ShapeError for batches that cannot be cut, or shapes unlike the first step's."""
         count = self._microbatches
         parts = [
-            list(map(self._cast, split(batch, count, f"input {i}")))
+            [mapped(self._cast, part) for part in split(batch, count, f"input {i}")]
             for i, batch in enumerate(inputs)
         ]
         each = split_options(options, count) if options else []
@@ -62,25 +61,21 @@ class StepInputs:
                 )
 
 
-def given(stage: int, cell: Cell) -> tuple[object, ...]:
-    """Shapes and dtypes of a microbatch's arguments on a stage; other options as they print."""
+def given(stage: int, cell: Cell) -> tuple[Form, ...]:
+    """Shapes and dtypes of a microbatch's arguments on a stage; other values as they print."""
     inputs = cell.inputs if stage == 0 else ()
-    options = [(name, _form(value)) for name, value in sorted(cell.options.items())]
-    return (*((tuple(x.shape), x.dtype) for x in inputs), *options)
+    options = [(name, form(value)) for name, value in sorted(cell.options.items())]
+    return (*map(form, inputs), *options)
 
 
-def _form(value: Any) -> object:
-    return (tuple(value.shape), value.dtype) if isinstance(value, Tensor) else repr(value)
-
-
-def _shown(forms: tuple[object, ...]) -> str:
+def _shown(forms: Sequence[Form]) -> str:
     return ", ".join(map(_text, forms)) or "nothing"
 
 
-def _text(form: object) -> str:
+def _text(form: Form) -> str:
     match form:
         case (str(name), value):
             return f"{name}={_text(value)}"
-        case (tuple(shape), torch.dtype() as dtype):
-            return str(Spec(shape, dtype))
+        case tuple():
+            return f"({_shown(form)})"
     return str(form)

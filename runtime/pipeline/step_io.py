@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -11,11 +12,13 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.ops import OpKind
 
+from ..executor.losses import arguments
 from ..executor.offload import Host, OffloadedActivations
 from ..executor.stage_runner import Cell
 from ..executor.weight_grad_deferral import WeightQueue
 from ..rank.context import RankContext
-from ..tensors.microbatches import Batch, merge, split
+from ..rank.options import IN_MODEL, Loss
+from ..tensors.microbatches import Batch, merge, split, split_options
 from .step_inputs import Cells, StepInputs
 
 
@@ -37,6 +40,57 @@ def make_cells(context: RankContext) -> dict[tuple[int, int], Cell]:
     }
 
 
+@dataclass(frozen=True, slots=True)
+class StepData:
+    """What ``step`` or ``eval`` was given on this rank."""
+
+    inputs: Sequence[Batch]
+    options: Mapping[str, Any]
+    target: Batch | None
+    loss_kwargs: Mapping[str, Any]
+
+    def check_inputs(self, rank: int) -> None:
+        """Raises InputError where a rank that runs the first stage was given nothing."""
+        if not (self.inputs or self.options):
+            raise InputError(f"step: rank {rank} runs the first stage: its inputs are missing")
+
+
+def put_targets(
+    cells: Mapping[int, Cell], data: StepData, count: int, loss: Loss | None, rank: int
+) -> None:
+    """Gives the last stage's cells, by microbatch of ``count``, what their losses are made of.
+
+    That is the target and the loss's keyword arguments; where the model computes its ``loss``, the
+    target is arguments of the last stage. Raises InputError for what is missing or does not go
+    together, ShapeError for targets that do not fit.
+    """
+    if loss == IN_MODEL:
+        _put_arguments(cells, data, count)
+        return
+    if loss is None or data.target is None:
+        missing = "loss" if loss is None else "target"
+        raise InputError(f"step: rank {rank} runs the last stage: {missing} is missing")
+    targets = split(data.target, count, "target")
+    for j, cell in cells.items():
+        cell.target = targets[j], data.loss_kwargs
+
+
+def _put_arguments(cells: Mapping[int, Cell], data: StepData, count: int) -> None:
+    if data.loss_kwargs:
+        raise InputError(
+            f"loss_kwargs: expected none with loss={IN_MODEL!r}, whose arguments are the target's, "
+            f"got {', '.join(data.loss_kwargs)}"
+        )
+    each = split_options(arguments(data.target), count)
+    twice = sorted(data.options.keys() & each[0].keys())
+    if twice:
+        raise InputError(
+            f"target: expected what is no keyword argument of the step, too, got {twice[0]}"
+        )
+    for j, cell in cells.items():
+        cell.options, cell.target = {**cell.options, **each[j]}, ()
+
+
 class StepIO:
     """Fills a rank's cells before a step and empties them of its results."""
 
@@ -44,7 +98,7 @@ class StepIO:
         problem, options = context.program.schedule.problem, context.options
         self._microbatches, last = problem.microbatches, problem.stages - 1
         self._rank, self._memory = context.role.rank, context.memory
-        self._needs_loss = options.loss is None
+        self._loss = options.loss
         self._inputs = StepInputs(
             cells, problem.microbatches, options.param_dtype, varying=options.varying_shapes
         )
@@ -52,24 +106,13 @@ class StepIO:
         self._has_first = any(stage == 0 for stage, _ in cells)
         self._last = {j: cell for (stage, j), cell in cells.items() if stage == last}
 
-    def put(
-        self, inputs: Sequence[Batch], options: Mapping[str, Any], target: Batch | None
-    ) -> None:
-        """Raises InputError for an input that is missing, ShapeError for one that does not fit."""
-        if self._has_first and not (inputs or options):
-            raise InputError(
-                f"step: rank {self._rank} runs the first stage: its inputs are missing"
-            )
-        self._inputs.put(inputs if self._has_first else (), options)
+    def put(self, data: StepData) -> None:
+        """Raises InputError for what is missing, ShapeError for what does not fit."""
+        if self._has_first:
+            data.check_inputs(self._rank)
+        self._inputs.put(data.inputs if self._has_first else (), data.options)
         if self._last:
-            if self._needs_loss or target is None:
-                missing = "loss" if self._needs_loss else "target"
-                raise InputError(
-                    f"step: rank {self._rank} runs the last stage: {missing} is missing"
-                )
-            targets = split(target, self._microbatches, "target")
-            for j, cell in self._last.items():
-                cell.target = targets[j]
+            put_targets(self._last, data, self._microbatches, self._loss, self._rank)
 
     def clear(self) -> None:
         """Drops all that a step which is to be run again has left so far."""
@@ -77,12 +120,36 @@ class StepIO:
             self._memory.release(cell.held)
             cell.clear()
 
-    def results(self, losses: list[Tensor] | None) -> Any:
-        """The last stage's outputs as one batch, else None; fills ``losses`` with its losses."""
-        last = self._last.values()
+    def results(self) -> Results:
+        """What came of the microbatches that end here."""
+        results = Results()
+        results.take(self._last.values())
+        return results
+
+
+class Results:
+    """What microbatches came to, in their order; nothing where none of them ends on this rank."""
+
+    def __init__(self) -> None:
+        self._outputs: list[Any] = []
+        self._losses: list[Tensor] = []
+        self._metrics: list[Any] = []
+
+    def take(self, cells: Iterable[Cell]) -> None:
+        """Out of the last stage's cells."""
+        for cell in cells:
+            if cell.result is not None:
+                self._outputs.append(cell.result)
+            if cell.loss is not None:
+                self._losses.append(cell.loss)
+            if cell.metrics is not None:
+                self._metrics.append(cell.metrics)
+            cell.loss = cell.metrics = cell.result = None
+
+    def hand_out(self, losses: list[Tensor] | None, metrics: list[Any] | None) -> Any:
+        """The outputs as one batch, else None; ``losses`` and ``metrics`` are filled."""
         if losses is not None:
-            losses[:] = [cell.loss for cell in last if cell.loss is not None]
-        outputs = [cell.result for cell in last if cell.result is not None]
-        for cell in last:
-            cell.loss = cell.result = None
-        return merge(outputs) if outputs else None
+            losses[:] = self._losses
+        if metrics is not None:
+            metrics[:] = self._metrics
+        return merge(self._outputs) if self._outputs else None

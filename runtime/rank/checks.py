@@ -12,6 +12,7 @@ from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Updates
+from pipeloom.ir.model.transfers import holders
 from pipeloom.ir.model.weight_versions import refuse_where_stale
 from pipeloom.ir.verify.program import verify_program
 
@@ -42,6 +43,26 @@ def check_tied(program: Program, tied: Sequence[Group]) -> None:
                 f"compile it with --tied {','.join(map(str, stages))}, or of a profile that has "
                 "them as tied"
             )
+
+
+def check_exchange(program: Program, other: Program, options: PipelineOptions) -> None:
+    """Raises InputError where stages that train by ``program`` cannot by the ``other``, too."""
+    if options.cuda_graph:
+        raise InputError("cuda_graph: expected one program, got another")
+    for schedule in (program.schedule, other.schedule):
+        if schedule.transfers:
+            raise InputError("program: expected one that sends activations, not weights")
+        if schedule.updates is not Updates.ITERATION:
+            raise InputError(
+                "program: expected one that steps once an iteration, got one that steps after each "
+                "microbatch"
+            )
+    homes, new = holders(program.schedule), holders(other.schedule)
+    if homes != new:
+        raise InputError(
+            f"program: expected its stages on ranks {list(map(list, homes))}, where the pipeline "
+            f"has them, got {list(map(list, new))}"
+        )
 
 
 def check_graph(

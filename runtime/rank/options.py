@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
+
+from pipeloom.ir.errors import InputError
 
 from ..stages.mixed_precision import check_floating
 from ..stages.tie_detection import Group
 from .loss_scale import LossScale
 
-Loss: TypeAlias = Callable[[Any, Any], Tensor]
+IN_MODEL: Literal["model"] = "model"  # the loss that the last stage's module computes itself
+Loss: TypeAlias = Callable[..., Any] | Literal["model"]
 MakeOptimizer: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 ModelNames: TypeAlias = Callable[[int, str], str]  # of a stage and a name in it
 NormGroups: TypeAlias = Mapping[str, dist.ProcessGroup]
@@ -24,6 +27,7 @@ class Options(TypedDict, total=False):
     """The keyword arguments of :class:`~..pipeline.pipeline.Pipeline`, explained there."""
 
     loss: Loss | None
+    scale_grads: bool
     optimizer: MakeOptimizer | None
     tied: Sequence[Group]
     skips: Sequence[tuple[int, int]]
@@ -47,9 +51,14 @@ class Options(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineOptions:
-    """The same, with their defaults. Raises InputError for a dtype that is not floating."""
+    """The same, with their defaults.
+
+    Raises InputError for a dtype that is not floating, or a loss that is neither a function nor
+    ``"model"``.
+    """
 
     loss: Loss | None = None
+    scale_grads: bool = True
     optimizer: MakeOptimizer | None = None
     tied: Sequence[Group] = ()
     skips: Sequence[tuple[int, int]] = ()
@@ -72,6 +81,8 @@ class PipelineOptions:
 
     def __post_init__(self) -> None:
         check_floating(param_dtype=self.param_dtype, reduce_dtype=self.reduce_dtype)
+        if not (self.loss is None or self.loss == IN_MODEL or callable(self.loss)):
+            raise InputError(f"loss: expected a function or {IN_MODEL!r}, got {self.loss!r}")
 
     @property
     def needs_norm(self) -> bool:

@@ -87,6 +87,7 @@ class StreamedStages:
         pass
 
     def begin(self) -> None:
+        self._received.clear()  # of programs that are prepared
         for stage in self._stages.values():
             stage.begin()
 
@@ -172,6 +173,7 @@ class _Stage:
 
     def settle(self) -> None:
         """The parameters are the masters again: all that computes with the stage is done."""
+        self._here = None
         self.gradients.settle()
         if self._masters is not None:
             self._masters.bind()

@@ -1,58 +1,70 @@
-"""Whole batches cut into microbatches, as ``torch.distributed.pipelining`` does."""
+"""Whole batches cut into microbatches, as ``torch.distributed.pipelining`` does.
+
+A batch is a tensor, or dicts and tuples of tensors and of what is no tensor: tensors are cut along
+dimension 0, all else is given to each microbatch. What are microbatches already comes as a list of
+them, or as a tuple of tensors (which :meth:`torch.Tensor.chunk` gives)::
+
+    {"ids": int64[8, 6], "scale": 0.5}          ->  4 x {"ids": int64[2, 6], "scale": 0.5}
+    [{"ids": int64[2, 6]}, {"ids": int64[2, 9]}]    two microbatches as they are
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils._pytree import (
+    keystr,
+    tree_flatten,
+    tree_flatten_with_path,
+    tree_map,
+    tree_unflatten,
+)
 
 from pipeloom.ir.units import counted
 
 from ..errors import ShapeError
 from .stage_interface import Spec
 
-Batch = Tensor | Sequence[Tensor]
+Batch: TypeAlias = Any  # as above
 
 
-def split(batch: Batch, microbatches: int, name: str) -> Sequence[Tensor]:
-    """A whole batch in equal parts along dimension 0; a sequence of microbatches as it is.
+def is_cut(batch: Batch) -> bool:
+    """Whether it is microbatches already."""
+    if isinstance(batch, tuple):
+        return bool(batch) and all(isinstance(part, Tensor) for part in batch)
+    return isinstance(batch, list)
 
-    Raises ShapeError where it cannot be cut evenly, or microbatches differ in number or dtype.
+
+def split(batch: Batch, microbatches: int, name: str) -> Sequence[Any]:
+    """A whole batch in equal parts along dimension 0; microbatches as they are.
+
+    Raises ShapeError where it cannot be cut evenly, or microbatches differ in number, structure or
+    dtype.
     """
-    if isinstance(batch, Tensor):
-        if batch.dim() == 0 or batch.shape[0] % microbatches:
-            raise ShapeError(
-                f"{name}: {Spec.of(batch)} cannot be cut into {microbatches} equal microbatches "
-                "along dimension 0"
-            )
-        return batch.chunk(microbatches)
+    if not is_cut(batch):
+        return _parts(batch, microbatches, name)
     if len(batch) != microbatches:
         raise ShapeError(
             f"{name}: expected {counted(microbatches, 'microbatch')}, got {len(batch)}"
         )
+    first = _likeness(batch[0])
     for j, part in enumerate(batch):
-        if part.dim() != batch[0].dim() or part.dtype is not batch[0].dtype:
+        if _likeness(part) != first:
             raise ShapeError(
-                f"{name}: microbatch {j} is {Spec.of(part)}, microbatch 0 {Spec.of(batch[0])}"
+                f"{name}: microbatch {j} is {shown(part)}, microbatch 0 {shown(batch[0])}"
             )
-    return batch
+    parts: Sequence[Any] = batch
+    return parts
 
 
 def split_options(options: Mapping[str, Any], microbatches: int) -> list[dict[str, Any]]:
-    """Keyword arguments for each microbatch: batches are cut, all else is given to each."""
-    cut = {
-        name: split(value, microbatches, name)
-        if isinstance(value, Tensor) or _is_batch(value)
-        else [value] * microbatches
-        for name, value in options.items()
-    }
+    """Keyword arguments for each microbatch; a list without tensors is given to each, a tuple is
+    a whole batch."""
+    cut = {name: _option(value, microbatches, name) for name, value in options.items()}
     return [{name: parts[j] for name, parts in cut.items()} for j in range(microbatches)]
-
-
-def _is_batch(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(isinstance(x, Tensor) for x in value)
 
 
 def merge(outputs: Sequence[Any]) -> Any:
@@ -63,17 +75,98 @@ def merge(outputs: Sequence[Any]) -> Any:
     first = outputs[0]
     if isinstance(first, tuple):
         return tuple(merge(parts) for parts in zip(*outputs, strict=True))
+    if isinstance(first, Mapping) and all(x.keys() == first.keys() for x in outputs):
+        return {name: merge([x[name] for x in outputs]) for name in first}
     if not isinstance(first, Tensor) or any(x.shape[1:] != first.shape[1:] for x in outputs):
         return list(outputs)
     return torch.stack(list(outputs)) if first.dim() == 0 else torch.cat(list(outputs))
 
 
 def mapped(function: Callable[[Tensor], Tensor], value: Any) -> Any:
-    """``function`` of each tensor in a tensor, tuple, list or mapping; others as they are."""
+    """``function`` of each tensor in dicts, lists and tuples; all else as it is."""
     if isinstance(value, Tensor):
         return function(value)
-    if isinstance(value, tuple | list):
-        return tuple(mapped(function, x) for x in value)
-    if isinstance(value, Mapping):
-        return {name: mapped(function, x) for name, x in value.items()}
-    return value
+    return tree_map(lambda x: function(x) if isinstance(x, Tensor) else x, value)
+
+
+def leaves_of(value: Any) -> list[Any]:
+    """What is in dicts, lists and tuples, in one order."""
+    return tree_flatten(value)[0]
+
+
+def tensors(values: Iterable[Any]) -> list[Tensor]:
+    """The tensors among arguments, nested ones too."""
+    return [x for value in values for x in leaves_of(value) if isinstance(x, Tensor)]
+
+
+Form: TypeAlias = Any  # shape and dtype; text; or (path, form) of each that is nested
+
+
+def form(value: Any) -> Form:
+    """What two arguments must have in common to be of one kind; hashable."""
+    if isinstance(value, Tensor):
+        return Spec.of(value)
+    found, tree = tree_flatten_with_path(value)
+    if tree.is_leaf():
+        return repr(value)
+    return tuple((keystr(path), form(leaf)) for path, leaf in found)
+
+
+def shown(value: Any) -> str:
+    """Shapes and dtypes in place of tensors."""
+    return str(tree_map(lambda x: _Shown(x) if isinstance(x, Tensor) else x, value))
+
+
+class _Shown:
+    def __init__(self, tensor: Tensor) -> None:
+        self._text = str(Spec.of(tensor))
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _option(value: Any, microbatches: int, name: str) -> Sequence[Any]:
+    if not isinstance(value, list):
+        return _parts(value, microbatches, name)
+    return split(value, microbatches, name) if tensors(value) else [value] * microbatches
+
+
+def _parts(batch: Any, microbatches: int, name: str) -> Sequence[Any]:
+    """Of a whole batch."""
+    if isinstance(batch, Tensor):
+        return _cut(batch, microbatches, name)
+    leaves, tree = tree_flatten(batch)
+    rows = [_cut(leaf, microbatches, name) for leaf in leaves]
+    return [tree_unflatten([row[j] for row in rows], tree) for j in range(microbatches)]
+
+
+def _cut(leaf: Any, microbatches: int, name: str) -> Sequence[Any]:
+    if not isinstance(leaf, Tensor):
+        _check_plain(leaf, name)
+        return [leaf] * microbatches
+    if leaf.dim() == 0 or leaf.shape[0] % microbatches:
+        raise ShapeError(
+            f"{name}: {Spec.of(leaf)} cannot be cut into {microbatches} equal microbatches "
+            "along dimension 0"
+        )
+    return leaf.chunk(microbatches)
+
+
+def _likeness(part: Any) -> object:
+    """What microbatches of one batch have in common."""
+    if isinstance(part, Tensor):
+        return part.dim(), part.dtype
+    leaves, tree = tree_flatten(part)
+    return tree, [(x.dim(), x.dtype) if isinstance(x, Tensor) else type(x) for x in leaves]
+
+
+def _check_plain(value: object, name: str) -> None:
+    """Raises ShapeError for an object with tensors in it, which would be given to each whole."""
+    if isinstance(value, nn.Module):
+        return
+    held = getattr(value, "__dict__", {}).values()
+    if isinstance(value, Mapping) or hasattr(value, "shape") or tensors(held):
+        raise ShapeError(
+            f"{name}: expected a tensor, or dicts and tuples of tensors and plain values, got "
+            f"{type(value).__name__}, which is not cut into microbatches"
+        )

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+
+from .microbatches import tensors
 
 
 class RandomState:
@@ -33,8 +34,3 @@ class RandomState:
             for device, state in zip(self._devices, self._cuda, strict=True):
                 torch.cuda.set_rng_state(state, device)
             yield
-
-
-def tensors(values: Sequence[Any]) -> list[Tensor]:
-    """Those among a stage's arguments."""
-    return [value for value in values if isinstance(value, Tensor)]

@@ -19,11 +19,10 @@ from pipeloom.ir.model.schedule import Schedule
 from ..launch.processes import launch
 from ..launch.threads import launch_local
 from ..measure.plan_deviation import why_far_off
-from ..optim.optimizers import capturable
+from ..optim.optimizers import capturable, taken_over
 from ..pipeline.layered_source import as_planned
 from ..pipeline.model_source import ModelSource, checked_stages, load_source, names_of, skips_of
 from ..pipeline.pipeline import Pipeline
-from ..rank.options import MakeOptimizer
 from ..stages.store import Stage, made
 from .callbacks import listening
 from .checkpoints import check_checkpoints
@@ -200,7 +199,7 @@ def make_pipeline(
     dtype = dtype_of(settings.dtype)
     count = program.schedule.problem.stages
     model = as_planned(model, program.schedule.problem.profile)
-    optimizer = model.optimizer if like is None else _taken_over(like)
+    optimizer = model.optimizer if like is None else taken_over(like.optimizers.values())
     stages: Mapping[int, Stage] | Sequence[Stage]
     if like is None:
         made_here = enumerate(checked_stages(model, count))
@@ -221,17 +220,6 @@ def make_pipeline(
     if like is not None:
         options["loss_scale"] = like.loss_scale
     return Pipeline(program, stages, **options)
-
-
-def _taken_over(pipeline: Pipeline) -> MakeOptimizer:
-    """Gives parameters the optimizer that steps them in ``pipeline``."""
-    by_parameter = {
-        id(parameter): optimizer
-        for optimizer in pipeline.optimizers.values()
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-    }
-    return lambda parameters: by_parameter[id(next(iter(parameters)))]
 
 
 def _placed(index: int, stage: Stage, device: torch.device, dtype: torch.dtype | None) -> nn.Module:

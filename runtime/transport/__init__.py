@@ -6,3 +6,5 @@ from .base import Transport as Transport
 from .connect import connect as connect
 from .connect import gather_early as gather_early
 from .connect import whereabouts as whereabouts
+from .faults import agreed as agreed
+from .faults import ending_together as ending_together

@@ -14,6 +14,36 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from pipeloom.ir.errors import InputError, PipeloomError
+
+from ..errors import ExecutionError, ShapeError
+
+KINDS: dict[str, type[PipeloomError]] = {
+    kind.__name__: kind for kind in (InputError, ShapeError, ExecutionError)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """The error of the first rank that failed, as the others raise it."""
+
+    rank: int
+    kind: str
+    text: str
+
+    @classmethod
+    def of(cls, rank: int, error: Exception) -> Fault:
+        ours = isinstance(error, PipeloomError)
+        text = str(error) if ours else f"{type(error).__name__}: {error}"
+        named = text if text.startswith(f"rank {rank}:") else f"rank {rank}: {text}"
+        return cls(rank, type(error).__name__, named)
+
+    def raised(self) -> PipeloomError:
+        """With the rank as ``rank``: a launch reports that one as failed."""
+        error = KINDS.get(self.kind, ExecutionError)(self.text)
+        error.rank = self.rank  # type: ignore[attr-defined]
+        return error
+
 
 class Handle(Protocol):
     """A message under way."""
@@ -63,6 +93,18 @@ class Transport(Protocol):
 
     def clock_offset(self) -> float:
         """Seconds to add to this rank's ``time.perf_counter`` to have rank 0's."""
+        ...
+
+    def fail(self, fault: Fault, *, asks: bool) -> Fault:
+        """Tells all ranks of a fault on this one and ends their waits for it, and its own for them.
+
+        Of several ranks' the first is told. That is what is returned where this rank ``asks``, as
+        its own may have come of it.
+        """
+        ...
+
+    def attach(self, other: Transport) -> None:
+        """Waits of ``other`` end with those of this one where a rank fails."""
         ...
 
     def close(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from queue import SimpleQueue
@@ -23,6 +24,7 @@ from .base import Handle, Routes, timed_out
 from .process_group import GroupTransport
 
 TAGS = 1 << 30
+NEVER = TAGS + 1  # the tag of no message
 SHORT = 1 << 16  # bytes of a message that is posted in the thread that computes
 
 
@@ -112,6 +114,15 @@ class GlooTransport(GroupTransport):
 
     def releasing(self, buffer: Tensor) -> None:
         return None
+
+    def disconnect(self) -> None:
+        """A wait that times out closes all connections of its group, whatever is under way there:
+        one for what nobody sends, from a peer that is still connected."""
+        token = torch.empty(1)
+        for group in self._made.values():
+            for peer in set(range(group.size())) - {group.rank()}:
+                with suppress(RuntimeError):
+                    group.recv([token], peer, NEVER).wait(timedelta(milliseconds=1))
 
     def close(self) -> None:
         if self._thread is not None:

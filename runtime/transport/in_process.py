@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from ..cuda import make_event, make_stream
-from .base import Routes, timed_out
+from .base import Fault, Routes, Transport, timed_out
 
 # sending rank, receiving rank, bytes: the milliseconds for which the message has the link to itself
 LinkTime: TypeAlias = Callable[[int, int, int], float]
@@ -133,6 +133,7 @@ class Hub:
         self._link_time = link_time
         self._lock = threading.Lock()
         self._error = ""
+        self._fault: Fault | None = None
         self._barriers: dict[Hashable, threading.Barrier] = {}
         self._values: defaultdict[Hashable, dict[int, Any]] = defaultdict(dict)
         self._channels: dict[tuple[int, int, int], _Channel] = {}
@@ -172,15 +173,20 @@ class Hub:
             raise timed_out(f"ranks {list(members)}", patience) from None
         return values
 
-    def fail(self, error: str) -> None:
-        """Ends all waits, on every rank, now and from now on: a rank is gone."""
+    def fail(self, error: str, fault: Fault | None = None) -> Fault | None:
+        """Ends all waits, on every rank, now and from now on: a rank is gone.
+
+        The first fault of all is returned.
+        """
         with self._lock:
             self._error = self._error or error
+            first = self._fault = self._fault or fault
             barriers, channels = [*self._barriers.values()], [*self._channels.values()]
         for barrier in barriers:
             barrier.abort()
         for channel in channels:
             channel.end(error)
+        return first
 
     def _time(self, source: int, target: int) -> Callable[[int], float] | None:
         link_time = self._link_time
@@ -240,6 +246,13 @@ class InProcessTransport:
 
     def barrier(self) -> None:
         self._exchange("barrier", self._everyone, None)
+
+    def fail(self, fault: Fault, *, asks: bool) -> Fault:
+        first = self._hub.fail(fault.text, fault) if self.size > 1 else None
+        return first if first is not None and asks else fault
+
+    def attach(self, other: Transport) -> None:
+        pass  # all waits are the hub's
 
     def clock_offset(self) -> float:
         return 0.0

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from .base import Routes
+from .base import Fault, Routes, Transport
 
 PINGS = 8
 
@@ -33,6 +35,7 @@ class GroupTransport:
         self.size = dist.get_world_size(group)
         self.device = device
         self.timeout = routes.timeout
+        self._attached: list[GroupTransport] = []
         self._global_ranks = dist.get_process_group_ranks(group)
         self._made = self._make(self._wanted(routes))
         everyone = tuple(range(self.size))
@@ -93,6 +96,24 @@ class GroupTransport:
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value, group=self.group)
         return values
+
+    def fail(self, fault: Fault, *, asks: bool) -> Fault:
+        first = fault
+        with suppress(RuntimeError):  # the process that serves the store may be gone
+            store = self.group.get_group_store()
+            mine = [fault.rank, fault.kind, fault.text]
+            found = store.compare_set("fault", "", json.dumps(mine))
+            first = Fault(*json.loads(found)) if asks else fault
+        for transport in (self, *self._attached):
+            transport.disconnect()
+        return first
+
+    def attach(self, other: Transport) -> None:
+        assert isinstance(other, GroupTransport)
+        self._attached.append(other)
+
+    def disconnect(self) -> None:
+        """Ends the waits of all ranks for this one, and its own."""
 
     def barrier(self) -> None:
         # a reduction whose result is read: unlike dist.barrier, the same on every backend

@@ -64,8 +64,8 @@ class PlannedSchedule(PipelineScheduleMulti):
             forward only.
         program: what is run. A schedule is compiled; where stages are wrapped in ``fully_shard``,
             gradients are then averaged over the processes that have the shards.
-        scale_grads: divide gradients by the number of microbatches, as it is right for a mean loss.
-        options: some of :class:`~pipeloom.Pipeline`, such as ``timeout`` or ``varying_shapes``.
+        options: some of :class:`~pipeloom.Pipeline`, such as ``scale_grads``, ``timeout`` or
+            ``varying_shapes``.
 
     The other arguments are those of torch's schedules. Raises InputError where program and stages
     do not go together; the first step raises what a pipeline does.
@@ -81,7 +81,6 @@ class PlannedSchedule(PipelineScheduleMulti):
         args_chunk_spec: Any = None,
         kwargs_chunk_spec: Any = None,
         output_merge_spec: Any = None,
-        scale_grads: bool = True,
         **options: Unpack[Options],
     ) -> None:
         mine = list(stages) if isinstance(stages, Sequence) else [stages]
@@ -97,7 +96,7 @@ class PlannedSchedule(PipelineScheduleMulti):
             args_chunk_spec,
             kwargs_chunk_spec,
             output_merge_spec,
-            scale_grads=scale_grads,
+            scale_grads=options.get("scale_grads", True),
         )
         self.stage_index_to_group_rank = dict(enumerate(schedule.problem.placement.owners))
         for stage in mine:
@@ -111,6 +110,7 @@ class PlannedSchedule(PipelineScheduleMulti):
     def of(cls, schedule: Any, program: Plan, **options: Unpack[Options]) -> PlannedSchedule:
         """One with the stages, microbatches, loss and splitting of ``schedule``, one of torch's."""
         stages = getattr(schedule, "_stages", None) or [schedule._stage]
+        options = {"scale_grads": schedule.scale_grads, **options}
         return cls(
             stages,
             schedule._n_microbatches,
@@ -119,7 +119,6 @@ class PlannedSchedule(PipelineScheduleMulti):
             args_chunk_spec=schedule._args_chunk_spec,
             kwargs_chunk_spec=schedule._kwargs_chunk_spec,
             output_merge_spec=schedule._output_merge_spec,
-            scale_grads=schedule.scale_grads,
             **options,
         )
 
@@ -192,7 +191,8 @@ class PlannedSchedule(PipelineScheduleMulti):
         self._loss_kwargs = loss_kwargs or {}
         inputs = [list(each) for each in zip(*args, strict=True)]
         last = next((stage for stage in self._stages if stage.is_last), None)
-        outputs = self._pipeline.step(
+        run = self._pipeline.step if self._has_backward else self._pipeline.eval
+        outputs = run(
             *inputs,
             target=target_mbs,
             losses=None if last is None else losses,

@@ -191,3 +191,35 @@ def one_rank() -> Program:
 def test_what_does_not_fit_is_said_at_once(make: Callable[[], Pipeline], message: str) -> None:
     with pytest.raises(InputError, match=message):
         make()
+
+
+# by fault: the rank that it is of, and what is said of it
+FAULTS = {
+    "bad_target": (2, "InputError", "step: rank 2 runs the last stage: target is missing"),
+    "bad_batch": (
+        0,
+        "ShapeError",
+        "input 0: float32[5, 4] cannot be cut into 3 equal microbatches along dimension 0",
+    ),
+    "other_shape": (0, "ShapeError", "step: stage 0 is given float32[4, 4] for microbatch 0"),
+    "bad_option": (1, "ShapeError", "step: stage 1 is given scale=2.0 for microbatch 0"),
+    "bad_data": (0, "ExecutionError", "no data"),
+    "bad_metric": (2, "ExecutionError", "TypeError: squared() got an unexpected keyword argument"),
+}
+
+
+def test_one_ranks_fault_ends_all_ranks_at_once() -> None:
+    """Long before the message that they wait for would time out."""
+    found = launch(failure_cases.ends_with_its_peers, failure_cases.RANKS, (300.0,), timeout=100)
+    assert all(len(rows) == len(failure_cases.TRIED) for rows in found.values())
+    for i, (plan, fault) in enumerate(failure_cases.TRIED):
+        name = fault.__name__
+        culprit, kind, text = FAULTS[name]
+        for rank, rows in found.items():
+            raised, message, named = rows[i]
+            assert text in message, (plan, name, rank)
+            if rank == culprit:
+                assert named is None
+                continue
+            assert (raised, named) == (kind, culprit), (plan, name, rank)
+            assert message.startswith(f"rank {culprit}: ")

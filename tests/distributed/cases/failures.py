@@ -331,3 +331,88 @@ def stepping_ahead() -> Pipeline:
         clip_grad_norm=1.0,
         timeout=2.0,
     )
+
+
+RANKS = 3
+
+
+def bad_target(running: Pipeline, x: Tensor, y: Tensor) -> None:
+    """The last rank has none."""
+    running.step(x, target=None if running.rank == RANKS - 1 else y)
+
+
+def bad_batch(running: Pipeline, x: Tensor, y: Tensor) -> None:
+    """The first rank's cannot be cut into microbatches."""
+    running.step(x[:-1] if running.rank == 0 else x, target=y)
+
+
+def other_shape(running: Pipeline, x: Tensor, y: Tensor) -> None:
+    """The first rank's is longer than in the step before."""
+    running.step(x, target=y)
+    running.step(torch.cat([x, x]) if running.rank == 0 else x, target=y)
+
+
+def bad_option(running: Pipeline, x: Tensor, y: Tensor) -> None:
+    """The stage in between takes no such argument, in its second step."""
+    running.step(x, target=y)
+    running.step(x, target=y, **({"scale": 2.0} if running.rank == 1 else {}))
+
+
+def bad_data(running: Pipeline, x: Tensor, y: Tensor) -> None:
+    """The first rank's batch raises when it is looked at."""
+    running.step(x, target=y)
+    running.step(Unreadable() if running.rank == 0 else x, target=y)
+
+
+def bad_metric(running: Pipeline, x: Tensor, y: Tensor) -> None:
+    """The loss takes no such argument: an error in the midst of a step."""
+    running.step(x, target=y)
+    running.step(x, target=y, loss_kwargs={"weight": 2.0})
+
+
+class Unreadable:
+    @property
+    def shape(self) -> Any:
+        raise ZeroDivisionError("no data")
+
+
+# in activations' messages, in the norm's, in weights'
+TRIED = [
+    *(
+        ("1f1b", fault)
+        for fault in (bad_target, bad_batch, other_shape, bad_option, bad_data, bad_metric)
+    ),
+    ("zb-h1 ahead", bad_target),
+    ("zb-h1 ahead", other_shape),
+    ("weipipe-interleave", other_shape),
+]
+
+
+def ends_with_its_peers(patience: float) -> list[tuple[str, str, int | None]]:
+    """Of each plan and fault, this rank's error: its kind, its text and whose it is."""
+    x, y = torch.ones(6, 4), torch.zeros(6, 4)
+    found = []
+    for plan, fault in TRIED:
+        running = _three(plan, patience)
+        if "ahead" in plan:  # a verdict is to come
+            running.step(x, target=y)
+        try:
+            fault(running, x, y)
+        except Exception as error:
+            rank = getattr(error, "rank", None)
+            found.append((type(error).__name__, str(error), rank))
+    return found
+
+
+def _three(plan: str, patience: float) -> Pipeline:
+    family, _, ahead = plan.partition(" ")
+    made_of = schedule(family, RANKS, RANKS)
+    torch.manual_seed(0)
+    return Pipeline(
+        compile_schedule(made_of, post_validation=bool(ahead)),
+        [nn.Linear(4, 4) for _ in range(RANKS)],
+        loss=squared,
+        optimizer=partial(torch.optim.SGD, lr=0.1),
+        clip_grad_norm=1.0,
+        timeout=patience,
+    )

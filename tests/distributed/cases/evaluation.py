@@ -1,0 +1,248 @@
+"""What the tests of evaluation run on every rank: training with evaluations between the steps, and
+without, and one process's outputs with the same parameters."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+from pipeloom.ir.model.program import Program
+from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.runtime.stages.store import made
+from tests.support.models import LENGTH, VOCABULARY, TinyTransformer
+
+STEPS = 2
+
+
+class Moody(nn.Module):
+    """Computes otherwise in evaluation mode; changes a buffer in both; one part never trains."""
+
+    mean: Tensor
+    seen: Tensor
+
+    def __init__(self, draws: bool) -> None:
+        super().__init__()
+        self.draws = draws
+        self.frozen = nn.Dropout(0.5).eval()
+        self.register_buffer("mean", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += 1
+        if self.training:
+            self.mean.lerp_(x.detach().double().mean(), 0.1)
+        noise = torch.rand(()).item() if self.draws else 0.5
+        out: Tensor = self.frozen(x) + self.mean.to(x.dtype) * (1 + noise * self.training)
+        return out
+
+
+@dataclass(frozen=True)
+class MoodyTransformer(TinyTransformer):
+    """Each stage but the last ends in a moody part, that ``draws`` random numbers or does not."""
+
+    draws: bool = False
+    ties: bool = True
+
+    def _stage(self, stage: int, count: int) -> nn.Module:
+        module = super()._stage(stage, count)
+        return module if stage == count - 1 else nn.Sequential(module, Moody(self.draws))
+
+    def tied(self, count: int) -> Any:
+        return [[(0, "0.embedding.weight"), (count - 1, "head.weight")]] if self.ties else []
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """On one rank: hashes of all that training changes, its losses bit by bit; how far evaluations'
+    outputs and losses are from one process's, and how many were compared."""
+
+    hashes: dict[str, str]
+    losses: list[float]
+    apart: float = 0.0
+    compared: int = 0
+    trace: list[str] = field(default_factory=list)
+
+
+def unequal(step: int) -> tuple[list[Tensor], list[Tensor]]:
+    """Nine microbatches of one to three rows: more than M, and no multiple of it."""
+    generator = torch.Generator().manual_seed(1000 + step)
+    tokens = [
+        torch.randint(0, VOCABULARY, (1 + j % 3, LENGTH + 1), generator=generator) for j in range(9)
+    ]
+    return [t[:, :-1] for t in tokens], [t[:, 1:] for t in tokens]
+
+
+def trained(
+    program: Program,
+    source: MoodyTransformer,
+    evaluates: bool,
+    options: dict[str, Any] | None = None,
+    wrap: Callable[[nn.Module], nn.Module] | None = None,
+) -> Outcome:
+    """Two steps, before and after each of which the model is evaluated, or not."""
+    torch.manual_seed(7)
+    count = program.schedule.problem.stages
+    settings: Any = {"optimizer": source.optimizer, "tied": source.tied(count)} | (options or {})
+    stages: Any = list(source.stages(count))
+    if wrap is not None:
+        stages = [partial(_wrapped, stage, wrap) for stage in stages]
+    pipeline = Pipeline(program, stages, loss=source.loss, **settings)
+    history: list[float] = []
+    apart, compared = 0.0, 0
+    dtype = settings.get("param_dtype")
+    for step in range(STEPS):
+        for part in range(evaluates * 2):
+            difference, amount = _evaluated(pipeline, source, step, whole=part == 1, dtype=dtype)
+            apart, compared = max(apart, difference), compared + amount
+        inputs, targets = source.batch(step, pipeline.microbatches)
+        losses: list[Tensor] = []
+        pipeline.step(inputs, target=targets, losses=losses)
+        history += [loss.item() for loss in losses]
+    peak, before = pipeline.peak_memory, pipeline.trace()
+    if evaluates:
+        difference, amount = _evaluated(pipeline, source, STEPS, whole=False, dtype=dtype)
+        apart, compared = max(apart, difference), compared + amount
+    assert (pipeline.peak_memory, pipeline.trace()) == (peak, before)
+    pipeline.close()
+    trace = [str(op.op) for op in before]
+    return Outcome(_hashes(pipeline), history, apart, compared, trace)
+
+
+def _wrapped(stage: Callable[[], nn.Module], wrap: Callable[[nn.Module], nn.Module]) -> nn.Module:
+    return wrap(stage())
+
+
+def _evaluated(
+    pipeline: Pipeline,
+    source: MoodyTransformer,
+    step: int,
+    *,
+    whole: bool,
+    dtype: torch.dtype | None = None,
+) -> tuple[float, int]:
+    """How far outputs and losses are from one process's, and how many tensors were compared."""
+    inputs, targets = source.batch(100 + step, pipeline.microbatches) if whole else unequal(step)
+    given: Any = (torch.cat(list(inputs)), torch.cat(list(targets))) if whole else (inputs, targets)
+    losses: list[Tensor] = []
+    output = pipeline.eval(given[0], target=given[1], losses=losses)
+    alone = pipeline.eval(given[0])  # without a target there are no losses
+    assert not torch.is_grad_enabled() or all(x.requires_grad is False for x in losses)
+    expected, wanted = _one_process(
+        pipeline, source, list(inputs), list(targets), dtype or source.dtype
+    )
+    mine = _mine(pipeline, len(inputs))
+    if not mine:
+        assert (output, alone, losses) == (None, None, [])
+        return 0.0, 0
+    found = output if isinstance(output, Tensor) else torch.cat(output)
+    assert torch.equal(found, alone if isinstance(alone, Tensor) else torch.cat(alone))
+    outputs = torch.cat([expected[j] for j in mine])
+    worst = max(
+        _difference(found, outputs),
+        _difference(torch.stack(losses), torch.stack([wanted[j] for j in mine])),
+    )
+    return worst, len(mine)
+
+
+def _mine(pipeline: Pipeline, count: int) -> list[int]:
+    """The microbatches that end on this rank."""
+    owner = pipeline.program.schedule.problem.owner[-1]
+    return [j for j in range(count) if owner[j % len(owner)] == pipeline.rank]
+
+
+def _one_process(
+    pipeline: Pipeline,
+    source: MoodyTransformer,
+    inputs: list[Tensor],
+    targets: list[Tensor],
+    dtype: torch.dtype,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Outputs and losses of the whole model, with the parameters that all ranks have now."""
+    held = {
+        (s, name): _whole(value).detach().clone()
+        for s, module in pipeline.modules.items()
+        for name, value in module.state_dict().items()
+    }
+    state = {key: value for row in pipeline.gather(held) for key, value in row.items()}
+    modules = [made(make, s) for s, make in enumerate(source.stages(pipeline.num_stages))]
+    for s, module in enumerate(modules):
+        own = {name: value for (stage, name), value in state.items() if stage == s}
+        module.load_state_dict(own)
+    model = nn.Sequential(*modules).eval()
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+    with torch.no_grad(), torch.random.fork_rng(enabled=source.draws):
+        outputs = [model(x) for x in inputs]
+        full = [x.to(source.dtype) for x in outputs]
+        return outputs, [source.loss(*pair) for pair in zip(full, targets, strict=True)]
+
+
+def _whole(value: Tensor) -> Tensor:
+    full: Any = getattr(value, "full_tensor", None)
+    return value if full is None else full()
+
+
+def _hashes(pipeline: Pipeline) -> dict[str, str]:
+    found = {
+        f"{s}.{name}": value
+        for s, module in pipeline.modules.items()
+        for name, value in module.state_dict().items()
+    }
+    for s, optimizer in pipeline.optimizers.items():
+        for i, entry in optimizer.state_dict()["state"].items():
+            found |= {f"{s}.{i}.{key}": torch.as_tensor(value) for key, value in entry.items()}
+    hashes = {name: _hash(_whole(value)) for name, value in found.items()}
+    modes = {
+        f"{s}.{name} trains": str(part.training)
+        for s, module in pipeline.modules.items()
+        for name, part in module.named_modules()
+    }
+    return hashes | modes
+
+
+def _hash(value: Tensor) -> str:
+    return hashlib.sha256(deepcopy(value.detach()).view(-1).numpy().tobytes()).hexdigest()
+
+
+def _difference(found: Tensor, expected: Tensor) -> float:
+    assert found.shape == expected.shape
+    return float((found.double() - expected.double()).abs().max() / expected.abs().max())
+
+
+Variant: TypeAlias = tuple[Program, MoodyTransformer, dict[str, Any]]
+
+
+def on_processes(variants: Sequence[Variant]) -> list[tuple[Outcome, Outcome]]:
+    """Of each, without evaluations and with them."""
+    torch.set_num_threads(1)
+    return [
+        (trained(program, source, False, options), trained(program, source, True, options))
+        for program, source, options in variants
+    ]
+
+
+def in_shards(program: Program) -> tuple[Outcome, Outcome]:
+    """Two replicas of two ranks, whose stages are in ``fully_shard``."""
+    torch.set_num_threads(1)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "pp"))
+    options = {"group": mesh["pp"].get_group(), "data_group": mesh["dp"].get_group()}
+    wrap = partial(_in_shards, mesh=mesh["dp"])
+    source = MoodyTransformer(draws=True, ties=False)
+    return (
+        trained(program, source, False, options, wrap),
+        trained(program, source, True, options, wrap),
+    )
+
+
+def _in_shards(module: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    fully_shard(module, mesh=mesh)
+    return module

@@ -1,0 +1,69 @@
+"""What the tests of several programs on one pipeline's stages run on every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pipeloom.ir.model.program import Program
+from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.runtime.rank.loss_scale import LossScale
+from pipeloom.runtime.stages.store import made
+from tests.distributed.cases.gradients import difference
+from tests.support.models import TinyTransformer
+
+COUNTS = (4, 2, 2, 6, 4, 6)  # microbatches of each step
+ADDED = (1, 4)  # steps that leave their gradients to the next one
+CLIP = 0.5
+
+
+def trained(programs: Mapping[int, Program]) -> tuple[float, int, list[float]]:
+    """How far the worst parameter is from one process's; how many were compared; all losses."""
+    torch.set_num_threads(1)
+    source = TinyTransformer()
+    first = programs[COUNTS[0]]
+    pipeline = Pipeline.from_source(
+        first, source, clip_grad_norm=CLIP, loss_scale=LossScale(1024.0, interval=2)
+    )
+    by_count = {
+        count: pipeline if program is first else pipeline.with_program(program)
+        for count, program in programs.items()
+    }
+    history: list[float] = []
+    for step, count in enumerate(COUNTS):
+        inputs, targets = source.batch(step, count)
+        losses: list[Tensor] = []
+        by_count[count].step(inputs, target=targets, losses=losses, update=step not in ADDED)
+        history += [loss.item() for loss in losses]
+    assert pipeline.loss_scale == by_count[6].loss_scale
+    assert pipeline.loss_scale is not None
+    assert pipeline.loss_scale.scale == 4096.0  # four updates
+    pipeline.finish()
+    expected = one_process(source, pipeline.num_stages)
+    found = {
+        f"{s}.{name}": parameter.detach()
+        for s, module in pipeline.modules.items()
+        for name, parameter in module.named_parameters()
+    }
+    pipeline.close()
+    return max(difference(p, expected[name]) for name, p in found.items()), len(found), history
+
+
+def one_process(source: TinyTransformer, stages: int) -> dict[str, Tensor]:
+    """Parameters after the same steps."""
+    modules = [made(stage, s) for s, stage in enumerate(source.stages(stages))]
+    modules[-1].get_submodule("head").weight = modules[0].get_parameter("embedding.weight")
+    model: Any = nn.Sequential(*modules)
+    optimizer = source.optimizer(model.parameters())
+    for step, count in enumerate(COUNTS):
+        for x, y in zip(*source.batch(step, count), strict=True):
+            (source.loss(model(x), y) / count).backward()
+        if step not in ADDED:
+            nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+            optimizer.step()
+            optimizer.zero_grad()
+    named = model.named_parameters(remove_duplicate=False)
+    return {name: p.detach() for name, p in named}

@@ -1,0 +1,117 @@
+"""What the tests of steps that add up run on every rank, and the same in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+from pipeloom.ir.model.program import Program
+from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.runtime.stages.store import made
+from tests.distributed.cases.gradients import difference
+from tests.support.models import TinyTransformer
+
+UPDATES, EACH, CLIP = 2, 3, 0.5  # updates, steps for each, and the norm that they are clipped to
+
+
+class Untied(TinyTransformer):
+    """Embedding and head with weights of their own."""
+
+    def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
+        return []
+
+
+def added_up(
+    program: Program,
+    source: TinyTransformer,
+    options: dict[str, Any] | None = None,
+    *,
+    replica: tuple[int, int] = (0, 1),
+    mesh: DeviceMesh | None = None,
+) -> tuple[float, int, float | None]:
+    """How far the worst parameter is from one process's, how many were compared, the last norm."""
+    count, microbatches = program.schedule.problem.stages, program.schedule.problem.microbatches
+    settings: Any = {"clip_grad_norm": CLIP, "scale_grads": False} | (options or {})
+    stages: Any = source.stages(count)
+    if mesh is not None:
+        stages = [partial(_in_shards, stage, mesh) for stage in stages]
+    pipeline = Pipeline(
+        program,
+        stages,
+        loss=source.loss,
+        optimizer=source.optimizer,
+        tied=source.tied(count),
+        **settings,
+    )
+    index, replicas = replica
+    for step in range(UPDATES * EACH):
+        inputs, targets = source.batch(step, microbatches * replicas)
+        mine = slice(index * microbatches, (index + 1) * microbatches)
+        pipeline.step(inputs[mine], target=targets[mine], update=step % EACH == EACH - 1)
+    pipeline.finish()
+    found = {
+        f"{s}.{name}": _whole(parameter.detach())
+        for s, module in pipeline.modules.items()
+        for name, parameter in module.named_parameters()
+    }
+    norm = pipeline.grad_norm
+    pipeline.close()
+    expected, wanted = one_process(source, count, microbatches, replicas)
+    if norm is not None:
+        assert abs(norm - wanted) <= 1e-12 * wanted
+        assert norm > CLIP
+    apart = max(difference(value, expected[name]) for name, value in found.items())
+    return apart, len(found), norm
+
+
+def _whole(value: Tensor) -> Tensor:
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def one_process(
+    source: TinyTransformer, stages: int, microbatches: int, replicas: int
+) -> tuple[dict[str, Tensor], float]:
+    """Parameters after the updates, and the last norm before it was clipped."""
+    modules = [made(stage, s) for s, stage in enumerate(source.stages(stages))]
+    for (s, name), (other, path) in source.tied(stages):
+        owner, _, leaf = path.rpartition(".")
+        setattr(modules[other].get_submodule(owner), leaf, modules[s].get_parameter(name))
+    model = nn.Sequential(*modules)
+    optimizer = source.optimizer(model.parameters())
+    norm = torch.zeros(())
+    for update in range(UPDATES):
+        model.zero_grad()
+        for step in range(EACH):
+            batch = source.batch(update * EACH + step, microbatches * replicas)
+            for x, y in zip(*batch, strict=True):
+                (source.loss(model(x), y) / replicas).backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+    named = model.named_parameters(remove_duplicate=False)
+    return {name: p.detach() for name, p in named}, float(norm)
+
+
+def in_replicas(
+    program: Program, ahead: Program, apart: Program
+) -> list[tuple[float, int, float | None]]:
+    """Two replicas of two ranks: with copies of the stages, steps ahead of the norm, and shards."""
+    torch.set_num_threads(1)
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "pp"))
+    dp = mesh["dp"]
+    options = {"group": mesh["pp"].get_group(), "data_group": dp.get_group()}
+    run = partial(added_up, options=options, replica=(dp.get_local_rank(), 2))
+    tied, untied = TinyTransformer(), Untied()
+    return [run(program, tied), run(ahead, tied), run(apart, untied, mesh=dp)]
+
+
+def _in_shards(stage: Any, mesh: DeviceMesh) -> nn.Module:
+    module: nn.Module = stage()
+    fully_shard(module, mesh=mesh)
+    return module

@@ -1,0 +1,49 @@
+"""Programs of several numbers of microbatches train one pipeline's stages in turn."""
+
+from __future__ import annotations
+
+import pytest
+from torch import nn
+
+from pipeloom.compiler import compile_schedule
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.program import Program
+from pipeloom.runtime.launch.threads import launch_local
+from pipeloom.runtime.pipeline.pipeline import Pipeline
+from tests.distributed.cases.exchange import COUNTS, trained
+from tests.distributed.cases.gradients import schedule
+
+
+def compiled(family: str, ranks: int, count: int, *, ahead: bool = False) -> Program:
+    plan = schedule(family, ranks, count)
+    tied = [(0, plan.problem.stages - 1)]
+    return compile_schedule(plan, tied=tied, post_validation=ahead)
+
+
+@pytest.mark.parametrize(
+    ("family", "ranks", "ahead"),
+    [("1f1b", 2, False), ("zb-h2", 3, True), ("zb-v", 2, True), ("chimera", 2, False)],
+)
+def test_steps_of_any_number_follow_each_other(family: str, ranks: int, ahead: bool) -> None:
+    programs = {count: compiled(family, ranks, count, ahead=ahead) for count in {*COUNTS}}
+    found = launch_local(trained, ranks, (programs,), timeout=120)
+    assert sum(len(losses) for _, _, losses in found.values()) == sum(COUNTS)
+    for apart, compared, _ in found.values():
+        assert compared > 0
+        assert apart <= 1e-12
+
+
+@pytest.mark.parametrize(
+    ("family", "message"),
+    [
+        ("weipipe-interleave", "program: expected one that sends activations, not weights"),
+        ("pipedream", "program: expected one that steps once an iteration, got one that steps"),
+        ("zb-v", r"program: expected its stages on ranks \[\[0\]\], where the pipeline has them"),
+    ],
+)
+def test_programs_that_cannot_share_stages_are_refused(family: str, message: str) -> None:
+    ranks = 2 if family == "weipipe-interleave" else 1
+    other = compile_schedule(schedule(family, ranks, 2))
+    pipeline = Pipeline(compile_schedule(schedule("1f1b", 1, 2)), [nn.Linear(2, 2)])
+    with pytest.raises(InputError, match=message):
+        pipeline.with_program(other)

@@ -1,0 +1,291 @@
+"""What ``step`` and ``eval`` take and give, as with ``torch.distributed.pipelining``: losses of all
+kinds, batches that are nested, and what is refused."""
+
+from __future__ import annotations
+
+from collections import UserDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipeloom.ir.errors import InputError, PipeloomError
+from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.runtime.tensors.microbatches import merge, split, split_options
+from tests.unit.runtime.pipeline.test_pipeline import (
+    MICROBATCHES,
+    SPLIT,
+    batch,
+    gradients,
+    loss,
+    program,
+    stages,
+)
+
+
+def one_process(scale: float = 1.0) -> list[Tensor]:
+    """Gradients of ``scale`` times the sum of the microbatches' losses."""
+    x, y = batch()
+    plain = stages()
+    model = nn.Sequential(*plain)
+    for part, target in zip(x.chunk(MICROBATCHES), y.chunk(MICROBATCHES), strict=True):
+        (scale * loss(model(part), target)).backward()
+    return gradients(plain)
+
+
+def test_gradients_are_of_the_sum_where_they_are_not_scaled() -> None:
+    x, y = batch()
+    modules = stages()
+    Pipeline(program(SPLIT), modules, loss=loss, scale_grads=False).step(x, target=y)
+    torch.testing.assert_close(gradients(modules), one_process())
+
+
+def test_a_loss_takes_arguments_of_its_own_and_returns_metrics() -> None:
+    x, y = batch()
+    modules = stages()
+
+    def weighted(output: Tensor, target: Tensor, *, weight: float) -> tuple[Tensor, Any]:
+        found = loss(output, target) * weight
+        return found, {"rows": len(output), "mean": output.mean()}
+
+    pipeline = Pipeline(program(SPLIT), modules, loss=weighted)
+    losses: list[Tensor] = []
+    metrics: list[Any] = [None]
+    pipeline.step(x, target=y, losses=losses, metrics=metrics, loss_kwargs={"weight": 3.0})
+    torch.testing.assert_close(gradients(modules), one_process(3.0 / MICROBATCHES))
+    assert [one["rows"] for one in metrics] == [2] * MICROBATCHES
+    assert not any(one["mean"].requires_grad for one in metrics)
+    pipeline.eval(x, target=y, losses=losses, metrics=metrics, loss_kwargs={"weight": 1.0})
+    assert len(losses) == len(metrics) == MICROBATCHES
+    pipeline.eval(x, losses=None, metrics=metrics)
+    assert metrics == []
+
+
+@dataclass
+class Output:
+    loss: Tensor | None
+    logits: Tensor
+
+
+class Judging(nn.Linear):
+    """The last stage, which returns its loss in one of the ways in which models do."""
+
+    def __init__(self, form: Callable[[Tensor, Tensor], Any]) -> None:
+        super().__init__(4, 2)
+        self.form = form
+
+    def forward(self, x: Tensor, labels: Tensor | None = None, scale: float = 1.0) -> Any:
+        out = super().forward(x)
+        return out if labels is None else self.form(scale * loss(out, labels), out)
+
+
+FORMS: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "scalar": lambda value, out: value,
+    "tuple": lambda value, out: (value, out),
+    "mapping": lambda value, out: {"loss": value, "logits": out},
+    "attribute": Output,
+}
+
+
+def judging(form: Callable[[Tensor, Tensor], Any]) -> list[nn.Module]:
+    first, last = stages()
+    judge = Judging(form)
+    judge.load_state_dict(last.state_dict())
+    return [first, judge]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_model_may_compute_its_loss(form: str) -> None:
+    x, y = batch()
+    modules = judging(FORMS[form])
+    pipeline = Pipeline(program(SPLIT), modules, loss="model")
+    losses: list[Tensor] = []
+    output = pipeline.step(x, target={"labels": y, "scale": 3.0}, losses=losses)
+    torch.testing.assert_close(gradients(modules), one_process(3.0 / MICROBATCHES))
+    evaluated: list[Tensor] = []
+    pipeline.eval(x, target={"labels": y, "scale": 3.0}, losses=evaluated)
+    torch.testing.assert_close(losses, evaluated)
+    if form == "mapping":
+        assert output["logits"].shape == (6, 2)
+    assert pipeline.eval(x).shape == (6, 2)  # no labels, no loss
+
+
+def test_a_hugging_face_model_may() -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        n_layer=1, n_head=2, n_embd=8, vocab_size=11, n_positions=8, use_cache=False,
+        attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.GPT2LMHeadModel(config)
+    tokens = torch.randint(11, (6, 5))
+    expected = model(tokens, labels=tokens).loss
+    expected.backward()
+    wanted = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    pipeline = Pipeline(program(SPLIT, ((0, 1),)), [Embedding(model), Rest(model)], loss="model")
+    losses: list[Tensor] = []
+    output = pipeline.step(tokens, target={"labels": tokens}, losses=losses)
+    torch.testing.assert_close(torch.stack(losses).mean(), expected.detach())
+    assert output["logits"].shape == (6, 5, 11)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, wanted[name])
+
+
+class Embedding(nn.Module):
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.wte = model.transformer.wte
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        out: Tensor = self.wte(tokens)
+        return out
+
+
+class Rest(nn.Module):
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, embedded: Tensor, labels: Tensor) -> Any:
+        return self.model(inputs_embeds=embedded, labels=labels)
+
+
+class Taking(nn.Linear):
+    """A first stage that takes what is nested."""
+
+    def forward(self, batch: dict[str, Any], scale: float) -> Tensor:  # type: ignore[override]
+        return scale * super().forward(batch["x"] + batch["more"][1])
+
+
+def test_batches_and_targets_may_be_nested() -> None:
+    x, y = batch()
+    modules = [Taking(4, 4), nn.Linear(4, 2)]
+    plain = [Taking(4, 4), nn.Linear(4, 2)]
+    for module, other in zip(modules, plain, strict=True):
+        other.load_state_dict(module.state_dict())
+    pipeline = Pipeline(
+        program(SPLIT), modules, loss=lambda out, t: loss(out, t["y"]) * t["weight"]
+    )
+    given = {"x": x, "more": ("no tensor", x)}
+    output = pipeline.step(given, 2.0, target={"y": y, "weight": 0.5})
+    wanted = plain[1](plain[0](given, 2.0))
+    (loss(wanted, y) * 0.5).backward()
+    torch.testing.assert_close(output, wanted)
+    torch.testing.assert_close(gradients(modules), gradients(plain))
+    parts = [{"x": part, "more": ("no tensor", part)} for part in x.chunk(MICROBATCHES)]
+    targets = [{"y": part, "weight": 0.5} for part in y.chunk(MICROBATCHES)]
+    torch.testing.assert_close(pipeline.eval(parts, 2.0, target=targets), wanted)
+    torch.testing.assert_close(pipeline.eval(parts + parts, 2.0), torch.cat([wanted, wanted]))
+
+
+def test_arguments_are_cut_in_dicts_and_tuples() -> None:
+    x = torch.arange(6)
+    assert split((x, x), 2, "x")[1] is x  # two microbatches
+    cut = split({"a": x, "b": (x, None, "c")}, 3, "x")
+    assert cut[1]["a"].tolist() == cut[1]["b"][0].tolist() == [2, 3]
+    assert cut[1]["b"][1:] == (None, "c")
+    options = split_options({"pair": (x, x), "each": [x[:1], x[1:]], "names": ["a"]}, 2)
+    assert options[0]["pair"][1].tolist() == [0, 1, 2]
+    assert options[1]["each"].tolist() == [1, 2, 3, 4, 5]
+    assert options[1]["names"] == ["a"]
+    merged = merge([{"a": x, "n": 1}, {"a": x, "n": 2}])
+    assert (len(merged["a"]), merged["n"]) == (12, [1, 2])
+
+
+x, y = batch()
+BAD: dict[str, tuple[dict[str, Any], tuple[Any, ...], dict[str, Any], str]] = {
+    "no loss": ({}, (x,), {"target": y}, "step: rank 0 runs the last stage: loss is missing"),
+    "no target": ({"loss": loss}, (x,), {}, "target is missing"),
+    "no input": ({"loss": loss}, (), {"target": y}, "its inputs are missing"),
+    "a target that is no mapping": (
+        {"loss": "model"}, (x,), {"target": y},
+        "target: expected keyword arguments of the last stage, as in {'labels': labels}, with "
+        "loss='model', got float32[6, 2]",
+    ),
+    "arguments of no loss": (
+        {"loss": "model"}, (x,), {"target": {"labels": y}, "loss_kwargs": {"weight": 1}},
+        "loss_kwargs: expected none with loss='model', whose arguments are the target's, got "
+        "weight",
+    ),
+    "a model without a loss": (
+        {"loss": "model"}, (x,), {},
+        "expected the last stage to return a scalar tensor, an output with one as 'loss' or a "
+        "tuple that begins with one, got float32[2, 2]",
+    ),
+    "a loss of many": (
+        {"loss": lambda out, target: out - target}, (x,), {"target": y},
+        "loss: expected a scalar tensor, or a tuple of one and metrics, got float32[2, 2]",
+    ),
+    "an array": (
+        {"loss": loss}, ({"x": np.zeros((6, 4))},), {"target": y},
+        "input 0: expected a tensor, or dicts and tuples of tensors and plain values, got ndarray",
+    ),
+    "a mapping of its own": (
+        {"loss": loss}, (UserDict({"x": x}),), {"target": y}, "got UserDict, which is not cut",
+    ),
+    "an object with tensors": (
+        {"loss": loss}, (x,), {"target": Output(None, y)}, "target: expected a tensor, or dicts",
+    ),
+    "nested ones unlike": (
+        {"loss": loss}, ([{"x": x}, {"x": x}, {"y": x}],), {"target": y},
+        "input 0: microbatch 2 is {'y': float32[6, 4]}, microbatch 0 {'x': float32[6, 4]}",
+    ),
+    "nested and not to be cut": (
+        {"loss": loss}, ({"x": x[:5]},), {"target": y}, "input 0: float32[5, 4] cannot be cut into",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_wrong_is_said_in_one_line(name: str) -> None:
+    options, inputs, given, message = BAD[name]
+    with pytest.raises(PipeloomError) as caught:
+        Pipeline(program(SPLIT), judging(FORMS["scalar"]), **options).step(*inputs, **given)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_loss_is_a_function_or_the_models() -> None:
+    with pytest.raises(InputError, match=r"^loss: expected a function or 'model', got 'mean'$"):
+        Pipeline(program(SPLIT), stages(), loss="mean")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (([x], [x, x]), "eval: expected lists of one length on all ranks, got 1 microbatch and 2"),
+        (([],), "eval: input 0: expected at least one microbatch, got none"),
+        ((x[:4],), "input 0: float32.4, 4. cannot be cut into 3 equal microbatches"),
+    ],
+)
+def test_an_evaluation_that_is_refused_hurts_nobody(given: tuple[Any, ...], message: str) -> None:
+    pipeline = Pipeline(program(SPLIT), stages(), loss=loss)
+    with pytest.raises(PipeloomError, match=message):
+        pipeline.eval(*given)
+    losses: list[Tensor] = []
+    pipeline.step(x, target=y, losses=losses)
+    with pytest.raises(InputError, match="target is missing"):
+        pipeline.eval(x, losses=losses)
+    assert pipeline.eval([x]).shape == (6, 2)
+    assert all(module.training for module in pipeline.modules.values())
+
+
+def test_steps_add_up_until_one_updates() -> None:
+    modules, plain = stages(), stages()
+    step = partial(torch.optim.SGD, lr=0.5)
+    pipeline = Pipeline(program(SPLIT), modules, loss=loss, optimizer=step)
+    whole = Pipeline(program(SPLIT), plain, loss=lambda out, y: 2 * loss(out, y), optimizer=step)
+    pipeline.step(x, target=y, update=False)
+    before = [p.clone() for module in modules for p in module.parameters()]
+    pipeline.eval(x)
+    pipeline.step(x, target=y)
+    whole.step(x, target=y)
+    after = [[p.detach() for m in each for p in m.parameters()] for each in (modules, plain)]
+    torch.testing.assert_close(*after)
+    assert not torch.equal(before[0], after[0][0])
