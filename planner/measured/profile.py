@@ -19,7 +19,7 @@ from ..inputs.documents import FilePath
 from ..inputs.problem_setup import ProfileLike, ProfileSource
 from ..solving.progress import Listener, Note, unheard
 from .files import read_recordings
-from .samples import Recording, Sample
+from .samples import MeasuredOps, Sample
 
 FAR = 2.0
 """Outliers take so many times the median of their stage and kind."""
@@ -100,11 +100,11 @@ def _check(
             raise InputError(f"{key}: expected a finite number >= 0, got {value:g}")
 
 
-def _ranks(recordings: Sequence[Recording]) -> int:
+def _ranks(recordings: Sequence[MeasuredOps]) -> int:
     return min(sum(recording.ranks for recording in recordings), MOST_RANKS)
 
 
-def _stages(recordings: Sequence[Recording]) -> list[Sample]:
+def _stages(recordings: Sequence[MeasuredOps]) -> list[Sample]:
     """All ops, stages numbered over all ranks."""
     count = len(recordings)
     return [

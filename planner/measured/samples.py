@@ -25,7 +25,7 @@ class Sample(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class MeasuredOps:
     """The ops of a file.
 
     ``ranks``: how many of them it tells of; ``rank``: which one, None where it does not say.

@@ -26,7 +26,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.units import counted
 
-from .samples import Recording, numbered, time_of
+from .samples import MeasuredOps, numbered, time_of
 
 MICROSECONDS = 1e3  # in a millisecond
 ON_HOST, ON_DEVICE, OPERATOR = "user_annotation", "gpu_user_annotation", "cpu_op"
@@ -51,7 +51,7 @@ class _Range(NamedTuple):
     lane: str
 
 
-def read_torch_trace(document: Mapping[str, Any], where: str) -> Recording:
+def read_torch_trace(document: Mapping[str, Any], where: str) -> MeasuredOps:
     """The ops of one process's trace. Raises InputError where it has none."""
     events = document["traceEvents"]
     if not isinstance(events, list):
@@ -69,7 +69,7 @@ def read_torch_trace(document: Mapping[str, Any], where: str) -> Recording:
         ops = ops if form is OURS else _computing(ops, by_kind[OPERATOR])
     ops.sort(key=lambda event: event.start)
     pairs = [(_op(form, e.name), (e.end - e.start) / MICROSECONDS) for e in ops]
-    return Recording(
+    return MeasuredOps(
         numbered(pairs), rank=_rank(document), chunks=form is GPIPE, notes=_left_out(named, where)
     )
 
