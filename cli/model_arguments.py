@@ -21,10 +21,11 @@ TYPED = (
 def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     parser.add_argument(
         "--model",
-        metavar="MODULE:ATTRIBUTE",
+        metavar="MODULE:ATTRIBUTE|hf:FOLDER",
         required=required,
         help="a model source, or a function that returns one (the examples are in the checkout: "
-        "run them from its root)",
+        "run them from its root); or a Hugging Face model's folder or config.json, which settings "
+        "may follow: hf:FOLDER,seq=512,micro_batch=4,data=FILE,seed=0,lr=1e-4",
     )
     parser.add_argument(
         "--dtype",

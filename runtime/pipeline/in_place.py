@@ -62,8 +62,10 @@ class StagesInPlace:
         context = self._context
         ranks = context.program.schedule.problem.ranks
         asked = Asked(self._in_flight(in_flight or ranks), fused=True, recompute=recompute)
+        held = {s: self._held(s) for s in context.role.run}
         with self._undone():
-            parts = probed(self._probe(asked, view), self._held, repeats=repeats, warmup=warmup)
+            probe = self._probe(asked, view)
+            parts = probed(probe, held.__getitem__, repeats=repeats, warmup=warmup)
         links = LinkParts()
         if view != "rank":
             gather = gathering(view, context.transport, context.options.timeout)
@@ -120,6 +122,7 @@ class StagesInPlace:
         buffers = [(b, b.clone()) for module in modules for b in module.buffers()]
         gradients = [p.grad for p in parameters]
         device = self._context.device
+        store.gather()
         store.begin()
         try:
             with torch.random.fork_rng([device] if device.type == "cuda" else []):

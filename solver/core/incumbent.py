@@ -20,7 +20,7 @@ from .bound import Bound
 from .options import Order, SolveOptions
 from .progress import Progress, is_built
 from .schedule_cost import objective_cost, status_under
-from .stopping import OPS_A_SECOND, Budget, InterruptFlag, TimeLimit, WorkLimit
+from .stopping import OPS_A_SECOND, Budget, Interrupt, TimeLimit, WorkLimit
 from .tolerances import CLOSED
 
 Pairs = tuple[tuple[int, ...], ...]
@@ -53,7 +53,7 @@ class Incumbent:
         self.limited = options.work_limit is not None
         self.time = TimeLimit(inf if self.limited else options.time_limit)
         self.work = WorkLimit(options.ops)
-        self.interrupt = InterruptFlag()
+        self.interrupt = Interrupt()
         self._options = options
         self._views: Sequence[Incumbent] = ()
         self._owner = get_ident()

@@ -89,7 +89,7 @@ class LinearInstance:
         return self.microbatches * (self.f + self.b + self.w)
 
 
-def counts_within(room: FloatArray, size: FloatArray, most: int) -> FloatArray:
+def counts_within(room: FloatArray, size: FloatArray | IntArray, most: int) -> FloatArray:
     """How many of ``size`` fit into ``room``, from 0 to ``most``."""
     with np.errstate(divide="ignore", invalid="ignore"):
         fit = np.where(size > 0, np.floor(room / size), np.inf)

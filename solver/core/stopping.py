@@ -56,7 +56,7 @@ class WorkLimit:
         self.used += ops
 
 
-class InterruptFlag:
+class Interrupt:
     """A flag that any thread may raise; kernels read the array, shape (1,)."""
 
     def __init__(self, *, raised: bool = False) -> None:
@@ -86,10 +86,10 @@ class Budget(FirstOf):
     """
 
     def __init__(
-        self, seconds: float = inf, ops: float = inf, interrupt: InterruptFlag | None = None
+        self, seconds: float = inf, ops: float = inf, interrupt: Interrupt | None = None
     ) -> None:
         self.time, self.work = TimeLimit(seconds), WorkLimit(ops)
-        self.interrupt = interrupt or InterruptFlag()
+        self.interrupt = interrupt or Interrupt()
         super().__init__(self.time, self.work, self.interrupt)
 
     def share(self, share: float = 1.0) -> Budget:

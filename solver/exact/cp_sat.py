@@ -32,13 +32,8 @@ def solve(
     lower_bound: float,
     on_solution: Callable[[Schedule], None] | None = None,
     on_bound: Callable[[float], None] | None = None,
-    workers: int = WORKERS,
 ) -> ExactResult:
-    """See :class:`pipeloom.solver.exact.Backend`; ``workers`` threads search.
-
-    One worker that ends before the time limit gives the same result for the same seed; where work
-    is limited there is one.
-    """
+    """See :class:`pipeloom.solver.exact.Backend`; where work is limited one thread searches."""
     time = TimeLimit(options.time_limit)
     model = Model.of(Formulation.of(problem), incumbent, lower_bound)
     best = incumbent
@@ -47,7 +42,7 @@ def solve(
         partial(_positions, model),
         max_time_in_seconds=max(time.left, 0.01),
         max_deterministic_time=options.ops / OPS_A_SECOND,
-        num_workers=workers if math.isinf(options.ops) else 1,
+        num_workers=WORKERS if math.isinf(options.ops) else 1,
         random_seed=options.seed % 2**31,
     ) as search:
         while (news := search.next(options.should_stop)) is not None:

@@ -34,6 +34,7 @@ from pipeloom.ir.model.problem import Problem
 
 from ..bounds import lower_bounds
 from ..core.incumbent import Incumbent
+from ..core.linear_instance import counts_within
 from ..core.options import Order, SolveOptions
 from ..core.overlap_relaxation import without_overlap
 from ..core.tolerances import ROUNDING
@@ -61,14 +62,10 @@ def fewer_microbatches(problem: Problem) -> list[int]:
 def _slots(problem: Problem) -> int:
     """The number of microbatches, from 1 to M, that fit on a rank, where most do."""
     costs = Costs.of(problem)
-    sizes = np.bincount(problem.placement.owners, costs.m_b, problem.ranks)
-    limits = costs.limit * (1 + ROUNDING)
-    most = max(
-        limit / size if size > 0 else np.inf
-        for rank, (limit, size) in enumerate(zip(limits, sizes, strict=True))
-        if rank in problem.placement.owners
-    )
-    return int(max(1, min(most, problem.microbatches)))
+    owners = problem.placement.owners
+    sizes = np.bincount(owners, costs.m_b, problem.ranks)
+    fit = counts_within(costs.limit * (1 + ROUNDING), sizes, problem.microbatches)
+    return max(1, int(fit[list(set(owners))].max()))
 
 
 class Unroller:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.measured_profile import Measurement
+from pipeloom.runtime.models.by_name import load_source
 from pipeloom.runtime.pipeline.layered_source import as_planned
-from pipeloom.runtime.pipeline.model_source import ModelSource, load_source
+from pipeloom.runtime.pipeline.model_source import ModelSource
 from pipeloom.runtime.profiling.profiler import measure_profile
 from pipeloom.runtime.train.loop import Listener
 from pipeloom.runtime.train.replicas import count_replicas

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from torch import nn
 
-from examples import train_torchtitan
-from examples.huggingface import Llama
+from examples import train_text, train_torchtitan
 from examples.mlp import MLP
 from examples.train_torchrun import STEPS
 from pipeloom import compile_schedule, dump_program, write_json
@@ -83,19 +83,31 @@ def test_a_schedule_as_csv_and_names_of_modules_train_as_in_one_process(tmp_path
     assert ran[1] == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_hugging_face_model_trains_as_in_one_process(program: str) -> None:
+def test_a_hugging_face_model_learns_text_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A second call goes on from the first one's checkpoint, which torch loads into the model."""
     pytest.importorskip("transformers")
-    result = run_program(program, "examples.huggingface:Llama", RunSettings(steps=STEPS))
-    source = Llama()
-    model = source.model()
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    options = ["--every", "2", "--out"]
+    train_text.main(["--steps", "6", *options, str(tmp_path / "whole")])
+    whole = capfd.readouterr()
+    folder = tmp_path / "again"
+    train_text.main(["--steps", "4", *options, str(folder)])
+    train_text.main(["--steps", "6", *options, str(folder)])
+    again = capfd.readouterr()
+    assert (again.out, losses(again.err)) == (whole.out, losses(whole.err))
+    found = re.findall(r"after step (\d): ([\d.]+) nats", whole.out)
+    assert [step for step, _ in found] == ["1", "3", "5"]
+    assert float(found[0][1]) > float(found[-1][1])
+    model = train_text.Text().model()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    dcp.load({"model": model.state_dict()}, checkpoint_id=folder / "step-000006", no_dist=True)
+    assert all(not torch.equal(before[name], value) for name, value in model.state_dict().items())
 
-    def batch(step: int, microbatches: int) -> tuple[torch.Tensor, torch.Tensor]:
-        inputs, targets = source.batch(step, microbatches)
-        return torch.cat(list(inputs)), torch.cat(list(targets))
 
-    expected = one_process(model, batch, lambda out, y: source.loss(out.logits, y))
-    assert result is not None
-    assert result.losses == pytest.approx(expected, rel=1e-4)
+def losses(lines: str) -> list[str]:
+    return re.findall(r"step \d: loss [\d.]+", lines)
 
 
 def one_process(model: nn.Module, batch: Any, loss: Any) -> list[float]:

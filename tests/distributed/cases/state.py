@@ -54,13 +54,14 @@ Losses: TypeAlias = tuple[float, ...]
 @dataclass(frozen=True)
 class Outcome:
     """On one rank. ``whole``: losses without a break, by family; ``resumed``: those after it, by
-    what was saved; ``clipped`` and ``sharded``: both of other pipelines; ``said``: what was
-    refused, by case; ``names``: keys of a state."""
+    what was saved; ``clipped``, ``sharded`` and ``alike``: both of other pipelines; ``said``: what
+    was refused, by case; ``names``: keys of a state."""
 
     whole: dict[str, Losses]
     resumed: dict[str, Losses]
     clipped: tuple[Losses, Losses]
     sharded: tuple[Losses, Losses, Losses]
+    alike: tuple[Losses, Losses]
     said: dict[str, str]
     names: frozenset[str]
 
@@ -101,7 +102,9 @@ def run_cases(folder: str) -> Outcome:
         dcp.load({"pipeline": pipeline}, checkpoint_id=f"{folder}/{saved}")
         resumed[saved] = steps(pipeline, STEPS)
         pipeline.close()
-    return Outcome(whole, resumed, clipped(folder), sharded(folder), refused(), names())
+    return Outcome(
+        whole, resumed, clipped(folder), sharded(folder), alike(folder), refused(), names()
+    )
 
 
 def clipped(folder: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -141,6 +144,26 @@ def sharded(folder: str) -> tuple[Losses, Losses, Losses]:
     again = steps(replicas, 2 * STEPS)
     replicas.close()
     return whole, piped, again
+
+
+def alike(folder: str) -> tuple[Losses, Losses]:
+    """Weights that are stashed, then weights that are computed with in float32: both losses of
+    each, without a break and with one."""
+    found: list[Losses] = []
+    for family, options in {
+        "pipedream": {"model": replace(MODEL, tie_weights=False)},
+        "weipipe-interleave": {"param_dtype": torch.float32},
+    }.items():
+        pipeline = make(family, **options)
+        steps(pipeline, 0)
+        dcp.save({"pipeline": pipeline}, checkpoint_id=f"{folder}/alike-{family}")
+        whole = steps(pipeline, STEPS)
+        pipeline.close()
+        pipeline = make(family, **options)
+        dcp.load({"pipeline": pipeline}, checkpoint_id=f"{folder}/alike-{family}")
+        found += [whole, steps(pipeline, STEPS)]
+        pipeline.close()
+    return found[0] + found[2], found[1] + found[3]
 
 
 def make_sharded(model: Model) -> Pipeline:

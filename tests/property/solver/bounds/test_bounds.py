@@ -25,7 +25,7 @@ from pipeloom.solver.bounds.low_memory.crossings_search import (
 from pipeloom.solver.bounds.milp_relaxation import relaxation
 from pipeloom.solver.construct.one_at_a_time import one_at_a_time
 from pipeloom.solver.core.linear_instance import LinearInstance
-from pipeloom.solver.core.stopping import Budget, InterruptFlag
+from pipeloom.solver.core.stopping import Budget, Interrupt
 from pipeloom.solver.optimize import optimize
 from tests.support.oracle import exhaustive_optimum
 
@@ -216,5 +216,5 @@ def test_the_relaxation_ends_when_it_is_stopped() -> None:
     linear = LinearInstance.of(problem)
     assert linear is not None
     ceiling = lower_bound(problem).value * 1.02
-    never = Budget(interrupt=InterruptFlag(raised=True))
+    never = Budget(interrupt=Interrupt(raised=True))
     assert relaxation(linear, problem.objective, ceiling, never) <= ceiling

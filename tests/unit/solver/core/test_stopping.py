@@ -10,7 +10,7 @@ from pipeloom.solver.core.stopping import (
     NEVER,
     Budget,
     FirstOf,
-    InterruptFlag,
+    Interrupt,
     TimeLimit,
     WorkLimit,
 )
@@ -36,7 +36,7 @@ def test_work_is_counted() -> None:
 
 
 def test_whichever_comes_first() -> None:
-    interrupt, work = InterruptFlag(), WorkLimit(1.0)
+    interrupt, work = Interrupt(), WorkLimit(1.0)
     either = FirstOf(interrupt, work)
     assert not either()
     interrupt.put()

@@ -168,10 +168,9 @@ def test_one_worker_is_deterministic() -> None:
     for _ in range(2):
         result = cp_sat.solve(
             problem,
-            SolveOptions(time_limit=60.0, seed=3),
+            SolveOptions(time_limit=60.0, work_limit=100.0, seed=3),
             incumbent=None,
             lower_bound=0.0,
-            workers=1,
         )
         assert result.schedule is not None
         orders.append([row.tolist() for row in result.schedule.order])

@@ -1,0 +1,59 @@
+"""The words of the code: no class name for two things, docstrings that are sentences."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = ("ir", "solver", "compiler", "planner", "cli", "report", "runtime")
+CHECKED = ("solver",)
+FRAGMENT = re.compile(r"(What|Of|Those|That|Where|So|As)\b")
+FORMER = re.compile(r"travel|lanes?\b|levers?\b|\brac(e|es|ing)\b|desk|sketch|urgen", re.IGNORECASE)
+
+
+def definitions(folder: str) -> Iterator[tuple[Path, ast.AST]]:
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            yield path.relative_to(ROOT), node
+
+
+def test_no_class_name_means_two_things() -> None:
+    found: defaultdict[str, list[Path]] = defaultdict(list)
+    for folder in FOLDERS:
+        for path, node in definitions(folder):
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append(path)
+    twice = {
+        name: list(map(str, paths))
+        for name, paths in found.items()
+        if len(paths) > 1 and any(path.parts[0] in CHECKED for path in paths)
+    }
+    assert twice == {}
+
+
+@pytest.mark.parametrize("folder", CHECKED)
+def test_docstrings_are_no_fragments(folder: str) -> None:
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef
+    begins = [
+        (str(path), text.partition("\n")[0])
+        for path, node in definitions(folder)
+        if isinstance(node, documented) and (text := ast.get_docstring(node))
+    ]
+    assert begins
+    assert [each for each in begins if FRAGMENT.match(each[1])] == []
+
+
+@pytest.mark.parametrize("folder", CHECKED)
+def test_words_that_gave_way_to_the_fields_are_gone(folder: str) -> None:
+    found = [
+        f"{path}: {word[0]}"
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for word in FORMER.finditer(path.read_text())
+    ]
+    assert found == []
