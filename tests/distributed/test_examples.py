@@ -70,6 +70,23 @@ def test_torchrun_trains_as_in_one_process(
     assert [float(loss) for loss in found] == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.slow
+def test_a_mesh_trains_as_in_one_process(tmp_path: Path) -> None:
+    path = str(tmp_path / "program.json")
+    plan = schedule("zb-h1", RANKS, MICROBATCHES)
+    write_json(dump_program(compile_schedule(plan, data_parallel=True)), path)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node=8", "-m", "examples.train_mesh", path]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        command, env=environment, cwd=ROOT, check=True, timeout=280, capture_output=True, text=True
+    )
+    rows = re.findall(r"step (\d): replica \d: loss ([\d.]+)", done.stdout)
+    found = [sum(float(x) for i, x in rows if int(i) == step) / 2 for step in range(STEPS)]
+    history, _ = reference(MLP(), RANKS, 2 * MICROBATCHES, steps=STEPS, train=True)
+    assert found == pytest.approx([sum(x) / len(x) for x in history], abs=1e-4)
+
+
 def test_a_schedule_as_csv_and_names_of_modules_train_as_in_one_process(tmp_path: Path) -> None:
     csv, parts = tmp_path / "schedule.csv", tmp_path / "parts.json"
     plan = schedule("interleaved-1f1b:2", RANKS, MICROBATCHES)
