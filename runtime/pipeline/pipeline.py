@@ -104,7 +104,8 @@ class Pipeline:
         data_group: the process group of those that have this rank in the replicas of the pipeline
             (``mesh["dp"].get_group()`` where ``group`` is ``mesh["pp"].get_group()``), over which a
             program compiled with ``data_parallel`` averages gradients. All start as the first, but
-            for stages wrapped in ``fully_shard`` over it, of which each has its shards.
+            for stages wrapped in ``fully_shard`` over it, of which each has its shards, and experts
+            (DTensors over it, or named in ``norm_groups`` with it), which are each one's own.
         device: where received tensors live; by default where the parameters do.
         timeout: seconds that a message or a reduction may take.
         memory: count live activation bytes
@@ -414,6 +415,7 @@ class Pipeline:
         are shards.
         """
         self.finish()
+        self._take_turn()
         return self._state.get()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -424,6 +426,7 @@ class Pipeline:
         for missing or unknown names and other shapes.
         """
         self.finish()
+        self._take_turn()
         self._state.put(state)
 
     def synchronize(self) -> None:
