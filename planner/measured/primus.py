@@ -75,7 +75,7 @@ def _samples(row: Any, step: int, where: str, config: Any) -> Iterator[Sample]:
 
 
 def _chunks(row: Mapping[str, Any], series: str, where: str, config: Any) -> Sequence[int]:
-    """Of each op; none where a rank has one stage. Raises InputError where they are not told."""
+    """Each op's chunk; none with one stage a rank. Raises InputError where they are not told."""
     key = f"{series}_chunk"
     if row.get(key):
         chunks = _list(row, key, where)
