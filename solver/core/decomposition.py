@@ -38,7 +38,7 @@ class Part:
     problem: Problem
 
 
-def parts(problem: Problem) -> tuple[Part, ...]:
+def parts_of(problem: Problem) -> tuple[Part, ...]:
     """The parts of ``problem``, by their first microbatch.
 
     Raises InputError where a rank runs microbatches of two parts: then it has none.
@@ -58,7 +58,7 @@ def parts(problem: Problem) -> tuple[Part, ...]:
 def different_parts(problem: Problem) -> tuple[Problem, ...]:
     """The problems of the parts, each once; empty where there are no parts."""
     try:
-        return tuple(dict.fromkeys(part.problem for part in parts(problem)))
+        return tuple(dict.fromkeys(part.problem for part in parts_of(problem)))
     except InputError:
         return ()
 
@@ -141,7 +141,7 @@ def expanded(row: Iterable[Op], group: tuple[int, ...]) -> list[Op]:
     ]
 
 
-def planned(problem: Problem, plan: Plan) -> list[list[Op]]:
+def planned_by_parts(problem: Problem, plan: Plan) -> list[list[Op]]:
     """The order on all ranks where ``plan`` gives each part's, with each rank's stages as one.
 
     Parts that are alike are planned once. Raises InputError where a rank's stages of a part are not
@@ -149,7 +149,7 @@ def planned(problem: Problem, plan: Plan) -> list[list[Op]]:
     """
     rows: list[list[Op]] = [[] for _ in range(problem.ranks)]
     known: dict[Problem, Sequence[Iterable[Op]]] = {}
-    for part in parts(problem):
+    for part in parts_of(problem):
         of = groups(part.problem)
         if of is None:
             raise InputError(
