@@ -27,7 +27,7 @@ SUFFIXES = (".json", ".json.gz", ".csv")
 
 
 def read_recordings(files: Sequence[FilePath]) -> list[MeasuredOps]:
-    """One a file, or one of each file in a folder, by rank. Raises InputError for others."""
+    """The ops of each file, or of each one in a folder, by rank. Raises InputError for others."""
     paths = [path for file in files for path in _files(file)]
     found = [read_recording(path) for path in paths]
     if len(found) > 1 and len({(r.chunks, r.rank is None) for r in found}) > 1:

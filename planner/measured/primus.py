@@ -75,7 +75,7 @@ def _samples(row: Any, step: int, where: str, config: Any) -> Iterator[Sample]:
 
 
 def _chunks(row: Mapping[str, Any], series: str, where: str, config: Any) -> Sequence[int]:
-    """Each op's chunk; none with one stage a rank. Raises InputError where they are not told."""
+    """The chunk of each op; none where a rank has one. Raises InputError where it is not told."""
     key = f"{series}_chunk"
     if row.get(key):
         chunks = _list(row, key, where)

@@ -105,7 +105,7 @@ def _ranks(recordings: Sequence[MeasuredOps]) -> int:
 
 
 def _stages(recordings: Sequence[MeasuredOps]) -> list[Sample]:
-    """All ops, stages numbered over all ranks."""
+    """The samples of all files, stages numbered over all ranks."""
     count = len(recordings)
     return [
         sample._replace(stage=sample.stage * count + at) if recording.chunks else sample
@@ -168,7 +168,7 @@ def _check_stages(times: Times, like: Profile | None) -> None:
 
 
 def _profile(times: Times, rest: Rest, name: str, tell: Listener) -> Profile:
-    """All but its ranks."""
+    """The profile, but for its ranks."""
     like = rest.like or Profile((), 1)
     old = like.stages or (None,) * len(times)
     stages = tuple(_stage(times[s], old[s], rest) for s in range(len(times)))

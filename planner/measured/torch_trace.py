@@ -43,7 +43,7 @@ WANTED = (
 
 
 class _Range(NamedTuple):
-    """One event: microseconds, and the stream or thread that it is on."""
+    """An event: microseconds, and the stream or thread that it is on."""
 
     name: str
     start: float
@@ -91,7 +91,7 @@ def _range(event: Mapping[str, Any], where: str) -> _Range:
 
 
 def _on_device(events: Sequence[_Range], form: re.Pattern[str]) -> list[_Range]:
-    """On the stream on which ops take longest: others copy and communicate."""
+    """The ops of the stream on which they take longest: others copy and communicate."""
     streams: defaultdict[str, list[_Range]] = defaultdict(list)
     for event in events:
         if form.fullmatch(event.name):
@@ -100,7 +100,7 @@ def _on_device(events: Sequence[_Range], form: re.Pattern[str]) -> list[_Range]:
 
 
 def _computing(ops: Sequence[_Range], operators: Sequence[_Range]) -> list[_Range]:
-    """From the first operator that computes in each range to the end of the last; no time where
+    """Ranges from the first operator that computes in each to the end of the last; no time where
     there is none."""
     inside = sorted(e for e in operators if not COMMUNICATES.match(e.name))
     inside.sort(key=lambda event: event.start)
