@@ -19,6 +19,8 @@ from ..pipeline.layered_source import LayeredSource
 from ..rank.options import ModelNames
 from ..stages.store import Stage
 from . import weights
+from .examination import read_skeleton
+from .layer_calls import LIBRARY
 from .parts import Block, Embedding, Head, Part
 from .skeleton import Skeleton
 from .tokens import Tokens
@@ -80,20 +82,24 @@ class HuggingFace:
         """The model without its weights. Raises InputError where it cannot be cut."""
         kernels = {"attn_implementation": self.attention, "experts_implementation": self.experts}
         asked = {key: value for key, value in kernels.items() if value is not None}
-        return Skeleton.read(self._config, self.name, asked)
+        return read_skeleton(self._config, self.name, asked)
 
     @cached_property
     def files(self) -> list[Path]:
         """Its files of weights; none where they are drawn."""
-        folder = self._config.parent
-        return [] if self._config == Path(self.path) else weights.files_of(folder, self.name)
+        config = self._config
+        alone = config == Path(self.path).expanduser()
+        return [] if alone else weights.files_of(config.parent, self.name)
 
     @property
     def _config(self) -> Path:
-        path = Path(self.path)
+        path = Path(self.path).expanduser()
         config = path / CONFIG if path.is_dir() else path
         if not config.is_file():
-            raise InputError(f"{self.name}: expected a folder with a {CONFIG}, or such a file")
+            raise InputError(
+                f"{self.name}: expected a folder with a {CONFIG}, or such a file; hf download "
+                "--local-dir makes one of a model of the Hub"
+            )
         return config
 
     @cached_property
@@ -150,10 +156,11 @@ class HuggingFace:
             for unit in (*found.before, *found.after)
             if any(_within(name, [unit]) for name in group)
         }
-        part = found.part([*units, *tied])
-        if self.files:
-            weights.load(part, self.files, self.name)
-        weights.draw(part, (self.seed << 16) + place)
+        with LIBRARY:
+            part = found.part([*units, *tied])
+            if self.files:
+                weights.load(part, self.files, self.name)
+            weights.draw(part, (self.seed << 16) + place)
         return part
 
     def tied_layers(self) -> Sequence[Sequence[tuple[str, str]]]:

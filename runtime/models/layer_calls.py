@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from threading import Lock
+from threading import RLock
 from typing import Any, TypeAlias
 
 import torch
@@ -22,6 +22,7 @@ from pipeloom.ir.errors import InputError
 
 Placeholder: TypeAlias = Callable[[float, torch.dtype, torch.device], "tuple[Any, StandIns]"]
 Call: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
+LIBRARY = RLock()  # transformers sets what all threads have, such as the default dtype
 CONSTANTS = (type(None), bool, int, float, str, torch.dtype)
 
 
@@ -98,7 +99,7 @@ class Handed:
 
 
 @dataclass(frozen=True)
-class Plan:
+class CallPlan:
     """For tokens of one shape: of each layer's call the leaves (:class:`Handed`, tensors that are
     always the same, constants) and their tree; how many tensors are handed on."""
 
@@ -127,22 +128,21 @@ class LayerCalls:
 
     def __init__(self, placeholder: Placeholder) -> None:
         self._placeholder = placeholder
-        self._plans: dict[tuple[object, ...], Plan] = {}
-        self._lock = Lock()  # thread ranks share it
+        self._plans: dict[tuple[object, ...], CallPlan] = {}
 
     def __deepcopy__(self, memo: object) -> LayerCalls:
         return self
 
-    def plan(self, shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Plan:
+    def plan(self, shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> CallPlan:
         """That for tokens of this shape. Raises CutError where layers get what is no tensor."""
         key = (shape, dtype, device)
-        with self._lock:
+        with LIBRARY:
             if key not in self._plans:
                 self._plans[key] = self._made(shape, dtype, device)
         return self._plans[key]
 
     @torch.no_grad()
-    def _made(self, shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> Plan:
+    def _made(self, shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> CallPlan:
         first, second = (
             capture(*self._placeholder(value, dtype, device), torch.full(shape, token).to(device))
             for value, token in ((0.5, 0), (0.25, 1))
@@ -152,7 +152,7 @@ class LayerCalls:
         for one, other in zip(first, second, strict=True):
             (leaves, tree), (others, _) = tree_flatten(one), tree_flatten(other)
             calls.append(([_leaf(a, b, handed) for a, b in zip(leaves, others, strict=True)], tree))
-        return Plan(tuple(calls), len(handed))
+        return CallPlan(tuple(calls), len(handed))
 
 
 def _leaf(one: Any, other: Any, handed: dict[int, Handed]) -> Any:

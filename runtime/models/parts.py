@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor, nn
 
 from .layer_calls import capture
-from .skeleton import Skeleton
+from .skeleton import Skeleton, logits
 
 
 class Part(nn.Module):
@@ -82,7 +82,7 @@ class Head(Part):
 
     def __init__(self, model: nn.Module, skeleton: Skeleton) -> None:
         super().__init__(model, skeleton.after)
-        self._closed = (skeleton.closed(model),)
+        self._whole = model, skeleton.headed(model)
 
     def forward(self, hidden: Tensor, *_: Tensor) -> Tensor:
-        return self._closed[0](hidden)
+        return logits(*self._whole, hidden)

@@ -52,7 +52,7 @@ class Tokens:
     @cached_property
     def _ids(self) -> Any:
         """The file's tokens, a row of whole numbers."""
-        path = Path(str(self.data))
+        path = Path(str(self.data)).expanduser()
         try:
             if path.suffix == ".npy":
                 return _whole(np.load(path, mmap_mode="r"), path)

@@ -26,8 +26,7 @@ def files_of(folder: Path, name: str) -> list[Path]:
     Raises InputError where there are others than expected, or some are missing.
     """
     if (folder / MANY).is_file():
-        shards = json.loads((folder / MANY).read_text(encoding="utf-8"))["weight_map"].values()
-        files = [folder / shard for shard in sorted(set(shards))]
+        files = [folder / shard for shard in _shards(folder / MANY, name)]
     elif (folder / ONE).is_file():
         files = [folder / ONE]
     else:
@@ -42,6 +41,14 @@ def files_of(folder: Path, name: str) -> list[Path]:
         except Exception as error:
             raise InputError(f"{name}: {path.name}: expected a file of weights: {error}") from error
     return files
+
+
+def _shards(index: Path, name: str) -> list[str]:
+    try:
+        shards = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
+        return sorted(set(map(str, shards)))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{name}: {index.name}: expected a weight_map: {error!r}") from error
 
 
 def load(part: Any, files: list[Path], name: str) -> None:

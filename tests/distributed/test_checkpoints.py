@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -262,6 +263,19 @@ def test_a_damaged_checkpoint_is_one_line(saved: Path, tmp_path: Path) -> None:
     (damaged / ".metadata").write_bytes(b"nothing")
     with pytest.raises(InputError, match=r"\.metadata: cannot be read"):
         losses(program("1f1b", 2), resume=str(damaged))
+
+
+def test_what_cannot_be_written_is_one_line_and_the_last_one_stays(
+    saved: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(saved, tmp_path / "own")
+    (tmp_path / "own" / ".step-000003.partial").touch()  # where the folder would be
+    with pytest.raises(LaunchError, match=r"step-000003\.partial: cannot be saved") as caught:
+        losses(
+            program("1f1b", 2), resume=str(tmp_path / "own"), save=str(tmp_path / "own"), every=1
+        )
+    assert (str(caught.value).count("\n"), caught.value.exit_code) == (0, 1)
+    assert latest(str(tmp_path / "own")).name == "step-000002"
 
 
 def test_callbacks_are_closed_whatever_happens() -> None:

@@ -24,6 +24,7 @@ CASES = [
     Case("chimera", TP),
     Case("1f1b", EP),
     Case("zb-h1", EP),
+    Case("zb-h1", EP, sharded=("ep",), tie=False),
     Case("zb-v", EP, ahead=True),
     Case("weipipe-interleave", EP),
     Case("1f1b", (("pp", 1), ("dp", 2), ("tp", 2)), sequence=True, sharded=("dp",), tie=False),

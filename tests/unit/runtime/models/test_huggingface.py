@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import pickle
 import sys
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -195,6 +196,17 @@ def test_a_cast_part_keeps_the_frequencies_of_its_rotation(tmp_path: Path) -> No
     assert embedding.get_parameter("model.embed_tokens.weight").dtype is torch.bfloat16
 
 
+def test_a_copy_of_a_layer_computes_with_its_own_weights(tmp_path: Path) -> None:
+    stages = stages_of(source_of(saved(tmp_path, "gpt-neox")), torch.float32)
+    (tokens,), _ = source_of(str(tmp_path)).batch(0, 1)
+    expected = through(stages, tokens)
+    copies = deepcopy(stages)
+    for stage in stages:
+        for parameter in stage.parameters():
+            nn.init.zeros_(parameter)
+    assert torch.equal(through(copies, tokens), expected)
+
+
 def test_a_source_travels_to_other_processes_as_its_settings(tmp_path: Path) -> None:
     source = source_of(saved(tmp_path, "llama"), seed=3)
     source.check()
@@ -341,7 +353,10 @@ def test_wrong_settings_are_named(settings: str, fault: str, tmp_path: Path) -> 
     ("name", "fault"),
     [
         ("hf:", "^hf:: expected hf:PATH, a folder with a config.json, or such a file$"),
-        ("hf:nowhere", "^hf:nowhere: expected a folder with a config.json, or such a file$"),
+        (
+            "hf:a/b",
+            "^hf:a/b: expected a folder with a config.json, or such a file; hf download ",
+        ),
     ],
 )
 def test_a_folder_without_a_model_is_named(name: str, fault: str) -> None:

@@ -70,6 +70,11 @@ def test_a_missing_shard_is_named(folder: Path) -> None:
     assert fault(folder).startswith("model-00002-of-00002.safetensors: expected a file of weights")
 
 
+def test_an_index_that_is_none_is_named(folder: Path) -> None:
+    (folder / "model.safetensors.index.json").write_text("{}")
+    assert fault(folder).startswith("model.safetensors.index.json: expected a weight_map: ")
+
+
 def test_weights_in_another_format_are_not_drawn_instead(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     assert fault(folder) == (
