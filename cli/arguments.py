@@ -152,7 +152,7 @@ def add_solver(
         "take a second); the same seed then gives the same schedule",
     )
     parser.add_argument(
-        "--seed", metavar="N", type=whole, default=0, help="of the random choices, 0 by default"
+        "--seed", metavar="N", type=whole, default=0, help="seed of random choices, 0 by default"
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="no progress on standard error")
 
@@ -162,9 +162,9 @@ def add_partition(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--partition",
         choices=["joint", "balanced", "even"],
-        help="of a profile by layers, how they are cut into stages: together with the schedule "
-        "(joint, the default), so that the longest stage is as short as can be (balanced), or as "
-        "many blocks each (even)",
+        help="how a profile's layers are cut into stages: together with the schedule (joint, the "
+        "default), so that the longest stage is as short as can be (balanced), or as many blocks "
+        "each (even)",
     )
     for most in ("min", "max"):
         parser.add_argument(
@@ -180,8 +180,8 @@ def add_cut(parser: argparse.ArgumentParser, *, files: bool = True) -> None:
     parser.add_argument(
         "--partition",
         metavar="HOW",
-        help="of a profile by layers, how they are cut into stages: balanced (the longest stage "
-        "as short as can be, the default), even (as many blocks each)"
+        help="how a profile's layers are cut into stages: balanced (the longest stage as short as "
+        "can be, the default), even (as many blocks each)"
         + (", or a schedule, whose cut is taken" if files else ""),
     )
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CACHE = "PIPELOOM_CACHE"
 MICROBATCHES = "-m/--microbatches"
 LEAST_BYTES = 1000.0
-"""Where no microbatch holds as much, a profile counts in a larger unit."""
+"""Memory of a microbatch below which a profile counts in a larger unit than bytes."""
 TABLE_OPTIONS = (
     "objective", "passing", "placement", "partition", "min_layers", "max_layers", "solver",
     "time_limit", "work_limit", "seed",

@@ -21,15 +21,16 @@ TYPED = (
 def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
     parser.add_argument(
         "--model",
-        metavar="MODULE:ATTRIBUTE",
+        metavar="MODULE:ATTRIBUTE|hf:FOLDER",
         required=required,
         help="a model source, or a function that returns one (the examples are in the checkout: "
-        "run them from its root)",
+        "run them from its root); or a Hugging Face model's folder or config.json, which settings "
+        "may follow: hf:FOLDER,seq=512,micro_batch=4,data=FILE,seed=0,lr=1e-4",
     )
     parser.add_argument(
         "--dtype",
         choices=DTYPES,
-        help="of parameters and activations; the model's own by default",
+        help="type of parameters and activations; the model's own by default",
     )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cpu by default")
 
@@ -45,7 +46,13 @@ def add_training(parser: argparse.ArgumentParser, *, steps: int) -> None:
         default=steps,
         help=f"optimizer steps, {steps} by default",
     )
-    parser.add_argument("--seed", metavar="N", type=whole, default=0, help="0 by default")
+    parser.add_argument(
+        "--seed",
+        metavar="N",
+        type=whole,
+        default=0,
+        help="seed of weights and dropout, 0 by default",
+    )
     parser.add_argument(
         "--pace",
         action="store_true",

@@ -20,7 +20,7 @@ import pipeloom
 from pipeloom.ir.formats import check_writable
 from pipeloom.ir.units import duration
 from pipeloom.report.summaries import facts
-from pipeloom.runtime.pipeline.model_source import load_source
+from pipeloom.runtime.models.by_name import load_source
 
 from .demo_report import TOLERANCE, Result, Run, cores, curve, largest_difference, report, timing
 from .reference import train_alone

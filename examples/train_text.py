@@ -18,31 +18,32 @@ import pipeloom
 from pipeloom import Profile, StageProfile, StepRecord
 
 from .data import windows
-from .huggingface import Llama
 
 STAGES, MICROBATCHES = 2, 4
 
 
 @dataclass(frozen=True)
-class Text(Llama):
-    """Of bytes. ``length``: of a sequence; ``rows``: sequences of a microbatch."""
+class Text(pipeloom.HuggingFace):
+    """Of bytes; labels are the tokens, which the model shifts."""
 
-    vocabulary: int = 256
-    length: int = 64
-    rows: int = 4
+    path: str = str(Path(__file__).parent / "models" / "llama.json")
+    seq: int = 64
+    micro_batch: int = 4
+    lr: float = 1e-2
 
     def batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        return self._cut(step, microbatches, held_out=False)
+        return self._windows(step, microbatches, held_out=False)
 
     def eval_batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         """The same ones each time, of text that no step sees."""
-        return self._cut(0, microbatches, held_out=True)
+        return self._windows(0, microbatches, held_out=True)
 
-    def _cut(
+    def _windows(
         self, step: int, microbatches: int, *, held_out: bool
     ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
-        drawn = windows(step, microbatches * self.rows, self.length + 1, held_out=held_out)
-        return drawn[:, :-1].chunk(microbatches), drawn[:, 1:].chunk(microbatches)
+        drawn = windows(step, microbatches * self.micro_batch, self.seq, held_out=held_out)
+        parts = drawn.chunk(microbatches)
+        return parts, parts
 
 
 def tell(record: StepRecord) -> None:

@@ -47,7 +47,7 @@ class Exported:
         return "\n".join(line.replace(FILE, name) for line in lines)
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``export --json`` prints, but for the file's name."""
+        """The object that ``export --json`` prints, but for the file's name."""
         return {
             "format": self.format,
             "lines": len(self.text.splitlines()),
@@ -175,7 +175,8 @@ def _split(profile: Profile, stages: int) -> Profile:
 def _from_layout(
     text: str, where: str, source: ProfileSource, microbatches: int | None
 ) -> Schedule:
-    """What Megatron runs on a layout; its memory is not held to any limit, as Megatron's is not."""
+    """The schedule that Megatron runs on a layout, held to no memory limit, as Megatron's is
+    not."""
     if not source.has_layers:
         raise InputError(
             f"{source.where}: layers: missing; expected a list for --from megatron-layout"

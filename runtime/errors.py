@@ -1,4 +1,4 @@
-"""What can go wrong while a program runs."""
+"""Errors of running programs."""
 
 from __future__ import annotations
 

@@ -63,8 +63,8 @@ def run(args: argparse.Namespace) -> int:
 def _layered(name: str) -> object:
     """The model source, which names its layers. Raises InputError."""
     need_torch()
+    from pipeloom.runtime.models.by_name import load_source
     from pipeloom.runtime.pipeline.layered_source import by_layers
-    from pipeloom.runtime.pipeline.model_source import load_source
 
     source = load_source(name)
     by_layers(source)

@@ -53,8 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--copies",
         type=int,
         choices=[1, 2],
-        help="of a stage's weights at most, with --placement auto: by default 2 where the profile "
-        "has device_memory and the sizes that it has to hold, else 1",
+        help="most copies of a stage's weights, with --placement auto: by default 2 where the "
+        "profile has device_memory and the sizes that it has to hold, else 1",
     )
     parser.add_argument(
         "--explain",

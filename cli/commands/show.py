@@ -37,19 +37,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "went",
     )
     parser.add_argument(
-        "--as", dest="kind", choices=list(PICTURES.values()), help="whatever the extension"
+        "--as",
+        dest="kind",
+        choices=list(PICTURES.values()),
+        help="kind of picture, whatever the extension",
     )
     parser.add_argument(
         "--title",
         metavar="TEXT",
         action="append",
-        help="of a panel, in place of its file's name; once for each file, in their order",
+        help="name of a panel, in place of its file's; once for each file, in their order",
     )
     parser.add_argument(
         "--colour",
         choices=["auto", "always", "never"],
         default="auto",
-        help="auto: on a terminal, unless NO_COLOR is set",
+        help="colours in the terminal; auto: unless NO_COLOR is set",
     )
     parser.add_argument(
         "--columns", metavar="N", type=_columns, help="width of the terminal's picture"

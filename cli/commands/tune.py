@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         type=seconds,
         default=10.0,
-        help="of one plan, during which training waits; 10 seconds by default",
+        help="seconds for one plan, while training waits; 10 by default",
     )
     add_output(parser, "schedule")
     example(

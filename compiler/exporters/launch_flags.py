@@ -1,5 +1,4 @@
-"""What a system is to be told beside an exported file: flags of its command line, and what no flag
-says.
+"""Launch flags: what a system's command line needs beside an exported file, and what no flag says.
 
 torchtitan (0.3): https://github.com/pytorch/torchtitan, ``torchtitan/config/configs.py``.
 Megatron-LM: https://github.com/NVIDIA/Megatron-LM, ``megatron/training/arguments.py``.
@@ -40,7 +39,7 @@ class Launch:
 
 
 def for_torch_csv(schedule: Schedule, size: int) -> Launch:
-    """Of a CSV; ``size``: sequences in a microbatch."""
+    """Flags beside a CSV; ``size``: sequences in a microbatch."""
     named, notes = _named(schedule.problem.placement)
     flags = (*named, f"--parallelism.pipeline_parallel_schedule_csv {FILE}")
     return Launch(
@@ -49,7 +48,7 @@ def for_torch_csv(schedule: Schedule, size: int) -> Launch:
 
 
 def for_torchtitan(schedule: Schedule, size: int) -> Launch:
-    """Of the modules of each stage."""
+    """Flags beside the modules of each stage."""
     family = (schedule.report.family if schedule.report else "").partition(":")[0]
     own = TORCHTITAN_FAMILIES.get(family)
     notes = (f"module_fqns_per_model_part has no flag: the list of {FILE} goes into the recipe",)
@@ -61,7 +60,7 @@ def for_torchtitan(schedule: Schedule, size: int) -> Launch:
 
 
 def for_megatron(schedule: Schedule, size: int) -> Launch:
-    """Of a layout."""
+    """Flags beside a layout."""
     problem = schedule.problem
     kinds = [layer.kind for layer in chain.from_iterable(s.layers for s in problem.profile.stages)]
     replicas = problem.profile.data_parallel
@@ -88,7 +87,7 @@ def for_megatron(schedule: Schedule, size: int) -> Launch:
 
 
 def _other_order(schedule: Schedule) -> tuple[str, ...]:
-    """What Megatron runs where that is not the schedule."""
+    """Notes on the schedule that Megatron runs, where it is another one."""
     problem = schedule.problem
     chunks = problem.stages // problem.ranks
     runs = "1f1b" if chunks == 1 else f"interleaved-1f1b:{chunks}"

@@ -19,17 +19,17 @@ from ..inputs.documents import FilePath
 from ..inputs.problem_setup import ProfileLike, ProfileSource
 from ..solving.progress import Listener, Note, unheard
 from .files import read_recordings
-from .samples import Recording, Sample
+from .samples import MeasuredOps, Sample
 
 FAR = 2.0
-"""Of an outlier: so many times the median of its stage and kind."""
+"""Outliers take so many times the median of their stage and kind."""
 HALF = 0.5
 Times = Mapping[int, Mapping[OpKind, Figure]]
 
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """What files of measured ops do not tell.
+    """Facts that files of measured ops do not tell.
 
     ``split``: B's share of a BW; ``memory``: M_B and M_W of each stage; ``t_comm``: milliseconds of
     a message; ``like``: a profile of the same stages, for all that is not given.
@@ -100,12 +100,12 @@ def _check(
             raise InputError(f"{key}: expected a finite number >= 0, got {value:g}")
 
 
-def _ranks(recordings: Sequence[Recording]) -> int:
+def _ranks(recordings: Sequence[MeasuredOps]) -> int:
     return min(sum(recording.ranks for recording in recordings), MOST_RANKS)
 
 
-def _stages(recordings: Sequence[Recording]) -> list[Sample]:
-    """All ops, stages numbered over all ranks."""
+def _stages(recordings: Sequence[MeasuredOps]) -> list[Sample]:
+    """The samples of all files, stages numbered over all ranks."""
     count = len(recordings)
     return [
         sample._replace(stage=sample.stage * count + at) if recording.chunks else sample
@@ -115,7 +115,7 @@ def _stages(recordings: Sequence[Recording]) -> list[Sample]:
 
 
 def _counted(samples: Sequence[Sample], warmup: int | None, tell: Listener) -> list[Sample]:
-    """Those of the steps that count."""
+    """The samples of the steps that count."""
     steps = 1 + max((sample.step for sample in samples), default=0)
     first = min(1, steps - 1) if warmup is None else warmup
     if first >= steps:
@@ -168,7 +168,7 @@ def _check_stages(times: Times, like: Profile | None) -> None:
 
 
 def _profile(times: Times, rest: Rest, name: str, tell: Listener) -> Profile:
-    """All but its ranks."""
+    """The profile, but for its ranks."""
     like = rest.like or Profile((), 1)
     old = like.stages or (None,) * len(times)
     stages = tuple(_stage(times[s], old[s], rest) for s in range(len(times)))
@@ -210,7 +210,7 @@ def _backward(
 
 
 def _assumed(times: Times, rest: Rest) -> list[str]:
-    """What the profile says that nobody has measured."""
+    """Notes on what the profile says and nobody has measured."""
     notes = []
     whole = [s for s, kinds in sorted(times.items()) if not {OpKind.B, OpKind.W} <= set(kinds)]
     if whole and rest.split is None:

@@ -31,7 +31,7 @@ SAME = 1 - 1e-6
 """Bounds that differ by less are equal."""
 
 
-class Asked(Protocol):
+class CacheQuestion(Protocol):
     """A question that an answer is kept of."""
 
     @property
@@ -89,15 +89,15 @@ class ScheduleCache:
                 f"cache: expected a folder or a place for one, got {folder!r} ({error.strerror})"
             ) from None
 
-    def path(self, question: Asked) -> Path:
+    def path(self, question: CacheQuestion) -> Path:
         return self._folder / f"{question.key}.json"
 
-    def find(self, question: Asked) -> Schedule | None:
+    def find(self, question: CacheQuestion) -> Schedule | None:
         """The answer, if it is there and holds."""
         found = self.find_more(question)
         return None if found is None else found[0]
 
-    def find_more(self, question: Asked) -> tuple[Schedule, dict[str, Any]] | None:
+    def find_more(self, question: CacheQuestion) -> tuple[Schedule, dict[str, Any]] | None:
         """The same with what else was kept of it."""
         path = self.path(question)
         if not path.exists():
@@ -109,7 +109,9 @@ class ScheduleCache:
             self._note(f"cache: {path} is ignored: {reason}")
             return None
 
-    def keep(self, question: Asked, schedule: Schedule, more: dict[str, Any] | None = None) -> None:
+    def keep(
+        self, question: CacheQuestion, schedule: Schedule, more: dict[str, Any] | None = None
+    ) -> None:
         """Writes an answer, and ``more`` facts of it; a note says where it cannot be written."""
         content = {"schedule": dump_schedule(schedule), **({} if more is None else {"more": more})}
         entry = {"format": FORMAT, "version": 1, "digest": digest(content), **content}
@@ -119,7 +121,7 @@ class ScheduleCache:
             self._note(f"cache: {error}")
 
 
-def _checked(entry: dict[str, Any], question: Asked) -> tuple[Schedule, dict[str, Any]]:
+def _checked(entry: dict[str, Any], question: CacheQuestion) -> tuple[Schedule, dict[str, Any]]:
     """The schedule of ``entry`` and more. Raises InputError with the first fault of it."""
     content: dict[str, Any] = {key: entry[key] for key in ("schedule", "more") if key in entry}
     if entry.get("format") != FORMAT or entry.get("version") != 1 or "schedule" not in content:

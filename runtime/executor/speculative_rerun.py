@@ -60,7 +60,8 @@ class SpeculativeRerun:
 
 
 def stale(program: ir.Program, rank: int) -> list[ir.Tensor]:
-    """What comes to ``rank`` after its verdict, but is sent before the sender's; in order."""
+    """Tensors that come to ``rank`` after its verdict but are sent before the sender's, in
+    order."""
     early = {
         item.tensor
         for row in program.instructions
@@ -73,7 +74,7 @@ def stale(program: ir.Program, rank: int) -> list[ir.Tensor]:
 
 
 def verdict(row: Sequence[ir.Instruction]) -> int:
-    """Where the row's verdict stands; 0 where it has none."""
+    """The place of the verdict in the row; 0 where it has none."""
     relays = (i for i, x in enumerate(row) if isinstance(x, ir.Relay) and x.kind is VERDICT)
     return next(relays, 0)
 

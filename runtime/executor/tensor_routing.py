@@ -1,4 +1,4 @@
-"""Where the tensors that are sent come from, and where those that are received go."""
+"""Routes of tensors: where those that are sent come from, and where those that are received go."""
 
 from __future__ import annotations
 

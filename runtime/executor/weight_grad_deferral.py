@@ -166,7 +166,7 @@ def run_backward(roots: tuple[GradientEdge | Tensor, ...], gradients: tuple[Tens
 
 
 def gradient_edge(output: Tensor) -> GradientEdge:
-    """Where the backward of ``output`` starts; keeps its graph alive, but not its memory.
+    """The start of ``output``'s backward; keeps its graph alive, but not its memory.
 
     What ``torch.autograd.graph.get_gradient_edge`` gives. A node written in Python does not keep
     its C++ self alive: torch holds on to it by a view of the output, this by the lightest

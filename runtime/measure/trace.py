@@ -1,4 +1,4 @@
-"""What was measured: one rank's ops, and all ranks' as a schedule on one clock."""
+"""Measurements: one rank's ops, and all ranks' as a schedule on one clock."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ compute."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from functools import partial
@@ -64,9 +64,11 @@ class Averaging:
         self._under_way: list[_UnderWay] = []
         self.spans: dict[int, tuple[float, float]] = {}
         for stage, module in modules.items():
-            whole = () if stage in self._sharded else self._copies(module.parameters())
-            self._check_alike(stage, [*whole, *module.buffers()])
-            self._start_equal([*whole, *module.buffers()])
+            whole = () if stage in self._sharded else module.named_parameters()
+            copies = ((n, p) for n, p in whole if id(p) not in self._apart)
+            named: dict[str, Tensor] = dict((*copies, *module.named_buffers()))
+            self._check_alike(stage, named)
+            self._start_equal(list(named.values()))
 
     def start(self) -> None:
         """Before a step: of gradients that are only divided, what is there already is not."""
@@ -95,7 +97,7 @@ class Averaging:
     @torch.no_grad()
     def _sum(self, stage: int) -> list[Sum]:
         lay_out(self._trained[stage])
-        trained = self._copies(self._trained[stage])
+        trained = [p for p in self._trained[stage] if id(p) not in self._apart]
         for parameter in self._trained[stage]:
             if id(parameter) in self._apart and parameter.grad is not None:
                 parameter.grad.div_(self._group.size())
@@ -108,10 +110,6 @@ class Averaging:
         assert work is not None
         return [Sum(work, partial(self._take, trained, flat, unsure))]
 
-    def _copies(self, parameters: Iterable[nn.Parameter]) -> list[nn.Parameter]:
-        """Those of which each replica has one, all alike."""
-        return [parameter for parameter in parameters if id(parameter) not in self._apart]
-
     @torch.no_grad()
     def _take(
         self, trained: Sequence[nn.Parameter], flat: Tensor, unsure: Sequence[nn.Parameter]
@@ -123,18 +121,19 @@ class Averaging:
             gradient.copy_(part.view_as(gradient))
         clear_unused(unsure)
 
-    def _check_alike(self, stage: int, tensors: Sequence[Tensor]) -> None:
+    def _check_alike(self, stage: int, named: Mapping[str, Tensor]) -> None:
         """Raises InputError, alike on all, where replicas of a stage have other tensors."""
         rows: list[Any] = [None] * self._group.size()
-        own = [tuple(local(tensor).shape) for tensor in tensors]
+        own = {(name, tuple(local(tensor).shape)) for name, tensor in named.items()}
         dist.all_gather_object(rows, own, group=self._group)
-        for row in rows:
-            if row != rows[0]:
-                raise InputError(
-                    f"stages[{stage}]: expected the same parameters and buffers on all processes "
-                    f"of data_group, got shapes {rows[0]} and {row}: experts that each process has "
-                    "of its own are to be named in norm_groups, with data_group as their group"
-                )
+        elsewhere = sorted(set().union(*rows) - set.intersection(*rows))
+        if elsewhere:
+            name, shape = elsewhere[0]
+            raise InputError(
+                f"stages[{stage}]: expected the same parameters and buffers on all processes of "
+                f"data_group, {name} {list(shape)} is not on all of them: experts that each has of "
+                "its own are named in norm_groups, with data_group as their group"
+            )
 
     @torch.no_grad()
     def _start_equal(self, tensors: Sequence[Tensor]) -> None:

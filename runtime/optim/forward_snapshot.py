@@ -1,4 +1,4 @@
-"""What forwards leave behind, so that they can be run again as if for the first time."""
+"""Snapshots of what forwards change, so that they can be run again as if for the first time."""
 
 from __future__ import annotations
 

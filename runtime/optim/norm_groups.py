@@ -19,21 +19,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from math import isclose
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-import torch
 import torch.distributed as dist
 from torch import nn
 
 from pipeloom.ir.errors import InputError
 
-from ..dtensors import is_dtensor, local
+from ..dtensors import is_dtensor
 from ..rank.context import RankContext
 from ..rank.options import NormGroups, PipelineOptions
 from ..stages.gradient_squares import squares_of
 from ..stages.tie_detection import Group
 from ..transport import gather_early, whereabouts
+from .copies import CopiesCheck, Named
 from .shard_squares import (
     Processes,
     ShardSquares,
@@ -43,7 +42,6 @@ from .shard_squares import (
     sharded_over,
 )
 
-Named: TypeAlias = tuple[int, str]  # a stage, and a parameter's name in it
 Numbers: TypeAlias = frozenset[int]  # of groups
 
 
@@ -67,11 +65,14 @@ def numbered(norm_groups: NormGroups) -> dict[str, int]:
     return {pattern: numbers[processes_of(group)] for pattern, group in norm_groups.items()}
 
 
-def make_norm_squares(context: RankContext, modules: Mapping[int, nn.Module]) -> Squares:
+def make_norm_squares(
+    context: RankContext, modules: Mapping[int, nn.Module]
+) -> tuple[Squares, CopiesCheck | None]:
     """The sum of the squares of gradients, with those of the shards of this rank's ``modules`` that
-    are elsewhere.
+    are elsewhere; and what looks at the copies, where there are other processes that have some.
 
-    Raises InputError, alike on all ranks, for patterns that do not fit their parameters.
+    Raises InputError, alike on all ranks, for patterns that do not fit their parameters, and where
+    copies differ.
     """
     options = context.options
     parameters = _named(modules)
@@ -83,14 +84,15 @@ def make_norm_squares(context: RankContext, modules: Mapping[int, nn.Module]) ->
     }
     meshes = {a: g for p in parameters.values() for a, (g, _) in mesh_axes(p).items()}
     groups = list(({processes_of(g): g for g in patterned} | meshes).values())
-    if options.needs_norm or patterned:
-        copies = {n: p for n, p in parameters.items() if p.requires_grad and not axes[id(p)]}
-        for differing in context.transport.gather(_differing(copies, groups)):
-            if differing is not None:
-                raise InputError(differing)
+    copies = {n: p for n, p in parameters.items() if p.requires_grad and not axes[id(p)]}
+    check = CopiesCheck(copies, groups)
+    for differing in context.transport.gather(check.values()):
+        if differing is not None:
+            raise InputError(differing)
     if not groups:
-        return squares_of
-    return ShardSquares(groups, axes, context.device, options.timeout)
+        return squares_of, None
+    squares = ShardSquares(groups, axes, context.device, options.timeout)
+    return squares, None if options.optimizer is None else check
 
 
 def _named(modules: Mapping[int, nn.Module]) -> dict[Named, nn.Parameter]:
@@ -142,44 +144,6 @@ def assigned(
                 f"{list(copies)}"
             )
     return homes
-
-
-@dataclass(frozen=True, slots=True)
-class _Copy:
-    """What tells a parameter from other ones: on all processes that have a copy it is the same."""
-
-    shape: tuple[int, ...]
-    norm: float
-
-    @classmethod
-    def of(cls, parameter: nn.Parameter) -> _Copy:
-        here = local(parameter.detach())
-        return cls(tuple(here.shape), float(torch.linalg.vector_norm(here, dtype=torch.float64)))
-
-    def equals(self, other: _Copy | None) -> bool:
-        return (
-            other is not None
-            and self.shape == other.shape
-            and isclose(self.norm, other.norm, rel_tol=1e-6)
-        )
-
-
-def _differing(
-    parameters: Mapping[Named, nn.Parameter], groups: Sequence[dist.ProcessGroup]
-) -> str | None:
-    """What is to be said of one that no pattern names and that differs within a group."""
-    own, said = {named: _Copy.of(p) for named, p in parameters.items()}, None
-    for group in groups:
-        rows: list[Any] = [None] * group.size()
-        dist.all_gather_object(rows, own, group=group)
-        for stage, name in sorted(set().union(*rows)):
-            first, *others = (row.get((stage, name)) for row in rows)
-            if said is None and (first is None or not all(map(first.equals, others))):
-                said = (
-                    f"norm_groups: expected a pattern for {name} of stage {stage}, or copies of it "
-                    f"on all of the processes {list(processes_of(group))}, where it differs"
-                )
-    return said
 
 
 @dataclass(frozen=True, slots=True)

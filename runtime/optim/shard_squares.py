@@ -7,7 +7,7 @@ all other axes of its stage the processes have copies of it, which count once::
 
     sums of squares   [both, dp, neither]  ── over dp ──  ── over tp ──▶  one number
     added up                  both, dp         both
-    the first one's           neither          dp, neither
+    the first one's                            dp, neither
 """
 
 from __future__ import annotations
@@ -82,7 +82,11 @@ class ShardSquares:
         count = 1 << len(self._groups)  # the same on all, also where some have no such parameter
         sums = [squares_of(kinds.get(kind, ())) for kind in range(count)]
         for i, group in enumerate(self._groups):
-            sums = self._sum(sums, group, [bool(kind >> i & 1) for kind in range(count)])
+            adds = [bool(kind >> i & 1) for kind in range(count)]
+            found = self._sum(sums, group, adds)
+            # before the last one what is no shard over this axis is left as it is: axes may overlap
+            kept = [i + 1 < len(self._groups) and not add for add in adds]
+            sums = [own if keep else x for own, x, keep in zip(sums, found, kept, strict=True)]
         total = [sum(sums)]
         for group in self._groups[:-1]:  # the last group's processes are alike by now
             total = self._sum(total, group, [False])

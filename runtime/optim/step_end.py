@@ -64,7 +64,7 @@ class StepEnd:
     def _make_update(self, context: RankContext) -> OptimizerStep:
         store, options = context.store, context.options
         check_norm_groups(options, self.modules)
-        squares = make_norm_squares(context, self.modules)
+        squares, self._copies = make_norm_squares(context, self.modules)
         sums = make_norm_sum(context)
         if options.loss_scale is not None:
             self._rescale(options.loss_scale.scale)
@@ -119,18 +119,16 @@ class StepEnd:
         """The call of a ``step``; where no sums are relayed a rank's first one judges before."""
         if stage in self.stashes:
             return partial(self.stashes[stage].step, self.optimizers.get(stage))
-        step = partial(self._step, stage)
-        if stage != self._checks_norm_first:
-            return step
+        judges = stage == self._checks_norm_first
 
-        def check_norm_and_step() -> None:
-            self.check_norm()
-            step()
+        def step() -> None:
+            if judges:
+                self.check_norm()
+            self.update.step(stage, updates=self.updates)
+            if self._copies is not None:
+                self._copies.gradients(stage)
 
-        return check_norm_and_step
-
-    def _step(self, stage: int) -> None:
-        self.update.step(stage, updates=self.updates)
+        return step
 
     def check_norm(self) -> None:
         """What all gradients come to, once they are averaged over the replicas."""

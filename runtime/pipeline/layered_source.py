@@ -1,8 +1,9 @@
 """A model source that knows its layers: cut between any two of them, as a profile by layers is.
 
 ``named_layers()``, ``tied_layers()`` and ``layer_names()`` are optional methods of a source. A
-stage is the modules of its layers one after the other, ``nn.Sequential``; parameters that tied
-layers share within a stage are one.
+stage is the modules of its layers one after the other, as in ``nn.Sequential``, but that each may
+return several tensors: the next one's arguments. Parameters that tied layers share within a stage
+are one.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.layers import Layer
 from pipeloom.ir.model.profile import Profile
 
+from ..executor.stage_runner import as_tuple
 from ..rank.options import ModelNames
 from ..stages.store import Stage, made
 from .model_source import ModelSource, skips_of
@@ -107,7 +109,7 @@ class LayeredSource:
 
     def _stage(self, part: Sequence[str]) -> nn.Module:
         make = {layer.name: stage for layer, stage in layers_of(self.source) or ()}
-        module = nn.Sequential(*(made(make[name], i) for i, name in enumerate(part)))
+        module = LayerSequence(*(made(make[name], i) for i, name in enumerate(part)))
         for group in self._groups():
             first, *others = [
                 f"{part.index(layer)}.{parameter}" for layer, parameter in group if layer in part
@@ -162,6 +164,15 @@ class LayeredSource:
 
     def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         return self.source.optimizer(parameters)
+
+
+class LayerSequence(nn.Sequential):
+    """Layers one after the other: what one returns, a tensor or several, is given to the next."""
+
+    def forward(self, *tensors: Tensor) -> Tensor | tuple[Tensor, ...]:
+        for layer in self:
+            tensors = as_tuple(layer(*tensors))
+        return tensors[0] if len(tensors) == 1 else tensors
 
 
 def _share(module: nn.Module, first: str, other: str) -> None:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from types import ModuleType
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -58,9 +54,6 @@ def names_of(source: ModelSource, count: int) -> ModelNames | None:
     the optional method ``names``."""
     names: Callable[[int], ModelNames] | None = getattr(source, "names", None)
     return None if names is None else names(count)
-
-
-METHODS = ("stages", "tied", "loss", "batch", "optimizer")
 
 
 BATCH, EVAL_BATCH = "batch", "eval_batch"
@@ -132,80 +125,3 @@ def _shown(value: object) -> str:
         kinds = sorted({type(item).__name__ for item in value})
         return f"a {type(value).__name__} of {len(value)} ({', '.join(kinds) or 'nothing'})"
     return type(value).__name__
-
-
-def load_source(name: str) -> ModelSource:
-    """The source that ``module:attribute`` names, or that the callable named there returns.
-
-    Modules are looked for in the current directory too, as ``python -m`` does.
-    Raises InputError where the name, the module or the attribute is wrong.
-    """
-    value = load_attribute(name, "examples.gpt:GPT")
-    if _is_source(value):
-        return cast("ModelSource", value)
-    if not callable(value):
-        raise InputError(f"{name}: {_lacks(value)}; expected a model source or a callable")
-    return _made_by(value, name)
-
-
-def load_attribute(name: str, example: str = "package.module:name") -> Any:
-    """What ``module:attribute`` names; ``example``: what may be meant, for the error.
-
-    Raises InputError where the name, the module or the attribute is wrong.
-    """
-    module_name, colon, attribute = name.partition(":")
-    if not (colon and module_name and attribute):
-        raise InputError(f"{name}: expected MODULE:ATTRIBUTE, e.g. {example}")
-    return _attribute(_module(name, module_name), name, attribute)
-
-
-def _module(name: str, module_name: str) -> ModuleType:
-    if module_name.endswith(".py"):
-        path = Path(module_name).with_suffix("")
-        meant = path.name if path.is_absolute() else ".".join(path.parts)
-        raise InputError(f"{name}: expected the module, {meant}, not its file")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        return importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise InputError(f"{name}: {error} (looked in {here} and the Python path)") from None
-    except Exception as error:
-        raise InputError(f"{name}: importing {module_name} failed: {_brief(error)}") from error
-
-
-def _attribute(module: ModuleType, name: str, path: str) -> Any:
-    value: Any = module
-    for part in path.split("."):
-        try:
-            value = getattr(value, part)
-        except AttributeError:
-            raise InputError(f"{name}: {module.__name__} has no attribute {path}") from None
-    return value
-
-
-def _made_by(make: Callable[[], Any], name: str) -> ModelSource:
-    try:
-        value = make()
-    except Exception as error:
-        raise InputError(f"{name}: calling it without arguments failed: {_brief(error)}") from error
-    if not _is_source(value):
-        raise InputError(f"{name}: what it returns is no model source: {_lacks(value)}")
-    return cast("ModelSource", value)
-
-
-def _is_source(value: object) -> bool:
-    return not isinstance(value, type) and not _missing(value)
-
-
-def _missing(value: object) -> list[str]:
-    return [method for method in METHODS if not callable(getattr(value, method, None))]
-
-
-def _lacks(value: object) -> str:
-    return f"{type(value).__name__} has no {', '.join(_missing(value))}"
-
-
-def _brief(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]

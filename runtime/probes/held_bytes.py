@@ -1,4 +1,4 @@
-"""What a device holds of a stage beside activations: weights, gradients, optimizer state."""
+"""Bytes that a device holds of a stage beside activations: weights, gradients, optimizer state."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ..dtensors import local, parts
 from ..rank.options import MakeOptimizer
 from ..stages.fsdp import ShardedStages
 from ..stages.store import StageStore
+from ..stages.streamed_weights import StreamedStages
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class HeldBytes:
     """Bytes of one stage on one device; ``optimizer``: None where nobody says which it is.
 
     Of tensors that are shards, this device's. Stages wrapped in ``fully_shard`` have their shards
-    and, as in a step, whole parameters and gradients.
+    and, as in a step, whole parameters and gradients; those computed with in another dtype both.
     """
 
     weight: int
@@ -33,29 +34,41 @@ def held_bytes(
     make: MakeOptimizer | None,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> HeldBytes:
-    """``optimizer``: the stage's own, whose state counts if it has any; else that which one step of
-    one that is made for each parameter leaves behind. Sharded stages let go of whole parameters."""
+    """The bytes of one stage, outside of steps.
+
+    ``optimizer``: the stage's own, whose state counts if it has any; else that which one step of
+    one that is made for each parameter leaves behind. Sharded stages let go of whole parameters.
+    """
     if isinstance(store, ShardedStages):
         store.release()
     whole = list(store.parameters(stage))
     shards = list(store.module(stage).parameters())
     parameters = list({id(p): p for p in (*shards, *whole)}.values())
-    trained = [p for p in parameters if p.requires_grad]
+    weight = sum(map(local_bytes, parameters))
+    if isinstance(store, StreamedStages) and store.precision.mixed:
+        weight += weight // store.precision.master.itemsize * store.precision.param.itemsize
+    grad = sum(_gradient_bytes(p) for p in parameters if p.requires_grad)
     state = None
     if optimizer is not None and optimizer.state:
         state = _bytes(optimizer.state.values())
     elif make is not None:
         state = sum(_state_bytes(p, make) for p in shards if p.requires_grad)
-    return HeldBytes(sum(map(local_bytes, parameters)), sum(map(local_bytes, trained)), state)
+    return HeldBytes(weight, grad, state)
 
 
 def local_bytes(tensor: Tensor) -> int:
-    """Those that are on this device: of a DTensor its shard's."""
+    """The bytes on this device: of a DTensor its shard's."""
     return sum(part.nbytes for part in parts(local(tensor.detach())))
 
 
+def _gradient_bytes(parameter: nn.Parameter) -> int:
+    """Bytes in the gradient's dtype, which may be another than its parameter's."""
+    dtype = getattr(parameter, "grad_dtype", None) or parameter.dtype
+    return local_bytes(parameter) // parameter.dtype.itemsize * dtype.itemsize
+
+
 def _state_bytes(parameter: nn.Parameter, make: MakeOptimizer) -> int:
-    """What a step leaves behind, of a copy: the parameter stays as it is."""
+    """State that a step leaves behind, of a copy: the parameter stays as it is."""
     copy = nn.Parameter(parameter.detach().clone())
     copy.grad = torch.zeros_like(copy)
     optimizer = make([copy])

@@ -1,1 +1,1 @@
-"""What one rank is: its role, its state, and whether all ranks agree."""
+"""One rank: its role, its state, and whether all ranks agree."""

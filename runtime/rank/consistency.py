@@ -1,4 +1,4 @@
-"""What all ranks must have alike, compared before anything else: unlike programs would hang."""
+"""Agreement of all ranks, compared before anything else: unlike programs would hang."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def check_agreement(
 
 
 def described(program: Program) -> Iterator[str]:
-    """What a program does, line by line, each with where it stands."""
+    """A program line by line, each with its place."""
     problem = program.schedule.problem
     yield f"ranks, stages, microbatches: {problem.ranks}, {problem.stages}, {problem.microbatches}"
     for rank, row in enumerate(program.instructions):

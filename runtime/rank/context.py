@@ -17,7 +17,7 @@ from .role import RankRole
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RankContext:
-    """What all parts of a rank's pipeline are given.
+    """The program, options and resources that all parts of a rank's pipeline are given.
 
     ``store`` has the modules of the stages in the rank's ``role``, on ``device``; ``memory`` counts
     bytes of activations; ``relays``: norms go from rank to rank, and optimizers step ahead of them.

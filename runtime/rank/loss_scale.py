@@ -10,7 +10,7 @@ from pipeloom.ir.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class LossScale:
-    """What losses are multiplied by, and how that adapts, as in ``torch.amp.GradScaler``.
+    """A factor of all losses that adapts as in ``torch.amp.GradScaler``.
 
     After a step with NaN or Inf in its gradients, which is skipped, ``scale`` is multiplied by
     ``backoff``; after ``interval`` steps in a row without, by ``growth``. ``good`` counts those.

@@ -1,4 +1,4 @@
-"""What a program asks of its ranks."""
+"""The roles of ranks in a program."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..transport import Routes, whereabouts
 
 @dataclass(frozen=True, slots=True)
 class RankRole:
-    """What ``rank`` is to the stages of a program.
+    """The part of ``rank`` in the stages of a program.
 
     ``users``: the ranks that run each stage; ``holders``: those that have it for good; ``needed``:
     the stages whose modules this rank needs, ascending, as it runs them, holds them or passes on

@@ -1,1 +1,1 @@
-"""Where a stage's weights and gradients live."""
+"""The homes of a stage's weights and gradients."""

@@ -13,6 +13,8 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.transfers import holders
 
+from ..dtensors import is_dtensor
+from ..transport.thread_rank import here
 from .fsdp import ShardedStages, is_sharded
 from .store import ResidentStages, StageStore
 from .streamed_weights import StreamedStages
@@ -36,6 +38,7 @@ def make_store(
     ``timeout``: seconds that shards wait for those of other processes.
     Raises InputError for sharded stages that cannot be run.
     """
+    _check_threads(modules)
     sharded = [s for s, module in modules.items() if is_sharded(module)]
     if sharded:
         _check_sharded(sharded[0], program, param_dtype, tied)
@@ -55,6 +58,16 @@ def make_store(
         param_dtype=param_dtype,
         reduce_dtype=reduce_dtype,
     )
+
+
+def _check_threads(modules: Mapping[int, nn.Module]) -> None:
+    for s, module in modules.items():
+        for name, parameter in module.named_parameters():
+            if here() is not None and is_dtensor(parameter):
+                raise InputError(
+                    f"stages[{s}]: {name} is a DTensor: expected ranks that are processes, got "
+                    "thread ranks, which would all be one process of its mesh"
+                )
 
 
 def _check_sharded(

@@ -47,6 +47,7 @@ class SharedParameters:
         self._reductions = reduced
         groups = self._groups = [g for g in map(sorted, map(set, tied)) if self._over_stages(g)]
         elsewhere = {member for group in groups for member in group}
+        self._unlike: list[str] = []  # what is to be said of copies that are here
         for group in groups:
             self._start_equal(group)
         self._shared = {
@@ -56,6 +57,9 @@ class SharedParameters:
         for stage, ranks in enumerate(holders):
             if len(ranks) > 1:
                 self._shared[stage,] = self._replicas(stage, elsewhere)
+        for said in self._transport.gather(self._unlike) if self._shared else ():
+            if said:
+                raise InputError(said[0])
         self._reduced: dict[int, nn.Parameter] = {}  # what reductions sum, by id
         self._earlier: dict[int, tuple[nn.Parameter, Tensor]] = {}
 
@@ -154,7 +158,7 @@ class SharedParameters:
         first = here and self._transport.rank == ranks[0]
         values = self._transport.share([_Start.of(p) for _, p in own] if first else None, ranks[0])
         for (name, parameter), value in zip(own, values if here else [], strict=True):
-            value.give(parameter, f"stage {stage}: {name}")
+            self._unlike += value.give(parameter, f"stage {stage}: {name}")
         return [[p] for name, p in own if (stage, name) not in elsewhere]
 
     def _copies(self, group: Group) -> list[nn.Parameter]:
@@ -175,7 +179,7 @@ class SharedParameters:
         mine = _Start.of(copies[0]) if source == self._transport.rank else None
         value: _Start = self._transport.share(mine, source)
         for copy in copies:
-            value.give(copy, f"tied: {group}")
+            self._unlike += value.give(copy, f"tied: {group}")
 
 
 def _total(copies: Sequence[nn.Parameter]) -> Tensor:
@@ -201,15 +205,16 @@ class _Start:
     def of(cls, parameter: nn.Parameter) -> _Start:
         return cls(local(parameter.detach()).cpu(), tuple(parameter.shape), _layout(parameter))
 
-    def give(self, copy: nn.Parameter, name: str) -> None:
-        """Raises InputError where the copy has another shape or layout."""
+    def give(self, copy: nn.Parameter, name: str) -> list[str]:
+        """To a copy; what is to be said where that has another shape or layout."""
         if copy.shape != self.shape:
-            raise InputError(f"{name}: shapes {list(self.shape)} and {list(copy.shape)} differ")
+            return [f"{name}: shapes {list(self.shape)} and {list(copy.shape)} differ"]
         if _layout(copy) != self.layout:
-            raise InputError(
+            return [
                 f"{name}: expected copies laid out alike, got {self.layout} and {_layout(copy)}"
-            )
+            ]
         local(copy.detach()).copy_(self.value)
+        return []
 
 
 def _layout(parameter: nn.Parameter) -> str:

@@ -37,7 +37,7 @@ class StageStore(Protocol):
         ...
 
     def parameters(self, stage: int) -> Sequence[nn.Parameter]:
-        """Those that an op of the stage computes with."""
+        """The parameters that an op of the stage computes with."""
         ...
 
     def gather(self) -> None:
@@ -99,7 +99,7 @@ class ResidentStages:
 def stage_modules(
     stages: Mapping[int, Stage] | Sequence[Stage], needed: Sequence[int], count: int
 ) -> dict[int, nn.Module]:
-    """Those of the ``count`` stages that are ``needed``; a callable is called for its module.
+    """The modules of the ``count`` stages that are ``needed``; a callable is called for its module.
 
     A sequence holds all stages or just the needed ones, in order.
     Raises InputError where a needed stage is missing or is not a module.
@@ -114,7 +114,7 @@ def stage_modules(
 def given_modules(
     stages: Mapping[int, Stage] | Sequence[Stage], needed: Sequence[int], count: int
 ) -> dict[int, nn.Module]:
-    """Those of the stages that are modules as they are, needed or not."""
+    """The stages that are modules as they are given, needed or not."""
     table = _table(stages, needed, count)
     return {s: stage for s, stage in table.items() if isinstance(stage, nn.Module)}
 
@@ -159,7 +159,8 @@ def made(stage: Stage, index: int) -> nn.Module:
 
 
 def _make(stage: Callable[[], nn.Module]) -> nn.Module:
-    """What the function returns, with where its parameters were registered (:class:`Making`)."""
+    """The function's module, which remembers where its parameters were registered
+    (:class:`Making`)."""
     with _MAKING, registering() as registered:
         module = stage()
         if isinstance(module, nn.Module):
@@ -182,6 +183,6 @@ def _check_reducing(module: nn.Module, index: int) -> None:
 
 
 def device_of(modules: Iterable[nn.Module]) -> torch.device:
-    """Where the first parameter or buffer lives; the CPU where there is none."""
+    """The device of the first parameter or buffer; the CPU without any."""
     tensors: list[Tensor] = [t for m in modules for t in (*m.parameters(), *m.buffers())]
     return tensors[0].device if tensors else torch.device("cpu")

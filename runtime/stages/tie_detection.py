@@ -50,8 +50,8 @@ def tied_stages(tied: Iterable[Group]) -> list[tuple[int, ...]]:
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where a parameter stands in the whole model, ``every`` place the same on all ranks, and which
-    of these its stage ``kept``."""
+    """A parameter's places in the whole model, ``every`` one the same on all ranks, and those that
+    its stage ``kept``."""
 
     every: tuple[Hashable, ...]
     kept: tuple[Hashable, ...]
@@ -130,8 +130,8 @@ def _standing(stages: Collection[nn.Module]) -> dict[int, Places]:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What one rank sees: ``groups`` of parameters that are one object; the places of those that
-    stand outside of their stage, too, and their shapes; of thread ranks, all objects."""
+    """One rank's view: ``groups`` of parameters that are one object; the places of those that stand
+    outside of their stage, too, and their shapes; of thread ranks, all objects."""
 
     groups: list[list[Member]]
     places: dict[Member, tuple[Places, tuple[int, ...]]]
@@ -215,7 +215,7 @@ def _check_objects(ranks: Sequence[Mapping[int, Member]]) -> None:
 
 
 def joined(groups: Iterable[Iterable[Member]]) -> list[list[Member]]:
-    """Those that have a member in common are one group; each ascending, and all of them."""
+    """The groups with those that share a member made one; each ascending, and all of them."""
     apart: list[set[Member]] = []
     for group in ({(stage, name) for stage, name in group} for group in groups):
         common = [other for other in apart if other & group]

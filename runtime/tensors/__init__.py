@@ -1,1 +1,1 @@
-"""What flows through a stage: inputs, outputs, skips, random numbers."""
+"""Tensors through a stage: inputs, outputs, skips, random numbers."""

@@ -43,7 +43,8 @@ class Skips:
     def outputs(
         self, stage: int, outputs: Sequence[Tensor], inputs: Sequence[Tensor]
     ) -> tuple[Tensor, ...]:
-        """What the stage hands on, of what its module gave and what came by."""
+        """The tensors that the stage hands on, of its module's outputs and of skips that came
+        by."""
         _, skipping = self._parted(stage, inputs)
         starting = [k for k, (source, _) in enumerate(self._pairs) if source == stage]
         cut = len(outputs) - len(starting)

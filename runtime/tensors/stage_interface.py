@@ -1,4 +1,4 @@
-"""What passes between a stage and the next: some tensors, of which some want a gradient back.
+"""The tensors that pass between a stage and the next, of which some want a gradient back.
 
 One message carries them all. A single tensor is its own message; several are packed::
 
@@ -29,7 +29,6 @@ class Spec:
 
     @classmethod
     def of(cls, tensor: Tensor) -> Spec:
-        """Those of a tensor."""
         return cls(tuple(tensor.shape), tensor.dtype)
 
     @property
@@ -50,7 +49,7 @@ class StageInterface:
 
     @classmethod
     def of(cls, outputs: Sequence[Tensor]) -> StageInterface:
-        """That of a stage with these outputs."""
+        """The interface of a stage with these outputs."""
         return cls(tuple(map(Spec.of, outputs)), tuple(x.requires_grad for x in outputs))
 
     @classmethod
@@ -59,7 +58,8 @@ class StageInterface:
         return cls((spec,), (True,))
 
     def fits(self, outputs: Sequence[Tensor]) -> bool:
-        """Where gradients are off nothing is said of them."""
+        """Whether outputs are as specified; where gradients are off, whatever they need of
+        these."""
         if len(outputs) != len(self.specs):
             return False
         for x, (shape, dtype, needs_grad) in zip(outputs, self._expected):  # noqa: B905
@@ -118,13 +118,13 @@ class PackedMessage:
         return _view(buffer, 0, self._single)
 
     def tensors(self, place: Tensor) -> tuple[Tensor, ...]:
-        """What lies in a place."""
+        """The tensors that lie in a place."""
         if self._single is not None:
             return (place,)
         return tuple(map(_view, [place] * len(self._specs), self._offsets, self._specs))
 
     def pack(self, tensors: Sequence[Tensor], device: torch.device) -> Tensor:
-        """What to send."""
+        """The tensor to send."""
         if self._single is not None:
             return tensors[0].contiguous()
         packed = torch.empty(self.nbytes, dtype=torch.uint8, device=device)

@@ -10,7 +10,7 @@ from typing import Any
 
 from pipeloom.ir.errors import InputError
 
-from ..pipeline.model_source import load_attribute
+from ..models.by_name import load_attribute
 from .loop import Listener, StepRecord
 
 

@@ -19,13 +19,13 @@ from pipeloom.ir.model.schedule import Schedule
 from ..launch.processes import launch
 from ..launch.threads import launch_local
 from ..measure.plan_deviation import why_far_off
+from ..models.by_name import load_source
 from ..optim.optimizers import capturable, taken_over
 from ..pipeline.layered_source import as_planned
 from ..pipeline.model_source import (
     ModelSource,
     check_evaluation,
     checked_stages,
-    load_source,
     names_of,
     skips_of,
 )

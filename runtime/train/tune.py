@@ -21,7 +21,8 @@ from pipeloom.ir.model.placement import Passing
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule, Updates
 
-from ..pipeline.model_source import ModelSource, load_source
+from ..models.by_name import load_source
+from ..pipeline.model_source import ModelSource
 from ..pipeline.pipeline import Pipeline
 from .loop import Listener, TrainingLoop
 from .replicas import averages

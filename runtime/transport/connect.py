@@ -1,4 +1,4 @@
-"""Where a rank is, and the transport for its device."""
+"""A rank's place among all, and the transport for its device."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def whereabouts(group: dist.ProcessGroup | None = None) -> tuple[int, int]:
 
 
 def gather_early(value: Any, group: dist.ProcessGroup | None, seconds: float) -> list[Any]:
-    """What each rank of ``group`` passed, before there is a transport; every rank calls it."""
+    """The values of all ranks of ``group``, before there is a transport; every rank calls it."""
     place = here()
     if place is not None:
         members = tuple(range(place.hub.size))

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from .planner.show import show as show
     from .planner.sweep import sweep as sweep
     from .planner.verify import verify as verify
+    from .runtime.models.huggingface import HuggingFace as HuggingFace
     from .runtime.pipeline.model_source import ModelSource as ModelSource
     from .runtime.pipeline.pipeline import Pipeline as Pipeline
     from .runtime.rank.loss_scale import LossScale as LossScale
@@ -90,6 +91,7 @@ _HOMES = {
     "planner.show": ("show",),
     "planner.verify": ("verify",),
     "runtime.rank.loss_scale": ("LossScale",),
+    "runtime.models.huggingface": ("HuggingFace",),
     "runtime.pipeline.model_source": ("ModelSource",),
     "runtime.pipeline.pipeline": ("Pipeline",),
     "runtime.train.loop": ("StepRecord",),

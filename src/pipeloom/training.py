@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.measured_profile import Measurement
+from pipeloom.runtime.models.by_name import load_source
 from pipeloom.runtime.pipeline.layered_source import as_planned
-from pipeloom.runtime.pipeline.model_source import ModelSource, load_source
+from pipeloom.runtime.pipeline.model_source import ModelSource
 from pipeloom.runtime.profiling.profiler import measure_profile
 from pipeloom.runtime.train.loop import Listener
 from pipeloom.runtime.train.replicas import count_replicas
@@ -42,8 +43,9 @@ def measure(
     each of its layers by itself. ``ranks``: processes, as many as stages by default. ``alone``: one
     process, a stage after the other, and no links. ``memory_limit``: bytes of activations on a
     rank, which the profile is given. ``dtype``: ``float32``, say; None: the model's own. The other
-    settings are those of :func:`measure_profile`. Raises InputError for wrong ones, LaunchError
-    where a rank fails.
+    settings are those of :func:`measure_profile`: among them ``group``, ``data_group`` and ``view``
+    where the stages are shards, in a job that torchrun started. Raises InputError for wrong ones,
+    LaunchError where a rank fails.
     """
     processes = ranks or stages
     if processes is None:

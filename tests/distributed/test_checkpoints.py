@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict_loader import load
 
 from pipeloom import StepRecord, compile_schedule, dump_program, run, write_json
 from pipeloom.ir.errors import InputError, PipeloomError
@@ -98,16 +100,53 @@ def test_replicas_save_once(tmp_path: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Dropped(Model):
-    """With random numbers in each forward."""
+class Evaluated(Model):
+    """Evaluated on the batches of later steps, with random numbers in each training step."""
 
     def stages(self, count: int) -> list[nn.Module]:
         return [nn.Sequential(make(), nn.Dropout(0.3)) for make in super().stages(count)]
 
+    def names(self, count: int) -> Callable[[int, str], str]:
+        tell = super().names(count)
+        return lambda stage, name: tell(stage, name.removeprefix("0."))
+
+    def eval_batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        return self.batch(100 + step, microbatches)
+
+
+def test_evaluations_leave_training_as_it_is(tmp_path: Path) -> None:
+    """One rank needs no processes."""
+    plan, source, told = program("1f1b", 1), Evaluated(), list[StepRecord]()
+    settings = RunSettings(steps=STEPS)
+    whole = train(plan, source, settings)
+    result = train(plan, source, replace(settings, eval_every=2), told.append)
+    assert (result.losses, whole.evaluations) == (whole.losses, ())
+    assert [step for step, _ in result.evaluations] == [1, 3]
+    assert [record.eval_loss for record in told if record.eval_loss] == [
+        loss for _, loss in result.evaluations
+    ]
+    again = replace(settings, steps=2, save=str(tmp_path))
+    train(plan, source, again)
+    (stage,) = source.stages(1)
+    load({"model": Named(stage[0]).state_dict()}, checkpoint_id=tmp_path / "step-000002")
+    with torch.no_grad():
+        pairs = zip(*source.eval_batch(2, MICROBATCHES), strict=True)
+        expected = [source.loss(stage[0](x), y).item() for x, y in pairs]
+    assert result.evaluations[0][1] == pytest.approx(sum(expected) / len(expected), rel=1e-12)
+
+
+class Named(nn.Module):
+    """The whole model's modules by the model's names."""
+
+    def __init__(self, units: nn.Module) -> None:
+        super().__init__()
+        self.embedding, *blocks, self.head = units.children()
+        self.blocks = nn.Sequential(*blocks)
+
 
 def test_random_numbers_go_on(tmp_path: Path) -> None:
     """One rank needs no processes."""
-    plan, source = program("1f1b", 1), Dropped()
+    plan, source = program("1f1b", 1), Evaluated()
     settings = RunSettings(steps=STEPS)
     whole = train(plan, source, settings).losses
     first = train(plan, source, replace(settings, steps=2, save=str(tmp_path))).losses
@@ -224,6 +263,19 @@ def test_a_damaged_checkpoint_is_one_line(saved: Path, tmp_path: Path) -> None:
     (damaged / ".metadata").write_bytes(b"nothing")
     with pytest.raises(InputError, match=r"\.metadata: cannot be read"):
         losses(program("1f1b", 2), resume=str(damaged))
+
+
+def test_what_cannot_be_written_is_one_line_and_the_last_one_stays(
+    saved: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(saved, tmp_path / "own")
+    (tmp_path / "own" / ".step-000003.partial").touch()  # where the folder would be
+    with pytest.raises(LaunchError, match=r"step-000003\.partial: cannot be saved") as caught:
+        losses(
+            program("1f1b", 2), resume=str(tmp_path / "own"), save=str(tmp_path / "own"), every=1
+        )
+    assert (str(caught.value).count("\n"), caught.value.exit_code) == (0, 1)
+    assert latest(str(tmp_path / "own")).name == "step-000002"
 
 
 def test_callbacks_are_closed_whatever_happens() -> None:

@@ -89,8 +89,7 @@ from tests.distributed.cases.failures import program, squared
         (
             failure_cases.sums_a_norm_alone,
             0,
-            r"^rank 0: ConnectionError: the norm of the gradients over the replicas, waited at "
-            r"most 2 s: ",
+            r"^rank 0: ConnectionError: the norm over the shards, waited at most 2 s: ",
         ),
         (
             failure_cases.asks_for_a_state_alone,

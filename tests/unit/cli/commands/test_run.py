@@ -229,9 +229,12 @@ def test_functions_give_what_commands_print(
 
 
 def shape(value: Any) -> Any:
-    """Keys and kinds of values; of a list that of its first value, of numbers and null one kind."""
+    """Keys and kinds of values; of a list that of its first value, of numbers and null one kind.
+
+    Not ``t_bw``, which a stage has where it was measured below the sum of B and W.
+    """
     if isinstance(value, dict):
-        return {key: shape(inner) for key, inner in value.items()}
+        return {key: shape(inner) for key, inner in value.items() if key != "t_bw"}
     if isinstance(value, list | tuple):
         return [shape(value[0])] if value else []
     return "number" if value is None or isinstance(value, int | float) else type(value).__name__

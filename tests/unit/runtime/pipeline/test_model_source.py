@@ -10,13 +10,8 @@ import torch
 from torch import nn
 
 from pipeloom.ir.errors import InputError
-from pipeloom.runtime.pipeline.model_source import (
-    METHODS,
-    ModelSource,
-    checked_batch,
-    checked_stages,
-    load_source,
-)
+from pipeloom.runtime.models.by_name import METHODS, load_source
+from pipeloom.runtime.pipeline.model_source import ModelSource, checked_batch, checked_stages
 
 GOOD = "class Source:\n" + "".join(f"    def {name}(self, *_): ...\n" for name in METHODS)
 

@@ -1,0 +1,88 @@
+"""The layers of a Hugging Face model as modules: what comes before the decoder layers, one of
+these, and what comes after them. Their parameters have the model's own names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor, nn
+
+from .layer_calls import capture
+from .skeleton import Skeleton, logits
+
+
+class Part(nn.Module):
+    """Modules of ``model`` by their names in it; others of its modules are not this one's."""
+
+    def __init__(self, model: nn.Module, names: Sequence[str]) -> None:
+        super().__init__()
+        for name in names:
+            place: nn.Module = self
+            *path, last = name.split(".")
+            for step in path:
+                if step not in place._modules:
+                    place.add_module(step, nn.Module())
+                place = place.get_submodule(step)
+            place.add_module(last, model.get_submodule(name))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Part:
+        """As any module's, but buffers that are no weights, such as a rotation's frequencies, keep
+        their dtype, as in a model that was made in another one."""
+        kept = {
+            (module, name): module._buffers[name]
+            for module in self.modules()
+            for name in module._non_persistent_buffers_set
+        }
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        for (module, name), buffer in kept.items():
+            moved = module._buffers[name]
+            if buffer is not None and moved is not None and moved.dtype is not buffer.dtype:
+                module._buffers[name] = buffer.to(moved.device)
+        return self
+
+
+class Embedding(Part):
+    """Tokens (batch, length) to the hidden states, and what is handed on beside them."""
+
+    def __init__(self, model: nn.Module, skeleton: Skeleton) -> None:
+        super().__init__(model, skeleton.before)
+        stand_ins = skeleton.stand_ins()
+        parent, _, name = skeleton.layers.rpartition(".")
+        setattr(model.get_submodule(parent), name, stand_ins.modules)
+        self._whole = model, stand_ins  # a tuple: the model's modules are not registered again
+        self._calls = skeleton.calls
+
+    def forward(self, tokens: Tensor) -> Tensor | tuple[Tensor, ...]:
+        calls = capture(*self._whole, tokens)
+        hidden = calls[0][0][0] if calls[0][0] else calls[0][1]["hidden_states"]
+        plan = self._calls.plan((tokens.shape[0], tokens.shape[1]), hidden.dtype, hidden.device)
+        tensors = plan.tensors(calls)
+        return hidden if len(tensors) == 1 else tensors
+
+
+class Block(Part):
+    """A decoder layer: hidden states (batch, length, width), and what is handed on beside them."""
+
+    def __init__(self, model: nn.Module, skeleton: Skeleton, index: int) -> None:
+        name = skeleton.blocks[index]
+        super().__init__(model, [name])
+        self._layer = (self.get_submodule(name),)
+        self._calls, self._index = skeleton.calls, index
+
+    def forward(self, hidden: Tensor, *handed: Tensor) -> Tensor | tuple[Tensor, ...]:
+        plan = self._calls.plan((hidden.shape[0], hidden.shape[1]), hidden.dtype, hidden.device)
+        args, kwargs = plan.call(self._index, (hidden, *handed))
+        found = self._layer[0](*args, **kwargs)
+        out: Tensor = found[0] if isinstance(found, tuple) else found  # the model drops the rest
+        return (out, *handed) if handed else out
+
+
+class Head(Part):
+    """Hidden states to logits (batch, length, vocabulary)."""
+
+    def __init__(self, model: nn.Module, skeleton: Skeleton) -> None:
+        super().__init__(model, skeleton.after)
+        self._whole = model, skeleton.headed(model)
+
+    def forward(self, hidden: Tensor, *_: Tensor) -> Tensor:
+        return logits(*self._whole, hidden)

@@ -1,0 +1,73 @@
+"""Tokens to train on: random ones, or windows of a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pipeloom.ir.errors import InputError
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Token ids below ``vocabulary``, drawn by ``seed``: the same in every process.
+
+    ``data``: a file of token ids, ``.npy`` (whole numbers, any shape) or ``.bin`` (16 bits each, 32
+    where the vocabulary is larger than that), which is mapped into memory; or any other file, which
+    is text: by ``tokenizer``, a ``tokenizer.json``, where there is one, else each byte is a token.
+    None: tokens are random.
+    """
+
+    data: str | None
+    vocabulary: int
+    seed: int
+    tokenizer: Path
+
+    def windows(self, step: int, rows: int, length: int) -> Tensor:
+        """Tokens (rows, length) of one step, from anywhere in the file. Raises InputError for a
+        file that does not fit."""
+        random = np.random.default_rng([self.seed, step])
+        if self.data is None:
+            return torch.from_numpy(random.integers(self.vocabulary, size=(rows, length)))
+        ids = self._ids
+        if len(ids) < length:
+            raise InputError(f"{self.data}: expected {length} tokens (seq) or more, got {len(ids)}")
+        starts = random.integers(len(ids) - length + 1, size=rows)
+        found = np.stack([ids[start : start + length] for start in starts]).astype(np.int64)
+        wrong = found[(found < 0) | (found >= self.vocabulary)]
+        if wrong.size:
+            raise InputError(
+                f"{self.data}: expected tokens from 0 to {self.vocabulary - 1}, the model's "
+                f"vocabulary, got {wrong[0]}"
+            )
+        return torch.from_numpy(found)
+
+    @cached_property
+    def _ids(self) -> Any:
+        """The file's tokens, a row of whole numbers."""
+        path = Path(str(self.data)).expanduser()
+        try:
+            if path.suffix == ".npy":
+                return _whole(np.load(path, mmap_mode="r"), path)
+            if path.suffix == ".bin":
+                wide = self.vocabulary > 1 << 16
+                return np.memmap(path, dtype=np.uint32 if wide else np.uint16, mode="r")
+            if not self.tokenizer.is_file():
+                return np.memmap(path, dtype=np.uint8, mode="r")
+            read = import_module("tokenizers").Tokenizer.from_file(str(self.tokenizer))
+            return np.array(read.encode(path.read_text(encoding="utf-8")).ids)
+        except (OSError, ValueError) as error:
+            raise InputError(f"{path}: expected a file of tokens: {error}") from None
+
+
+def _whole(found: Any, path: Path) -> Any:
+    if found.dtype.kind not in "iu":
+        raise InputError(f"{path}: expected whole numbers, got {found.dtype}")
+    return found.reshape(-1)

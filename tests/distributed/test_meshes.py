@@ -1,0 +1,106 @@
+"""Meshes: pipelines whose stages are tensor or expert parallel, in replicas, sharded, train as one
+process does."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+
+from pipeloom.runtime.launch.processes import launch
+from tests.distributed.cases.mesh_refusals import refusals
+from tests.distributed.cases.meshes import Case, Outcome, run_cases
+
+FLOAT = torch.float32
+TP, EP = (("pp", 2), ("tp", 2)), (("pp", 2), ("ep", 2))
+CASES = [
+    Case("1f1b", TP),
+    Case("zb-h1", TP, sequence=True, ahead=True, clip=1e-2),
+    Case("zb-v", TP, sequence=True, given_up="O"),
+    Case("zb-h1", TP, sequence=True, given_up="R", options=(("param_dtype", FLOAT),), bound=1e-5),
+    Case("zb-h1", TP, cut=(0,), tie=False, ahead=True, clip=1e-2),
+    Case("weipipe-interleave", TP, sequence=True),
+    Case("chimera", TP),
+    Case("1f1b", EP),
+    Case("zb-h1", EP),
+    Case("zb-h1", EP, sharded=("ep",), tie=False),
+    Case("zb-v", EP, ahead=True),
+    Case("weipipe-interleave", EP),
+    Case("1f1b", (("pp", 1), ("dp", 2), ("tp", 2)), sequence=True, sharded=("dp",), tie=False),
+    Case("1f1b", (("pp", 1), ("rep", 2), ("dp", 2)), sharded=("rep", "dp"), tie=False),
+    Case("1f1b", (("pp", 1), ("dp", 2), ("ep", 2)), sharded=("dp",), tie=False),
+]
+CUBE = (("pp", 2), ("dp", 2), ("tp", 2))
+LARGE = [
+    Case("1f1b", CUBE, sequence=True),
+    Case("zb-h1", CUBE, sequence=True, ahead=True),
+    Case("zb-v", CUBE, sequence=True, sharded=("dp",), tie=False),
+]
+MORE = [
+    Case("zb-h1", CUBE, sequence=True, sharded=("dp",), tie=False, ahead=True),
+    Case("zb-v", CUBE, sequence=True),
+    Case("wzb1", CUBE),
+    Case("weipipe-interleave", CUBE, sequence=True),
+    Case("zb-h1", (("pp", 2), ("rep", 2), ("dp", 2)), sharded=("rep", "dp"), tie=False),
+    Case("zb-v", (("pp", 2), ("rep", 2), ("dp", 2)), sharded=("rep", "dp"), tie=False),
+    Case("zb-h1", (("pp", 2), ("ep", 2), ("tp", 2))),
+    Case("zb-v", (("pp", 2), ("dp", 2), ("ep", 2)), sharded=("dp",), tie=False),
+]
+
+
+@cache
+def results(large: bool) -> tuple[dict[Case, list[Outcome]], dict[str, str]]:
+    """Of all cases in one launch, and what is refused in the small ones'."""
+    cases, processes = (LARGE, 8) if large else (CASES, 4)
+    found = launch(run, processes, (cases, not large), timeout=280, message_timeout=100)
+    rows = [outcomes for outcomes, _ in found.values()]
+    return {case: [row[i] for row in rows] for i, case in enumerate(cases)}, found[0][1]
+
+
+def run(cases: list[Case], refused: bool) -> tuple[list[Outcome], dict[str, str]]:
+    return run_cases(cases), refusals() if refused else {}
+
+
+@pytest.mark.parametrize("case", CASES + LARGE, ids=str)
+def test_meshes_train_as_one_process(case: Case) -> None:
+    for outcome in results(case in LARGE)[0][case]:
+        check(case, outcome)
+
+
+@pytest.mark.slow
+def test_more_meshes_do() -> None:
+    found = launch(run_cases, 8, (MORE,), timeout=280, message_timeout=100)
+    for i, case in enumerate(MORE):
+        for row in found.values():
+            check(case, row[i])
+
+
+def check(case: Case, outcome: Outcome) -> None:
+    assert outcome.gradients <= case.bound
+    assert outcome.norm <= case.bound
+    assert outcome.parameters <= case.bound
+    assert outcome.peak > 0
+    split = case.family.startswith(("zb", "wzb"))
+    assert (outcome.deferred > 0) is split, "products with DTensors are put off, too"
+
+
+SAID = {
+    "ties": "expected copies laid out alike, got S(0) at (0,) of a mesh of (2,) and a whole tensor",
+    "copies averaged": "0.bias: expected a copy of it on each process of data_group, [0, 1], or",
+    "experts unnamed": "0.bias [8] is not on all of them: experts that each has of its own",
+    "some experts": "0.weight: expected a copy of it on each process of data_group, [0, 1, 2, 3]",
+    "sharded in part": "expected fully_shard over the processes of data_group, [0, 1, 2, 3], got",
+    "over ranks": "expected those of one rank in their pipelines, got [0, 0, 1, 1]",
+    "threads": "0.weight is a DTensor: expected ranks that are processes, got thread ranks",
+    "output": "expected this process's part of its output, got a DTensor",
+    "sequence": "0.norm.bias: expected one gradient on the processes [0, 1], each of which",
+}
+
+
+def test_meshes_that_do_not_fit_are_told() -> None:
+    _, found = results(False)
+    assert found.keys() == SAID.keys()
+    for name, words in SAID.items():
+        assert words in found[name], (name, found[name])
+        assert "\n" not in found[name]

@@ -1,0 +1,94 @@
+"""Models of Hugging Face from the profile to the last step: losses of one process, names of the
+model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import pipeloom
+from pipeloom import HuggingFace, Pipeline
+from pipeloom.ir.model.program import Program
+from pipeloom.runtime.launch.threads import launch_local
+from pipeloom.runtime.models.by_name import load_source
+
+hugging = pytest.importorskip("transformers")
+
+MICROBATCHES, STEPS = 4, 3
+MODELS = {
+    "gpt2": hugging.GPT2Config(
+        vocab_size=64, n_embd=16, n_layer=4, n_head=2, n_positions=16, bos_token_id=0,
+        eos_token_id=0, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0
+    ),
+    "llama": hugging.LlamaConfig(
+        vocab_size=64, hidden_size=16, intermediate_size=32, num_hidden_layers=4,
+        num_attention_heads=2, max_position_embeddings=16
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "pieces", "ranks", "local"),
+    [("gpt2", {"stages": 4}, 4, True), ("llama", {}, 4, True), ("llama", {}, 2, False)],
+)
+def test_a_model_trains_as_in_one_process(
+    kind: str, pieces: Any, ranks: int, local: bool, tmp_path: Path
+) -> None:
+    """``gpt2``: in near even stages, embedding and head tied; ``llama``: cut by its layers. On
+    threads, or in processes."""
+    MODELS[kind].save_pretrained(tmp_path)
+    name = f"hf:{tmp_path},micro_batch=2,lr=0.01"
+    found = pipeloom.measure(name, ranks=ranks, repeats=1, warmup=0, local=True, **pieces)
+    answer = pipeloom.optimize(found.document(), MICROBATCHES, time_limit=2)
+    program = pipeloom.compile(answer.schedule)
+    result = pipeloom.run(program, name, steps=STEPS, local=local)
+    source = load_source(name)
+    assert isinstance(source, HuggingFace)
+    model = whole(source)
+    assert result is not None
+    assert result.losses == pytest.approx(one_process(source, model), rel=1e-4)
+    names = launch_local(_names, ranks, (program, name), timeout=60).values()
+    assert set().union(*names) == set(model.state_dict())
+
+
+def _names(program: Program, name: str) -> set[str]:
+    pipeline = Pipeline.from_source(program, load_source(name))
+    found = set(pipeline.state_dict()["model"])
+    pipeline.close()
+    return found
+
+
+def whole(source: HuggingFace) -> Any:
+    """The model as the library makes it; its head is tied to its embedding where that says so."""
+    model = hugging.AutoModelForCausalLM.from_config(
+        hugging.AutoConfig.from_pretrained(source.path)
+    )
+    state: dict[str, Tensor] = {}
+    for _, make in reversed(source.named_layers()):  # of what is tied, the first layer's
+        state |= make().state_dict()
+    for group in source.skeleton.ties:
+        state |= dict.fromkeys(group, state[group[0]])
+    model.load_state_dict(state)
+    return model
+
+
+def one_process(source: HuggingFace, model: Any) -> list[float]:
+    optimizer = source.optimizer(model.parameters())
+    history = []
+    for step in range(STEPS):
+        inputs, _ = source.batch(step, MICROBATCHES)
+        optimizer.zero_grad()
+        losses = [model(input_ids=tokens, labels=tokens).loss / MICROBATCHES for tokens in inputs]
+        torch.stack(losses).sum().backward()
+        optimizer.step()
+        history.append(sum(loss.item() for loss in losses))
+    return history

@@ -1,0 +1,364 @@
+"""Models of Hugging Face, cut between all of their layers: loss and gradients of the whole model,
+its names, its weights."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import sys
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipeloom import HuggingFace
+from pipeloom.cli.main import main
+from pipeloom.ir.errors import InputError
+from pipeloom.runtime.models.by_name import load_source
+from pipeloom.runtime.models.layer_calls import LayerCalls, StandIns, capture
+from pipeloom.runtime.pipeline.layered_source import LayeredSource
+from pipeloom.runtime.stages.store import made
+
+hugging = pytest.importorskip("transformers")
+
+VOCABULARY, WIDTH, HEADS, LAYERS, POSITIONS, LENGTH = 32, 16, 4, 3, 24, 12
+OLD = {"vocab_size": VOCABULARY, "n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS}
+NEW = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": WIDTH,
+    "intermediate_size": 24,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "max_position_embeddings": POSITIONS,
+}
+GROUPED = NEW | {"num_key_value_heads": 2}
+TOKENS = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 2}
+DROPOUTS = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", GROUPED),
+    "llama-tied": ("LlamaConfig", GROUPED | {"tie_word_embeddings": True}),
+    "qwen2": ("Qwen2Config", GROUPED),
+    "qwen3": ("Qwen3Config", GROUPED | {"head_dim": 8}),
+    "mistral": ("MistralConfig", GROUPED | {"sliding_window": 5}),
+    "mixtral": ("MixtralConfig", GROUPED | {"num_local_experts": 4}),
+    "gpt2": ("GPT2Config", OLD | DROPOUTS | {"n_positions": POSITIONS}),
+    # layers of two kinds of attention, scaled embeddings, capped logits
+    "gemma2": ("Gemma2Config", GROUPED | {"head_dim": 8, "sliding_window": 5}),
+    # projections before and after the layers, within a decoder of its own
+    "opt": ("OPTConfig", NEW | {"ffn_dim": 24, "word_embed_proj_dim": 8, "dropout": 0.0}),
+    # layers that return tuples, and are told their positions by a tensor of slopes
+    "bloom": ("BloomConfig", OLD | {"hidden_size": WIDTH}),
+    "gpt-neox": ("GPTNeoXConfig", NEW),
+}
+
+
+def saved(folder: Path, kind: str, **changed: Any) -> str:
+    """The path of a configuration of one of the kinds."""
+    name, settings = CONFIGS[kind]
+    getattr(hugging, name)(**TOKENS | settings | changed).save_pretrained(folder)
+    return str(folder)
+
+
+def source_of(path: str, **settings: Any) -> HuggingFace:
+    return HuggingFace(path, seq=LENGTH, micro_batch=2, experts="eager", **settings)
+
+
+def stages_of(source: HuggingFace, dtype: torch.dtype) -> list[nn.Module]:
+    """Each layer as a stage, tied parameters being one."""
+    layers = source.named_layers()
+    parts = tuple((layer.name,) for layer, _ in layers)
+    cut = LayeredSource(source, parts)
+    modules = [made(stage, s).to(dtype) for s, stage in enumerate(cut.stages(len(parts)))]
+    for (first, name), *others in cut.tied(len(parts)):
+        for stage, other in others:
+            path, _, last = other.rpartition(".")
+            parameter = modules[first].get_parameter(name)
+            setattr(modules[stage].get_submodule(path), last, parameter)
+    return modules
+
+
+def whole_model(source: HuggingFace, stages: list[nn.Module], dtype: torch.dtype) -> Any:
+    """The model as the library makes it, with the stages' weights under their own names."""
+    config = hugging.AutoConfig.from_pretrained(source.path)
+    model = hugging.AutoModelForCausalLM.from_config(config, experts_implementation="eager")
+    state = {name[2:]: x for stage in stages for name, x in stage.state_dict().items()}
+    model.to(dtype).load_state_dict(state)
+    return model.train()
+
+
+def through(stages: list[nn.Module], tokens: Tensor) -> Tensor:
+    """The output of the last of the stages."""
+    tensors: tuple[Tensor, ...] = (tokens,)
+    for stage in stages:
+        found = stage(*tensors)
+        tensors = found if isinstance(found, tuple) else (found,)
+    (out,) = tensors
+    return out
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "tolerance"),
+    [
+        *((kind, torch.float64, 1e-12) for kind in CONFIGS),
+        *((kind, torch.float32, 1e-6) for kind in ("llama-tied", "mixtral", "gpt2")),
+    ],
+    ids=str,
+)
+def test_loss_and_gradients_are_those_of_the_whole_model(
+    kind: str, dtype: torch.dtype, tolerance: float, tmp_path: Path
+) -> None:
+    source = source_of(saved(tmp_path, kind))
+    stages = stages_of(source, dtype)
+    model = whole_model(source, stages, dtype)
+    (tokens,), (labels,) = source.batch(0, 1)
+    expected = model(input_ids=tokens, labels=labels).loss
+    expected.backward()
+    loss = source.loss(through(stages, tokens), labels)
+    loss.backward()
+    assert loss.item() == pytest.approx(expected.item(), rel=tolerance)
+    found = {n[2:]: p.grad for stage in stages for n, p in stage.named_parameters()}
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(found[name], parameter.grad, rtol=tolerance, atol=tolerance)
+
+
+def test_layers_and_what_they_share_have_the_models_names(tmp_path: Path) -> None:
+    source = source_of(saved(tmp_path, "gpt2"))
+    layers = [layer for layer, _ in source.named_layers()]
+    assert [(layer.name, layer.modules) for layer in layers] == [
+        ("embedding", ("transformer.wte", "transformer.wpe", "transformer.drop")),
+        *((f"transformer.h.{i}", (f"transformer.h.{i}",)) for i in range(LAYERS)),
+        ("head", ("transformer.ln_f", "lm_head")),
+    ]
+    assert source.tied_layers() == (
+        (("embedding", "transformer.wte.weight"), ("head", "lm_head.weight")),
+    )
+    assert source.tied(2) == (((0, "0.transformer.wte.weight"), (1, "1.lm_head.weight")),)
+    assert source.names(2)(1, "0.transformer.h.2.ln_1.bias") == "transformer.h.2.ln_1.bias"
+
+
+def test_near_even_stages_are_the_same_model(tmp_path: Path) -> None:
+    source = source_of(saved(tmp_path, "llama-tied"))
+    (tokens,), _ = source.batch(0, 1)
+    outs = [
+        through([made(stage, s) for s, stage in enumerate(source.stages(count))], tokens)
+        for count in (1, 1)
+    ]
+    assert torch.equal(*outs)
+    assert [len(part) for part in source._even(2).parts] == [3, 2]
+    with pytest.raises(InputError, match=r"stages: expected 1 to 3, its decoder layers, got 4$"):
+        source.stages(4)
+
+
+def test_drawn_weights_depend_on_the_seed_and_the_layer_alone(tmp_path: Path) -> None:
+    path = saved(tmp_path, "llama")
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    one, other = (source_of(path).named_layers()[2][1]().state_dict() for _ in range(2))
+    assert torch.equal(torch.rand(1), expected)
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    changed = source_of(path, seed=1).named_layers()[2][1]().state_dict()
+    name = "model.layers.1.mlp.up_proj.weight"
+    assert not torch.equal(one[name], changed[name])
+    next_layer = source_of(path).named_layers()[3][1]().state_dict()
+    assert not torch.equal(one[name], next_layer[name.replace(".1.", ".2.")])
+
+
+@pytest.mark.parametrize("kind", ["llama", "llama-tied", "mixtral", "gpt2"])
+def test_weights_are_read_from_shards(kind: str, tmp_path: Path) -> None:
+    name, settings = CONFIGS[kind]
+    config = getattr(hugging, name)(**TOKENS | settings)
+    model = hugging.AutoModelForCausalLM.from_config(config)
+    model.save_pretrained(tmp_path, max_shard_size="10KB")
+    assert (tmp_path / "model.safetensors.index.json").is_file()
+    found: dict[str, Tensor] = {}
+    for _, make in source_of(str(tmp_path)).named_layers():
+        found |= make().state_dict()
+    expected = model.state_dict()
+    assert set(found) == set(expected)
+    assert all(torch.equal(found[key], value) for key, value in expected.items())
+
+
+def test_a_part_has_no_weights_but_its_own(tmp_path: Path) -> None:
+    source = source_of(saved(tmp_path, "llama"))
+    part = source._filled(["model.layers.1"], 2)
+    assert {name.rpartition(".layers.")[2][0] for name, _ in part.named_parameters()} == {"1"}
+
+
+def test_a_cast_part_keeps_the_frequencies_of_its_rotation(tmp_path: Path) -> None:
+    embedding = source_of(saved(tmp_path, "llama")).named_layers()[0][1]().to(torch.bfloat16)
+    buffers = dict(embedding.named_buffers())
+    assert buffers["model.rotary_emb.inv_freq"].dtype is torch.float32
+    assert embedding.get_parameter("model.embed_tokens.weight").dtype is torch.bfloat16
+
+
+def test_a_copy_of_a_layer_computes_with_its_own_weights(tmp_path: Path) -> None:
+    stages = stages_of(source_of(saved(tmp_path, "gpt-neox")), torch.float32)
+    (tokens,), _ = source_of(str(tmp_path)).batch(0, 1)
+    expected = through(stages, tokens)
+    copies = deepcopy(stages)
+    for stage in stages:
+        for parameter in stage.parameters():
+            nn.init.zeros_(parameter)
+    assert torch.equal(through(copies, tokens), expected)
+
+
+def test_a_source_travels_to_other_processes_as_its_settings(tmp_path: Path) -> None:
+    source = source_of(saved(tmp_path, "llama"), seed=3)
+    source.check()
+    assert pickle.loads(pickle.dumps(source)) == source
+    assert len(pickle.dumps(source)) < 1000
+
+
+class Weighed(nn.Module):
+    """Not of the library: its layers are given a mask, and a weight that depends on the tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(4, 2)
+        self.layers = nn.ModuleList(nn.Linear(2, 2) for _ in range(2))
+
+    def forward(self, input_ids: Tensor, use_cache: bool) -> Tensor:
+        hidden, weights = self.embedding(input_ids), self.embedding(input_ids).sum(-1)
+        mask = torch.ones(input_ids.shape).tril()
+        for layer in self.layers:
+            hidden = layer(hidden, mask=mask, weights=[weights], scale=2.0, use_cache=use_cache)
+        return hidden
+
+
+def weighed(value: float, *_: object) -> tuple[nn.Module, StandIns]:
+    model = Weighed()
+    stand_ins = StandIns(model.layers, 0)
+    model.layers = stand_ins.modules
+    nn.init.constant_(model.embedding.weight, value)
+    return model, stand_ins
+
+
+def test_what_depends_on_the_tokens_is_handed_on_and_the_rest_is_kept() -> None:
+    plan = LayerCalls(weighed).plan((2, 3), torch.float32, torch.device("cpu"))
+    assert plan.handed == 2
+    calls = capture(*weighed(3.0), torch.zeros(2, 3).long())
+    hidden, weights = plan.tensors(calls)
+    assert weights.shape == (2, 3)
+    (given,), options = plan.call(1, (hidden, weights))
+    assert given is hidden
+    assert options.pop("weights")[0] is weights
+    assert torch.equal(options.pop("mask"), torch.ones(2, 3).tril())
+    assert options == {"scale": 2.0, "use_cache": False}
+
+
+REFUSED = {
+    "encoder and decoder": (
+        {"model_type": "t5", "is_encoder_decoder": True},
+        "t5: expected a decoder alone, found an encoder and a decoder; a model source cuts other "
+        "models",
+    ),
+    "no language model": ({"model_type": "vit"}, "vit: expected a causal language model: "),
+    "unknown": ({"model_type": "nosuch"}, "config.json: ValueError: .*`nosuch`"),
+    "router loss": (
+        GROUPED | {"model_type": "mixtral", "output_router_logits": True},
+        "mixtral: expected output_router_logits false, got true",
+    ),
+    "quantized": (
+        GROUPED | {"model_type": "llama", "quantization_config": {"quant_method": "fp8"}},
+        "llama: expected weights to train, found quantization_config",
+    ),
+    "layerdrop": (NEW | {"model_type": "opt", "layerdrop": 0.1}, "opt: expected layerdrop 0"),
+    "state that layers hand on": (
+        NEW | {"model_type": "rwkv", "attention_hidden_size": WIDTH},
+        "RwkvForCausalLM: its layers are called with more than one thing that others return",
+    ),
+    "weights around the layers": (
+        {"model_type": "ctrl", "n_layer": 2, "n_embd": WIDTH, "dff": 8, "n_head": 2},
+        "CTRLLMHeadModel: transformer.pos_encoding is in no module that tokens alone pass through",
+    ),
+    "layers that are not in a row": (
+        {"model_type": "bert", "is_decoder": True} | NEW,
+        "BertLMHeadModel: what has its layers is not called with inputs_embeds",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_cut_is_refused_in_a_line(
+    case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config, why = REFUSED[case]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    name = f"hf:{tmp_path}"
+    with pytest.raises(InputError, match=f"^{name}: {why}"):
+        load_source(name)
+    assert main(["profile", "--model", name, "--stages", "2", "-o", str(tmp_path / "p")]) == 2
+    (line,) = [x for x in capsys.readouterr().err.splitlines() if not x.startswith("[")]
+    assert line.startswith(f"pipeloom: {name}: ")
+
+
+def test_without_the_library_a_line_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = saved(tmp_path, "llama")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(InputError, match=r"needs transformers: pip install 'pipeloom\[models\]'"):
+        load_source(f"hf:{path}")
+
+
+def test_settings_follow_the_path(tmp_path: Path) -> None:
+    path = saved(tmp_path, "llama")
+    found = load_source(f"hf:{path},seq=6,micro_batch=3,seed=2,lr=0.01,attention=eager")
+    expected = HuggingFace(path, seq=6, micro_batch=3, seed=2, lr=0.01, attention="eager")
+    assert found == expected
+    assert found == replace(expected)
+    assert [x.shape for x in found.batch(0, 2)[0]] == [(3, 6), (3, 6)]
+    assert load_source(f"hf:{path}/config.json").batch(0, 1)[0][0].shape == (1, POSITIONS)
+
+
+def test_what_is_evaluated_is_no_training_data(tmp_path: Path) -> None:
+    path = saved(tmp_path, "llama")
+    source = HuggingFace(path)
+    (one,), _ = source.eval_batch(0, 1)
+    assert torch.equal(one, source.eval_batch(7, 1)[0][0])
+    assert not torch.equal(one, source.batch(0, 1)[0][0])
+    (tmp_path / "a.txt").write_bytes(bytes(range(32)))
+    data = str(tmp_path / "a.txt")
+    with pytest.raises(InputError, match=r"eval_data: missing; expected a file, as data is one$"):
+        HuggingFace(path, data=data).eval_batch(0, 1)
+    (found,), _ = HuggingFace(path, data=data, eval_data=data).eval_batch(0, 1)
+    assert torch.equal(found[0, 1:] - found[0, :-1], torch.ones(POSITIONS - 1).long())
+
+
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        ("length=3", "expected seq=..., micro_batch=..., .*, got 'length=3'$"),
+        ("seq", "expected seq=..., micro_batch=..., .*, got 'seq'$"),
+        ("seq=many", "seq: expected a number, got 'many'$"),
+        ("seq=1", "seq: expected at least 2, got 1$"),
+        ("seq=25", "seq: expected at most 24, the model's max_position_embeddings, got 25$"),
+        ("micro_batch=0", "micro_batch: expected at least 1, got 0$"),
+        ("lr=0", "lr: expected more than 0, got 0.0$"),
+        ("attention=none", "expected a causal language model: ValueError: "),
+        ("data=nosuch.txt", "nosuch.txt: expected a file of tokens: "),
+    ],
+)
+def test_wrong_settings_are_named(settings: str, fault: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=fault):
+        load_source(f"hf:{saved(tmp_path, 'llama')},{settings}")
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("hf:", "^hf:: expected hf:PATH, a folder with a config.json, or such a file$"),
+        (
+            "hf:a/b",
+            "^hf:a/b: expected a folder with a config.json, or such a file; hf download ",
+        ),
+    ],
+)
+def test_a_folder_without_a_model_is_named(name: str, fault: str) -> None:
+    with pytest.raises(InputError, match=fault):
+        load_source(name)

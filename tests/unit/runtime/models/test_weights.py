@@ -1,0 +1,90 @@
+"""Files of weights: those that are wrong are named, and nothing is drawn instead."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pipeloom import HuggingFace
+from pipeloom.ir.errors import InputError
+from pipeloom.runtime.stages.store import made
+from tests.unit.runtime.models.test_huggingface import GROUPED, hugging
+
+NAME = "model.layers.1.mlp.up_proj.weight"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    hugging.LlamaForCausalLM(hugging.LlamaConfig(**GROUPED)).save_pretrained(tmp_path)
+    return tmp_path
+
+
+def state_of(folder: Path) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = pytest.importorskip("safetensors.torch").load_file(
+        folder / "model.safetensors"
+    )
+    return found
+
+
+def fault(folder: Path) -> str:
+    source = HuggingFace(str(folder))
+    with pytest.raises(InputError) as caught:
+        made(partial(block, source), 1)
+    return str(caught.value).removeprefix(f"hf:{folder}: ")
+
+
+def block(source: HuggingFace) -> nn.Module:
+    source.check()
+    return source.named_layers()[2][1]()
+
+
+def write(folder: Path, state: dict[str, Tensor]) -> None:
+    pytest.importorskip("safetensors.torch").save_file(state, folder / "model.safetensors")
+
+
+def test_missing_weights_are_named(folder: Path) -> None:
+    state = state_of(folder)
+    del state[NAME]
+    write(folder, state)
+    assert fault(folder) == f"expected {NAME} in its weights"
+
+
+def test_weights_of_another_shape_are_named(folder: Path) -> None:
+    write(folder, state_of(folder) | {NAME: torch.zeros(3, 5)})
+    assert fault(folder) == f"{NAME}: expected shape [24, 16], got [3, 5]"
+
+
+def test_a_file_that_holds_no_weights_is_named(folder: Path) -> None:
+    (folder / "model.safetensors").write_text("no")
+    assert fault(folder).startswith("model.safetensors: expected a file of weights: ")
+
+
+def test_a_missing_shard_is_named(folder: Path) -> None:
+    index = {"weight_map": {NAME: "model-00002-of-00002.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert fault(folder).startswith("model-00002-of-00002.safetensors: expected a file of weights")
+
+
+def test_an_index_that_is_none_is_named(folder: Path) -> None:
+    (folder / "model.safetensors.index.json").write_text("{}")
+    assert fault(folder).startswith("model.safetensors.index.json: expected a weight_map: ")
+
+
+def test_weights_in_another_format_are_not_drawn_instead(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    assert fault(folder) == (
+        "expected weights in model.safetensors or model.safetensors.index.json, found "
+        "pytorch_model.bin"
+    )
+
+
+def test_a_checkpoint_of_the_base_model_has_its_prefix_added(folder: Path) -> None:
+    state = {name.removeprefix("model."): value for name, value in state_of(folder).items()}
+    write(folder, state)
+    found = block(HuggingFace(str(folder))).state_dict()
+    assert torch.equal(found[NAME], state[NAME.removeprefix("model.")])
