@@ -41,7 +41,8 @@ class Moody(nn.Module):
         if self.training:
             self.mean.lerp_(x.detach().double().mean(), 0.1)
         noise = torch.rand(()).item() if self.draws else 0.5
-        out: Tensor = self.frozen(x) + self.mean.to(x.dtype) * (1 + noise * self.training)
+        # the norms after it take away the mean, of which each copy of a stage has its own
+        out: Tensor = self.frozen(x) * (1 + noise * self.training) + self.mean.to(x.dtype)
         return out
 
 
