@@ -48,7 +48,7 @@ class _Range(NamedTuple):
     name: str
     start: float
     end: float
-    lane: str
+    thread: str
 
 
 def read_torch_trace(document: Mapping[str, Any], where: str) -> MeasuredOps:
@@ -95,7 +95,7 @@ def _on_device(events: Sequence[_Range], form: re.Pattern[str]) -> list[_Range]:
     streams: defaultdict[str, list[_Range]] = defaultdict(list)
     for event in events:
         if form.fullmatch(event.name):
-            streams[event.lane].append(event)
+            streams[event.thread].append(event)
     return max(streams.values(), key=lambda ops: sum(e.end - e.start for e in ops), default=[])
 
 

@@ -113,7 +113,7 @@ def form(value: Any) -> Form:
     found, tree = tree_flatten_with_path(value)
     if tree.is_leaf():
         shape = getattr(value, "shape", None)  # of a block mask, say, whose text is long
-        return repr(value) if shape is None else (type(value).__name__, tuple(shape))
+        return repr(value) if shape is None else f"{type(value).__name__}{list(shape)}"
     return tuple((keystr(path), form(leaf)) for path, leaf in found)
 
 

@@ -27,7 +27,7 @@ from pipeloom.ir.model.profile import Link, Links, Profile
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SubPipeline:
     """``problem``: activation passing on the part's own ranks and microbatches, numbered from 0.
 
     ``ranks``, ``microbatches``: their numbers in the whole; the ranks as the stages come to them.
@@ -38,7 +38,7 @@ class Part:
     problem: Problem
 
 
-def parts_of(problem: Problem) -> tuple[Part, ...]:
+def parts_of(problem: Problem) -> tuple[SubPipeline, ...]:
     """The parts of ``problem``, by their first microbatch.
 
     Raises InputError where a rank runs microbatches of two parts: then it has none.
@@ -63,13 +63,13 @@ def different_parts(problem: Problem) -> tuple[Problem, ...]:
         return ()
 
 
-def _part(problem: Problem, column: tuple[int, ...], microbatches: tuple[int, ...]) -> Part:
+def _part(problem: Problem, column: tuple[int, ...], microbatches: tuple[int, ...]) -> SubPipeline:
     ranks = tuple(dict.fromkeys(column))
     limit = tuple(problem.memory_limit[rank] for rank in ranks)
     placement = Placement.of_stages(tuple(map(ranks.index, column)))
     profile = _restricted(problem.profile, ranks)
     part = Problem(profile, len(microbatches), placement, limit, problem.objective)
-    return Part(ranks, microbatches, part)
+    return SubPipeline(ranks, microbatches, part)
 
 
 def _restricted(profile: Profile, ranks: tuple[int, ...]) -> Profile:
