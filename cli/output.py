@@ -27,6 +27,14 @@ def print_json(answer: dict[str, Any]) -> None:
     print(json.dumps(answer, allow_nan=False))
 
 
+def answer(args: argparse.Namespace, facts: dict[str, Any], words: object) -> None:
+    """Prints ``facts`` with ``--json``, else ``words``."""
+    if args.json:
+        print_json(facts)
+    else:
+        print(words)
+
+
 def finish(
     args: argparse.Namespace, document: dict[str, Any], answer: dict[str, Any], words: str
 ) -> None:

@@ -24,7 +24,7 @@ PROVEN = 1e-6
 
 
 @dataclass(slots=True)
-class _Shown:
+class _LastLine:
     """The last line of a search; ``figures``: its cost and bound, shown ``at`` so many seconds."""
 
     now: Progress | None = None
@@ -42,7 +42,7 @@ class ProgressDisplay:
 
     quiet: bool = False
     stream: TextIO = field(default_factory=lambda: sys.stderr)
-    _searches: dict[str, _Shown] = field(default_factory=dict)
+    _searches: dict[str, _LastLine] = field(default_factory=dict)
     _open: str | None = None
     """The search whose line is open on a terminal."""
 
@@ -54,13 +54,13 @@ class ProgressDisplay:
                 self.close()
                 self._write(f"pipeloom: {event}\n")
         elif not self.quiet:
-            shown = self._searches.setdefault(event.name, _Shown())
+            shown = self._searches.setdefault(event.name, _LastLine())
             if isinstance(event, Searching):
                 self._searching(event, shown)
             else:
                 self._searched(event, shown)
 
-    def _searching(self, event: Searching, shown: _Shown) -> None:
+    def _searching(self, event: Searching, shown: _LastLine) -> None:
         shown.now = now = event.now
         if self.stream.isatty():
             self._write_over(event.name, _line_of(event))
@@ -72,7 +72,7 @@ class ProgressDisplay:
             self._write(_line_of(event) + "\n")
             shown.figures, shown.at = figures, now.seconds
 
-    def _searched(self, event: Searched, shown: _Shown) -> None:
+    def _searched(self, event: Searched, shown: _LastLine) -> None:
         """The last line: what came out, and why it ends where it is not proven optimal."""
         line = _end_of(event, shown.now)
         if line is not None and self.stream.isatty():

@@ -35,15 +35,15 @@ from .partition.family_cut import FamilyPlan, best_family_cut
 from .solving.search import CachedSearch
 
 OWN_SHARE = 0.1
-"""Of the time, for a system's own schedules where it runs any other order as well."""
+"""Share of the time for a system's own schedules where it runs any other order as well."""
 INTERLEAVED, V = "interleaved-1f1b", "v"
 
 
 @dataclass(frozen=True, slots=True)
 class System:
-    """What a system runs: ``families``, whose order of ops no cut changes, with one stage a rank,
-    and interleaved 1F1B, on placements of these ``kinds``; ``any_order``: any other order of F, B,
-    W and BW, too."""
+    """A system runs ``families``, whose order of ops no cut changes, with one stage a rank, and
+    interleaved 1F1B, on placements of these ``kinds``; ``any_order``: any other order of F, B, W
+    and BW, too."""
 
     name: str
     families: tuple[str, ...]

@@ -190,12 +190,12 @@ class _Waiting:
             last = self.last(last.node)
         return last and _Waited(last.node, last.delay + way)
 
-    def made_elsewhere(self, node: int, lane_of: Sequence[tuple[int, bool]]) -> list[_Waited]:
+    def made_elsewhere(self, node: int, track_of: Sequence[tuple[int, bool]]) -> list[_Waited]:
         """The nodes on other tracks that ``node`` waits for."""
         return [
             w
             for w in self._waits[node]
-            if w.node >= len(lane_of) or lane_of[w.node] != lane_of[node]
+            if w.node >= len(track_of) or track_of[w.node] != track_of[node]
         ]
 
     def _unknown(self, node: int) -> bool:
@@ -212,7 +212,7 @@ class _Comparison:
         self._rank = [rank for rank in ranks for _ in planned.ops(rank)]
         # copies to the host and back run beside their rank, which waits for them as for messages
         copies = [op.kind.copies for op in self._ops]
-        self._lane = [*zip(self._rank, copies, strict=True)]
+        self._track = [*zip(self._rank, copies, strict=True)]
         starts, ends = _flat(planned)
         self._planned = [end - start for start, end in zip(starts, ends, strict=True)]
         self._start, self._end = _flat(measured)
@@ -235,17 +235,17 @@ class _Comparison:
         causes = Causes(slower=usual - planned, uneven=took - usual)
         if before is None:
             causes += Causes(start=gap)
-        elif self._lane[before.node] == self._lane[node] and before.delay == 0:
+        elif self._track[before.node] == self._track[node] and before.delay == 0:
             causes += Causes(host=gap)
         else:
             causes += Causes(receive=gap - before.delay)
         return OpLoss(rank, op, planned, took, gap, causes)
 
     def rank(self, rank: int) -> RankLoss:
-        nodes = [node for node, lane in enumerate(self._lane) if lane == (rank, False)]
+        nodes = [node for node, track in enumerate(self._track) if track == (rank, False)]
         waiting = receive = host = before = 0.0
         for node in nodes:
-            others = self._clock.made_elsewhere(node, self._lane)
+            others = self._clock.made_elsewhere(node, self._track)
             made = max((self._clock.done(w.node) for w in others), default=0.0)
             came = max(map(self._clock.came, others), default=0.0)
             gap = max(0.0, self._start[node] - before)

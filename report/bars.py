@@ -13,7 +13,7 @@ from pipeloom.ir.model.schedule import Averaged, Schedule, Timing
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class OpBar:
     """One op of a rank; ``shade`` goes from 0 at the rank's first stage to 1 at its last.
 
     ``half``: 0 or 1 for the first or the second op of a pair that runs at once, else None.
@@ -65,17 +65,17 @@ def last(schedule: Schedule) -> float:
     return max([times(schedule).makespan, *ends])
 
 
-def bars(schedule: Schedule, rank: int) -> Iterator[Bar]:
+def bars(schedule: Schedule, rank: int) -> Iterator[OpBar]:
     """The ops that occupy ``rank`` in its order, each with its time and its stage's shade."""
     return (bar for bar in _every(schedule, rank) if not bar.op.kind.copies)
 
 
-def copies(schedule: Schedule, rank: int) -> Iterator[Bar]:
+def copies(schedule: Schedule, rank: int) -> Iterator[OpBar]:
     """The copies to and from the host beside the ops of ``rank``."""
     return (bar for bar in _every(schedule, rank) if bar.op.kind.copies)
 
 
-def _every(schedule: Schedule, rank: int) -> Iterator[Bar]:
+def _every(schedule: Schedule, rank: int) -> Iterator[OpBar]:
     timing = times(schedule)
     ops = schedule.ops(rank)
     stages = sorted({op.stage for op in ops})
@@ -84,7 +84,7 @@ def _every(schedule: Schedule, rank: int) -> Iterator[Bar]:
     halves = dict.fromkeys(firsts, 0) | {at + 1: 1 for at in firsts}
     times_of = zip(timing.start[rank].tolist(), timing.end[rank].tolist(), strict=True)
     for at, (op, (start, end)) in enumerate(zip(ops, times_of, strict=True)):
-        yield Bar(rank, op, start, end, shade[op.stage], halves.get(at))
+        yield OpBar(rank, op, start, end, shade[op.stage], halves.get(at))
 
 
 def kinds(schedule: Schedule) -> list[OpKind]:

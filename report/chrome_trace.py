@@ -8,7 +8,7 @@ from typing import Any
 from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.schedule import Schedule
 
-from .bars import Bar, averages, bars, copies, memory_steps, timed, times
+from .bars import OpBar, averages, bars, copies, memory_steps, timed, times
 from .colours import NAMES
 from .summaries import heading
 
@@ -36,7 +36,7 @@ def _process(schedule: Schedule, title: str) -> list[dict[str, Any]]:
         events += _counters(schedule, rank)
         beside = _copies(schedule, rank)
         if beside:
-            events.append(_name("thread_name", _lane(schedule, rank), f"rank {rank}, host"))
+            events.append(_name("thread_name", _host_thread(schedule, rank), f"rank {rank}, host"))
             events += beside
         if averages(schedule, rank):
             thread = 2 * schedule.problem.ranks + rank
@@ -56,13 +56,13 @@ def _ops(schedule: Schedule, rank: int) -> list[dict[str, Any]]:
     ]
 
 
-def _common(bar: Bar, thread: int) -> dict[str, Any]:
+def _common(bar: OpBar, thread: int) -> dict[str, Any]:
     op = bar.op
     about = {"op": op.kind.name, "stage": op.stage, "microbatch": op.microbatch}
     return {"name": str(op), "cat": NAMES[op.kind], "tid": thread, "args": about}
 
 
-def _lane(schedule: Schedule, rank: int) -> int:
+def _host_thread(schedule: Schedule, rank: int) -> int:
     """The thread for what moves to and from the host."""
     return schedule.problem.ranks + rank
 
@@ -71,7 +71,7 @@ def _copies(schedule: Schedule, rank: int) -> list[dict[str, Any]]:
     """Copies to and from the host as asynchronous events, since the two directions may overlap."""
     events: list[dict[str, Any]] = []
     for bar in copies(schedule, rank):
-        common = _common(bar, _lane(schedule, rank)) | {"id": f"host {bar.op}"}
+        common = _common(bar, _host_thread(schedule, rank)) | {"id": f"host {bar.op}"}
         events += [
             common | {"ph": "b", "ts": bar.start * 1e3},
             common | {"ph": "e", "ts": bar.end * 1e3},

@@ -24,7 +24,7 @@ from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.schedule import Schedule, TransferKind
 from pipeloom.ir.units import amount, duration
 
-from .bars import Bar, averages, bars, copies, kinds, last, peak_memory, timed, times
+from .bars import OpBar, averages, bars, copies, kinds, last, peak_memory, timed, times
 from .colours import AVERAGE, AVERAGED, NAMES, as_hex, colour, is_light
 from .summaries import heading, shape, summary
 from .svg_elements import FAINT, INK, MUTED, document, element, label, number, ticks
@@ -225,13 +225,13 @@ def _row(schedule: Schedule, rank: int, grid: Grid, y: float) -> list[str]:
     return lines + _memory(schedule, rank, grid, y, height)
 
 
-def _bubble(shown: Sequence[Bar], grid: Grid, y: float, height: float) -> str:
+def _bubble(shown: Sequence[OpBar], grid: Grid, y: float, height: float) -> str:
     """The rank's idle time, hatched: bars are drawn over it."""
     left, right = grid.x(shown[0].start), grid.x(max(bar.end for bar in shown))
     return element("rect", x=left, y=y, width=right - left, height=height, fill="url(#bubble)")
 
 
-def _bars(shown: Sequence[Bar], grid: Grid, y: float, height: float) -> list[str]:
+def _bars(shown: Sequence[OpBar], grid: Grid, y: float, height: float) -> list[str]:
     """Bars in one group a colour, and the microbatch's number on each that is wide enough."""
     groups: dict[str, list[str]] = defaultdict(list)
     numbers: dict[str, list[str]] = {"#fff": [], INK: []}
@@ -256,7 +256,7 @@ def _bars(shown: Sequence[Bar], grid: Grid, y: float, height: float) -> list[str
     ]
 
 
-def _tooltip(bar: Bar) -> str:
+def _tooltip(bar: OpBar) -> str:
     op = bar.op
     words = (
         f"{op}: {NAMES[op.kind]} of microbatch {op.microbatch} on stage {op.stage}\n"

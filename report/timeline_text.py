@@ -20,7 +20,7 @@ from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.schedule import Averaged, Schedule
 from pipeloom.ir.units import duration
 
-from .bars import Bar, averages, bars, copies, kinds, last, timed
+from .bars import OpBar, averages, bars, copies, kinds, last, timed
 from .colours import AT_ONCE, AVERAGE, AVERAGED, NAMES, Colour, colour, is_light, of_pair
 from .summaries import heading, repeats, shape, summary
 
@@ -87,10 +87,10 @@ def _rows_of_copies(schedule: Schedule) -> dict[str, tuple[OpKind, ...]]:
     return {"host": tuple(_COPIES)}
 
 
-def _marks(shown: Iterable[Bar]) -> list[_Mark]:
+def _marks(shown: Iterable[OpBar]) -> list[_Mark]:
     """One a bar, and one a pair of those that run at once."""
     marks: list[_Mark] = []
-    first: Bar | None = None
+    first: OpBar | None = None
     for bar in shown:
         if bar.half == 0:
             first = bar
@@ -108,7 +108,7 @@ def _average(one: Averaged) -> _Mark:
     return _Mark(one.start, one.end, (f"A{one.stage}", "A"), "~", AVERAGE)
 
 
-def _mark(bar: Bar) -> _Mark:
+def _mark(bar: OpBar) -> _Mark:
     kind, fill = bar.op.kind, _FILL[bar.op.kind]
     # two columns of BW would be a B and a W
     short = f"BW{fill}" if kind is OpKind.BW else kind.name
@@ -116,7 +116,7 @@ def _mark(bar: Bar) -> _Mark:
     return _Mark(bar.start, bar.end, names, fill, colour(kind, bar.shade))
 
 
-def _visible(shown: Iterable[Bar], least: float) -> list[_Mark]:
+def _visible(shown: Iterable[OpBar], least: float) -> list[_Mark]:
     """Copies may be short: each has a column at least."""
     marks = map(_mark, sorted(shown, key=lambda bar: bar.start))
     return [replace(mark, end=max(mark.end, mark.start + least)) for mark in marks]

@@ -32,9 +32,25 @@ def parts(tensor: Tensor) -> tuple[Tensor, ...]:
     return tuple(part for x in inside if isinstance(x, Tensor) for part in parts(x))
 
 
+class _Arrived(torch.autograd.Function):
+    """What a collective under way leaves, waited for."""
+
+    @staticmethod
+    def forward(_: Any, under_way: AsyncCollectiveTensor) -> Tensor:
+        found: Tensor = under_way.trigger_wait()  # type: ignore[no-untyped-call]
+        return found.detach()
+
+    @staticmethod
+    def backward(_: Any, dy: Tensor) -> Tensor:
+        return dy
+
+
 def arrived(tensor: Tensor) -> Tensor:
     """It, or the tensor that a collective under way leaves; differentiable."""
-    return tensor.view_as(tensor) if isinstance(tensor, AsyncCollectiveTensor) else tensor
+    if not isinstance(tensor, AsyncCollectiveTensor):
+        return tensor
+    found: Tensor = _Arrived.apply(tensor)  # type: ignore[no-untyped-call]
+    return found
 
 
 @torch.no_grad()

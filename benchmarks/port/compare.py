@@ -21,8 +21,8 @@ ROUNDING = 1e-5
 WARM_UP = 2
 Row = dict[str, Any]
 Span = tuple[float, float]
-Measured = dict[str, tuple[list[Span], list[float | None]]]
-"""Of each script, when its steps began and ended, and their losses."""
+Measured = dict[str, tuple[list[Span], list[float | None], list[float]]]
+"""Of each script, when its steps began and ended, their losses, and seconds of processor time."""
 
 
 def changed_lines() -> int:
@@ -42,23 +42,26 @@ def measure(names: Sequence[str], steps: int, folder: str) -> list[Measured]:
 
 def _measure(name: str, steps: int) -> Measured:
     runs = {"torch": script.train(name), "ours": ported.train(name)}
-    found: Measured = {which: ([], []) for which in runs}
+    found: Measured = {which: ([], [], []) for which in runs}
     for step in range(steps):
         for which in list(runs) if step % 2 else reversed(runs):
             dist.barrier()
-            begin = time.perf_counter()
+            begin, used = time.perf_counter(), time.process_time()
             loss = next(runs[which])
             found[which][0].append((begin, time.perf_counter()))
             found[which][1].append(loss)
+            found[which][2].append(time.process_time() - used)
     return found
 
 
 def rows_of(names: Sequence[str], ranks: Mapping[int, Sequence[Measured]]) -> list[Row]:
-    """Medians of steps from the first rank's start to the last one's end, in milliseconds."""
+    """Medians of steps in milliseconds: from the first rank's start to the last one's end, and
+    processor time of all ranks."""
     rows = []
     for at, name in enumerate(names):
         here = [found[at] for found in ranks.values()]
         times = {which: _median([rank[which][0] for rank in here]) for which in here[0]}
+        used = {which: _used([rank[which][2] for rank in here]) for which in here[0]}
         ours, theirs = (_losses([rank[which][1] for rank in here]) for which in ("ours", "torch"))
         apart = max(abs(x - y) / y for x, y in zip(ours, theirs, strict=True))
         rows.append(
@@ -66,6 +69,8 @@ def rows_of(names: Sequence[str], ranks: Mapping[int, Sequence[Measured]]) -> li
                 "schedule": name,
                 **{f"{which}_ms": ms for which, ms in times.items()},
                 "ratio": times["ours"] / times["torch"],
+                **{f"{which}_cpu_ms": ms for which, ms in used.items()},
+                "cpu_ratio": used["ours"] / used["torch"],
                 "losses": ours,
                 "losses_apart": apart,
                 "losses_equal": apart <= ROUNDING,
@@ -85,13 +90,21 @@ def _median(ranks: Sequence[Sequence[Span]]) -> float:
     return 1e3 * statistics.median(took[WARM_UP:] or took)
 
 
+def _used(ranks: Sequence[Sequence[float]]) -> float:
+    steps = [sum(step) for step in zip(*ranks, strict=True)]
+    return 1e3 * statistics.median(steps[WARM_UP:] or steps)
+
+
 def render(rows: Sequence[Row]) -> str:
-    head = ["schedule", "torch", "ours", "ours / torch", "losses apart"]
+    head = ["schedule", "torch", "ours", "ours / torch", "processor: torch", "ours"]
+    head += ["ours / torch", "losses apart"]
     cells = [
         [
             row["schedule"],
             *(f"{row[key]:.1f} ms" for key in ("torch_ms", "ours_ms")),
             f"{row['ratio']:.3f}",
+            *(f"{row[key]:.0f} ms" for key in ("torch_cpu_ms", "ours_cpu_ms")),
+            f"{row['cpu_ratio']:.3f}",
             f"{row['losses_apart']:.1e}",
         ]
         for row in rows

@@ -19,7 +19,7 @@ from ..arguments import (
     transformer,
 )
 from ..inputs import MICROBATCHES, options, read_profile, typed
-from ..output import print_json
+from ..output import answer
 from ..progress import ProgressDisplay
 
 KEYS = ("tokens", "transformer", "cluster", "partition")
@@ -74,8 +74,5 @@ def run(args: argparse.Namespace) -> int:
             **options(args, *KEYS, "objective"),
             progress=display,
         )
-    if args.json:
-        print_json(found.to_dict())
-    else:
-        print(found)
+    answer(args, found.to_dict(), found)
     return 0

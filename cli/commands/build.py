@@ -17,7 +17,7 @@ from ..arguments import (
     stages,
 )
 from ..inputs import MICROBATCHES, options, read_profile, typed
-from ..output import check_output, finish_schedule, print_json
+from ..output import answer, check_output, finish_schedule
 from ..progress import ProgressDisplay
 
 
@@ -81,8 +81,7 @@ def _list_families(args: argparse.Namespace) -> int:
     from pipeloom.planner.build import families
 
     found = families()
-    if args.json:
-        print_json({"families": [{"name": n, "summary": words} for n, words in found.items()]})
-    else:
-        print(table(["family", "what it is"], [[n, words] for n, words in found.items()]))
+    facts = {"families": [{"name": n, "summary": words} for n, words in found.items()]}
+    rows = [[n, words] for n, words in found.items()]
+    answer(args, facts, table(["family", "what it is"], rows))
     return 0

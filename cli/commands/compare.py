@@ -7,7 +7,7 @@ import sys
 
 from ..arguments import add_memory_limit, add_table, example
 from ..inputs import searched
-from ..output import print_json
+from ..output import answer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,8 +31,5 @@ def run(args: argparse.Namespace) -> int:
     found = searched(args, compare, names=("memory_limit", "no_optimizer"))
     if found.interrupted:
         print("pipeloom: interrupted: optimize is the best so far", file=sys.stderr)
-    if args.json:
-        print_json(found.to_dict())
-    else:
-        print(found)
+    answer(args, found.to_dict(), found)
     return 0 if found.built else 1

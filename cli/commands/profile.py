@@ -159,8 +159,10 @@ def run(args: argparse.Namespace) -> int:
 def _run_from(args: argparse.Namespace) -> int:
     from pipeloom.planner.measured.profile import profile_from
 
-    for name in ("model", "stages", "layers", "alone", "recompute", "pairs", "offload", "local"):
-        if getattr(args, name):
+    measuring = {key for key in KEYS if key not in SHARED} | {"model", "layers"}
+    unset = {"repeats": 10, "timeout": 300.0, "device": "cpu"}
+    for name in sorted(measuring):
+        if getattr(args, name) not in (None, False, unset.get(name)):
             raise InputError(f"--{name}: expected none beside --from, which measures nothing")
     with typed(*FROM_KEYS, *SHARED, files="--from"):
         found = profile_from(

@@ -41,14 +41,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--param-dtype",
         choices=DTYPES,
-        help="mixed precision: parameters are computed with, and travel, in this; their owners "
+        help="mixed precision: parameters are computed with, and sent, in this; their owners "
         "keep "
         "and step them in --dtype",
     )
     parser.add_argument(
         "--reduce-dtype",
         choices=DTYPES,
-        help="of gradients that travel or are summed over ranks; that of --param-dtype by default",
+        help="type of gradients sent or summed over ranks; that of --param-dtype by default",
     )
     parser.add_argument(
         "--clip-grad-norm",

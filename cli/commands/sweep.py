@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ..arguments import add_table, example, limits
 from ..inputs import searched
-from ..output import print_json
+from ..output import answer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,8 +38,6 @@ def run(args: argparse.Namespace) -> int:
 
     typed = {limit.words: limit for limit in args.memory_limits}
     found = searched(args, sweep, typed, names=("output",))
-    if args.json:
-        print_json(found.to_dict())
-    else:
-        print(f"{found}\nwritten to {Path(args.output) / 'frontier.svg'} and beside it")
+    words = f"{found}\nwritten to {Path(args.output) / 'frontier.svg'} and beside it"
+    answer(args, found.to_dict(), words)
     return 0 if found.built else 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from ..arguments import example
-from ..output import print_json
+from ..output import answer
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,8 +17,5 @@ def run(args: argparse.Namespace) -> int:
     from pipeloom.planner.verify import verify
 
     found = verify(args.file)
-    if args.json:
-        print_json({"file": args.file} | found.to_dict())
-    else:
-        print(found)
+    answer(args, {"file": args.file} | found.to_dict(), found)
     return 0 if found.ok else 1

@@ -36,7 +36,7 @@ from .fields import (
     known,
 )
 from .json_reader import is_count, show
-from .validation import Document, Expected, Fault, Whole, raise_faults, said, wrong
+from .validation import Document, DocumentFault, Expected, Whole, raise_faults, said, wrong
 
 PROFILE = "pipeloom.profile"
 _DELAYS = TypeAdapter(list[list[Amount]])
@@ -165,7 +165,7 @@ class CostDocument(Document):
         """``t_r`` and ``m_r`` come together."""
         if (self.t_r is None) != (self.m_r is None):
             given, absent = ("t_r", "m_r") if self.m_r is None else ("m_r", "t_r")
-            raise_faults([Fault((absent,), said(f"missing; expected it beside {given}"))])
+            raise_faults([DocumentFault((absent,), said(f"missing; expected it beside {given}"))])
         return self
 
 
@@ -192,7 +192,7 @@ class LayerEntry(LayerDocument, CostDocument):
         for key, given in names if (self.repeat or 1) > 1 else ():
             if any("{}" not in name for name in given):
                 number = wrong("{} in it, for the number of each repeated layer")
-                raise_faults([Fault((key,), number, given[0])])
+                raise_faults([DocumentFault((key,), number, given[0])])
         return self
 
     def each(self) -> list[LayerDocument]:
@@ -245,16 +245,16 @@ def _ties(value: Any, places: Mapping[Any, int], what: str) -> Ties:
     if not isinstance(value, list | None):
         raise wrong("a list")
     groups: list[tuple[int, ...]] = []
-    found: list[Fault] = []
+    found: list[DocumentFault] = []
     for i, entry in enumerate(value or ()):
         members = entry if isinstance(entry, list) else []
         there = all(type(member) in (int, str) and member in places for member in members)
         sound = there and len(members) >= 2 and len(set(members)) == len(members)
         group = tuple(sorted({places[member] for member in members})) if sound else ()
         if not sound:
-            found.append(Fault((i,), wrong(f"two or more different {what}"), entry))
+            found.append(DocumentFault((i,), wrong(f"two or more different {what}"), entry))
         elif group in groups:
-            found.append(Fault((i,), wrong("each group once"), entry))
+            found.append(DocumentFault((i,), wrong("each group once"), entry))
         elif len(group) > 1:  # else layers of one stage
             groups.append(group)
     raise_faults(found)
@@ -275,7 +275,7 @@ class ProfileDocument(ClusterDocument):
         """Refuses a profile by layers in one line: its other keys are for other commands."""
         if isinstance(data, dict) and "stages" not in data and data.get("layers") is not None:
             line = "missing; expected a list (it has layers, which optimize and build cut)"
-            raise_faults([Fault(("stages",), said(line))])
+            raise_faults([DocumentFault(("stages",), said(line))])
         return data
 
     @field_validator("stages")
@@ -321,5 +321,5 @@ class LayeredProfileDocument(ClusterDocument):
         for key, counts in (("name", names), ("modules", modules)):
             twice = sorted(name for name, count in counts.items() if count > 1)
             lines = (f"expected {show(name)} once, got it twice" for name in twice)
-            raise_faults(Fault((key,), said(line)) for line in lines)
+            raise_faults(DocumentFault((key,), said(line)) for line in lines)
         return layers

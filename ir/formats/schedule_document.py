@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 from ..units import counted
 from .fields import MOST_PAIRS, Amount, Count, Limits, Number, OneARank, Version, keep, known
 from .profile_document import ProfileDocument
-from .validation import Document, Expected, Fault, Whole, raise_faults, said, wrong
+from .validation import Document, DocumentFault, Expected, Whole, raise_faults, said, wrong
 
 SCHEDULE, PROGRAM = "pipeloom.schedule", "pipeloom.program"
 
@@ -120,7 +120,7 @@ class ScheduleDocument(Document):
     def _of_stages(cls, rows: Any, info: ValidationInfo) -> Any:
         stages = known(info, "stages")
         raise_faults(
-            Fault((r, i, "stage"), wrong(f"a stage from 0 to {stages - 1}"), entry["stage"])
+            DocumentFault((r, i, "stage"), wrong(f"a stage from 0 to {stages - 1}"), entry["stage"])
             for r, row in enumerate(rows or ())
             for i, entry in enumerate(row)
             if stages is not None and entry["stage"] >= stages
@@ -138,13 +138,13 @@ class ScheduleDocument(Document):
         return rows
 
 
-def _outside(order: list[list[OpEntry]], stages: int, microbatches: int) -> Iterator[Fault]:
+def _outside(order: list[list[OpEntry]], stages: int, microbatches: int) -> Iterator[DocumentFault]:
     there = f"{counted(stages, 'stage')} and {counted(microbatches, 'microbatch')}"
     for rank, row in enumerate(order):
         for at, op in enumerate(row):
             if op["stage"] >= stages or op["microbatch"] >= microbatches:
                 name = f"{op['stage']}{op['op']}{op['microbatch']}"
-                yield Fault((rank, at), said(f"{name} is outside {there}"))
+                yield DocumentFault((rank, at), said(f"{name} is outside {there}"))
 
 
 _NUMBER, _KIND = "[0-9]{1,9}", "(?:x|dy|w|dw)"

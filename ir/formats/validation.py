@@ -96,7 +96,7 @@ def said(line: str) -> PydanticCustomError:
     return PydanticCustomError("said", "{line}", {"line": line})
 
 
-class Fault(NamedTuple):
+class DocumentFault(NamedTuple):
     """A fault of what is at a location, seen from the value that a validator has."""
 
     at: tuple[str | int, ...]
@@ -104,7 +104,7 @@ class Fault(NamedTuple):
     given: object = None
 
 
-def raise_faults(found: Iterable[Fault]) -> None:
+def raise_faults(found: Iterable[DocumentFault]) -> None:
     """Raises ValidationError where there are any."""
     details = [InitErrorDetails(type=f.kind, loc=f.at, input=f.given) for f in found]
     if details:

@@ -15,7 +15,7 @@ from pipeloom.ir.model.schedule import Schedule
 
 from ..inputs.documents import FilePath, named
 from .primus import is_iteration, read_primus, read_primus_ranks
-from .samples import Recording, Sample
+from .samples import MeasuredOps, Sample
 from .timers import EXPECTED, is_table, read_timers
 from .torch_trace import read_torch_trace
 
@@ -26,8 +26,8 @@ WANTED = (
 SUFFIXES = (".json", ".json.gz", ".csv")
 
 
-def read_recordings(files: Sequence[FilePath]) -> list[Recording]:
-    """One a file, or one of each file in a folder, by rank. Raises InputError for others."""
+def read_recordings(files: Sequence[FilePath]) -> list[MeasuredOps]:
+    """The ops of each file, or of each one in a folder, by rank. Raises InputError for others."""
     paths = [path for file in files for path in _files(file)]
     found = [read_recording(path) for path in paths]
     if len(found) > 1 and len({(r.chunks, r.rank is None) for r in found}) > 1:
@@ -35,7 +35,7 @@ def read_recordings(files: Sequence[FilePath]) -> list[Recording]:
     return sorted(found, key=lambda recording: recording.rank or 0)
 
 
-def read_recording(path: FilePath) -> Recording:
+def read_recording(path: FilePath) -> MeasuredOps:
     """The ops in one file. Raises InputError naming what is expected of it."""
     where = named(path)
     text = read_text(os.fspath(path), expected=WANTED)
@@ -49,7 +49,7 @@ def read_recording(path: FilePath) -> Recording:
     return _read_document(document, path, where)
 
 
-def _read_document(document: Any, path: FilePath, where: str) -> Recording:
+def _read_document(document: Any, path: FilePath, where: str) -> MeasuredOps:
     if not isinstance(document, dict):
         raise InputError(f"{where}: expected {WANTED}")
     if "traceEvents" in document:
@@ -65,7 +65,7 @@ def _read_document(document: Any, path: FilePath, where: str) -> Recording:
     raise InputError(f"{where}: expected {WANTED}")
 
 
-def _measured_schedule(schedule: Schedule, where: str) -> Recording:
+def _measured_schedule(schedule: Schedule, where: str) -> MeasuredOps:
     problem, timing = schedule.problem, schedule.timing
     if timing is None:
         raise InputError(f"{where}: order: expected start and end of each op")
@@ -76,7 +76,7 @@ def _measured_schedule(schedule: Schedule, where: str) -> Recording:
             schedule.ops(rank), (timing.end[rank] - timing.start[rank]).tolist(), strict=True
         )
     ]
-    return Recording(samples, problem.ranks, profile=problem.profile)
+    return MeasuredOps(samples, problem.ranks, profile=problem.profile)
 
 
 def _files(given: FilePath) -> list[FilePath]:

@@ -19,7 +19,7 @@ from pipeloom.ir.formats.fields import MOST_STAGES
 from pipeloom.ir.formats.json_reader import is_count, show
 from pipeloom.ir.model.ops import OpKind
 
-from .samples import Recording, Sample, time_of
+from .samples import MeasuredOps, Sample, time_of
 
 KEYS = ("fwd_start", "fwd_end", "bwd_start", "bwd_end")
 _FILE = re.compile(r"pp_rank_(\d+)\.json")
@@ -30,7 +30,7 @@ def is_iteration(value: Any) -> bool:
     return isinstance(value, dict) and "fwd_start" in value and "bwd_start" in value
 
 
-def read_primus(document: Mapping[str, Any], where: str, config: Any = None) -> Recording:
+def read_primus(document: Mapping[str, Any], where: str, config: Any = None) -> MeasuredOps:
     """The ops of one rank's file. Raises InputError where lists do not fit."""
     match = _FILE.search(where)
     samples = [
@@ -38,10 +38,10 @@ def read_primus(document: Mapping[str, Any], where: str, config: Any = None) -> 
         for step, (number, row) in enumerate(document.items())
         for sample in _samples(row, step, f"{where}: {number}", config)
     ]
-    return Recording(samples, rank=None if match is None else int(match[1]), chunks=True)
+    return MeasuredOps(samples, rank=None if match is None else int(match[1]), chunks=True)
 
 
-def read_primus_ranks(document: Mapping[str, Any], where: str) -> Recording:
+def read_primus_ranks(document: Mapping[str, Any], where: str) -> MeasuredOps:
     """The samples in a file of all ranks."""
     iterations = document["iterations"]
     rows = list(iterations.values()) if isinstance(iterations, dict) else []
@@ -55,7 +55,7 @@ def read_primus_ranks(document: Mapping[str, Any], where: str) -> Recording:
         for rank, of_rank in enumerate(row)
         for sample in _samples(of_rank, step, f"{where}: {number}[{rank}]", document.get("config"))
     ]
-    return Recording(samples, ranks)
+    return MeasuredOps(samples, ranks)
 
 
 def _samples(row: Any, step: int, where: str, config: Any) -> Iterator[Sample]:
@@ -75,7 +75,7 @@ def _samples(row: Any, step: int, where: str, config: Any) -> Iterator[Sample]:
 
 
 def _chunks(row: Mapping[str, Any], series: str, where: str, config: Any) -> Sequence[int]:
-    """Of each op; none where a rank has one stage. Raises InputError where they are not told."""
+    """The chunk of each op; none where a rank has one. Raises InputError where it is not told."""
     key = f"{series}_chunk"
     if row.get(key):
         chunks = _list(row, key, where)

@@ -19,7 +19,7 @@ from ..inputs.documents import FilePath
 from ..inputs.problem_setup import ProfileLike, ProfileSource
 from ..solving.progress import Listener, Note, unheard
 from .files import read_recordings
-from .samples import Recording, Sample
+from .samples import MeasuredOps, Sample
 
 FAR = 2.0
 """Outliers take so many times the median of their stage and kind."""
@@ -100,12 +100,12 @@ def _check(
             raise InputError(f"{key}: expected a finite number >= 0, got {value:g}")
 
 
-def _ranks(recordings: Sequence[Recording]) -> int:
+def _ranks(recordings: Sequence[MeasuredOps]) -> int:
     return min(sum(recording.ranks for recording in recordings), MOST_RANKS)
 
 
-def _stages(recordings: Sequence[Recording]) -> list[Sample]:
-    """All ops, stages numbered over all ranks."""
+def _stages(recordings: Sequence[MeasuredOps]) -> list[Sample]:
+    """The samples of all files, stages numbered over all ranks."""
     count = len(recordings)
     return [
         sample._replace(stage=sample.stage * count + at) if recording.chunks else sample
@@ -168,7 +168,7 @@ def _check_stages(times: Times, like: Profile | None) -> None:
 
 
 def _profile(times: Times, rest: Rest, name: str, tell: Listener) -> Profile:
-    """All but its ranks."""
+    """The profile, but for its ranks."""
     like = rest.like or Profile((), 1)
     old = like.stages or (None,) * len(times)
     stages = tuple(_stage(times[s], old[s], rest) for s in range(len(times)))

@@ -16,7 +16,7 @@ from pipeloom.ir.model.profile import Profile
 
 
 class Sample(NamedTuple):
-    """One op as it ran, for so many milliseconds; ``step`` is counted from 0 in each file."""
+    """An op as it ran, for so many milliseconds; ``step`` is counted from 0 in each file."""
 
     kind: OpKind
     stage: int
@@ -25,8 +25,8 @@ class Sample(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
-    """The ops of a file.
+class MeasuredOps:
+    """The ops of one file.
 
     ``ranks``: how many of them it tells of; ``rank``: which one, None where it does not say.
     ``chunks``: its stages are numbered on their rank alone: chunk k of rank r is stage k P + r.

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import Op, OpKind
 
-from .samples import Recording, Sample, numbered, time_of
+from .samples import MeasuredOps, Sample, numbered, time_of
 
 KINDS = {kind.name: kind for kind in (OpKind.F, OpKind.B, OpKind.W, OpKind.BW, OpKind.R)}
 EXPECTED = "a table with the columns stage, microbatch, op, ms (or F, B, W or BW in place of both)"
@@ -32,7 +32,7 @@ def is_table(text: str) -> bool:
     return timed and names >= {"stage", "microbatch"}
 
 
-def read_timers(text: str, where: str) -> Recording:
+def read_timers(text: str, where: str) -> MeasuredOps:
     """The ops of a table. Raises InputError naming the line."""
     rows = list(_rows(text, where))
     if not rows:
@@ -45,7 +45,7 @@ def read_timers(text: str, where: str) -> Recording:
             sample._replace(step=step - first)
             for sample, (_, step, _) in zip(samples, cells, strict=True)
         ]
-    return Recording(samples, _ranks(rows, samples, where))
+    return MeasuredOps(samples, _ranks(rows, samples, where))
 
 
 def _rows(text: str, where: str) -> Iterator[tuple[int, _Row]]:

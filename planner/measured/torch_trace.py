@@ -26,7 +26,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.units import counted
 
-from .samples import Recording, numbered, time_of
+from .samples import MeasuredOps, numbered, time_of
 
 MICROSECONDS = 1e3  # in a millisecond
 ON_HOST, ON_DEVICE, OPERATOR = "user_annotation", "gpu_user_annotation", "cpu_op"
@@ -43,15 +43,15 @@ WANTED = (
 
 
 class _Range(NamedTuple):
-    """One event: microseconds, and the stream or thread that it is on."""
+    """An event: microseconds, and the stream or thread that it is on."""
 
     name: str
     start: float
     end: float
-    lane: str
+    thread: str
 
 
-def read_torch_trace(document: Mapping[str, Any], where: str) -> Recording:
+def read_torch_trace(document: Mapping[str, Any], where: str) -> MeasuredOps:
     """The ops of one process's trace. Raises InputError where it has none."""
     events = document["traceEvents"]
     if not isinstance(events, list):
@@ -69,7 +69,7 @@ def read_torch_trace(document: Mapping[str, Any], where: str) -> Recording:
         ops = ops if form is OURS else _computing(ops, by_kind[OPERATOR])
     ops.sort(key=lambda event: event.start)
     pairs = [(_op(form, e.name), (e.end - e.start) / MICROSECONDS) for e in ops]
-    return Recording(
+    return MeasuredOps(
         numbered(pairs), rank=_rank(document), chunks=form is GPIPE, notes=_left_out(named, where)
     )
 
@@ -91,16 +91,16 @@ def _range(event: Mapping[str, Any], where: str) -> _Range:
 
 
 def _on_device(events: Sequence[_Range], form: re.Pattern[str]) -> list[_Range]:
-    """On the stream on which ops take longest: others copy and communicate."""
+    """The ops of the stream on which they take longest: others copy and communicate."""
     streams: defaultdict[str, list[_Range]] = defaultdict(list)
     for event in events:
         if form.fullmatch(event.name):
-            streams[event.lane].append(event)
+            streams[event.thread].append(event)
     return max(streams.values(), key=lambda ops: sum(e.end - e.start for e in ops), default=[])
 
 
 def _computing(ops: Sequence[_Range], operators: Sequence[_Range]) -> list[_Range]:
-    """From the first operator that computes in each range to the end of the last; no time where
+    """Ranges from the first operator that computes in each to the end of the last; no time where
     there is none."""
     inside = sorted(e for e in operators if not COMMUNICATES.match(e.name))
     inside.sort(key=lambda event: event.start)

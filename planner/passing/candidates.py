@@ -19,7 +19,7 @@ from pipeloom.ir.model.placement import Passing, Placement
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Report, Schedule
-from pipeloom.solver.core.decomposition import Plan, planned
+from pipeloom.solver.core.decomposition import Plan, planned_by_parts
 from pipeloom.solver.families import FAMILIES, Family, synchronous
 from pipeloom.solver.families.base import alternate
 from pipeloom.solver.families.weights.fsdp import FSDP
@@ -125,7 +125,7 @@ class Pipelines:
         yield from self._streams(problem, plan, "optimized")
 
     def _streams(self, problem: Problem, plan: Plan, shape: str) -> Iterator[Schedule]:
-        order = tuple(pack(row) for row in planned(problem, plan))
+        order = tuple(pack(row) for row in planned_by_parts(problem, plan))
         if problem.placement.passing is Passing.ACTIVATIONS:
             yield timed(Schedule(problem, order, report=Report(problem.objective, shape)))
             return

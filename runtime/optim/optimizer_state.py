@@ -45,9 +45,10 @@ def load_flat_state(
 ) -> None:
     """Makes ``values``, which have all keys of :func:`flat_state`, the optimizer's state.
 
-    Tensors that it has stay the same objects. Raises InputError where parameters of one group are
-    given unlike options.
+    Tensors that it has stay the same objects. Raises InputError, and changes nothing, where
+    parameters of one group are given unlike options.
     """
+    options = group_options(optimizer, names, values)
     for _, parameter, state in _entries(optimizer):
         name = names[id(parameter)]
         for key, own in state.items():
@@ -56,9 +57,20 @@ def load_flat_state(
             optimizer.state.pop(parameter, None)
         elif state:
             optimizer.state[parameter] = state
-    for group in optimizer.param_groups:
-        for key in [key for key in group if key not in ("params", *HOW)]:
-            group[key] = _taken(group[key], _one(group, key, names, values))
+    for group, chosen in zip(optimizer.param_groups, options, strict=True):
+        group.update({key: _taken(group[key], value) for key, value in chosen.items()})
+
+
+def group_options(
+    optimizer: torch.optim.Optimizer, names: Names, values: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """Of each group what ``values`` say of its options, but for :data:`HOW`; else its own.
+
+    Raises InputError where they say several things of one."""
+    return [
+        {key: _one(group, key, names, values) for key in group if key not in ("params", *HOW)}
+        for group in optimizer.param_groups
+    ]
 
 
 def _entries(

@@ -91,9 +91,9 @@ class OptimizerStep:
         It does not unless it ``updates``: the gradients are then added to.
         """
         self._store.settle(stage)
+        lay_out(self._store.module(stage).parameters())
         if not updates:
             return
-        lay_out(self._store.module(stage).parameters())
         revertible = self._revertible.get(stage)
         if revertible is not None and not self._steps:
             revertible.hold()

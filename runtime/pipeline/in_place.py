@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.measured_profile import Measurement
+from pipeloom.ir.model.program import Program
 
 from ..executor.stage_runner import Cell
 from ..measure.activation_ledger import Ledger
@@ -42,30 +44,47 @@ from .step_builder import StepBuilder
 from .step_inputs import Cells
 
 
+@dataclass(frozen=True, slots=True)
+class AskedInPlace:
+    """The settings that :meth:`~.pipeline.Pipeline.profile` was given."""
+
+    repeats: int
+    warmup: int
+    in_flight: int | None
+    recompute: bool
+    view: str
+
+    def check(self, program: Program) -> None:
+        """Raises InputError for what cannot be, or where weights are sent: stages run as they
+        come."""
+        if program.schedule.transfers:
+            raise InputError("profile: expected a program that sends activations, not weights")
+        check_view(self.view)
+        for key, least in (("repeats", 1), ("warmup", 0), ("in_flight", 1)):
+            value = getattr(self, key)
+            if value is not None and value < least:
+                raise InputError(f"{key}: expected a whole number >= {least}, got {value}")
+
+
 class StagesInPlace:
     """A rank's stages, with what a step was given in ``cells``, to be measured."""
 
     def __init__(
         self, context: RankContext, cells: Cells, step_end: StepEnd, builder: StepBuilder
     ) -> None:
-        """Raises InputError where weights are sent: stages run only as they come."""
-        if context.program.schedule.transfers:
-            raise InputError("profile: expected a program that sends activations, not weights")
         self._context, self._cells = context, cells
         self._step_end, self._builder = step_end, builder
 
-    def measure(
-        self, *, repeats: int, warmup: int, in_flight: int | None, recompute: bool, view: str
-    ) -> Measurement:
+    def measure(self, given: AskedInPlace) -> Measurement:
         """Parameters, gradients, buffers and random numbers are as before afterwards."""
-        _check(view, repeats=repeats, warmup=warmup, in_flight=in_flight)
         context = self._context
         ranks = context.program.schedule.problem.ranks
-        asked = Asked(self._in_flight(in_flight or ranks), fused=True, recompute=recompute)
+        in_flight, view = self._in_flight(given.in_flight or ranks), given.view
+        asked = Asked(in_flight, fused=True, recompute=given.recompute)
         held = {s: self._held(s) for s in context.role.run}
         with self._undone():
             probe = self._probe(asked, view)
-            parts = probed(probe, held.__getitem__, repeats=repeats, warmup=warmup)
+            parts = probed(probe, held.__getitem__, repeats=given.repeats, warmup=given.warmup)
         links = LinkParts()
         if view != "rank":
             gather = gathering(view, context.transport, context.options.timeout)
@@ -76,7 +95,7 @@ class StagesInPlace:
         return measurement(parts, links, ranks=shown, name=name, tied=tied)
 
     def _in_flight(self, asked: int) -> int:
-        """As many as the rank has of each stage, at most."""
+        """The microbatches of a round: at most as many as the rank has of each stage."""
         counts: defaultdict[int, int] = defaultdict(int)
         for stage, _ in self._cells:
             counts[stage] += 1
@@ -104,7 +123,7 @@ class StagesInPlace:
         return held_bytes(context.store, stage, context.options.optimizer, optimizer)
 
     def _links(self, largest: int) -> LinkParts:
-        """Over connections of its own: a program has those alone that it uses."""
+        """Links, over connections of their own: a program has those alone that it uses."""
         context = self._context
         routes = ring_routes(context.transport.size, context.options.timeout)
         transport = connect(routes, context.device, context.options.group)
@@ -115,7 +134,7 @@ class StagesInPlace:
 
     @contextmanager
     def _undone(self) -> Iterator[None]:
-        """Within: what ops leave in gradients, buffers and random numbers does not stay."""
+        """A context that takes back what ops leave in gradients, buffers and random numbers."""
         store = self._context.store
         modules = [store.module(s) for s in store.stages]
         parameters = [p for s in store.stages for p in store.parameters(s)]
@@ -166,12 +185,4 @@ def _own(tensor: Tensor) -> Tensor:
 
 
 def _alone() -> None:
-    """Nothing is waited for."""
-
-
-def _check(view: str, *, repeats: int, warmup: int, in_flight: int | None) -> None:
-    check_view(view)
-    wanted = (("repeats", repeats, 1), ("warmup", warmup, 0), ("in_flight", in_flight or 1, 1))
-    for key, value, least in wanted:
-        if value < least:
-            raise InputError(f"{key}: expected a whole number >= {least}, got {value}")
+    """Waits for nobody."""

@@ -38,7 +38,7 @@ from ..stages.tie_detection import find_ties
 from ..tensors.microbatches import Batch
 from ..transport import connect, ending_together, gather_early
 from .forward_rounds import ForwardRounds
-from .in_place import StagesInPlace
+from .in_place import AskedInPlace, StagesInPlace
 from .layered_source import as_planned
 from .model_source import ModelSource, checked_stages, names_of, skips_of
 from .state import PipelineState
@@ -104,7 +104,8 @@ class Pipeline:
         data_group: the process group of those that have this rank in the replicas of the pipeline
             (``mesh["dp"].get_group()`` where ``group`` is ``mesh["pp"].get_group()``), over which a
             program compiled with ``data_parallel`` averages gradients. All start as the first, but
-            for stages wrapped in ``fully_shard`` over it, of which each has its shards.
+            for stages wrapped in ``fully_shard`` over it, of which each has its shards, and experts
+            (DTensors over it, or named in ``norm_groups`` with it), which are each one's own.
         device: where received tensors live; by default where the parameters do.
         timeout: seconds that a message or a reduction may take.
         memory: count live activation bytes
@@ -344,6 +345,7 @@ class Pipeline:
         in_flight: int | None = None,
         recompute: bool = False,
         view: str = "all",
+        loss_kwargs: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Measurement:
         """The profile of these stages, measured where they are, by their program's microbatches.
@@ -361,16 +363,16 @@ class Pipeline:
 
         Raises InputError for impossible settings, or a program that sends weights; else as step.
         """
+        asked = AskedInPlace(repeats, warmup, in_flight, recompute, view)
+        asked.check(self.program)
         self.finish()
-        self._step_io.put(StepData(inputs, options, target, {}))
-        self._gather()
-        self._step_builder.executor()
-        try:
-            return self._in_place().measure(
-                repeats=repeats, warmup=warmup, in_flight=in_flight, recompute=recompute, view=view
-            )
-        finally:
-            self._step_io.clear()
+        with ending_together(self._transport):
+            self._step_io.put(StepData(inputs, options, target, loss_kwargs or {}))
+            self._gather()
+            self._step_builder.executor()
+            found = self._in_place().measure(asked)
+        self._step_io.clear()
+        return found
 
     def barrier(self) -> None:
         """Returns once all ranks have called it: call it before a step whose trace is compared."""
@@ -413,6 +415,7 @@ class Pipeline:
         are shards.
         """
         self.finish()
+        self._take_turn()
         return self._state.get()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -423,6 +426,7 @@ class Pipeline:
         for missing or unknown names and other shapes.
         """
         self.finish()
+        self._take_turn()
         self._state.put(state)
 
     def synchronize(self) -> None:

@@ -14,9 +14,10 @@ from torch import Tensor
 from pipeloom.ir.errors import InputError
 
 from ..dtensors import is_dtensor
-from ..optim.optimizer_state import flat_state, load_flat_state
+from ..optim.optimizer_state import flat_state, group_options, load_flat_state
 from ..optim.step_end import StepEnd
 from ..rank.context import RankContext
+from ..rank.loss_scale import LossScale
 from ..stages.tie_detection import Member
 from .state_names import state_names
 
@@ -58,9 +59,11 @@ class PipelineState:
         if OPTIMIZER in state:
             for optimizer in self._optimizers.values():
                 load_flat_state(optimizer, self._by_parameter(), state[OPTIMIZER])
-        scale = self._update.loss_scale
-        if LOSS_SCALE in state and scale is not None:
-            self._update.rescaled(replace(scale, **state[LOSS_SCALE]))
+        self._update.rescaled(self._loss_scale(state))
+
+    def _loss_scale(self, state: Mapping[str, Any]) -> LossScale | None:
+        scale, values = self._update.loss_scale, state.get(LOSS_SCALE, {})
+        return scale and replace(scale, **{k: values[k] for k in ("scale", "good") if k in values})
 
     def _put_model(self, values: Mapping[str, Any]) -> None:
         names = self._all_names()
@@ -132,6 +135,12 @@ class PipelineState:
         for section, mine in ((MODEL, model), (OPTIMIZER, own[OPTIMIZER])):
             if section in state:
                 yield from _differences(section, state[section], mine)
+        try:
+            self._loss_scale(state)
+            for optimizer in self._optimizers.values():
+                group_options(optimizer, self._by_parameter(), state.get(OPTIMIZER, {}))
+        except InputError as error:
+            yield str(error)
         for name in state.get(MODEL, ()):
             if name not in self._known:
                 yield f"{MODEL}.{name}: expected names of the model's parameters and buffers alone"

@@ -1,1 +1,1 @@
-"""What a rank's stages, its links and its host take and hold, run as the executor runs them."""
+"""Probes: times and bytes of a rank's stages, links and host, run as the executor runs them."""

@@ -1,4 +1,4 @@
-"""What a device holds of a stage beside activations: weights, gradients, optimizer state."""
+"""Bytes that a device holds of a stage beside activations: weights, gradients, optimizer state."""
 
 from __future__ import annotations
 
@@ -34,9 +34,11 @@ def held_bytes(
     make: MakeOptimizer | None,
     optimizer: torch.optim.Optimizer | None = None,
 ) -> HeldBytes:
-    """Outside of steps. ``optimizer``: the stage's own, whose state counts if it has any; else that
-    which one step of one that is made for each parameter leaves behind. Sharded stages let go of
-    whole parameters."""
+    """The bytes of one stage, outside of steps.
+
+    ``optimizer``: the stage's own, whose state counts if it has any; else that which one step of
+    one that is made for each parameter leaves behind. Sharded stages let go of whole parameters.
+    """
     if isinstance(store, ShardedStages):
         store.release()
     whole = list(store.parameters(stage))
@@ -55,18 +57,18 @@ def held_bytes(
 
 
 def local_bytes(tensor: Tensor) -> int:
-    """Those that are on this device: of a DTensor its shard's."""
+    """The bytes on this device: of a DTensor its shard's."""
     return sum(part.nbytes for part in parts(local(tensor.detach())))
 
 
 def _gradient_bytes(parameter: nn.Parameter) -> int:
-    """In the dtype that it has, which may be another than its parameter's."""
+    """Bytes in the gradient's dtype, which may be another than its parameter's."""
     dtype = getattr(parameter, "grad_dtype", None) or parameter.dtype
     return local_bytes(parameter) // parameter.dtype.itemsize * dtype.itemsize
 
 
 def _state_bytes(parameter: nn.Parameter, make: MakeOptimizer) -> int:
-    """What a step leaves behind, of a copy: the parameter stays as it is."""
+    """State that a step leaves behind, of a copy: the parameter stays as it is."""
     copy = nn.Parameter(parameter.detach().clone())
     copy.grad = torch.zeros_like(copy)
     optimizer = make([copy])

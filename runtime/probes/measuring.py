@@ -1,4 +1,4 @@
-"""From the probes of all ranks to a measured profile, or from those of one to its part of it."""
+"""A measured profile from the probes of all ranks, or of one rank's part of it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check_view(view: str) -> None:
 
 
 def gathering(view: str, transport: Transport, timeout: float) -> Gather:
-    """Of what each process has: over ``all`` of them, or over the transport's alone."""
+    """The gathering of what each process has: of ``all``, or of the transport's ranks alone."""
     if view == "all":
         return partial(gather_early, group=None, seconds=timeout)
     return transport.gather
@@ -40,7 +40,7 @@ def gathering(view: str, transport: Transport, timeout: float) -> Gather:
 
 @dataclass(frozen=True, slots=True)
 class StagePart:
-    """What was measured of one stage on one device: milliseconds by kind, and of pairs; bytes."""
+    """Measurements of one stage on one device: milliseconds by kind, and of pairs; bytes."""
 
     stage: int
     times: Mapping[OpKind, Sequence[float]]
@@ -66,7 +66,7 @@ def probed(
     warmup: int,
     pairs: bool = False,
 ) -> list[StagePart]:
-    """What a rank's stages take and hold; ``held``: what else, asked for at the end."""
+    """Measurements of a rank's stages; ``held`` is asked for the rest of their bytes at the end."""
     probe.times(warmup)
     samples = probe.times(repeats)
     paired = probe.pair_times(repeats) if pairs else {}
@@ -97,7 +97,7 @@ def probed_links(
 def gathered(
     gather: Gather, parts: Sequence[StagePart], links_of_rank: Callable[[int], LinkParts]
 ) -> tuple[list[StagePart], LinkParts]:
-    """All that ``gather`` reaches: of stages, and of links, once all know the largest message."""
+    """Measurements of all that ``gather`` reaches: stages, then links, by the largest message."""
     every = [part for row in gather(list(parts)) for part in row]
     largest = max(part.sizes.activation or 0 for part in every)
     links = gather(links_of_rank(largest))
@@ -140,7 +140,7 @@ def measurement(
 
 
 def _joined(parts: Sequence[StagePart]) -> StagePart:
-    """Of one stage on several devices."""
+    """One part of the parts of a stage on several devices."""
     first = parts[0]
     return StagePart(
         first.stage,

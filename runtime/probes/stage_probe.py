@@ -1,4 +1,4 @@
-"""One rank's stages, run and timed as the executor runs them."""
+"""The stages of one rank, run and timed as the executor runs them."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ class Sizes:
 
 
 class Feed(Protocol):
-    """What a rank's stages are given, as in a step."""
+    """The microbatches that a rank's stages are given, as in a step."""
 
     def renew(self, step: int) -> None:
         """Before each round: the batch of a step."""
         ...
 
     def fill(self, stage: int, microbatch: int, cell: Cell) -> None:
-        """What F is given, but for what comes from another stage: the first one's inputs, options,
-        the last one's target; in tensors of the microbatch's own."""
+        """Gives F what comes from no other stage: the first one's inputs, options, the last one's
+        target; in tensors of the microbatch's own."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a probe is to measure beside F, B and W.
+    """The list of what a probe measures beside F, B and W.
 
     ``in_flight``: microbatches of a round; ``fused``: BW; ``recompute``: R, and what is held until
     then; ``offload``: what goes to the host, and what stays.
@@ -72,7 +72,7 @@ class Asked:
 
     @property
     def kinds(self) -> tuple[OpKind, ...]:
-        """Of the ops that are timed."""
+        """The kinds of op that are timed."""
         more = {OpKind.BW: self.fused, OpKind.R: self.recompute}
         return (*KINDS, *(kind for kind, asked in more.items() if asked))
 
@@ -175,8 +175,8 @@ class StageProbe:
         self._let_go(last)
 
     def sizes(self, stage: int) -> Sizes:
-        """What the ledger counts for one microbatch alone, its received messages included: of those
-        in flight the most."""
+        """Bytes that the ledger counts for one microbatch alone, received messages included: the
+        most of those in flight."""
         self._feed.renew(0)
         self._begin()
         each = [self._sizes(stage, j) for j in range(len(self._cells))]
@@ -284,7 +284,7 @@ class StageProbe:
         cell.output = ()
 
     def _prepared(self, stage: int, microbatch: int) -> None:
-        """What F needs."""
+        """Gives a cell all that its F needs."""
         cell = self._cells[microbatch]
         self._feed.fill(stage, microbatch, cell)
         cell.interface = self._between(stage, microbatch)
@@ -296,7 +296,7 @@ class StageProbe:
             cell.inputs = tuple(x.requires_grad_(needs_grad) for x, needs_grad in pairs)
 
     def _between(self, stage: int, microbatch: int) -> StageInterface | None:
-        """What the stage hands on; None of the last one."""
+        """The interface that the stage hands on; None of the last one."""
         if stage == len(self._interfaces):
             return None
         return self._interfaces[stage][microbatch]

@@ -173,7 +173,7 @@ Found = tuple[list[StagePart], LinkParts, list[tuple[int, ...]]]
 
 
 def _measure_rank(source: ModelSource, settings: Settings, tied: Sequence[Group]) -> Found:
-    """What the settings' view has, the same on every rank of it, and the tied stages."""
+    """Measurements of the settings' view, the same on every rank of it, and the tied stages."""
     device, group = _device(settings), settings.group
     routes = ring_routes(whereabouts(group)[1], settings.timeout)
     transport = connect(routes, device, group)

@@ -60,7 +60,7 @@ class SourceStages:
         self._memory = Ledger()
 
     def _placed(self, module: nn.Module, stage: int) -> nn.Module:
-        """On the device and in the dtype asked for; what is sharded stays where it is."""
+        """The module on the device and in the dtype asked for; what is sharded stays as it is."""
         if not any(map(is_dtensor, module.parameters())):
             return module.to(device=self._device, dtype=self._dtype)
         if self._dtype is not None:
@@ -70,7 +70,7 @@ class SourceStages:
         return module
 
     def probe(self, asked: Asked) -> StageProbe:
-        """All ranks call it: stages are tried once to see what they hand on."""
+        """A probe of the stages, tried once to see what they hand on; all ranks call it."""
         feed = _SourceFeed(self._source, asked.in_flight, self._device, self._dtype)
         self._store.gather()
         skips = Skips(skips_of(self._source, len(self._owners)), len(self._owners))
@@ -86,7 +86,7 @@ class SourceStages:
         )
 
     def held(self, stage: int) -> HeldBytes:
-        """What the device holds of the stage beside activations."""
+        """Bytes that the device holds of the stage beside activations."""
         return held_bytes(self._store, stage, self._source.optimizer)
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ class SourceStages:
         return runner
 
     def _interfaces(self, feed: _SourceFeed, skips: Skips) -> list[StageInterface]:
-        """What each stage but the last hands on, of the first microbatch."""
+        """Interfaces of all stages but the last, of the first microbatch."""
         feed.renew(0)
         cells = {(stage, 0): Cell(None) for stage in self._stages}
         for (stage, _), cell in cells.items():

@@ -7,6 +7,7 @@ it.
     step begins     all parameters are gathered, once
     F, B, W         compute with whole parameters; gradients add up whole, none is reduced
     average s       the sum of stage s leaves, its parameters go; a shard of the average comes back
+                    (of the sum over a factor of its own: set_gradient_divide_factor)
                     (HSDP: summed once more, over the processes that have the same shard)
 
 The module's own hooks are told to do nothing of it: they would reduce in the backward pass of each
@@ -91,7 +92,8 @@ class ShardedModule:
         self._unshard()
         self.whole = list(module.parameters())
         self._release()
-        found = [p for part in self._parts for p in sharded_parameters(part)]
+        each = (p for part in self._parts for p in sharded_parameters(part))
+        found = [*{id(p.shard): p for p in each}.values()]  # parts wrapped together share theirs
         self._trained = [p for p in found if p.shard.requires_grad]
         self._grad_dtypes = [p.whole.grad_dtype for p in self._trained]
         try:
@@ -139,7 +141,8 @@ class ShardedModule:
         together: dict[tuple[Any, ...], list[int]] = {}
         for i, parameter in enumerate(self._trained):
             parameter.whole.grad = None
-            together.setdefault((parameter.group, parameter.copies), []).append(i)
+            key = parameter.group, parameter.copies, parameter.divisor
+            together.setdefault(key, []).append(i)
         return [
             self._scatter([self._trained[i] for i in chosen], [rows[i] for i in chosen], dtype)
             for chosen in together.values()
@@ -151,7 +154,7 @@ class ShardedModule:
         rows: Sequence[Tensor],
         dtype: torch.dtype | None,
     ) -> Sum:
-        """Of parameters that are sharded over the same processes."""
+        """Of parameters that are sharded over the same processes, and divided alike."""
         group, copies = parameters[0].group, parameters[0].copies
         sent = torch.cat(list(rows), dim=1).to(dtype or rows[0].dtype)
         came = torch.empty(sent.shape[1], dtype=sent.dtype, device=sent.device)
@@ -165,7 +168,7 @@ class ShardedModule:
     def _take(
         self, parameters: Sequence[ShardedParameter], came: Tensor, sizes: Sequence[int]
     ) -> None:
-        came.div_(self._group.size())
+        came.div_(parameters[0].divisor or self._group.size())
         for parameter, row in zip(parameters, torch.split(came, list(sizes)), strict=True):
             parameter.add_row(row)
 

@@ -27,7 +27,8 @@ class ShardedParameter:
     ``whole``, which is cut along ``dimension`` over the processes of ``group``.
 
     ``copies``: those that have the same shard (HSDP), None where there is no other;
-    ``processes``: all that ``fully_shard`` was told of.
+    ``processes``: all that ``fully_shard`` was told of; ``divisor``: what their sum is divided by,
+    None where nobody has set it.
     """
 
     name: str
@@ -37,6 +38,7 @@ class ShardedParameter:
     group: dist.ProcessGroup
     copies: dist.ProcessGroup | None
     processes: tuple[int, ...]
+    divisor: float | None
 
     def rows(self, gradient: Tensor) -> Tensor:
         """(processes, elements): a row for each, padded with zeros to the first one's length."""
@@ -80,4 +82,5 @@ def sharded_parameters(part: FSDPModule) -> Iterator[ShardedParameter]:
                 mesh.shard_process_group,
                 getattr(mesh, "replicate_process_group", None),
                 tuple(mesh.mesh.mesh.flatten().tolist()),
+                group.gradient_divide_factor,
             )

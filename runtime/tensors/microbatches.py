@@ -31,6 +31,10 @@ from .stage_interface import Spec
 Batch: TypeAlias = Any  # as above
 
 
+class OneEach(list[Any]):
+    """A value of each microbatch, whatever it is."""
+
+
 def is_cut(batch: Batch) -> bool:
     """Whether it is microbatches already."""
     if isinstance(batch, tuple):
@@ -61,8 +65,8 @@ def split(batch: Batch, microbatches: int, name: str) -> Sequence[Any]:
 
 
 def split_options(options: Mapping[str, Any], microbatches: int) -> list[dict[str, Any]]:
-    """Keyword arguments for each microbatch; a list without tensors is given to each, a tuple is
-    a whole batch."""
+    """Keyword arguments for each microbatch; a list without tensors is given to each unless it is
+    :class:`OneEach`, a tuple is a whole batch."""
     cut = {name: _option(value, microbatches, name) for name, value in options.items()}
     return [{name: parts[j] for name, parts in cut.items()} for j in range(microbatches)]
 
@@ -108,7 +112,8 @@ def form(value: Any) -> Form:
         return Spec.of(value)
     found, tree = tree_flatten_with_path(value)
     if tree.is_leaf():
-        return repr(value)
+        shape = getattr(value, "shape", None)  # of a block mask, say, whose text is long
+        return repr(value) if shape is None else f"{type(value).__name__}{list(shape)}"
     return tuple((keystr(path), form(leaf)) for path, leaf in found)
 
 
@@ -128,6 +133,8 @@ class _Shown:
 def _option(value: Any, microbatches: int, name: str) -> Sequence[Any]:
     if not isinstance(value, list):
         return _parts(value, microbatches, name)
+    if isinstance(value, OneEach):
+        return value
     return split(value, microbatches, name) if tensors(value) else [value] * microbatches
 
 

@@ -27,7 +27,7 @@ from pipeloom.ir.model.profile import Link, Links, Profile
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SubPipeline:
     """``problem``: activation passing on the part's own ranks and microbatches, numbered from 0.
 
     ``ranks``, ``microbatches``: their numbers in the whole; the ranks as the stages come to them.
@@ -38,7 +38,7 @@ class Part:
     problem: Problem
 
 
-def parts(problem: Problem) -> tuple[Part, ...]:
+def parts_of(problem: Problem) -> tuple[SubPipeline, ...]:
     """The parts of ``problem``, by their first microbatch.
 
     Raises InputError where a rank runs microbatches of two parts: then it has none.
@@ -58,18 +58,18 @@ def parts(problem: Problem) -> tuple[Part, ...]:
 def different_parts(problem: Problem) -> tuple[Problem, ...]:
     """The problems of the parts, each once; empty where there are no parts."""
     try:
-        return tuple(dict.fromkeys(part.problem for part in parts(problem)))
+        return tuple(dict.fromkeys(part.problem for part in parts_of(problem)))
     except InputError:
         return ()
 
 
-def _part(problem: Problem, column: tuple[int, ...], microbatches: tuple[int, ...]) -> Part:
+def _part(problem: Problem, column: tuple[int, ...], microbatches: tuple[int, ...]) -> SubPipeline:
     ranks = tuple(dict.fromkeys(column))
     limit = tuple(problem.memory_limit[rank] for rank in ranks)
     placement = Placement.of_stages(tuple(map(ranks.index, column)))
     profile = _restricted(problem.profile, ranks)
     part = Problem(profile, len(microbatches), placement, limit, problem.objective)
-    return Part(ranks, microbatches, part)
+    return SubPipeline(ranks, microbatches, part)
 
 
 def _restricted(profile: Profile, ranks: tuple[int, ...]) -> Profile:
@@ -141,7 +141,7 @@ def expanded(row: Iterable[Op], group: tuple[int, ...]) -> list[Op]:
     ]
 
 
-def planned(problem: Problem, plan: Plan) -> list[list[Op]]:
+def planned_by_parts(problem: Problem, plan: Plan) -> list[list[Op]]:
     """The order on all ranks where ``plan`` gives each part's, with each rank's stages as one.
 
     Parts that are alike are planned once. Raises InputError where a rank's stages of a part are not
@@ -149,7 +149,7 @@ def planned(problem: Problem, plan: Plan) -> list[list[Op]]:
     """
     rows: list[list[Op]] = [[] for _ in range(problem.ranks)]
     known: dict[Problem, Sequence[Iterable[Op]]] = {}
-    for part in parts(problem):
+    for part in parts_of(problem):
         of = groups(part.problem)
         if of is None:
             raise InputError(

@@ -20,9 +20,9 @@ from typing import Any, TypeAlias, Unpack
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti
 from torch.distributed.pipelining.stage import _PipelineStageBase
-from torch.distributed.tensor import DTensor
 
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InputError
@@ -33,7 +33,8 @@ from pipeloom.ir.model.schedule import Schedule, Updates
 from pipeloom.ir.units import counted
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.rank.options import Options
-from pipeloom.runtime.stages.fsdp import is_sharded
+from pipeloom.runtime.stages.gradient_shards import parameter_groups
+from pipeloom.runtime.tensors.microbatches import OneEach
 
 from .planner.inputs.documents import Document, Planned, read_document, read_schedule
 
@@ -47,6 +48,8 @@ SAID_OTHERWISE = {
     "device": "none, but the stages' own",
 }
 """Options of a pipeline that a planned schedule does not take, and what is expected instead."""
+RESERVED = {"update", "metrics"}
+"""Arguments of a pipeline's step that torch's have not."""
 
 
 class PlannedSchedule(PipelineScheduleMulti):
@@ -55,7 +58,8 @@ class PlannedSchedule(PipelineScheduleMulti):
     Every rank of the stages' group makes one, and calls ``step`` or ``eval`` as often as the
     others. The pipeline is connected in the first step, with what the stages have as ``submod``
     then. Gradients add up until the caller zeroes them, and the caller's optimizers step. Unlike
-    torch's, a step scales what it adds alone, not the gradients of earlier ones too.
+    torch's, a step scales what it adds alone, not the gradients of earlier ones too, and ``eval``
+    runs modules in evaluation mode.
 
     Arguments:
         stages: this rank's ``PipelineStage``, or all of them: those that the program has here.
@@ -104,7 +108,6 @@ class PlannedSchedule(PipelineScheduleMulti):
         self._options = options
         self._modules = [stage.submod for stage in mine]
         self._pipeline: Pipeline | None = None
-        self._loss_kwargs: dict[str, Any] = {}
 
     @classmethod
     def of(cls, schedule: Any, program: Plan, **options: Unpack[Options]) -> PlannedSchedule:
@@ -188,7 +191,6 @@ class PlannedSchedule(PipelineScheduleMulti):
         if self._pipeline is None:
             self._pipeline = self._connected()
         self._check_modules()
-        self._loss_kwargs = loss_kwargs or {}
         inputs = [list(each) for each in zip(*args, strict=True)]
         last = next((stage for stage in self._stages if stage.is_last), None)
         run = self._pipeline.step if self._has_backward else self._pipeline.eval
@@ -197,7 +199,8 @@ class PlannedSchedule(PipelineScheduleMulti):
             target=target_mbs,
             losses=None if last is None else losses,
             return_outputs=return_outputs,
-            **_one_each(kwargs),
+            loss_kwargs=loss_kwargs,
+            **_by_microbatch(kwargs),
         )
         if last is not None and return_outputs:
             # a list where they are no tensors of one shape: torch's own merging goes on from there
@@ -207,23 +210,21 @@ class PlannedSchedule(PipelineScheduleMulti):
         """All ranks call it at the same time."""
         stages, program = self._stages, self._plan
         self._modules = [stage.submod for stage in stages]
-        group = _shards_group(self._modules)
+        group = self._options.get("data_group") or _shards_group(self._modules)
         if isinstance(program, Schedule):
-            program = compile_schedule(program, data_parallel=group is not None)
+            tied = [sorted({s for s, _ in group}) for group in self._options.get("tied", ())]
+            program = compile_schedule(program, tied=tied, data_parallel=group is not None)
         options: Options = {
             "memory": False,
-            "data_group": group,
             **self._options,
-            "loss": self._loss,
+            "data_group": group,
+            "loss": self._loss_fn,
+            "scale_grads": self.scale_grads,
             "group": stages[0].group,
             "device": stages[0].device,
         }
         modules = {stage.stage_index: stage.submod for stage in stages}
         return Pipeline(program, modules, **options)
-
-    def _loss(self, output: Any, target: Any) -> Tensor:
-        assert self._loss_fn is not None
-        return self._loss_fn(output, target, **self._loss_kwargs)
 
     def _check_modules(self) -> None:
         """Raises InputError where a stage has another module than when it was connected."""
@@ -295,29 +296,35 @@ def _check_options(options: Mapping[str, Any]) -> None:
 
 
 def _shards_group(modules: Sequence[nn.Module]) -> dist.ProcessGroup | None:
-    """The processes over which ``fully_shard`` has shards of the stages; None without."""
-    for module in filter(is_sharded, modules):
-        for parameter in module.parameters():
-            if isinstance(parameter, DTensor):
-                return parameter.device_mesh.get_group()
-    return None
+    """The processes over which ``fully_shard`` has shards of the stages, None without.
 
-
-def _one_each(kwargs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Keyword arguments of all microbatches: a list of tensors, or the value that all have.
-
-    Raises InputError where microbatches differ otherwise.
+    Raises InputError where there are copies of the shards as well.
     """
-    found: dict[str, Any] = {}
-    for name, first in kwargs[0].items():
-        values = [each[name] for each in kwargs]
-        if all(isinstance(value, Tensor) for value in values):
-            found[name] = values
-        elif all(value is first or value == first for value in values):
-            found[name] = first
-        else:
+    parts = [part for m in modules for part in m.modules() if isinstance(part, FSDPModule)]
+    meshes = [group.mesh_info for part in parts for group in parameter_groups(part)]
+    if any(getattr(mesh, "replicate_process_group", None) is not None for mesh in meshes):
+        raise InputError(
+            "data_group: expected the group of all shards and their copies, such as "
+            'mesh["replicate", "shard"]._flatten().get_group(), for stages that fully_shard has '
+            "sharded over two dimensions, got None"
+        )
+    groups = [mesh.shard_process_group for mesh in meshes]
+    return max(groups, key=dist.get_world_size, default=None)
+
+
+def _by_microbatch(kwargs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Keyword arguments of all microbatches by name.
+
+    Raises InputError where microbatches have different ones, or a pipeline has a meaning of its own
+    for one.
+    """
+    names = kwargs[0].keys()
+    for name in RESERVED & names:
+        raise InputError(f"step: {name}: expected another name, which Pipeline.step does not have")
+    for j, given in enumerate(kwargs):
+        if given.keys() != names:
             raise InputError(
-                f"step: {name}: expected tensors, or one value for all microbatches, got several "
-                f"of {type(first).__name__}"
+                f"step: kwarg_mbs[{j}]: expected {', '.join(names)} as in the first, got "
+                f"{', '.join(given)}"
             )
-    return found
+    return {name: OneEach(given[name] for given in kwargs) for name in names}

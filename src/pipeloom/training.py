@@ -43,8 +43,9 @@ def measure(
     each of its layers by itself. ``ranks``: processes, as many as stages by default. ``alone``: one
     process, a stage after the other, and no links. ``memory_limit``: bytes of activations on a
     rank, which the profile is given. ``dtype``: ``float32``, say; None: the model's own. The other
-    settings are those of :func:`measure_profile`. Raises InputError for wrong ones, LaunchError
-    where a rank fails.
+    settings are those of :func:`measure_profile`: among them ``group``, ``data_group`` and ``view``
+    where the stages are shards, in a job that torchrun started. Raises InputError for wrong ones,
+    LaunchError where a rank fails.
     """
     processes = ranks or stages
     if processes is None:

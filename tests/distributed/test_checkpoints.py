@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -113,6 +114,16 @@ class Evaluated(Model):
         return self.batch(100 + step, microbatches)
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Threads of small ops would wait for each other."""
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(count)
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_evaluations_leave_training_as_it_is(tmp_path: Path) -> None:
     """One rank needs no processes."""
     plan, source, told = program("1f1b", 1), Evaluated(), list[StepRecord]()
@@ -143,6 +154,7 @@ class Named(nn.Module):
         self.blocks = nn.Sequential(*blocks)
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_random_numbers_go_on(tmp_path: Path) -> None:
     """One rank needs no processes."""
     plan, source = program("1f1b", 1), Evaluated()
@@ -262,6 +274,19 @@ def test_a_damaged_checkpoint_is_one_line(saved: Path, tmp_path: Path) -> None:
     (damaged / ".metadata").write_bytes(b"nothing")
     with pytest.raises(InputError, match=r"\.metadata: cannot be read"):
         losses(program("1f1b", 2), resume=str(damaged))
+
+
+def test_what_cannot_be_written_is_one_line_and_the_last_one_stays(
+    saved: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(saved, tmp_path / "own")
+    (tmp_path / "own" / ".step-000003.partial").touch()  # where the folder would be
+    with pytest.raises(LaunchError, match=r"step-000003\.partial: cannot be saved") as caught:
+        losses(
+            program("1f1b", 2), resume=str(tmp_path / "own"), save=str(tmp_path / "own"), every=1
+        )
+    assert (str(caught.value).count("\n"), caught.value.exit_code) == (0, 1)
+    assert latest(str(tmp_path / "own")).name == "step-000002"
 
 
 def test_callbacks_are_closed_whatever_happens() -> None:

@@ -29,7 +29,7 @@ from pipeloom.runtime.profiling.profiler import measure_profile
 from tests.distributed.cases.gradients import schedule
 from tests.distributed.cases.shards import HIDDEN, ROWS, WIDTH, Split, loss
 
-RANKS, SHARDS, MICROBATCHES, REPEATS = 2, 2, 4, 2
+RANKS, SHARDS, MICROBATCHES, REPEATS = 2, 2, 2, 1
 KINDS = {OpKind.F, OpKind.B, OpKind.W, OpKind.BW}
 KINDS_OF_SHARDS = ("tensor", "sharded", "table")
 Group = dist.ProcessGroup
@@ -105,7 +105,7 @@ class Found:
 
 @pytest.fixture(scope="module")
 def found() -> dict[int, Found]:
-    return launch(run, RANKS * SHARDS, timeout=200, message_timeout=60)
+    return launch(run, RANKS * SHARDS, timeout=240, message_timeout=60)
 
 
 def run() -> Found:
@@ -121,15 +121,17 @@ def run() -> Found:
 def _seen(mesh: DeviceMesh, source: Model, data_group: Group | None) -> Seen:
     group = mesh["pp"].get_group()
     first, profiled = (_pipeline(source, group, data_group) for _ in range(2))
-    steps = [_trained(first, 3), _trained(profiled, 1)]
+    steps = [_trained(first, 2), _trained(profiled, 1)]
     x, y = _batch(0)
     views = {
-        view: profiled.profile(x, target=y, repeats=REPEATS, warmup=1, recompute=True, view=view)
+        view: profiled.profile(
+            x, target=y, repeats=REPEATS, warmup=0, recompute=view == "all", view=view
+        )
         for view in ("all", "pipeline", "rank")
     }
     stores = [p for s in profiled.modules for p in profiled.store.parameters(s)]
     left = sum(p.untyped_storage().size() for p in stores) if data_group else 0
-    steps[1] += _trained(profiled, 2, start=1)
+    steps[1] += _trained(profiled, 1, start=1)
     parameters = [[p for m in pipeline.modules.values() for p in m.parameters()]
                   for pipeline in (first, profiled)]  # fmt: skip
     same = steps[0] == steps[1] and all(
@@ -238,7 +240,7 @@ def test_a_pipelines_view_is_of_its_ranks_and_a_ranks_of_its_stages(
 
 
 def sizes(stage: StageProfile) -> StageProfile:
-    return replace(stage, t_f=0.0, t_b=0.0, t_w=0.0, t_bw=None, t_r=None)
+    return replace(stage, t_f=0.0, t_b=0.0, t_w=0.0, t_bw=None, t_r=None, m_r=None)
 
 
 @pytest.mark.parametrize("kind", KINDS_OF_SHARDS)
@@ -292,7 +294,7 @@ def test_a_source_is_measured_in_the_same_place(found: dict[int, Found], kind: s
         for mine, other in pairs:
             # a step has told the pipeline which parameters have no state
             assert (mine.optimizer_bytes or 0) >= (other.optimizer_bytes or 0)
-            alike = replace(sizes(other), m_r=None, optimizer_bytes=mine.optimizer_bytes)
+            alike = replace(sizes(other), optimizer_bytes=mine.optimizer_bytes)
             assert sizes(mine) == alike
 
 

@@ -82,10 +82,12 @@ def test_clipped_steps_ahead_of_the_norm_go_on_with_their_loss_scale(
         assert resumed == whole
 
 
-def test_shards_go_on_as_a_pipeline_and_back(outcomes: dict[int, Outcome]) -> None:
+def test_shards_go_on_as_a_pipeline_as_tensor_parallel_and_back(
+    outcomes: dict[int, Outcome],
+) -> None:
     for outcome in outcomes.values():
-        whole, piped, again = outcome.sharded
-        assert piped + again == pytest.approx(whole, rel=1e-12)
+        whole, resumed = outcome.sharded
+        assert resumed == pytest.approx(whole, rel=1e-12)
 
 
 def test_stashed_and_cast_weights_go_on(outcomes: dict[int, Outcome]) -> None:
@@ -141,4 +143,6 @@ def test_what_does_not_fit_is_refused_alike_on_all_ranks(outcomes: dict[int, Out
     assert said["colliding"].startswith("names: 1.norm_attention.weight is called so in stage 0 ")
     assert "names(count)" in said["colliding"]
     assert said["nameless"].startswith("names: expected a name of the model for stage 0, 0.symbols")
+    assert said["beside"].startswith("norm_groups: expected the process groups over which")
+    assert said["shards"].startswith("norm_groups: '*.widen.weight': expected a DTensor, whose")
     assert all("\n" not in line for line in said.values())

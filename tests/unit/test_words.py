@@ -12,7 +12,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("ir", "solver", "compiler", "planner", "cli", "report", "runtime")
-CHECKED = ("solver",)
+CHECKED = ("ir", "solver", "compiler", "planner", "cli", "report")
+FILE_WORDS = {"ir/formats/schedule_json.py"}  # bounds by the names that older files have
 FRAGMENT = re.compile(r"(What|Of|Those|That|Where|So|As)\b")
 FORMER = re.compile(r"travel|lanes?\b|levers?\b|\brac(e|es|ing)\b|desk|sketch|urgen", re.IGNORECASE)
 
@@ -54,6 +55,7 @@ def test_words_that_gave_way_to_the_fields_are_gone(folder: str) -> None:
     found = [
         f"{path}: {word[0]}"
         for path in sorted((ROOT / folder).rglob("*.py"))
+        if str(path.relative_to(ROOT)) not in FILE_WORDS
         for word in FORMER.finditer(path.read_text())
     ]
     assert found == []

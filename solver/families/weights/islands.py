@@ -19,7 +19,7 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule
 
-from ...core.decomposition import planned
+from ...core.decomposition import planned_by_parts
 from ...weight_passing.streaming import Streaming, stream
 from ..base import ParametrizedFamily, finished
 from ..linear.one_f_one_b import OneFOneB
@@ -53,7 +53,9 @@ class IslandFamily(ParametrizedFamily):
         return None
 
     def schedule(self, problem: Problem) -> Schedule:
-        rows = planned(problem, lambda part: OneFOneB().rows(part.ranks, part.microbatches))
+        rows = planned_by_parts(
+            problem, lambda part: OneFOneB().rows(part.ranks, part.microbatches)
+        )
         transfers = stream(problem, [pack(row) for row in rows], Streaming())
         return finished(problem, rows, self.name, transfers)
 

@@ -33,8 +33,9 @@ MICROBATCHES, STEPS = 3, 2
 class Case:
     """``shape``: of the mesh, by axis; ``given_up``: R or O for all activations; ``sharded``:
     stages are wrapped in ``fully_shard`` over the axes named, beside ``ep`` their experts alone,
-    all else over that, too; ``cut``: the stages that are tensor parallel; ``options``: the
-    pipeline's."""
+    all else over that, too (by ``ep`` alone nothing is: experts are DTensors); ``cut``: the stages
+    that are tensor parallel; ``options``: the pipeline's.
+    """
 
     family: str
     shape: tuple[tuple[str, int], ...]
@@ -168,14 +169,15 @@ def _stage(case: Case, source: Source, mesh: DeviceMesh, s: int, stages: int) ->
         cut(module, mesh["tp"], case.sequence)
     if case.sharded:
         over = mesh[case.sharded if len(case.sharded) > 1 else case.sharded[0]]
+        parts = [module.get_submodule("block")]
         if experts is not None:
-            for expert in module.get_submodule("block.experts").children():
+            parts = list(module.get_submodule("block.experts").children())
+            for expert in parts:
                 as_dtensors(expert, mesh["ep"])
-                fully_shard(expert, mesh=over)
-            over = _data(mesh) or over
-        else:
-            fully_shard(module.get_submodule("block"), mesh=over)
-        fully_shard(module, mesh=over)
+        if case.sharded != ("ep",):
+            for part in parts:
+                fully_shard(part, mesh=over)
+            fully_shard(module, mesh=over if experts is None else _data(mesh))
     return module
 
 

@@ -12,6 +12,11 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 
 from examples.gpt import GPT
 from pipeloom import InputError, LossScale, Pipeline
@@ -60,7 +65,7 @@ class Outcome:
     whole: dict[str, Losses]
     resumed: dict[str, Losses]
     clipped: tuple[Losses, Losses]
-    sharded: tuple[Losses, Losses, Losses]
+    sharded: tuple[Losses, Losses]
     alike: tuple[Losses, Losses]
     said: dict[str, str]
     names: frozenset[str]
@@ -126,24 +131,42 @@ def clipped(folder: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return whole, resumed
 
 
-def sharded(folder: str) -> tuple[Losses, Losses, Losses]:
-    """Two replicas of one rank, in shards, without a break; then as a pipeline; then as shards."""
+def sharded(folder: str) -> tuple[Losses, Losses]:
+    """Two replicas of one rank, in shards, without a break; then these as a pipeline, as one rank
+    whose blocks are tensor parallel, and as shards again."""
     model = replace(MODEL, tie_weights=False)
-    replicas = make_sharded(model)
-    steps(replicas, 0)
-    dcp.save({"pipeline": replicas}, checkpoint_id=f"{folder}/sharded")
-    whole = steps(replicas, STEPS, 2 * STEPS)
-    replicas.close()
-    pipeline = make("zb-v", model=model)
-    dcp.load({"pipeline": pipeline}, checkpoint_id=f"{folder}/sharded")
-    piped = steps(pipeline, STEPS)
-    dcp.save({"pipeline": pipeline}, checkpoint_id=f"{folder}/piped")
-    pipeline.close()
-    replicas = make_sharded(model)
-    dcp.load({"pipeline": replicas}, checkpoint_id=f"{folder}/piped")
-    again = steps(replicas, 2 * STEPS)
-    replicas.close()
-    return whole, piped, again
+    first = make_sharded(model)
+    steps(first, 0)
+    dcp.save({"pipeline": first}, checkpoint_id=f"{folder}/shards0")
+    whole = steps(first, STEPS, 3 * STEPS)
+    first.close()
+    found: Losses = ()
+    ways = partial(make, "zb-v"), make_parallel, make_sharded
+    for i, make_one in enumerate(ways):
+        pipeline = make_one(model=model)
+        dcp.load({"pipeline": pipeline}, checkpoint_id=f"{folder}/shards{i}")
+        found += steps(pipeline, (i + 1) * STEPS)
+        dcp.save({"pipeline": pipeline}, checkpoint_id=f"{folder}/shards{i + 1}")
+        pipeline.close()
+    return whole, found
+
+
+def make_parallel(model: Model) -> Pipeline:
+    """One rank of two processes, which have shards of its blocks' products."""
+    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("tp", "pp"))
+    (stage,) = model.stages(1)
+    module = made(stage, 0)
+    for i in range(1, 1 + model.layers):
+        plan = {f"{i}.widen": ColwiseParallel(), f"{i}.narrow": RowwiseParallel()}
+        parallelize_module(module, mesh["tp"], plan)
+    return Pipeline(
+        compile_schedule(schedule("1f1b", 1, MICROBATCHES)),
+        [module],
+        loss=model.loss,
+        optimizer=model.optimizer,
+        names=model.names(1),
+        group=mesh["pp"].get_group(),
+    )
 
 
 def alike(folder: str) -> tuple[Losses, Losses]:
@@ -206,6 +229,17 @@ def refused() -> dict[str, str]:
     pipeline.close()
     for name, told in {"colliding": lambda s, n: n, "nameless": lambda s, n: None}.items():
         other = make("1f1b", names=told)
+        said[name] = refusal(other.state_dict)
+        other.close()
+    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("tp", "pp"))
+    tp = mesh["tp"].get_group()
+    for name, groups in {"beside": None, "shards": {"*.widen.weight": tp}}.items():
+        other = Pipeline.from_source(
+            compile_schedule(schedule("1f1b", 1, MICROBATCHES)),
+            MODEL,
+            group=mesh["pp"].get_group(),
+            norm_groups=groups,
+        )
         said[name] = refusal(other.state_dict)
         other.close()
     return said

@@ -2,115 +2,210 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleMulti, get_schedule_class
 
-from pipeloom.torch import PlannedSchedule
+from benchmarks.port.compare import Measured, measure
+from pipeloom import PlannedSchedule
+from pipeloom.ir.errors import InputError
 from tests.distributed.cases.gradients import difference, schedule
 from tests.support.models import TinyTransformer
 
 RANKS = 4
 CASES = (
-    ("GPipe", "1f1b", 5),
-    ("1F1B", "zb-h1", 6),
-    ("Interleaved1F1B", "interleaved-1f1b:2", 4),
-    ("ZBVZeroBubble", "zb-v", 6),
+    ("GPipe", "1f1b", 5, True),
+    ("1F1B", "zb-h1", 6, False),
+    ("Interleaved1F1B", "interleaved-1f1b:2", 4, True),
+    ("ZBVZeroBubble", "zb-v", 6, False),
 )
-"""torch's schedule, our family, microbatches."""
+"""torch's schedule, our family, microbatches, whether gradients are scaled."""
+WEIGHT = {"weight": 2.0}
+SHARDED = 3  # microbatches
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How far gradients are from torch's, after one step and after two; whether losses and outputs
-    are equal to its last digits; whether torch's schedule, converted, did the same."""
+    """How far gradients are from torch's, after one step and after two; whether losses and outputs,
+    of a step and of an evaluation, are equal to torch's to the last digit."""
 
     gradients: float
     accumulated: float
-    losses: bool
-    outputs: bool
+    stepped: bool
+    evaluated: bool
 
 
-def compared() -> list[Outcome]:
+@dataclass(frozen=True)
+class Found:
+    outcomes: list[Outcome]
+    sharded: list[float]
+    refused: list[str]
+    port: list[Measured]
+
+
+def compared(folder: str) -> Found:
     torch.set_num_threads(1)
-    return [_compared(*case) for case in CASES]
+    outcomes = [_compared(*case) for case in CASES]
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "pp"))
+    sharded = [_sharded(mesh, divisor) for divisor in (None, 1.0)]
+    return Found(outcomes, sharded, _refused(), measure(["Interleaved1F1B"], 2, folder))
 
 
 class Scaled(nn.Module):
-    """A stage with a keyword argument of each microbatch."""
+    """A stage with keyword arguments: a tensor of each microbatch, a value of all, an object of
+    each."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
         self.inner = inner
 
-    def forward(self, x: Tensor, *, rows: Tensor, factor: float = 1.0) -> Any:
-        out = self.inner(x)
-        return out * (rows * factor)[:, None, None].to(out.dtype)
+    def forward(self, x: Tensor, *, rows: Tensor, factor: float, mask: Mask) -> Tensor:
+        out: Tensor = self.inner(x)
+        return out * (rows * factor * mask.by)[:, None, None].to(out.dtype)
 
 
-def loss_of(output: Tensor, target: Tensor, *, weight: float) -> Tensor:
+class Mask:
+    """What no tensor is, as block masks are not."""
+
+    def __init__(self, by: float) -> None:
+        self.by, self.shape = by, (1, 1)
+
+
+def loss_of(output: Tensor, target: Tensor, *, weight: float = 1.0) -> Tensor:
     return weight * nn.functional.cross_entropy(output.flatten(0, 1), target.flatten())
 
 
-def stages_of(family: str, microbatches: int) -> tuple[list[PipelineStage], int]:
+def stages_of(family: str, microbatches: int) -> list[PipelineStage]:
     """This rank's, made alike each time."""
     plan = schedule(family, RANKS, microbatches).problem
-    make, count = TinyTransformer().stages(plan.stages), plan.stages
+    make, device = TinyTransformer().stages(plan.stages), torch.device("cpu")
     mine = plan.placement.stages_of(dist.get_rank())
-    return [PipelineStage(Scaled(make[s]()), s, count, torch.device("cpu")) for s in mine], count
+    return [PipelineStage(Scaled(make[s]()), s, plan.stages, device) for s in mine]
 
 
-def _compared(name: str, family: str, microbatches: int) -> Outcome:
-    kind, source = get_schedule_class(name), TinyTransformer()
-    theirs, _ = stages_of(family, microbatches)
-    ours, _ = stages_of(family, microbatches)
+def _compared(name: str, family: str, microbatches: int, scaled: bool) -> Outcome:
+    kind, source, first = get_schedule_class(name), TinyTransformer(), dist.get_rank() == 0
+    theirs, ours = stages_of(family, microbatches), stages_of(family, microbatches)
     given: Any = theirs if issubclass(kind, PipelineScheduleMulti) else theirs[0]
-    torchs = kind(given, microbatches, loss_fn=loss_of)
-    mine = PlannedSchedule.of(torchs, schedule(family, RANKS, microbatches))
-    mine = PlannedSchedule(ours, microbatches, loss_of, program=mine._plan)
+    torchs = kind(given, microbatches, loss_fn=loss_of, scale_grads=scaled)
+    program = schedule(family, RANKS, microbatches)
+    mine = PlannedSchedule(ours, microbatches, loss_of, program=program, scale_grads=scaled)
     inputs, targets = map(torch.cat, source.batch(0, microbatches))
     rows = torch.linspace(0.5, 1.5, len(inputs), dtype=torch.float64)
-    found: list[tuple[list[Tensor], Any]] = []
-    for each in (torchs, mine):
-        losses: list[Tensor] = []
-        outputs = each.step(
-            *([inputs] if dist.get_rank() == 0 else []),
-            target=targets,
-            losses=losses,
-            loss_kwargs={"weight": 2.0},
-            rows=rows,
-            factor=0.5,
-        )
-        found.append(([x.detach() for x in losses], outputs))
-    gradients = _worst(ours, theirs, 1)
+    plain = {"rows": rows, "factor": 0.5, "mask": Mask(1.0)}
+    whole = {"target": targets, "loss_kwargs": WEIGHT, **plain}
+    arguments = [inputs] if first else []
+    stepped = _results(torchs.step, arguments, whole)
+    # an evaluation of torch's scales them once more
+    expected = [None if p.grad is None else p.grad.clone() for p in _parameters(theirs)]
+    # torch's own cannot evaluate a V: it looks for gradients there
+    evaluated = stepped if name.startswith("ZBV") else _results(torchs.eval, arguments, whole)
+    found = _results(mine.step, arguments, whole)
+    gradients = _worst(ours, expected, 1)
+    known = _results(mine.eval, arguments, whole)
     cut = [x.chunk(microbatches) for x in (inputs, targets, rows)]
+    masks = [Mask(0.5 + j % 2) for j in range(microbatches)]
     mine.step(
-        arg_mbs=[(x,) for x in cut[0]] if dist.get_rank() == 0 else None,
-        kwarg_mbs=[{"rows": x, "factor": 0.5} for x in cut[2]],
+        arg_mbs=[(x,) for x in cut[0]] if first else None,
+        kwarg_mbs=[
+            {"rows": x / m.by, "factor": 0.5, "mask": m} for x, m in zip(cut[2], masks, strict=True)
+        ],
         target_mbs=list(cut[1]),
-        loss_kwargs={"weight": 2.0},
+        loss_kwargs=WEIGHT,
         return_outputs=False,
     )
-    (expected, whole), (losses, outputs) = found
-    same = len(losses) == len(expected) and all(map(torch.equal, losses, expected))
     mine.pipeline.close()
     return Outcome(
-        gradients,
-        _worst(ours, theirs, 2),
-        same,
-        outputs is whole is None or torch.equal(outputs, whole),
+        gradients, _worst(ours, expected, 2), _same(found, stepped), _same(known, evaluated)
     )
 
 
-def _worst(ours: list[PipelineStage], theirs: list[PipelineStage], times: int) -> float:
-    return max(
-        difference(p.grad, times * q.grad)
-        for mine, other in zip(ours, theirs, strict=True)
-        for p, q in zip(mine.submod.parameters(), other.submod.parameters(), strict=True)
-        if q.grad is not None
+def _results(run: Any, arguments: list[Tensor], given: dict[str, Any]) -> list[Tensor]:
+    """Losses and outputs, where the last stage is."""
+    losses: list[Tensor] = []
+    outputs = run(*arguments, losses=losses, **given)
+    return [x.detach().clone() for x in (*losses, *([] if outputs is None else [outputs]))]
+
+
+def _same(found: Sequence[Tensor], expected: Sequence[Tensor]) -> bool:
+    return len(found) == len(expected) and all(map(torch.equal, found, expected))
+
+
+def _parameters(stages: Sequence[PipelineStage]) -> list[nn.Parameter]:
+    return [p for stage in stages for p in stage.submod.parameters()]
+
+
+def _worst(ours: list[PipelineStage], expected: Sequence[Tensor | None], times: int) -> float:
+    pairs = zip(_parameters(ours), expected, strict=True)
+    return max(difference(p.grad, times * grad) for p, grad in pairs if grad is not None)
+
+
+def _sharded(mesh: DeviceMesh, divisor: float | None) -> float:
+    """How far the gradients of replicas with shards are from one process's mean, or where a
+    divisor is set from its sum over that; two modules are wrapped together."""
+    source, count = TinyTransformer(), 2
+    rank, replica = mesh["pp"].get_local_rank(), mesh["dp"].get_local_rank()
+    modules = [make() for make in source.stages(count)]
+    stage = PipelineStage(
+        modules[rank], rank, count, torch.device("cpu"), group=mesh["pp"].get_group()
     )
+    if rank:
+        fully_shard([stage.submod.norm, stage.submod.head], mesh=mesh["dp"])
+    fully_shard(stage.submod, mesh=mesh["dp"])
+    if divisor is not None:
+        for part in stage.submod.modules():
+            getattr(part, "set_gradient_divide_factor", lambda factor: None)(divisor)
+    plan = schedule("zb-h1", 2, SHARDED)
+    planned = PlannedSchedule(stage, SHARDED, loss_of, program=plan)
+    inputs, targets = map(torch.cat, source.batch(0, 2 * SHARDED))
+    mine = [x.chunk(2)[replica] for x in (inputs, targets)]
+    planned.step(*([mine[0]] if rank == 0 else []), target=mine[1])
+    found = [p.grad.full_tensor() for p in stage.submod.parameters()]
+    planned.pipeline.close()
+    whole = [make() for make in source.stages(count)]
+    loss_of(whole[1](whole[0](inputs)), targets).backward()
+    scale = 1.0 if divisor is None else 2 / divisor
+    expected = [scale * p.grad for p in whole[rank].parameters() if p.grad is not None]
+    return max(map(difference, found, expected))
+
+
+def _refused() -> list[str]:
+    """A line for each thing that does not go together, the same on all ranks."""
+    stages, program = stages_of("1f1b", 4), schedule("1f1b", RANKS, 4)
+
+    def said(**given: Any) -> str:
+        arguments = {"stages": stages, "n_microbatches": 4, "loss_fn": loss_of, "program": program}
+        try:
+            PlannedSchedule(**(arguments | given))
+        except InputError as error:
+            (line,) = error.errors
+            return line
+        return "accepted"
+
+    lines = [
+        said(n_microbatches=5),
+        said(program=schedule("1f1b", 2, 4)),
+        said(program=schedule("zb-v", RANKS, 4)),
+        said(program=schedule("weipipe-interleave", RANKS, 4)),
+        said(program=schedule("pipedream", RANKS, 4)),
+        said(optimizer=torch.optim.SGD),
+        said(stages=[]),
+        said(stages=[nn.Linear(1, 1)]),
+        said(program="nowhere.json"),
+    ]
+    used = PlannedSchedule(stages, 4, loss_of, program=program)
+    for given in ({"update": True}, {"metrics": 1}):
+        try:
+            used.step(kwarg_mbs=[given] * 4)
+        except InputError as error:
+            lines += error.errors
+    used.pipeline.close()
+    return lines

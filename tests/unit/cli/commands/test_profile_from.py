@@ -45,6 +45,8 @@ def test_what_is_assumed_is_said(pipeloom: Command, tmp_path: Path) -> None:
     ("words", "expected"),
     [
         (["--from", "{table}", "--model", "a:b"], "--model: expected none beside --from"),
+        (["--from", "{table}", "--dtype", "float32"], "--dtype: expected none beside --from"),
+        (["--from", "{table}", "--repeats", "3"], "--repeats: expected none beside --from"),
         (["--from", "{table}", "--split", "2"], "--split: expected B's share of a BW, from 0 to 1"),
         (["--from", "{table}", "--warmup", "3"], "--warmup: expected less than the 1 step, got 3"),
         (["--from", "{table}", "--memory", "1,2"], "--memory: expected M_B, or M_B and an M_W"),

@@ -132,6 +132,14 @@ def test_the_verifier_sees_what_is_wrong() -> None:
         assert any(words in line for line in verify_schedule(document)), words
 
 
+def test_the_iteration_time_may_be_called_step_as_in_older_files() -> None:
+    document = _document()
+    document["report"]["step"] = document["report"].pop("iteration_time")
+    assert verify_schedule(document) == []
+    document["report"]["step"] += 1.0
+    assert any("report: iteration_time" in line for line in verify_schedule(document))
+
+
 def test_what_a_profile_says_wrong_of_replicas() -> None:
     document = dump_profile(profile())
     assert parse_profile(document, "p").data_parallel == REPLICAS

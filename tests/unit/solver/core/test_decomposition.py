@@ -18,7 +18,7 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Link, Links, Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Timing
 from pipeloom.solver.bounds import GENERAL, lower_bound, lower_bounds
-from pipeloom.solver.core.decomposition import expanded, groups, merged, parts, planned
+from pipeloom.solver.core.decomposition import expanded, groups, merged, parts_of, planned_by_parts
 from pipeloom.solver.families import FAMILIES
 from tests.support.oracle import exhaustive_optimum
 
@@ -34,7 +34,7 @@ def of(placement: Placement, stages: int, microbatches: int, **keys: Any) -> Pro
 
 def test_each_member_of_the_islands_has_a_pipeline_of_its_own() -> None:
     problem = of(Placement.weights_inside(4, 2, 4), 4, 3, links=SLOW)
-    first, second = parts(problem)
+    first, second = parts_of(problem)
     assert (first.ranks, first.microbatches) == ((0, 2), (0, 2))
     assert (second.ranks, second.microbatches) == ((1, 3), (1,))
     assert first.problem.placement.owners == (0, 0, 1, 1)
@@ -47,7 +47,7 @@ def test_opposite_ranks_of_a_ring_are_no_further_apart_in_a_part() -> None:
     problem = of(Placement.weights_inside(4, 2, 4), 4, 4, links=links)
     whole = problem.profile.link_delays(1e6)
     assert whole[1, 3] > whole[3, 1]  # by way of 2, and back by way of 0
-    for part in parts(problem):
+    for part in parts_of(problem):
         delays = part.problem.profile.link_delays(1e6)
         assert (delays <= whole[np.ix_(part.ranks, part.ranks)]).all()
         assert delays[0, 1] > 0
@@ -56,7 +56,7 @@ def test_opposite_ranks_of_a_ring_are_no_further_apart_in_a_part() -> None:
 def test_each_island_may_be_a_pipeline() -> None:
     matrix = tuple(tuple(10.0 * a + b for b in range(4)) for a in range(4))
     problem = of(Placement.activations_inside(4, 2, 4), 4, 3, t_comm=matrix)
-    first, second = parts(problem)
+    first, second = parts_of(problem)
     assert (first.ranks, first.microbatches) == ((0, 1), (0, 2))
     assert (second.ranks, second.microbatches) == ((2, 3), (1,))
     assert second.problem.profile.t_comm == ((22.0, 23.0), (32.0, 33.0))
@@ -64,20 +64,20 @@ def test_each_island_may_be_a_pipeline() -> None:
 
 def test_where_weights_travel_alone_each_rank_is_a_part() -> None:
     problem = of(Placement.round_robin(3), 3, 5)
-    assert [part.ranks for part in parts(problem)] == [(0,), (1,), (2,)]
+    assert [part.ranks for part in parts_of(problem)] == [(0,), (1,), (2,)]
 
 
 def test_pipelines_that_cross_are_no_parts_and_give_no_bound() -> None:
     problem = of(Placement.of_ops(Passing.MIXED, 2, np.array([[0, 1], [1, 1]])), 2, 2)
     with pytest.raises(InputError, match="a rank shares some microbatches"):
-        parts(problem)
+        parts_of(problem)
     assert [bound.name for bound in lower_bounds(problem)] == [
         bound(problem).name for bound in GENERAL
     ]
 
 
 def test_merged_stages_and_their_order() -> None:
-    (part,) = parts(of(Placement.weights_inside(2, 1, 4), 4, 2))
+    (part,) = parts_of(of(Placement.weights_inside(2, 1, 4), 4, 2))
     found = groups(part.problem)
     assert found == ((0, 1), (2, 3))
     one = merged(part.problem, found)
@@ -126,7 +126,7 @@ def test_a_whole_takes_as_long_as_its_merged_parts_and_holds_no_more(
         return [schedule.ops(rank) for rank in range(one.ranks)]
 
     try:
-        order = planned(problem, plan)
+        order = planned_by_parts(problem, plan)
     except InfeasibleError:
         return
     timing = simulate(Schedule.of(problem, order, family))
@@ -143,7 +143,7 @@ def test_parts_that_are_alike_are_planned_once() -> None:
         return [[Op(kind, s, j) for j in range(2) for kind in KINDS] for s in range(2)]
 
     problem = of(Placement.weights_inside(6, 3, 4), 4, 6)
-    rows = planned(problem, plan)
+    rows = planned_by_parts(problem, plan)
     assert len(asked) == 1
     assert format_order(rows[1]) == "0F1 1F1 1BW1 0BW1 0F4 1F4 1BW4 0BW4"
 
@@ -153,5 +153,5 @@ def test_parts_that_are_alike_are_planned_once() -> None:
 def test_no_bound_is_above_the_best_of_all_orders(problem: Problem) -> None:
     """Weights are there at once: the parts are independent, the dearest one's optimum is the
     whole's."""
-    best = max(exhaustive_optimum(part.problem) for part in parts(problem))
+    best = max(exhaustive_optimum(part.problem) for part in parts_of(problem))
     assert lower_bound(problem).value <= best * (1 + 1e-9)

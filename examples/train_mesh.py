@@ -1,0 +1,58 @@
+"""A mesh of pipeline ranks, replicas and tensor parallel processes, 2 of each, for torchrun::
+
+    torchrun --nproc-per-node 8 -m examples.train_mesh program.json
+
+The program is one of 2 ranks, compiled with ``--data-parallel``.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+from examples.mlp import MLP, stage
+from pipeloom import Pipeline, load_program
+
+STEPS = 5
+
+
+def parallel_stage(index: int, tp: DeviceMesh) -> nn.Module:
+    """The same on all ranks of ``tp``, each of which keeps its part of the hidden units."""
+    return parallelize_module(stage(index), tp, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+
+
+def main(path: str) -> None:
+    dist.init_process_group("gloo")  # on GPUs "nccl", and a mesh on "cuda"
+    mesh = init_device_mesh("cpu", (2, 2, 2), mesh_dim_names=("pp", "dp", "tp"))
+    program = load_program(path)
+    data, replica = MLP(), mesh.get_local_rank("dp")
+    pipeline = Pipeline(
+        program,
+        [partial(parallel_stage, s, mesh["tp"]) for s in range(program.schedule.problem.stages)],
+        loss=data.loss,
+        optimizer=partial(torch.optim.AdamW, lr=1e-3),
+        clip_grad_norm=1.0,
+        group=mesh["pp"].get_group(),
+        data_group=mesh["dp"].get_group(),
+    )
+    count = pipeline.microbatches
+    for step in range(STEPS):
+        inputs, targets = data.batch(step, 2 * count)  # those of both replicas
+        mine = slice(replica * count, (replica + 1) * count)
+        losses: list[Tensor] = []  # on the last stage's processes
+        pipeline.step(inputs[mine], target=targets[mine], losses=losses, return_outputs=False)
+        if losses and mesh.get_local_rank("tp") == 0:
+            loss = torch.stack(losses).mean().item()
+            print(f"step {step}: replica {replica}: loss {loss:.6f}", flush=True)
+    pipeline.close()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,66 @@
+"""Our programs inside of what torch.distributed.pipelining has: equal to its own schedules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.port.compare import rows_of
+from benchmarks.port.plans import write_plans
+from pipeloom.runtime.launch.processes import launch
+from tests.distributed.cases.torch_schedules import CASES, RANKS, Found, compared
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Found]:
+    folder = tmp_path_factory.mktemp("plans")
+    write_plans(Path(folder))
+    return launch(compared, RANKS, (str(folder),), timeout=240, message_timeout=60)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case[0])
+def test_steps_and_evaluations_are_those_of_torchs_own_schedule(
+    found: dict[int, Found], case: tuple[str, str, int, bool]
+) -> None:
+    for each in found.values():
+        outcome = each.outcomes[CASES.index(case)]
+        assert outcome.gradients <= 1e-12
+        assert outcome.accumulated <= 1e-12
+        assert outcome.stepped
+        assert outcome.evaluated
+
+
+def test_replicas_with_shards_have_the_mean_or_the_sum_that_they_ask_for(
+    found: dict[int, Found],
+) -> None:
+    for each in found.values():
+        assert max(each.sharded) <= 1e-12
+
+
+def test_what_does_not_go_together_is_one_line(found: dict[int, Found]) -> None:
+    lines = found[0].refused
+    expected = [
+        "n_microbatches: expected 4, as the program has, got 5",
+        "program: made for 2 ranks, the stages' group has 4",
+        "program: has 8 stages, expected 4 as the stages say",
+        "program: passing: expected activations, got weights",
+        "program: updates: expected one optimizer step an iteration, got microbatch",
+        "optimizer: expected none, as the caller's steps, got",
+        "stages: expected a PipelineStage or a list of them, got none",
+        "stages[0]: expected a PipelineStage, got Linear",
+        "nowhere.json: ",
+        "step: update: expected another name",
+        "step: metrics: expected another name",
+    ]
+    assert len(lines) == len(expected)
+    for line, start in zip(lines, expected, strict=True):
+        assert line.startswith(start)
+
+
+def test_a_ported_script_has_the_same_losses(found: dict[int, Found]) -> None:
+    (row,) = rows_of(["Interleaved1F1B"], {rank: each.port for rank, each in found.items()})
+    assert row["losses"] == sorted(row["losses"], reverse=True)
+    assert len(row["losses"]) == 2
+    assert row["losses_equal"]
+    assert min(row["ours_ms"], row["torch_ms"]) > 0
