@@ -252,14 +252,7 @@ class Incumbent:
             return
         self._told = monotonic()
         with self._lock:
-            found, cost, source, bound = self.order is not None, self.cost, self.source, self.bound
-        gap = (cost - bound.value) / cost if found and cost > 0 else 0.0
-        self._options.progress(
-            Progress(
-                self.seconds,
-                cost if found else None,
-                bound.value,
-                max(0.0, gap) if found else None,
-                source,
-            )
-        )
+            cost = None if self.order is None else self.cost
+            bound, source = self.bound.value, self.source
+        gap = None if cost is None else max(0.0, (cost - bound) / cost) if cost > 0 else 0.0
+        self._options.progress(Progress(self.seconds, cost, bound, gap, source))

@@ -124,15 +124,14 @@ class Refinement:
         self, pool: CandidatePool, current: CutCandidate, carrying: Budget
     ) -> CutCandidate | None:
         """A cut near by, if any, on which the schedule of ``current`` costs less."""
+        below = current.cost * (1 - CLOSED)
         for cut in pool.cut_bounds.cutter.neighbours(current.cut):
             if carrying() or self.should_stop():
                 return None
-            if pool.cut_bounds.of(cut)[0] >= current.cost * (1 - CLOSED):
+            if pool.cut_bounds.of(cut)[0] >= below:
                 continue
             candidate = pool.candidate(cut)
-            if candidate is not None and self._try(candidate, current, carrying) < current.cost * (
-                1 - CLOSED
-            ):
+            if candidate is not None and self._try(candidate, current, carrying) < below:
                 return candidate
         return None
 

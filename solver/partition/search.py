@@ -126,10 +126,8 @@ def look(pools: Sequence[CandidatePool], budget: Budget, should_stop: StoppingCr
     too_long = FirstOf(longest, should_stop)
     while open_ and not should_stop():
         for pool in list(open_):
-            cost = min(
-                (o.quick_schedule.cost for each in pools for o in each.candidates.values()),
-                default=math.inf,
-            )
+            bests = [each.best for each in pools]
+            cost = min((one.quick_schedule.cost for one in bests if one), default=math.inf)
             cuts = [pool.by_bound(), pool.near_the_best()]
             if pool.bound >= cost * (1 - CLOSED) or cuts == [None, None]:
                 open_.remove(pool)

@@ -76,11 +76,8 @@ def keeps_rules(  # noqa: PLR0917
     keeps = True
     for at in range(first, high + 1):
         op = order[at]
-        kind, stage, microbatch = (
-            op & KIND_MASK,
-            op >> STAGE_SHIFT & STAGE_MASK,
-            op >> MICROBATCH_SHIFT,
-        )
+        kind, stage = op & KIND_MASK, op >> STAGE_SHIFT & STAGE_MASK
+        microbatch = op >> MICROBATCH_SHIFT
         steps = done[stage, microbatch]
         if kind == _F:
             held += m_b[stage]
@@ -170,11 +167,8 @@ def _critical_blocks(  # noqa: PLR0917
             blocks[found, 0], blocks[found, 1] = first, last
             found += 1
         op = order[first]
-        kind, stage, microbatch = (
-            op & KIND_MASK,
-            op >> STAGE_SHIFT & STAGE_MASK,
-            op >> MICROBATCH_SHIFT,
-        )
+        kind, stage = op & KIND_MASK, op >> STAGE_SHIFT & STAGE_MASK
+        microbatch = op >> MICROBATCH_SHIFT
         if kind > _BW or kind == _W or (kind == _F and stage == 0):
             return found
         if kind == _F:

@@ -265,10 +265,8 @@ def anneal_overlap(  # noqa: PLR0917
                 order, first, low, high, m_b, m_w, limit[rank], None, done
             )
             if not keeps:
-                order[low : high + 1], at_once[low : high + 1] = (
-                    old[low : high + 1],
-                    was[low : high + 1],
-                )
+                order[low : high + 1] = old[low : high + 1]
+                at_once[low : high + 1] = was[low : high + 1]
                 continue
         value, cost, longest = np.inf, np.inf, 0
         if time_overlap(
@@ -288,17 +286,13 @@ def anneal_overlap(  # noqa: PLR0917
         if move < 0 or value <= current - temperature * np.log(1.0 - random(state)):
             current, critical = value, longest
             if low >= 0:
-                old[low : high + 1], was[low : high + 1] = (
-                    order[low : high + 1],
-                    at_once[low : high + 1],
-                )
+                old[low : high + 1] = order[low : high + 1]
+                was[low : high + 1] = at_once[low : high + 1]
             if cost < best_cost:
                 best_cost = cost
                 best[:] = order
                 best_at_once[:] = at_once
         else:
-            order[low : high + 1], at_once[low : high + 1] = (
-                old[low : high + 1],
-                was[low : high + 1],
-            )
+            order[low : high + 1] = old[low : high + 1]
+            at_once[low : high + 1] = was[low : high + 1]
     return best_cost

@@ -22,13 +22,14 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cache, partial
 from itertools import pairwise, zip_longest
 
 import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.cost.simulator import timed
-from pipeloom.ir.model.ops import KIND_MASK, STAGE_MASK, STAGE_SHIFT, FloatArray, IntArray, OpKind
+from pipeloom.ir.model.ops import KIND_MASK, STAGE_MASK, STAGE_SHIFT, IntArray, OpKind
 from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Report, Schedule, Transfer, TransferKind
 from pipeloom.ir.model.transfers import delay_matrix, size
@@ -147,8 +148,7 @@ class _OpTimes:
 
     def __init__(self, problem: Problem, order: Sequence[IntArray]) -> None:
         durations = Costs.of(problem).durations
-        self._problem = problem
-        self._delays: dict[tuple[TransferKind, int], FloatArray] = {}
+        self._delays = cache(partial(delay_matrix, problem.profile))
         self._done = [
             np.concatenate(
                 [[0.0], np.cumsum(durations[row & KIND_MASK, row >> STAGE_SHIFT & STAGE_MASK])]
@@ -168,10 +168,7 @@ class _OpTimes:
         return reversed(ways)
 
     def _delay(self, t: Transfer) -> float:
-        key = t.kind, t.stage
-        if key not in self._delays:
-            self._delays[key] = delay_matrix(self._problem.profile, *key)
-        return float(self._delays[key][t.source, t.target])
+        return float(self._delays(t.kind, t.stage)[t.source, t.target])
 
     def _at(self, rank: int, ops: int) -> float:
         return float(self._done[rank][ops])

@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -114,6 +114,16 @@ class Evaluated(Model):
         return self.batch(100 + step, microbatches)
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Threads of small ops would wait for each other."""
+    count = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(count)
+
+
+@pytest.mark.usefixtures("one_thread")
 def test_evaluations_leave_training_as_it_is(tmp_path: Path) -> None:
     """One rank needs no processes."""
     plan, source, told = program("1f1b", 1), Evaluated(), list[StepRecord]()
@@ -144,6 +154,7 @@ class Named(nn.Module):
         self.blocks = nn.Sequential(*blocks)
 
 
+@pytest.mark.usefixtures("one_thread")
 def test_random_numbers_go_on(tmp_path: Path) -> None:
     """One rank needs no processes."""
     plan, source = program("1f1b", 1), Evaluated()

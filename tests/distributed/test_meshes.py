@@ -21,7 +21,6 @@ CASES = [
     Case("zb-h1", TP, sequence=True, given_up="R", options=(("param_dtype", FLOAT),), bound=1e-5),
     Case("zb-h1", TP, cut=(0,), tie=False, ahead=True, clip=1e-2),
     Case("weipipe-interleave", TP, sequence=True),
-    Case("chimera", TP),
     Case("1f1b", EP),
     Case("zb-h1", EP),
     Case("zb-h1", EP, sharded=("ep",), tie=False),
@@ -33,11 +32,12 @@ CASES = [
 ]
 CUBE = (("pp", 2), ("dp", 2), ("tp", 2))
 LARGE = [
-    Case("1f1b", CUBE, sequence=True),
     Case("zb-h1", CUBE, sequence=True, ahead=True),
     Case("zb-v", CUBE, sequence=True, sharded=("dp",), tie=False),
 ]
 MORE = [
+    Case("1f1b", CUBE, sequence=True),
+    Case("chimera", CUBE),
     Case("zb-h1", CUBE, sequence=True, sharded=("dp",), tie=False, ahead=True),
     Case("zb-v", CUBE, sequence=True),
     Case("wzb1", CUBE),

@@ -25,8 +25,8 @@ from abc import abstractmethod
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
+from operator import itemgetter
 
 from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.problem import Problem
@@ -88,15 +88,8 @@ class Turns:
         return max(self.done(rank, turn - 1), self.done(rank, turn) - 1)
 
 
-@dataclass(frozen=True, slots=True)
-class _ItemUse:
-    """An op that needs an item: its turn, rank and position in the rank's order."""
-
-    turn: int
-    rank: int
-    position: int
-
-
+_Use = tuple[int, int, int]
+"""The turn, the rank and the position in the rank's order of an op that needs an item."""
 # the items of a stage: what it is, which copy, and the kinds of ops that use it
 _ITEMS = (
     (TransferKind.WEIGHT, 0, (OpKind.F,)),
@@ -113,26 +106,25 @@ def _transfers(turns: Turns) -> tuple[Transfer, ...]:
     ways: list[tuple[int, Transfer]] = []
     for stage in range(turns.ranks):
         for kind, copy, served in _ITEMS:
-            found = [use for op in served for use in uses[stage, op]]
-            found.sort(key=lambda use: use.turn)
+            found = sorted((use for op in served for use in uses[stage, op]), key=itemgetter(0))
             ways += _journey(turns, kind, stage, copy, found)
     return tuple(transfer for _, transfer in sorted(ways, key=lambda leg: leg[0]))
 
 
-def _uses(turns: Turns) -> dict[tuple[int, OpKind], list[_ItemUse]]:
-    found: dict[tuple[int, OpKind], list[_ItemUse]] = defaultdict(list)
+def _uses(turns: Turns) -> dict[tuple[int, OpKind], list[_Use]]:
+    found: dict[tuple[int, OpKind], list[_Use]] = defaultdict(list)
     for rank, row in enumerate(turns.rows):
         for i, (turn, op) in enumerate(row):
-            found[op.stage, op.kind].append(_ItemUse(turn, rank, i))
+            found[op.stage, op.kind].append((turn, rank, i))
     return found
 
 
 def _journey(
-    turns: Turns, kind: TransferKind, stage: int, copy: int, uses: list[_ItemUse]
+    turns: Turns, kind: TransferKind, stage: int, copy: int, uses: list[_Use]
 ) -> Iterator[tuple[int, Transfer]]:
     """The transfers of one item, each with the turn after which it happens."""
-    first, last = uses[0].turn, uses[-1].turn
-    needed = {(use.turn, use.rank): use.position for use in uses}
+    first, last = uses[0][0], uses[-1][0]
+    needed = {(turn, rank): position for turn, rank, position in uses}
     ranks = [(turn - first) % turns.ranks for turn in range(first, last + 1)]
     turn = first
     if kind is TransferKind.WEIGHT and stage != ranks[0]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.testing._internal.two_tensor import TwoTensor
 
+from pipeloom.runtime.executor.offload import Host, OffloadedActivations
 from pipeloom.runtime.executor.weight_grad_deferral import Deferral, WeightQueue
 from pipeloom.runtime.measure.activation_ledger import Ledger
 
@@ -35,6 +37,30 @@ def test_a_shared_storage_counts_once_and_parameters_not_at_all() -> None:
     assert ledger.live == BYTES
     del y
     assert ledger.live == 0
+
+
+def test_of_a_tensor_made_of_others_the_memory_inside_counts_and_is_offloaded() -> None:
+    """As a DTensor is, without the processes that one needs."""
+    ledger = Ledger()
+    ledger.start([])
+    x = TwoTensor(inputs().detach(), inputs().detach()).requires_grad_()
+    with ledger.watching():
+        y = x.exp()
+    assert ledger.live == 2 * BYTES
+    del y
+    assert ledger.live == 0
+    offloaded = OffloadedActivations(Host(torch.device("cpu")), ledger)
+    with offloaded.packing(()):
+        y = x.exp()
+    offloaded.leave()
+    offloaded.gone()
+    assert (ledger.live, offloaded.moved) == (0, 2 * BYTES)
+    offloaded.load()
+    offloaded.back()
+    assert ledger.live == 2 * BYTES
+    y.sum().backward()
+    assert torch.equal(x.grad.a, x.a.exp())
+    assert torch.equal(x.grad.b, x.b.exp())
 
 
 def test_a_received_buffer_counts_from_its_receive_to_its_free() -> None:
