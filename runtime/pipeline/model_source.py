@@ -60,12 +60,13 @@ BATCH, EVAL_BATCH = "batch", "eval_batch"
 
 
 def check_evaluation(source: ModelSource) -> None:
-    """Raises InputError where the source has nothing to be evaluated on."""
+    """Raises InputError where the source has nothing to be evaluated on, or something wrong."""
     if not callable(getattr(source, EVAL_BATCH, None)):
         raise InputError(
             f"eval_every: expected a model source with {EVAL_BATCH}(step, microbatches), which "
             f"gives inputs and targets as batch does; {type(source).__name__} has none"
         )
+    checked_batch(source, 0, 1, EVAL_BATCH)
 
 
 def checked_stages(source: ModelSource, count: int) -> list[Stage]:

@@ -21,6 +21,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.runtime.models.by_name import load_source
 from pipeloom.runtime.models.layer_calls import LayerCalls, StandIns, capture
 from pipeloom.runtime.pipeline.layered_source import LayeredSource
+from pipeloom.runtime.pipeline.model_source import check_evaluation
 from pipeloom.runtime.stages.store import made
 
 hugging = pytest.importorskip("transformers")
@@ -325,7 +326,7 @@ def test_what_is_evaluated_is_no_training_data(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(bytes(range(32)))
     data = str(tmp_path / "a.txt")
     with pytest.raises(InputError, match=r"eval_data: missing; expected a file, as data is one$"):
-        HuggingFace(path, data=data).eval_batch(0, 1)
+        check_evaluation(HuggingFace(path, data=data))
     (found,), _ = HuggingFace(path, data=data, eval_data=data).eval_batch(0, 1)
     assert torch.equal(found[0, 1:] - found[0, :-1], torch.ones(POSITIONS - 1).long())
 
