@@ -1,4 +1,4 @@
-"""What every benchmark records beside its figures, and where."""
+"""Record of a benchmark: its machine and versions beside its figures, in ``results/``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo makes of its runs: the comparison with one process, and the table."""
+"""Report of the demo's runs: the comparison with one process, and the table."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TOLERANCE = 1e-3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """What a run answered, and its median step as a schedule with measured times."""
+    """The answer of a run, and its median step as a schedule with measured times."""
 
     answer: dict[str, Any]
     measured: Schedule
@@ -60,7 +60,8 @@ def timing(schedule: Schedule) -> Timing:
 
 
 def largest_difference(alone: Sequence[float], curves: Iterable[Sequence[float]]) -> float:
-    """Of any step's loss, between one process and each of the ``curves``; NaN is the largest."""
+    """The largest difference of any step's loss between one process and each of the ``curves``; NaN
+    is the largest."""
     differences = [abs(a - b) for curve in curves for a, b in zip(alone, curve, strict=True)]
     return max(differences, key=lambda value: math.inf if math.isnan(value) else value)
 

@@ -67,7 +67,8 @@ class GPT:
         return tuple(even + (s < rest) for s in range(count))
 
     def named_layers(self) -> Sequence[tuple[Layer, Callable[[], nn.Module]]]:
-        """What it may be cut between: embedding, blocks and head, whose time has the loss in it."""
+        """The layers that the model is cut between: embedding, blocks and head, whose time has the
+        loss in it."""
         blocks = [f"blocks.{i}" for i in range(self.layers)]
         kinds = [LayerKind.EMBEDDING, *(LayerKind.BLOCK for _ in blocks), LayerKind.HEAD]
         return [
@@ -78,7 +79,7 @@ class GPT:
         ]
 
     def names(self, count: int) -> Callable[[int, str], str]:
-        """What stages' parameters are called in the whole model: as in its layers."""
+        """The names of stages' parameters in the whole model: as in its layers."""
         layers = [layer.name for layer, _ in self.named_layers()]
         ends = [0, *accumulate(self.blocks_per_stage(count))]
         first = [end + (s > 0) for s, end in enumerate(ends)]

@@ -24,7 +24,7 @@ STAGES, MICROBATCHES = 2, 4
 
 @dataclass(frozen=True)
 class Text(pipeloom.HuggingFace):
-    """Of bytes; labels are the tokens, which the model shifts."""
+    """A Hugging Face model of bytes of text; labels are the tokens, which the model shifts."""
 
     path: str = str(Path(__file__).parent / "models" / "llama.json")
     seq: int = 64
@@ -47,7 +47,7 @@ class Text(pipeloom.HuggingFace):
 
 
 def tell(record: StepRecord) -> None:
-    """What a callback is told of each step."""
+    """Prints what a callback is given of each step."""
     if record.eval_loss is not None:
         print(f"after step {record.step}: {record.eval_loss:.3f} nats a byte of unseen text")
 

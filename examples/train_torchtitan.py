@@ -41,7 +41,7 @@ class Block(nn.Module):
 
 
 class Decoder(nn.Module):
-    """With the names of torchtitan's decoders; any of its modules may be None."""
+    """A decoder with torchtitan's names; any of its modules may be None."""
 
     def __init__(self) -> None:
         super().__init__()

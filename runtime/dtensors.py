@@ -18,7 +18,7 @@ PLAIN = (Tensor, nn.Parameter)
 
 
 def is_dtensor(tensor: object) -> TypeGuard[DTensor]:
-    """Whether it is one, asked without importing them."""
+    """Whether a tensor is a DTensor, asked without importing them."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(tensor, module.DTensor)
 
@@ -33,7 +33,7 @@ def parts(tensor: Tensor) -> tuple[Tensor, ...]:
 
 
 class _Arrived(torch.autograd.Function):
-    """What a collective under way leaves, waited for."""
+    """The tensor that a collective under way leaves, once it is waited for."""
 
     @staticmethod
     def forward(_: Any, under_way: AsyncCollectiveTensor) -> Tensor:
@@ -46,7 +46,7 @@ class _Arrived(torch.autograd.Function):
 
 
 def arrived(tensor: Tensor) -> Tensor:
-    """It, or the tensor that a collective under way leaves; differentiable."""
+    """The tensor that a collective under way leaves, or ``tensor`` itself; differentiable."""
     if not isinstance(tensor, AsyncCollectiveTensor):
         return tensor
     found: Tensor = _Arrived.apply(tensor)  # type: ignore[no-untyped-call]
@@ -55,7 +55,7 @@ def arrived(tensor: Tensor) -> Tensor:
 
 @torch.no_grad()
 def local(tensor: Tensor) -> Tensor:
-    """What this process has of it, sharing memory; a tensor that is no DTensor as it is."""
+    """This process's part of a DTensor, sharing its memory; any other tensor itself."""
     return arrived(tensor.to_local()) if is_dtensor(tensor) else tensor
 
 

@@ -1,4 +1,4 @@
-"""What the optimizer answers to instances of all kinds, recorded, and held against the record."""
+"""Answers of the optimizer to instances of all kinds, recorded, and held against the record."""
 
 from __future__ import annotations
 

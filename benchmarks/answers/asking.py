@@ -1,5 +1,4 @@
-"""What the command line answers to an instance: one process a command, and nothing imported of
-it."""
+"""Answers of the command line to an instance: one process a command, nothing of it imported."""
 
 from __future__ import annotations
 
@@ -67,7 +66,8 @@ def _command(*words: str) -> tuple[int, dict[str, Any]]:
 
 
 def _figures(code: int, answer: dict[str, Any], folder: str) -> dict[str, Any]:
-    """Those that are held against each other later; ``candidates``: what was chosen among."""
+    """The figures that are held against each other later; ``candidates``: the costs of those
+    compared."""
     if "error" in answer:
         lines = [line.replace(f"{folder}/", "") for line in answer["error"]]
         return {"status": "refused" if code == 2 else "crash", "error": lines}
@@ -79,7 +79,7 @@ def _figures(code: int, answer: dict[str, Any], folder: str) -> dict[str, Any]:
 
 
 def _report(answer: dict[str, Any]) -> dict[str, Any]:
-    """Of one schedule, or how little memory would be enough for one."""
+    """The figures of one schedule, or the least memory that would be enough for one."""
     status = {"status": answer["status"]}
     if answer.get("objective") not in answer:
         return status | {k: value for k, value in answer.items() if k.startswith("smallest_")}

@@ -45,7 +45,7 @@ def broken(known: Answers, found: Answers) -> Iterator[str]:
 
 
 def _worse(before: Answer, now: Answer) -> Iterator[str]:
-    """What is wrong with one answer."""
+    """The faults of one answer."""
     if before["profile"] != now["profile"]:
         yield "another profile than the one recorded"
     if STATUSES.index(now["status"]) > STATUSES.index(before["status"]):

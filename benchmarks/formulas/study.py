@@ -158,7 +158,7 @@ def held(schedule: Schedule) -> float:
 
 
 def idle(timing: Timing, rank: int) -> float:
-    """What of the makespan a rank computes nothing in."""
+    """The part of the makespan in which a rank computes nothing."""
     busy, until = 0.0, -math.inf
     for start, end in zip(timing.start[rank].tolist(), timing.end[rank].tolist(), strict=True):
         busy += max(0.0, end - max(start, until))

@@ -28,7 +28,7 @@ def _both(pair: tuple[float, float]) -> str:
 
 
 def differences(cells: Sequence[Cell]) -> Iterator[str]:
-    """Of each method: how many sizes and times give its formulas, with and without its
+    """A line a method: how many sizes and times give its formulas, with and without its
     condition."""
     groups: defaultdict[tuple[str, bool], list[Cell]] = defaultdict(list)
     for one in cells:

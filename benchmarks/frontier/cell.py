@@ -43,7 +43,7 @@ def measure(problem: Problem, solver: str, time_limit: float, seed: int) -> dict
 
 
 def _cpu_seconds() -> float:
-    """Of this process and of those that it has started and that have ended."""
+    """CPU time of this process and of those that it has started and that have ended."""
     return sum(os.times()[:4])
 
 

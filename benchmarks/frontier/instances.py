@@ -104,7 +104,7 @@ def scale() -> list[Instance]:
 
 
 def makespan() -> list[Instance]:
-    """What an optimizer barrier makes of table 5 and of some unequal stages."""
+    """The instances of table 5 and some of unequal stages, with an optimizer barrier."""
     rows = [
         _of_row(row, share, 20.0, Objective.MAKESPAN)
         for row in load_rows()

@@ -1,4 +1,4 @@
-"""What the published heuristic reaches, as bubble rates of the period.
+"""Bubble rates of the period that the published heuristic reaches.
 
 At 1 and 2 times P x M_B these are the paper's own figures (zb-1p and zb-2p, all twelve rows). The
 others, at each model's smallest number of microbatches, come from running the authors' heuristic

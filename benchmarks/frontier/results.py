@@ -29,7 +29,7 @@ def code() -> str:
 
 
 def settings(instance: Instance, time_limit: float | None, seed: int) -> dict[str, Any]:
-    """What a recorded cell must share with a new one to stand for it."""
+    """The settings that a recorded cell must share with a new one to stand for it."""
     return {
         "time_limit": time_limit or instance.time_limit,
         "seed": seed,

@@ -1,4 +1,4 @@
-"""What each set is meant to reach, and what it has: medians, percentiles, how many are optimal."""
+"""Targets of each set, and its results: medians, percentiles, how many are optimal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where which scheme wins: clusters with fast and slow links, and microbatches from short to long.
+"""Study of which scheme wins: clusters with fast and slow links, short and long microbatches.
 
 ``python -m benchmarks.hybrids`` chooses on each cluster at each sequence length (some minutes),
 prints the table of ``README.md`` and records it in ``results/hybrids.json``. 1 where islands win

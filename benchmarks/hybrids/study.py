@@ -44,7 +44,7 @@ CLUSTERS: dict[str, Profile] = {
 
 
 def cells() -> Iterator[dict[str, Any]]:
-    """What is chosen on each cluster at each length, with all that it is chosen among."""
+    """The choice on each cluster at each length, with all candidates."""
     for name, cluster in CLUSTERS.items():
         for sequence in SEQUENCES:
             yield {"cluster": name, "sequence": sequence, **cell(cluster, sequence)}

@@ -45,12 +45,12 @@ def main(arguments: list[str]) -> int:
     from .table import judged, render
 
     print(render(found["parts"]))
-    verdicts = judged(found["parts"])
-    _write(path, found | {"targets": verdicts})
-    for target, met in verdicts.items():
+    targets = judged(found["parts"])
+    _write(path, found | {"targets": targets})
+    for target, met in targets.items():
         print(f"{'not measured' if met is None else 'met' if met else 'MISSED':12} {target}")
     print(f"recorded in {path}")
-    return 1 if False in verdicts.values() else 0
+    return 1 if False in targets.values() else 0
 
 
 def run_parts(path: Path, device: str, options: argparse.Namespace) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def part_names(ranks: Sequence[int]) -> list[str]:
 
 
 def _run(name: str, device: str, small: bool, seconds: float) -> dict[str, Any]:
-    """What a part told before it ended, or before its time was over."""
+    """The results that a part wrote before it ended, or before its time was over."""
     from .telling import told
 
     with tempfile.TemporaryDirectory() as folder:

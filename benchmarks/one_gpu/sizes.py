@@ -1,4 +1,4 @@
-"""What is measured: the model, how it is cut, and how often."""
+"""Sizes of the measurements: the model, how it is cut, and how often it runs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was told as a table, and held against the targets."""
+"""Results of the parts as a table, and held against the targets."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def _memory(row: Row) -> float:
 
 
 def _allocated(row: Row) -> str:
-    """What all ranks together took of the device in a step, beside what they hold in all
-    activations by the plan."""
+    """The device memory that all ranks together took in a step, beside the activations that they
+    hold by the plan."""
     if row["allocated"] is None or not row["planned_held"]:
         return "-"
     before, peak = row["allocated"]
@@ -140,7 +140,7 @@ def _all(values: Iterator[bool]) -> bool | None:
 
 
 def _ordered(parts: Parts) -> bool | None:
-    """Of each two schedules of one number of ranks, the one that is planned shorter is shorter."""
+    """Whether of any two schedules of so many ranks the one planned shorter is measured shorter."""
     found = []
     for part in parts:
         times = [

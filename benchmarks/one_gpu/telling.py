@@ -1,4 +1,4 @@
-"""What a part tells: lines in a file, so that a part that dies has told what it knew."""
+"""Results of a part: lines in a file, so that a part that dies leaves those it had."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def telling(path: Path) -> Tell:
 
 
 def told(path: Path) -> dict[str, Any]:
-    """What a part told so far; a line that was being written when it died is left out."""
+    """The results of a part so far, without a line that was being written when it died."""
     found = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         try:

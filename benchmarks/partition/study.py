@@ -23,7 +23,7 @@ SAME = 1e-6
 
 
 def searched(seed: int, seconds: float) -> dict[str, Any]:
-    """What the ways come to on one instance, ``seconds`` for each."""
+    """The costs that the ways reach on one instance, ``seconds`` for each."""
     given = instance(seed)
     ways = {way.value: _way(given, way, seconds) for way in Way}
     return {

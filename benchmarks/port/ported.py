@@ -42,7 +42,7 @@ class Block(nn.Module):
 
 
 def stages_here(name: str) -> list[PipelineStage]:
-    """This rank's: round and round, or down the ranks and back up."""
+    """The stages of this rank: round and round, or down the ranks and back up."""
     rank, ranks, device = dist.get_rank(), dist.get_world_size(), torch.device("cpu")
     count = ranks * STAGES_A_RANK.get(name, 1)
     indices = [s for s in range(count) if s % ranks == rank]
@@ -52,7 +52,7 @@ def stages_here(name: str) -> list[PipelineStage]:
 
 
 def module_of(stage: int, count: int) -> nn.Module:
-    """With the same weights wherever the model is cut."""
+    """The module of a stage, with the same weights wherever the model is cut."""
     parts: list[nn.Module] = []
     for number in range(stage * BLOCKS // count, (stage + 1) * BLOCKS // count):
         torch.manual_seed(number)

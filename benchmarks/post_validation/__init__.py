@@ -1,4 +1,4 @@
-"""What a norm of all gradients costs: ranks that wait for it, and ranks that step ahead of it."""
+"""The cost of a norm of all gradients: ranks that wait for it, and ranks that step ahead of it."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def _checked(seeds: range, work_limit: float, began: float) -> Iterator[tuple[In
 
 
 def work_of(seed: int, work_limit: float) -> float:
-    """Of each solve of a seed's instance, in millions of simulated ops."""
+    """The work limit of each solve of a seed's instance, in millions of simulated ops."""
     return work_limit * (1.0 if seed % DEEP_EVERY else DEEP)
 
 

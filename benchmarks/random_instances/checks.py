@@ -1,4 +1,4 @@
-"""What must hold of one instance, whatever it is: each breach is one line, a crash too."""
+"""Rules that must hold of any instance: each breach is one line, a crash too."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ TWICE = 7
 
 @dataclass(slots=True)
 class Outcome:
-    """What was checked of an instance, and what is wrong.
+    """Results of an instance's checks, and the faults found.
 
     ``status``: optimal, feasible, infeasible, or crash. ``gap``: of the optimized schedule.
     ``schedules``: how many were verified. ``optimum``: the oracle's, where it was asked.
@@ -203,7 +203,7 @@ def _bounds(problem: Problem, optimum: float) -> Iterator[str]:
 
 
 def _interleaving(problem: Problem, linear: LinearInstance, ceiling: float) -> float:
-    """What one question about schedules that cost less than ``ceiling`` proves."""
+    """The bound that one question about schedules that cost less than ``ceiling`` proves."""
     best = Incumbent(problem, Bound(0.0, "none", ""), SolveOptions(time_limit=EXACT_SECONDS))
     best.offer(one_at_a_time(problem), "one-at-a-time")
     ask(best, linear, ceiling * (1 - JUST_BELOW), best.budget(), seed=0)

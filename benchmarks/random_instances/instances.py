@@ -229,7 +229,7 @@ def _m_b(stages: Stages) -> Numbers:
 
 
 def _counts(stages: Stages, rng: Rng) -> Numbers:
-    """As many microbatches as fit, not whole, the same everywhere."""
+    """Limits of one number of microbatches, not a whole one, on every rank."""
     return _m_b(stages) * rng.uniform(1.0, 2.5 * len(stages))
 
 
@@ -239,7 +239,8 @@ def _few(stages: Stages, rng: Rng) -> Numbers:
 
 
 def _edge(stages: Stages, rng: Rng) -> Numbers:
-    """What some microbatches hold, summed one by one, or a hair less: equal but for rounding."""
+    """Limits that some microbatches fill, summed one by one, or a hair less: equal but for
+    rounding."""
     limits = []
     for stage in stages:
         whole, partial = int(rng.integers(1, 6)), int(rng.integers(0, 4))
@@ -251,7 +252,7 @@ def _edge(stages: Stages, rng: Rng) -> Numbers:
 
 
 def _mixed(stages: Stages, rng: Rng) -> Numbers:
-    """Each rank its own, some without."""
+    """Limits of their own for each rank, some without."""
     limits = _m_b(stages) * rng.uniform(1.0, 2.0 * len(stages), len(stages))
     return np.where(rng.random(len(stages)) < 0.3, math.inf, limits)
 

@@ -86,7 +86,7 @@ def makespan(program: Program, times: dict[Op, float], t_comm: float) -> float:
 
 @dataclass(slots=True)
 class Rank:
-    """Where one rank is, and when it got there."""
+    """The place of one rank in its order, and the time when it got there."""
 
     row: tuple[Instruction, ...]
     at: int = 0

@@ -35,7 +35,7 @@ def cell(limit: float) -> dict[str, Any]:
 
 
 def _found(problem: Problem) -> dict[str, Any] | None:
-    """None where nothing fits."""
+    """The schedule's figures; None where nothing fits."""
     try:
         schedule = optimize(problem, work_limit=WORK)
     except InfeasibleError:

@@ -1,4 +1,4 @@
-"""What our runtime and torch.distributed.pipelining cost on the same stages and schedules."""
+"""The cost of our runtime and torch.distributed.pipelining on the same stages and schedules."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def main(arguments: list[str]) -> int:
     print(render_steps(steps))
     print(render_loops(plain))
     print(render_split(split))
-    verdicts = judged(steps, split)
-    print("\n".join(f"{'met' if met else 'MISSED':6} {target}" for target, met in verdicts.items()))
+    targets = judged(steps, split)
+    print("\n".join(f"{'met' if met else 'MISSED':6} {target}" for target, met in targets.items()))
     result = {
         "torch": torch.__version__,
         "steps": options.steps,
@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> int:
         "schedules": steps,
         "loops": plain,
         "split": split,
-        "targets": verdicts,
+        "targets": targets,
     }
     print(f"recorded in {record(HERE, 'runtime_overhead', result)}")
-    return 0 if all(verdicts.values()) else 1
+    return 0 if all(targets.values()) else 1

@@ -56,7 +56,8 @@ class Case:
         return simulate(Schedule(free, self.schedule().order)).makespan
 
     def steps(self, most: int) -> int:
-        """Of long steps half as many: their spread is a part of the short ones'."""
+        """The number of steps, half as many of long ones: their spread is a part of the short
+        ones'."""
         return max(1, most // 2) if self.milliseconds > LONG else most
 
     @property

@@ -137,5 +137,5 @@ class TorchStage(OurStage):
 
 
 def loss(output: Tensor, target: Tensor) -> Tensor:
-    """As little work as a loss can be."""
+    """A loss that computes as little as it can."""
     return output.sum()

@@ -1,4 +1,4 @@
-"""From each rank's clock to the table and the verdicts."""
+"""Tables of each rank's clock, and the targets that they meet."""
 
 from __future__ import annotations
 
@@ -107,25 +107,25 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 def judged(steps: Sequence[Row], split: Sequence[Row]) -> dict[str, bool]:
     """Each target, and whether every row meets it."""
     sleeping = [row for row in steps if row["stage_ms"]]
-    verdicts = {
+    targets = {
         f"{ms:g} ms stages: at most {bound} of ideal": all(
             row["ours_ms"] <= bound * row["ideal_ms"] for row in sleeping if row["stage_ms"] == ms
         )
         for ms, bound in AT_MOST.items()
     }
-    verdicts["below torch's in every case"] = all(r["ours_ms"] < r["torch_ms"] for r in sleeping)
-    verdicts[f"without compute at most {QUARTER} of torch's"] = all(
+    targets["below torch's in every case"] = all(r["ours_ms"] < r["torch_ms"] for r in sleeping)
+    targets[f"without compute at most {QUARTER} of torch's"] = all(
         row["ours_ms"] <= QUARTER * row["torch_ms"] for row in steps if not row["stage_ms"]
     )
     ours = [row for row in split if row["runtime"] == "ours"]
     for width, bound in SPLIT_AT_MOST.items():
-        verdicts[f"d = {width}: (B + W) / BW at most {bound}"] = all(
+        targets[f"d = {width}: (B + W) / BW at most {bound}"] = all(
             row["ratio"] <= bound for row in ours if row["width"] == width
         )
-    verdicts["between B and W no more memory than before B"] = all(
+    targets["between B and W no more memory than before B"] = all(
         row["between"] <= row["before_b"] for row in ours
     )
-    verdicts["one extra forward of each checkpointed block"] = all(
+    targets["one extra forward of each checkpointed block"] = all(
         row["extra_forwards"] == 1 for row in ours
     )
-    return verdicts
+    return targets

@@ -1,4 +1,4 @@
-"""What is trained on which ring: shapes chosen so that another kind of passing wins in each."""
+"""Models and rings: shapes chosen so that another kind of passing wins in each."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Configuration:
 
     @property
     def activation_bytes(self) -> int:
-        """What one microbatch sends from stage to stage."""
+        """The bytes that one microbatch sends from stage to stage."""
         return FLOAT * self.model.microbatch * self.model.context * self.model.width
 
     def profile(self, links: Links) -> Profile:

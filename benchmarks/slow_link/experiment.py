@@ -41,7 +41,7 @@ class Settings:
 
 
 def run(configuration: Configuration, settings: Settings) -> dict[str, Any]:
-    """What is recorded of one configuration."""
+    """The record of one configuration."""
     with namespaces(configuration.ring) as names:
         [samples] = run_tasks(names, [Probe(PROBE_BYTES, PROBES)], settings.timeout)
         profile = configuration.profile(ring_links([s for row in samples for s in row]))
@@ -128,7 +128,7 @@ def _row(time: float, run: Measured) -> dict[str, Any]:
 
 
 def faults(result: Mapping[str, Any]) -> list[str]:
-    """What a configuration's result should not be, in words."""
+    """The faults of a configuration's result, in words."""
     found = [
         f"{row['scheme']}: predicted {row['predicted_ms']:.0f} ms, measured "
         f"{row['measured_ms']:.0f}"

@@ -1,5 +1,4 @@
-"""What every training run on the ring measures: when its steps end, and what goes over each
-link."""
+"""Measurements of every training run on the ring: ends of its steps, bytes over each link."""
 
 from __future__ import annotations
 
@@ -71,7 +70,7 @@ class Measured:
 
 
 def measured(rounds: Sequence[Sequence[RankRun]], warmup: int) -> Measured:
-    """Of all rounds of one scheme, each a list of its ranks' runs.
+    """The figures of all rounds of one scheme, each a list of its ranks' runs.
 
     ``step_ms`` is the median of all intervals, each the mean over the ranks; losses are the first
     round's, bytes the mean.

@@ -108,7 +108,7 @@ class Names:
 
 
 def commands(ring: Ring, names: Names) -> list[list[str]]:
-    """What makes the ring in the namespaces ``names``, which exist: one command line a list."""
+    """The commands that make the ring in the namespaces ``names``, which exist: one a list."""
     ranks = range(ring.ranks)
     made = [line for rank in ranks for line in _own(names, rank)]
     made += [line for link in ranks for line in _link(ring, names, link)]

@@ -41,7 +41,7 @@ class WorkerError(PipeloomError):
 
 
 def run_tasks(names: Names, tasks: Sequence[Task], timeout: float) -> list[list[Any]]:
-    """What each task returned: one list a task, in it one value a rank.
+    """The values that each task returned: one list a task, in it one value a rank.
 
     Raises WorkerError where a rank fails or ``timeout`` seconds are over.
     """

@@ -55,7 +55,7 @@ def _family(row: Row, name: str) -> dict[str, Any]:
 
 
 def _interleaved(row: Row) -> dict[str, dict[str, Any]]:
-    """By the published rule for chunks, then by the contract's, which is stricter."""
+    """The figures by the published rule for chunks, and by the contract's, which is stricter."""
     name = "interleaved-1f1b"
     schedule = build_family(f"{name}:{row.chunks}", row.profile, row.microbatches)
     assert schedule.timing is not None

@@ -131,7 +131,7 @@ def _rate(schedule: Schedule) -> float:
 
 
 def failures(cells: list[dict[str, Any]]) -> list[str]:
-    """What does not hold: valid, and nowhere above the published schedules."""
+    """The cells that are not valid, or above a published schedule, in words."""
     return [
         f"{cell['model']}, M = {cell['microbatches']}, {cell['share']:g} P x M_B"
         for cell in cells

@@ -1,4 +1,4 @@
-"""What the published tables do not say and a prediction needs, and where each number comes from."""
+"""Assumptions of the predictions that the published tables do not state, and their sources."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def formula(name: str, ranks: int, count: int) -> float | None:
 
 
 def turns_time(name: str, profile: Profile, count: int) -> float:
-    """What an iteration takes where each turn lasts as long as its busiest rank, without delays."""
+    """The time of an iteration whose turns last as long as their busiest rank, without delays."""
     family = FAMILIES[name]
     assert isinstance(family, RingFamily)
     longest: dict[int, float] = defaultdict(float)

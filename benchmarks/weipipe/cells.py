@@ -33,7 +33,7 @@ class Row:
 
     @property
     def tokens(self) -> int:
-        """Of a microbatch as printed."""
+        """The tokens of a microbatch as printed."""
         return self.microbatch * self.sequence
 
 

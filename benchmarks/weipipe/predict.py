@@ -1,4 +1,4 @@
-"""What one scheme costs in one published row: time by the simulator, memory by the compiled
+"""Cost of one scheme in one published row: time by the simulator, memory by the compiled
 program."""
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _on(shape: Schedule, profile: Profile) -> Schedule:
 
 
 def _time(scheme: str, shape: Schedule, profile: Profile, given: Assumptions) -> float:
-    """Of an iteration, in ms; zero bubble's optimizer step needs no barrier.
+    """The time of an iteration, in ms; zero bubble's optimizer step needs no barrier.
 
     Without overlap a message of activations keeps both its ranks; with overlap nothing waits for
     a message, but no wire carries its bytes faster than it can.
@@ -132,7 +132,8 @@ def _blocking(profile: Profile) -> Profile:
 
 
 def _wire_time(scheme: str, shape: Schedule, profile: Profile, given: Assumptions) -> float:
-    """What the busiest wire needs for its bytes of an iteration, one after the other, in ms."""
+    """The time that the busiest wire needs for its bytes of an iteration, one after the other, in
+    ms."""
     assert profile.links is not None
     stage = profile.stages[0]
     size = stage.activation_bytes if scheme in PASS_ACTIVATIONS else stage.weight_bytes

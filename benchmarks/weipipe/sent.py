@@ -19,7 +19,7 @@ LAYER = 12.0  # elements of a layer's weights, in H^2
 
 
 def counts() -> list[dict[str, Any]]:
-    """Of each family in its steady state, over each link of the ring.
+    """The elements that each family sends in its steady state over each link of the ring.
 
     ``turn``: in one of its own turns. ``microbatch``: for one microbatch of a layer. ``turns``: how
     many turns that takes. ``ops``: how many of a microbatch's F, B and W fall in a turn.
@@ -51,7 +51,7 @@ def _sent(name: str, count: int) -> float:
 
 
 def _turns(name: str, count: int) -> int:
-    """From the first turn that has an op to the last."""
+    """The number of turns from the first that has an op to the last."""
     family = FAMILIES[name]
     assert isinstance(family, RingFamily)
     return 1 + max(turn for row in family.turns(RANKS, count).rows for turn, _ in row)

@@ -1,1 +1,1 @@
-"""From instructions to calls: F, B, W, recomputation, offload."""
+"""The executor: from instructions to calls of F, B, W, recomputation, offload."""

@@ -37,14 +37,14 @@ WARMUP = 3  # steps before the recorded one, as torch advises
 
 
 class Recording(Protocol):
-    """What one rank queues on its device between ``begin`` and ``end``, to be launched again."""
+    """Work queued on one rank's device between ``begin`` and ``end``, to be launched again."""
 
     def within(self) -> AbstractContextManager[object]:
         """For each step, also before it is recorded: the stream is one that can be."""
         ...
 
     def begin(self) -> None:
-        """What is queued from now on is recorded and not run."""
+        """Work queued from now on is recorded and not run."""
         ...
 
     def end(self) -> None:
@@ -161,7 +161,7 @@ class GraphedSteps:
         self._keeps: bool | None = None  # whether outputs are kept; None: nothing is recorded yet
 
     def run(self, issue: Call, clock: Clock, *, keep: bool) -> None:
-        """One step on what the cells have been given; ``issue`` queues all of it on the device.
+        """Runs one step on the cells' contents; ``issue`` queues all of it on the device.
 
         Raises ShapeError for shapes, InputError for outputs to ``keep`` that the recorded step had
         not.
@@ -214,7 +214,7 @@ class GraphedSteps:
 
 
 def _given(cell: Cell) -> list[Any]:
-    """What a step was given for one microbatch on one stage, in one order."""
+    """The inputs of a step for one microbatch on one stage, in a fixed order."""
     return leaves_of((cell.inputs, cell.options, cell.target))
 
 

@@ -148,7 +148,7 @@ class Convolution:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Embedding:
+class EmbeddingLookup:
     """Rows of ``weight`` picked by the integers in x; ``padding``'s row gets no gradient."""
 
     weight: Tensor
@@ -247,7 +247,7 @@ def _embedding(  # noqa: PLR0917
     if max_norm is not None or scale_grad_by_freq or sparse:
         return None
     padding = None if padding_idx is None else padding_idx % weight.shape[0]
-    return Embedding(weight, padding), input
+    return EmbeddingLookup(weight, padding), input
 
 
 def _convolution(function: Callable[..., Tensor], dimensions: int) -> Callable[..., Reading]:

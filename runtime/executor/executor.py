@@ -99,7 +99,7 @@ class Executor:
             self._rerun.stale = [self._receives[t] for t in stale(program, transport.rank)]
 
     def run(self) -> None:
-        """One step. Raises ExecutionError naming the instruction that failed."""
+        """Runs one step. Raises ExecutionError naming the instruction that failed."""
         self.clock.start()
         self.issue()
 
@@ -115,7 +115,7 @@ class Executor:
             raise ExecutionError(self._describe(positions[index], error)) from error
 
     def _named(self) -> list[Call]:
-        """One call an instruction, under its text in the profiler's trace."""
+        """The call of an instruction, under its text in the profiler's trace."""
         pairs = zip(self._row, self._prepared, strict=True)
         return [partial(_under, str(instruction), calls) for instruction, calls in pairs]
 
@@ -149,7 +149,7 @@ class Executor:
         return _present(self._turns(free.tensor, place)[1], self._transport.releasing(place))
 
     def _turns(self, tensor: ir.Tensor, place: Tensor) -> Turns | tuple[None, None]:
-        """Of activation memory: weights and their gradients are none."""
+        """The calls that count a tensor of activations; none for weights and their gradients."""
         counts = tensor.kind in (ir.TensorKind.X, ir.TensorKind.DY)
         return (self._memory.turns(place) if counts else None) or (None, None)
 
@@ -203,7 +203,7 @@ class Executor:
         )
 
     def _place(self, position: int) -> str:
-        """Where an instruction stands in the schedule."""
+        """The place of an instruction in the schedule, in words."""
         done = sum(isinstance(i, ir.Compute) for i in self._row[:position])
         if done == len(self.ops):
             return f"after the last of {counted(done, 'op')}"

@@ -71,7 +71,7 @@ def _weights(program: Program, microbatches: int) -> set[int]:
 
 
 def _used(row: Sequence[ir.Instruction], microbatches: int) -> Iterator[int]:
-    """Of one rank, the transfers whose copies F's compute with."""
+    """The weight transfers of one rank whose copies F's compute with."""
     came: dict[int, int] = {}  # by stage
     for item in row:
         if isinstance(item, ir.WaitReceive) and item.tensor.kind is ir.TensorKind.WEIGHT:

@@ -1,4 +1,4 @@
-"""What the last stage's output is worth: a loss of the caller's, or one that the model computes."""
+"""Losses of the last stage's output: by a function of the caller's, or by the model itself."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ Judge: TypeAlias = Callable[[Any, Any], Any]  # of an output and what was given:
 
 
 def judge_of(loss: Loss, master: torch.dtype | None) -> Judge:
-    """What computes the loss of an output, of which floating tensors are cast to ``master``."""
+    """The function that computes the loss of an output, with floating tensors cast to
+    ``master``."""
     if isinstance(loss, str):
         return lambda output, given: loss_in(output)
 
@@ -60,7 +61,7 @@ def parted(found: Any) -> tuple[Tensor, Any]:
 
 
 def arguments(target: Any) -> Mapping[str, Any]:
-    """What a model that computes its loss is given: none without a target.
+    """The arguments of a model that computes its loss: none without a target.
 
     Raises InputError for a target that is no mapping.
     """

@@ -95,11 +95,11 @@ class Host:
 
 
 class OffloadedActivations:
-    """What autograd saved in one F, on the device or out."""
+    """The tensors that autograd saved in one F, on the device or out."""
 
     def __init__(self, host: Host, memory: Memory) -> None:
         self._host, self._memory = host, memory
-        self._saved: list[_Saved] = []
+        self._saved: list[_SavedActivation] = []
         self._stay: frozenset[int] = frozenset()
         self._places: dict[int, tuple[Tensor, torch.device]] = {}
         self._wait: Wait = _nothing
@@ -161,12 +161,12 @@ class OffloadedActivations:
         storage = tensor.untyped_storage()
         if storage.nbytes() == 0 or storage._cdata in self._stay:
             return tensor
-        saved = _Saved(self._memory, tensor)
+        saved = _SavedActivation(self._memory, tensor)
         self._saved.append(saved)
         return saved
 
 
-class _Saved:
+class _SavedActivation:
     """A tensor that autograd saved: on the device, or the shape of one that is out."""
 
     __slots__ = ("_held", "_memory", "key", "shape", "tensor")
@@ -220,7 +220,7 @@ class _Wrapped:
         return whole
 
 
-Packed: TypeAlias = Tensor | _Saved | _Wrapped
+Packed: TypeAlias = Tensor | _SavedActivation | _Wrapped
 
 
 def _unpack(saved: Packed) -> Tensor:

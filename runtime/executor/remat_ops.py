@@ -1,4 +1,4 @@
-"""How ops run on a microbatch that is recomputed or offloaded between its F and its B."""
+"""Calls that run ops on a microbatch that is recomputed or offloaded between its F and its B."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .stage_runner import Cell, Run, StageRunner
 
 
 def calls(runner: StageRunner, kind: OpKind, cell: Cell) -> Run:
-    """What runs an op of this kind on ``cell``."""
+    """The call that runs an op of this kind on ``cell``."""
     if kind is OpKind.R or (cell.recomputed and kind is OpKind.F):
         return partial(_forward_again if kind is OpKind.R else _forward_alone, runner)
     if cell.offloaded is None or kind is OpKind.W:

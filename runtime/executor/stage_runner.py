@@ -33,7 +33,7 @@ def _unchanged(kind: OpKind) -> AbstractContextManager[object]:
 
 
 class Cell:
-    """What one rank has of one microbatch on one stage, from before F to after W.
+    """The tensors of one microbatch on one stage of this rank, from before F to after W.
 
     ``inputs`` and ``options``: F's positional and keyword arguments; ``interface``: what it hands
     on, None of the last stage; ``roots``: where B starts; ``dy``: the gradients that B starts with;
@@ -124,7 +124,7 @@ class StageRunner:
         self.weight = _within(using(OpKind.W), _weight)
 
     def calls(self, kind: OpKind) -> Run:
-        """What runs an op of this kind on a cell; B is BW where the cell has no queue."""
+        """The call that runs an op of this kind on a cell; B is BW where the cell has no queue."""
         if kind is OpKind.F:
             return self.forward
         return self.weight if kind is OpKind.W else self.backward
@@ -189,7 +189,7 @@ class StageRunner:
         self._keep(cell, output)
 
     def _keep(self, cell: Cell, output: Any) -> None:
-        """What a step is to return; apart from the received buffer, which is used again."""
+        """Keeps what a step is to return apart from the received buffer, which is used again."""
         if self.keep_outputs:
             received = tensors(cell.inputs) if self.stage > 0 else ()
             cell.result = mapped(lambda x: _apart(x.detach(), received), output)
@@ -206,7 +206,7 @@ def as_tuple(output: Any) -> tuple[Tensor, ...]:
 
 
 def _handed_on(output: Tensor) -> Tensor:
-    """Of a subclass the tensor that can be sent."""
+    """The tensor that can be sent, of one that may be of a subclass."""
     if is_dtensor(output):
         raise ShapeError(
             f"expected this process's part of its output, got a DTensor ({output.placements}): a "
@@ -225,7 +225,7 @@ def _apart(tensor: Tensor, received: Sequence[Tensor]) -> Tensor:
 
 
 def _gradient(x: Tensor, dy: Sequence[Tensor]) -> Tensor:
-    """What B leaves in an input: zeros where the stage does not use it."""
+    """The gradient that B leaves in an input: zeros where the stage does not use it."""
     dx, x.grad = x.grad, None
     return torch.zeros_like(x) if dx is None else _apart(arrived(dx), dy)
 

@@ -84,7 +84,7 @@ class Stash(nn.Module):
 def make_stashes(
     program: Program, modules: Mapping[int, nn.Module], memory: Memory
 ) -> dict[int, Stash]:
-    """One of each of ``modules`` where the program steps after each microbatch; otherwise none."""
+    """Stashes of ``modules`` where the program steps after each microbatch; otherwise none."""
     if program.schedule.updates is Updates.ITERATION:
         return {}
     return {s: Stash(module, memory) for s, module in modules.items()}

@@ -93,7 +93,7 @@ def tell(value: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What a child hands to the listener while it runs."""
+    """A value that a child hands to the listener while it runs."""
 
     value: Any
 
@@ -132,7 +132,7 @@ def _call(
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """What processes are called: ``ranks`` of each of ``replicas``, replica by replica."""
+    """Names of processes: ``ranks`` of each of ``replicas``, replica by replica."""
 
     ranks: int
     replicas: int
@@ -154,7 +154,7 @@ class _Names:
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """What a child tells of its error; ``moment`` is on the machine's monotonic clock.
+    """A child's report of its error; ``moment`` is on the machine's monotonic clock.
 
     ``ours``: an error of pipeloom's own, which says in one line where it happened.
     """
@@ -177,7 +177,7 @@ class _Workers:
 
     def __init__(self, names: _Names, listener: Callable[[Any], object] | None = None) -> None:
         self._names, self._listener = names, listener
-        # the parent serves the rendezvous, on a port that the system picks: nobody can race for it
+        # the parent serves the rendezvous, on a port that the system picks: nobody takes it before
         self._store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
         self._pipes: dict[int, Connection] = {}
         self._processes: dict[int, BaseProcess] = {}
@@ -256,7 +256,8 @@ class _Workers:
         return [rank for rank, pair in signs.items() if any(sign in ready for sign in pair)]
 
     def _answers(self, ranks: Sequence[int]) -> dict[int, Any]:
-        """Of those that have one; what others have to tell meanwhile the listener is told."""
+        """The results of those ranks that are done; the listener is handed what others send
+        meanwhile."""
         messages = {rank: self._answer(rank) for rank in ranks}
         for message in messages.values():
             if isinstance(message, _Told) and self._listener is not None:
@@ -308,7 +309,8 @@ def _only_dead(failures: Sequence[_Failure]) -> bool:
 
 
 def _context() -> ForkServerContext | SpawnContext:
-    """On Linux a server that has imported torch once and forks; elsewhere new processes.
+    """The way to start processes: on Linux a server that has imported torch once and forks;
+    elsewhere new ones.
 
     Importing torch, and what its optimizers import when first used, is seconds of each process's
     start. The server only imports: no thread of torch's runs, and no device is touched.
@@ -337,7 +339,7 @@ def _cause(code: int | None) -> str:
 
 
 def _environment(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """What torchrun would set, for a rendezvous that the parent serves."""
+    """The variables that torchrun would set, for a rendezvous that the parent serves."""
     environment = {
         **os.environ,
         "RANK": str(rank),
@@ -381,7 +383,8 @@ def _watch(pipe: Connection) -> None:
 
 
 def _failure(rank: int, names: _Names, error: BaseException) -> _Failure:
-    """It may be another rank's of the same replica, which has told all others."""
+    """The failure of a rank, which may name another one of its replica, whose fault all were
+    told."""
     ours = isinstance(error, PipeloomError)
     text = str(error) if ours else f"{type(error).__name__}: {error}"
     rank += getattr(error, "rank", rank % names.ranks) - rank % names.ranks

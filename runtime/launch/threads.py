@@ -37,7 +37,7 @@ QUEUES = "32"  # of the device: with its default of 8, streams of several ranks 
 
 @dataclass(slots=True)
 class _Outcome:
-    """What a thread rank came to; ``moment`` orders failures."""
+    """The result or the error of a thread rank; ``moment`` orders failures."""
 
     result: Any = None
     error: BaseException | None = None
@@ -103,7 +103,8 @@ def _join(
     timeout: float | None,
     hub: Hub,
 ) -> None:
-    """Until all have ended, or a little after one has failed. Raises LaunchError at the timeout."""
+    """Waits until all have ended, or a little after one has failed. Raises LaunchError at the
+    timeout."""
     end = float("inf") if timeout is None else time.monotonic() + timeout
     while any(thread.is_alive() for thread in threads):
         failed = min(outcome.moment for outcome in outcomes)
@@ -131,7 +132,7 @@ def _launch_error(rank: int, outcome: _Outcome) -> LaunchError:
 def _streams(
     ranks: int, device: torch.device, partition: bool
 ) -> Sequence[torch.cuda.Stream | None]:
-    """What each rank computes on; None on a CPU."""
+    """The stream that each rank computes on; None on a CPU."""
     if device.type != "cuda":
         return [None] * ranks
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", QUEUES)  # read when CUDA is first used

@@ -24,7 +24,7 @@ Turns: TypeAlias = tuple[Callable[[], None], Callable[[], None]]
 
 
 class Memory(Protocol):
-    """What the executor tells of tensors that it keeps or lets go."""
+    """A count of the tensors that the executor keeps and lets go."""
 
     peak: int
     live: int
@@ -103,7 +103,7 @@ class Ledger:
         del self._counts[pointer]
         self.live -= size
 
-    def _pack(self, tensor: Tensor) -> Tensor | _Saved:
+    def _pack(self, tensor: Tensor) -> Tensor | _CountedTensor:
         if type(tensor) not in PLAIN:
             return self._pack_parts(tensor)
         storage = tensor.untyped_storage()
@@ -111,17 +111,17 @@ class Ledger:
         if storage._cdata in self._excluded or size == 0:
             return tensor
         self._add(pointer, size)
-        return _Saved(self, apart(tensor), ((pointer, size),))
+        return _CountedTensor(self, apart(tensor), ((pointer, size),))
 
-    def _pack_parts(self, tensor: Tensor) -> Tensor | _Saved:
-        """Of a subclass, as DTensors are, what is inside."""
+    def _pack_parts(self, tensor: Tensor) -> Tensor | _CountedTensor:
+        """Counts the plain tensors inside of a subclass, such as a DTensor."""
         inside = parts(tensor)
         counted = [x for x in inside if x.untyped_storage()._cdata not in self._excluded]
         held = self.hold(*(x for x in counted if x.untyped_storage().nbytes()))
-        return _Saved(self, apart(tensor), held) if held else tensor
+        return _CountedTensor(self, apart(tensor), held) if held else tensor
 
 
-class _Saved:
+class _CountedTensor:
     """A tensor that autograd saved; the graph drops it when it needs it no more."""
 
     __slots__ = ("held", "ledger", "tensor")
@@ -136,7 +136,7 @@ class _Saved:
 
 
 def _storages(module: nn.Module) -> frozenset[int]:
-    """By storage object: the memory of streamed weights comes and goes."""
+    """The module's storages by object, as the memory of streamed weights comes and goes."""
     tensors = (*module.parameters(), *module.buffers())
     return frozenset(part.untyped_storage()._cdata for t in tensors for part in parts(t))
 
@@ -151,8 +151,8 @@ def apart(tensor: Tensor) -> Tensor:
     return tensor if tensor.is_leaf else tensor.detach()
 
 
-def _unpack(saved: Tensor | _Saved) -> Tensor:
-    return saved.tensor if isinstance(saved, _Saved) else saved
+def _unpack(saved: Tensor | _CountedTensor) -> Tensor:
+    return saved.tensor if isinstance(saved, _CountedTensor) else saved
 
 
 class NoLedger:

@@ -1,4 +1,4 @@
-"""When ops start and end: the host's clock on a CPU, events on a GPU, so that nothing waits."""
+"""Start and end of ops: the host's clock on a CPU, events on a GPU, so that nothing waits."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ class _Anchor:
 
 
 class _Anchors:
-    """One for each device, so that thread ranks of one have one clock; renewed as time goes by.
+    """The anchors of all devices, one each, so that thread ranks of one have one clock; renewed as
+    time goes by.
 
     A new one is dated by the old one, on the device's clock: a host that is late does not count.
     """
@@ -73,7 +74,8 @@ class _Anchors:
         self._newest: dict[torch.device, _Anchor] = {}
 
     def near(self, device: torch.device) -> _Anchor:
-        """One of the last seconds; makes the current stream wait for nothing, the host seldom."""
+        """An anchor of the last seconds; makes the current stream wait for nothing, the host
+        seldom."""
         with self._lock:
             old = self._newest.get(device)
             if old is not None and time.perf_counter() - old.seconds < RENEWED:
@@ -91,7 +93,7 @@ _ANCHORS = _Anchors()
 
 
 def dated(anchor: _Anchor, event: torch.cuda.Event) -> float:
-    """When ``event`` was, in seconds of the host's clock."""
+    """The time of ``event``, in seconds of the host's clock."""
     milliseconds: float = anchor.event.elapsed_time(event)
     return anchor.seconds + milliseconds / 1e3
 

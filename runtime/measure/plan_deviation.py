@@ -15,8 +15,7 @@ QUICK = "ops took less than profiled; where cores were busier then, profile agai
 
 
 def why_far_off(planned: Schedule, measured: Schedule) -> str | None:
-    """One line where the measured makespan is far above the planned one, or far below it, else
-    None.
+    """A line on a measured makespan that is far above or below the planned one, else None.
 
     Called in a process of the run: its machine's cores and ranks are the ones that are named.
     """

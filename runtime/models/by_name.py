@@ -41,7 +41,7 @@ def load_source(name: str) -> ModelSource:
 
 
 def load_attribute(name: str, example: str = "package.module:name") -> Any:
-    """What ``module:attribute`` names; ``example``: what may be meant, for the error.
+    """The object that ``module:attribute`` names; ``example``: a right name, for the error.
 
     Raises InputError where the name, the module or the attribute is wrong.
     """

@@ -27,8 +27,8 @@ FORMS = range(4)  # of what a layer returns: a tensor, or a tuple of so many
 
 
 def read_skeleton(path: Path, name: str, kernels: Mapping[str, str]) -> Skeleton:
-    """That of a ``config.json``; ``name``: what faults call it. ``kernels``: implementations, as
-    ``from_config`` takes them.
+    """The skeleton of a ``config.json``'s model; ``name``: the model's name in faults; ``kernels``:
+    implementations, as ``from_config`` takes them.
 
     Raises InputError where the model cannot be cut.
     """

@@ -74,7 +74,7 @@ class HuggingFace:
 
     @property
     def name(self) -> str:
-        """What faults call it."""
+        """The model's name in faults."""
         return f"hf:{self.path}"
 
     @cached_property
@@ -86,7 +86,7 @@ class HuggingFace:
 
     @cached_property
     def files(self) -> list[Path]:
-        """Its files of weights; none where they are drawn."""
+        """The model's files of weights; none where they are drawn."""
         config = self._config
         alone = config == Path(self.path).expanduser()
         return [] if alone else weights.files_of(config.parent, self.name)
@@ -128,7 +128,8 @@ class HuggingFace:
         return self.seq or min(LENGTH, most or LENGTH)
 
     def named_layers(self) -> Sequence[tuple[Layer, Callable[[], nn.Module]]]:
-        """What it may be cut between: what is before its decoder layers, these, and the rest."""
+        """The layers that the model is cut between: the part before its decoder layers, these, and
+        the rest."""
         found = self.skeleton
         kinds = [
             Layer("embedding", LayerKind.EMBEDDING, found.before),
@@ -138,7 +139,7 @@ class HuggingFace:
         return [(layer, partial(self._layer, place)) for place, layer in enumerate(kinds)]
 
     def _layer(self, place: int) -> Part:
-        """One of these, with its weights."""
+        """The module of one layer, with its weights."""
         found, block = self.skeleton, place - 1
         if place == 0:
             return Embedding(self._filled(found.before, place), found)
@@ -174,11 +175,11 @@ class HuggingFace:
         )
 
     def layer_names(self) -> Callable[[Layer, str], str]:
-        """What a layer calls its parameters is what the model calls them."""
+        """A function that names a layer's parameter: by its own name, which is also the model's."""
         return lambda layer, name: name
 
     def names(self, count: int) -> ModelNames:
-        """What the parameters of so many stages are called in the model."""
+        """The names that parameters of so many stages have in the model."""
         return self._even(count).names(count)
 
     def _even(self, count: int) -> LayeredSource:
@@ -196,7 +197,8 @@ class HuggingFace:
         return LayeredSource(self, tuple(parts))
 
     def stages(self, count: int) -> Sequence[Stage]:
-        """One function a stage. Raises InputError where there are more than decoder layers."""
+        """The functions that make each stage. Raises InputError where there are more than decoder
+        layers."""
         return self._even(count).stages(count)
 
     def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
@@ -204,8 +206,8 @@ class HuggingFace:
         return self._even(count).tied(count)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """What the model itself computes for logits (B, T, V) and labels (B, T), which it shifts:
-        the next token's mean cross entropy."""
+        """The loss that the model itself computes for logits (B, T, V) and labels (B, T), which it
+        shifts: the next token's mean cross entropy."""
         return self.skeleton.loss(output, target)
 
     def batch(self, step: int, microbatches: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:

@@ -1,4 +1,4 @@
-"""What a model calls its layers with: positions, rotations, masks.
+"""Arguments with which a model calls its layers: positions, rotations, masks.
 
 A stand-in for each layer notes it. What depends on the shape of the tokens alone is computed once
 for each shape on each rank that needs it, and kept; what depends on the tokens, or has a gradient,
@@ -35,12 +35,13 @@ class Reached(Exception):  # noqa: N818
 
 
 class Ignored:
-    """What a stand-in returns beside the hidden states: a model that does anything with it fails,
-    or calls its next layer with it, which is refused."""
+    """A value that a stand-in returns beside the hidden states: a model that does anything with it
+    fails, or calls its next layer with it, which is refused."""
 
 
 class StandIns:
-    """In place of a model's layers: each notes what it is called with and returns its input.
+    """Modules in place of a model's layers: each notes what it is called with and returns its
+    input.
 
     ``form``: how many things a layer returns as a tuple, the hidden states first; 0: these alone.
     ``result``: what the last one returns; None: it raises Reached.
@@ -53,7 +54,7 @@ class StandIns:
         self.modules = nn.ModuleList(_StandIn(layer, self) for layer in layers.children())
 
     def called(self, call: Call) -> Any:
-        """Of one of them; what it returns."""
+        """Notes the call of one stand-in and returns what the stand-in is to return."""
         self.calls.append(call)
         hidden = _hidden(call)
         if len(self.calls) == len(self.modules):
@@ -79,7 +80,7 @@ class _StandIn(nn.Module):
         self.__dict__["_of"] = layer, stand_ins  # not as a submodule
 
     def __getattr__(self, name: str) -> Any:
-        """What the model asks of the layer, such as its kind of attention."""
+        """The layer's own attribute, such as its kind of attention, which the model asks for."""
         return getattr(self.__dict__["_of"][0], name)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
@@ -100,21 +101,21 @@ class Handed:
 
 @dataclass(frozen=True)
 class CallPlan:
-    """For tokens of one shape: of each layer's call the leaves (:class:`Handed`, tensors that are
-    always the same, constants) and their tree; how many tensors are handed on."""
+    """A plan of each layer's call for tokens of one shape: its leaves (:class:`Handed`, tensors
+    that are always the same, constants) and their tree, and how many tensors are handed on."""
 
     calls: tuple[tuple[list[Any], TreeSpec], ...]
     handed: int
 
     def call(self, layer: int, tensors: Sequence[Tensor]) -> Call:
-        """What this layer is called with where these are handed on to it."""
+        """The arguments of this layer's call where these tensors are handed on to it."""
         leaves, tree = self.calls[layer]
         filled = [tensors[x.index] if isinstance(x, Handed) else x for x in leaves]
         call: Call = tree_unflatten(filled, tree)
         return call
 
     def tensors(self, calls: Sequence[Call]) -> tuple[Tensor, ...]:
-        """What is to be handed on, of a model that has called its layers so."""
+        """The tensors that are handed on, from the calls that a model has made of its layers."""
         found: dict[int, Tensor] = {}
         for call, (leaves, _) in zip(calls, self.calls, strict=True):
             for leaf, planned in zip(tree_flatten(call)[0], leaves, strict=True):
@@ -134,7 +135,8 @@ class LayerCalls:
         return self
 
     def plan(self, shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> CallPlan:
-        """That for tokens of this shape. Raises CutError where layers get what is no tensor."""
+        """The plan for tokens of this shape. Raises CutError where layers get something but
+        tensors."""
         key = (shape, dtype, device)
         with LIBRARY:
             if key not in self._plans:
@@ -168,7 +170,7 @@ def _leaf(one: Any, other: Any, handed: dict[int, Handed]) -> Any:
 
 
 def capture(model: Any, stand_ins: StandIns, tokens: Tensor) -> list[Call]:
-    """What the layers are called with for these tokens."""
+    """The calls of the layers for these tokens."""
     stand_ins.calls = []
     with suppress(Reached):
         model(input_ids=tokens, use_cache=False)

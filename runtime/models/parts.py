@@ -26,8 +26,8 @@ class Part(nn.Module):
             place.add_module(last, model.get_submodule(name))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Part:
-        """As any module's, but buffers that are no weights, such as a rotation's frequencies, keep
-        their dtype, as in a model that was made in another one."""
+        """Converts as any module does, but leaves buffers that are no weights, such as a rotation's
+        frequencies, in their dtype, as in a model that was made in another one."""
         kept = {
             (module, name): module._buffers[name]
             for module in self.modules()

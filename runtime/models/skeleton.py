@@ -98,7 +98,7 @@ class Skeleton(Frame):
 
     @cached_property
     def calls(self) -> LayerCalls:
-        """What each layer is called with."""
+        """The plans by which each layer is called."""
         return LayerCalls(self.placeholder)
 
     @cached_property
@@ -110,15 +110,15 @@ class Skeleton(Frame):
         return tuple(tuple(group) for group in names.values() if len(group) > 1)
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """What the model's own ``forward`` calls its loss."""
+        """The loss that the model's own ``forward`` computes."""
         loss: Tensor = self.model.loss_function(
             logits=logits, labels=labels, vocab_size=self.config.vocab_size
         )
         return loss
 
     def headed(self, model: Any) -> list[nn.Module]:
-        """What comes after the layers in the body of a copy of the model, which loses its body:
-        as :func:`logits` takes both."""
+        """The modules after the layers in the body of a copy of the model, as :func:`logits` takes
+        them; the copy loses its body."""
         units = [model.get_submodule(name) for name in self.closing]
         parent, _, child = self.body.rpartition(".")
         setattr(model.get_submodule(parent), child, _Given(self.output))
@@ -126,7 +126,7 @@ class Skeleton(Frame):
 
 
 def logits(model: Any, units: Sequence[nn.Module], hidden: Tensor) -> Tensor:
-    """What comes after the layers, of a model without its body."""
+    """The logits of ``hidden``, by ``units`` and then a model without its body."""
     for unit in units:
         hidden = unit(hidden)
     found: Tensor = model(inputs_embeds=hidden, use_cache=False).logits
@@ -134,7 +134,7 @@ def logits(model: Any, units: Sequence[nn.Module], hidden: Tensor) -> Tensor:
 
 
 class _Given(nn.Module):
-    """In place of the body: what it is given is what it returns."""
+    """A module in place of the body, which returns its input."""
 
     def __init__(self, output: type[Any]) -> None:
         super().__init__()

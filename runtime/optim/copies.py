@@ -28,7 +28,7 @@ NEGLIGIBLE = 1e-6  # of the largest gradient's norm: what may be rounding alone
 
 @dataclass(frozen=True, slots=True)
 class _Summary:
-    """What tells a tensor from other ones; ``norm`` is None where there is no tensor."""
+    """A fingerprint of a tensor; ``norm`` is None where there is no tensor."""
 
     shape: tuple[int, ...] = ()
     norm: float | None = None
@@ -41,7 +41,8 @@ class _Summary:
         return cls(tuple(here.shape), float(torch.linalg.vector_norm(here, dtype=torch.float64)))
 
     def equals(self, other: _Summary | None, rel: float, least: float) -> bool:
-        """What is not finite equals anything: it says of nothing where it comes from."""
+        """Whether both are equal; a norm that is not finite equals any, as it says nothing of its
+        source."""
         if other is None or self.shape != other.shape:
             return False
         if self.norm is None or other.norm is None:
@@ -61,7 +62,8 @@ class CopiesCheck:
         self._seen: set[int] = set()
 
     def values(self) -> str | None:
-        """What is to be said of a parameter that begins with other values, or is not on all."""
+        """A line on a parameter that begins with other values, or is not on all; None where all
+        agree."""
         own = {named: _Summary.of(p) for named, p in self._copies.items()}
         found = [
             f"norm_groups: expected a pattern for {name} of stage {stage}, or copies of it on all "
@@ -71,7 +73,8 @@ class CopiesCheck:
         return found[0] if found else None
 
     def gradients(self, stage: int) -> None:
-        """Once, in the first step. Raises InputError where those of the stage's copies differ."""
+        """Compares gradients once, in the first step. Raises InputError where those of the stage's
+        copies differ."""
         if stage in self._seen:
             return
         self._seen.add(stage)

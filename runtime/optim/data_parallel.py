@@ -71,7 +71,8 @@ class Averaging:
             self._start_equal(list(named.values()))
 
     def start(self) -> None:
-        """Before a step: of gradients that are only divided, what is there already is not."""
+        """Multiplies gradients from before a step where averaging only divides, which then leaves
+        them."""
         for parameter in (p for trained in self._trained.values() for p in trained):
             if id(parameter) in self._apart and parameter.grad is not None:
                 parameter.grad.mul_(self._group.size())
@@ -196,7 +197,7 @@ class _UnderWay:
 
 
 def make_averaging(context: RankContext) -> Averaging | None:
-    """What a rank averages over the replicas in its data group; None: there are none.
+    """The averaging of gradients over the replicas in a rank's data group; None without replicas.
 
     Raises InputError where a program that averages has no replicas, or replicas none that does.
     """

@@ -51,7 +51,7 @@ class GlobalNorm:
 
 
 class NormSum(Protocol):
-    """How the ranks' sums of squares are added up."""
+    """A sum over the ranks' sums of squares."""
 
     last: bool  # whether what add() returns is the whole
 
@@ -98,7 +98,7 @@ class GatheredNorm:
 
 
 class NormRelay:
-    """From rank to rank: the sums along ``order``, the verdict back along it.
+    """Messages from rank to rank: the sums along ``order``, the verdict back along it.
 
     ``transport`` carries nothing else. A message is waited for before the next one on its way.
     """

@@ -8,7 +8,7 @@
     rank 0        0 <---------> 1       what shards add up to, and the first one's sum of all else
     rank 1        2 <---------> 3       the same
                   |             |
-               verdict       verdict    on one norm, with the same bits
+               judged        judged     by one norm, with the same bits
 
 Gradients of parameters that are no shards are alike in all pipelines but for rounding; one sum of
 them for all keeps the pipelines from judging a step unlike each other.
@@ -46,7 +46,7 @@ Numbers: TypeAlias = frozenset[int]  # of groups
 
 
 def distinct(norm_groups: NormGroups) -> list[dist.ProcessGroup]:
-    """Its groups, each once, in their order."""
+    """The process groups of ``norm_groups``, each once, in their order."""
     return list({processes_of(group): group for group in norm_groups.values()}.values())
 
 
@@ -148,7 +148,7 @@ def assigned(
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What a process tells all others: its ``rank`` in the processes of its ``pipeline``.
+    """A process's place among all others: its ``rank`` in the processes of its ``pipeline``.
 
     ``data``: those of its data group; ``meshes``: of its DTensors; ``groups``: of its norm groups,
     None where nothing is said of them; ``needs_norm``: its steps are judged by the norm.
@@ -182,7 +182,7 @@ def check_norm_groups(options: PipelineOptions, modules: Mapping[int, nn.Module]
 
 
 def check_sides(sides: Sequence[Side]) -> None:
-    """Of all processes, in their order."""
+    """Raises InputError where ``sides``, of all processes in their order, do not go together."""
     for process, side in enumerate(sides):
         for mesh in side.meshes:
             ranks = [sides[other].rank for other in mesh]
@@ -233,7 +233,7 @@ def _parts(joined: Sequence[Processes]) -> list[list[int]]:
 
 
 def _known(parameter: nn.Parameter, groups: Sequence[dist.ProcessGroup]) -> Numbers:
-    """Those of the groups whose other processes have a part of the parameter, as it knows."""
+    """The groups whose other processes have a part of the parameter, as a DTensor's mesh tells."""
     others = {*_mesh(parameter)} - {dist.get_rank()}
     return frozenset(i for i, group in enumerate(groups) if others & {*processes_of(group)})
 

@@ -64,7 +64,7 @@ def load_flat_state(
 def group_options(
     optimizer: torch.optim.Optimizer, names: Names, values: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """Of each group what ``values`` say of its options, but for :data:`HOW`; else its own.
+    """The options of each group: those that ``values`` give, but for :data:`HOW`, else its own.
 
     Raises InputError where they say several things of one."""
     return [
@@ -94,7 +94,7 @@ def _option(name: str, key: str) -> str:
 
 
 def _one(group: Mapping[str, Any], key: str, names: Names, values: Mapping[str, Any]) -> Any:
-    """What all parameters of the group are given as its option ``key``; its own where none is."""
+    """The option ``key`` that all parameters of the group are given; its own where none is."""
     keys = [_option(names[id(parameter)], key) for parameter in group["params"]]
     first, *others = [(k, values[k]) for k in keys if k in values] or [("", group[key])]
     for other, value in others:

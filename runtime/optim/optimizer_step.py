@@ -65,7 +65,8 @@ class OptimizerStep:
         self.pending = False  # whether the verdict on the last step is still to come
 
     def check_norm(self) -> None:
-        """Once all gradients are there, before the first step: what is known of their norm."""
+        """Looks at the norm of all gradients once they are there, before the first optimizer
+        steps."""
         if self._sums is None:
             return
         lay_out(self._trained)

@@ -13,7 +13,8 @@ from ..rank.options import MakeOptimizer
 def make_optimizers(
     modules: Mapping[int, nn.Module], make: MakeOptimizer
 ) -> dict[int, torch.optim.Optimizer]:
-    """One a stage that has something to train; a parameter of several stages is the first one's."""
+    """Optimizers of the stages that have something to train; a parameter of several stages is the
+    first one's."""
     optimizers, seen = {}, set[int]()
     for stage, module in modules.items():
         own = [p for p in module.parameters() if p.requires_grad and id(p) not in seen]

@@ -34,8 +34,8 @@ def processes_of(group: dist.ProcessGroup | None) -> Processes:
 
 
 def mesh_axes(parameter: nn.Parameter) -> dict[Processes, tuple[dist.ProcessGroup, bool]]:
-    """Of a DTensor the axes of its mesh that have more than one process, and whether it is a shard
-    over each; of another parameter none."""
+    """The axes of a DTensor's mesh with more than one process, and whether it is a shard over each;
+    none of another parameter."""
     if not is_dtensor(parameter):
         return {}
     mesh = parameter.device_mesh
@@ -95,7 +95,8 @@ class ShardSquares:
     def _sum(
         self, sums: Sequence[float], group: dist.ProcessGroup, adds: Sequence[bool]
     ) -> list[float]:
-        """Those of shards added up, of all others the first process's."""
+        """Sums over the group: shards' squares are added up, of all others the first process's
+        count."""
         first = group.rank() == 0
         # times 0, so that one that is not finite is not lost
         mine = [x if first or add else 0.0 * x for x, add in zip(sums, adds, strict=True)]

@@ -1,4 +1,4 @@
-"""How a step ends on one rank: gradients summed, averaged and judged, and the optimizers stepped.
+"""End of a step on one rank: gradients summed, averaged and judged, and the optimizers stepped.
 
 The executor makes its calls for ``reduce``, ``average``, ``step`` and the relays of norm and
 verdict here (:class:`StepEnd`).
@@ -82,7 +82,7 @@ class StepEnd:
         )
 
     def begin(self, refill: Call, *, updates: bool) -> None:
-        """Before a step's ops; ``refill`` makes ready for running them once more."""
+        """Makes ready for a step's ops; ``refill`` makes ready for running them once more."""
         self.updates = updates
         if self.update.pending:
             self._refill = refill
@@ -107,7 +107,8 @@ class StepEnd:
 
     @property
     def averages(self) -> Mapping[int, tuple[float, float]]:
-        """When stages were averaged in the last step, in seconds; empty where that is not known."""
+        """Start and end of each stage's averaging in the last step, in seconds; empty where not
+        known."""
         return {} if self._averaging is None else self._averaging.spans
 
     def average(self, stage: int) -> Callable[[], None]:
@@ -131,7 +132,7 @@ class StepEnd:
         return step
 
     def check_norm(self) -> None:
-        """What all gradients come to, once they are averaged over the replicas."""
+        """Finishes averaging over the replicas, then judges the norm of all gradients."""
         if self._averaging is not None:
             self._averaging.finish()
         if self.updates:
@@ -146,7 +147,7 @@ class StepEnd:
         return again
 
     def restore_snapshot(self) -> None:
-        """Before the ops since the step's begin are run again."""
+        """Restores the state of the step's begin, before its ops are run again."""
         assert self._snapshot is not None
         assert self._refill is not None
         self._snapshot.back()

@@ -1,4 +1,4 @@
-"""What ``eval`` runs: a program's forwards alone, on any number of microbatches, in rounds of M.
+"""Evaluation: a program's forwards alone, on any number of microbatches, in rounds of M.
 
 ::
 
@@ -136,13 +136,13 @@ class ForwardRounds:
         return _Round(executor, cells, size, interfaces)
 
     def _forwards(self, size: int) -> list[Op]:
-        """Of this rank, in a round of so many microbatches."""
+        """The forwards of this rank in a round of so many microbatches."""
         row = self._program(size).instructions[self._rank]
         ops = [item.op for item in row if hasattr(item, "op")]
         return sorted(ops, key=lambda op: (op.stage, op.microbatch))
 
     def _count(self, data: StepData) -> int:
-        """How many microbatches there are: as the lists of any rank say, else M."""
+        """The number of microbatches: as the lists of any rank say, else M."""
 
         def mine() -> set[int]:
             named = {f"input {i}": x for i, x in enumerate(data.inputs)} | {"target": data.target}
@@ -160,7 +160,7 @@ class ForwardRounds:
         return found[0] if found else self._microbatches
 
     def _cells(self, data: StepData, count: int, wants_losses: bool) -> dict[tuple[int, int], Cell]:
-        """What each microbatch is given on this rank, of all rounds."""
+        """The cells of all rounds on this rank, filled with their microbatches' inputs."""
         cells = {
             (op.stage, first + op.microbatch): Cell(None)
             for first in range(0, count, self._microbatches)
@@ -178,13 +178,13 @@ class ForwardRounds:
         return cells
 
     def _agreed(self, call: Callable[[], T]) -> T:
-        """What this rank's call gives. Raises, on all ranks, what one raises."""
+        """The result of this rank's call. Raises, on all ranks, what one raises."""
         result: list[T] = []
         self._gathered(lambda: result.append(call()))
         return result[0]
 
     def _gathered(self, call: Callable[[], T]) -> list[T]:
-        """What each rank's call gives. Raises, on all ranks, what one raises."""
+        """The results of each rank's call. Raises, on all ranks, what one raises."""
         mine: T | PipeloomError
         try:
             mine = call()
@@ -214,7 +214,7 @@ class _Round:
         return self._serves == (size, interfaces)
 
     def run(self, given: Mapping[tuple[int, int], Cell], first: int) -> None:
-        """On what the microbatches from ``first`` on are given."""
+        """Runs the forwards of a round, whose microbatches begin at ``first``."""
         for (stage, j), cell in self.cells.items():
             one = given[stage, first + j]
             cell.inputs, cell.options, cell.target = one.inputs, one.options, one.target

@@ -31,7 +31,8 @@ WANTED = "expected pairs of a pipeloom Layer and a function that returns its mod
 
 
 def layers_of(source: ModelSource) -> list[tuple[Layer, Stage]] | None:
-    """What ``source.named_layers()`` returns, in forward order; None where it has no such method.
+    """The layers that ``source.named_layers()`` returns, in forward order; None without that
+    method.
 
     Raises InputError where that is no list of layers with different names, or where the source has
     what cannot be cut by layers.
@@ -102,7 +103,7 @@ class LayeredSource:
     parts: tuple[tuple[str, ...], ...]
 
     def stages(self, count: int) -> Sequence[Stage]:
-        """One a part. Raises InputError for another number."""
+        """The functions that make each part. Raises InputError for another number."""
         if count != len(self.parts):
             raise InputError(f"stages: expected {len(self.parts)}, as it was cut, got {count}")
         return [partial(self._stage, part) for part in self.parts]
@@ -119,7 +120,7 @@ class LayeredSource:
         return module
 
     def tied(self, count: int) -> Sequence[Sequence[tuple[int, str]]]:
-        """Of each group one parameter a stage, where it is in several."""
+        """Groups of parameters tied between stages, with one parameter a stage."""
         stage_of = {name: s for s, part in enumerate(self.parts) for name in part}
         groups = []
         for group in self._groups():
@@ -132,7 +133,8 @@ class LayeredSource:
         return tuple(groups)
 
     def names(self, count: int) -> ModelNames:
-        """Of parameters, as their layers are named, or as ``layer_names()`` of the source says."""
+        """The names of parameters by their layers', or as ``layer_names()`` of the source has
+        them."""
         layers = {layer.name: layer for layer, _ in layers_of(self.source) or ()}
         own = getattr(self.source, "layer_names", None)
         return layer_names(self.parts, layers, None if own is None else own())

@@ -1,4 +1,4 @@
-"""What a user hands to the runtime: a model cut into stages, with its loss, data and optimizer."""
+"""Model sources: a user's model cut into stages, with its loss, data and optimizer."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def skips_of(source: ModelSource, count: int) -> Sequence[tuple[int, int]]:
 
 
 def names_of(source: ModelSource, count: int) -> ModelNames | None:
-    """What stages' parameters are called in the whole model, as :class:`Pipeline` takes it, from
-    the optional method ``names``."""
+    """The names of stages' parameters in the whole model, as :class:`Pipeline` takes them, from the
+    optional method ``names``."""
     names: Callable[[int], ModelNames] | None = getattr(source, "names", None)
     return None if names is None else names(count)
 

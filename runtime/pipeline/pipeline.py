@@ -202,7 +202,7 @@ class Pipeline:
         stages: Mapping[int, Stage] | Sequence[Stage],
         modules: dict[int, nn.Module],
     ) -> PipelineOptions:
-        """With the ties that nobody named, but some rank sees."""
+        """The options, and with them the ties that nobody named but some rank sees."""
         given = given_modules(stages, list(modules), self.num_stages) | modules
         gather = partial(gather_early, group=options.group, seconds=options.timeout)
         tied = find_ties(options.tied, self.num_stages, given, modules, gather)
@@ -228,7 +228,7 @@ class Pipeline:
         )
 
     def _build(self, context: RankContext) -> None:
-        """What runs the steps."""
+        """Makes what runs the steps: I/O, graph, builder, evaluation."""
         cells, graphed = make_cells(context), context.options.cuda_graph
         if graphed:
             sharded = isinstance(self.store, ShardedStages)
@@ -435,7 +435,7 @@ class Pipeline:
             torch.cuda.synchronize(self.device)
 
     def gather(self, value: Any) -> list[Any]:
-        """What each rank passed, in the order of ranks; all ranks call it."""
+        """The values that the ranks passed, in their order; all ranks call it."""
         with ending_together(self._transport):
             return self._transport.gather(value)
 
@@ -492,7 +492,8 @@ class Pipeline:
         return last._step_end.update.loss_scale
 
     def take_loss_scale(self, other: Pipeline) -> None:
-        """That of ``other``, which ran the last steps; all ranks call it, after :meth:`finish`."""
+        """Takes the loss scale of ``other``, which ran the last steps; all ranks call it, after
+        :meth:`finish`."""
         self._step_end.update.rescaled(other.loss_scale)
 
     @property
@@ -576,7 +577,7 @@ class Pipeline:
 
 
 def _alike(options: PipelineOptions) -> dict[str, object]:
-    """What all ranks must be given alike, in a form that prints the same on each."""
+    """The options that all ranks must be given alike, in a form that prints the same on each."""
     names = ("varying_shapes", "param_dtype", "reduce_dtype", "clip_grad_norm", "loss_scale")
     more = ("scale_grads", "post_validation", "cuda_graph")
     groups = options.norm_groups

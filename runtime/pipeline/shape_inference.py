@@ -1,4 +1,4 @@
-"""What stages hand on: found out by running each once, before a step that needs it.
+"""Shape inference: each stage is run once before a step that needs to know its outputs.
 
 Microbatches whose arguments have the same shapes on all ranks are of one kind: a stage is run once
 for each kind, wherever the first microbatch of that kind runs, and all ranks learn what came out.
@@ -28,7 +28,7 @@ Interfaces: TypeAlias = list[list[StageInterface]]  # of each stage but the last
 
 
 class ShapeInference:
-    """What each stage hands on, for every kind of microbatch seen so far; the same on all ranks.
+    """The interface of each stage for every kind of microbatch seen so far; the same on all ranks.
 
     ``placed``: the rank that runs each stage on each microbatch, shape (S, M); of more microbatches
     it is said again. ``grad``: stages run with gradients, so that it is seen what wants one.
@@ -49,8 +49,8 @@ class ShapeInference:
         self._known: dict[Kind, list[StageInterface]] = {}
 
     def interfaces(self, cells: Cells, count: int | None = None) -> Interfaces:
-        """For the arguments in the cells of ``count`` microbatches, by default M; every rank calls
-        it. Raises ShapeError, alike on all.
+        """The interfaces for the arguments in the cells of ``count`` microbatches, by default M;
+        every rank calls it. Raises ShapeError, alike on all.
 
         Random numbers and the modules' buffers are as before afterwards.
         """
@@ -72,7 +72,7 @@ class ShapeInference:
         ]
 
     def _kinds(self, cells: Cells, count: int) -> list[Kind]:
-        """Each microbatch's, from what every rank has of it."""
+        """The kind of each microbatch, from what every rank has of it."""
         mine = {(s, j): given(s, cell) for (s, j), cell in cells.items()}
         rows = self._transport.gather({key: value for key, value in mine.items() if value})
         kinds: list[list[object]] = [[] for _ in range(count)]
@@ -101,7 +101,7 @@ class ShapeInference:
         return found
 
     def _try(self, stage: int, cell: Cell, kind: Kind) -> StageInterface | ShapeError:
-        """What the stage hands on, or the error that every rank is to raise."""
+        """The interface of the stage, or the error that every rank is to raise."""
         inputs = cell.inputs if stage == 0 else self._made_up(self._known[kind][stage - 1])
         module = self._store.module(stage)
         kept = [(buffer, buffer.clone()) for buffer in module.buffers()]

@@ -25,7 +25,7 @@ MODEL, OPTIMIZER, LOSS_SCALE = SECTIONS = ("model", "optimizer", "loss_scale")
 
 
 class PipelineState:
-    """Of one rank; all ranks call ``get`` and ``put`` at the same time."""
+    """The state of one rank; all ranks call ``get`` and ``put`` at the same time."""
 
     def __init__(self, context: RankContext, step_end: StepEnd) -> None:
         self._context, self._update = context, step_end.update
@@ -34,7 +34,8 @@ class PipelineState:
         self._known: frozenset[str] = frozenset()  # names in all ranks' models
 
     def get(self) -> dict[str, Any]:
-        """By section. Raises InputError where names do not tell the model's tensors apart."""
+        """The state by section. Raises InputError where names do not tell the model's tensors
+        apart."""
         names, state = self._all_names(), dict[str, Any]()
         state[MODEL] = {
             name: value
@@ -51,7 +52,8 @@ class PipelineState:
         return state
 
     def put(self, state: Mapping[str, Any]) -> None:
-        """Sections that are missing stay. Raises InputError for what does not fit."""
+        """Takes over the sections of ``state``; missing ones stay. Raises InputError for what does
+        not fit."""
         own = self.get()
         self._check(state, own)
         if MODEL in state:

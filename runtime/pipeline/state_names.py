@@ -1,4 +1,4 @@
-"""What a pipeline's parameters and buffers are called in the whole model, however it is cut.
+"""Names of a pipeline's parameters and buffers in the whole model, however it is cut.
 
 Stages cut as torchtitan does keep the model's names. Of others the pipeline's ``names`` says them,
 or the model source: by an optional method ``names(count)``, or as its layers are named. A tied
@@ -87,7 +87,7 @@ def _as_it_is(stage: int, name: str) -> str:
 
 
 def _row(modules: Mapping[int, nn.Module], names: ModelNames) -> _Row | str:
-    """What this rank tells of its stages; a line where it cannot."""
+    """The names of this rank's tensors; a line on one that has none."""
     row: dict[Member, tuple[str, str]] = {}
     for stage, module in modules.items():
         first: dict[int, str] = {}
@@ -109,7 +109,7 @@ def _unwrapped(name: str) -> str:
 
 
 def _leaders(told: _Row, tied: Iterable[Group]) -> dict[Member, Member]:
-    """Of each the first of the tensors that it is one with."""
+    """The first copy of each tensor."""
     leaders = {(stage, name): (stage, same) for (stage, name), (same, _) in told.items()}
     order = {member: place for place, member in enumerate(told)}
     for group in tied:
@@ -131,7 +131,8 @@ def _check_apart(told: _Row, leaders: Mapping[Member, Member]) -> None:
 
 
 def _saved_as(told: _Row, leaders: Mapping[Member, Member]) -> dict[Member, tuple[str, ...]]:
-    """Of one tensor each has the first one's name first; the first has those of later stages."""
+    """The names of each tensor, its first copy's before others; a first copy has all later
+    stages'."""
     later: dict[Member, list[str]] = {}
     for member, leader in leaders.items():
         if member[0] != leader[0]:

@@ -1,5 +1,4 @@
-"""What a step needs once its shapes are known: buffers and calls, made again only for other
-shapes."""
+"""Buffers and calls of a step of known shapes, made again only for other shapes."""
 
 from __future__ import annotations
 
@@ -42,7 +41,8 @@ class StepBuilder:
         self.runners = {s: self.runner(s, context.memory) for s in context.role.run}
 
     def executor(self) -> Executor:
-        """For what is in the cells; all ranks call it. Raises ShapeError, alike on all."""
+        """The executor for the cells' contents; all ranks call it. Raises ShapeError, alike on
+        all."""
         if self._executor is not None and not self._context.options.varying_shapes:
             return self._executor
         interfaces = self._shapes.interfaces(self._cells)
@@ -58,7 +58,7 @@ class StepBuilder:
         return self._executor
 
     def ran(self) -> Executor:
-        """That of the last step. Raises InputError where there was none."""
+        """The executor of the last step. Raises InputError where there was none."""
         if self._executor is None:
             raise InputError("trace: no step has run yet")
         return self._executor
@@ -89,7 +89,8 @@ class StepBuilder:
 
 
 def make_judge(context: RankContext) -> Judge | None:
-    """What computes losses, of outputs in the modules' own dtype where they compute in another."""
+    """The function that computes losses, on outputs in the modules' own dtype where they compute in
+    another."""
     options, store = context.options, context.store
     if options.loss is None:
         return None

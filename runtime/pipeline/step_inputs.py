@@ -1,4 +1,4 @@
-"""What a step is given, put into the cells of its microbatches."""
+"""Arguments of a step, put into the cells of its microbatches."""
 
 from __future__ import annotations
 

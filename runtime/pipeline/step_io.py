@@ -1,4 +1,4 @@
-"""What a step is given and gives back: batches into the cells, losses and outputs out of them."""
+"""Inputs and results of a step: batches into the cells, losses and outputs out of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .step_inputs import Cells, StepInputs
 
 
 def make_cells(context: RankContext) -> dict[tuple[int, int], Cell]:
-    """One for each (stage, microbatch) of the rank; those with a W get a queue."""
+    """The cells of the rank, one for each (stage, microbatch); those with a W get a queue."""
     memory, host = context.memory, Host(context.device)
     pairs: dict[tuple[int, int], set[OpKind]] = {}
     for item in context.program.instructions[context.role.rank]:
@@ -42,7 +42,7 @@ def make_cells(context: RankContext) -> dict[tuple[int, int], Cell]:
 
 @dataclass(frozen=True, slots=True)
 class StepData:
-    """What ``step`` or ``eval`` was given on this rank."""
+    """The arguments of ``step`` or ``eval`` on this rank."""
 
     inputs: Sequence[Batch]
     options: Mapping[str, Any]
@@ -121,14 +121,15 @@ class StepIO:
             cell.clear()
 
     def results(self) -> Results:
-        """What came of the microbatches that end here."""
+        """The results of the microbatches that end here."""
         results = Results()
         results.take(self._last.values())
         return results
 
 
 class Results:
-    """What microbatches came to, in their order; nothing where none of them ends on this rank."""
+    """Outputs, losses and metrics of microbatches, in their order; empty where none ends on this
+    rank."""
 
     def __init__(self) -> None:
         self._outputs: list[Any] = []

@@ -53,7 +53,8 @@ def probe_links(
     device: torch.device,
     pairs: Sequence[tuple[int, int]] | None = None,
 ) -> list[LinkSamples]:
-    """One pair after the other; all ranks call it, the lower of a pair measures.
+    """The samples of each pair of ranks, one pair after the other; all ranks call it, the lower of
+    a pair measures.
 
     ``pairs``: (lower, higher) ranks; all neighbours where None.
     """
@@ -108,7 +109,7 @@ def _ping_pong(
 
 
 def links_of(samples: Sequence[LinkSamples]) -> Links:
-    """One link for all pairs, and those whose delay differs by a factor above ``ALIKE``."""
+    """The link of all pairs, and those whose delay differs by a factor above ``ALIKE``."""
     common = link_of(samples)
     size = samples[0].size
     measured = [(sample.ranks, link_of([sample])) for sample in samples]

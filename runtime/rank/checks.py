@@ -1,4 +1,4 @@
-"""What a pipeline refuses before it is made."""
+"""Checks of a program and its options before a pipeline is made."""
 
 from __future__ import annotations
 

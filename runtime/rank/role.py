@@ -56,7 +56,7 @@ class RankRole:
 
 
 def rank_in(program: Program, group: dist.ProcessGroup | None) -> int:
-    """This rank. Raises InputError where the program is for another number of them."""
+    """This process's rank. Raises InputError where the program is for another number of them."""
     ranks = program.schedule.problem.ranks
     rank, size = whereabouts(group)
     if size != ranks:

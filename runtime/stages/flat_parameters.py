@@ -17,7 +17,7 @@ WHERE = "where weights are streamed or param_dtype is given"
 
 
 class Layout:
-    """Where each of ``parameters`` lies in a flat tensor of ``size`` elements (at least one), of
+    """The place of each of ``parameters`` in a flat tensor of ``size`` elements (at least one), of
     DTensors the part that is here.
 
     ``spacing``: the elements to a multiple of which each is aligned; by default :data:`ALIGNMENT`.

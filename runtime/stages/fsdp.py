@@ -106,7 +106,7 @@ class ShardedModule:
             parameter.whole.grad_dtype = parameter.shard.dtype
 
     def gather(self) -> None:
-        """Before a step: the parameters are whole, and as they were stepped last.
+        """Gathers the parameters before a step, as they were stepped last.
 
         Raises ConnectionError where that takes too long.
         """
@@ -154,7 +154,8 @@ class ShardedModule:
         rows: Sequence[Tensor],
         dtype: torch.dtype | None,
     ) -> Sum:
-        """Of parameters that are sharded over the same processes, and divided alike."""
+        """Starts the sum of parameters' gradients that are sharded over the same processes and
+        divided alike."""
         group, copies = parameters[0].group, parameters[0].copies
         sent = torch.cat(list(rows), dim=1).to(dtype or rows[0].dtype)
         came = torch.empty(sent.shape[1], dtype=sent.dtype, device=sent.device)
@@ -224,7 +225,7 @@ class ShardedStages(ResidentStages):
 
 @dataclass(frozen=True, slots=True)
 class _Own:
-    """What ``fully_shard`` has said of one part: whether it reduces, and when it releases.
+    """The settings of one part by ``fully_shard``: whether it reduces, and when it releases.
 
     torch has calls that set it, none that tell it.
     """
@@ -250,13 +251,13 @@ class _Own:
 
 
 def _gathering(part: FSDPModule) -> list[dist.Work]:
-    """What of the part's parameters is under way."""
+    """The gathers of the part's parameters that are under way."""
     results = [group._all_gather_result for group in parameter_groups(part)]
     return [r.all_gather_work for r in results if r and isinstance(r.all_gather_work, dist.Work)]
 
 
 def gradient_of(parameter: nn.Parameter) -> Tensor:
-    """Its gradient, made of :data:`~.unused_parameters.NOTHING` where it has none."""
+    """The parameter's gradient, made of :data:`~.unused_parameters.NOTHING` where it has none."""
     if parameter.grad is None:
         parameter.grad = torch.full_like(parameter, NOTHING, dtype=parameter.grad_dtype)
     return parameter.grad
@@ -280,8 +281,8 @@ def _check_whole(stage: int, module: nn.Module, parts: Sequence[FSDPModule]) -> 
 
 
 def _check_processes(stage: int, parameter: ShardedParameter, group: dist.ProcessGroup) -> None:
-    """What ``fully_shard`` leaves out of ``group`` has other parts of the parameter, as experts'
-    processes do."""
+    """Raises InputError where a parameter is not sharded over ``group``; processes that
+    ``fully_shard`` leaves out must have other parts of it, as experts' do."""
     data, own = set(dist.get_process_group_ranks(group)), set(parameter.processes)
     mesh = parameter.shard.device_mesh
     apart = own < data and any(

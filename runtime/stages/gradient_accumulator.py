@@ -1,4 +1,4 @@
-"""Where a stage's weight gradients are added up while their accumulator D goes from rank to rank.
+"""The sum of a stage's weight gradients while their accumulator D goes from rank to rank.
 
 ::
 
@@ -24,7 +24,8 @@ from .unused_parameters import NOTHING, clear_unused
 
 
 class GradientAccumulator:
-    """One stage's gradients on one rank; ``departures``: how many D's leave the rank in a step.
+    """The gradients of one stage on one rank; ``departures``: how many D's leave the rank in a
+    step.
 
     ``layout`` has the dtype of the sums, ``sent_dtype`` is that of D, by default the same.
     """
@@ -71,7 +72,7 @@ class GradientAccumulator:
             self._received = received
 
     def leave(self, received: Tensor | None) -> Tensor:
-        """What the D that came as ``received`` carries on from here; None: it starts here."""
+        """The D that leaves, of the one that came as ``received``; None: it starts here."""
         self._left -= 1
         if self._received is not None and self._received is not received:
             return (

@@ -69,8 +69,8 @@ def parameter_groups(part: FSDPModule) -> tuple[Any, ...]:
 
 
 def sharded_parameters(part: FSDPModule) -> Iterator[ShardedParameter]:
-    """Those of a part, all of which has been gathered once. Raises AttributeError where it has no
-    shards."""
+    """The sharded parameters of a part, all of which has been gathered once. Raises AttributeError
+    where it has no shards."""
     for group in parameter_groups(part):
         for parameter in group.fsdp_params:
             mesh = parameter.mesh_info

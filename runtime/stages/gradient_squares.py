@@ -22,7 +22,7 @@ def squares(gradients: Sequence[Tensor]) -> float:
 
 
 def squares_of(parameters: Sequence[nn.Parameter]) -> float:
-    """That of the parameters' gradients, of DTensors what is here."""
+    """The sum of squares of the parameters' gradients, of DTensors over the part that is here."""
     return squares([local(p.grad) for p in parameters if p.grad is not None])
 
 

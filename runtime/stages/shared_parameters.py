@@ -17,7 +17,7 @@ from .tie_detection import Group, stages_of
 
 
 class SharedParameters:
-    """What has copies: parameters tied between stages, and those of replicated stages.
+    """Parameters with copies: those tied between stages, and those of replicated stages.
 
     ``tied``: groups of (stage, parameter name) that are one parameter; ``holders``: the ranks that
     have each stage for good, several where it is replicated; ``reduced``: the stages of each of the
@@ -72,7 +72,7 @@ class SharedParameters:
                 parameter.grad = None
 
     def restore(self) -> None:
-        """What is still put aside is in the gradients again, as after a step that failed."""
+        """Adds what is still put aside to the gradients again, as after a step that failed."""
         for parameter, _ in list(self._earlier.values()):
             self._add_earlier(parameter)
 
@@ -119,7 +119,7 @@ class SharedParameters:
         return reduce
 
     def counted(self, stage: int) -> list[nn.Parameter]:
-        """Of a stage that this rank has: its parameters of which the first copy is this one."""
+        """The parameters of a stage on this rank whose first copy is here."""
         if self._transport.rank != self._holders[stage][0]:
             return []
         later = {member for group in self._groups for member in group[1:]}
@@ -128,7 +128,7 @@ class SharedParameters:
 
     @torch.no_grad()
     def _add_earlier(self, parameter: nn.Parameter) -> None:
-        """Its gradient is again the tensor that it was before the step, with what came since."""
+        """Makes the gradient the tensor again that it was before the step, with what came since."""
         _, earlier = self._earlier.pop(id(parameter), (parameter, None))
         if earlier is not None:
             parameter.grad = earlier if parameter.grad is None else earlier.add_(parameter.grad)

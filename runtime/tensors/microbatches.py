@@ -94,7 +94,7 @@ def mapped(function: Callable[[Tensor], Tensor], value: Any) -> Any:
 
 
 def leaves_of(value: Any) -> list[Any]:
-    """What is in dicts, lists and tuples, in one order."""
+    """The leaves of nested dicts, lists and tuples, in one order."""
     return tree_flatten(value)[0]
 
 
@@ -107,7 +107,7 @@ Form: TypeAlias = Any  # shape and dtype; text; or (path, form) of each that is 
 
 
 def form(value: Any) -> Form:
-    """What two arguments must have in common to be of one kind; hashable."""
+    """The features that two arguments must share to be of one kind; hashable."""
     if isinstance(value, Tensor):
         return Spec.of(value)
     found, tree = tree_flatten_with_path(value)
@@ -139,7 +139,7 @@ def _option(value: Any, microbatches: int, name: str) -> Sequence[Any]:
 
 
 def _parts(batch: Any, microbatches: int, name: str) -> Sequence[Any]:
-    """Of a whole batch."""
+    """The microbatches of a whole batch."""
     if isinstance(batch, Tensor):
         return _cut(batch, microbatches, name)
     leaves, tree = tree_flatten(batch)
@@ -160,7 +160,7 @@ def _cut(leaf: Any, microbatches: int, name: str) -> Sequence[Any]:
 
 
 def _likeness(part: Any) -> object:
-    """What microbatches of one batch have in common."""
+    """The features that microbatches of one batch share."""
     if isinstance(part, Tensor):
         return part.dim(), part.dtype
     leaves, tree = tree_flatten(part)

@@ -1,4 +1,4 @@
-"""What is told of a run's steps, and to whom: callbacks, and progress on standard error."""
+"""Reports of a run's steps: to callbacks, and as progress on standard error."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ NEEDED = ("model.", "optimizer.state.")  # what a run cannot go on without
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """What a checkpoint says of its run: the ``step`` that comes next, the classes of its
+    """A checkpoint's record of its run: the ``step`` that comes next, the classes of its
     ``optimizers``, and how many ``processes`` keep random numbers."""
 
     step: int
@@ -67,7 +67,7 @@ def latest(folder: str) -> Path:
 
 
 def read_run(path: Path) -> RunState:
-    """What the checkpoint says of its run. Raises InputError where it cannot be read."""
+    """The checkpoint's record of its run. Raises InputError where it cannot be read."""
     state = {"run": {"step": 0, "optimizers": (), "processes": 0}}
     missing = [key for key in state["run"] if f"run.{key}" not in _metadata(path)]
     if missing:
@@ -109,7 +109,7 @@ def _check_folder(folder: str, begin: int) -> None:
 
 
 class Checkpoints:
-    """Those of one pipeline and its ``replicas``; all processes call the methods."""
+    """Checkpoints of one pipeline and its ``replicas``; all processes call the methods."""
 
     def __init__(self, pipeline: Pipeline, replicas: Replicas) -> None:
         self._pipeline, self._replicas = pipeline, replicas
@@ -170,7 +170,8 @@ class Checkpoints:
         return {str(self._process): state}
 
     def _write(self, state: Mapping[str, Any], path: Path) -> None:
-        """Of what several processes have the lowest one's, so all of the first replica."""
+        """Writes the state; what several processes have comes from the lowest one, so all from the
+        first replica."""
         if self._alone:
             state = _merged(self._pipeline.gather(state))
         if not self._alone or self._process == 0:
@@ -222,7 +223,7 @@ def _faults(own: Mapping[str, Any], saved: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _merged(rows: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """One state of those of several ranks; of what several have the first one's."""
+    """The state of all of those ranks; what several have is the first one's."""
     merged: dict[str, Any] = {}
     for row in reversed(rows):
         for section, values in row.items():

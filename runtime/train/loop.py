@@ -76,7 +76,7 @@ class TrainingLoop:
         self.records: list[StepRecord] = []
 
     def resume(self, pipeline: Pipeline) -> None:
-        """Before the first step: goes on from the checkpoint, if one is asked for.
+        """Goes on from the checkpoint before the first step, if one is asked for.
 
         Raises InputError where that, or what is to be saved, does not fit the pipeline.
         """
@@ -170,6 +170,6 @@ def mean_loss(losses: Sequence[Sequence[float]]) -> float:
 
 
 def _on(tensors: Sequence[Tensor], device: torch.device, dtype: str | None) -> list[Tensor]:
-    """On the device, and where they are floating in the dtype that the model runs in."""
+    """The tensors on the device, floating ones in the dtype that the model runs in."""
     moved = [t.to(device) for t in tensors]
     return [t.to(dtype_of(dtype)) if t.is_floating_point() else t for t in moved]

@@ -38,7 +38,7 @@ class Replicas:
 
     @classmethod
     def of(cls, program: Program, seconds: float) -> Replicas:
-        """Those that all processes of ``torch.distributed`` make up; all of them call it.
+        """The replicas that all processes of ``torch.distributed`` make up; all of them call it.
 
         ``seconds``: the patience of the groups that it makes.
         """
@@ -61,7 +61,7 @@ class Replicas:
         return inputs[mine], targets[mine]
 
     def gather(self, pipeline: Pipeline, value: Any) -> list[list[Any]]:
-        """What each rank passed, by replica and rank; all processes call it."""
+        """The values that the ranks passed, by replica and rank; all processes call it."""
         rows = pipeline.gather(value)
         if self.data_group is None:
             return [rows]

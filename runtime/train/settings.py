@@ -83,7 +83,7 @@ class RunSettings:
             check_devices(1)
 
     def options(self) -> Options:
-        """What they say of the options of :class:`Pipeline`."""
+        """The options of :class:`Pipeline` that the settings ask for."""
         scale = None if self.loss_scale is None else LossScale(self.loss_scale)
         return {
             "param_dtype": dtype_of(self.param_dtype),
@@ -100,7 +100,7 @@ class RunSettings:
 
     @property
     def backend(self) -> str:
-        """What ``torch.distributed`` is initialised with."""
+        """The backend that ``torch.distributed`` is initialised with."""
         return "nccl" if self.device == "cuda" else "gloo"
 
 

@@ -40,7 +40,7 @@ from .settings import DEFAULTS, RunSettings, dtype_of
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunResult:
-    """What a run measured.
+    """Measurements of a run.
 
     ``losses``: of each step, the mean over its microbatches. ``seconds``: of each step, the
     slowest rank's time from the common start. ``peak_memory``: of each rank, the most bytes of
@@ -65,7 +65,7 @@ class RunResult:
     evaluations: tuple[tuple[int, float], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``run --json`` prints."""
+        """The document that ``run --json`` prints."""
         return {
             "steps": len(self.losses),
             "first_step": self.first_step,

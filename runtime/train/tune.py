@@ -60,7 +60,7 @@ class TuneResult:
     trials: tuple[Trial, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """What ``tune --json`` prints, beside where the schedule was written."""
+        """The document that ``tune --json`` prints, but for where the schedule was written."""
         return {
             "steps": len(self.losses),
             "losses": list(self.losses),
@@ -187,7 +187,8 @@ class _Tuning:
         return traces, statistics.median(seconds)
 
     def _candidate(self, traces: Sequence[Schedule]) -> Pipeline:
-        """By the program that rank 0 finds for ``traces``; the best one where it finds none.
+        """A pipeline by the program that rank 0 finds for ``traces``; the best one where it finds
+        none.
 
         It is told which ops the plan runs at once: traces have them one by one, and would seem
         longer.

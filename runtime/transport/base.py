@@ -1,4 +1,4 @@
-"""What the executor needs of the machines between ranks: the protocols that each transport has.
+"""Protocols of a transport: the executor's calls to the machines between ranks.
 
 Messages from one rank to another in one direction are received in the order in which they are
 sent. ``send`` and ``recv`` post and never block; a handle's ``wait`` does (on a GPU it makes the
@@ -55,7 +55,7 @@ class Handle(Protocol):
 
 
 class Transport(Protocol):
-    """What the executor needs of the machines between ranks; ``rank`` and ``size`` are its own."""
+    """The connections of one rank to all others; ``rank`` and ``size`` are its own."""
 
     rank: int
     size: int
@@ -86,7 +86,7 @@ class Transport(Protocol):
         ...
 
     def gather(self, value: Any) -> list[Any]:
-        """What each rank passed, in the order of ranks; every rank calls it."""
+        """The values that the ranks passed, in their order; every rank calls it."""
         ...
 
     def barrier(self) -> None: ...
@@ -114,7 +114,8 @@ class Transport(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """What a program uses: ordered pairs of ranks, groups of ranks that sum, and the patience."""
+    """The connections that a program uses: ordered pairs of ranks, groups of ranks that sum, and
+    the patience."""
 
     channels: frozenset[tuple[int, int]] = frozenset()
     groups: frozenset[tuple[int, ...]] = frozenset()
@@ -131,5 +132,5 @@ class Routes:
 
 
 def timed_out(what: str, seconds: float) -> TimeoutError:
-    """What a wait for ``what`` raises after so long, in torch's words."""
+    """The error of a wait for ``what`` that took too long, in torch's words."""
     return TimeoutError(f"Timed out waiting {seconds * 1e3:.0f}ms for {what}")

@@ -126,7 +126,8 @@ class _Channel:
 
 
 class Hub:
-    """Where the thread ranks of one process meet. ``link_time``: slowed links, on a CPU only."""
+    """The meeting point of one process's thread ranks. ``link_time``: slowed links, on a CPU
+    only."""
 
     def __init__(self, size: int, link_time: LinkTime | None = None) -> None:
         self.size = size
@@ -157,7 +158,7 @@ class Hub:
     def exchange(
         self, key: Hashable, rank: int, members: tuple[int, ...], value: Any, patience: float
     ) -> list[Any]:
-        """What each of ``members`` passed, in their order; each calls it with the same key."""
+        """The values that ``members`` passed, in their order; each calls it with the same key."""
         with self._lock:
             if self._error:
                 raise ConnectionError(self._error)

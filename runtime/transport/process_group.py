@@ -1,4 +1,4 @@
-"""What every transport over ``torch.distributed`` shares: collectives, and the clocks' offset."""
+"""Parts that every transport over ``torch.distributed`` shares: collectives, the clocks' offset."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class GroupTransport:
     def _make(
         self, wanted: Sequence[tuple[str, tuple[int, ...]]]
     ) -> dict[tuple[str, tuple[int, ...]], dist.ProcessGroup]:
-        """Those of all processes are made by all, in one order; kept are this rank's."""
+        """This rank's groups; all processes make all of them, in one order."""
         lists: list[Any] = [None] * dist.get_world_size()
         dist.all_gather_object(lists, list(wanted))
         made = {}
@@ -122,7 +122,8 @@ class GroupTransport:
         token.item()
 
     def clock_offset(self) -> float:
-        """By the round trip of least delay to rank 0, whose clock is read half-way through it."""
+        """The seconds from this rank's clock to rank 0's, read half-way through the round trip of
+        least delay."""
         offset = 0.0
         for rank in range(1, self.size):
             if self.rank == 0:

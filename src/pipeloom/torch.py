@@ -111,7 +111,8 @@ class PlannedSchedule(PipelineScheduleMulti):
 
     @classmethod
     def of(cls, schedule: Any, program: Plan, **options: Unpack[Options]) -> PlannedSchedule:
-        """One with the stages, microbatches, loss and splitting of ``schedule``, one of torch's."""
+        """The schedule with the stages, microbatches, loss and splitting of ``schedule``, one of
+        torch's."""
         stages = getattr(schedule, "_stages", None) or [schedule._stage]
         options = {"scale_grads": schedule.scale_grads, **options}
         return cls(
@@ -207,7 +208,7 @@ class PlannedSchedule(PipelineScheduleMulti):
             last.output_chunks[:] = outputs if isinstance(outputs, list) else [outputs]
 
     def _connected(self) -> Pipeline:
-        """All ranks call it at the same time."""
+        """The connected pipeline; all ranks call it at the same time."""
         stages, program = self._stages, self._plan
         self._modules = [stage.submod for stage in stages]
         group = self._options.get("data_group") or _shards_group(self._modules)
