@@ -1,4 +1,4 @@
-"""Tables of each rank's clock, and the targets that they meet."""
+"""Tables from each rank's times, and the targets that they meet."""
 
 from __future__ import annotations
 

@@ -29,6 +29,8 @@ class Memory(Protocol):
     peak: int
     live: int
 
+    def start(self, modules: Iterable[nn.Module]) -> None: ...
+
     def hold(self, *tensors: Tensor) -> Held:
         """Counts the storages of ``tensors`` until the release of what is returned."""
         ...

@@ -2,48 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any, Unpack
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.ir.model.program import Program
-from pipeloom.ir.model.schedule import Schedule, Updates
+from pipeloom.ir.model.schedule import Schedule
 
 from ..errors import ExecutionError
-from ..executor.cuda_graph import GraphedSteps, make_recording
-from ..measure.activation_ledger import Ledger, NoLedger, device_peak
-from ..measure.op_timer import Call
+from ..measure.activation_ledger import device_peak
 from ..measure.trace import TracedOp, measured_schedule, traced_ops
-from ..optim.norm_groups import numbered
 from ..optim.optimizer_step import finish_before_state_dicts
 from ..optim.optimizers import taken_over
 from ..optim.step_end import StepEnd
-from ..rank.checks import check_exchange, check_graph, check_program, check_tied
-from ..rank.consistency import check_agreement
-from ..rank.context import RankContext
+from ..rank.checks import check_exchange, check_tied
 from ..rank.loss_scale import LossScale
 from ..rank.options import Options, PipelineOptions
-from ..rank.role import RankRole, has_relays, rank_in, routes_of
+from ..rank.role import RankRole, rank_in
 from ..stages.fsdp import ShardedStages
-from ..stages.make_store import make_store
-from ..stages.store import Stage, device_of, given_modules, stage_modules
-from ..stages.tie_detection import find_ties
+from ..stages.store import Stage, stage_modules
 from ..tensors.microbatches import Batch
-from ..transport import connect, ending_together, gather_early
+from ..transport import ending_together
 from .forward_rounds import ForwardRounds
 from .in_place import AskedInPlace, StagesInPlace
 from .layered_source import as_planned
 from .model_source import ModelSource, checked_stages, names_of, skips_of
+from .preparation import check_given, connected, device_for, store_for, with_ties
 from .state import PipelineState
-from .step_builder import StepBuilder
-from .step_io import StepData, StepIO, make_cells
+from .step_io import StepData
+from .training_step import TrainingStep
 
 
 class Pipeline:
@@ -127,26 +120,15 @@ class Pipeline:
         **options: Unpack[Options],
     ) -> None:
         given = PipelineOptions(**options)
-        check_agreement(program, _alike(given), given.group)
-        check_program(program, given)
+        check_given(program, given)
         self.program = program
         self.num_stages = program.schedule.problem.stages
         self.rank = rank_in(program, given.group)
         role = RankRole.of(program, self.rank)
         modules = stage_modules(stages, role.needed, self.num_stages)
-        given = self._with_ties(given, stages, modules)
-        self.device = _device(given, modules.values())
-        self.store = make_store(
-            modules,
-            program,
-            self.rank,
-            self.device,
-            param_dtype=given.param_dtype,
-            reduce_dtype=given.reduce_dtype,
-            tied=given.tied,
-            data_group=given.data_group,
-            timeout=given.timeout,
-        )
+        given = with_ties(given, program, stages, modules)
+        self.device = device_for(given, modules)
+        self.store = store_for(program, self.rank, self.device, given, modules)
         self._turn: list[Pipeline] = []  # of several with these stages the one that stepped last
         with ExitStack() as held:
             if isinstance(self.store, ShardedStages):
@@ -156,13 +138,17 @@ class Pipeline:
     def _open(self, role: RankRole, options: PipelineOptions, held: ExitStack) -> None:
         """Connects and builds; one that cannot be made leaves no connections behind."""
         self.microbatches = self.program.schedule.problem.microbatches
-        context = self._connect(role, options)
-        held.callback(self._transport.close)
+        context = connected(self.program, role, options, self.store, self.device)
+        held.callback(context.transport.close)
+        self._transport, self._memory = context.transport, context.memory
         self._step_end = StepEnd(context)
         held.callback(self._step_end.update.close)
         self.modules, self.optimizers = self._step_end.modules, self._step_end.optimizers
         self._options = options
-        self._build(context)
+        self._training = TrainingStep(context, self._step_end)
+        parts = context, self._training.cells, self._step_end, self._training.builder
+        self._in_place = partial(StagesInPlace, *parts)
+        self._forward_rounds = ForwardRounds(context, self._training.builder, self._step_end)
         self._state = PipelineState(context, self._step_end)
         if context.relays:
             asked = self.modules.values(), self.optimizers.values()
@@ -183,8 +169,7 @@ class Pipeline:
         check_exchange(self.program, program, self._options)
         optimizer = taken_over(self.optimizers.values()) if self.optimizers else None
         options = replace(self._options, optimizer=optimizer, loss_scale=self.loss_scale)
-        check_agreement(program, _alike(options), options.group)
-        check_program(program, options)
+        check_given(program, options)
         check_tied(program, options.tied)
         self.finish()
         self._turn[:] = [self]
@@ -195,53 +180,6 @@ class Pipeline:
             other._open(RankRole.of(program, self.rank), options, held)
         self._held.callback(other._held.close)
         return other
-
-    def _with_ties(
-        self,
-        options: PipelineOptions,
-        stages: Mapping[int, Stage] | Sequence[Stage],
-        modules: dict[int, nn.Module],
-    ) -> PipelineOptions:
-        """The options, and with them the ties that nobody named but some rank sees."""
-        given = given_modules(stages, list(modules), self.num_stages) | modules
-        gather = partial(gather_early, group=options.group, seconds=options.timeout)
-        tied = find_ties(options.tied, self.num_stages, given, modules, gather)
-        check_tied(self.program, tied)
-        return replace(options, tied=tied)
-
-    def _connect(self, role: RankRole, options: PipelineOptions) -> RankContext:
-        program = self.program
-        relays = options.needs_norm and options.post_validation and has_relays(program)
-        gathers = options.needs_norm and not relays
-        routes = routes_of(program, role.holders, options.tied, options.timeout, gathers=gathers)
-        self._transport = connect(routes, self.device, options.group)
-        self._memory = Ledger() if options.memory else NoLedger()
-        return RankContext(
-            program,
-            role,
-            options,
-            self.store,
-            self._transport,
-            self._memory,
-            self.device,
-            relays=relays,
-        )
-
-    def _build(self, context: RankContext) -> None:
-        """Makes what runs the steps: I/O, graph, builder, evaluation."""
-        cells, graphed = make_cells(context), context.options.cuda_graph
-        if graphed:
-            sharded = isinstance(self.store, ShardedStages)
-            options = context.options
-            check_graph(self.program, self.device, options, self.optimizers, sharded=sharded)
-        self._step_io = StepIO(context, cells)
-        self._graph: GraphedSteps | None = None
-        if graphed:
-            recording = make_recording(self._transport, self.device)
-            self._graph = GraphedSteps(recording, self._transport, cells.values())
-        self._step_builder = builder = StepBuilder(context, cells, self._step_end)
-        self._in_place = partial(StagesInPlace, context, cells, self._step_end, builder)
-        self._forward_rounds = ForwardRounds(context, builder, self._step_end)
 
     @classmethod
     def from_source(
@@ -300,8 +238,10 @@ class Pipeline:
         """
         data = StepData(inputs, options, target, loss_kwargs or {})
         with ending_together(self._transport):
-            self._step(data, keep=return_outputs, updates=update)
-        return self._step_io.results().hand_out(losses, metrics)
+            self._training.put(data, updates=update)
+            self._take_turn()
+            self._training.run(data, keep=return_outputs, updates=update)
+        return self._training.io.results().hand_out(losses, metrics)
 
     def eval(
         self,
@@ -367,11 +307,11 @@ class Pipeline:
         asked.check(self.program)
         self.finish()
         with ending_together(self._transport):
-            self._step_io.put(StepData(inputs, options, target, loss_kwargs or {}))
-            self._gather()
-            self._step_builder.executor()
+            self._training.io.put(StepData(inputs, options, target, loss_kwargs or {}))
+            self._training.gather()
+            self._training.builder.executor()
             found = self._in_place().measure(asked)
-        self._step_io.clear()
+        self._training.io.clear()
         return found
 
     def barrier(self) -> None:
@@ -386,7 +326,7 @@ class Pipeline:
         All ranks call it.
         """
         self.finish()
-        self._graph = None  # it knows the connections
+        self._training.close()
         self._held.close()
 
     def finish(self) -> None:
@@ -441,11 +381,11 @@ class Pipeline:
 
     def marks(self) -> list[float]:
         """Start and end of each op of the last step, in turn: seconds on this rank's clock."""
-        return self._step_builder.ran().clock.seconds()
+        return self._training.builder.ran().clock.seconds()
 
     def trace(self) -> list[TracedOp]:
         """This rank's ops in the last step: op, start and end in milliseconds from the first's."""
-        return traced_ops(self._step_builder.ran().ops, self.marks())
+        return traced_ops(self._training.builder.ran().ops, self.marks())
 
     def averages(self) -> dict[int, tuple[float, float]]:
         """When each stage was averaged over the replicas in the last step: seconds on this rank's
@@ -471,7 +411,7 @@ class Pipeline:
             averages = self.averages() if marks is None else {}
         spans = {stage: (start + offset, end + offset) for stage, (start, end) in averages.items()}
         rows = self._transport.gather(
-            (self._step_builder.ran().ops, seconds, self.peak_memory, spans)
+            (self._training.builder.ran().ops, seconds, self.peak_memory, spans)
         )
         return measured_schedule(self.program.schedule, rows)
 
@@ -522,75 +462,3 @@ class Pipeline:
                 f"rank {self.rank}: finish, which all ranks call after the same step, waits "
                 f"for the verdict on it: {type(error).__name__}: {error}"
             ) from error
-
-    def _gather(self) -> None:
-        try:
-            self.store.gather()
-        except ConnectionError as error:
-            raise ExecutionError(f"rank {self.rank}: {error}") from error
-
-    def _step(self, data: StepData, *, keep: bool, updates: bool) -> None:
-        self._check_update(updates)
-        self._step_io.put(data)
-        self._take_turn()
-        self._gather()
-        executor = self._step_builder.executor()
-        for runner in self._step_builder.runners.values():
-            runner.keep_outputs = keep
-        refill = partial(self._refill, data)
-        try:
-            if self._graph is None:
-                self._issue(executor.run, refill, updates=updates)
-            else:
-                issue = partial(self._issue, executor.issue, refill, updates=updates)
-                self._graph.run(issue, executor.clock, keep=keep)
-        except Exception:
-            self._step_end.give_up()
-            raise
-
-    def _issue(self, run: Call, refill: Call, *, updates: bool) -> None:
-        """All that a step does with what the cells were given."""
-        self._step_end.begin(refill, updates=updates)
-        self.store.begin()
-        self._memory.start(map(self.store.module, self.store.stages))
-        run()
-
-    def _refill(self, data: StepData) -> None:
-        """The ops since the step's begin are run again."""
-        self._step_io.clear()
-        self._step_io.put(data)
-        self.store.gather()
-        self.store.begin()
-
-    def _check_update(self, update: bool) -> None:
-        """Raises InputError where the optimizers cannot be left out of a step."""
-        if update:
-            return
-        if self._graph is not None:
-            raise InputError(
-                "update: expected True with cuda_graph, which has recorded it, got False"
-            )
-        if self.program.schedule.updates is not Updates.ITERATION:
-            raise InputError(
-                "update: expected True with a program that steps after each microbatch, got False"
-            )
-
-
-def _alike(options: PipelineOptions) -> dict[str, object]:
-    """The options that all ranks must be given alike, in a form that prints the same on each."""
-    names = ("varying_shapes", "param_dtype", "reduce_dtype", "clip_grad_norm", "loss_scale")
-    more = ("scale_grads", "post_validation", "cuda_graph")
-    groups = options.norm_groups
-    return {
-        "tied": [[tuple(pair) for pair in shared] for shared in options.tied],
-        "skips": [tuple(pair) for pair in options.skips],
-        **{name: getattr(options, name) for name in (*names, *more)},
-        "norm_groups": None if groups is None else numbered(groups),
-    }
-
-
-def _device(options: PipelineOptions, modules: Iterable[nn.Module]) -> torch.device:
-    device = device_of(modules) if options.device is None else torch.device(options.device)
-    if options.pace and device.type != "cpu":
-        raise InputError(f"pace: expected a CPU, got {device}: its ops do not wait")
-    return device
