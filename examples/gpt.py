@@ -47,12 +47,12 @@ class GPT:
     learning_rate: float = 1e-3
 
     def stages(self, count: int) -> Sequence[Callable[[], nn.Module]]:
-        """One function a stage that builds it. Raises InputError where it cannot be cut so."""
+        """The functions that build each stage. Raises InputError where it cannot be cut so."""
         ends = [0, *accumulate(self.blocks_per_stage(count))]
         return [functools.partial(self._stage, first, stop) for first, stop in pairwise(ends)]
 
     def blocks_per_stage(self, count: int) -> tuple[int, ...]:
-        """How many blocks each of ``count`` stages holds."""
+        """The number of blocks that each of ``count`` stages holds."""
         if self.cuts is not None:
             if len(self.cuts) != count or sum(self.cuts) != self.layers or min(self.cuts) < 1:
                 raise InputError(

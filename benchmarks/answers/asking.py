@@ -21,7 +21,7 @@ ORDER = ("order", "pairs", "transfers", "averages")
 
 
 def families() -> list[str]:
-    """All that ``build`` knows."""
+    """The families that ``build`` knows."""
     _, answer = _command("build", "--list", "--json")
     return [family["name"] for family in answer["families"]]
 

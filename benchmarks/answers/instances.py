@@ -68,7 +68,7 @@ def searched(
 
 
 def instances() -> Iterator[Instance]:
-    """All that the optimizer is asked."""
+    """The instances that the optimizer is asked."""
     for kinds in (_linear, _placed, _passing, _remat, _timed, _cut, _others):
         yield from kinds()
 

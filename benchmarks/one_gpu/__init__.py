@@ -80,7 +80,7 @@ def run_parts(path: Path, device: str, options: argparse.Namespace) -> dict[str,
 
 
 def part_names(ranks: Sequence[int]) -> list[str]:
-    """In the order in which they run: what is wanted most first."""
+    """The parts in the order in which they run: the most wanted first."""
     return [
         "environment",
         "gradients",

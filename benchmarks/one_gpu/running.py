@@ -80,7 +80,7 @@ def run_steps(
 
 
 def _steps(program: Program, source: Source, settings: RunSettings, warmup: int) -> Steps:
-    """One rank's part."""
+    """The steps of one rank."""
     pipeline = make_pipeline(program, source, settings)
     runs = [train_step(pipeline, source, step, settings) for step in range(warmup)]
     pipeline.barrier()

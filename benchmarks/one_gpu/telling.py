@@ -35,7 +35,7 @@ def told(path: Path) -> dict[str, Any]:
 
 @contextmanager
 def guarded(tell: Tell, key: str) -> Iterator[None]:
-    """Within: an error is told, in one line, under ``key``, and ends nothing else."""
+    """A context in which an error is told, in one line, under ``key``, and ends nothing else."""
     try:
         yield
     except Exception as error:

@@ -94,7 +94,7 @@ CASES = (
 
 
 def singles(case: Case) -> Iterator[tuple[Profile, Placement]]:
-    """All that auto tries, one by one."""
+    """The placements that auto tries, one by one."""
     yield from placements(case.profile)
     if why_one_way(case.profile, case.microbatches) is None:
         yield case.profile, Placement.bidirectional(case.profile.ranks)

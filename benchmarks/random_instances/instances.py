@@ -114,7 +114,7 @@ def _idle_stages(ranks: int, rng: Rng) -> Numbers:
 
 
 def _scaled(ranks: int, rng: Rng) -> Numbers:
-    """All in one unit from 1e-6 to 1e6."""
+    """Times all in one unit from 1e-6 to 1e6."""
     return np.asarray(_unequal(ranks, rng) * 10.0 ** rng.uniform(-7, 5))
 
 
@@ -234,7 +234,7 @@ def _counts(stages: Stages, rng: Rng) -> Numbers:
 
 
 def _few(stages: Stages, rng: Rng) -> Numbers:
-    """Below P x M_B."""
+    """Limits below P x M_B."""
     return _m_b(stages) * rng.uniform(1.0, max(1.0, 0.75 * len(stages)), len(stages))
 
 

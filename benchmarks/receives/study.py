@@ -75,7 +75,8 @@ def vary(program: Program, random: np.random.Generator) -> dict[Op, float]:
 
 
 def makespan(program: Program, times: dict[Op, float], t_comm: float) -> float:
-    """When the last rank is done; a message takes ``t_comm`` once both of its ends are posted."""
+    """The time when the last rank is done; a message takes ``t_comm`` once both of its ends are
+    posted."""
     ranks = [Rank(row) for row in program.instructions]
     posted: dict[Tensor, list[float]] = {}
     while any(rank.at < len(rank.row) for rank in ranks):

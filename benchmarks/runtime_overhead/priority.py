@@ -30,7 +30,8 @@ def before_others() -> bool:
 
 @contextmanager
 def cores_awake(wanted: bool) -> Iterator[bool]:
-    """Within: an idle core polls, where that is ``wanted`` and allowed; gives whether it does.
+    """A context in which an idle core polls, where that is ``wanted`` and allowed; gives whether it
+    does.
 
     A core of a virtual machine that halts is given to somebody else, and comes back late and cold.
     """

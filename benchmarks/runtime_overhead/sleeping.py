@@ -27,7 +27,7 @@ AWAKE = 1e-4  # seconds before a deadline from which on a sleep only yields
 
 
 def sleep_until(deadline: float) -> None:
-    """To the microsecond: ``time.sleep`` alone is a tenth of a millisecond late."""
+    """Sleeps to the microsecond: ``time.sleep`` alone is a tenth of a millisecond late."""
     while (left := deadline - time.perf_counter()) > 0:
         if left > AWAKE:
             time.sleep(left - AWAKE)

@@ -66,7 +66,7 @@ def paced(model: GPT, forward: Sequence[float], backward: Sequence[float]) -> li
 
 
 def sharded(stages: Sequence[nn.Module]) -> nn.Module:
-    """All stages in a row, each sharded over all ranks."""
+    """A module of all stages in a row, each sharded over all ranks."""
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     for stage in stages:
         fully_shard(stage, mesh=mesh)

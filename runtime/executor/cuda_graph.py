@@ -40,7 +40,7 @@ class Recording(Protocol):
     """Work queued on one rank's device between ``begin`` and ``end``, to be launched again."""
 
     def within(self) -> AbstractContextManager[object]:
-        """For each step, also before it is recorded: the stream is one that can be."""
+        """A context for each step, also before it is recorded, whose stream is one that can be."""
         ...
 
     def begin(self) -> None:
@@ -83,7 +83,7 @@ class DeviceRecording:
 
 
 class SharedRecording:
-    """All thread ranks of a device in one graph, which rank 0 makes and launches.
+    """One graph of all thread ranks of a device, which rank 0 makes and launches.
 
     ::
 
@@ -219,7 +219,7 @@ def _given(cell: Cell) -> list[Any]:
 
 
 def _copy(place: Any, value: Any) -> None:
-    """Into the recorded step's own. Raises ShapeError where that is not possible."""
+    """Copies into the recorded step's own. Raises ShapeError where that is not possible."""
     tensors = isinstance(place, Tensor) and isinstance(value, Tensor)
     if not tensors or Spec.of(place) != Spec.of(value):
         if tensors or place != value:

@@ -83,7 +83,7 @@ def _used(row: Sequence[ir.Instruction], microbatches: int) -> Iterator[int]:
 def _packed(
     row: Sequence[ir.Instruction], buffers: Sequence[ir.Buffer]
 ) -> tuple[tuple[ir.Instruction, ...], tuple[ir.Buffer, ...]]:
-    """Without the buffers that nothing is received into."""
+    """The row and its buffers, without those that nothing is received into."""
     used = sorted({item.buffer for item in row if isinstance(item, ir.Receive)})
     at = {buffer: i for i, buffer in enumerate(used)}
     renumbered = tuple(

@@ -148,7 +148,7 @@ def _streams(
 
 @contextmanager
 def _computing(stream: torch.cuda.Stream | None) -> Iterator[None]:
-    """Within: this thread computes on ``stream``; after it all of that is done."""
+    """A context in which this thread computes on ``stream``; after it all of that is done."""
     if stream is None:
         yield
         return

@@ -55,7 +55,7 @@ def _transformers() -> Any:
 
 
 class _PlaceholderProducts(TorchFunctionMode):
-    """Within: a product with a placeholder costs a sum, and not a matrix of one number."""
+    """A mode in which a product with a placeholder costs a sum, and not a matrix of one number."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None

@@ -183,7 +183,8 @@ class HuggingFace:
         return self._even(count).names(count)
 
     def _even(self, count: int) -> LayeredSource:
-        """Near even; the last stage also has the head, so the larger ones come first."""
+        """The model cut nearly evenly; the last stage also has the head, so the larger ones come
+        first."""
         blocks = self.skeleton.blocks
         if not 1 <= count <= len(blocks):
             raise InputError(

@@ -109,7 +109,7 @@ def _put(part: nn.Module, name: str, parameter: Tensor) -> None:
 
 @contextmanager
 def _no_bars() -> Iterator[None]:
-    """Within: no progress bar for each layer."""
+    """A context without a progress bar for each layer."""
     logging = import_module("transformers.utils.logging")
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()

@@ -69,7 +69,8 @@ class NormSum(Protocol):
 
 
 class GatheredNorm:
-    """All ranks wait for each other: one message, after which every rank adds up the same."""
+    """A sum for which all ranks wait for each other: one message, after which every rank adds up
+    the same."""
 
     last = True
 
@@ -143,8 +144,8 @@ class NormRelay:
 
 
 def make_norm_sum(context: RankContext) -> NormSum | None:
-    """Over all ranks that have a stage for good; those that are relayed over connections of their
-    own. None where nothing needs the norm.
+    """The sum over all ranks that have a stage for good; those that are relayed over connections of
+    their own. None where nothing needs the norm.
 
     Raises InputError where nothing can be judged by it, or too late.
     """

@@ -1,4 +1,4 @@
-"""Which parameters are shards over pipelines side by side, and who takes part in their norm.
+"""Shards over pipelines side by side: which parameters are any, and who takes part in their norm.
 
 ::
 

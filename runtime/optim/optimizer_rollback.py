@@ -32,7 +32,7 @@ class RevertibleOptimizer:
         self._writes_gradients: bool | None = None  # unknown before the first step
 
     def hold(self) -> None:
-        """No step now; :meth:`redo` makes it, with the options that there are now."""
+        """Makes no step now; :meth:`redo` makes it, with the options that there are then."""
         self._parameters, self._gradients = [], []
         self._state = None
         self._groups = self._stepped = self._values()
@@ -60,7 +60,8 @@ class RevertibleOptimizer:
                 self._buffers = {k: b for k, b in self._buffers.items() if k[0] != "g"}
 
     def undo(self) -> None:
-        """All is as before the step, gradients and options too; :meth:`redo` must come next."""
+        """Restores all as before the step, gradients and options too; :meth:`redo` must come
+        next."""
         now = self._values()
         self._since = [
             {k: v for k, v in new.items() if k not in old or not _equal(v, old[k])}

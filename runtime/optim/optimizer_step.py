@@ -87,9 +87,10 @@ class OptimizerStep:
             self._steps = known.plain
 
     def step(self, stage: int, *, updates: bool = True) -> None:
-        """Nothing computes with the stage any more; its optimizer steps if that is right so far.
+        """Steps the stage's optimizer, if that is right so far; nothing computes with the stage any
+        more.
 
-        It does not unless it ``updates``: the gradients are then added to.
+        Without ``updates`` it does not: the next step adds to the gradients.
         """
         self._store.settle(stage)
         lay_out(self._store.module(stage).parameters())
@@ -123,7 +124,7 @@ class OptimizerStep:
             self._rescale(scale.scale)
 
     def close(self) -> None:
-        """All ranks call it."""
+        """Gives connections back; all ranks call it."""
         if self._sums is not None:
             self._sums.close()
 

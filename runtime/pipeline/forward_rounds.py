@@ -224,8 +224,8 @@ class _Round:
 
 @contextmanager
 def _undisturbed(modules: list[nn.Module], device: torch.device) -> Iterator[None]:
-    """Within: no gradients, and evaluation mode; after it all is as before: modes, buffers, random
-    numbers (but those of thread ranks, which draw from one generator)."""
+    """A context without gradients and in evaluation mode; after it all is as before: modes,
+    buffers, random numbers (but those of thread ranks, which draw from one generator)."""
     modes = [(part, part.training) for module in modules for part in module.modules()]
     buffers = [(b, b.detach().clone()) for module in modules for b in module.buffers()]
     cuda = [device] if device.type == "cuda" else []

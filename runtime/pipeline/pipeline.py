@@ -388,8 +388,8 @@ class Pipeline:
         return traced_ops(self._training.builder.ran().ops, self.marks())
 
     def averages(self) -> dict[int, tuple[float, float]]:
-        """When each stage was averaged over the replicas in the last step: seconds on this rank's
-        clock.
+        """Start and end of each stage's averaging over the replicas in the last step: seconds on
+        this rank's clock.
 
         Empty without replicas, and on a GPU.
         """

@@ -71,8 +71,8 @@ class StepBuilder:
         stashing: bool = True,
         kind: type[StageRunner] = StageRunner,
     ) -> StageRunner:
-        """One that counts in ``memory``; not ``stashing``, one of its ``kind`` that never stashes
-        weights."""
+        """A runner that counts in ``memory``; not ``stashing``, one of its ``kind`` that never
+        stashes weights."""
         context = self._context
         stash = self._step_end.stashes.get(stage) if stashing else None
         return (kind if stash is None else StashingRunner)(

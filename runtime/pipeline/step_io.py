@@ -137,7 +137,7 @@ class Results:
         self._metrics: list[Any] = []
 
     def take(self, cells: Iterable[Cell]) -> None:
-        """Out of the last stage's cells."""
+        """Takes results out of the last stage's cells."""
         for cell in cells:
             if cell.result is not None:
                 self._outputs.append(cell.result)

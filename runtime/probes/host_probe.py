@@ -1,4 +1,4 @@
-"""How long copies take between a device and its host: by the copy channels that offload uses."""
+"""Time of copies between a device and its host, by the copy channels that offload uses."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""How long messages take between neighbouring ranks: ping-pong over the executor's own
-transport."""
+"""Time of messages between neighbouring ranks: ping-pong over the executor's own transport."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ def ring(ranks: int) -> list[tuple[int, int]]:
 
 
 def ring_routes(ranks: int, timeout: float) -> Routes:
-    """Both directions between all neighbours."""
+    """Routes in both directions between all neighbours."""
     pairs = ring(ranks) if ranks > 1 else []
     return Routes.of([*pairs, *((b, a) for a, b in pairs)], (), timeout)
 

@@ -147,7 +147,7 @@ class StageProbe:
 
     @contextmanager
     def _unsplit(self) -> Iterator[None]:
-        """Within: no weight gradients are put off, B is BW."""
+        """A context in which no weight gradients are put off, so B is BW."""
         queues = [cell.queue for cell in self._cells]
         for cell in self._cells:
             cell.queue = None

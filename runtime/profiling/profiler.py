@@ -161,7 +161,7 @@ def _check_place(
 
 
 def _named(found: Measurement, layers: Sequence[Layer]) -> Measurement:
-    """With the layer that each stage is."""
+    """The profile, with the layer that each stage is."""
     named = [
         replace(stage, layers=(layer,))
         for stage, layer in zip(found.profile.stages, layers, strict=True)

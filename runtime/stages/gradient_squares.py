@@ -31,7 +31,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 def wait_for(work: dist.Work, timeout: timedelta, what: str) -> None:
-    """On a CPU. Raises ConnectionError where it takes longer, or fails."""
+    """Waits for ``work`` on a CPU. Raises ConnectionError where it takes longer, or fails."""
     try:
         work.wait(timeout)
     except RuntimeError as error:

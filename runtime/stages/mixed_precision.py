@@ -1,4 +1,4 @@
-"""In which dtypes parameters are kept, computed with and summed."""
+"""The dtypes in which parameters are kept, computed with and summed."""
 
 from __future__ import annotations
 

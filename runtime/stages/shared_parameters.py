@@ -218,7 +218,7 @@ class _Start:
 
 
 def _layout(parameter: nn.Parameter) -> str:
-    """Which part of a DTensor is here."""
+    """The part of a DTensor that is here, in words."""
     if not is_dtensor(parameter):
         return "a whole tensor"
     mesh = parameter.device_mesh

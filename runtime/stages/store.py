@@ -53,11 +53,13 @@ class StageStore(Protocol):
         ...
 
     def using(self, stage: int, kind: OpKind) -> AbstractContextManager[object]:
-        """Within: the stage can run an op of this kind. One object, entered again and again."""
+        """A context in which the stage can run an op of this kind. One object, entered again and
+        again."""
         ...
 
     def trying(self, stage: int) -> AbstractContextManager[object]:
-        """Within: its module can run, though maybe with other values in its parameters."""
+        """A context in which its module can run, though maybe with other values in its
+        parameters."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Which parameters stages share, whether or not anybody said so.
+"""Parameters that stages share, whether or not anybody said so.
 
 A rank sees one object in several stages. What it sees of stages that other ranks have is where
 their parameter stands: in the whole model, where a function makes that and returns a part

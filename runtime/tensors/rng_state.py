@@ -28,7 +28,8 @@ class RandomState:
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """Within: the same numbers once more; after it all goes on as if none had been drawn."""
+        """A context that draws the same numbers once more; after it all goes on as if none had been
+        drawn."""
         with torch.random.fork_rng(self._devices):
             torch.set_rng_state(self._cpu)
             for device, state in zip(self._devices, self._cuda, strict=True):

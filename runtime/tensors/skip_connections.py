@@ -19,7 +19,7 @@ from ..errors import ShapeError
 
 
 class Skips:
-    """For each pair of stages (i, j) one tensor: an output of i that is an input of j."""
+    """Tensors of pairs of stages (i, j), one each: an output of i that is an input of j."""
 
     def __init__(self, pairs: Sequence[tuple[int, int]], stages: int) -> None:
         for pair in pairs:

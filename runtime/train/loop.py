@@ -164,7 +164,8 @@ def train_step(
 
 
 def mean_loss(losses: Sequence[Sequence[float]]) -> float:
-    """Over all microbatches, wherever their last stage ran: no order of them shows in a digit."""
+    """The mean over all microbatches, wherever their last stage ran: no order of them shows in a
+    digit."""
     values = [loss for row in losses for loss in row]
     return math.fsum(values) / len(values)
 

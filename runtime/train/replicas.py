@@ -93,7 +93,7 @@ def averages(program: Program) -> Average | None:
 
 
 def count_replicas(program: Program, settings: RunSettings) -> int:
-    """How many replicas to run: as the settings say, as torchrun started processes, or as the
+    """The number of replicas to run: as the settings say, as torchrun started processes, or as the
     profile plans.
 
     Raises InputError, naming the key in the program's file or the setting, where the two do not go

@@ -1,4 +1,4 @@
-"""How a training run is started, and what its pipelines are given."""
+"""Settings of a training run: how it is started, and the options of its pipelines."""
 
 from __future__ import annotations
 

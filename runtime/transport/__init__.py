@@ -1,4 +1,4 @@
-"""How tensors are sent between ranks: one small interface, one file for each way to do it."""
+"""Transports of tensors between ranks: one small interface, one file for each way to send them."""
 
 from .base import Handle as Handle
 from .base import Routes as Routes

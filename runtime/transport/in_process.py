@@ -271,7 +271,7 @@ class InProcessTransport:
 
 
 def recorded(tensor: Tensor) -> torch.cuda.Event | None:
-    """All that is queued so far on a GPU's current stream."""
+    """An event after all that is queued so far on a GPU's current stream."""
     if tensor.device.type != "cuda":
         return None
     event = make_event(timed=False)

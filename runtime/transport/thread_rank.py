@@ -1,4 +1,4 @@
-"""Which thread rank the current thread is."""
+"""The thread rank that the current thread is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .in_process import Hub
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which thread rank a thread is."""
+    """The thread rank that a thread is."""
 
     hub: Hub
     rank: int
@@ -29,7 +29,7 @@ def here() -> Place | None:
 
 @contextmanager
 def being(hub: Hub, rank: int) -> Iterator[None]:
-    """Within: this thread is thread rank ``rank`` of ``hub``."""
+    """A context in which this thread is thread rank ``rank`` of ``hub``."""
     _HERE.place = Place(hub, rank)
     try:
         yield
