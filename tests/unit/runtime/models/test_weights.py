@@ -13,7 +13,10 @@ from torch import Tensor, nn
 from pipeloom import HuggingFace
 from pipeloom.ir.errors import InputError
 from pipeloom.runtime.stages.store import made
-from tests.unit.runtime.models.test_huggingface import GROUPED, hugging
+
+hugging = pytest.importorskip("transformers")
+
+from tests.unit.runtime.models.test_huggingface import GROUPED  # noqa: E402
 
 NAME = "model.layers.1.mlp.up_proj.weight"
 
