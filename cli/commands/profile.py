@@ -197,7 +197,7 @@ def _words(measurement: Measurement) -> str:
     }
     rows = [
         [
-            stage.layers[0].name if stage.layers else f"stage {s}",
+            stage.layers[0].name if measurement.by_layers else f"stage {s}",
             *(
                 "" if figure is None else f"{duration(figure.median)} +-{figure.spread / 2:.0%}"
                 for figure in (figures[s] for figures in columns.values())

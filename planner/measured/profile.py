@@ -75,9 +75,13 @@ def profile_from(
     rest = Rest(split, memory, t_comm, told)
     for note in (note for recording in recordings for note in recording.notes):
         tell(Note(f"note: {note}"))
+    _check_peers(recordings)
     times = _figures(_counted(_stages(recordings), warmup, tell), tell)
     _check_stages(times, told)
     profile = _profile(times, rest, name, tell)
+    most = max(len(times), _ranks(recordings))
+    if ranks is not None and told is None and not 1 <= ranks <= most:
+        raise InputError(f"ranks: expected 1 to {most}, of which files tell, got {ranks}")
     profile = replace(profile, ranks=ranks or (told.ranks if told else _ranks(recordings)))
     if told is not None and profile.ranks != told.ranks:
         raise InputError(f"ranks: expected {told.ranks} as in the other profile, got {ranks}")
@@ -98,6 +102,18 @@ def _check(
     for key, value in (("t_comm", t_comm), ("warmup", warmup)):
         if value is not None and not 0 <= value < math.inf:
             raise InputError(f"{key}: expected a finite number >= 0, got {value:g}")
+
+
+def _check_peers(recordings: Sequence[MeasuredOps]) -> None:
+    """Raises InputError where ops are missing of a stage that messages went to."""
+    found = {sample.stage for recording in recordings for sample in recording.samples}
+    for recording in recordings:
+        for stage, rank in sorted(recording.peers.items()):
+            if stage not in found:
+                raise InputError(
+                    f"files: rank {rank}'s file is missing: messages went to its stage {stage}, of "
+                    "which no file has ops"
+                )
 
 
 def _ranks(recordings: Sequence[MeasuredOps]) -> int:

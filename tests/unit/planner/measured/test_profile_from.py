@@ -82,6 +82,28 @@ def test_a_run_is_read_by_the_names_of_its_ops_and_its_first_step_is_warm_up(
     assert times(both)[0] == (5.5, 11.0, 2.75)
 
 
+def test_a_rank_whose_file_is_missing_is_named(tmp_path: Path) -> None:
+    ops = [event(f"0{kind}0", 0, 1) for kind in "FBW"]
+    alone = trace(tmp_path / "0.json", [*ops, event("send x1.0 to 1", 2, 3)], 0)
+    with pytest.raises(InputError, match=r"^files: rank 1's file is missing: messages went to its"):
+        profile_from(alone)
+    other = [event(f"1{kind}0", 0, 1) for kind in "FBW"]
+    trace(tmp_path / "1.json", [*other, event("send dy0.0 to 0", 2, 3)], 1)
+    with pytest.raises(InputError, match=r"^ranks: expected 1 to 2, of which files tell, got 3$"):
+        profile_from(tmp_path, ranks=3)
+    for twice in ([alone, alone], [tmp_path, alone]):
+        with pytest.raises(InputError, match=r"0\.json: is given twice, expected each file once$"):
+            profile_from(twice)
+
+
+def test_a_plan_that_nobody_ran_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    schedule = build_family("zb-h1", Profile((StageProfile(1.0, 2.0, 3.0),) * 2, ranks=2), 3)
+    path.write_text(json.dumps(dump_schedule(schedule)))
+    with pytest.raises(InputError, match=r"measured, got a plan's$"):
+        profile_from(path)
+
+
 def test_torchs_ranges_begin_at_the_first_operator_that_computes(tmp_path: Path) -> None:
     """Until then they wait for a message; I is B, and B is BW."""
     ops = [
