@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats import dump_profile, dump_schedule, parse_profile
+from pipeloom.ir.formats import dump_profile, dump_program, dump_schedule, parse_profile
 from pipeloom.ir.formats.measured_profile import Measurement
+from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.layers import Layer, LayerKind
 from pipeloom.ir.model.links import Link, Links
 from pipeloom.ir.model.profile import Profile, StageProfile
@@ -207,6 +209,25 @@ def test_what_files_do_not_tell_is_taken_from_another_profile(tmp_path: Path) ->
     assert times(other) == [(1.0, 4.0, 4.0)] * 2
     assert (other.profile.stages[0].m_b, other.profile.stages[0].m_w) == (4e9, 1e9)
     assert (other.profile.t_comm, other.profile.memory_limit) == (0.5, (9e9, 9e9))
+
+
+def test_a_schedule_and_a_program_are_asked_by_their_profile(tmp_path: Path) -> None:
+    path = tmp_path / "timers.csv"
+    path.write_text("stage,microbatch,F,BW\n0,0,1,8\n1,0,1,8\n")
+    profile = Profile((StageProfile(1.0, 1.0, 3.0, 7e9, 6e9),) * 2, ranks=2, t_comm=0.25)
+    schedule = build_family("1f1b", profile, 2)
+    planned = tmp_path / "schedule.json"
+    planned.write_text(json.dumps(dump_schedule(schedule)))
+    program = compile_schedule(schedule)
+    for like in (schedule, planned, dump_schedule(schedule), program, dump_program(program)):
+        found, _ = told(path, like=like)
+        assert (found.profile.t_comm, found.profile.stages[1].m_b) == (0.25, 7e9)
+    layers = LayeredProfile(profile.stages, (False,) * 2, replace(profile, stages=()))
+    with pytest.raises(InputError, match=r"^like: expected a profile by stages, got one by layers"):
+        profile_from(path, like=layers)
+    planned.write_text(json.dumps({"format": "pipeloom.profile", "layers": []}))
+    with pytest.raises(InputError, match=r"^like: .* by layers \(.*schedule\.json\)"):
+        profile_from(path, like=planned)
 
 
 def test_a_measured_schedule_keeps_the_profile_that_it_was_planned_for(tmp_path: Path) -> None:
