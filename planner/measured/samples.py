@@ -31,6 +31,7 @@ class MeasuredOps:
     ``ranks``: how many of them it tells of; ``rank``: which one, None where it does not say.
     ``chunks``: its stages are numbered on their rank alone: chunk k of rank r is stage k P + r.
     ``profile``: what it was planned for, where it says so. ``notes``: what a reader should know.
+    ``where``: how messages call the file.
     """
 
     samples: Sequence[Sample]
@@ -39,6 +40,7 @@ class MeasuredOps:
     chunks: bool = False
     profile: Profile | None = None
     notes: tuple[str, ...] = ()
+    where: str = ""
 
 
 def numbered(ops: Iterable[tuple[Op, float]]) -> list[Sample]:
