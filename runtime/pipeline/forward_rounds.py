@@ -42,6 +42,8 @@ from .step_inputs import StepInputs
 from .step_io import Results, StepData, put_targets
 
 T = TypeVar("T")
+LABEL = "eval "
+"""The texts of evaluations in the profiler's trace begin with it: none is an op of a step."""
 
 
 class ForwardRunner(StageRunner):
@@ -132,7 +134,9 @@ class ForwardRounds:
             )
             for op in self._forwards(size)
         }
-        executor = make_executor(context, self._step_end, cells, self._runners, interfaces)
+        executor = make_executor(
+            context, self._step_end, cells, self._runners, interfaces, label=LABEL
+        )
         return _Round(executor, cells, size, interfaces)
 
     def _forwards(self, size: int) -> list[Op]:
