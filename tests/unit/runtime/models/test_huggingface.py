@@ -302,7 +302,7 @@ def test_code_beside_a_model_that_the_library_has_is_not_run(tmp_path: Path) -> 
     load_source(f"hf:{saved(tmp_path, 'llama', auto_map=auto)}")
 
 
-DECODER = {"vocab_size": VOCABULARY, "d_model": WIDTH, "decoder_layers": LAYERS} | {
+DECODER = {"vocab_size": 61, "d_model": WIDTH, "decoder_layers": LAYERS} | {
     "decoder_attention_heads": HEADS,
     "decoder_ffn_dim": 24,
     "is_decoder": True,
