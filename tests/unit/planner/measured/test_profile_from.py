@@ -6,6 +6,7 @@ import gzip
 import json
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_profile, dump_schedule, parse_profile
 from pipeloom.ir.formats.measured_profile import Measurement
+from pipeloom.ir.model.layers import Layer, LayerKind
 from pipeloom.ir.model.links import Link, Links
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.planner.build import build
@@ -32,6 +34,16 @@ def trace(path: Path, events: Sequence[Any], rank: int | None = None) -> Path:
     about = {} if rank is None else {"distributedInfo": {"rank": rank}}
     document = json.dumps({"traceEvents": list(events)} | about).encode()
     path.write_bytes(gzip.compress(document) if path.suffix == ".gz" else document)
+    return path
+
+
+def measured(path: Path, profile: Profile) -> Path:
+    """A schedule that ran as planned, but a millisecond late."""
+    schedule = build_family("zb-h1", profile, 3)
+    assert schedule.timing is not None
+    start, end = (tuple(t + 1 for t in x) for x in (schedule.timing.start, schedule.timing.end))
+    late = replace(schedule, timing=replace(schedule.timing, start=start, end=end))
+    path.write_text(json.dumps(dump_schedule(late)))
     return path
 
 
@@ -177,11 +189,19 @@ def test_what_files_do_not_tell_is_taken_from_another_profile(tmp_path: Path) ->
 
 def test_a_measured_schedule_keeps_the_profile_that_it_was_planned_for(tmp_path: Path) -> None:
     profile = Profile((StageProfile(1.0, 2.0, 3.0, 5.0, 4.0),) * 2, ranks=2, t_comm=0.25)
-    path = tmp_path / "measured.json"
-    path.write_text(json.dumps(dump_schedule(build_family("zb-h1", profile, 3))))
-    found, _ = told(path)
+    found, _ = told(measured(tmp_path / "measured.json", profile))
     assert found.profile.t_comm == 0.25
     assert found.profile.stages == profile.stages
+
+
+def test_a_measured_schedule_of_a_profile_cut_from_layers_gives_stages(tmp_path: Path) -> None:
+    layers = tuple(Layer(f"layer{n}", LayerKind.BLOCK) for n in range(4))
+    stages = tuple(StageProfile(1.0, 2.0, 3.0, layers=layers[s : s + 2]) for s in (0, 2))
+    for each in (stages, tuple(replace(s, layers=s.layers[:1]) for s in stages)):
+        profile = Profile(each, ranks=2)
+        found = profile_from(measured(tmp_path / "measured.json", profile))
+        assert parse_profile(found.document(), "profile.json") == found.profile
+        assert [stage.layers for stage in found.profile.stages] == [s.layers for s in each]
 
 
 def test_outliers_are_told_and_do_not_move_the_median(tmp_path: Path) -> None:
