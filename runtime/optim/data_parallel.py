@@ -35,8 +35,9 @@ class Averaging:
     several is averaged with the last one. ``group``: the processes that have this rank in the
     replicas, whose parameters and buffers start as the first replica's where ``starts``.
     ``dtype``: that in which gradients are sent; by default their own. ``sharded``: stages of which
-    each replica has a shard. ``apart``: ids of parameters of which each process of the group has a part of its own, experts
-    say: their gradients are of all replicas' microbatches already, and only divided.
+    each replica has a shard. ``apart``: ids of parameters of which each process of the group has a
+    part of its own, experts say: their gradients are of all replicas' microbatches already, and
+    only divided.
     ``timeout``: seconds that an average may take on a CPU; on GPUs it is the group's own.
     ``spans``: on a CPU, when each stage's average set out and had come in the last step, in seconds
     of ``time.perf_counter``.
