@@ -93,6 +93,8 @@ def check_checkpoints(settings: RunSettings) -> None:
 
 def _check_folder(folder: str, begin: int) -> None:
     path = Path(folder)
+    if path.is_file():
+        raise InputError(f"{folder}: is a file, expected a folder")
     try:
         path.mkdir(parents=True, exist_ok=True)
         probe = path / ".writable"
@@ -132,7 +134,9 @@ class Checkpoints:
 
     def load(self, path: Path, seed: int) -> tuple[int, str | None]:
         """The step that comes next, and a line on options of the optimizers where the source's are
-        others than the checkpoint's, which win: the same on all processes. Raises InputError for another model or optimizer, on all alike.
+        others than the checkpoint's, which win: the same on all processes.
+
+        Raises InputError for another model or optimizer, on all alike.
 
         Random numbers go on as they were where there are as many processes; else they begin anew
         from ``seed`` and the step.
