@@ -69,7 +69,7 @@ def _named_modules(schedule: Schedule) -> tuple[str, ...]:
     if is_wrapped(schedule):
         return (
             "names are those of torchtitan's transformers_modeling_backend (model.layers.0 is its "
-            "layers.0); of output and lm_head each version has one",
+            "layers.0); before 0.3 lm_head was output",
         )
     deep = nested(schedule)
     if deep is None:

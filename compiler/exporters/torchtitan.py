@@ -8,10 +8,9 @@ A list of lists of strings, which JSON, TOML and Python write alike. Which rank 
 follows from the schedule that torchtitan is told to run, so it is not here. A loss that no module
 computes is left out; rotary embeddings are in every part, as layers call them without owning them.
 
-A Llama-like Hugging Face model has the names of torchtitan's wrapper of these, whose head is
-``output`` or, in later versions, ``lm_head``: both are written, as its splitter passes over the
-other (https://github.com/pytorch/torchtitan,
-``torchtitan/experiments/transformers_modeling_backend``).
+A Llama-like Hugging Face model has the names of torchtitan's wrapper of these, as in its version
+0.3 (https://github.com/pytorch/torchtitan,
+``torchtitan/experiments/transformers_modeling_backend/model.py``).
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from pipeloom.ir.model.schedule import Schedule
 from .stage_layers import named_parts
 
 WRAPPED = {
-    "model.embed_tokens": ("tok_embeddings",),
-    "model.rotary_emb": ("rotary_emb",),
-    "model.norm": ("norm",),
-    "model.final_layernorm": ("norm",),
-    "lm_head": ("output", "lm_head"),
+    "model.embed_tokens": "tok_embeddings",
+    "model.rotary_emb": "rotary_emb",
+    "model.norm": "norm",
+    "model.final_layernorm": "norm",
+    "lm_head": "lm_head",
 }
 """The names that torchtitan's wrapper of Hugging Face models gives to modules beside the layers."""
 LAYERS, ROTARY = "model.layers.", "rotary_emb"
@@ -41,7 +40,7 @@ def write(schedule: Schedule) -> str:
     layers."""
     parts = _with_rotary([_modules(part) for part in named_parts(schedule, "torchtitan")])
     if is_wrapped(schedule):
-        parts = [list(chain.from_iterable(map(_wrapped, part))) for part in parts]
+        parts = [[WRAPPED.get(m, m.removeprefix("model.")) for m in part] for part in parts]
     return "[\n" + ",\n".join(f"  {json.dumps(part)}" for part in parts) + "\n]\n"
 
 
@@ -70,10 +69,6 @@ def _with_rotary(parts: list[list[str]]) -> list[list[str]]:
     """The parts with the model's rotary embeddings in each."""
     rotary = [m for m in chain.from_iterable(parts) if m.rpartition(".")[2].startswith(ROTARY)]
     return [[*part, *(m for m in rotary if m not in part)] for part in parts]
-
-
-def _wrapped(module: str) -> tuple[str, ...]:
-    return WRAPPED.get(module, (module.removeprefix("model."),))
 
 
 def write_toml(schedule: Schedule) -> str:
