@@ -229,6 +229,8 @@ def answer_for(
         "schedules": entries,
     }
     line = f"of all schedules that {system.name} runs: at most {percent(gap)} from the best"
+    if not (system.any_order or schedule.problem.profile.stages[0].layers):
+        line += f"\nnote: a {system.name} layout needs a profile by layers (profile --layers)"
     words = [free.words] if free is not None and free.words else []
     return Answer(
         schedule,

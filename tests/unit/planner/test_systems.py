@@ -64,6 +64,7 @@ def test_megatron_gets_the_best_of_all_its_cuts_and_schedules(limit: float) -> N
     assert not [note for note in layout.notes if "not this schedule" in note]
     assert sum(candidate.reason is None for candidate in answer.candidates) == 1
     assert "of all schedules that Megatron runs: at most 0 %" in str(answer)
+    assert "note: " not in str(answer)
 
 
 def test_torchtitan_gets_any_order_that_a_csv_can_say() -> None:
@@ -85,6 +86,8 @@ def test_profiles_by_stages_are_cut_evenly() -> None:
     least = min(made.timing.period for made in built if made.timing is not None)
     found = pipeloom.optimize(ONE_EACH, MICROBATCHES, for_="megatron", **QUICK)
     assert found.cost == pytest.approx(least)
+    note = "note: a Megatron layout needs a profile by layers (profile --layers)"
+    assert note in str(found).splitlines()
     torch = pipeloom.optimize(ONE_EACH, MICROBATCHES, for_="torchtitan", placement="v", **QUICK)
     assert torch.schedule.problem.placement.kind is PlacementKind.V
     pairs = replace(ONE_EACH, stages=tuple(replace(s, t_fb=3 * s.t_f) for s in ONE_EACH.stages))
