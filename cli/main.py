@@ -60,8 +60,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(stop.code or 0)
     except PipeloomError as error:
         return _fail(error, as_json="--json" in words)
-    except KeyboardInterrupt:
-        _complain("interrupted; nothing was written", as_json="--json" in words)
+    except KeyboardInterrupt as stop:
+        _complain(f"interrupted{stop or '; nothing was written'}", as_json="--json" in words)
         return INTERRUPTED
     except BrokenPipeError:
         # whoever read our output has seen enough; keep Python from flushing into the closed pipe

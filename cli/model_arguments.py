@@ -51,7 +51,8 @@ def add_training(parser: argparse.ArgumentParser, *, steps: int) -> None:
         metavar="N",
         type=whole,
         default=0,
-        help="seed of weights and dropout, 0 by default",
+        help="seed of dropout, and of weights where the source draws them by torch; those of hf: "
+        "have seed= there; 0 by default",
     )
     parser.add_argument(
         "--pace",

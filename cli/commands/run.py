@@ -10,11 +10,16 @@ looked for in the current folder too.
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import statistics
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from threading import current_thread, main_thread
 from typing import TYPE_CHECKING
 
+from pipeloom.ir.errors import InputError
 from pipeloom.ir.units import counted
 
 from ..arguments import amount, count, example
@@ -23,6 +28,7 @@ from ..model_arguments import DTYPES, TRAINING, TYPED, add_training, need_torch
 from ..output import print_json
 
 if TYPE_CHECKING:
+    from pipeloom.runtime.train.loop import StepRecord
     from pipeloom.runtime.train.train import RunResult
 
 KEYS = (
@@ -139,7 +145,11 @@ def run(args: argparse.Namespace) -> int:
     if args.trace is not None:
         check_writable(args.trace)
     with typed("local", *TYPED):
-        result = train(args.program, args.model, **options(args, *TRAINING, *KEYS))
+        asked = options(args, *TRAINING, *KEYS)
+        with _interrupted(args.save) as told:
+            result = train(
+                args.program, args.model, **asked | {"callbacks": [told, *args.callbacks]}
+            )
     if result is None:  # under torchrun rank 0 alone speaks
         return 0
     if args.json:
@@ -150,6 +160,32 @@ def run(args: argparse.Namespace) -> int:
     if args.trace is not None:
         print(f"written to {args.trace}")
     return 0
+
+
+@contextmanager
+def _interrupted(folder: str | None) -> Iterator[Callable[[StepRecord], None]]:
+    """Ctrl-C, and SIGTERM where torchrun does not send it, end the run by a line that says how far
+    it came; the function is told of steps."""
+    done: list[int] = []
+    alone = "RANK" not in os.environ and current_thread() is main_thread()
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler) if alone else None
+    try:
+        yield lambda record: done.append(record.step + 1)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(_so_far(done, folder)) from None
+    finally:
+        if alone:
+            signal.signal(signal.SIGTERM, before)
+
+
+def _so_far(done: Sequence[int], folder: str | None) -> str:
+    from pipeloom.runtime.train.checkpoints import latest
+
+    where = f" after step {done[-1]}" if done else " before the first step was done"
+    try:
+        return f"{where}; {latest(folder)} is the last checkpoint" if folder else where
+    except InputError:
+        return f"{where}; no checkpoint was written"
 
 
 def _lines(result: RunResult) -> list[tuple[str, str]]:
@@ -173,6 +209,8 @@ def _lines(result: RunResult) -> list[tuple[str, str]]:
 
 def _evaluations(result: RunResult) -> str:
     (_, first), (step, last) = result.evaluations[0], result.evaluations[-1]
+    if len(result.evaluations) == 1:
+        return f"1, {last:.4f} after step {step}"
     return f"{len(result.evaluations)}, {first:.4f} to {last:.4f} after step {step}"
 
 

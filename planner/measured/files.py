@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ def read_recordings(files: Sequence[FilePath]) -> list[MeasuredOps]:
     for at, path in enumerate(paths):
         if known[at] in known[:at]:
             raise InputError(f"{named(path)}: is given twice, expected each file once")
-    found = [read_recording(path) for path in paths]
+    found = [replace(read_recording(path), where=named(path)) for path in paths]
     if len(found) > 1 and len({(r.chunks, r.rank is None) for r in found}) > 1:
         raise InputError(f"{named(paths[0])}: expected files of one kind, one a rank")
     return sorted(found, key=lambda recording: recording.rank or 0)

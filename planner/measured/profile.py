@@ -6,7 +6,7 @@ import math
 import os
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pipeloom.ir.errors import InputError
@@ -81,8 +81,12 @@ def profile_from(
     for note in (note for recording in recordings for note in recording.notes):
         tell(Note(f"note: {note}"))
     _check_peers(recordings)
-    times = _figures(_counted(_stages(recordings), warmup, tell), tell)
-    _check_stages(times, told)
+    samples = [_stages(recording, at, len(recordings)) for at, recording in enumerate(recordings)]
+    times = _figures(_counted([each for own in samples for each in own], warmup, tell), tell)
+    stages_of = {
+        r.where: {s.stage for s in own} for r, own in zip(recordings, samples, strict=True)
+    }
+    _check_stages(times, told, stages_of)
     profile = _profile(times, rest, name, tell)
     most = max(len(times), _ranks(recordings))
     if ranks is not None and told is None and not 1 <= ranks <= most:
@@ -147,14 +151,11 @@ def _ranks(recordings: Sequence[MeasuredOps]) -> int:
     return min(sum(recording.ranks for recording in recordings), MOST_RANKS)
 
 
-def _stages(recordings: Sequence[MeasuredOps]) -> list[Sample]:
-    """The samples of all files, stages numbered over all ranks."""
-    count = len(recordings)
-    return [
-        sample._replace(stage=sample.stage * count + at) if recording.chunks else sample
-        for at, recording in enumerate(recordings)
-        for sample in recording.samples
-    ]
+def _stages(recording: MeasuredOps, at: int, count: int) -> list[Sample]:
+    """The samples of the file ``at`` of ``count``, stages numbered over all ranks."""
+    if not recording.chunks:
+        return list(recording.samples)
+    return [sample._replace(stage=sample.stage * count + at) for sample in recording.samples]
 
 
 def _counted(samples: Sequence[Sample], warmup: int | None, tell: Listener) -> list[Sample]:
@@ -189,25 +190,36 @@ def _figures(samples: Sequence[Sample], tell: Listener) -> Times:
     }
 
 
-def _check_stages(times: Times, like: Profile | None) -> None:
-    """Raises InputError where stages or ops of them are missing."""
+def _check_stages(
+    times: Times, like: Profile | None, stages_of: Mapping[str, Collection[int]]
+) -> None:
+    """Raises InputError, naming files by ``stages_of``, where stages or ops of them are missing."""
     count = 1 + max(times, default=-1)
     if not 0 < count <= MOST_STAGES:
-        raise InputError(f"files: expected ops of 1 to {MOST_STAGES} stages, got {count}")
+        raise InputError(
+            f"{_listed(stages_of)}: expected ops of 1 to {MOST_STAGES} stages, got {count}"
+        )
     missing = [s for s in range(count) if s not in times]
     if missing:
         raise InputError(
-            f"files: expected ops of each of {count} stages, found none of stage {missing[0]}: "
-            "each rank's file is needed"
+            f"{_listed(stages_of)}: expected ops of each of {count} stages, found none of stage "
+            f"{missing[0]}: each rank's file is needed"
         )
     for s, kinds in sorted(times.items()):
         if OpKind.F not in kinds or not (OpKind.BW in kinds or {OpKind.B, OpKind.W} <= set(kinds)):
             found = ", ".join(kind.name for kind in kinds)
-            raise InputError(f"files: stage {s}: expected F, and B and W or BW, found {found}")
+            where = _listed([file for file, stages in stages_of.items() if s in stages])
+            raise InputError(f"{where}: stage {s}: expected F, and B and W or BW, found {found}")
     if like is not None and like.num_stages != count:
         raise InputError(
             f"like: expected a profile of {counted(count, 'stage')}, got {like.num_stages}"
         )
+
+
+def _listed(files: Collection[str]) -> str:
+    """The file, or the first of several and their number."""
+    first, more = next(iter(files), "files"), len(files) - 1
+    return first if more < 1 else f"{first} and {counted(more, 'other file')}"
 
 
 def _profile(times: Times, rest: Rest, name: str, tell: Listener) -> Profile:

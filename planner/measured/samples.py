@@ -37,6 +37,7 @@ class MeasuredOps:
     ``chunks``: its stages are numbered on their rank alone: chunk k of rank r is stage k P + r.
     ``profile``: what it was planned for, where it says so. ``notes``: what a reader should know.
     ``peers``: the ranks of other stages, as messages to and from them say.
+    ``where``: how messages call the file.
     """
 
     samples: Sequence[Sample]
@@ -45,6 +46,7 @@ class MeasuredOps:
     chunks: bool = False
     profile: Profile | None = None
     notes: tuple[str, ...] = ()
+    where: str = ""
     peers: Mapping[int, int] = field(default_factory=dict)
 
 

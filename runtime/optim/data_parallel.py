@@ -33,10 +33,11 @@ class Averaging:
 
     ``modules``: this rank's stages, in the order in which the program averages them; a parameter of
     several is averaged with the last one. ``group``: the processes that have this rank in the
-    replicas, whose parameters and buffers start as the first replica's. ``dtype``: that in which
-    gradients are sent; by default their own. ``sharded``: stages of which each replica has a shard.
-    ``apart``: ids of parameters of which each process of the group has a part of its own, experts
-    say: their gradients are of all replicas' microbatches already, and only divided.
+    replicas, whose parameters and buffers start as the first replica's where ``starts``.
+    ``dtype``: that in which gradients are sent; by default their own. ``sharded``: stages of which
+    each replica has a shard. ``apart``: ids of parameters of which each process of the group has a
+    part of its own, experts say: their gradients are of all replicas' microbatches already, and
+    only divided.
     ``timeout``: seconds that an average may take on a CPU; on GPUs it is the group's own.
     ``spans``: on a CPU, when each stage's average set out and had come in the last step, in seconds
     of ``time.perf_counter``.
@@ -51,6 +52,7 @@ class Averaging:
         sharded: Mapping[int, ShardedModule] | None = None,
         apart: frozenset[int] = frozenset(),
         timeout: float = 300.0,
+        starts: bool = True,
     ) -> None:
         self._group, self._dtype, self._apart = group, dtype, apart
         self._timeout = timedelta(seconds=timeout)
@@ -68,7 +70,8 @@ class Averaging:
             copies = ((n, p) for n, p in whole if id(p) not in self._apart)
             named: dict[str, Tensor] = dict((*copies, *module.named_buffers()))
             self._check_alike(stage, named)
-            self._start_equal(list(named.values()))
+            if starts:
+                start_equal(list(named.values()), group)
 
     def start(self) -> None:
         """Multiplies gradients from before a step where averaging only divides, which then leaves
@@ -136,12 +139,14 @@ class Averaging:
                 "its own are named in norm_groups, with data_group as their group"
             )
 
-    @torch.no_grad()
-    def _start_equal(self, tensors: Sequence[Tensor]) -> None:
-        for tensor in map(local, tensors):
-            value = tensor.detach().contiguous()
-            dist.broadcast(value, group=self._group, group_src=0)
-            tensor.copy_(value)
+
+@torch.no_grad()
+def start_equal(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> None:
+    """Makes the tensors those of the group's first process; all of them call it."""
+    for tensor in map(local, tensors):
+        value = tensor.detach().contiguous()
+        dist.broadcast(value, group=group, group_src=0)
+        tensor.copy_(value)
 
 
 class _UnderWay:
@@ -196,9 +201,10 @@ class _UnderWay:
         self._came = time.perf_counter()
 
 
-def make_averaging(context: RankContext) -> Averaging | None:
+def make_averaging(context: RankContext, *, starts: bool) -> Averaging | None:
     """The averaging of gradients over the replicas in a rank's data group; None without replicas.
 
+    ``starts``: the stages have not trained yet, and start as the first replica's.
     Raises InputError where a program that averages has no replicas, or replicas none that does.
     """
     program, store, options = context.program, context.store, context.options
@@ -226,6 +232,7 @@ def make_averaging(context: RankContext) -> Averaging | None:
         sharded=sharded,
         apart=apart,
         timeout=options.timeout,
+        starts=starts,
     )
 
 

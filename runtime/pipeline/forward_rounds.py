@@ -32,8 +32,9 @@ from ..executor.stage_runner import Cell, StageRunner
 from ..measure.activation_ledger import NoLedger
 from ..optim.step_end import StepEnd
 from ..rank.context import RankContext
+from ..rank.options import IN_MODEL
 from ..stages.fsdp import ShardedStages
-from ..tensors.microbatches import is_cut
+from ..tensors.microbatches import is_cut, option_counts
 from ..transport import agreed
 from ..transport.thread_rank import here
 from .shape_inference import Interfaces, ShapeInference
@@ -42,6 +43,8 @@ from .step_inputs import StepInputs
 from .step_io import Results, StepData, put_targets
 
 T = TypeVar("T")
+LABEL = "eval "
+"""The texts of evaluations in the profiler's trace begin with it: none is an op of a step."""
 
 
 class ForwardRunner(StageRunner):
@@ -132,7 +135,9 @@ class ForwardRounds:
             )
             for op in self._forwards(size)
         }
-        executor = make_executor(context, self._step_end, cells, self._runners, interfaces)
+        executor = make_executor(
+            context, self._step_end, cells, self._runners, interfaces, label=LABEL
+        )
         return _Round(executor, cells, size, interfaces)
 
     def _forwards(self, size: int) -> list[Op]:
@@ -147,6 +152,9 @@ class ForwardRounds:
         def mine() -> set[int]:
             named = {f"input {i}": x for i, x in enumerate(data.inputs)} | {"target": data.target}
             counts = {name: len(x) for name, x in named.items() if is_cut(x)}
+            counts |= option_counts(data.options)
+            if self._loss == IN_MODEL and isinstance(data.target, Mapping):
+                counts |= option_counts(data.target)
             for name, size in counts.items():
                 if size == 0:
                     raise InputError(f"eval: {name}: expected at least one microbatch, got none")

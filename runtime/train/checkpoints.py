@@ -93,6 +93,8 @@ def check_checkpoints(settings: RunSettings) -> None:
 
 def _check_folder(folder: str, begin: int) -> None:
     path = Path(folder)
+    if path.is_file():
+        raise InputError(f"{folder}: is a file, expected a folder")
     try:
         path.mkdir(parents=True, exist_ok=True)
         probe = path / ".writable"
@@ -130,8 +132,11 @@ class Checkpoints:
             shutil.rmtree(path, ignore_errors=True)  # one that is not complete
             partial.rename(path)
 
-    def load(self, path: Path, seed: int) -> int:
-        """The step that comes next. Raises InputError for another model or optimizer, on all alike.
+    def load(self, path: Path, seed: int) -> tuple[int, str | None]:
+        """The step that comes next, and a line on options of the optimizers where the source's are
+        others than the checkpoint's, which win: the same on all processes.
+
+        Raises InputError for another model or optimizer, on all alike.
 
         Random numbers go on as they were where there are as many processes; else they begin anew
         from ``seed`` and the step.
@@ -139,6 +144,7 @@ class Checkpoints:
         run, saved = read_run(path), _metadata(path)
         state = self._pipeline.state_dict()
         self._check(path, run, state, saved)
+        own = _options(state)
         for section, values in state.items():
             state[section] = {k: v for k, v in values.items() if f"{section}.{k}" in saved}
         random = self._random() if run.processes == self._processes else {}
@@ -150,7 +156,18 @@ class Checkpoints:
             _set_random(generators)
         if run.processes != self._processes:
             torch.manual_seed(seed + run.step)
-        return run.step
+        return run.step, self._overruled(own, _options(state))
+
+    def _overruled(self, own: Mapping[str, Any], loaded: Mapping[str, Any]) -> str | None:
+        """A line on the options that the checkpoint has otherwise, each (name, values) once."""
+        here = [
+            f"{key.rpartition('.')[2]}: {value} of the checkpoint, not {own[key]}"
+            for key, value in loaded.items()
+            if value != own[key]
+        ]
+        rows = self._replicas.gather(self._pipeline, sorted(set(here)))
+        found = sorted({line for row in rows for lines in row for line in lines})
+        return "; ".join(found) or None
 
     def _run(self, step: int) -> dict[str, Any]:
         return {
@@ -220,6 +237,15 @@ def _faults(own: Mapping[str, Any], saved: Mapping[str, Any]) -> Iterator[str]:
             if shape != value.shape:
                 got = "no tensor" if shape is None else list(shape)
                 yield f"{key}: expected shape {list(value.shape)}, got {got}"
+
+
+def _options(state: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of the optimizers, such as ``lr``, by key; loading writes into tensors."""
+    return {
+        key: value.tolist() if isinstance(value, Tensor) else value
+        for key, value in state.get("optimizer", {}).items()
+        if key.startswith("param_groups.")
+    }
 
 
 def _merged(rows: list[Mapping[str, Any]]) -> dict[str, Any]:

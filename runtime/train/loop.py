@@ -59,8 +59,9 @@ class StepMeasure:
 class TrainingLoop:
     """One rank's steps of ``source``, one after the other; all ranks of all ``replicas`` have one.
 
-    ``step``: the number of the next; ``records``: of those so far, the same on all ranks;
-    ``listener``: told of each, on the first rank alone.
+    ``step``: the number of the next; ``note``: where the checkpoint's optimizers overrule the
+    source's; ``records``: of the steps so far, the same on all ranks; ``listener``: told of each,
+    on the first rank alone.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class TrainingLoop:
         self._source, self._settings, self._replicas = source, settings, replicas
         self._listener = listener
         self.step = 0
+        self.note: str | None = None
         self.records: list[StepRecord] = []
 
     def resume(self, pipeline: Pipeline) -> None:
@@ -83,7 +85,7 @@ class TrainingLoop:
         settings = self._settings
         if settings.resume is not None:
             checkpoints = Checkpoints(pipeline, self._replicas)
-            self.step = checkpoints.load(latest(settings.resume), settings.seed)
+            self.step, self.note = checkpoints.load(latest(settings.resume), settings.seed)
         elif settings.save is not None:
             pipeline.state_dict()  # names that cannot be told apart fail here
 

@@ -47,8 +47,9 @@ class RunResult:
     activations held in any step; ``device_peak``: the same by the CUDA allocator, else None.
     All of these are over all ``replicas`` of the pipeline.
     ``measured``: the step of median time in the first replica, as a schedule with measured times
-    (milliseconds). ``planned``: the program's schedule. ``note``: why the measured one is far
-    above or below that, in one line; None where it is not. ``first_step``: the number of the first
+    (milliseconds). ``planned``: the program's schedule. ``note``: in one line, what a checkpoint's
+    optimizers overrule, and why the measured schedule is far above or below the planned one; None
+    where there is nothing to say. ``first_step``: the number of the first
     of these steps, where the run was resumed. ``evaluations``: pairs of a step that was evaluated
     and its loss there.
     """
@@ -175,6 +176,7 @@ def train(
     median = sorted(range(len(history)), key=seconds.__getitem__)[len(history) // 2]
     measured = pipeline.gather_trace(history[median].marks, history[median].averages)
     pipeline.close()
+    notes = loop.note, None if settings.pace else why_far_off(program.schedule, measured)
     return RunResult(
         losses=tuple(record.loss for record in loop.records),
         seconds=tuple(seconds),
@@ -185,7 +187,7 @@ def train(
         ),
         measured=measured,
         planned=program.schedule,
-        note=None if settings.pace else why_far_off(program.schedule, measured),
+        note="; ".join(filter(None, notes)) or None,
         replicas=replicas.count,
         first_step=first,
         evaluations=tuple((r.step, r.eval_loss) for r in loop.records if r.eval_loss is not None),

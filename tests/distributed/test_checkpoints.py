@@ -311,3 +311,23 @@ def test_records_are_told_in_json_too(saved: Path, whole: list[float]) -> None:
     assert result is not None
     answer = json.loads(json.dumps(result.to_dict()))
     assert (answer["first_step"], answer["steps"], answer["losses"]) == (2, 1, whole[2:3])
+
+
+@dataclass(frozen=True)
+class Faster(Model):
+    """By the same optimizer with another learning rate."""
+
+    def optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.Adam(parameters, lr=0.5)
+
+
+def test_options_that_the_checkpoint_overrules_are_noted(saved: Path, whole: list[float]) -> None:
+    settings = {"steps": STEPS, "local": True, "resume": str(saved)}
+    result = run(program("1f1b", 2), Faster(), **settings)
+    assert result is not None
+    assert list(result.losses) == whole[2:]
+    line = f"lr: {Model().learning_rate} of the checkpoint, not 0.5"
+    assert (result.note or "").split("; ")[0] == line == result.to_dict()["note"].split("; ")[0]
+    again = run(program("1f1b", 2), SOURCE, **settings)
+    assert again is not None
+    assert "of the checkpoint" not in (again.note or "")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,15 @@ from tests.support.command_line import Command
 ROOT = Path(__file__).parents[4]
 MODEL = "examples.gpt:small"
 told: list[StepRecord] = []
+
+
+def stop(record: StepRecord) -> None:
+    """As Ctrl-C or another process's SIGTERM would."""
+    if record.step == 1:
+        os.kill(os.getpid(), SIGNALS.pop())
+
+
+SIGNALS: list[signal.Signals] = []
 
 
 @pytest.fixture
@@ -45,7 +56,7 @@ def test_a_run_goes_on_where_it_was_saved(pipeloom: Command, program: Path, tmp_
         (["--resume", "docs"], "docs: expected a complete checkpoint, step-N with .metadata in it"),
         (["--every", 2], "--every: expected a folder to save in, too, got 2 alone"),
         (["--every", 0], "--every"),
-        (["--save", "README.md"], "README.md: cannot be written"),
+        (["--save", "README.md"], "README.md: is a file, expected a folder"),
         (["--eval-every", 1], "--eval-every: expected a model source with eval_batch(step, micro"),
         (["--callback", "examples.gpt"], "examples.gpt: expected MODULE:ATTRIBUTE"),
         (["--callback", "examples.gpt:absent"], "examples.gpt has no attribute absent"),
@@ -57,3 +68,19 @@ def test_wrong_options_are_one_line(
     done = pipeloom("run", program, "--model", MODEL, "--local", *options)
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
     assert line in done.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_was_saved_is_said_where_a_run_is_interrupted(
+    pipeloom: Command, program: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    SIGNALS[:] = [number]
+    before = signal.getsignal(signal.SIGTERM)
+    name = "tests.unit.cli.commands.test_run_training:stop"
+    words = ["--steps", 9, "--save", tmp_path / "own", "--every", 1, "--callback", name, "-q"]
+    done = pipeloom("run", program, "--model", MODEL, *words)
+    assert (done.code, done.out, done.err.count("\n")) == (130, "", 1)
+    assert done.err.startswith("pipeloom: interrupted after step 2; ")
+    assert done.err.endswith(" is the last checkpoint\n")
+    assert str(tmp_path / "own" / "step-00000") in done.err
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -270,12 +270,12 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "a stage that is missing": (
         "stage,microbatch,F,BW\n1,0,1,1\n",
         {},
-        "files: expected ops of each of 2 stages, found none of stage 0",
+        "{path}: expected ops of each of 2 stages, found none of stage 0",
     ),
     "an op that is missing": (
         "stage,microbatch,F,B\n0,0,1,1\n",
         {},
-        "files: stage 0: expected F, and B and W or BW, found F, B",
+        "{path}: stage 0: expected F, and B and W or BW, found F, B",
     ),
     "a wrong kind": (
         "stage,microbatch,op,ms\n0,0,X,1\n",
@@ -343,6 +343,32 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, case: str) -> None:
         profile_from(path, **options)
     assert len(error.value.errors) == 1
     assert str(error.value).startswith(expected.replace("{path}", str(path)))
+
+
+def test_faults_about_stages_name_the_files_that_tell_of_them(tmp_path: Path) -> None:
+    for rank, kinds in enumerate(("F BW", "F B", "F BW")):
+        ops = [event(f"{rank}{kind}0", 0, 1) for kind in kinds.split()]
+        trace(tmp_path / f"{rank}.json", ops, rank)
+    with pytest.raises(InputError) as error:
+        profile_from(tmp_path)
+    assert str(error.value).startswith(f"{tmp_path / '1.json'}: stage 1: expected F, and B and W")
+    (tmp_path / "1.json").unlink()
+    with pytest.raises(InputError) as error:
+        profile_from(tmp_path)
+    expected = f"{tmp_path / '0.json'} and 1 other file: expected ops of each of 3 stages, found"
+    assert str(error.value).startswith(expected)
+
+
+def test_evaluations_in_a_trace_are_left_out(tmp_path: Path) -> None:
+    """Their forwards take less and there are more of them: neither medians nor steps change."""
+    ops: list[Any] = []
+    for step, slow in enumerate((10, 1, 1)):
+        at = 1e6 * step
+        ops += [event(f"0{kind}0", at, at + 1000 * slow) for kind in ("F", "BW")]
+        ops += [event("eval 0F0", at + 1e5 + n, at + 1e5 + n + 1) for n in range(5)]
+    found, notes = told(trace(tmp_path / "a.json", ops))
+    assert found.profile.stages[0].t_f == 1.0
+    assert any("1 of 3 steps left out" in note for note in notes)
 
 
 def test_damaged_gzip_missing_files_and_empty_folders_are_said(tmp_path: Path) -> None:
