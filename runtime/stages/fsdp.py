@@ -115,8 +115,15 @@ class ShardedModule:
 
         Raises ConnectionError where that takes too long.
         """
+        self._forget_forward()
         self.release()
         self._unshard()
+
+    def _forget_forward(self) -> None:
+        """A forward that raised has left the hooks within it, where nothing is released."""
+        for part in self._parts:
+            for each in (part._get_fsdp_state(), *parameter_groups(part)):
+                each._training_state = type(each._training_state).IDLE
 
     def release(self) -> None:
         """Lets go of the whole parameters and their gradients."""
