@@ -28,7 +28,7 @@ from ..rank.role import RankRole, rank_in
 from ..stages.fsdp import ShardedStages
 from ..stages.store import Stage, stage_modules
 from ..tensors.microbatches import Batch
-from ..transport import ending_together
+from ..transport import ReplicaFaults, ending_together
 from .forward_rounds import ForwardRounds
 from .in_place import AskedInPlace, StagesInPlace
 from .layered_source import as_planned
@@ -128,7 +128,10 @@ class Pipeline:
         modules = stage_modules(stages, role.needed, self.num_stages)
         given = with_ties(given, program, stages, modules)
         self.device = device_for(given, modules)
-        self.store = store_for(program, self.rank, self.device, given, modules)
+        self._replicas = None if given.data_group is None else ReplicaFaults(given.data_group)
+        self.store = store_for(
+            program, self.rank, self.device, given, modules, replicas=self._replicas
+        )
         self._turn: list[Pipeline] = []  # of several with these stages the one that stepped last
         with ExitStack() as held:
             if isinstance(self.store, ShardedStages):
@@ -141,7 +144,9 @@ class Pipeline:
         """Connects and builds; one that cannot be made leaves no connections behind. ``starts``:
         the stages have not trained yet."""
         self.microbatches = self.program.schedule.problem.microbatches
-        context = connected(self.program, role, options, self.store, self.device)
+        context = connected(
+            self.program, role, options, self.store, self.device, replicas=self._replicas
+        )
         held.callback(context.transport.close)
         self._transport, self._memory = context.transport, context.memory
         self._step_end = StepEnd(context, starts=starts)
@@ -179,6 +184,7 @@ class Pipeline:
         other = object.__new__(Pipeline)
         other.program, other.num_stages, other.rank = program, self.num_stages, self.rank
         other.device, other.store, other._turn = self.device, self.store, self._turn
+        other._replicas = self._replicas
         with ExitStack() as held:
             other._open(RankRole.of(program, self.rank), options, held, starts=False)
         self._held.callback(other._held.close)
