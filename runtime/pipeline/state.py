@@ -15,12 +15,12 @@ from pipeloom.ir.errors import InputError, PipeloomError
 
 from ..dtensors import is_dtensor
 from ..optim.optimizer_state import flat_state, group_options, load_flat_state
+from ..optim.shared_buffers import share_buffers
 from ..optim.step_end import StepEnd
 from ..rank.context import RankContext
 from ..rank.loss_scale import LossScale
 from ..stages.tie_detection import Member
 from ..transport import agreed
-from .shared_buffers import share_buffers
 from .state_names import state_names
 
 MODEL, OPTIMIZER, LOSS_SCALE = SECTIONS = ("model", "optimizer", "loss_scale")

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from ..dtensors import local
-from ..optim.data_parallel import start_equal
 from ..rank.context import RankContext
+from .data_parallel import start_equal
 
 
 @torch.no_grad()
