@@ -295,7 +295,8 @@ def limit(text: str) -> Limit:
     value = _limit(words)
     if value is None:
         raise argparse.ArgumentTypeError(
-            f"expected a finite number >= 0, such as 8, 20e9, 20G or 16GiB, or none, got {text!r}"
+            "expected a finite number >= 0, such as 8, 20e9, 20G, 8MiB or 16GiB, or none, got "
+            f"{text!r}"
         )
     given = Limit(value)
     given.words = words

@@ -63,23 +63,24 @@ def export(
     schedule: Schedule | Planned | Document,
     to: str,
     *,
-    micro_batch_size: int = 1,
+    micro_batch_size: int | None = None,
     model: Any = None,
 ) -> Exported:
     """The schedule, an object, a JSON object or a file of one, in the format ``to``: ``torch-csv``,
     ``torchtitan``, ``torchtitan-toml`` or ``megatron-layout``.
 
-    ``micro_batch_size``: sequences in a microbatch, for the flags. ``model``: what has the modules
-    that ``torchtitan`` names: a module, the layers of a model source, or names.
+    ``micro_batch_size``: sequences in a microbatch, for the flags; 1 by default. ``model``: what
+    has the modules that ``torchtitan`` names: a module, the layers of a model source, or names.
 
-    Raises InputError for what the format cannot express, and for modules that the model has not, or
-    that are in no stage.
+    Raises InputError for what the format cannot express, for a size that no flag has, and for
+    modules that the model has not, or that are in no stage.
     """
     found, where = read_schedule(schedule)
     exporter = EXPORTERS.get(to)
     if exporter is None:
         raise InputError(f"to: expected one of {', '.join(EXPORTERS)}, got {to!r}")
-    if isinstance(micro_batch_size, bool) or not micro_batch_size >= 1:
+    size = 1 if micro_batch_size is None else micro_batch_size
+    if isinstance(size, bool) or not size >= 1:
         raise InputError(
             f"micro_batch_size: expected a whole number from 1 on, got {micro_batch_size!r}"
         )
@@ -89,7 +90,12 @@ def export(
         text = exporter.write(found)
         if model is not None:
             _check_modules(found.problem.profile, model)
-        launch = exporter.launch(found, micro_batch_size)
+        launch = exporter.launch(found, size)
+    if micro_batch_size is not None and launch == exporter.launch(found, size + 1):
+        raise InputError(
+            f"micro_batch_size: expected none, as no flag that goes with this {to} has it, got "
+            f"{size}"
+        )
     return Exported(text, to, exporter.summary, launch.flags, launch.notes)
 
 

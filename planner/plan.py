@@ -152,8 +152,9 @@ def _for_system(
     """The system's own schedules, and where it runs any order what the optimizer finds for its
     placements."""
     plans = system.plans(given, microbatches, placement, search.options, rules=rules, **limits)
+    unsearched = system.unsearched(given, microbatches, placement)
     if not system.any_order:
-        return answer_for(system, plans, search, None)
+        return answer_for(system, plans, unsearched, search, None)
     limits["where"] = where
     if isinstance(given, LayeredProfile):
         limits |= {"way": Way.JOINT, "rules": rules, "kinds": system.kinds}
@@ -164,7 +165,7 @@ def _for_system(
     else:
         problem = make_problem(given, microbatches, placement=placement, **limits)
         free = _one_problem(problem, search, where)
-    return answer_for(system, plans, search, free)
+    return answer_for(system, plans, unsearched, search, free)
 
 
 def positive(name: str, limit: float | None) -> float | None:

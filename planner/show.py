@@ -7,16 +7,12 @@ import os
 import shutil
 import subprocess
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pipeloom.ir.cost.dependency_graph import ScheduleGraph
-from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.errors import InputError, InvalidScheduleError
 from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.formats.atomic_write import write_bytes
@@ -31,6 +27,7 @@ from pipeloom.report.timeline_text import timeline_text
 
 from .inputs.documents import PICTURES, Document, Planned, naming, read_schedule
 from .inputs.problem_setup import check_choice
+from .measured.samples import is_plan
 from .solving.progress import Listener, Note, unheard
 
 MOST_OF_CIRCLE = 4
@@ -175,20 +172,10 @@ def _tell_stuck(given: Drawable, schedule: Schedule, tell: Listener) -> None:
 def _attributed(measured: Drawable, schedules: Sequence[tuple[str, Schedule]]) -> Attribution:
     (_, planned), (_, ran) = schedules
     where = _called(measured)
-    if _is_plan(ran):
+    if is_plan(ran):
         raise InputError(f"{where}: expected times that `run --trace` measured, got a plan's")
     with naming(where):
         return attribute(planned, ran)
-
-
-def _is_plan(schedule: Schedule) -> bool:
-    """Whether its times are to the last digit those that follow from its profile."""
-    times = schedule.timing
-    if schedule.transfers or schedule.pairs or times is None:  # no trace has transfers or pairs
-        return times is not None
-    with suppress(InvalidScheduleError):  # weights were sent, of which a trace has no transfers
-        return all(map(np.array_equal, times.end, simulate(schedule).end))
-    return False
 
 
 def _kind(output: str | os.PathLike[str] | None) -> str:

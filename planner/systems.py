@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import inf
 from typing import Any
 
 from pipeloom.ir.errors import InfeasibleError, InputError
@@ -24,7 +25,7 @@ from pipeloom.report.summaries import percent
 from pipeloom.report.text_table import table
 from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.schedule_cost import iteration_time
-from pipeloom.solver.core.stopping import FirstOf, StoppingCriterion
+from pipeloom.solver.core.stopping import FirstOf
 from pipeloom.solver.families import build_family
 from pipeloom.solver.placement.search import CUTS, overfull
 
@@ -32,6 +33,7 @@ from .answer import Answer, Candidate, NothingFits
 from .inputs.placement_spec import AUTO, PlacementSpec
 from .inputs.problem_setup import check_choice
 from .partition.family_cut import FamilyPlan, best_family_cut
+from .partition.more_stages import bound_from
 from .solving.search import CachedSearch
 
 OWN_SHARE = 0.1
@@ -97,17 +99,66 @@ class System:
     ) -> list[FamilyPlan]:
         """The best of each of its own schedules that has the placement ``spec``, in a share of the
         time where any order comes after it."""
-        share = options.budget.share(OWN_SHARE if self.any_order else 1.0)
-        stop = FirstOf(share, options.should_stop)
-        shares: Sequence[int] = CUTS if spec.chunks is None else (spec.chunks,)
-        if isinstance(given, Profile) and given.num_stages != given.ranks:
-            shares = (given.num_stages // given.ranks,)
+        budget = options.budget.share(OWN_SHARE if self.any_order else 1.0)
+        names = self._names(given, microbatches, spec)
+        found: list[FamilyPlan] = []
+        for at, (name, chunks) in enumerate(names):
+            each, beat = budget.part(len(names) - at), min((p.cost for p in found), default=inf)
+            search = {"stop": FirstOf(each, options.should_stop), "work": each.work, "beat": beat}
+            found.append(_plan(name, given, chunks, microbatches, search, **limits))
+            budget.work.spend(each.work.used)
+        return found
+
+    def _names(
+        self, given: Profile | LayeredProfile, microbatches: int, spec: PlacementSpec
+    ) -> list[tuple[str, int]]:
+        """Its own schedules that have the placement ``spec``, and their stages a rank."""
         return [
-            _plan(name, given, chunks, microbatches, stop, **limits)
-            for chunks in shares
+            (name, chunks)
+            for chunks in _chunks(given, microbatches, spec)
             for name in (self.families if chunks == 1 else [f"{INTERLEAVED}:{chunks}"])
             if spec.name == AUTO or (spec.chunks == chunks and spec.name != V)
         ]
+
+    def unsearched(
+        self, given: Profile | LayeredProfile, microbatches: int, spec: PlacementSpec
+    ) -> list[FamilyPlan]:
+        """The bound on more stages a rank than are searched: of a profile by stages, which may be
+        cut evenly into any number, and of any order."""
+        more = max(CUTS) + 1
+        if isinstance(given, Profile):
+            there = _is_cut(given)
+        else:
+            there = self.any_order and _most(given) >= more
+        runs = self.any_order or microbatches % given.ranks == 0
+        if spec.name != AUTO or not there or not runs:
+            return []
+        what = f"any order, {PlacementKind.INTERLEAVED.value}" if self.any_order else INTERLEAVED
+        bound = bound_from(given, more, microbatches)
+        return [FamilyPlan(f"{what}:{more} or more", bound=bound, why_not="not searched")]
+
+
+def _chunks(
+    given: Profile | LayeredProfile, microbatches: int, spec: PlacementSpec
+) -> Sequence[int]:
+    """The stages a rank: those asked for, else as many as layers allow, or as stages are cut."""
+    if isinstance(given, Profile) and not _is_cut(given):
+        return (given.num_stages // given.ranks,)
+    if spec.chunks is not None:
+        return (spec.chunks,)
+    if isinstance(given, Profile) or microbatches % given.ranks:
+        return CUTS
+    return range(1, max(1, _most(given)) + 1)
+
+
+def _is_cut(profile: Profile) -> bool:
+    """Whether its stages, one a rank, are cut into several."""
+    return profile.num_stages == profile.ranks
+
+
+def _most(layers: LayeredProfile) -> int:
+    """The most stages a rank into which the layers can be cut."""
+    return (len(layers.layers) - sum(layers.tied)) // layers.ranks
 
 
 def _plan(
@@ -115,14 +166,14 @@ def _plan(
     given: Profile | LayeredProfile,
     chunks: int,
     microbatches: int,
-    stop: StoppingCriterion,
+    search: dict[str, Any],
     **limits: Any,
 ) -> FamilyPlan:
     if name.startswith(INTERLEAVED) and microbatches % given.ranks:
         return FamilyPlan(name, why_not=f"needs a multiple of {given.ranks} microbatches")
     if isinstance(given, LayeredProfile):
         stages = chunks * given.ranks
-        return best_family_cut(name, given, stages, microbatches, stop=stop, **limits)
+        return best_family_cut(name, given, stages, microbatches, **search, **limits)
     del limits["rules"]
     try:
         schedule = build_family(name, given, microbatches, **limits)
@@ -140,26 +191,36 @@ def find_system(name: str) -> System:
 
 
 def answer_for(
-    system: System, plans: Sequence[FamilyPlan], search: CachedSearch, free: Answer | None
+    system: System,
+    plans: Sequence[FamilyPlan],
+    unsearched: Sequence[FamilyPlan],
+    search: CachedSearch,
+    free: Answer | None,
 ) -> Answer:
     """The best of the system's own schedules and of ``free``, the best of any order where it runs
-    that.
+    that. The bound is on those ``unsearched``, too.
 
     Raises NothingFits where there is none.
     """
-    entries = [*([] if free is None else [_any_order(free)]), *map(_entry, plans)]
+    entries = [*([] if free is None else [_any_order(free)]), *map(_entry, [*plans, *unsearched])]
     best = min(plans, key=lambda plan: plan.cost, default=FamilyPlan(""))
     if free is None and best.schedule is None:
         none = {"for": {"system": system.name, "schedules": entries}}
-        raise NothingFits(f"nothing that {system.name} runs fits", _table(entries), none)
+        proven = all(entry["lower_bound"] is None for entry in entries)
+        which = f"that {system.name} runs" if proven else f"found that {system.name} runs and"
+        raise NothingFits(f"nothing {which} fits", _table(entries), none)
     if free is not None and free.cost <= best.cost:
         schedule, cost = free.schedule, free.cost
         chosen = entries[0]["schedule"]
     else:
         assert best.schedule is not None
         schedule, cost, chosen = best.schedule, best.cost, best.family
-    bounds = [plan.bound for plan in plans if plan.bound is not None]
-    bound = min(bounds) if free is None else free.lower_bound
+    bounded = [
+        *(plans if free is None else ()),
+        *unsearched,
+    ]  # free's is on the placements of plans
+    bounds = [plan.bound for plan in bounded if plan.bound is not None]
+    bound = min(bounds if free is None else [free.lower_bound, *bounds])
     gap = gap_between(cost, bound)
     facts: dict[str, Any] = {
         "system": system.name,
@@ -168,6 +229,8 @@ def answer_for(
         "schedules": entries,
     }
     line = f"of all schedules that {system.name} runs: at most {percent(gap)} from the best"
+    if not (system.any_order or schedule.problem.profile.stages[0].layers):
+        line += f"\nnote: a {system.name} layout needs a profile by layers (profile --layers)"
     words = [free.words] if free is not None and free.words else []
     return Answer(
         schedule,

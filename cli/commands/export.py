@@ -18,12 +18,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--micro-batch-size",
         metavar="N",
         type=at_least_one,
-        default=1,
         help="sequences in a microbatch, for the flags; 1 by default",
     )
     parser.add_argument(
         "--model",
-        metavar="MODULE:ATTRIBUTE",
+        metavar="MODULE:ATTRIBUTE|hf:FOLDER",
         help="a model source with layers, against whose modules the exported names are checked",
     )
     add_output(parser, "text")

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from pipeloom.ir.formats.measured_profile import Measurement
 
 KEYS = (
-    "stages", "ranks", "repeats", "warmup", "alone", "recompute", "pairs", "offload", "local",
-    "name", "memory_limit", "timeout", "dtype", "device",
+    "stages", "layers", "ranks", "repeats", "warmup", "alone", "recompute", "pairs", "offload",
+    "local", "name", "memory_limit", "timeout", "dtype", "device",
 )  # fmt: skip
 FROM_KEYS = ("split", "memory", "t_comm", "like")
 """Options of --from alone."""
@@ -129,9 +129,9 @@ def _add_from(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--t-comm", metavar="MS", type=number, help="milliseconds of a message")
     group.add_argument(
         "--like",
-        metavar="PROFILE",
-        help="a profile of the same stages: what files do not tell is taken from it (memory, "
-        "sizes, links, B's share)",
+        metavar="FILE",
+        help="a profile of the same stages, or a schedule or program: what files do not tell is "
+        "taken from it (memory, sizes, links, B's share)",
     )
 
 
@@ -159,7 +159,7 @@ def run(args: argparse.Namespace) -> int:
 def _run_from(args: argparse.Namespace) -> int:
     from pipeloom.planner.measured.profile import profile_from
 
-    measuring = {key for key in KEYS if key not in SHARED} | {"model", "layers"}
+    measuring = {key for key in KEYS if key not in SHARED} | {"model"}
     unset = {"repeats": 10, "timeout": 300.0, "device": "cpu"}
     for name in sorted(measuring):
         if getattr(args, name) not in (None, False, unset.get(name)):
@@ -197,7 +197,7 @@ def _words(measurement: Measurement) -> str:
     }
     rows = [
         [
-            stage.layers[0].name if stage.layers else f"stage {s}",
+            stage.layers[0].name if measurement.by_layers else f"stage {s}",
             *(
                 "" if figure is None else f"{duration(figure.median)} +-{figure.spread / 2:.0%}"
                 for figure in (figures[s] for figures in columns.values())

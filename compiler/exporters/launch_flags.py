@@ -13,6 +13,8 @@ from pipeloom.ir.model.layers import LayerKind
 from pipeloom.ir.model.placement import Placement, PlacementKind
 from pipeloom.ir.model.schedule import Schedule
 
+from .torchtitan import is_wrapped, nested
+
 FILE = "FILE"
 """The exported file's name in a flag, or the text in it."""
 # a CSV says the order; these names tell torchtitan which stages a rank has
@@ -51,12 +53,31 @@ def for_torchtitan(schedule: Schedule, size: int) -> Launch:
     """Flags beside the modules of each stage."""
     family = (schedule.report.family if schedule.report else "").partition(":")[0]
     own = TORCHTITAN_FAMILIES.get(family)
-    notes = (f"module_fqns_per_model_part has no flag: the list of {FILE} goes into the recipe",)
+    notes = (
+        f"module_fqns_per_model_part has no flag: the list of {FILE} goes into the recipe",
+        *_named_modules(schedule),
+    )
     if own is None:
         more = "the order of ops is in the CSV that --to torch-csv writes, with flags of its own"
         return Launch(_degree(schedule), (*notes, more, *_torch_ties(schedule)))
     flags = (f"--parallelism.pipeline_parallel_schedule {own}", *_batch(schedule, size))
     return Launch((*_degree(schedule), *flags), notes + _torch_ties(schedule))
+
+
+def _named_modules(schedule: Schedule) -> tuple[str, ...]:
+    """Which of torchtitan's models the names of modules are for, where it is not its own."""
+    if is_wrapped(schedule):
+        return (
+            "names are those of torchtitan's transformers_modeling_backend (model.layers.0 is its "
+            "layers.0); before 0.3 lm_head was output",
+        )
+    deep = nested(schedule)
+    if deep is None:
+        return ()
+    return (
+        f"torchtitan's splitters know modules at the model's root, not {deep}: the list is for a "
+        "splitter of your own",
+    )
 
 
 def for_megatron(schedule: Schedule, size: int) -> Launch:

@@ -6,26 +6,69 @@
 
 A list of lists of strings, which JSON, TOML and Python write alike. Which rank a stage is on
 follows from the schedule that torchtitan is told to run, so it is not here. A loss that no module
-computes is left out.
+computes is left out; rotary embeddings are in every part, as layers call them without owning them.
+
+A Llama-like Hugging Face model has the names of torchtitan's wrapper of these, as in its version
+0.3 (https://github.com/pytorch/torchtitan,
+``torchtitan/experiments/transformers_modeling_backend/model.py``).
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
+from itertools import chain
 
+from pipeloom.ir.model.layers import Layer
 from pipeloom.ir.model.schedule import Schedule
 
 from .stage_layers import named_parts
+
+WRAPPED = {
+    "model.embed_tokens": "tok_embeddings",
+    "model.rotary_emb": "rotary_emb",
+    "model.norm": "norm",
+    "model.final_layernorm": "norm",
+    "lm_head": "lm_head",
+}
+"""The names that torchtitan's wrapper of Hugging Face models gives to modules beside the layers."""
+LAYERS, ROTARY = "model.layers.", "rotary_emb"
 
 
 def write(schedule: Schedule) -> str:
     """One list a stage, on a line of its own. Raises InputError where stages do not know their
     layers."""
-    parts = [
-        [module for layer in part for module in layer.modules]
-        for part in named_parts(schedule, "torchtitan")
-    ]
+    parts = _with_rotary([_modules(part) for part in named_parts(schedule, "torchtitan")])
+    if is_wrapped(schedule):
+        parts = [[WRAPPED.get(m, m.removeprefix("model.")) for m in part] for part in parts]
     return "[\n" + ",\n".join(f"  {json.dumps(part)}" for part in parts) + "\n]\n"
+
+
+def is_wrapped(schedule: Schedule) -> bool:
+    """Whether the modules are those of a Hugging Face model that torchtitan's wrapper takes."""
+    modules = _all_modules(schedule)
+    known = all(name in WRAPPED or name.startswith(LAYERS) for name in modules)
+    return known and f"model.{ROTARY}" in modules
+
+
+def nested(schedule: Schedule) -> str | None:
+    """The first module deeper in the model than torchtitan looks: at the root, and in its lists."""
+    deep = (name for name in _all_modules(schedule) if name.count(".") > name[-1:].isdigit())
+    return next(deep, None)
+
+
+def _all_modules(schedule: Schedule) -> list[str]:
+    return _modules(chain.from_iterable(s.layers for s in schedule.problem.profile.stages))
+
+
+def _modules(layers: Iterable[Layer]) -> list[str]:
+    return [module for layer in layers for module in layer.modules]
+
+
+def _with_rotary(parts: list[list[str]]) -> list[list[str]]:
+    """The parts with the model's rotary embeddings in each."""
+    rotary = [m for m in chain.from_iterable(parts) if m.rpartition(".")[2].startswith(ROTARY)]
+    return [[*part, *(m for m in rotary if m not in part)] for part in parts]
 
 
 def write_toml(schedule: Schedule) -> str:

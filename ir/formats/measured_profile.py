@@ -40,7 +40,8 @@ class Measurement:
     ``times[s]``: milliseconds of F, B, W and BW of stage s, without the latter of a layer, and of R
     where it was asked for; ``pairs[s]``: of an F and a BW at once, where that was; ``delay``:
     one-way milliseconds of a message as large as the largest activation (None: one process);
-    ``together``: whether the ranks were measured at the same time.
+    ``together``: whether the ranks were measured at the same time; ``by_layers``: each stage is a
+    layer that was measured by itself.
     """
 
     profile: Profile
@@ -48,11 +49,12 @@ class Measurement:
     delay: Figure | None
     together: bool
     pairs: tuple[Figure, ...] = ()
+    by_layers: bool = False
 
     def document(self) -> dict[str, Any]:
-        """The profile as a JSON object, by layers where each stage is one of them."""
+        """The profile as a JSON object, by layers where they were measured so."""
         profile = self.profile
-        if all(stage.layers for stage in profile.stages):
+        if self.by_layers:
             apart = (False,) * profile.num_stages
             cluster = replace(profile, stages=())
             found = dump_layers(LayeredProfile(profile.stages, apart, cluster))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from pipeloom.ir.model.schedule import Schedule
 
 from ..inputs.documents import FilePath, named
 from .primus import is_iteration, read_primus, read_primus_ranks
-from .samples import MeasuredOps, Sample
+from .samples import MeasuredOps, Sample, is_plan
 from .timers import EXPECTED, is_table, read_timers
 from .torch_trace import read_torch_trace
 
@@ -29,7 +30,11 @@ SUFFIXES = (".json", ".json.gz", ".csv")
 def read_recordings(files: Sequence[FilePath]) -> list[MeasuredOps]:
     """The ops of each file, or of each one in a folder, by rank. Raises InputError for others."""
     paths = [path for file in files for path in _files(file)]
-    found = [read_recording(path) for path in paths]
+    known = [path if path == "-" else os.path.realpath(path) for path in paths]
+    for at, path in enumerate(paths):
+        if known[at] in known[:at]:
+            raise InputError(f"{named(path)}: is given twice, expected each file once")
+    found = [replace(read_recording(path), where=named(path)) for path in paths]
     if len(found) > 1 and len({(r.chunks, r.rank is None) for r in found}) > 1:
         raise InputError(f"{named(paths[0])}: expected files of one kind, one a rank")
     return sorted(found, key=lambda recording: recording.rank or 0)
@@ -69,6 +74,8 @@ def _measured_schedule(schedule: Schedule, where: str) -> MeasuredOps:
     problem, timing = schedule.problem, schedule.timing
     if timing is None:
         raise InputError(f"{where}: order: expected start and end of each op")
+    if is_plan(schedule):
+        raise InputError(f"{where}: expected times that `run --trace` measured, got a plan's")
     samples = [
         Sample(op.kind, op.stage, 0, took)
         for rank in range(problem.ranks)

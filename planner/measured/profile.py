@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+import os
 import statistics
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pipeloom.ir.errors import InputError
+from pipeloom.ir.formats import PROGRAM, SCHEDULE, parse_program, parse_schedule
 from pipeloom.ir.formats.fields import MOST_RANKS, MOST_STAGES
 from pipeloom.ir.formats.measured_profile import Figure, Measurement, fused_time
 from pipeloom.ir.model.ops import OpKind
-from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.profile import Profile, StageProfile, check_limit
+from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted
 
-from ..inputs.documents import FilePath
+from ..inputs.documents import FilePath, Planned, read_document, read_schedule
 from ..inputs.problem_setup import ProfileLike, ProfileSource
 from ..solving.progress import Listener, Note, unheard
 from .files import read_recordings
@@ -49,7 +52,7 @@ def profile_from(
     split: float | None = None,
     memory: Sequence[float] | None = None,
     t_comm: float | None = None,
-    like: ProfileLike | None = None,
+    like: ProfileLike | Schedule | Planned | None = None,
     name: str = "",
     memory_limit: float | None = None,
     progress: Listener | None = None,
@@ -61,29 +64,61 @@ def profile_from(
     (``docs/profiling.md``). Times are medians over all microbatches of all steps but the first
     ``warmup`` (by default 1 where there are several). ``split``: which share of a BW B is, where it
     was measured as one op. ``memory``: bytes of M_B, and of M_W if it is another. ``t_comm``:
-    milliseconds of a message. ``like``: a profile of the same stages, which is asked for all that
-    files do not tell. ``ranks``: their number, by default that of ``like``, else of files.
-    ``progress`` is told what was left out or assumed.
+    milliseconds of a message. ``like``: a profile of the same stages, or a schedule or program
+    for one, which is asked for all that files do not tell. ``ranks``: their number, by default
+    that of ``like``, else of files. ``progress`` is told what was left out or assumed.
 
     Raises InputError for files that are none of these, lack ops, or do not fit together.
     """
     tell = progress or unheard
     given = [files] if isinstance(files, str) or not isinstance(files, Sequence) else list(files)
     _check(split, memory, t_comm, warmup)
+    if memory_limit is not None:
+        check_limit(memory_limit)
     recordings = read_recordings(given)
-    told = recordings[0].profile if like is None else ProfileSource.of(like, progress).stages
+    told = recordings[0].profile if like is None else _like(like, progress)
     rest = Rest(split, memory, t_comm, told)
     for note in (note for recording in recordings for note in recording.notes):
         tell(Note(f"note: {note}"))
-    times = _figures(_counted(_stages(recordings), warmup, tell), tell)
-    _check_stages(times, told)
+    _check_peers(recordings)
+    samples = [_stages(recording, at, len(recordings)) for at, recording in enumerate(recordings)]
+    times = _figures(_counted([each for own in samples for each in own], warmup, tell), tell)
+    stages_of = {
+        r.where: {s.stage for s in own} for r, own in zip(recordings, samples, strict=True)
+    }
+    _check_stages(times, told, stages_of)
     profile = _profile(times, rest, name, tell)
+    most = max(len(times), _ranks(recordings))
+    if ranks is not None and told is None and not 1 <= ranks <= most:
+        raise InputError(f"ranks: expected 1 to {most}, of which files tell, got {ranks}")
     profile = replace(profile, ranks=ranks or (told.ranks if told else _ranks(recordings)))
     if told is not None and profile.ranks != told.ranks:
         raise InputError(f"ranks: expected {told.ranks} as in the other profile, got {ranks}")
     if memory_limit is not None and memory_limit < math.inf:
         profile = replace(profile, memory_limit=(memory_limit,) * profile.ranks)
     return Measurement(profile, tuple(times[s] for s in sorted(times)), None, together=True)
+
+
+def _like(given: ProfileLike | Schedule | Planned, progress: Listener | None) -> Profile:
+    """The profile by stages, or that of a schedule or program. Raises InputError for layers."""
+    if isinstance(given, Mapping | str | os.PathLike):
+        document, where = read_document(given, "like")
+        if document.get("format") == SCHEDULE:
+            return parse_schedule(document, where).problem.profile
+        if document.get("format") == PROGRAM:
+            return parse_program(document, where).schedule.problem.profile
+        source = ProfileSource(document, progress)
+        source.where = where
+    elif isinstance(given, Schedule | Planned):
+        return read_schedule(given)[0].problem.profile
+    else:
+        source = ProfileSource(given, progress)
+    if not source.has_stages:
+        raise InputError(
+            f"like: expected a profile by stages, got one by layers ({source.where}): a schedule "
+            "that was made of it has its stages"
+        )
+    return source.stages
 
 
 def _check(
@@ -100,18 +135,27 @@ def _check(
             raise InputError(f"{key}: expected a finite number >= 0, got {value:g}")
 
 
+def _check_peers(recordings: Sequence[MeasuredOps]) -> None:
+    """Raises InputError where ops are missing of a stage that messages went to."""
+    found = {sample.stage for recording in recordings for sample in recording.samples}
+    for recording in recordings:
+        for stage, rank in sorted(recording.peers.items()):
+            if stage not in found:
+                raise InputError(
+                    f"files: rank {rank}'s file is missing: messages went to its stage {stage}, of "
+                    "which no file has ops"
+                )
+
+
 def _ranks(recordings: Sequence[MeasuredOps]) -> int:
     return min(sum(recording.ranks for recording in recordings), MOST_RANKS)
 
 
-def _stages(recordings: Sequence[MeasuredOps]) -> list[Sample]:
-    """The samples of all files, stages numbered over all ranks."""
-    count = len(recordings)
-    return [
-        sample._replace(stage=sample.stage * count + at) if recording.chunks else sample
-        for at, recording in enumerate(recordings)
-        for sample in recording.samples
-    ]
+def _stages(recording: MeasuredOps, at: int, count: int) -> list[Sample]:
+    """The samples of the file ``at`` of ``count``, stages numbered over all ranks."""
+    if not recording.chunks:
+        return list(recording.samples)
+    return [sample._replace(stage=sample.stage * count + at) for sample in recording.samples]
 
 
 def _counted(samples: Sequence[Sample], warmup: int | None, tell: Listener) -> list[Sample]:
@@ -146,25 +190,36 @@ def _figures(samples: Sequence[Sample], tell: Listener) -> Times:
     }
 
 
-def _check_stages(times: Times, like: Profile | None) -> None:
-    """Raises InputError where stages or ops of them are missing."""
+def _check_stages(
+    times: Times, like: Profile | None, stages_of: Mapping[str, Collection[int]]
+) -> None:
+    """Raises InputError, naming files by ``stages_of``, where stages or ops of them are missing."""
     count = 1 + max(times, default=-1)
     if not 0 < count <= MOST_STAGES:
-        raise InputError(f"files: expected ops of 1 to {MOST_STAGES} stages, got {count}")
+        raise InputError(
+            f"{_listed(stages_of)}: expected ops of 1 to {MOST_STAGES} stages, got {count}"
+        )
     missing = [s for s in range(count) if s not in times]
     if missing:
         raise InputError(
-            f"files: expected ops of each of {count} stages, found none of stage {missing[0]}: "
-            "each rank's file is needed"
+            f"{_listed(stages_of)}: expected ops of each of {count} stages, found none of stage "
+            f"{missing[0]}: each rank's file is needed"
         )
     for s, kinds in sorted(times.items()):
         if OpKind.F not in kinds or not (OpKind.BW in kinds or {OpKind.B, OpKind.W} <= set(kinds)):
             found = ", ".join(kind.name for kind in kinds)
-            raise InputError(f"files: stage {s}: expected F, and B and W or BW, found {found}")
+            where = _listed([file for file, stages in stages_of.items() if s in stages])
+            raise InputError(f"{where}: stage {s}: expected F, and B and W or BW, found {found}")
     if like is not None and like.num_stages != count:
         raise InputError(
             f"like: expected a profile of {counted(count, 'stage')}, got {like.num_stages}"
         )
+
+
+def _listed(files: Collection[str]) -> str:
+    """The file, or the first of several and their number."""
+    first, more = next(iter(files), "files"), len(files) - 1
+    return first if more < 1 else f"{first} and {counted(more, 'other file')}"
 
 
 def _profile(times: Times, rest: Rest, name: str, tell: Listener) -> Profile:

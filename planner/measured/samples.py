@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from pipeloom.ir.errors import InputError
+import numpy as np
+
+from pipeloom.ir.cost.simulator import simulate
+from pipeloom.ir.errors import InputError, InvalidScheduleError
 from pipeloom.ir.formats.fields import MOST_COST
 from pipeloom.ir.formats.json_reader import show
 from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.profile import Profile
+from pipeloom.ir.model.schedule import Schedule
 
 
 class Sample(NamedTuple):
@@ -31,6 +36,8 @@ class MeasuredOps:
     ``ranks``: how many of them it tells of; ``rank``: which one, None where it does not say.
     ``chunks``: its stages are numbered on their rank alone: chunk k of rank r is stage k P + r.
     ``profile``: what it was planned for, where it says so. ``notes``: what a reader should know.
+    ``peers``: the ranks of other stages, as messages to and from them say.
+    ``where``: how messages call the file.
     """
 
     samples: Sequence[Sample]
@@ -39,6 +46,18 @@ class MeasuredOps:
     chunks: bool = False
     profile: Profile | None = None
     notes: tuple[str, ...] = ()
+    where: str = ""
+    peers: Mapping[int, int] = field(default_factory=dict)
+
+
+def is_plan(schedule: Schedule) -> bool:
+    """Whether its times are to the last digit those that follow from its profile."""
+    times = schedule.timing
+    if schedule.transfers or schedule.pairs or times is None:  # no trace has transfers or pairs
+        return times is not None
+    with suppress(InvalidScheduleError):  # weights were sent, of which a trace has no transfers
+        return all(map(np.array_equal, times.end, simulate(schedule).end))
+    return False
 
 
 def numbered(ops: Iterable[tuple[Op, float]]) -> list[Sample]:

@@ -33,6 +33,7 @@ ON_HOST, ON_DEVICE, OPERATOR = "user_annotation", "gpu_user_annotation", "cpu_op
 COMMUNICATES = re.compile(r"c10d::|gloo:|nccl:|record_param_comms")
 OURS = re.compile(r"([0-9]{1,6})(F|BW|B|W|R|O|L)([0-9]{1,6})")
 RUNTIME = re.compile(r"PP:([0-9]{1,6})([FIWB])([0-9]{1,6})")
+SENT = re.compile(r"send (?:x|dy)([0-9]{1,6})\.[0-9]+ to ([0-9]{1,6})")
 GPIPE = re.compile(r"(Forward|Backward) ([0-9]{1,6})")
 OVERLAPPED = re.compile(r"PP:\(.*\)OVERLAP_F_B")
 _TORCHS = {"F": OpKind.F, "I": OpKind.B, "W": OpKind.W, "B": OpKind.BW}
@@ -70,8 +71,19 @@ def read_torch_trace(document: Mapping[str, Any], where: str) -> MeasuredOps:
     ops.sort(key=lambda event: event.start)
     pairs = [(_op(form, e.name), (e.end - e.start) / MICROSECONDS) for e in ops]
     return MeasuredOps(
-        numbered(pairs), rank=_rank(document), chunks=form is GPIPE, notes=_left_out(named, where)
+        numbered(pairs),
+        rank=_rank(document),
+        chunks=form is GPIPE,
+        notes=_left_out(named, where),
+        peers=_peers(named),
     )
+
+
+def _peers(named: Sequence[_Range]) -> dict[int, int]:
+    """The ranks of stages that something was sent to: an input x, or the gradient dy of what the
+    stage handed on."""
+    sent = filter(None, (SENT.fullmatch(event.name) for event in named))
+    return {int(match[1]): int(match[2]) for match in sent}
 
 
 def _ranges(events: Sequence[Any], where: str) -> defaultdict[str, list[_Range]]:

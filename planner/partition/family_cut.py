@@ -3,7 +3,7 @@
 1. The even cut, the balanced one, the one that fills memory least, and the one of the least bound.
 2. From the cheapest of them to the cheapest neighbour, for as long as that costs less.
 3. The cuts each of whose ranks alone may still cost less are listed: where they are few, all are
-   timed, and the cheapest is proven to be the best.
+   timed, and the cheapest is proven to be the best. Else the bound is that on all cuts.
 
 The order of ops is taken from the even cut: it is for families whose order no cut changes, such as
 1F1B, GPipe and interleaved 1F1B.
@@ -12,7 +12,9 @@ The order of ops is taken from the even cut: it is for families whose order no c
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.layered_profile import LayeredProfile
@@ -20,7 +22,7 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted
 from pipeloom.solver.core.schedule_cost import iteration_time
-from pipeloom.solver.core.stopping import StoppingCriterion
+from pipeloom.solver.core.stopping import StoppingCriterion, WorkLimit
 from pipeloom.solver.core.tolerances import CLOSED
 from pipeloom.solver.families import find_family
 from pipeloom.solver.partition.candidate import CutCandidate, carry_order
@@ -30,6 +32,8 @@ from pipeloom.solver.placement.search import room
 
 MOST_LISTED = 2000
 """Cuts that are timed one by one in the end."""
+OPS_A_CUT, OPS_A_MICROBATCH = 1e5, 3.0
+"""Simulated ops that take as long as making the problem of a cut; ops of one on a stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +63,14 @@ def best_family_cut(
     objective: Objective,
     rules: Rules,
     stop: StoppingCriterion,
+    work: WorkLimit,
+    beat: float = math.inf,
 ) -> FamilyPlan:
-    """The best of all cuts into ``stages`` stages, as far as they are looked at until ``stop``."""
+    """The best of all cuts into ``stages`` stages, as far as they are looked at until ``stop``.
+
+    None is looked at where none costs less than ``beat``, or it is known and time is over.
+    ``work``: where what is simulated is counted.
+    """
     cutter, family = Cutter(layers, stages, rules), find_family(name)
     even = cutter.even()
     if even is None:
@@ -69,18 +79,21 @@ def best_family_cut(
     limit = layers.cluster.limit_from(memory_limit)
     try:
         problem = family.problem(layers.cut(even), microbatches, math.inf, objective)
-        schedule = family.build(problem)
     except InputError as error:
         return FamilyPlan(name, why_not=str(error).removeprefix(f"{name}: "))
     bounds = CutBounds(cutter, problem.placement, microbatches, limit, objective)
-    cuts = _FamilyCuts(schedule, bounds)
-    best = cuts.climb(stop)
-    left = None if stop() else bounds.below(cuts.cost(best) * (1 - CLOSED), MOST_LISTED)
-    best = min([best, *(left or ())], key=cuts.cost)
-    found, cost = cuts.timed(best), cuts.cost(best)
-    if found is None:
-        return FamilyPlan(name, why_not="no cut that was looked at fits in memory")
-    return FamilyPlan(name, found, cost if left is not None else min(cost, bounds.bound()))
+    bound = bounds.bound()
+    if bound == math.inf:
+        return FamilyPlan(name, why_not="no cut fits in memory")
+    if (why_not := _why_not_searched(bound, beat, stop)) is not None:
+        return FamilyPlan(name, bound=bound, why_not=why_not)
+    return _FamilyCuts(family.build(problem), bounds, stop, work).plan(name, bound)
+
+
+def _why_not_searched(bound: float, beat: float, stop: StoppingCriterion) -> str | None:
+    if bound >= beat * (1 - CLOSED):
+        return "costs no less"
+    return "not searched for lack of time" if beat < math.inf and stop() else None
 
 
 @dataclass
@@ -89,19 +102,49 @@ class _FamilyCuts:
 
     schedule: Schedule
     bounds: CutBounds
+    stop: StoppingCriterion
+    work: WorkLimit
     _timed: dict[Cut, Schedule | None] = field(default_factory=dict)
 
-    def climb(self, stop: StoppingCriterion) -> Cut:
+    def plan(self, name: str, bound: float) -> FamilyPlan:
+        """The best of all cuts, of which none costs less than ``bound``."""
+        best, complete = self.best()
+        found, cost = self.timed(best), self.cost(best)
+        if found is not None:
+            return FamilyPlan(name, found, cost if complete else min(cost, bound))
+        if complete:
+            return FamilyPlan(name, why_not="no cut fits in memory")
+        return FamilyPlan(name, bound=bound, why_not="no cut that was looked at fits in memory")
+
+    def best(self) -> tuple[Cut, bool]:
+        """The cheapest cut that was looked at, and whether none of the others costs less."""
+        best = self._climb()
+        if self.stop():
+            return best, False
+        listed = self.bounds.below(self.cost(best) * (1 - CLOSED), MOST_LISTED)
+        looked_at = self._until_stop(listed or ())
+        complete = listed is not None and len(looked_at) == len(listed)
+        return min([best, *looked_at], key=self.cost), complete
+
+    def _climb(self) -> Cut:
         cutter = self.bounds.cutter
         fitting = self.bounds.fitting()
         first = [self.bounds.first(), cutter.balanced(fitting), self.bounds.least_full()]
         best = min((c for c in (*first, cutter.even()) if c is not None), key=self.cost)
-        while not stop():
-            near = min(cutter.neighbours(best), key=self.cost, default=best)
+        while not self.stop():
+            near = min(self._until_stop(cutter.neighbours(best)), key=self.cost, default=best)
             if not self.cost(near) < self.cost(best) * (1 - CLOSED):
                 break
             best = near
         return best
+
+    def _until_stop(self, cuts: Iterable[Cut]) -> Sequence[Cut]:
+        """The first of ``cuts``, timed until the time is over."""
+        found = []
+        for cut in takewhile(lambda _: not self.stop(), cuts):
+            self.timed(cut)
+            found.append(cut)
+        return found
 
     def cost(self, cut: Cut) -> float:
         """Infinite where memory is too small."""
@@ -116,6 +159,7 @@ class _FamilyCuts:
             problem = Problem(
                 profile, bounds.microbatches, bounds.placement, limit, bounds.objective
             )
+            self.work.spend(OPS_A_CUT + OPS_A_MICROBATCH * problem.stages * problem.microbatches)
             found = carry_order(CutCandidate(problem, cut, 0.0), given.order)
             self._timed[cut] = found and replace(found, report=given.report)
         return self._timed[cut]

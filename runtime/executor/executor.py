@@ -9,7 +9,8 @@ Where ops are short this is the runtime's cost, and most of it is code that left
 an op ran: an instruction becomes few calls of few frames, and what can be looked up is, once.
 
 In a step that torch's profiler watches, each instruction runs under its own text (``2F0``,
-``send x2.0 to 2``), which Kineto's traces, HTA and, by ``emit_nvtx``, Nsight show.
+``send x2.0 to 2``; in an evaluation ``eval 2F0``), which Kineto's traces, HTA and, by
+``emit_nvtx``, Nsight show.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class Executor:
     instructions of that name; ``check_norm`` is the call of the norm relay's sums, ``validate``
     that of its verdict, after which ops may be run again from what ``restore_snapshot`` restores
     (:mod:`.speculative_rerun`). ``pace`` stretches each op to its time in the program's
-    profile.
+    profile. ``label`` comes before each text in the profiler's trace.
     """
 
     def __init__(
@@ -66,8 +67,9 @@ class Executor:
         validate: Callable[[], bool],
         restore_snapshot: Call,
         pace: bool = False,
+        label: str = "",
     ) -> None:
-        self.program = program
+        self.program, self._label = program, label
         self._least = Costs.of(program.schedule.problem).durations / 1e3 if pace else None
         self._transport = transport
         self._memory = memory
@@ -117,7 +119,9 @@ class Executor:
     def _named(self) -> list[Call]:
         """The call of an instruction, under its text in the profiler's trace."""
         pairs = zip(self._row, self._prepared, strict=True)
-        return [partial(_under, str(instruction), calls) for instruction, calls in pairs]
+        return [
+            partial(_under, f"{self._label}{instruction}", calls) for instruction, calls in pairs
+        ]
 
     def _prepare(self, instruction: ir.Instruction) -> Sequence[Call]:
         return _MAKERS[type(instruction)](self, instruction)

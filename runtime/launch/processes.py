@@ -149,7 +149,9 @@ class _Names:
 
     def told(self, process: int, text: str) -> str:
         """``text`` with whose it is in front of it; it may begin with the rank in its replica."""
-        return f"{self.of(process)}: {text.removeprefix(f'rank {process % self.ranks}: ')}"
+        of = self.of(process)
+        own = text.removeprefix(f"{of}: ").removeprefix(f"rank {process % self.ranks}: ")
+        return f"{of}: {own}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,11 +385,13 @@ def _watch(pipe: Connection) -> None:
 
 
 def _failure(rank: int, names: _Names, error: BaseException) -> _Failure:
-    """The failure of a rank, which may name another one of its replica, whose fault all were
-    told."""
+    """The failure of a rank, which may name another one, whose fault all were told."""
     ours = isinstance(error, PipeloomError)
     text = str(error) if ours else f"{type(error).__name__}: {error}"
-    rank += getattr(error, "rank", rank % names.ranks) - rank % names.ranks
+    replica, own = divmod(rank, names.ranks)
+    if names.replicas > 1 and getattr(error, "replica", None) is not None:
+        replica = error.replica  # type: ignore[attr-defined]
+    rank = replica * names.ranks + getattr(error, "rank", own)
     return _Failure(
         rank,
         names.told(rank, text),

@@ -1,7 +1,7 @@
 """Finds out what a Hugging Face model consists of, and whether it may be cut between its layers.
 
-It is run on four tokens with stand-ins for its decoder layers, and one number in place of each
-parameter: as a whole, and cut into its parts.
+It is run on a few tokens with stand-ins for its decoder layers and drawn parameters, which take no
+room: as a whole, and cut into its parts.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import torch
@@ -19,10 +20,12 @@ from torch.overrides import TorchFunctionMode
 from pipeloom.ir.errors import InputError
 
 from .layer_calls import LIBRARY, CutError, StandIns, capture
-from .skeleton import Frame, Skeleton, logits
+from .skeleton import Frame, Skeleton, logits, windowed_product
 
 CPU = torch.device("cpu")
-TOKENS = 4
+ROWS, TOKENS = 2, 4
+BRIEF = 300  # characters
+SIZES = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
 FORMS = range(4)  # of what a layer returns: a tensor, or a tuple of so many
 
 
@@ -33,8 +36,8 @@ def read_skeleton(path: Path, name: str, kernels: Mapping[str, str]) -> Skeleton
     Raises InputError where the model cannot be cut.
     """
     with LIBRARY:
-        config = _config(path, name)
         try:
+            config = _config(path, name)
             model = _on_meta(config, kernels)
             return _examined(model, _layer_list(model))
         except CutError as error:
@@ -55,23 +58,51 @@ def _transformers() -> Any:
 
 
 class _PlaceholderProducts(TorchFunctionMode):
-    """A mode in which a product with a placeholder costs a sum, and not a matrix of one number."""
+    """A mode in which a product with a placeholder makes no matrix of it."""
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if func is linear and len(args) > 1 and not any(args[1].stride()):
-            out = args[0].sum(-1, keepdim=True) * args[1][0, 0]
-            return out.expand(*out.shape[:-1], len(args[1])).clone()
+        if func is linear and len(args) > 1 and args[1].stride() == (1, 1):
+            bias = (kwargs or {}).get("bias", *args[2:])
+            out = windowed_product(*args[:2])
+            return out if bias is None else out + bias
         return func(*args, **kwargs or {})
 
 
 def _config(path: Path, name: str) -> Any:
+    """The configuration. Raises InputError for a wrong one, CutError where code comes with it that
+    the library does not have."""
     library = _transformers()
     try:
-        return library.AutoConfig.from_pretrained(path, local_files_only=True)
+        written, _ = library.PretrainedConfig.get_config_dict(path, local_files_only=True)
+        _check_code(written)
+        config = library.AutoConfig.from_pretrained(
+            path, local_files_only=True, trust_remote_code=False
+        )
+    except CutError:
+        raise
     except Exception as error:
         raise InputError(f"{name}: {path.name}: {_brief(error)}") from error
+    decoder = config.get_text_config()
+    for key in SIZES:
+        size = getattr(decoder, key, None)
+        if isinstance(size, int) and size < 1:
+            own = decoder.attribute_map.get(key, key)
+            raise InputError(f"{name}: {path.name}: {own}: expected at least 1, got {size}")
+    return config
+
+
+def _check_code(written: Any) -> None:
+    """Raises CutError for a configuration of a model that is code beside it, which is not run."""
+    known = import_module("transformers.models.auto.modeling_auto")
+    if "auto_map" in written:
+        kind = written.get("model_type")
+        if kind not in known.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+            raise CutError(
+                "auto_map: expected the model_type of a causal language model of transformers, got "
+                f"{kind!r}: code that comes with a model is not run"
+            )
 
 
 def _on_meta(config: Any, kernels: Mapping[str, str]) -> Any:
@@ -90,7 +121,8 @@ def _on_meta(config: Any, kernels: Mapping[str, str]) -> Any:
         raise CutError(f"{kind}: expected layerdrop 0, got {decoder.layerdrop}")
     try:
         with torch.device("meta"), torch.random.fork_rng(devices=[]):
-            model = _transformers().AutoModelForCausalLM.from_config(config, **kernels).train()
+            make = _transformers().AutoModelForCausalLM.from_config
+            model = make(config, trust_remote_code=False, **kernels).train()
     except Exception as error:
         raise CutError(f"{kind}: expected a causal language model: {_brief(error)}") from error
     model.loss_type = model.loss_type or "ForCausalLM"  # what it falls back to, with a warning
@@ -131,7 +163,7 @@ def _formed(model: Any, layers: str) -> Frame:
     for form in FORMS:
         frame = Frame(model, layers, form)
         try:
-            capture(*frame.placeholder(0.5, torch.float32, CPU), torch.zeros(1, TOKENS).long())
+            capture(*frame.placeholder(0, torch.float32, CPU), torch.zeros(1, TOKENS).long())
         except Exception as error:
             first = first or error
         else:
@@ -142,11 +174,12 @@ def _formed(model: Any, layers: str) -> Frame:
 
 def _cut(frame: Frame) -> Skeleton:
     """Runs the model as a whole, and cut into its parts. Raises CutError where these differ."""
-    whole, stand_ins = frame.placeholder(0.5, torch.float32, CPU)
+    whole, stand_ins = frame.placeholder(0, torch.float32, CPU)
     before, after, output = _watch(frame, whole, stand_ins)
-    width = whole.config.get_text_config().hidden_size
-    stand_ins.result = hidden = torch.linspace(-1, 1, TOKENS * width).view(1, TOKENS, width)
-    tokens = torch.arange(TOKENS)[None] % 2
+    config, random = whole.config.get_text_config(), torch.Generator().manual_seed(0)
+    hidden = torch.randn(ROWS, TOKENS, config.hidden_size, generator=random)
+    tokens = torch.arange(ROWS * TOKENS).view(ROWS, TOKENS) % config.vocab_size
+    stand_ins.result = hidden
     found = whole(input_ids=tokens, labels=tokens, use_cache=False)
     stand_ins.check()
     skeleton = Skeleton(
@@ -162,7 +195,7 @@ def _cut(frame: Frame) -> Skeleton:
     cut = logits(whole, skeleton.headed(whole), hidden)
     if not torch.equal(cut, found.logits):
         raise CutError(f"from its layers to its logits there is more than {', '.join(after)}")
-    if not torch.equal(skeleton.loss(cut, tokens), found.loss):
+    if not torch.isclose(skeleton.loss(cut, tokens), found.loss):
         raise CutError("its loss is another than the next token's cross entropy")
     return skeleton
 
@@ -200,6 +233,6 @@ def _check_complete(skeleton: Skeleton) -> None:
 
 
 def _brief(error: Exception) -> str:
-    """The first line of an error."""
+    """An error in a line."""
     kind = "" if isinstance(error, CutError) else f"{type(error).__name__}: "
-    return f"{kind}{error}".splitlines()[0]
+    return shorten(f"{kind}{error}", BRIEF, placeholder=" ...")

@@ -161,7 +161,7 @@ class HuggingFace:
             part = found.part([*units, *tied])
             if self.files:
                 weights.load(part, self.files, self.name)
-            weights.draw(part, (self.seed << 16) + place)
+            weights.draw(part, (self.seed << 16) + place, self.name)
         return part
 
     def tied_layers(self) -> Sequence[Sequence[tuple[str, str]]]:

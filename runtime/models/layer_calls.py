@@ -2,8 +2,8 @@
 
 A stand-in for each layer notes it. What depends on the shape of the tokens alone is computed once
 for each shape on each rank that needs it, and kept; what depends on the tokens, or has a gradient,
-is handed on from layer to layer beside the hidden states. To tell them apart, the model is run on
-two batches with one number, and then another, in place of all of its parameters.
+is handed on from layer to layer beside the hidden states. To tell them apart, the model is run
+twice, on other tokens and with other drawn parameters.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from pipeloom.ir.errors import InputError
 
-Placeholder: TypeAlias = Callable[[float, torch.dtype, torch.device], "tuple[Any, StandIns]"]
+Placeholder: TypeAlias = Callable[[int, torch.dtype, torch.device], "tuple[Any, StandIns]"]
 Call: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 LIBRARY = RLock()  # transformers sets what all threads have, such as the default dtype
 CONSTANTS = (type(None), bool, int, float, str, torch.dtype)
@@ -146,8 +146,8 @@ class LayerCalls:
     @torch.no_grad()
     def _made(self, shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> CallPlan:
         first, second = (
-            capture(*self._placeholder(value, dtype, device), torch.full(shape, token).to(device))
-            for value, token in ((0.5, 0), (0.25, 1))
+            capture(*self._placeholder(seed, dtype, device), torch.full(shape, seed).to(device))
+            for seed in range(2)
         )
         handed = {id(_hidden(first[0])): Handed(0)}
         calls = []

@@ -4,6 +4,7 @@ these, and what comes after them. Their parameters have the model's own names.""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -41,7 +42,23 @@ class Part(nn.Module):
         return self
 
 
-class Embedding(Part):
+class Around(Part):
+    """What is before or after the layers: the model's own ``forward`` runs it."""
+
+    def run_by(self, model: nn.Module, how: Any) -> None:
+        """``model`` is to run its modules; ``how``: what it takes beside it."""
+        self._whole = model, how  # a tuple: the model's modules are not registered again
+        own = set(self.modules())
+        self._others = tuple(module for module in model.modules() if module not in own)
+
+    def whole(self) -> tuple[Any, Any]:
+        """The model, in this one's mode, since it may drop out by itself."""
+        for module in self._others:
+            module.training = self.training
+        return self._whole
+
+
+class Embedding(Around):
     """Tokens (batch, length) to the hidden states, and what is handed on beside them."""
 
     def __init__(self, model: nn.Module, skeleton: Skeleton) -> None:
@@ -49,11 +66,11 @@ class Embedding(Part):
         stand_ins = skeleton.stand_ins()
         parent, _, name = skeleton.layers.rpartition(".")
         setattr(model.get_submodule(parent), name, stand_ins.modules)
-        self._whole = model, stand_ins  # a tuple: the model's modules are not registered again
+        self.run_by(model, stand_ins)
         self._calls = skeleton.calls
 
     def forward(self, tokens: Tensor) -> Tensor | tuple[Tensor, ...]:
-        calls = capture(*self._whole, tokens)
+        calls = capture(*self.whole(), tokens)
         hidden = calls[0][0][0] if calls[0][0] else calls[0][1]["hidden_states"]
         plan = self._calls.plan((tokens.shape[0], tokens.shape[1]), hidden.dtype, hidden.device)
         tensors = plan.tensors(calls)
@@ -77,12 +94,12 @@ class Block(Part):
         return (out, *handed) if handed else out
 
 
-class Head(Part):
+class Head(Around):
     """Hidden states to logits (batch, length, vocabulary)."""
 
     def __init__(self, model: nn.Module, skeleton: Skeleton) -> None:
         super().__init__(model, skeleton.after)
-        self._whole = model, skeleton.headed(model)
+        self.run_by(model, skeleton.headed(model))
 
     def forward(self, hidden: Tensor, *_: Tensor) -> Tensor:
-        return logits(*self._whole, hidden)
+        return logits(*self.whole(), hidden)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.fft import irfft, rfft
 
 from .layer_calls import CutError, LayerCalls, StandIns
 
@@ -55,20 +56,23 @@ class Frame:
         return StandIns(self.model.get_submodule(self.layers), self.form)
 
     def placeholder(
-        self, value: float, dtype: torch.dtype, device: torch.device
+        self, seed: int, dtype: torch.dtype, device: torch.device
     ) -> tuple[Any, StandIns]:
-        """The model with stand-ins for its layers, and one number in place of each parameter."""
+        """The model with stand-ins for its layers, and drawn parameters that take no room
+        (:func:`_windows`)."""
         stand_ins = self.stand_ins()
         made = _copied(
             self.model, {self.model.get_submodule(self.layers): stand_ins.modules}
         ).eval()
-        number = torch.full((), value, dtype=dtype, device=device)
+        random = torch.Generator().manual_seed(seed)
         for module in made.modules():
             for name, parameter in module._parameters.items():
                 if parameter is not None:
-                    constant = nn.Parameter(number.expand(parameter.shape), requires_grad=False)
-                    constant._is_hf_initialized = True  # type: ignore[attr-defined]
-                    module._parameters[name] = constant
+                    row = torch.rand(sum(parameter.shape) + 1, generator=random)
+                    values = _windows(row.to(device, dtype), parameter.shape)
+                    drawn = nn.Parameter(values, requires_grad=False)
+                    drawn._is_hf_initialized = True  # type: ignore[attr-defined]
+                    module._parameters[name] = drawn
         initialise(made, device)
         return made, stand_ins
 
@@ -123,6 +127,20 @@ class Skeleton(Frame):
         parent, _, child = self.body.rpartition(".")
         setattr(model.get_submodule(parent), child, _Given(self.output))
         return units
+
+
+def _windows(row: Tensor, shape: Sequence[int]) -> Tensor:
+    """A view of ``row`` with this shape: the number at ``i, j, ...`` is the row's at their sum."""
+    return row.as_strided(shape, [1] * len(shape))
+
+
+def windowed_product(x: Tensor, weight: Tensor) -> Tensor:
+    """What ``linear`` computes with a matrix of windows (:func:`_windows`), as a correlation with
+    their row, so that the matrix is never made."""
+    row = weight.as_strided((sum(weight.shape) - 1,), (1,)).float()
+    spectrum = rfft(row) * rfft(x.float(), len(row)).conj()
+    product: Tensor = irfft(spectrum, len(row))[..., : len(weight)]
+    return product.to(x.dtype)
 
 
 def logits(model: Any, units: Sequence[nn.Module], hidden: Tensor) -> Tensor:

@@ -88,18 +88,28 @@ def _tie(part: Any, missing: set[str]) -> None:
                 missing.discard(name)
 
 
-def draw(part: Any, seed: int) -> None:
-    """Initialises what was not loaded, as the model itself does it."""
+def draw(part: Any, seed: int, name: str) -> None:
+    """Initialises what was not loaded, as the model itself does it.
+
+    Raises InputError where it cannot without the modules of other parts.
+    """
     made: dict[int, nn.Parameter] = {}  # by the parameter's id: tied ones stay one
     for module in part.modules():
-        for name, parameter in module._parameters.items():
+        for key, parameter in module._parameters.items():
             if parameter is not None and parameter.is_meta:
                 empty = torch.empty_like(parameter, device="cpu")
                 made.setdefault(id(parameter), nn.Parameter(empty, parameter.requires_grad))
-                module._parameters[name] = made[id(parameter)]
+                module._parameters[key] = made[id(parameter)]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        initialise(part, "cpu")
+        try:
+            initialise(part, "cpu")
+        except Exception as error:
+            raise InputError(
+                f"{name}: {type(part).__name__}: expected _init_weights to take a part of its "
+                f"modules: {type(error).__name__}: {error}; a model source cuts other models "
+                "(docs/tutorials/own-model.md)"
+            ) from error
 
 
 def _put(part: nn.Module, name: str, parameter: Tensor) -> None:

@@ -4,7 +4,7 @@ compute."""
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from functools import partial
@@ -24,6 +24,7 @@ from ..rank.role import averaged
 from ..stages.fsdp import ShardedModule, ShardedStages, Sum, gradient_of
 from ..stages.store import device_of
 from ..stages.unused_parameters import clear_unused
+from ..transport import ReplicaFaults
 from .shard_squares import mesh_axes, processes_of
 
 
@@ -33,11 +34,13 @@ class Averaging:
 
     ``modules``: this rank's stages, in the order in which the program averages them; a parameter of
     several is averaged with the last one. ``group``: the processes that have this rank in the
-    replicas, whose parameters and buffers start as the first replica's. ``dtype``: that in which
-    gradients are sent; by default their own. ``sharded``: stages of which each replica has a shard.
-    ``apart``: ids of parameters of which each process of the group has a part of its own, experts
-    say: their gradients are of all replicas' microbatches already, and only divided.
-    ``timeout``: seconds that an average may take on a CPU; on GPUs it is the group's own.
+    replicas, whose parameters and buffers start as the first replica's where ``starts``.
+    ``dtype``: that in which gradients are sent; by default their own. ``sharded``: stages of which
+    each replica has a shard. ``apart``: ids of parameters of which each process of the group has a
+    part of its own, experts say: their gradients are of all replicas' microbatches already, and
+    only divided.
+    ``timeout``: seconds that an average may take on a CPU, unless ``faults`` of another replica are
+    found; on GPUs it is the group's own.
     ``spans``: on a CPU, when each stage's average set out and had come in the last step, in seconds
     of ``time.perf_counter``.
     """
@@ -51,9 +54,11 @@ class Averaging:
         sharded: Mapping[int, ShardedModule] | None = None,
         apart: frozenset[int] = frozenset(),
         timeout: float = 300.0,
+        starts: bool = True,
+        faults: ReplicaFaults | None = None,
     ) -> None:
         self._group, self._dtype, self._apart = group, dtype, apart
-        self._timeout = timedelta(seconds=timeout)
+        self._timeout, self._faults = timedelta(seconds=timeout), faults
         self._device = device_of(modules.values()).type
         home = {id(p): s for s, module in modules.items() for p in module.parameters()}
         self._sharded = sharded or {}
@@ -68,7 +73,8 @@ class Averaging:
             copies = ((n, p) for n, p in whole if id(p) not in self._apart)
             named: dict[str, Tensor] = dict((*copies, *module.named_buffers()))
             self._check_alike(stage, named)
-            self._start_equal(list(named.values()))
+            if starts:
+                start_equal(list(named.values()), group)
 
     def start(self) -> None:
         """Multiplies gradients from before a step where averaging only divides, which then leaves
@@ -82,7 +88,7 @@ class Averaging:
         sharded = self._sharded.get(stage)
         for sent in self._sum(stage) if sharded is None else sharded.scatter(self._dtype):
             before = next((e for e in reversed(self._under_way) if e.sent.again), None)
-            self._under_way.append(_UnderWay(stage, sent, self._device, self._timeout, before))
+            self._under_way.append(_UnderWay(stage, sent, self._device, self._wait, before))
 
     def finish(self) -> None:
         """Returns once every gradient that was sent is the average."""
@@ -94,6 +100,12 @@ class Averaging:
                 spans[each.stage] = began, span[1]
         self.spans |= spans
         self._under_way.clear()
+
+    def _wait(self, work: dist.Work) -> None:
+        if self._faults is None:
+            work.wait(self._timeout)
+        else:
+            self._faults.wait(work, self._timeout)
 
     @torch.no_grad()
     def _sum(self, stage: int) -> list[Sum]:
@@ -136,12 +148,14 @@ class Averaging:
                 "its own are named in norm_groups, with data_group as their group"
             )
 
-    @torch.no_grad()
-    def _start_equal(self, tensors: Sequence[Tensor]) -> None:
-        for tensor in map(local, tensors):
-            value = tensor.detach().contiguous()
-            dist.broadcast(value, group=self._group, group_src=0)
-            tensor.copy_(value)
+
+@torch.no_grad()
+def start_equal(tensors: Sequence[Tensor], group: dist.ProcessGroup) -> None:
+    """Makes the tensors those of the group's first process; all of them call it."""
+    for tensor in map(local, tensors):
+        value = tensor.detach().contiguous()
+        dist.broadcast(value, group=group, group_src=0)
+        tensor.copy_(value)
 
 
 class _UnderWay:
@@ -157,10 +171,10 @@ class _UnderWay:
         stage: int,
         sent: Sum,
         device: str,
-        timeout: timedelta,
+        wait: Callable[[dist.Work], None],
         before: _UnderWay | None,
     ) -> None:
-        self.stage, self._timeout = stage, timeout
+        self.stage, self._wait_for = stage, wait
         self.sent, self._before = sent, before
         self._began, self._came = time.perf_counter(), 0.0
         self._failed: BaseException | None = None
@@ -186,19 +200,20 @@ class _UnderWay:
 
     def _wait(self) -> None:
         try:
-            self.sent.work.wait(self._timeout)
+            self._wait_for(self.sent.work)
             if self.sent.again is not None:
                 if self._before is not None and self._before._waiting is not None:
                     self._before._waiting.join()
-                self.sent.again().wait(self._timeout)
+                self._wait_for(self.sent.again())
         except BaseException as error:  # raised where the step waits
             self._failed = error
         self._came = time.perf_counter()
 
 
-def make_averaging(context: RankContext) -> Averaging | None:
+def make_averaging(context: RankContext, *, starts: bool) -> Averaging | None:
     """The averaging of gradients over the replicas in a rank's data group; None without replicas.
 
+    ``starts``: the stages have not trained yet, and start as the first replica's.
     Raises InputError where a program that averages has no replicas, or replicas none that does.
     """
     program, store, options = context.program, context.store, context.options
@@ -226,6 +241,8 @@ def make_averaging(context: RankContext) -> Averaging | None:
         sharded=sharded,
         apart=apart,
         timeout=options.timeout,
+        starts=starts,
+        faults=context.transport.replicas,
     )
 
 

@@ -91,7 +91,9 @@ def make_norm_squares(
             raise InputError(differing)
     if not groups:
         return squares_of, None
-    squares = ShardSquares(groups, axes, context.device, options.timeout)
+    squares = ShardSquares(
+        groups, axes, context.device, options.timeout, context.transport.replicas
+    )
     return squares, None if options.optimizer is None else check
 
 

@@ -10,7 +10,8 @@ again once that is loaded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from inspect import signature
 from math import nan
 from typing import Any, TypeAlias
 
@@ -77,12 +78,11 @@ def _entries(
     optimizer: torch.optim.Optimizer,
 ) -> Iterator[tuple[dict[str, Any], Tensor, _State]]:
     """Each parameter with its group and its state."""
-    pairs = [(group, p) for group in optimizer.param_groups for p in group["params"]]
-    fresh = [p for _, p in pairs if not optimizer.state.get(p)]
-    blank = dict(zip(map(id, fresh), _blank(optimizer, fresh), strict=True))
-    for group, parameter in pairs:
-        state = blank.get(id(parameter)) or optimizer.state.get(parameter) or {}
-        yield group, parameter, {key: v for key, v in state.items() if v is not None}
+    _check_stepping(optimizer)
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            state = optimizer.state.get(parameter) or _blank(optimizer, group, parameter)
+            yield group, parameter, {key: v for key, v in state.items() if v is not None}
 
 
 def _key(name: str, key: str) -> str:
@@ -122,30 +122,45 @@ def _is_blank(state: _State) -> bool:
 
 
 @torch.no_grad()
-def _blank(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> list[_State]:
-    """The state that a first step gives the parameters, filled with :data:`BLANK`.
+def _blank(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], parameter: Tensor) -> _State:
+    """The state that a first step gives the parameter of the group, filled with :data:`BLANK`.
 
-    The step is that of stand-ins, in copies of the groups; the optimizer and the random numbers
-    are afterwards as before.
+    The step is that of a stand-in, in a copy of the group; the optimizer and the random numbers
+    are afterwards as before, and no hook runs. Raises InputError where it takes more than that.
     """
-    if not parameters:
-        return []
-    stand_ins = {id(p): torch.zeros_like(p, requires_grad=True) for p in parameters}
-    for stand_in in stand_ins.values():
-        stand_in.grad = torch.zeros_like(stand_in)
+    stand_in = torch.zeros_like(parameter, requires_grad=True)
+    stand_in.grad = torch.zeros_like(stand_in)
     groups = optimizer.param_groups
-    optimizer.param_groups = [
-        {**g, "params": [stand_ins[id(p)] for p in g["params"] if id(p) in stand_ins]}
-        for g in groups
-    ]
+    optimizer.param_groups = [{**group, "params": [stand_in]}]
     try:
-        with RandomState([*stand_ins.values()]).again():
-            type(optimizer).step(optimizer)
-        return [_filled(optimizer.state.get(stand_in) or {}) for stand_in in stand_ins.values()]
+        with RandomState([stand_in]).again():
+            _step_of(optimizer)(optimizer)
+        return _filled(optimizer.state.get(stand_in) or {})
+    except Exception as error:
+        raise _whole(optimizer, f": {type(error).__name__}: {error}".splitlines()[0]) from error
     finally:
         optimizer.param_groups = groups
-        for stand_in in stand_ins.values():
-            optimizer.state.pop(stand_in, None)
+        optimizer.state.pop(stand_in, None)
+
+
+def _step_of(optimizer: torch.optim.Optimizer) -> Callable[[torch.optim.Optimizer], object]:
+    """The class's ``step`` without the hooks, also global ones, that torch wraps it in."""
+    step: Any = type(optimizer).step
+    return step.__wrapped__ if getattr(step, "hooked", False) else step  # type: ignore[no-any-return]
+
+
+def _check_stepping(optimizer: torch.optim.Optimizer) -> None:
+    """Raises InputError for one that steps by a closure: its state is one of all parameters."""
+    closure = signature(type(optimizer).step).parameters.get("closure")
+    if closure is not None and closure.default is closure.empty:
+        raise _whole(optimizer, ", whose step needs a closure")
+
+
+def _whole(optimizer: torch.optim.Optimizer, why: str) -> InputError:
+    return InputError(
+        "optimizer: expected one that steps each parameter by itself, as its state is saved by "
+        f"their names, got {type(optimizer).__name__}{why}"
+    )
 
 
 def _filled(state: _State) -> _State:

@@ -22,6 +22,7 @@ from torch import nn
 
 from ..dtensors import is_dtensor
 from ..stages.gradient_squares import squares_of, summed
+from ..transport import ReplicaFaults
 
 Processes: TypeAlias = tuple[int, ...]
 Axes: TypeAlias = frozenset[Processes]
@@ -66,8 +67,9 @@ class ShardSquares:
         axes: Mapping[int, Axes],
         device: torch.device,
         seconds: float,
+        faults: ReplicaFaults | None = None,
     ) -> None:
-        self._groups, self._device = groups, device
+        self._groups, self._device, self._faults = groups, device, faults
         self._timeout = timedelta(seconds=seconds)
         order = list(map(processes_of, groups))
         self._kinds = {  # bit i: a shard over the i-th axis
@@ -100,4 +102,5 @@ class ShardSquares:
         first = group.rank() == 0
         # times 0, so that one that is not finite is not lost
         mine = [x if first or add else 0.0 * x for x, add in zip(sums, adds, strict=True)]
-        return summed(mine, group, self._device, self._timeout, "the norm over the shards")
+        what = "the norm over the shards"
+        return summed(mine, group, self._device, self._timeout, what, faults=self._faults)

@@ -35,17 +35,17 @@ class StepEnd:
     ``modules``: the stages that the rank has for good; ``stashes``: of stages that step after each
     microbatch; ``seed``: what backward starts with, a microbatch's share in the gradients times the
     loss scale; ``updates``: whether the step under way ends with the optimizers', or leaves its
-    gradients for the next one to add to. All ranks make theirs at the same time, and ``close``
-    them.
+    gradients for the next one to add to; ``starts``: whether replicas begin as the first one, or
+    these stages train already. All ranks make theirs at the same time, and ``close`` them.
     """
 
-    def __init__(self, context: RankContext) -> None:
+    def __init__(self, context: RankContext, *, starts: bool = True) -> None:
         program, role, options = context.program, context.role, context.options
         self._device = context.device
         self.modules = {s: context.store.module(s) for s in role.held}
         self._shared = _shared_parameters(context)
         self.reduce = self._shared.reduction
-        self._averaging = make_averaging(context)
+        self._averaging = make_averaging(context, starts=starts)
         self.stashes = make_stashes(program, self.modules, context.memory)
         make = options.optimizer
         self.optimizers = {} if make is None else make_optimizers(self.modules, make)

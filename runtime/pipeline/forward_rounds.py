@@ -7,7 +7,7 @@
 
 What runs is :mod:`~pipeloom.runtime.executor.forward_only`. Ranks tell each other first how many
 microbatches there are and what shapes they have, so an error in what one was given is raised on all
-of them before anything runs, and the pipeline can go on.
+of them, and in all replicas, before anything runs, and the pipeline can go on.
 """
 
 from __future__ import annotations
@@ -32,16 +32,20 @@ from ..executor.stage_runner import Cell, StageRunner
 from ..measure.activation_ledger import NoLedger
 from ..optim.step_end import StepEnd
 from ..rank.context import RankContext
+from ..rank.options import IN_MODEL
 from ..stages.fsdp import ShardedStages
-from ..tensors.microbatches import is_cut
+from ..tensors.microbatches import is_cut, option_counts
 from ..transport import agreed
 from ..transport.thread_rank import here
+from .agreement import ReplicaAgreement
 from .shape_inference import Interfaces, ShapeInference
 from .step_builder import StepBuilder, make_executor
 from .step_inputs import StepInputs
 from .step_io import Results, StepData, put_targets
 
 T = TypeVar("T")
+LABEL = "eval "
+"""The texts of evaluations in the profiler's trace begin with it: none is an op of a step."""
 
 
 class ForwardRunner(StageRunner):
@@ -68,6 +72,7 @@ class ForwardRounds:
         self._context = replace(context, memory=NoLedger(), options=options)
         self._step_end = step_end
         self._rank, self._loss = context.role.rank, context.options.loss
+        self._replicas = ReplicaAgreement(context)
         self._last, self._microbatches = problem.stages - 1, problem.microbatches
         self._shapes = ShapeInference(
             context.store,
@@ -87,14 +92,14 @@ class ForwardRounds:
     def run(self, data: StepData, *, wants_losses: bool, keep_outputs: bool) -> Results:
         """Forwards of all microbatches. Raises on all ranks what one raises for its inputs."""
         transport, store = self._context.transport, self._context.store
-        count = self._count(data)
-        cells = self._agreed(partial(self._cells, data, count, wants_losses))
+        count, cells = self._replicas.result(partial(self._prepared, data, wants_losses))
         for runner in self._runners.values():
             runner.keep_outputs = keep_outputs
         results = Results()
         store.gather()
         with _undisturbed(self._modules, self._context.device):
-            interfaces = self._shapes.interfaces(cells, count)
+            shapes = partial(self._shapes.interfaces, cells, count)
+            interfaces = self._replicas.result(shapes)
             transport.renew()
             store.begin()
             try:
@@ -106,6 +111,13 @@ class ForwardRounds:
                     store.release()
                 transport.renew()
         return results
+
+    def _prepared(
+        self, data: StepData, wants_losses: bool
+    ) -> tuple[int, dict[tuple[int, int], Cell]]:
+        """The number of microbatches, and the cells. Raises, on all ranks, what one raises."""
+        count = self._count(data)
+        return count, self._agreed(partial(self._cells, data, count, wants_losses))
 
     def _rounds(
         self,
@@ -132,7 +144,9 @@ class ForwardRounds:
             )
             for op in self._forwards(size)
         }
-        executor = make_executor(context, self._step_end, cells, self._runners, interfaces)
+        executor = make_executor(
+            context, self._step_end, cells, self._runners, interfaces, label=LABEL
+        )
         return _Round(executor, cells, size, interfaces)
 
     def _forwards(self, size: int) -> list[Op]:
@@ -147,6 +161,9 @@ class ForwardRounds:
         def mine() -> set[int]:
             named = {f"input {i}": x for i, x in enumerate(data.inputs)} | {"target": data.target}
             counts = {name: len(x) for name, x in named.items() if is_cut(x)}
+            counts |= option_counts(data.options)
+            if self._loss == IN_MODEL and isinstance(data.target, Mapping):
+                counts |= option_counts(data.target)
             for name, size in counts.items():
                 if size == 0:
                     raise InputError(f"eval: {name}: expected at least one microbatch, got none")

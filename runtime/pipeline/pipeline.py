@@ -28,7 +28,7 @@ from ..rank.role import RankRole, rank_in
 from ..stages.fsdp import ShardedStages
 from ..stages.store import Stage, stage_modules
 from ..tensors.microbatches import Batch
-from ..transport import ending_together
+from ..transport import ReplicaFaults, ending_together
 from .forward_rounds import ForwardRounds
 from .in_place import AskedInPlace, StagesInPlace
 from .layered_source import as_planned
@@ -128,20 +128,28 @@ class Pipeline:
         modules = stage_modules(stages, role.needed, self.num_stages)
         given = with_ties(given, program, stages, modules)
         self.device = device_for(given, modules)
-        self.store = store_for(program, self.rank, self.device, given, modules)
+        self._replicas = None if given.data_group is None else ReplicaFaults(given.data_group)
+        self.store = store_for(
+            program, self.rank, self.device, given, modules, replicas=self._replicas
+        )
         self._turn: list[Pipeline] = []  # of several with these stages the one that stepped last
         with ExitStack() as held:
             if isinstance(self.store, ShardedStages):
                 held.callback(self.store.close)
             self._open(role, given, held)
 
-    def _open(self, role: RankRole, options: PipelineOptions, held: ExitStack) -> None:
-        """Connects and builds; one that cannot be made leaves no connections behind."""
+    def _open(
+        self, role: RankRole, options: PipelineOptions, held: ExitStack, *, starts: bool = True
+    ) -> None:
+        """Connects and builds; one that cannot be made leaves no connections behind. ``starts``:
+        the stages have not trained yet."""
         self.microbatches = self.program.schedule.problem.microbatches
-        context = connected(self.program, role, options, self.store, self.device)
+        context = connected(
+            self.program, role, options, self.store, self.device, replicas=self._replicas
+        )
         held.callback(context.transport.close)
         self._transport, self._memory = context.transport, context.memory
-        self._step_end = StepEnd(context)
+        self._step_end = StepEnd(context, starts=starts)
         held.callback(self._step_end.update.close)
         self.modules, self.optimizers = self._step_end.modules, self._step_end.optimizers
         self._options = options
@@ -176,8 +184,9 @@ class Pipeline:
         other = object.__new__(Pipeline)
         other.program, other.num_stages, other.rank = program, self.num_stages, self.rank
         other.device, other.store, other._turn = self.device, self.store, self._turn
+        other._replicas = self._replicas
         with ExitStack() as held:
-            other._open(RankRole.of(program, self.rank), options, held)
+            other._open(RankRole.of(program, self.rank), options, held, starts=False)
         self._held.callback(other._held.close)
         return other
 
@@ -349,25 +358,31 @@ class Pipeline:
         as ``flatten_optimizer_state_dict`` has them, NaN throughout where a parameter was never
         stepped; ``loss_scale``, if there is one. Tensors are the pipeline's own: what is loaded
         into them is there, :meth:`load_state_dict` has to be called all the same. The last step is
-        finished first. What several ranks have they give alike, under any placement.
+        finished first. What several ranks have they give alike, under any placement: buffers become
+        those of the first replica, and there of the first rank that runs the stage, on all of
+        them, so with buffers the ranks of all replicas call it.
 
-        Raises InputError where different parameters have one name (see ``names``), or plain tensors
-        are shards.
+        Raises, on all ranks, InputError where different parameters have one name (see ``names``),
+        ``names`` raises, plain tensors are shards, or an optimizer (LBFGS) does not step each
+        parameter by itself; goes on afterwards.
         """
         self.finish()
-        self._take_turn()
-        return self._state.get()
+        with ending_together(self._transport):
+            self._take_turn()
+            return self._state.get()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes over what :meth:`state_dict` gave, of this rank's stages or of all; all ranks call
         it.
 
-        Sections that are not in ``state`` stay as they are. Raises InputError, and changes nothing,
-        for missing or unknown names and other shapes.
+        Sections that are not in ``state`` stay as they are. Raises InputError on all ranks, and
+        changes nothing, for missing or unknown names, other shapes, and sections that are no
+        mappings.
         """
         self.finish()
-        self._take_turn()
-        self._state.put(state)
+        with ending_together(self._transport):
+            self._take_turn()
+            self._state.put(state)
 
     def synchronize(self) -> None:
         """Returns once all that was queued on the device is done; at once on a CPU."""

@@ -22,7 +22,7 @@ from ..rank.role import RankRole, has_relays, routes_of
 from ..stages.make_store import make_store
 from ..stages.store import Stage, StageStore, device_of, given_modules
 from ..stages.tie_detection import find_ties
-from ..transport import connect, gather_early
+from ..transport import ReplicaFaults, connect, gather_early
 
 
 def check_given(program: Program, options: PipelineOptions) -> None:
@@ -80,6 +80,8 @@ def store_for(
     device: torch.device,
     options: PipelineOptions,
     modules: Mapping[int, nn.Module],
+    *,
+    replicas: ReplicaFaults | None,
 ) -> StageStore:
     """The store of the rank's ``modules`` that the options ask for."""
     return make_store(
@@ -92,6 +94,7 @@ def store_for(
         tied=options.tied,
         data_group=options.data_group,
         timeout=options.timeout,
+        faults=replicas,
     )
 
 
@@ -101,6 +104,8 @@ def connected(
     options: PipelineOptions,
     store: StageStore,
     device: torch.device,
+    *,
+    replicas: ReplicaFaults | None,
 ) -> RankContext:
     """The rank's context, with connections to all ranks that it has to do with; all ranks call
     it."""
@@ -108,5 +113,6 @@ def connected(
     gathers = options.needs_norm and not relays
     routes = routes_of(program, role.holders, options.tied, options.timeout, gathers=gathers)
     transport = connect(routes, device, options.group)
+    transport.replicas = replicas
     memory = Ledger() if options.memory else NoLedger()
     return RankContext(program, role, options, store, transport, memory, device, relays=relays)

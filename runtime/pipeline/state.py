@@ -11,7 +11,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import InputError, PipeloomError
 
 from ..dtensors import is_dtensor
 from ..optim.optimizer_state import flat_state, group_options, load_flat_state
@@ -19,6 +19,8 @@ from ..optim.step_end import StepEnd
 from ..rank.context import RankContext
 from ..rank.loss_scale import LossScale
 from ..stages.tie_detection import Member
+from ..transport import agreed
+from .shared_buffers import share_buffers
 from .state_names import state_names
 
 MODEL, OPTIMIZER, LOSS_SCALE = SECTIONS = ("model", "optimizer", "loss_scale")
@@ -29,13 +31,34 @@ class PipelineState:
 
     def __init__(self, context: RankContext, step_end: StepEnd) -> None:
         self._context, self._update = context, step_end.update
+        self._role = context.role
         self._modules, self._optimizers = step_end.modules, step_end.optimizers
         self._names: dict[Member, tuple[str, ...]] | None = None
         self._known: frozenset[str] = frozenset()  # names in all ranks' models
 
     def get(self) -> dict[str, Any]:
-        """The state by section. Raises InputError where names do not tell the model's tensors
-        apart."""
+        """The state by section, after making the buffers of all copies those of the first.
+
+        Raises InputError where names do not tell the model's tensors apart, or an optimizer has no
+        state of each parameter.
+        """
+        self._all_names()
+        pairs = zip(self._role.users, self._role.holders, strict=True)
+        share_buffers(self._context, [min(users or homes) for users, homes in pairs])
+        return self._own()
+
+    def _own(self) -> dict[str, Any]:
+        """The state by section as it is on this rank."""
+        self._all_names()
+        state, fault = dict[str, Any](), None
+        try:
+            state = self._sections()
+        except InputError as error:
+            fault = str(error)
+        self._agree(fault)
+        return state
+
+    def _sections(self) -> dict[str, Any]:
         names, state = self._all_names(), dict[str, Any]()
         state[MODEL] = {
             name: value
@@ -54,10 +77,12 @@ class PipelineState:
     def put(self, state: Mapping[str, Any]) -> None:
         """Takes over the sections of ``state``; missing ones stay. Raises InputError for what does
         not fit."""
-        own = self.get()
-        self._check(state, own)
+        own = self._own()
+        found = next(self._faults(state, own), None)
+        self._agree(found and f"state_dict: {found}")
         if MODEL in state:
             self._put_model(state[MODEL])
+            share_buffers(self._context, [min(homes) for homes in self._role.holders])
         if OPTIMIZER in state:
             for optimizer in self._optimizers.values():
                 load_flat_state(optimizer, self._by_parameter(), state[OPTIMIZER])
@@ -77,7 +102,11 @@ class PipelineState:
             context = self._context
             self._check_shards()
             gather, options = context.transport.gather, context.options
-            found = state_names(self._modules, options.tied, options.names, gather)
+            try:
+                found = state_names(self._modules, options.tied, options.names, gather)
+            except InputError as error:
+                agreed(error)
+                raise
             rows = gather([name for names in found.values() for name in names])
             self._known = frozenset(name for row in rows for name in row)
             self._names = found
@@ -102,12 +131,12 @@ class PipelineState:
         found = next((x for x in product(groups or (), plain) if fnmatchcase(x[1], x[0])), None)
         rows = self._context.transport.gather((found, len(plain) < len(named)))
         for wrong in [wrong for wrong, _ in rows if wrong is not None]:
-            raise InputError(
+            raise _refusal(
                 f"norm_groups: {wrong[0]!r}: expected a DTensor, whose shards have one name in a "
                 f"state_dict, got {wrong[1]}, a plain tensor"
             )
         if groups is None and self._beside() and not any(sharded for _, sharded in rows):
-            raise InputError(
+            raise _refusal(
                 "norm_groups: expected the process groups over which parameters are shards, as "
                 "there are pipelines side by side that data_group does not join; or {}, where "
                 "they have nothing to do with each other"
@@ -121,17 +150,15 @@ class PipelineState:
         replicas = 1 if options.data_group is None else dist.get_world_size(options.data_group)
         return dist.get_world_size() > dist.get_world_size(options.group) * replicas
 
-    def _check(self, state: Mapping[str, Any], own: Mapping[str, Any]) -> None:
-        """Raises InputError, alike on all ranks, where ``state`` is not like ``own``."""
-        found = next(self._faults(state, own), None)
-        wrong = next(filter(None, self._context.transport.gather(found)), None)
+    def _agree(self, fault: str | None) -> None:
+        """Raises InputError on all ranks with the first one's fault, if there is one."""
+        wrong = next(filter(None, self._context.transport.gather(fault)), None)
         if wrong is not None:
-            raise InputError(f"state_dict: {wrong}")
+            raise _refusal(wrong)
 
-    def _faults(self, state: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[str]:
-        unknown = [name for name in state if name not in SECTIONS]
-        if unknown or not state:
-            yield f"expected {', '.join(SECTIONS)}, got {', '.join(map(str, unknown)) or 'nothing'}"
+    def _faults(self, state: Any, own: Mapping[str, Any]) -> Iterator[str]:
+        """Lines on what in ``state`` is not like ``own``: one is asked for, and none after it."""
+        yield from _unlike_sections(state)
         loaded = {names[0] for names in self._all_names().values()}
         model = {name: value for name, value in own[MODEL].items() if name in loaded}
         for section, mine in ((MODEL, model), (OPTIMIZER, own[OPTIMIZER])):
@@ -148,9 +175,28 @@ class PipelineState:
                 yield f"{MODEL}.{name}: expected names of the model's parameters and buffers alone"
 
 
+def _refusal(line: str) -> PipeloomError:
+    return agreed(InputError(line))
+
+
+def _unlike_sections(state: Any) -> Iterator[str]:
+    if not isinstance(state, Mapping):
+        yield f"expected a mapping of sections, got {type(state).__name__}"
+    unknown = [name for name in state if name not in SECTIONS]
+    if unknown or not state:
+        yield f"expected {', '.join(SECTIONS)}, got {', '.join(map(str, unknown)) or 'nothing'}"
+    for section, values in state.items():
+        if not isinstance(values, Mapping):
+            kind = type(values).__name__
+            yield f"{section}: expected a mapping of names to values, got {kind}"
+
+
 def _differences(section: str, values: Mapping[str, Any], own: Mapping[str, Any]) -> Iterator[str]:
     for key, mine in own.items():
         if key.startswith("param_groups."):
+            value = values.get(key, mine)
+            if _is_number(mine) and not (_is_number(value) or isinstance(value, Tensor)):
+                yield f"{section}.{key}: expected a number, got {value!r}"
             continue
         if key not in values:
             yield f"{section}.{key}: missing"
@@ -163,3 +209,7 @@ def _differences(section: str, values: Mapping[str, Any], own: Mapping[str, Any]
         elif is_dtensor(mine) is not is_dtensor(values[key]):
             kind = "a DTensor" if is_dtensor(mine) else "a plain tensor"
             yield f"{section}.{key}: expected {kind}, got {type(values[key]).__name__}"
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -93,7 +93,11 @@ def _row(modules: Mapping[int, nn.Module], names: ModelNames) -> _Row | str:
         first: dict[int, str] = {}
         for name, value in module.state_dict(keep_vars=True).items():
             same = first.setdefault(id(value), name) if isinstance(value, Tensor) else name
-            told: Any = names(stage, _unwrapped(name))
+            try:
+                told: Any = names(stage, _unwrapped(name))
+            except Exception as error:
+                words = f"{type(error).__name__}: {error}".splitlines()[0]
+                return f"names: no name of the model for stage {stage}, {name}: {words}"
             if not (isinstance(told, str) and told):
                 return (
                     f"names: expected a name of the model for stage {stage}, {name}, got {told!r}"

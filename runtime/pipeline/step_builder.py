@@ -106,8 +106,11 @@ def make_executor(
     cells: Cells,
     runners: Mapping[int, StageRunner],
     interfaces: Interfaces,
+    *,
+    label: str = "",
 ) -> Executor:
-    """Buffers and calls of the context's program, for what stages hand on."""
+    """Buffers and calls of the context's program, for what stages hand on; ``label``: before its
+    texts in the profiler's trace."""
     routing: dict[ir.TensorKind, TensorRouting] = dict.fromkeys(
         ir.TensorKind, ActivationRouting(cells, interfaces, context.device)
     )
@@ -128,4 +131,5 @@ def make_executor(
         validate=step_end.validate,
         restore_snapshot=step_end.restore_snapshot,
         pace=context.options.pace,
+        label=label,
     )

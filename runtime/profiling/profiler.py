@@ -166,7 +166,8 @@ def _named(found: Measurement, layers: Sequence[Layer]) -> Measurement:
         replace(stage, layers=(layer,))
         for stage, layer in zip(found.profile.stages, layers, strict=True)
     ]
-    return replace(found, profile=replace(found.profile, stages=tuple(named)))
+    profile = replace(found.profile, stages=tuple(named))
+    return replace(found, profile=profile, by_layers=True)
 
 
 Found = tuple[list[StagePart], LinkParts, list[tuple[int, ...]]]

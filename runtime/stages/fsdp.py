@@ -32,8 +32,8 @@ from torch import Tensor, nn
 from pipeloom.ir.errors import InputError
 
 from ..dtensors import lay_out
+from ..transport import ReplicaFaults, wait_for
 from .gradient_shards import ShardedParameter, parameter_groups, sharded_parameters
-from .gradient_squares import wait_for
 from .store import ResidentStages, device_of
 from .unused_parameters import NOTHING
 
@@ -72,11 +72,16 @@ class ShardedModule:
     """
 
     def __init__(
-        self, stage: int, module: nn.Module, group: dist.ProcessGroup, timeout: timedelta
+        self,
+        stage: int,
+        module: nn.Module,
+        group: dist.ProcessGroup,
+        timeout: timedelta,
+        faults: ReplicaFaults | None = None,
     ) -> None:
         from torch.distributed.fsdp import FSDPModule
 
-        self._stage, self._group, self._timeout = stage, group, timeout
+        self._stage, self._group, self._timeout, self._faults = stage, group, timeout, faults
         self._device = device_of([module]).type
         self._parts = [part for part in module.modules() if isinstance(part, FSDPModule)]
         _check_whole(stage, module, self._parts)
@@ -110,8 +115,15 @@ class ShardedModule:
 
         Raises ConnectionError where that takes too long.
         """
+        self._forget_forward()
         self.release()
         self._unshard()
+
+    def _forget_forward(self) -> None:
+        """A forward that raised has left the hooks within it, where nothing is released."""
+        for part in self._parts:
+            for each in (part._get_fsdp_state(), *parameter_groups(part)):
+                each._training_state = type(each._training_state).IDLE
 
     def release(self) -> None:
         """Lets go of the whole parameters and their gradients."""
@@ -177,9 +189,8 @@ class ShardedModule:
         under_way = [part.unshard(async_op=True) for part in self._parts]
         if self._device == "cpu":  # on a GPU a wait with a timeout would block the host
             for work in (work for part in self._parts for work in _gathering(part)):
-                wait_for(
-                    work, self._timeout, f"gathering the shards of stage {self._stage}{REPLICAS}"
-                )
+                what = f"gathering the shards of stage {self._stage}{REPLICAS}"
+                wait_for(work, self._timeout, what, self._faults)
         for handle in under_way:
             if handle is not None:
                 handle.wait()
@@ -193,7 +204,11 @@ class ShardedStages(ResidentStages):
     """Stages of which some are sharded over ``group``, waited for ``seconds`` at most on a CPU."""
 
     def __init__(
-        self, modules: Mapping[int, nn.Module], group: dist.ProcessGroup, seconds: float
+        self,
+        modules: Mapping[int, nn.Module],
+        group: dist.ProcessGroup,
+        seconds: float,
+        faults: ReplicaFaults | None = None,
     ) -> None:
         super().__init__(modules)
         self._group, self._timeout = group, timedelta(seconds=seconds)
@@ -201,7 +216,7 @@ class ShardedStages(ResidentStages):
         with ExitStack() as held:  # where one cannot be taken, the others are given back
             for s, module in modules.items():
                 if is_sharded(module):
-                    self.sharded[s] = ShardedModule(s, module, group, self._timeout)
+                    self.sharded[s] = ShardedModule(s, module, group, self._timeout, faults)
                     held.callback(self.sharded[s].close)
             self._held = held.pop_all()
 

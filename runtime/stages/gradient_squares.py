@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from ..dtensors import local
+from ..transport import ReplicaFaults, wait_for
 
 
 @torch.no_grad()
@@ -30,32 +31,26 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype.itemsize < 4 else dtype
 
 
-def wait_for(work: dist.Work, timeout: timedelta, what: str) -> None:
-    """Waits for ``work`` on a CPU. Raises ConnectionError where it takes longer, or fails."""
-    try:
-        work.wait(timeout)
-    except RuntimeError as error:
-        patience = f"waited at most {timeout.total_seconds():g} s"
-        raise ConnectionError(f"{what}, {patience}: {error}") from error
-
-
 def summed(
     values: Sequence[float],
     group: dist.ProcessGroup,
     device: torch.device,
     timeout: timedelta,
     what: str,
+    *,
+    faults: ReplicaFaults | None = None,
 ) -> list[float]:
     """The sums of the ``values`` of all processes of ``group``, the same bits on all; the host
     waits.
 
-    Raises ConnectionError where that takes longer on a CPU, saying of ``what``.
+    Raises ConnectionError where that takes longer on a CPU, saying of ``what``,
+    or a fault is found.
     """
     total = torch.tensor(values, dtype=torch.float64, device=device)
     work = dist.all_reduce(total, group=group, async_op=True)
     assert work is not None
     if device.type == "cpu":
-        wait_for(work, timeout, what)
+        wait_for(work, timeout, what, faults)
     else:
         work.wait()
     found: list[float] = total.tolist()

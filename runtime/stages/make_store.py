@@ -14,6 +14,7 @@ from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.transfers import holders
 
 from ..dtensors import is_dtensor
+from ..transport import ReplicaFaults
 from ..transport.thread_rank import here
 from .fsdp import ShardedStages, is_sharded
 from .store import ResidentStages, StageStore
@@ -32,10 +33,11 @@ def make_store(
     tied: Sequence[Group],
     data_group: dist.ProcessGroup | None,
     timeout: float,
+    faults: ReplicaFaults | None = None,
 ) -> StageStore:
     """Modules as they are where no weights are sent, none are cast and none sharded.
 
-    ``timeout``: seconds that shards wait for those of other processes.
+    ``timeout``: seconds that shards wait for those of other processes, of which ``faults`` tells.
     Raises InputError for sharded stages that cannot be run.
     """
     _check_threads(modules)
@@ -47,7 +49,7 @@ def make_store(
                 f"data_group: expected the processes that have shards of stage {sharded[0]}, got "
                 "None"
             )
-        return ShardedStages(modules, data_group, timeout)
+        return ShardedStages(modules, data_group, timeout, faults)
     if not program.schedule.transfers and param_dtype is None:
         return ResidentStages(modules)
     return StreamedStages(

@@ -71,6 +71,11 @@ def split_options(options: Mapping[str, Any], microbatches: int) -> list[dict[st
     return [{name: parts[j] for name, parts in cut.items()} for j in range(microbatches)]
 
 
+def option_counts(options: Mapping[str, Any]) -> dict[str, int]:
+    """The number of microbatches of each keyword argument that is a list of them."""
+    return {name: len(value) for name, value in options.items() if _is_option_cut(value)}
+
+
 def merge(outputs: Sequence[Any]) -> Any:
     """The outputs of all microbatches as one batch; scalars are stacked.
 
@@ -135,7 +140,11 @@ def _option(value: Any, microbatches: int, name: str) -> Sequence[Any]:
         return _parts(value, microbatches, name)
     if isinstance(value, OneEach):
         return value
-    return split(value, microbatches, name) if tensors(value) else [value] * microbatches
+    return split(value, microbatches, name) if _is_option_cut(value) else [value] * microbatches
+
+
+def _is_option_cut(value: Any) -> bool:
+    return isinstance(value, list) and (isinstance(value, OneEach) or bool(tensors(value)))
 
 
 def _parts(batch: Any, microbatches: int, name: str) -> Sequence[Any]:

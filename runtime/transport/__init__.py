@@ -8,3 +8,5 @@ from .connect import gather_early as gather_early
 from .connect import whereabouts as whereabouts
 from .faults import agreed as agreed
 from .faults import ending_together as ending_together
+from .replica_faults import ReplicaFaults as ReplicaFaults
+from .replica_faults import wait_for as wait_for

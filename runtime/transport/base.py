@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
 from pipeloom.ir.errors import InputError, PipeloomError
 
 from ..errors import ExecutionError, ShapeError
+
+if TYPE_CHECKING:
+    from .replica_faults import ReplicaFaults
 
 KINDS: dict[str, type[PipeloomError]] = {
     kind.__name__: kind for kind in (InputError, ShapeError, ExecutionError)
@@ -30,6 +33,7 @@ class Fault:
     rank: int
     kind: str
     text: str
+    replica: int | None = None  # where it is another's
 
     @classmethod
     def of(cls, rank: int, error: Exception) -> Fault:
@@ -39,9 +43,10 @@ class Fault:
         return cls(rank, type(error).__name__, named)
 
     def raised(self) -> PipeloomError:
-        """With the rank as ``rank``: a launch reports that one as failed."""
-        error = KINDS.get(self.kind, ExecutionError)(self.text)
-        error.rank = self.rank  # type: ignore[attr-defined]
+        """With the rank as ``rank``, and ``replica``: a launch reports that one as failed."""
+        where = "" if self.replica is None else f"replica {self.replica}, "
+        error = KINDS.get(self.kind, ExecutionError)(f"{where}{self.text}")
+        error.rank, error.replica = self.rank, self.replica  # type: ignore[attr-defined]
         return error
 
 
@@ -55,10 +60,12 @@ class Handle(Protocol):
 
 
 class Transport(Protocol):
-    """The connections of one rank to all others; ``rank`` and ``size`` are its own."""
+    """The connections of one rank to all others; ``rank`` and ``size`` are its own; ``replicas``:
+    where errors of the pipeline's replicas are told, if it has any."""
 
     rank: int
     size: int
+    replicas: ReplicaFaults | None
 
     def send(self, tensor: Tensor, peer: int) -> Handle:
         """Posts a contiguous tensor, which must stay unchanged until the handle was waited for."""

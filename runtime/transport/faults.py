@@ -18,25 +18,34 @@ from pipeloom.ir.errors import PipeloomError
 
 from .base import Fault, Transport
 
+EVERYWHERE = "everywhere"  # in all replicas
+
 
 @contextmanager
 def ending_together(transport: Transport) -> Iterator[None]:
-    """An exception within ends all ranks: they raise it as well, with the rank that it is of; but
-    for those that all have agreed on."""
+    """An exception within ends all ranks, those of replicas too: they raise it as well, with the
+    rank that it is of; but for those that all have agreed on."""
+    replicas = transport.replicas
     try:
         yield
     except Exception as error:
-        if getattr(error, "agreed", False):
+        scope = getattr(error, "agreed", None)
+        if scope == EVERYWHERE or (scope and replicas is None):
             raise
-        first = transport.fail(Fault.of(transport.rank, error), asks=_may_be_anothers(error))
-        if first.rank == transport.rank:
+        own, asks = Fault.of(transport.rank, error), _may_be_anothers(error)
+        told = replicas.found() if asks and replicas is not None else None
+        first = transport.fail(told or own, asks=asks)
+        if replicas is not None:
+            replicas.publish(first)
+        if first == own:
             raise
         raise first.raised() from error
 
 
-def agreed(error: PipeloomError) -> PipeloomError:
-    """An error that all ranks raise alike, after which they can go on together."""
-    error.agreed = True  # type: ignore[attr-defined]
+def agreed(error: PipeloomError, *, everywhere: bool = False) -> PipeloomError:
+    """An error that all ranks raise alike, after which they can go on together; where there are
+    replicas, only if it is so ``everywhere`` in them."""
+    error.agreed = EVERYWHERE if everywhere else True  # type: ignore[attr-defined]
     return error
 
 

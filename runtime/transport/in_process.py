@@ -25,6 +25,7 @@ from torch import Tensor
 
 from ..cuda import make_event, make_stream
 from .base import Fault, Routes, Transport, timed_out
+from .replica_faults import ReplicaFaults
 
 # sending rank, receiving rank, bytes: the milliseconds for which the message has the link to itself
 LinkTime: TypeAlias = Callable[[int, int, int], float]
@@ -199,6 +200,7 @@ class InProcessTransport:
 
     def __init__(self, hub: Hub, rank: int, routes: Routes) -> None:
         self.rank, self.size = rank, hub.size
+        self.replicas: ReplicaFaults | None = None
         self._hub, self._session = hub, hub.session(rank)
         self._patience = routes.timeout.total_seconds()
         self._everyone = tuple(range(hub.size))

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import astuple
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .base import Fault, Routes, Transport
+from .replica_faults import ReplicaFaults
 
 PINGS = 8
 
@@ -35,6 +37,7 @@ class GroupTransport:
         self.size = dist.get_world_size(group)
         self.device = device
         self.timeout = routes.timeout
+        self.replicas: ReplicaFaults | None = None
         self._attached: list[GroupTransport] = []
         self._global_ranks = dist.get_process_group_ranks(group)
         self._made = self._make(self._wanted(routes))
@@ -101,8 +104,7 @@ class GroupTransport:
         first = fault
         with suppress(RuntimeError):  # the process that serves the store may be gone
             store = self.group.get_group_store()
-            mine = [fault.rank, fault.kind, fault.text]
-            found = store.compare_set("fault", "", json.dumps(mine))
+            found = store.compare_set("fault", "", json.dumps(astuple(fault)))
             first = Fault(*json.loads(found)) if asks else fault
         for transport in (self, *self._attached):
             transport.disconnect()

@@ -96,5 +96,9 @@ class Budget(FirstOf):
         """A budget of a share of this one as it was at first, from now on."""
         return Budget(share * self.time.seconds, share * self.work.ops, self.interrupt)
 
+    def part(self, number: int) -> Budget:
+        """A budget of one of ``number`` equal parts of what is left of this one, from now on."""
+        return Budget(self.time.left / number, self.work.left / number, self.interrupt)
+
 
 NEVER: StoppingCriterion = FirstOf()

@@ -48,6 +48,8 @@ SAID_OTHERWISE = {
     "device": "none, but the stages' own",
 }
 """Options of a pipeline that a planned schedule does not take, and what is expected instead."""
+BESIDE_LISTS = ("losses", "return_outputs", "loss_kwargs")
+"""Arguments of a step beside lists of microbatches."""
 RESERVED = {"update", "metrics"}
 """Arguments of a pipeline's step that torch's have not."""
 
@@ -165,10 +167,12 @@ class PlannedSchedule(PipelineScheduleMulti):
         ``kwarg_mbs`` and ``target_mbs`` a list of microbatches each, as torchtitan gives them.
 
         ``given``: ``target``, ``losses``, ``return_outputs``, ``loss_kwargs``, and keyword
-        arguments of the stages. The outputs of the last stage are returned where it is.
+        arguments of the stages; beside lists of microbatches ``losses``, ``return_outputs`` and
+        ``loss_kwargs`` alone. The outputs of the last stage are returned where it is.
         """
         if arg_mbs is None and kwarg_mbs is None and target_mbs is None:
             return super().step(*args, **given)
+        _check_beside_lists(args, given)
         losses, wanted = given.get("losses"), given.get("return_outputs", True)
         if self._has_backward and not torch.is_grad_enabled():
             raise RuntimeError("step: expected gradients to be enabled; eval runs without")
@@ -294,6 +298,20 @@ def _check_options(options: Mapping[str, Any]) -> None:
     for name, instead in SAID_OTHERWISE.items():
         if name in options:
             raise InputError(f"{name}: expected {instead}, got {options[name]!r}")
+
+
+def _check_beside_lists(args: Sequence[Any], given: Mapping[str, Any]) -> None:
+    """Raises InputError for arguments that lists of microbatches leave no place for; a target of
+    None, which ``eval`` passes on, is none."""
+    if args:
+        raise InputError(f"step: expected no inputs beside lists of microbatches, got {len(args)}")
+    lists = {"target": "target_mbs"}
+    for name, value in given.items():
+        if name not in BESIDE_LISTS and not (name in lists and value is None):
+            instead = lists.get(name, "kwarg_mbs")
+            raise InputError(
+                f"step: {name}: expected it in {instead}, beside lists of microbatches"
+            )
 
 
 def _shards_group(modules: Sequence[nn.Module]) -> dist.ProcessGroup | None:

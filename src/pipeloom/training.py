@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.measured_profile import Measurement
+from pipeloom.ir.model.profile import check_limit
 from pipeloom.runtime.models.by_name import load_source
 from pipeloom.runtime.pipeline.layered_source import as_planned
 from pipeloom.runtime.pipeline.model_source import ModelSource
@@ -30,6 +31,7 @@ def measure(
     model: ModelSource | str,
     *,
     stages: int | None = None,
+    layers: bool = False,
     ranks: int | None = None,
     alone: bool = False,
     name: str = "",
@@ -39,17 +41,24 @@ def measure(
 ) -> Measurement:
     """The profile of ``model``, measured.
 
-    ``model``: a source, or where one is, as ``module:attribute``. ``stages``: pieces of it; None:
-    each of its layers by itself. ``ranks``: processes, as many as stages by default. ``alone``: one
+    ``model``: a source, or where one is, as ``module:attribute``. ``stages``: pieces of it;
+    without them, or with ``layers``, each of its layers by itself. ``ranks``: processes, as many as
+    stages by default. ``alone``: one
     process, a stage after the other, and no links. ``memory_limit``: bytes of activations on a
     rank, which the profile is given. ``dtype``: ``float32``, say; None: the model's own. The other
     settings are those of :func:`measure_profile`: among them ``group``, ``data_group`` and ``view``
     where the stages are shards, in a job that torchrun started. Raises InputError for wrong ones,
     LaunchError where a rank fails.
     """
+    if layers and stages is not None:
+        raise InputError(f"stages: expected none beside layers, got {stages}")
     processes = ranks or stages
     if processes is None:
-        raise InputError("ranks: missing; expected a number of processes with --layers")
+        if layers:
+            raise InputError("ranks: missing; expected a number of processes for the layers")
+        raise InputError("stages: missing; expected pieces of the model, or layers and ranks")
+    if memory_limit is not None:
+        check_limit(memory_limit)
     found = measure_profile(
         load_source(model) if isinstance(model, str) else model,
         stages=stages,

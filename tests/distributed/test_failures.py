@@ -222,3 +222,31 @@ def test_one_ranks_fault_ends_all_ranks_at_once() -> None:
                 continue
             assert (raised, named) == (kind, culprit), (plan, name, rank)
             assert message.startswith(f"rank {culprit}: ")
+
+
+REPLICA_ERRORS = (
+    ("ShapeError", "target: float32[7, 4] cannot be cut into 4 equal microbatches"),
+    ("ShapeError", "stage 0 does not run on float32[2, 3]"),
+    ("InputError", "update: expected one value in all replicas, got True in 1 of 2"),
+    ("InputError", "step: rank 0 runs the last stage: target is missing"),
+)
+
+
+def test_one_replicas_fault_ends_all_replicas_at_once() -> None:
+    """Both go on after what they agreed on, such as what an evaluation was given."""
+    found = launch(failure_cases.ends_with_its_replicas, 2, (60.0,), timeout=50)
+    for replica, rows in found.items():
+        assert len(rows) == 2 * len(REPLICA_ERRORS), rows
+        for (kind, text), (raised, message, seconds) in zip(REPLICA_ERRORS * 2, rows, strict=True):
+            assert raised == kind
+            assert text in message
+            assert seconds < 10
+            told = replica == 1 and not text.startswith("update")
+            assert message.startswith("replica 0, ") == told, message
+
+
+def test_steps_that_some_ranks_update_are_refused_on_all() -> None:
+    found = launch(failure_cases.updates_unlike, failure_cases.RANKS, (60.0,), timeout=50)
+    for messages in found.values():
+        wanted = "update: expected one value on all ranks, got [True, False, False]"
+        assert messages == [wanted, wanted]

@@ -146,3 +146,31 @@ def test_what_does_not_fit_is_refused_alike_on_all_ranks(outcomes: dict[int, Out
     assert said["beside"].startswith("norm_groups: expected the process groups over which")
     assert said["shards"].startswith("norm_groups: '*.widen.weight': expected a DTensor, whose")
     assert all("\n" not in line for line in said.values())
+    assert said["raising"] == said["raising again"]
+    assert said["raising"].startswith("names: no name of the model for stage 1, ")
+    assert ": KeyError: " in said["raising"]
+    assert said["closure"].endswith("got LBFGS, whose step needs a closure")
+    assert said["no mapping"] == (
+        "state_dict: model: expected a mapping of names to values, got NoneType"
+    )
+    assert said["no state"] == "state_dict: expected a mapping of sections, got NoneType"
+
+
+@pytest.mark.parametrize("family", ["chimera", "weipipe-interleave", "1f1b"])
+def test_buffers_of_copies_are_one_value_in_a_state(
+    outcomes: dict[int, Outcome], family: str
+) -> None:
+    for outcome in outcomes.values():
+        found = outcome.buffers[family]
+        assert (found.apart > 0) is (family != "1f1b")
+        assert found.left == 0
+        assert found.resumed == found.whole
+    assert any(outcome.buffers[family].whole for outcome in outcomes.values())
+
+
+def test_buffers_of_replicas_are_one_value_in_a_state_alone(outcomes: dict[int, Outcome]) -> None:
+    for outcome in outcomes.values():
+        found = outcome.replicas
+        assert found.apart > 0  # with_program has left them, too
+        assert found.left == 0
+        assert found.resumed == found.whole == outcomes[0].replicas.whole != ()

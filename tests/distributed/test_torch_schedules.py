@@ -52,6 +52,8 @@ def test_what_does_not_go_together_is_one_line(found: dict[int, Found]) -> None:
         "nowhere.json: ",
         "step: update: expected another name",
         "step: metrics: expected another name",
+        "step: nonsense: expected it in kwarg_mbs, beside lists of microbatches",
+        "step: target: expected it in target_mbs, beside lists of microbatches",
     ]
     assert len(lines) == len(expected)
     for line, start in zip(lines, expected, strict=True):

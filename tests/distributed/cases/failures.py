@@ -264,7 +264,7 @@ def gives_no_verdict() -> None:
 
 
 def waits_for_another_replica() -> None:
-    """Two replicas of one rank; the other one hangs before its first step."""
+    """Two replicas of one rank; the other one hangs before its second step."""
     groups = [dist.new_group([rank]) for rank in range(2)]
     running = Pipeline(
         compile_schedule(alone().schedule, data_parallel=True),
@@ -274,14 +274,16 @@ def waits_for_another_replica() -> None:
         data_group=dist.group.WORLD,
         timeout=2.0,
     )
+    step(running)
     if dist.get_rank() == 1:
         time.sleep(60)
     step(running)
 
 
 def gathers_shards_alone() -> None:
-    """The other replica hangs before its first step, for which shards are gathered."""
+    """The other replica hangs before its second step, for which shards are gathered."""
     running = sharded()
+    step(running)
     if dist.get_rank() == 1:
         time.sleep(60)
     step(running)
@@ -414,3 +416,86 @@ def _three(plan: str, patience: float) -> Pipeline:
         clip_grad_norm=1.0,
         timeout=patience,
     )
+
+
+def missing_target(running: Pipeline, x: Tensor, y: Tensor) -> None:
+    """The first replica has none."""
+    running.step(x, target=None if dist.get_rank() == 0 else y)
+
+
+def evaluates_a_bad_target(running: Pipeline, x: Tensor, y: Tensor) -> None:
+    """The first replica's cannot be cut; all can go on."""
+    running.eval(x, target=y[:-1] if dist.get_rank() == 0 else y)
+
+
+def evaluates_a_bad_batch(running: Pipeline, x: Tensor, y: Tensor) -> None:
+    """The first replica's does not go into its stage, which only its shapes' ranks see."""
+    running.eval(x[:, :3] if dist.get_rank() == 0 else x, target=y)
+
+
+def updates_in_one_replica(running: Pipeline, x: Tensor, y: Tensor) -> None:
+    running.step(x, target=y, update=False)
+    running.step(x, target=y, update=dist.get_rank() == 0)
+
+
+REPLICA_FAULTS: list[Callable[[Pipeline, Tensor, Tensor], None]] = [
+    evaluates_a_bad_target,
+    evaluates_a_bad_batch,
+    updates_in_one_replica,
+    missing_target,  # the last, after which a pipeline cannot go on
+]
+
+
+def ends_with_its_replicas(patience: float) -> list[tuple[str, str, float]]:
+    """With whole stages, then with shards: the error of each fault, and its seconds."""
+    from torch.distributed.device_mesh import DeviceMesh  # seconds, for two cases
+    from torch.distributed.fsdp import fully_shard
+
+    x, y = torch.ones(8, 4), torch.zeros(8, 4)
+    found = []
+    for wraps in (False, True):
+        group = dist.new_group([0, 1])  # an average that nobody shares in stays in the last one
+        mesh = DeviceMesh.from_group(group, "cpu")
+        wrap: Callable[..., nn.Module] = partial(fully_shard, mesh=mesh) if wraps else lambda m: m
+        running = _replicas([wrap(nn.Linear(4, 4)) for _ in range(2)], group, patience)
+        for fault in REPLICA_FAULTS:
+            running.step(x, target=y)
+            began = time.monotonic()
+            try:
+                fault(running, x, y)
+            except Exception as error:
+                found.append((type(error).__name__, str(error), time.monotonic() - began))
+    dist.barrier()  # nobody's connections are closed before all have ended
+    return found
+
+
+def _replicas(stages: Sequence[nn.Module], data_group: Any, patience: float) -> Pipeline:
+    """Two replicas of one rank."""
+    groups = [dist.new_group([rank]) for rank in range(2)]
+    return Pipeline(
+        compile_schedule(alone().schedule, data_parallel=True),
+        list(stages),
+        loss=squared,
+        optimizer=partial(torch.optim.SGD, lr=0.1),
+        group=groups[dist.get_rank()],
+        data_group=data_group,
+        timeout=patience,
+    )
+
+
+def updates_unlike(patience: float) -> list[str]:
+    """In the first step, in one after others without an update, and with a norm to sum."""
+    x, y = torch.ones(6, 4), torch.zeros(6, 4)
+    found = []
+    for before in ((), (True, False)):
+        running = _three("1f1b", patience)
+        for update in before:
+            running.step(x, target=y, update=update)
+        weights = [p.detach().clone() for p in running.modules[running.rank].parameters()]
+        try:
+            running.step(x, target=y, update=running.rank == 0)
+        except InputError as error:
+            found.append(str(error))
+        assert all(map(torch.equal, weights, running.modules[running.rank].parameters()))
+        running.step(x, target=y)  # all can go on
+    return found

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 import torch
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -60,7 +61,8 @@ Losses: TypeAlias = tuple[float, ...]
 class Outcome:
     """On one rank. ``whole``: losses without a break, by family; ``resumed``: those after it, by
     what was saved; ``clipped``, ``sharded`` and ``alike``: both of other pipelines; ``said``: what
-    was refused, by case; ``names``: keys of a state."""
+    was refused, by case; ``names``: keys of a state; ``buffers``: values of each buffer, and what
+    the evaluation gave before and after a load, by family; ``replicas``: the same of replicas."""
 
     whole: dict[str, Losses]
     resumed: dict[str, Losses]
@@ -69,6 +71,19 @@ class Outcome:
     alike: tuple[Losses, Losses]
     said: dict[str, str]
     names: frozenset[str]
+    buffers: dict[str, Buffers]
+    replicas: Buffers
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """``apart``: buffers that trained otherwise on several ranks, ``left``: that differ in a state;
+    ``whole`` and ``resumed``: evaluations after the state was made, and of it loaded."""
+
+    apart: int
+    left: int
+    whole: Losses
+    resumed: Losses
 
 
 def make(
@@ -107,9 +122,10 @@ def run_cases(folder: str) -> Outcome:
         dcp.load({"pipeline": pipeline}, checkpoint_id=f"{folder}/{saved}")
         resumed[saved] = steps(pipeline, STEPS)
         pipeline.close()
-    return Outcome(
-        whole, resumed, clipped(folder), sharded(folder), alike(folder), refused(), names()
-    )
+    found = clipped(folder), sharded(folder), alike(folder), refused(), names()
+    families = "chimera", "weipipe-interleave", "1f1b"
+    buffers = {family: one_value(partial(normed, family)) for family in families}
+    return Outcome(whole, resumed, *found, buffers, one_value(normed_replica))
 
 
 def clipped(folder: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -225,12 +241,22 @@ def refused() -> dict[str, str]:
         "section": {"models": {}},
         "nothing": {},
     }
+    rank, _ = whereabouts()
+    cases["no mapping"] = state | {"model": None} if rank == 1 else state
+    cases["no state"] = None if rank == 1 else state
     said = {name: refusal(partial(pipeline.load_state_dict, case)) for name, case in cases.items()}
     pipeline.close()
     for name, told in {"colliding": lambda s, n: n, "nameless": lambda s, n: None}.items():
         other = make("1f1b", names=told)
         said[name] = refusal(other.state_dict)
         other.close()
+    other = make("1f1b", names=raising)
+    said["raising"] = refusal(other.state_dict)
+    said["raising again"] = refusal(other.state_dict)
+    other.close()
+    other = make("1f1b", optimizer=torch.optim.LBFGS if rank == 1 else torch.optim.SGD)
+    said["closure"] = refusal(other.state_dict)
+    other.close()
     mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("tp", "pp"))
     tp = mesh["tp"].get_group()
     for name, groups in {"beside": None, "shards": {"*.widen.weight": tp}}.items():
@@ -243,6 +269,12 @@ def refused() -> dict[str, str]:
         said[name] = refusal(other.state_dict)
         other.close()
     return said
+
+
+def raising(stage: int, name: str) -> str:
+    if stage == 1:
+        raise KeyError(name)
+    return f"{stage}.{name}"
 
 
 def refusal(call: Callable[[], object]) -> str:
@@ -259,3 +291,78 @@ def names() -> frozenset[str]:
     state = pipeline.state_dict()
     pipeline.close()
     return frozenset(f"{section}.{key}" for section, values in state.items() for key in values)
+
+
+def norms(count: int, seed: int) -> list[nn.Module]:
+    torch.manual_seed(seed)
+    return [nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).double() for _ in range(count)]
+
+
+def normed(family: str, seed: int) -> Pipeline:
+    """Stages that end in batch norms, each with other means than its copies."""
+    plan = schedule(family, RANKS, MICROBATCHES)
+    return Pipeline(
+        compile_schedule(plan),
+        norms(plan.problem.stages, seed),
+        loss=nn.functional.mse_loss,
+        optimizer=partial(torch.optim.SGD, lr=0.1),
+        names=lambda stage, name: f"{stage}.{name}",
+    )
+
+
+def normed_replica(seed: int) -> Pipeline:
+    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("dp", "pp"))
+    return Pipeline(
+        compile_schedule(schedule("1f1b", 1, MICROBATCHES), data_parallel=True),
+        norms(1, seed),
+        loss=nn.functional.mse_loss,
+        optimizer=partial(torch.optim.SGD, lr=0.1),
+        group=mesh["pp"].get_group(),
+        data_group=mesh["dp"].get_group(),
+    )
+
+
+def one_value(make_one: Callable[[int], Pipeline]) -> Buffers:
+    """What becomes of buffers that differ when a state is made, and when it is loaded."""
+    pipeline = make_one(0)
+    torch.manual_seed(7 + dist.get_rank())
+    x = torch.randn(16, 4, dtype=torch.float64)
+    pipeline.step(x, target=x.flip(1))
+    if pipeline.program.schedule.problem.ranks == 1:
+        before = differing(pipeline)
+        other = compile_schedule(schedule("zb-h1", 1, 2), data_parallel=True)
+        pipeline.with_program(other)
+        assert differing(pipeline) == before
+    apart = differing(pipeline)
+    state = pipeline.state_dict()
+    left = differing(pipeline)
+    rows: list[Any] = [None] * RANKS
+    dist.all_gather_object(rows, state)
+    whole = evaluated(pipeline)
+    pipeline.close()
+    resumed = make_one(1)
+    merged = {s: {k: v for row in rows for k, v in row[s].items()} for s in state}
+    resumed.load_state_dict(merged)
+    found = Buffers(apart, left, whole, evaluated(resumed))
+    resumed.close()
+    return found
+
+
+def differing(pipeline: Pipeline) -> int:
+    """The number of buffers of which processes that run their stage have several values."""
+    own = {
+        (s, name): buffer
+        for s in pipeline.store.stages
+        for name, buffer in pipeline.store.module(s).named_buffers()
+    }
+    rows: list[Any] = [None] * RANKS
+    dist.all_gather_object(rows, own)
+    return sum(not torch.equal(rows[0][key], rows[1][key]) for key in {*rows[0]} & {*rows[1]})
+
+
+def evaluated(pipeline: Pipeline) -> Losses:
+    torch.manual_seed(5)
+    x = torch.randn(16, 4, dtype=torch.float64)
+    losses: list[Tensor] = []
+    pipeline.eval(x, target=x.flip(1), losses=losses)
+    return tuple(loss.item() for loss in losses)

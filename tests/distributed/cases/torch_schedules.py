@@ -202,9 +202,15 @@ def _refused() -> list[str]:
         said(program="nowhere.json"),
     ]
     used = PlannedSchedule(stages, 4, loss_of, program=program)
-    for given in ({"update": True}, {"metrics": 1}):
+    wrong: list[dict[str, Any]] = [
+        {"kwarg_mbs": [{"update": True}] * 4},
+        {"kwarg_mbs": [{"metrics": 1}] * 4},
+        {"arg_mbs": [()] * 4, "nonsense": 3},
+        {"arg_mbs": [()] * 4, "target": torch.ones(4)},
+    ]
+    for given in wrong:
         try:
-            used.step(kwarg_mbs=[given] * 4)
+            used.step(**given)
         except InputError as error:
             lines += error.errors
     used.pipeline.close()

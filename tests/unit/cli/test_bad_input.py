@@ -322,21 +322,21 @@ USAGE: dict[str, tuple[list[str], str]] = {
     "-m of thousands of digits": (["optimize", "P", "-m", "9" * 5000], "expected a whole number"),
     "a negative limit": (
         ["optimize", "P", "-m", "2", "--memory-limit", "-1"],
-        "argument --memory-limit: expected a finite number >= 0, such as 8, 20e9, 20G or 16GiB, or "
-        "none, got '-1'",
+        "argument --memory-limit: expected a finite number >= 0, such as 8, 20e9, 20G, 8MiB or "
+        "16GiB, or none, got '-1'",
     ),
     "a limit with a unit too many": (
         ["optimize", "P", "-m", "2", "--memory-limit", "20GiBB"],
-        "expected a finite number >= 0, such as 8, 20e9, 20G or 16GiB, or none, got '20GiBB'",
+        "expected a finite number >= 0, such as 8, 20e9, 20G, 8MiB or 16GiB, or none, got '20GiBB'",
     ),
     "a NaN limit": (
         ["optimize", "P", "-m", "2", "--memory-limit", "nan"],
-        "expected a finite number >= 0, such as 8, 20e9, 20G or 16GiB, or none, got 'nan'",
+        "expected a finite number >= 0, such as 8, 20e9, 20G, 8MiB or 16GiB, or none, got 'nan'",
     ),
     "a limit in no unit": (
         ["sweep", "P", "-m", "2", "-o", "x", "--memory-limits", "1G,2X"],
-        "argument --memory-limits: expected a finite number >= 0, such as 8, 20e9, 20G or 16GiB, "
-        "or none, got '2X'",
+        "argument --memory-limits: expected a finite number >= 0, such as 8, 20e9, 20G, 8MiB or "
+        "16GiB, or none, got '2X'",
     ),
     "no time": (
         ["optimize", "P", "-m", "2", "--time-limit", "0"],

@@ -116,3 +116,9 @@ def test_names_of_modules_are_held_against_the_model() -> None:
         pipeloom.export(schedule, "megatron-layout", model=NAMES)
     with pytest.raises(InputError, match="micro_batch_size: expected a whole number from 1 on"):
         pipeloom.export(schedule, "torchtitan", micro_batch_size=0)
+
+
+def test_a_size_that_no_flag_has_is_refused() -> None:
+    assert pipeloom.export(built("1f1b", (0, 4)), "torchtitan", micro_batch_size=2).flags
+    with pytest.raises(InputError, match=r"^micro_batch_size: expected none, as no flag that goes"):
+        pipeloom.export(built("zb-h1", (0, 4)), "torchtitan", micro_batch_size=2)

@@ -11,16 +11,29 @@ import pytest
 import pipeloom
 from pipeloom.compiler.exporters.megatron_layout import read_parts
 from pipeloom.ir.errors import InfeasibleError, InputError
+from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.placement import PlacementKind
+from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Status
 from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom.planner.partition import family_cut
+from pipeloom.solver.core.stopping import NEVER, WorkLimit
+from pipeloom.solver.partition.cuts import Rules
 from tests.support.layered_profiles import model
 
 RANKS, MICROBATCHES = 2, 4
 LAYERS = model(7, Profile((), RANKS, 0.2), head=2.0)
 QUICK = {"work_limit": 0.02, "solver": "heuristic"}
+ENOUGH = QUICK | {"work_limit": 100.0}
+"""Of work, for all cuts to be timed."""
 ONE_EACH = Profile((StageProfile(1.0, 1.0, 1.0), StageProfile(2.0, 2.0, 2.0)), RANKS, 0.1)
+
+
+def blocks_alone(number: int) -> LayeredProfile:
+    """Equal blocks, and messages that take no time."""
+    layers = model(number, Profile((), RANKS, 0.0)).layers[1:-2]
+    return LayeredProfile(layers, (False,) * number, Profile((), RANKS, 0.0))
 
 
 def every_cost(memory_limit: float = math.inf) -> float:
@@ -42,7 +55,7 @@ def every_cost(memory_limit: float = math.inf) -> float:
 
 @pytest.mark.parametrize("limit", [math.inf, 8.5])
 def test_megatron_gets_the_best_of_all_its_cuts_and_schedules(limit: float) -> None:
-    answer = pipeloom.optimize(LAYERS, MICROBATCHES, for_="megatron", memory_limit=limit, **QUICK)
+    answer = pipeloom.optimize(LAYERS, MICROBATCHES, for_="megatron", memory_limit=limit, **ENOUGH)
     assert answer.cost == pytest.approx(every_cost(limit), rel=1e-9)
     assert answer.status is Status.OPTIMAL
     assert not verify_schedule(answer.document)
@@ -51,6 +64,7 @@ def test_megatron_gets_the_best_of_all_its_cuts_and_schedules(limit: float) -> N
     assert not [note for note in layout.notes if "not this schedule" in note]
     assert sum(candidate.reason is None for candidate in answer.candidates) == 1
     assert "of all schedules that Megatron runs: at most 0 %" in str(answer)
+    assert "note: " not in str(answer)
 
 
 def test_torchtitan_gets_any_order_that_a_csv_can_say() -> None:
@@ -72,11 +86,51 @@ def test_profiles_by_stages_are_cut_evenly() -> None:
     least = min(made.timing.period for made in built if made.timing is not None)
     found = pipeloom.optimize(ONE_EACH, MICROBATCHES, for_="megatron", **QUICK)
     assert found.cost == pytest.approx(least)
+    note = "note: a Megatron layout needs a profile by layers (profile --layers)"
+    assert note in str(found).splitlines()
     torch = pipeloom.optimize(ONE_EACH, MICROBATCHES, for_="torchtitan", placement="v", **QUICK)
     assert torch.schedule.problem.placement.kind is PlacementKind.V
     pairs = replace(ONE_EACH, stages=tuple(replace(s, t_fb=3 * s.t_f) for s in ONE_EACH.stages))
     alone = pipeloom.optimize(pairs, MICROBATCHES, for_="torchtitan", placement="linear", **QUICK)
     assert not any(alone.schedule.pairs)
+
+
+@pytest.mark.parametrize(("blocks", "chunks"), [(10, 5), (12, 6), (16, 8)])
+def test_as_many_stages_a_rank_as_layers_allow_are_looked_at(blocks: int, chunks: int) -> None:
+    answer = pipeloom.optimize(blocks_alone(blocks), 2, for_="megatron", **ENOUGH)
+    assert answer.schedule.problem.placement.name == f"interleaved:{chunks}"
+    assert answer.cost == 3 * blocks + 3
+    assert answer.lower_bound <= answer.cost
+
+
+def test_what_is_not_looked_at_keeps_its_bound() -> None:
+    layers = blocks_alone(10)
+    ended = pipeloom.optimize(
+        layers, 2, for_="megatron", should_stop=lambda: True, solver="heuristic"
+    )
+    assert ended.lower_bound == pytest.approx(30.0)
+    assert ended.status is not Status.OPTIMAL
+    skipped = [c for c in ended.candidates if c.reason == "not searched for lack of time"]
+    assert skipped
+    assert all(c.cost is None and c.lower_bound is not None for c in skipped)
+    tight = pipeloom.optimize(layers, 2, for_="torchtitan", **QUICK)
+    assert tight.lower_bound == pytest.approx(30.0)
+    assert any(c.name == "any order, interleaved:5 or more" for c in tight.candidates)
+
+
+def test_a_listing_cut_short_that_finds_nothing_has_a_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(family_cut, "MOST_LISTED", 0)
+    monkeypatch.setattr(family_cut._FamilyCuts, "cost", lambda self, cut: math.inf)
+    monkeypatch.setattr(family_cut._FamilyCuts, "timed", lambda self, cut: None)
+    limits = {"memory_limit": None, "objective": Objective.PERIOD, "rules": Rules()}
+    found = family_cut.best_family_cut(
+        "1f1b", LAYERS, RANKS, MICROBATCHES, stop=NEVER, work=WorkLimit(), **limits
+    )
+    assert found.why_not == "no cut that was looked at fits in memory"
+    assert found.bound is not None
+    assert 0 < found.bound <= every_cost()
 
 
 def test_megatron_interleaves_multiples_of_its_ranks_alone() -> None:
@@ -89,7 +143,7 @@ def test_megatron_interleaves_multiples_of_its_ranks_alone() -> None:
 def test_nothing_fits() -> None:
     with pytest.raises(InfeasibleError) as caught:
         pipeloom.optimize(LAYERS, MICROBATCHES, for_="megatron", memory_limit=1.0, **QUICK)
-    assert "no cut that was looked at fits in memory" in str(caught.value)
+    assert "no cut fits in memory" in str(caught.value)
 
 
 @pytest.mark.parametrize(

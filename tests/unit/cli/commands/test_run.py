@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipeloom import measure, run, tune
+from pipeloom import InputError, measure, run, tune
 from tests.support.command_line import Command
 
 ROOT = Path(__file__).parents[4]
@@ -199,6 +199,21 @@ def test_replicas_are_as_many_as_the_profile_has(
     assert picture.exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, "stages: missing; expected pieces of the model, or layers and ranks"),
+        ({"layers": True}, "ranks: missing; expected a number of processes for the layers"),
+        ({"layers": True, "stages": 2}, "stages: expected none beside layers, got 2"),
+        ({"stages": 2, "memory_limit": "6MB"}, "memory_limit: expected a number >= 0 or inf, got "),
+    ],
+)
+def test_measure_says_what_is_wrong_before_it_starts(options: Any, expected: str) -> None:
+    with pytest.raises(InputError) as error:
+        measure(MODEL, **options)
+    assert str(error.value).startswith(expected)
+
+
 def test_functions_give_what_commands_print(
     pipeloom: Command, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +224,9 @@ def test_functions_give_what_commands_print(
     assert pipeloom("profile", *words, "-o", path).code == 0
     measured = measure(MODEL, stages=2, repeats=1, warmup=0, local=True).document()
     assert shape(measured) == shape(json.loads(path.read_text()))
+    settings: dict[str, Any] = {"repeats": 1, "warmup": 0, "local": True}
+    layered = measure("examples.gpt:small", layers=True, ranks=2, **settings)
+    assert "layers" in layered.document()
 
     answer = pipeloom(
         "run", program, "--model", MODEL, "--steps", 3, "--local", "--json", "-q"

@@ -61,6 +61,39 @@ def test_torchtitan_gets_the_modules_of_each_stage() -> None:
     }
 
 
+def hugging_face(*before: str, layers: str = "model.layers", head: str = "lm_head") -> Schedule:
+    """Two stages of a model with such modules, of four layers."""
+    whole = model(4, Profile((), 2))
+    names = [before, *((f"{layers}.{i}",) for i in range(4)), (head,), ()]
+    named = tuple(
+        replace(each, layers=tuple(replace(x, modules=found) for x in each.layers))
+        for each, found in zip(whole.layers, names, strict=True)
+    )
+    return scheduled(replace(whole, layers=named), (0, 3), Placement.linear(2))
+
+
+def test_torchtitan_gets_its_own_names_of_hugging_face_models_and_rotations_in_every_part() -> None:
+    schedule = hugging_face("model.embed_tokens", "model.rotary_emb")
+    assert json.loads(export("torchtitan", schedule)) == [
+        ["tok_embeddings", "rotary_emb", "layers.0", "layers.1"],
+        ["layers.2", "layers.3", "lm_head", "rotary_emb"],
+    ]
+    (_, note, *_) = EXPORTERS["torchtitan"].launch(schedule, 1).notes
+    assert note.startswith("names are those of torchtitan's transformers_modeling_backend")
+
+
+def test_other_models_keep_their_names_and_a_note_says_what_for() -> None:
+    schedule = hugging_face("gpt.embed", "gpt.rotary_emb", layers="gpt.h", head="gpt.out")
+    assert json.loads(export("torchtitan", schedule)) == [
+        ["gpt.embed", "gpt.rotary_emb", "gpt.h.0", "gpt.h.1"],
+        ["gpt.h.2", "gpt.h.3", "gpt.out", "gpt.rotary_emb"],
+    ]
+    notes = EXPORTERS["torchtitan"].launch(schedule, 1).notes
+    assert any("not gpt.embed: the list is for a splitter of your own" in note for note in notes)
+    plain = EXPORTERS["torchtitan"].launch(linear(), 1).notes
+    assert not any("splitter" in note or "backend" in note for note in plain)
+
+
 def test_megatron_gets_a_letter_a_layer() -> None:
     text = export("megatron-layout", linear())
     assert text == "Et*2|t*2|t|tL\n"

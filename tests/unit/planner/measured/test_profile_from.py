@@ -6,14 +6,18 @@ import gzip
 import json
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats import dump_profile, dump_schedule, parse_profile
+from pipeloom.ir.formats import dump_profile, dump_program, dump_schedule, parse_profile
 from pipeloom.ir.formats.measured_profile import Measurement
+from pipeloom.ir.model.layered_profile import LayeredProfile
+from pipeloom.ir.model.layers import Layer, LayerKind
 from pipeloom.ir.model.links import Link, Links
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.planner.build import build
@@ -32,6 +36,16 @@ def trace(path: Path, events: Sequence[Any], rank: int | None = None) -> Path:
     about = {} if rank is None else {"distributedInfo": {"rank": rank}}
     document = json.dumps({"traceEvents": list(events)} | about).encode()
     path.write_bytes(gzip.compress(document) if path.suffix == ".gz" else document)
+    return path
+
+
+def measured(path: Path, profile: Profile) -> Path:
+    """A schedule that ran as planned, but a millisecond late."""
+    schedule = build_family("zb-h1", profile, 3)
+    assert schedule.timing is not None
+    start, end = (tuple(t + 1 for t in x) for x in (schedule.timing.start, schedule.timing.end))
+    late = replace(schedule, timing=replace(schedule.timing, start=start, end=end))
+    path.write_text(json.dumps(dump_schedule(late)))
     return path
 
 
@@ -68,6 +82,28 @@ def test_a_run_is_read_by_the_names_of_its_ops_and_its_first_step_is_warm_up(
     assert not any("one op" in note for note in notes)
     both, _ = told(tmp_path, warmup=0)
     assert times(both)[0] == (5.5, 11.0, 2.75)
+
+
+def test_a_rank_whose_file_is_missing_is_named(tmp_path: Path) -> None:
+    ops = [event(f"0{kind}0", 0, 1) for kind in "FBW"]
+    alone = trace(tmp_path / "0.json", [*ops, event("send x1.0 to 1", 2, 3)], 0)
+    with pytest.raises(InputError, match=r"^files: rank 1's file is missing: messages went to its"):
+        profile_from(alone)
+    other = [event(f"1{kind}0", 0, 1) for kind in "FBW"]
+    trace(tmp_path / "1.json", [*other, event("send dy0.0 to 0", 2, 3)], 1)
+    with pytest.raises(InputError, match=r"^ranks: expected 1 to 2, of which files tell, got 3$"):
+        profile_from(tmp_path, ranks=3)
+    for twice in ([alone, alone], [tmp_path, alone]):
+        with pytest.raises(InputError, match=r"0\.json: is given twice, expected each file once$"):
+            profile_from(twice)
+
+
+def test_a_plan_that_nobody_ran_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    schedule = build_family("zb-h1", Profile((StageProfile(1.0, 2.0, 3.0),) * 2, ranks=2), 3)
+    path.write_text(json.dumps(dump_schedule(schedule)))
+    with pytest.raises(InputError, match=r"measured, got a plan's$"):
+        profile_from(path)
 
 
 def test_torchs_ranges_begin_at_the_first_operator_that_computes(tmp_path: Path) -> None:
@@ -175,13 +211,40 @@ def test_what_files_do_not_tell_is_taken_from_another_profile(tmp_path: Path) ->
     assert (other.profile.t_comm, other.profile.memory_limit) == (0.5, (9e9, 9e9))
 
 
+def test_a_schedule_and_a_program_are_asked_by_their_profile(tmp_path: Path) -> None:
+    path = tmp_path / "timers.csv"
+    path.write_text("stage,microbatch,F,BW\n0,0,1,8\n1,0,1,8\n")
+    profile = Profile((StageProfile(1.0, 1.0, 3.0, 7e9, 6e9),) * 2, ranks=2, t_comm=0.25)
+    schedule = build_family("1f1b", profile, 2)
+    planned = tmp_path / "schedule.json"
+    planned.write_text(json.dumps(dump_schedule(schedule)))
+    program = compile_schedule(schedule)
+    for like in (schedule, planned, dump_schedule(schedule), program, dump_program(program)):
+        found, _ = told(path, like=like)
+        assert (found.profile.t_comm, found.profile.stages[1].m_b) == (0.25, 7e9)
+    layers = LayeredProfile(profile.stages, (False,) * 2, replace(profile, stages=()))
+    with pytest.raises(InputError, match=r"^like: expected a profile by stages, got one by layers"):
+        profile_from(path, like=layers)
+    planned.write_text(json.dumps({"format": "pipeloom.profile", "layers": []}))
+    with pytest.raises(InputError, match=r"^like: .* by layers \(.*schedule\.json\)"):
+        profile_from(path, like=planned)
+
+
 def test_a_measured_schedule_keeps_the_profile_that_it_was_planned_for(tmp_path: Path) -> None:
     profile = Profile((StageProfile(1.0, 2.0, 3.0, 5.0, 4.0),) * 2, ranks=2, t_comm=0.25)
-    path = tmp_path / "measured.json"
-    path.write_text(json.dumps(dump_schedule(build_family("zb-h1", profile, 3))))
-    found, _ = told(path)
+    found, _ = told(measured(tmp_path / "measured.json", profile))
     assert found.profile.t_comm == 0.25
     assert found.profile.stages == profile.stages
+
+
+def test_a_measured_schedule_of_a_profile_cut_from_layers_gives_stages(tmp_path: Path) -> None:
+    layers = tuple(Layer(f"layer{n}", LayerKind.BLOCK) for n in range(4))
+    stages = tuple(StageProfile(1.0, 2.0, 3.0, layers=layers[s : s + 2]) for s in (0, 2))
+    for each in (stages, tuple(replace(s, layers=s.layers[:1]) for s in stages)):
+        profile = Profile(each, ranks=2)
+        found = profile_from(measured(tmp_path / "measured.json", profile))
+        assert parse_profile(found.document(), "profile.json") == found.profile
+        assert [stage.layers for stage in found.profile.stages] == [s.layers for s in each]
 
 
 def test_outliers_are_told_and_do_not_move_the_median(tmp_path: Path) -> None:
@@ -207,12 +270,12 @@ WRONG: dict[str, tuple[str, dict[str, Any], str]] = {
     "a stage that is missing": (
         "stage,microbatch,F,BW\n1,0,1,1\n",
         {},
-        "files: expected ops of each of 2 stages, found none of stage 0",
+        "{path}: expected ops of each of 2 stages, found none of stage 0",
     ),
     "an op that is missing": (
         "stage,microbatch,F,B\n0,0,1,1\n",
         {},
-        "files: stage 0: expected F, and B and W or BW, found F, B",
+        "{path}: stage 0: expected F, and B and W or BW, found F, B",
     ),
     "a wrong kind": (
         "stage,microbatch,op,ms\n0,0,X,1\n",
@@ -280,6 +343,32 @@ def test_what_is_wrong_is_said_in_one_line(tmp_path: Path, case: str) -> None:
         profile_from(path, **options)
     assert len(error.value.errors) == 1
     assert str(error.value).startswith(expected.replace("{path}", str(path)))
+
+
+def test_faults_about_stages_name_the_files_that_tell_of_them(tmp_path: Path) -> None:
+    for rank, kinds in enumerate(("F BW", "F B", "F BW")):
+        ops = [event(f"{rank}{kind}0", 0, 1) for kind in kinds.split()]
+        trace(tmp_path / f"{rank}.json", ops, rank)
+    with pytest.raises(InputError) as error:
+        profile_from(tmp_path)
+    assert str(error.value).startswith(f"{tmp_path / '1.json'}: stage 1: expected F, and B and W")
+    (tmp_path / "1.json").unlink()
+    with pytest.raises(InputError) as error:
+        profile_from(tmp_path)
+    expected = f"{tmp_path / '0.json'} and 1 other file: expected ops of each of 3 stages, found"
+    assert str(error.value).startswith(expected)
+
+
+def test_evaluations_in_a_trace_are_left_out(tmp_path: Path) -> None:
+    """Their forwards take less and there are more of them: neither medians nor steps change."""
+    ops: list[Any] = []
+    for step, slow in enumerate((10, 1, 1)):
+        at = 1e6 * step
+        ops += [event(f"0{kind}0", at, at + 1000 * slow) for kind in ("F", "BW")]
+        ops += [event("eval 0F0", at + 1e5 + n, at + 1e5 + n + 1) for n in range(5)]
+    found, notes = told(trace(tmp_path / "a.json", ops))
+    assert found.profile.stages[0].t_f == 1.0
+    assert any("1 of 3 steps left out" in note for note in notes)
 
 
 def test_damaged_gzip_missing_files_and_empty_folders_are_said(tmp_path: Path) -> None:

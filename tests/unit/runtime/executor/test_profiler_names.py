@@ -44,6 +44,18 @@ def test_a_profiled_step_shows_its_instructions_in_their_order() -> None:
     assert " ".join(name for name in shown if name[0].isdigit()) == ORDER
 
 
+def test_an_evaluation_is_named_otherwise_than_a_step() -> None:
+    tested = pipeline()
+    x = torch.ones(4, 4)
+    tested.eval(x, target=x)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiled:
+        tested.eval(x, target=x)
+    row = {str(i) for i in tested.program.instructions[0]}
+    names = [e.name for e in profiled.events() if e.is_user_annotation]
+    assert [n for n in names if "F" in n] == ["eval 0F0", "eval 1F0", "eval 0F1", "eval 1F1"]
+    assert not row & set(names)
+
+
 def test_without_a_profiler_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     named: list[str] = []
     monkeypatch.setattr(torch.profiler, "record_function", named.append)

@@ -20,12 +20,14 @@ from pipeloom.cli.main import main
 from pipeloom.ir.errors import InputError
 from pipeloom.runtime.models.by_name import load_source
 from pipeloom.runtime.models.layer_calls import LayerCalls, StandIns, capture
+from pipeloom.runtime.models.skeleton import windowed_product
 from pipeloom.runtime.pipeline.layered_source import LayeredSource
 from pipeloom.runtime.pipeline.model_source import check_evaluation
 from pipeloom.runtime.stages.store import made
 
 hugging = pytest.importorskip("transformers")
 
+CPU = torch.device("cpu")
 VOCABULARY, WIDTH, HEADS, LAYERS, POSITIONS, LENGTH = 32, 16, 4, 3, 24, 12
 OLD = {"vocab_size": VOCABULARY, "n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS}
 NEW = {
@@ -124,6 +126,23 @@ def test_loss_and_gradients_are_those_of_the_whole_model(
     found = {n[2:]: p.grad for stage in stages for n, p in stage.named_parameters()}
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(found[name], parameter.grad, rtol=tolerance, atol=tolerance)
+
+
+def test_a_model_drops_out_in_training_alone(tmp_path: Path) -> None:
+    """Modes are set one module at a time, as they are after an evaluation."""
+    hugging.BioGptConfig(**NEW | TOKENS, hidden_dropout_prob=0.5).save_pretrained(tmp_path)
+    source = source_of(str(tmp_path))
+    stages = stages_of(source, torch.float32)
+    model = whole_model(source, stages, torch.float32)
+    (tokens,), _ = source.batch(0, 1)
+    through(stages, tokens)  # plans are made
+    for training in (True, False, True):
+        for module in [part for stage in stages for part in stage.modules()]:
+            module.training = training
+        torch.manual_seed(3)
+        expected = model.train(training)(input_ids=tokens).logits
+        torch.manual_seed(3)
+        torch.testing.assert_close(through(stages, tokens), expected)
 
 
 def test_layers_and_what_they_share_have_the_models_names(tmp_path: Path) -> None:
@@ -252,7 +271,73 @@ def test_what_depends_on_the_tokens_is_handed_on_and_the_rest_is_kept() -> None:
     assert options == {"scale": 2.0, "use_cache": False}
 
 
+def test_placeholders_vary_over_rows_and_columns_and_give_linears_product(tmp_path: Path) -> None:
+    model, _ = source_of(saved(tmp_path, "llama")).skeleton.placeholder(0, torch.float32, CPU)
+    weight = model.lm_head.weight
+    assert (weight.shape, weight.untyped_storage().nbytes() < 4 * 64) == ((VOCABULARY, WIDTH), True)
+    assert min(weight.std(0).min(), weight.std(1).min()) > 0.01
+    x = torch.randn(2, 3, WIDTH)
+    torch.testing.assert_close(windowed_product(x, weight), nn.functional.linear(x, weight))
+
+
+@pytest.mark.parametrize("dim", [0, 1, 2])
+def test_what_a_body_computes_after_its_last_module_is_found(
+    dim: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward = hugging.LlamaModel.forward
+
+    def flipped(*args: Any, **kwargs: Any) -> Any:
+        out = forward(*args, **kwargs)
+        out.last_hidden_state = out.last_hidden_state.flip(dim)
+        return out
+
+    path = saved(tmp_path, "llama")
+    monkeypatch.setattr(hugging.LlamaModel, "forward", flipped)
+    with pytest.raises(InputError, match="from its layers to its logits there is more than "):
+        load_source(f"hf:{path}")
+
+
+def test_code_beside_a_model_that_the_library_has_is_not_run(tmp_path: Path) -> None:
+    auto = {"AutoConfig": "beside.Config", "AutoModelForCausalLM": "beside.Model"}
+    load_source(f"hf:{saved(tmp_path, 'llama', auto_map=auto)}")
+
+
+DECODER = {"vocab_size": 61, "d_model": WIDTH, "decoder_layers": LAYERS} | {
+    "decoder_attention_heads": HEADS,
+    "decoder_ffn_dim": 24,
+    "is_decoder": True,
+    "is_encoder_decoder": False,
+}
 REFUSED = {
+    "labels that are not shifted": (
+        DECODER | {"model_type": "bart", "encoder_layers": LAYERS},
+        "BartForCausalLM: its loss is another than the next token's cross entropy; a model source",
+    ),
+    "labels that are not shifted, either": (
+        DECODER | {"model_type": "trocr"},
+        "TrOCRForCausalLM: its loss is another than the next token's cross entropy; a model source",
+    ),
+    "code of its own": (
+        NEW | {"model_type": "nosuch", "auto_map": {"AutoConfig": "beside.Config"}},
+        "auto_map: expected the model_type of a causal language model of transformers, got "
+        "'nosuch': code that comes with a model is not run; a model source cuts other models",
+    ),
+    "a word for a number": (
+        GROUPED | {"model_type": "llama", "num_hidden_layers": "4"},
+        r"config.json: .* 'num_hidden_layers' expected int, got str \(value: '4'\)$",
+    ),
+    "sizes that do not go together": (
+        NEW | {"model_type": "llama", "num_attention_heads": 3},
+        r"config.json: .* \(16\) is not a multiple of the number of attention heads \(3\)",
+    ),
+    "no layers": (
+        OLD | {"model_type": "gpt2", "n_layer": 0},
+        "config.json: n_layer: expected at least 1, got 0$",
+    ),
+    "no vocabulary": (
+        GROUPED | {"model_type": "llama", "vocab_size": 0},
+        "config.json: vocab_size: expected at least 1, got 0$",
+    ),
     "encoder and decoder": (
         {"model_type": "t5", "is_encoder_decoder": True},
         "t5: expected a decoder alone, found an encoder and a decoder; a model source cuts other "

@@ -18,6 +18,7 @@ hugging = pytest.importorskip("transformers")
 
 from tests.unit.runtime.models.test_huggingface import GROUPED  # noqa: E402
 
+ENDS = ("eos_token_id", "pad_token_id", "sep_token_id")
 NAME = "model.layers.1.mlp.up_proj.weight"
 
 
@@ -91,3 +92,13 @@ def test_a_checkpoint_of_the_base_model_has_its_prefix_added(folder: Path) -> No
     write(folder, state)
     found = block(HuggingFace(str(folder))).state_dict()
     assert torch.equal(found[NAME], state[NAME.removeprefix("model.")])
+
+
+def test_a_model_that_does_not_draw_a_part_alone_is_refused_in_a_line(tmp_path: Path) -> None:
+    heads = {"num_key_value_heads": 4, "bos_token_id": 0, "cls_token_id": 0}
+    config = hugging.ModernBertDecoderConfig(**GROUPED | heads | dict.fromkeys(ENDS, 1))
+    config.save_pretrained(tmp_path)
+    line = fault(tmp_path)
+    assert line.startswith("ModernBertDecoderForCausalLM: expected _init_weights to take a part")
+    assert "AttributeError" in line
+    assert "\n" not in line

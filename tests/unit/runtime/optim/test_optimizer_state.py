@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from pipeloom.ir.errors import InputError
 from pipeloom.runtime.optim.optimizer_state import flat_state, load_flat_state
@@ -94,3 +95,34 @@ def test_a_group_has_one_option() -> None:
     line = "optimizer.param_groups.bias.lr: expected that of param_groups.weight.lr, 0.001, .* 7.0"
     with pytest.raises(InputError, match=line):
         load_flat_state(optimizer, names, state)
+
+
+def test_what_was_never_stepped_is_made_one_by_one_and_without_hooks() -> None:
+    called: list[object] = []
+
+    class Counting(torch.optim.Optimizer):
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            called.append(sum(len(group["params"]) for group in self.param_groups))
+
+    module = nn.Linear(3, 2)
+    optimizer = Counting(module.parameters(), {})
+    optimizer.register_step_pre_hook(lambda *_: called.append("own"))
+    everywhere = register_optimizer_step_pre_hook(lambda *_: called.append("everywhere"))
+    try:
+        flat_state(optimizer, {id(p): key for key, p in module.named_parameters()})
+    finally:
+        everywhere.remove()
+    assert called == [1, 1]
+    assert not optimizer.state
+
+
+def test_an_optimizer_of_all_parameters_at_once_is_refused() -> None:
+    module = nn.Linear(3, 2)
+    names = {id(p): key for key, p in module.named_parameters()}
+    for optimizer, why in {
+        torch.optim.LBFGS(module.parameters()): "got LBFGS, whose step needs a closure$",
+        torch.optim.SparseAdam(module.parameters()): "got SparseAdam: RuntimeError: .*dense",
+    }.items():
+        with pytest.raises(InputError, match=why) as caught:
+            flat_state(optimizer, names)
+        assert "\n" not in str(caught.value)

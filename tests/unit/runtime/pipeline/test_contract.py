@@ -14,9 +14,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InputError, PipeloomError
 from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.runtime.rank.options import IN_MODEL
 from pipeloom.runtime.tensors.microbatches import merge, split, split_options
+from tests.distributed.cases.gradients import schedule
 from tests.unit.runtime.pipeline.test_pipeline import (
     MICROBATCHES,
     SPLIT,
@@ -289,3 +292,32 @@ def test_steps_add_up_until_one_updates() -> None:
     after = [[p.detach() for m in each for p in m.parameters()] for each in (modules, plain)]
     torch.testing.assert_close(*after)
     assert not torch.equal(before[0], after[0][0])
+
+
+class Keyed(nn.Linear):
+    """A whole model that takes keyword arguments alone, as Hugging Face's do."""
+
+    def forward(self, x: Tensor, labels: Tensor | None = None) -> Any:
+        out = super().forward(x)
+        return out if labels is None else (loss(out, labels), out)
+
+
+def keyed() -> Pipeline:
+    return Pipeline(
+        compile_schedule(schedule("1f1b", 1, MICROBATCHES)), [Keyed(4, 2)], loss=IN_MODEL
+    )
+
+
+def test_lists_in_keyword_arguments_and_their_targets_say_how_many_microbatches_there_are() -> None:
+    pipeline, count = keyed(), 10
+    x = [torch.randn(2, 4) for _ in range(count)]
+    losses: list[Tensor] = []
+    assert len(pipeline.eval(x=x)) == 2 * count
+    pipeline.eval(x=torch.cat(x), target={"labels": [torch.zeros(2, 2)] * count}, losses=losses)
+    assert len(losses) == count
+    with pytest.raises(InputError) as caught:
+        pipeline.eval(x=x, target={"labels": [torch.zeros(2, 2)] * 3})
+    assert str(caught.value) == (
+        "eval: expected lists of one length on all ranks, got 3 microbatches and 10 microbatches"
+    )
+    assert len(pipeline.eval(x=x)) == 2 * count  # goes on

@@ -103,6 +103,7 @@ def test_the_program_that_stepped_last_has_the_loss_scale() -> None:
     [
         ("model", "2.weight", 3, "model.2.weight: expected a tensor, got 3"),
         ("optimizer", "state.2.weight.step", torch.zeros(2), "expected shape [], got [2]"),
+        ("optimizer", "param_groups.2.weight.lr", "x", "lr: expected a number, got 'x'"),
         ("loss_scale", "scale", -1.0, "loss_scale: scale: expected more than 0, got -1.0"),
     ],
 )

@@ -1,0 +1,83 @@
+"""The first error of any replica, where the replicas look while they wait for each other.
+
+::
+
+    replica 0   rank 1 raises; its ranks end together, each tells the store of its data group
+    replica 1   rank 1 waits for an average, longer than SLICE: finds it there, ends its replica
+
+A wait that is over sooner asks nothing of anyone.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import suppress
+from dataclasses import astuple, replace
+from datetime import timedelta
+from uuid import uuid4
+
+import torch.distributed as dist
+
+from .base import Fault
+
+SLICE = timedelta(milliseconds=50)
+
+
+class ReplicaFaults:
+    """What the processes of ``group``, which have one rank's place in all replicas, tell each other
+    of errors; all of them make theirs at the same time."""
+
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        key = [f"fault of {uuid4().hex}"]  # other pipelines of the group have others
+        dist.broadcast_object_list(key, group_src=0, group=group)
+        (self._key,) = key
+        self._store, self._replica = group.get_group_store(), group.rank()
+
+    def publish(self, fault: Fault) -> None:
+        """Tells the other replicas, unless another fault was told before."""
+        own = self._replica if fault.replica is None else fault.replica
+        with suppress(RuntimeError):  # the process that serves the store may be gone
+            self._store.compare_set(self._key, "", json.dumps(astuple(replace(fault, replica=own))))
+
+    def found(self) -> Fault | None:
+        """The fault that was told first, if there is one."""
+        with suppress(RuntimeError):
+            if self._store.check([self._key]):
+                fault = Fault(*json.loads(self._store.get(self._key)))
+                return replace(fault, replica=None) if fault.replica == self._replica else fault
+        return None
+
+    def wait(self, work: dist.Work, timeout: timedelta) -> None:
+        """Waits for a collective on a CPU. Raises RuntimeError as ``work.wait(timeout)`` does,
+        ConnectionError with a fault that is told meanwhile."""
+        end = time.monotonic() + timeout.total_seconds()
+        while True:
+            left = timedelta(seconds=max(end - time.monotonic(), 1e-3))
+            try:
+                work.wait(min(SLICE, left))
+                return
+            except RuntimeError:
+                if left <= SLICE:
+                    raise
+            if work.is_completed():  # meanwhile, or with an error, which it raises again
+                work.wait()
+                return
+            fault = self.found()
+            if fault is not None:
+                raise ConnectionError(str(fault.raised()))
+
+
+def wait_for(
+    work: dist.Work, timeout: timedelta, what: str, faults: ReplicaFaults | None = None
+) -> None:
+    """Waits for ``work`` on a CPU. Raises ConnectionError where it takes longer, or fails, and with
+    what is found of ``faults``."""
+    try:
+        if faults is None:
+            work.wait(timeout)
+        else:
+            faults.wait(work, timeout)
+    except RuntimeError as error:
+        patience = f"waited at most {timeout.total_seconds():g} s"
+        raise ConnectionError(f"{what}, {patience}: {error}") from error

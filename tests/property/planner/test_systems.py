@@ -1,0 +1,61 @@
+"""Whatever the profile: no schedule that Megatron runs costs less than the bound that is told."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import pipeloom
+from pipeloom.ir.errors import InfeasibleError, InputError
+from pipeloom.ir.model.layered_profile import LayeredProfile
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.solver.placement.search import overfull
+from tests.property.solver.bounds.test_bounds import stage_profiles
+from tests.support.layered_profiles import layered, model
+
+
+def equal_blocks(number: int) -> LayeredProfile:
+    cluster = Profile((), 2, 0.0)
+    return LayeredProfile(model(number, cluster).layers[1:-2], (False,) * number, cluster)
+
+
+def assert_bounds_all(profile: Profile | LayeredProfile, microbatches: int, most: int) -> None:
+    """The bound on Megatron's schedules is below each of them that can be built."""
+    try:
+        answer = pipeloom.optimize(profile, microbatches, for_="megatron", work_limit=20.0)
+    except InfeasibleError:
+        return
+    assert answer.lower_bound <= answer.cost * (1 + 1e-9)
+    for chunks in range(1, most + 1):
+        name = "1f1b" if chunks == 1 else f"interleaved-1f1b:{chunks}"
+        if chunks > 1 and microbatches % profile.ranks:
+            continue
+        try:
+            made = pipeloom.build(name, profile, microbatches)
+        except (InfeasibleError, InputError):
+            continue
+        assert made.timing is not None
+        if overfull(made) is None:
+            assert answer.lower_bound <= made.timing.period * (1 + 1e-9), name
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_no_cut_of_layers_is_below_the_bound(data: st.DataObject) -> None:
+    blocks = st.integers(2, 14).map(equal_blocks)
+    profile = data.draw(st.one_of(layered(2, 12), blocks))
+    rounds = data.draw(st.integers(1, 2))
+    assert_bounds_all(profile, rounds * profile.ranks, len(profile.layers) // profile.ranks)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    stages=st.lists(stage_profiles(), min_size=1, max_size=3),
+    rounds=st.integers(1, 2),
+    t_comm=st.sampled_from([0.0, 0.3, 4.0]),
+)
+def test_no_even_cut_of_stages_is_below_the_bound(
+    stages: list[StageProfile], rounds: int, t_comm: float
+) -> None:
+    profile = Profile(tuple(stages), len(stages), t_comm)
+    assert_bounds_all(profile, rounds * len(stages), 9)
