@@ -61,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except PipeloomError as error:
         return _fail(error, as_json="--json" in words)
     except KeyboardInterrupt as stop:
-        _complain(f"interrupted{stop or '; nothing was written'}", as_json="--json" in words)
+        _complain(f"interrupted{str(stop) or '; nothing was written'}", as_json="--json" in words)
         return INTERRUPTED
     except BrokenPipeError:
         # whoever read our output has seen enough; keep Python from flushing into the closed pipe

@@ -194,8 +194,10 @@ def _lines(result: RunResult) -> list[tuple[str, str]]:
 
     steps = len(result.losses)
     taken = f"median {duration(statistics.median(result.seconds) * 1e3)}"
+    before = f" after the {result.first_step} of the checkpoint" if result.first_step else ""
+    taken_in = counted(steps, "step") + before
     return [
-        ("loss", f"{result.losses[0]:.4f} to {result.losses[-1]:.4f} in {counted(steps, 'step')}"),
+        ("loss", f"{result.losses[0]:.4f} to {result.losses[-1]:.4f} in {taken_in}"),
         ("losses", _losses(result.losses)),
         *([("evaluations", _evaluations(result))] if result.evaluations else []),
         ("step", f"{taken}, fastest {duration(min(result.seconds) * 1e3)}"),

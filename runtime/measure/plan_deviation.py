@@ -1,14 +1,17 @@
-"""Why a run took far longer than its plan, or far less, in one line."""
+"""Why a run took far longer than its plan, or far less, and what memory it held, in lines."""
 
 from __future__ import annotations
 
 import os
 import statistics
 import sys
+from collections.abc import Sequence
 
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.units import amount
 
+LEAST_BYTES = 1000.0  # of a microbatch; less is counted in a larger unit
 FAR = 1.5  # the longer over the shorter: less is the usual noise of times on shared machines
 SHORT = 1.0  # milliseconds; the host's own work between ops is of the order of a tenth of that
 QUICK = "ops took less than profiled; where cores were busier then, profile again or use tune"
@@ -30,6 +33,29 @@ def why_far_off(planned: Schedule, measured: Schedule) -> str | None:
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", planned.problem.ranks))
     reason = _reason(ranks, _cores(), _median_op(planned))
     return f"{ratio:.1f}x the planned makespan: {reason}; see docs/profiling.md"
+
+
+def over_the_limit(planned: Schedule, peaks: Sequence[int]) -> str | None:
+    """A line on the rank whose measured peak (bytes) exceeds the plan's limit most, else None.
+
+    None too where the profile counts in a larger unit than bytes.
+    """
+    problem = planned.problem
+    if max(stage.m_b for stage in problem.profile.stages) < LEAST_BYTES:
+        return None
+    over = [
+        (peak / limit if limit else float("inf"), rank)
+        for rank, (peak, limit) in enumerate(zip(peaks, problem.memory_limit, strict=True))
+        if peak > limit
+    ]
+    if not over:
+        return None
+    ratio, rank = max(over)
+    figures = f"{amount(peaks[rank])} bytes, limit {amount(problem.memory_limit[rank])}"
+    return (
+        f"rank {rank} held {ratio:.2g}x the plan's memory limit ({figures}): do seq, micro_batch "
+        "or dtype differ from the profile's?"
+    )
 
 
 def _reason(ranks: int, cores: int, op: float) -> str:

@@ -18,7 +18,7 @@ from pipeloom.ir.model.schedule import Schedule
 
 from ..launch.processes import launch
 from ..launch.threads import launch_local
-from ..measure.plan_deviation import why_far_off
+from ..measure.plan_deviation import over_the_limit, why_far_off
 from ..models.by_name import load_source
 from ..optim.optimizers import capturable, taken_over
 from ..pipeline.layered_source import as_planned
@@ -48,10 +48,10 @@ class RunResult:
     All of these are over all ``replicas`` of the pipeline.
     ``measured``: the step of median time in the first replica, as a schedule with measured times
     (milliseconds). ``planned``: the program's schedule. ``note``: in one line, what a checkpoint's
-    optimizers overrule, and why the measured schedule is far above or below the planned one; None
-    where there is nothing to say. ``first_step``: the number of the first
-    of these steps, where the run was resumed. ``evaluations``: pairs of a step that was evaluated
-    and its loss there.
+    optimizers overrule, a peak above the plan's memory limit, and why the measured schedule is far
+    above or below the planned one; None where there is nothing to say. ``first_step``: the number
+    of the first of these steps, where the run was resumed. ``evaluations``: pairs of a step that
+    was evaluated and its loss there.
     """
 
     losses: tuple[float, ...]
@@ -176,11 +176,13 @@ def train(
     median = sorted(range(len(history)), key=seconds.__getitem__)[len(history) // 2]
     measured = pipeline.gather_trace(history[median].marks, history[median].averages)
     pipeline.close()
-    notes = loop.note, None if settings.pace else why_far_off(program.schedule, measured)
+    peak_memory = tuple(max(peak for peak, _ in of_rank) for of_rank in zip(*rows, strict=True))
+    exceeded = over_the_limit(program.schedule, peak_memory)
+    notes = loop.note, exceeded, None if settings.pace else why_far_off(program.schedule, measured)
     return RunResult(
         losses=tuple(record.loss for record in loop.records),
         seconds=tuple(seconds),
-        peak_memory=tuple(max(peak for peak, _ in of_rank) for of_rank in zip(*rows, strict=True)),
+        peak_memory=peak_memory,
         device_peak=tuple(
             max((peak for _, peak in of_rank if peak is not None), default=None)
             for of_rank in zip(*rows, strict=True)

@@ -49,3 +49,28 @@ def test_the_reason(
 def test_a_plan_of_slower_ops(ratio: float, expected: str | None) -> None:
     found = lateness.why_far_off(lasting(5.0), lasting(ratio * 5.0))
     assert found is None if expected is None else found and found.startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("held", "limit", "peaks", "expected"),
+    [
+        (4000.0, 10000.0, (32000, 12000), "rank 0 held 3.2x the plan's memory limit (32"),
+        (4000.0, 10000.0, (9000, 12000), "rank 1 held 1.2x the plan's memory limit (12"),
+        (4000.0, 10000.0, (9000, 10000), None),
+        (4000.0, float("inf"), (9000, 10000), None),
+        (1.0, 2.0, (9000, 10000), None),  # counted in microbatches
+    ],
+)
+def test_a_peak_above_the_limit(
+    held: float, limit: float, peaks: tuple[int, int], expected: str | None
+) -> None:
+    plan = lasting(5.0)
+    stages = tuple(replace(stage, m_b=held) for stage in plan.problem.profile.stages)
+    profile = replace(plan.problem.profile, stages=stages)
+    problem = replace(plan.problem, profile=profile, memory_limit=(limit, limit))
+    found = lateness.over_the_limit(replace(plan, problem=problem, timing=None), peaks)
+    if expected is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert found.startswith(expected)
