@@ -43,7 +43,7 @@ class Part(nn.Module):
 
 
 class Around(Part):
-    """What is before or after the layers: the model's own ``forward`` runs it."""
+    """The body before or after the layers: the model's own ``forward`` runs it."""
 
     def run_by(self, model: nn.Module, how: Any) -> None:
         """``model`` is to run its modules; ``how``: what it takes beside it."""

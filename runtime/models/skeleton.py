@@ -135,7 +135,7 @@ def _windows(row: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def windowed_product(x: Tensor, weight: Tensor) -> Tensor:
-    """What ``linear`` computes with a matrix of windows (:func:`_windows`), as a correlation with
+    """The ``linear`` by a matrix of windows (:func:`_windows`), computed as a correlation with
     their row, so that the matrix is never made."""
     row = weight.as_strided((sum(weight.shape) - 1,), (1,)).float()
     spectrum = rfft(row) * rfft(x.float(), len(row)).conj()

@@ -37,7 +37,7 @@ def share_buffers(context: RankContext, sources: Sequence[int]) -> None:
 
 
 def _persistent(module: nn.Module) -> list[Tensor]:
-    """What the process has of the buffers that are in the module's state, each once."""
+    """This process's part of each buffer in the module's state, each once."""
     buffers = {id(buffer) for buffer in module.buffers()}
     saved = {id(v): v for v in module.state_dict(keep_vars=True).values() if id(v) in buffers}
     return [local(buffer.detach()) for buffer in saved.values()]

@@ -34,7 +34,7 @@ class ReplicaAgreement:
         return int(found[0]), self._group.size()
 
     def result(self, call: Callable[[], T]) -> T:
-        """What the call gives. The errors that all ranks of a replica raise alike are raised in all
+        """The result of the call; errors that all ranks of a replica raise alike are raised in all
         replicas."""
         mine: T | PipeloomError
         try:

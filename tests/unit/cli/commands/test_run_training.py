@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,15 @@ def test_wrong_options_are_one_line(
     assert line in done.err
 
 
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Shells start what runs in the background with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("ctrl_c")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_what_was_saved_is_said_where_a_run_is_interrupted(
     pipeloom: Command, program: Path, tmp_path: Path, number: signal.Signals
