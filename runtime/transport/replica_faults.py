@@ -25,8 +25,10 @@ SLICE = timedelta(milliseconds=50)
 
 
 class ReplicaFaults:
-    """Errors that the processes of ``group``, one rank's place in all replicas, tell each other; all
-    of them make theirs at the same time."""
+    """Errors that the processes of ``group``, one rank's place in all replicas, tell each other.
+
+    All of them make theirs at the same time.
+    """
 
     def __init__(self, group: dist.ProcessGroup) -> None:
         key = [f"fault of {uuid4().hex}"]  # other pipelines of the group have others
