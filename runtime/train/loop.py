@@ -16,7 +16,8 @@ from torch import Tensor
 
 from ..pipeline.model_source import EVAL_BATCH, ModelSource
 from ..pipeline.pipeline import Pipeline
-from .checkpoints import Checkpoints, latest
+from .checkpoint_files import latest
+from .checkpoints import Checkpoints
 from .replicas import ALONE, Replicas
 from .settings import RunSettings, dtype_of
 

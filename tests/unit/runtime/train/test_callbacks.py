@@ -9,7 +9,9 @@ import pytest
 
 from pipeloom import StepRecord
 from pipeloom.ir.errors import InputError
+from pipeloom.runtime.errors import ExecutionError
 from pipeloom.runtime.train.callbacks import listening, load_callback
+from pipeloom.runtime.train.loop import Listener
 
 HERE = "tests.unit.runtime.train.test_callbacks"
 RECORDS = [
@@ -76,10 +78,32 @@ def test_wrong_names_are_one_line(name: str, line: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_an_error_of_a_named_callback_is_one_line() -> None:
-    with pytest.raises(InputError) as caught:
-        load_callback(f"{HERE}:fails")(RECORDS[1])
-    assert str(caught.value) == f"{HERE}:fails: step 1: ValueError: disk"
+class Open:
+    """Neither called nor closed in vain."""
+
+    def __call__(self, record: StepRecord) -> None:
+        heard.append(record.step)
+
+    def close(self) -> None:
+        raise OSError("gone")
+
+
+@pytest.mark.parametrize("callback", [f"{HERE}:fails", fails])
+def test_an_error_of_a_callback_is_one_line_and_the_run_has_failed(
+    callback: Listener | str,
+) -> None:
+    with pytest.raises(ExecutionError) as caught, listening([callback], None) as listener:
+        listener(RECORDS[1])
+    assert str(caught.value) == f"callback {HERE}:fails: step 1: ValueError: disk"
+    assert caught.value.exit_code == 1
+
+
+def test_an_error_in_closing_names_the_callback() -> None:
+    with (
+        pytest.raises(ExecutionError, match=f"^callback {HERE}:Open: close: OSError: gone$"),
+        listening([Open()], None) as listener,
+    ):
+        listener(RECORDS[0])
 
 
 def test_progress_is_a_line_a_step_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
