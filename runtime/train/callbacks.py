@@ -32,7 +32,8 @@ def load_callback(name: str) -> Listener:
             f"{name}: expected a function of a StepRecord, or a class whose objects are, got "
             f"{type(made).__name__}"
         )
-    return made
+    callback: Listener = made
+    return callback
 
 
 class _Named:
