@@ -89,8 +89,9 @@ def listening(callbacks: Sequence[Listener | str], steps: int | None) -> Iterato
 
 
 def write_line(record: StepRecord) -> None:
-    """One line a step."""
-    sys.stderr.write(f"step {record.step}: {_words(record)}\n")
+    """One line a step, and one for a note."""
+    note = "" if record.note is None else f"note: {record.note}\n"
+    sys.stderr.write(f"step {record.step}: {_words(record)}\n{note}")
 
 
 class Bar:
@@ -114,6 +115,8 @@ class Bar:
     def __call__(self, record: StepRecord) -> None:
         words = _words(record)
         self._progress.update(self._task, completed=record.step + 1, description=words)
+        if record.note is not None:
+            self._progress.console.print(f"note: {record.note}", highlight=False)
 
     def close(self) -> None:
         self._progress.stop()

@@ -17,7 +17,16 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from pipeloom import StepRecord, compile_schedule, dump_program, run, write_json
+from pipeloom import (
+    Profile,
+    StageProfile,
+    StepRecord,
+    build_family,
+    compile_schedule,
+    dump_program,
+    run,
+    write_json,
+)
 from pipeloom.ir.errors import PipeloomError
 from pipeloom.ir.model.program import Program
 from pipeloom.runtime.errors import LaunchError
@@ -143,6 +152,19 @@ def test_evaluations_leave_training_as_it_is(tmp_path: Path) -> None:
         pairs = zip(*source.eval_batch(2, MICROBATCHES), strict=True)
         expected = [source.loss(stage[0](x), y).item() for x, y in pairs]
     assert result.evaluations[0][1] == pytest.approx(sum(expected) / len(expected), rel=1e-12)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_memory_over_the_plans_limit_is_told_at_the_first_step() -> None:
+    profile = Profile((StageProfile(1.0, 1.0, 1.0, 1000.0, 500.0),), 1, memory_limit=(1000.0,))
+    plan = compile_schedule(build_family("1f1b", profile, MICROBATCHES))
+    told: list[StepRecord] = []
+    result = train(plan, Model(), RunSettings(steps=3), told.append)
+    notes = [record.note for record in told]
+    assert notes[0] is not None
+    assert notes[0].startswith("rank 0 held ")
+    assert notes[1:] == [None, None]
+    assert notes[0] in (result.note or "")
 
 
 class Named(nn.Module):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -108,10 +109,10 @@ def test_an_error_in_closing_names_the_callback() -> None:
 
 def test_progress_is_a_line_a_step_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
     with listening([], 2) as listener:
-        for record in RECORDS:
-            listener(record)
+        listener(replace(RECORDS[0], note="too much"))
+        listener(RECORDS[1])
     assert capsys.readouterr().err == (
-        "step 0: loss 2.5000, 10.0 ms\nstep 1: loss 1.5000, eval 2.0000, 10.0 ms\n"
+        "step 0: loss 2.5000, 10.0 ms\nnote: too much\nstep 1: loss 1.5000, eval 2.0000, 10.0 ms\n"
     )
 
 
@@ -124,9 +125,10 @@ def test_progress_is_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     monkeypatch.setenv("TERM", "xterm")
     with listening([], 2) as listener:
-        for record in RECORDS:
-            listener(record)
+        listener(replace(RECORDS[0], note="too much"))
+        listener(RECORDS[1])
     shown = terminal.getvalue()
+    assert "note: too much" in shown
     assert "2/2" in shown
     assert "loss 1.5000, eval 2.0000" in shown
     assert "step 0" not in shown
