@@ -379,9 +379,9 @@ class Pipeline:
         those of the first replica, and there of the first rank that runs the stage, on all of
         them, so with buffers the ranks of all replicas call it.
 
-        Raises, on all ranks, InputError where different parameters have one name (see ``names``),
-        ``names`` raises, plain tensors are shards, or an optimizer (LBFGS) does not step each
-        parameter by itself; goes on afterwards.
+        Raises, on all ranks, InputError where gradients add up (after ``update=False``), different
+        parameters have one name (see ``names``), ``names`` raises, plain tensors are shards, or an
+        optimizer (LBFGS) does not step each parameter by itself; goes on afterwards.
         """
         self.finish()
         with ending_together(self._transport):
@@ -392,9 +392,9 @@ class Pipeline:
         """Takes over what :meth:`state_dict` gave, of this rank's stages or of all; all ranks call
         it.
 
-        Sections that are not in ``state`` stay as they are. Raises InputError on all ranks, and
-        changes nothing, for missing or unknown names, other shapes, and sections that are no
-        mappings.
+        Sections that are not in ``state`` stay as they are; gradients that add up are dropped.
+        Raises InputError on all ranks, and changes nothing, for missing or unknown names, other
+        shapes, and sections that are no mappings.
         """
         self.finish()
         with ending_together(self._transport):
