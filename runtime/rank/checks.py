@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from pipeloom.ir.errors import InputError, InvalidScheduleError, PipeloomError
+from pipeloom.ir.errors import InputError, InvalidScheduleError, PipeloomError, in_brief
 from pipeloom.ir.formats import dump_program
 from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.ops import OpKind
@@ -54,7 +54,7 @@ def checked_program(programs: Programs, microbatches: int) -> Program:
     except PipeloomError as error:
         raise InputError(f"programs: {microbatches} microbatches: {error}") from error
     except Exception as error:
-        words = f"{type(error).__name__}: {error}".splitlines()[0]
+        words = in_brief(error)
         raise InputError(f"programs: {microbatches} microbatches: {words}") from error
     if not isinstance(program, Program):
         raise InputError(f"programs: expected a Program, got {type(program).__name__}")

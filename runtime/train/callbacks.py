@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import InputError, in_brief
 
 from ..errors import ExecutionError
 from ..models.by_name import load_attribute
@@ -25,7 +25,7 @@ def load_callback(name: str) -> Listener:
     try:
         made = value() if isinstance(value, type) else value
     except Exception as error:
-        words = f"{type(error).__name__}: {error}".splitlines()[0]
+        words = in_brief(error)
         raise InputError(f"{name}: making it without arguments failed: {words}") from error
     if not callable(made):
         raise InputError(
@@ -55,7 +55,7 @@ class _Named:
         try:
             yield
         except Exception as error:
-            words = f"{type(error).__name__}: {error}".splitlines()[0]
+            words = in_brief(error)
             raise ExecutionError(f"callback {self._name}: {where}: {words}") from error
 
 

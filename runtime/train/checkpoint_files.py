@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata
 
-from pipeloom.ir.errors import InputError, PipeloomError
+from pipeloom.ir.errors import InputError, PipeloomError, in_brief
 
 METADATA = ".metadata"  # which torch.distributed.checkpoint writes last
 WHOLE = "expected a file as run --save wrote it"
@@ -75,7 +75,7 @@ def told(path: Path, done: str, kind: type[PipeloomError] = InputError) -> Itera
         file = _damaged(path) if kind is InputError else None
         if file is not None:
             raise InputError(f"{file}: damaged; {WHOLE}") from error
-        words = f"{type(cause).__name__}: {cause}".splitlines()[0]
+        words = in_brief(cause)
         raise kind(f"{path}: cannot be {done}: rank {rank}: {words}") from error
 
 
@@ -106,5 +106,5 @@ def _metadata(path: Path) -> Metadata:
     try:
         return FileSystemReader(path).read_metadata()
     except Exception as error:
-        words = f"{type(error).__name__}: {error}".splitlines()[0]
+        words = in_brief(error)
         raise InputError(f"{path / METADATA}: cannot be read: {words}; {WHOLE}") from None
