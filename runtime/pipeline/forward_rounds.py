@@ -12,7 +12,7 @@ of them, and in all replicas, before anything runs, and the pipeline can go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache, partial
@@ -34,6 +34,7 @@ from ..optim.step_end import StepEnd
 from ..rank.context import RankContext
 from ..rank.options import IN_MODEL
 from ..stages.fsdp import ShardedStages
+from ..tensors.forward_state import undisturbed
 from ..tensors.microbatches import is_cut, option_counts
 from ..transport import agreed
 from ..transport.thread_rank import here
@@ -97,7 +98,7 @@ class ForwardRounds:
             runner.keep_outputs = keep_outputs
         results = Results()
         store.gather()
-        with _undisturbed(self._modules, self._context.device):
+        with _evaluating(self._modules, self._context.device):
             shapes = partial(self._shapes.interfaces, cells, count)
             interfaces = self._replicas.result(shapes)
             transport.renew()
@@ -240,20 +241,15 @@ class _Round:
 
 
 @contextmanager
-def _undisturbed(modules: list[nn.Module], device: torch.device) -> Iterator[None]:
-    """A context without gradients and in evaluation mode; after it all is as before: modes,
-    buffers, random numbers (but those of thread ranks, which draw from one generator)."""
+def _evaluating(modules: Sequence[nn.Module], device: torch.device) -> Iterator[None]:
+    """A context without gradients and in evaluation mode; after it modes, buffers and random
+    numbers are as before (but those of thread ranks, which draw from one generator)."""
     modes = [(part, part.training) for module in modules for part in module.modules()]
-    buffers = [(b, b.detach().clone()) for module in modules for b in module.buffers()]
-    cuda = [device] if device.type == "cuda" else []
     try:
         for module in modules:
             module.eval()
-        with torch.no_grad(), torch.random.fork_rng(cuda, enabled=here() is None):
+        with torch.no_grad(), undisturbed(modules, [device], random=here() is None):
             yield
     finally:
         for part, mode in modes:
             part.training = mode
-        with torch.no_grad():
-            for buffer, value in buffers:
-                buffer.copy_(value)

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from pipeloom.ir.errors import InputError
@@ -38,6 +37,7 @@ from ..probes.stage_probe import Asked, StageProbe
 from ..rank.context import RankContext
 from ..stages.fsdp import ShardedStages
 from ..stages.tie_detection import tied_stages
+from ..tensors.forward_state import undisturbed
 from ..tensors.microbatches import mapped
 from ..transport import connect
 from .step_builder import StepBuilder
@@ -138,22 +138,17 @@ class StagesInPlace:
         store = self._context.store
         modules = [store.module(s) for s in store.stages]
         parameters = [p for s in store.stages for p in store.parameters(s)]
-        buffers = [(b, b.clone()) for module in modules for b in module.buffers()]
         gradients = [p.grad for p in parameters]
-        device = self._context.device
         store.gather()
         store.begin()
         try:
-            with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            with undisturbed(modules, [self._context.device]):
                 for parameter in parameters:
                     parameter.grad = None
                 yield
         finally:
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.grad = gradient
-            with torch.no_grad():
-                for buffer, value in buffers:
-                    buffer.copy_(value)
             for s in store.stages:
                 store.settle(s)
             if isinstance(store, ShardedStages):

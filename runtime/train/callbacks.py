@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import InputError, in_brief
 
 from ..models.by_name import load_attribute
 from .loop import Listener, StepRecord
@@ -23,7 +23,7 @@ def load_callback(name: str) -> Listener:
     try:
         made = value() if isinstance(value, type) else value
     except Exception as error:
-        words = f"{type(error).__name__}: {error}".splitlines()[0]
+        words = in_brief(error)
         raise InputError(f"{name}: making it without arguments failed: {words}") from error
     if not callable(made):
         raise InputError(
@@ -43,7 +43,7 @@ class _Named:
         try:
             self._callback(record)
         except Exception as error:
-            words = f"{type(error).__name__}: {error}".splitlines()[0]
+            words = in_brief(error)
             raise InputError(f"{self._name}: step {record.step}: {words}") from error
 
     def close(self) -> None:

@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from pipeloom.ir.errors import InputError, PipeloomError
+from pipeloom.ir.errors import InputError, PipeloomError, in_brief
 
 from ..errors import ExecutionError
 from ..pipeline.pipeline import Pipeline
@@ -277,7 +277,7 @@ def _told(path: Path, done: str, kind: type[PipeloomError] = InputError) -> Iter
         yield
     except CheckpointException as error:
         rank, (cause, _) = min(error.failures.items())
-        words = f"{type(cause).__name__}: {cause}".splitlines()[0]
+        words = in_brief(cause)
         raise kind(f"{path}: cannot be {done}: rank {rank}: {words}") from error
 
 
