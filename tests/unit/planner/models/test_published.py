@@ -8,8 +8,8 @@ from pipeloom.ir.model.ops import OpKind
 from pipeloom.planner.models import published
 from pipeloom.planner.models.layers import work_of
 from pipeloom.planner.models.reading import read_model
-from pipeloom.planner.models.run import Run
-from pipeloom.planner.models.work import LayerKind, ModelWork
+from pipeloom.planner.models.run import TrainingRun
+from pipeloom.planner.models.work import ModelWork, WorkKind
 
 S, H, A, LAYERS, V = 2048, 12288, 96, 96, 51200  # GPT-3
 
@@ -17,7 +17,7 @@ S, H, A, LAYERS, V = 2048, 12288, 96, 96, 51200  # GPT-3
 def gpt_3(**keys: object) -> ModelWork:
     model = read_model("gpt-175b")
     given = {"seq": S, "precision": "fp16", "attention": "unfused", **keys}
-    return work_of(model, Run.of(given, model))
+    return work_of(model, TrainingRun.of(given, model))
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
@@ -79,7 +79,7 @@ def test_tensor_parallel_collectives_of_a_layer_are_megatrons() -> None:
     """Two all-reduces each way (Shoeybi et al., 2019, figure 4); with sequence parallelism as many
     bytes, and for W an all-gather of each half's input more (Korthikanti et al., section 4.2.2)."""
     plain, divided = (gpt_3(tp=8, sequence_parallel=each).layers[1] for each in (False, True))
-    assert plain.kind is divided.kind is LayerKind.DENSE
+    assert plain.kind is divided.kind is WorkKind.DENSE
     ops = (OpKind.F, OpKind.B, OpKind.W)
     one = 2 * S * H * 7 / 8  # what leaves a rank in a gather or a scatter
     assert [_wire(plain, op) for op in ops] == [4 * one, 4 * one, 0]
