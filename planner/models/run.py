@@ -1,7 +1,7 @@
 """A run: how a model is spread over GPUs, its batch and its memory savings, in checked words.
 
 The keys are those of published measurements and of ``predict``. Values that are absent, null, ``?``
-or ``not stated`` take the defaults that :class:`Run` documents.
+or ``not stated`` take the defaults that :class:`TrainingRun` documents.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PRECISIONS = {"float8": "fp8", "fp8cs": "fp8", "fp8ds": "fp8", "float32": "fp32
 
 
 class Sharding(StrEnum):
-    """What data parallel ranks divide among them (Rajbhandari et al., 2020, section 5).
+    """The states that data parallel ranks divide among them (Rajbhandari et al., 2020, section 5).
 
     ``zero1``: optimizer states; ``zero2``: and gradients; ``fsdp``: and weights (ZeRO-3).
     """
@@ -56,7 +56,7 @@ class AttentionKernel(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class TrainingRun:
     """A checked run; :meth:`of` makes it.
 
     ``gpu``: the cluster's word for it, not looked at here. ``gpus`` = tp x pp x dp x cp; ``dp`` is
@@ -96,7 +96,7 @@ class Run:
     compile: bool = False
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], model: Model) -> Run:
+    def of(cls, given: Mapping[str, Any], model: Model) -> TrainingRun:
         """The run that ``given`` describes for ``model``.
 
         Raises InputError, with a line for each fault: an unknown key, a value of another kind,
@@ -113,7 +113,7 @@ class Run:
 
     @property
     def microbatches(self) -> int:
-        """Of one replica, in one step."""
+        """Microbatches of one replica in one step."""
         return self.global_batch // (self.dp * self.micro_batch)
 
     @property
@@ -122,7 +122,7 @@ class Run:
 
     @property
     def tokens(self) -> float:
-        """Of a microbatch on one rank, which context parallelism divides."""
+        """Tokens of a microbatch on one rank, which context parallelism divides."""
         return self.micro_batch * self.seq / self.cp
 
     @property
@@ -151,7 +151,7 @@ class Run:
 
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
-KEYS = tuple(field.name for field in fields(Run))
+KEYS = tuple(field.name for field in fields(TrainingRun))
 _TOO = ("microbatches", "local_batch")
 """Other words for the batch: microbatches of a replica, sequences of a replica."""
 
@@ -261,7 +261,7 @@ def _by_stage(values: _Values) -> tuple[int, ...] | None:
     return found
 
 
-def _with_degrees(run: Run, values: _Values, model: Model) -> Run:
+def _with_degrees(run: TrainingRun, values: _Values, model: Model) -> TrainingRun:
     """With what follows from other fields where it is not given."""
     inner = run.tp * run.pp * run.cp
     dp = values.whole("dp", max(1, values.whole("gpus", inner) // inner))
@@ -287,7 +287,7 @@ def _with_degrees(run: Run, values: _Values, model: Model) -> Run:
     return replace(run, layers_per_stage=_without_ends(run))
 
 
-def _virtual(values: _Values, run: Run) -> int:
+def _virtual(values: _Values, run: TrainingRun) -> int:
     """Stages a rank; of ``interleaved, not stated`` the fewest that divide a rank's layers."""
     if "vp" not in values and "interleaved" in str(values.stated("vp")):
         each = run.layers // run.pp
@@ -295,7 +295,7 @@ def _virtual(values: _Values, run: Run) -> int:
     return values.whole("vp", 1)
 
 
-def _without_ends(run: Run) -> tuple[int, ...] | None:
+def _without_ends(run: TrainingRun) -> tuple[int, ...] | None:
     """``layers_per_stage`` of which the first counts the embedding and the last the head, as some
     systems do, without them."""
     given = run.layers_per_stage
@@ -307,8 +307,8 @@ def _without_ends(run: Run) -> tuple[int, ...] | None:
     return tuple(counts)
 
 
-def _faults(run: Run, model: Model) -> Iterator[str]:
-    """Of each key the first; what a wrong degree entails is not said."""
+def _faults(run: TrainingRun, model: Model) -> Iterator[str]:
+    """The first fault of each key; what a wrong degree entails is not said."""
     keys = set()
     for line in _all_faults(run, model):
         key = line.partition(":")[0]
@@ -317,7 +317,7 @@ def _faults(run: Run, model: Model) -> Iterator[str]:
         keys.add(key)
 
 
-def _all_faults(run: Run, model: Model) -> Iterator[str]:
+def _all_faults(run: TrainingRun, model: Model) -> Iterator[str]:
     yield from _faults_of_widths(run, model)
     yield from _faults_of_degrees(run)
     yield from _faults_of_layers(run, model)
@@ -327,7 +327,7 @@ def _all_faults(run: Run, model: Model) -> Iterator[str]:
         yield f"global_batch: expected a multiple of {each}, got {run.global_batch}"
 
 
-def _faults_of_degrees(run: Run) -> Iterator[str]:
+def _faults_of_degrees(run: TrainingRun) -> Iterator[str]:
     product = run.tp * run.pp * run.cp * run.dp
     if product != run.gpus:
         degrees = f"tp x pp x cp x dp = {run.tp} x {run.pp} x {run.cp} x {run.dp} = {product}"
@@ -347,7 +347,7 @@ def _faults_of_degrees(run: Run) -> Iterator[str]:
         yield f"attention: expected flash where cp is {run.cp}, got unfused"
 
 
-def _faults_of_layers(run: Run, model: Model) -> Iterator[str]:
+def _faults_of_layers(run: TrainingRun, model: Model) -> Iterator[str]:
     if run.layers > model.layers:
         yield f"layers: expected at most the model's {model.layers}, got {run.layers}"
     if run.layers_per_stage is None:
@@ -361,7 +361,7 @@ def _faults_of_layers(run: Run, model: Model) -> Iterator[str]:
         )
 
 
-def _faults_of_widths(run: Run, model: Model) -> Iterator[str]:
+def _faults_of_widths(run: TrainingRun, model: Model) -> Iterator[str]:
     if model.heads % run.tp:
         yield f"tp: expected a divisor of the {model.heads} heads, got {run.tp}"
     if max(model.kv_heads, run.tp) % min(model.kv_heads, run.tp):
@@ -377,7 +377,7 @@ def _faults_of_widths(run: Run, model: Model) -> Iterator[str]:
         yield f"ep: expected a divisor of the {model.experts.count} experts, got {run.ep}"
 
 
-def _faults_of_recompute(run: Run, model: Model) -> Iterator[str]:
+def _faults_of_recompute(run: TrainingRun, model: Model) -> Iterator[str]:
     need = {"moe": model.experts, "moe_act": model.experts, "mla_up_proj": model.latent}
     need["shared_experts"] = model.experts if model.experts and model.experts.shared_width else None
     for module in sorted(run.recompute & {key for key, part in need.items() if part is None}):
