@@ -52,7 +52,9 @@ class RunValues:
         return default
 
     def whole(self, key: str, default: int) -> int:
-        value = self._values.get(key, default)
+        if key not in self:
+            return default
+        value = self._values[key]
         if isinstance(value, float) and value.is_integer():
             value = int(value)
         if type(value) is not int or not 1 <= value <= MOST:

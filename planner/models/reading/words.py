@@ -64,7 +64,7 @@ class Words:
         value = self.value(*keys)
         if value is None:
             return 0.0
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        if type(value) not in (int, float) or not 0 <= value <= MOST**2:
             return self.wrong(keys, "a number >= 0", 0.0)
         return float(value)
 
