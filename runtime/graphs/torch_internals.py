@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import operator
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
@@ -198,12 +198,7 @@ _aten = torch.ops.aten
 _VIEWS = {_aten._unsafe_view.default, _aten._reshape_alias.default}
 
 
-@contextmanager
-def plain_calls() -> Iterator[None]:
-    """A context in which calls of ATen record nothing for autograd, and look for no torch
-    function."""
-    with torch._C._AutoDispatchBelowAutograd():
-        yield
+below_autograd = torch._C._AutoDispatchBelowAutograd  # a context that records nothing
 
 
 def as_output(tensor: Tensor) -> Tensor:
@@ -211,3 +206,8 @@ def as_output(tensor: Tensor) -> Tensor:
     of something else would be handed out as that."""
     found: Tensor = _aten._unsafe_view.default(tensor.contiguous(), tensor.shape)
     return found
+
+
+def direct(target: Any) -> Any:
+    """What an ATen call runs, without a frame of Python between."""
+    return target._op if isinstance(target, torch._ops.OpOverload) else target

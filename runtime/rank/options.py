@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 import torch
 import torch.distributed as dist
@@ -19,6 +19,8 @@ from .loss_scale import LossScale
 IN_MODEL: Literal["model"] = "model"  # the loss that the last stage's module computes itself
 Loss: TypeAlias = Callable[..., Any] | Literal["model"]
 MakeOptimizer: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+StagesAs: TypeAlias = Literal["eager", "aten", "inductor"]
+STAGES_AS: tuple[StagesAs, ...] = get_args(StagesAs)
 ModelNames: TypeAlias = Callable[[int, str], str]  # of a stage and a name in it
 NormGroups: TypeAlias = Mapping[str, dist.ProcessGroup]
 
@@ -40,6 +42,7 @@ class Options(TypedDict, total=False):
     loss_scale: LossScale | None
     post_validation: bool
     cuda_graph: bool
+    stages_as: StagesAs
     group: dist.ProcessGroup | None
     data_group: dist.ProcessGroup | None
     device: torch.device | str | None
@@ -53,8 +56,8 @@ class Options(TypedDict, total=False):
 class PipelineOptions:
     """The same, with their defaults.
 
-    Raises InputError for a dtype that is not floating, or a loss that is neither a function nor
-    ``"model"``.
+    Raises InputError for a dtype that is not floating, a loss that is neither a function nor
+    ``"model"``, or stages run as something unknown.
     """
 
     loss: Loss | None = None
@@ -71,6 +74,7 @@ class PipelineOptions:
     loss_scale: LossScale | None = None
     post_validation: bool = True
     cuda_graph: bool = False
+    stages_as: StagesAs = "eager"
     group: dist.ProcessGroup | None = None
     data_group: dist.ProcessGroup | None = None
     device: torch.device | str | None = None
@@ -83,6 +87,8 @@ class PipelineOptions:
         check_floating(param_dtype=self.param_dtype, reduce_dtype=self.reduce_dtype)
         if not (self.loss is None or self.loss == IN_MODEL or callable(self.loss)):
             raise InputError(f"loss: expected a function or {IN_MODEL!r}, got {self.loss!r}")
+        if self.stages_as not in STAGES_AS:
+            raise InputError(f"stages_as: expected {' or '.join(STAGES_AS)}, got {self.stages_as}")
 
     @property
     def needs_norm(self) -> bool:
