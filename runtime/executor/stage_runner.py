@@ -138,6 +138,10 @@ class StageRunner:
         self.backward = within(using(OpKind.B), self._backward)
         self.weight = within(using(OpKind.W), _weight)
 
+    def prepare(self, cell: Cell, inputs: Sequence[Any]) -> None:
+        """Makes ready what runs the ops of a microbatch with arguments like ``inputs``: nothing
+        where the module does."""
+
     def calls(self, kind: OpKind) -> Run:
         """The call that runs an op of this kind on a cell; B is BW where the cell has no queue."""
         if kind is OpKind.F:

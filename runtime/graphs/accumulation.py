@@ -9,7 +9,8 @@ from torch import Tensor, fx, nn
 
 from ..executor.deferred_ops import add
 from .functions import Take
-from .torch_internals import value_of, views
+from .liveness import root_of
+from .torch_internals import value_of
 
 
 def take_into(parameter: nn.Parameter, *, keeps: bool) -> Take:
@@ -39,18 +40,9 @@ def fresh(node: fx.Node, parameter: nn.Parameter, others: Sequence[fx.Node]) -> 
     """Whether a gradient is a tensor of its own, none of the ``others`` that outlive its piece,
     which lies in memory as the parameter does."""
     value = value_of(node)
-    root = _root(node)
+    root = root_of(node)
     return (
         root.op == "call_function"
         and value.stride() == parameter.stride()
-        and all(_root(other) is not root for other in others)
+        and all(root_of(other) is not root for other in others)
     )
-
-
-def _root(node: fx.Node) -> fx.Node:
-    """The node whose memory this one's value is in."""
-    while views(node):
-        source = node.args[0]
-        assert isinstance(source, fx.Node)
-        node = source
-    return node

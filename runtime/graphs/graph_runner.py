@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,11 +31,14 @@ from ..executor.stage_runner import (
 )
 from ..executor.weight_grad_deferral import hooked, run_backward
 from ..measure.activation_ledger import Held, Memory
+from ..rank.options import StagesAs
 from ..tensors.microbatches import tensors
 from ..tensors.skip_connections import Skips
 from .arguments import Kind, Parts, kind_of
+from .compiled_functions import compiled_function
+from .functions import python_function
 from .module_state import state_of
-from .stage_functions import Make, StageForward, StageFunctions, aten
+from .stage_functions import Make, StageForward, StageFunctions
 from .torch_internals import TraceError, below_autograd
 
 LIMIT = 16  # graphs of a stage: where shapes are always others, tracing costs more than it saves
@@ -55,14 +59,20 @@ class Kept:
         self._held: Held = ()
 
     def hold(self, values: list[Tensor]) -> None:
-        """Holds these values instead of those before."""
-        before, self._held = self._held, self._memory.hold(*values)
-        self._memory.release(before)
-        self.values = values
+        """Holds these values, after none."""
+        self.values, self._held = values, self._memory.hold(*values)
+
+    def take(self, more: int = 0) -> list[Any]:
+        """Gives the values to an op that lets go of them one by one, and for a moment holds so many
+        bytes ``more``."""
+        self._memory.reach(more)
+        self._memory.release(self._held)
+        values, self.values, self._held = self.values, [], ()
+        return values
 
     def clear(self) -> None:
         """Lets go of all."""
-        self.hold([])
+        self.take()
 
 
 class GraphRunner(StageRunner):
@@ -86,7 +96,7 @@ class GraphRunner(StageRunner):
         seed: Tensor,
         skips: Skips | None = None,
         loss_in_model: bool = False,
-        make: Make = aten,
+        make: Make = python_function,
     ) -> None:
         super().__init__(
             stage,
@@ -273,21 +283,21 @@ class GraphRunner(StageRunner):
         if self.stage > 0:
             cell.dx = input_gradients(cell.inputs, functions.gradients_of, found, cell.dy)
         cell.inputs, cell.roots, cell.dy = (), (), ()
+        if cell.queue is None:
+            cell.kept = None
 
     def _gradients(
         self, cell: Cell, kept: Kept, functions: StageFunctions, dy: Sequence[Tensor]
     ) -> list[Tensor]:
         """The gradients of the inputs; what waits for W is held instead of what was."""
-        values, kept.values = kept.values, []
+        values = kept.take(0 if cell.queue is None else functions.more_in_b)
         if cell.offloaded is not None:
             values = [unpack(x) for x in values]
         tangents = [x.contiguous() for x in map(arrived, dy)]
         with below_autograd():
             if cell.queue is None:
                 values += tangents
-                found = functions.fused(values)
-                kept.clear()
-                return found
+                return functions.fused(values)
             later = values[functions.cut.from_w :]
             values[functions.cut.to_b :] = tangents
             found = functions.backward(values)
@@ -300,11 +310,19 @@ class GraphRunner(StageRunner):
         if not isinstance(kept, Kept):
             self._eager[3](cell)
             return
-        values, kept.values = kept.values, []
         with below_autograd():
-            kept.functions.weight(values)
-        kept.clear()
+            kept.functions.weight(kept.take())
         cell.kept = None
+
+
+_MAKERS: dict[StagesAs, Make] = {"aten": python_function, "inductor": compiled_function}
+
+
+def runner_kind(stages_as: StagesAs) -> Callable[..., StageRunner]:
+    """The maker of runners of stages that are run so."""
+    if stages_as == "eager":
+        return StageRunner
+    return partial(GraphRunner, make=_MAKERS[stages_as])
 
 
 class _Caught(torch.autograd.Function):

@@ -16,8 +16,9 @@ from ..tensors.stage_interface import Spec, StageInterface
 from .accumulation import fresh, take_into
 from .arguments import Parts
 from .cut import Piece, cut
-from .functions import Function, Take, python_function
+from .functions import Function, Take
 from .joint import Joint, Role, trace_joint
+from .liveness import most_within_b
 from .module_state import unchanged
 from .torch_internals import TraceError, value_of
 
@@ -107,6 +108,11 @@ class StageFunctions:
             old = self._held.buffer(target.key) if buffer else given[int(target.key)]
             with torch.no_grad():
                 old.copy_(value)
+
+    @cached_property
+    def more_in_b(self) -> int:
+        """Bytes that a microbatch holds at most within B, beyond what it held before."""
+        return most_within_b(self.cut)
 
     @property
     def in_b(self) -> list[str]:
@@ -211,13 +217,3 @@ class _Held:
             self.parameter(v.key) if v.role is Role.PARAMETER else self.buffer(v.key)
             for v in values
         ]
-
-
-def aten(
-    piece: Piece,
-    module: fx.GraphModule,
-    takes: Mapping[fx.Node, Sequence[Take]],
-    returned: Sequence[fx.Node],
-) -> Function:
-    """The piece's calls as they are."""
-    return python_function(piece, module, takes, returned)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
@@ -211,3 +211,32 @@ def as_output(tensor: Tensor) -> Tensor:
 def direct(target: Any) -> Any:
     """What an ATen call runs, without a frame of Python between."""
     return target._op if isinstance(target, torch._ops.OpOverload) else target
+
+
+def compiled(
+    graph: fx.Graph, module: fx.GraphModule, inputs: Sequence[Tensor]
+) -> Callable[[list[Tensor]], Sequence[Tensor]]:
+    """``graph`` compiled by Inductor for ``inputs``, which are fake tensors; it takes them in a
+    list that it empties. Random numbers are torch's own. Inductor keeps what it made on disk.
+
+    Raises TraceError.
+    """
+    from torch._inductor import config
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.decomposition import select_decomp_table
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    own = fx.GraphModule(module, graph)
+    mode = torch._guards.detect_fake_mode(inputs)
+    settings = config.patch(fallback_random=True)
+    try:
+        with LOCK, settings, mode or nullcontext(), torch.no_grad():
+            traced = make_fx(own, decomposition_table=select_decomp_table())(*inputs)
+            output = traced.graph.output_node()
+            ends: Any = output.args[0]
+            output.meta["user_visible_output_idxs"] = list(range(len(ends)))
+            context = torch._guards.TracingContext(mode)
+            with torch._guards.tracing(context):
+                return compile_fx_inner(traced, list(inputs))
+    except Exception as error:
+        raise TraceError(f"Inductor does not compile it: {_why(error)}") from error

@@ -13,7 +13,7 @@ from ..executor.losses import Judge, judge_of
 from ..executor.stage_runner import StageRunner
 from ..executor.tensor_routing import ActivationRouting, TensorRouting
 from ..executor.weight_stashing import StashingRunner
-from ..graphs.graph_runner import GraphRunner
+from ..graphs.graph_runner import GraphRunner, runner_kind
 from ..measure.activation_ledger import Memory
 from ..optim.step_end import StepEnd
 from ..rank.context import RankContext
@@ -116,7 +116,8 @@ class StepBuilder:
         stash = self._step_end.stashes.get(stage) if stashing else None
         make: Callable[..., StageRunner] = kind if stash is None else StashingRunner
         if make is StageRunner and stage not in self._never:
-            make = partial(GraphRunner, loss_in_model=context.options.loss == IN_MODEL)
+            in_model = context.options.loss == IN_MODEL
+            make = partial(runner_kind(context.options.stages_as), loss_in_model=in_model)
         return make(
             stage,
             context.store.module(stage) if stash is None else stash,

@@ -87,8 +87,7 @@ class PipelineOptions:
         check_floating(param_dtype=self.param_dtype, reduce_dtype=self.reduce_dtype)
         if not (self.loss is None or self.loss == IN_MODEL or callable(self.loss)):
             raise InputError(f"loss: expected a function or {IN_MODEL!r}, got {self.loss!r}")
-        if self.stages_as not in STAGES_AS:
-            raise InputError(f"stages_as: expected {' or '.join(STAGES_AS)}, got {self.stages_as}")
+        check_stages_as(self.stages_as)
 
     @property
     def needs_norm(self) -> bool:
@@ -99,3 +98,9 @@ class PipelineOptions:
     def sum_dtype(self) -> torch.dtype | None:
         """The dtype of sums over ranks; None: the gradients' own."""
         return self.reduce_dtype or self.param_dtype
+
+
+def check_stages_as(given: str) -> None:
+    """Raises InputError for a way to run stages that there is not."""
+    if given not in STAGES_AS:
+        raise InputError(f"stages_as: expected {' or '.join(STAGES_AS)}, got {given}")
