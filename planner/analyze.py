@@ -27,7 +27,7 @@ from .inputs.problem_setup import ProfileLike, ProfileSource, objective_of
 from .partition.fixed_cut import Profiles, profiles_of
 from .passing.crossovers import Crossover, crossovers, missing_sizes
 from .solving.progress import Listener
-from .synthetic.cluster import islands
+from .clusters.islands import islands
 from .synthetic.transformer import Transformer
 
 

@@ -14,7 +14,7 @@ from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import duration
 from pipeloom.planner.passing.choose import choose
 from pipeloom.planner.passing.reasons import as_json
-from pipeloom.planner.synthetic.cluster import islands
+from pipeloom.planner.clusters.islands import islands
 from pipeloom.planner.synthetic.transformer import Transformer
 from pipeloom.solver.optimize import optimize
 

@@ -20,7 +20,7 @@ from pipeloom.planner.evaluation.evaluation import Evaluation
 from pipeloom.planner.passing import reasons
 from pipeloom.planner.passing.choose import LEVEL, _order, _row, choose, fastest
 from pipeloom.planner.passing.reasons import PassingChoice
-from pipeloom.planner.synthetic.cluster import islands
+from pipeloom.planner.clusters.islands import islands
 from pipeloom.solver.families import build_family
 from pipeloom.solver.optimize import optimize
 from tests.support.command_line import Command, profile_document

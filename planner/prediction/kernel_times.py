@@ -1,0 +1,88 @@
+"""How long a kernel takes on a GPU: a roofline whose peaks real kernels reach in part.
+
+* A product takes its FLOPs at ``gemm`` of the peak, less what a short inner dimension k costs,
+  k / (k + ``gemm_depth``), and what the last wave of tiles leaves idle: tiles of 128 x 128 are
+  dealt to the multiprocessors, and a wave takes as long as a full one (NVIDIA, "Matrix
+  multiplication background", 2023).
+* Fused attention takes its FLOPs at ``attention`` of the peak (Dao, 2023).
+* All else, and products that are too flat, wait for ``memory`` of the bandwidth.
+* No kernel takes less than the host needs to launch one, ``kernel_ms``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import ceil
+
+from pipeloom.ir.model.ops import OpKind
+
+from ..clusters.cluster import Cluster
+from ..models.precision import Precision
+from ..models.work import Attention, Elementwise, Gemm
+
+TILE = 128
+_RATES = {
+    Precision.FP32: "fp32",
+    Precision.BF16: "bf16",
+    Precision.FP16: "bf16",
+    Precision.FP8: "fp8",
+    Precision.MXFP8: "fp8",
+    Precision.NVFP4: "fp4",
+}
+
+
+@dataclass(frozen=True)
+class KernelTimes:
+    """Milliseconds of kernels on a GPU of ``cluster``."""
+
+    cluster: Cluster
+    precision: Precision = Precision.BF16
+    """Of attention."""
+    _flops: dict[Precision, float] = field(default_factory=dict, compare=False)
+
+    def of(self, kernel: Gemm | Attention | Elementwise) -> float:
+        """Of one kernel, or of the passes that one stands for."""
+        if isinstance(kernel, Gemm):
+            return self._gemm(kernel)
+        if isinstance(kernel, Attention):
+            return self._attention(kernel)
+        return kernel.kernels * self.at_least(self.moving(kernel.bytes / kernel.kernels))
+
+    def total(self, kernels: Iterable[Gemm | Attention | Elementwise]) -> float:
+        return sum(map(self.of, kernels))
+
+    def moving(self, size: float) -> float:
+        """To read or write so many bytes of the device's memory."""
+        gpu, reached = self.cluster.gpu, self.cluster.efficiency
+        return size / (gpu.gigabytes_per_second * reached.memory * 1e6)
+
+    def at_least(self, time: float) -> float:
+        return max(time, self.cluster.efficiency.kernel_ms)
+
+    def _gemm(self, gemm: Gemm) -> float:
+        reached = self.cluster.efficiency
+        full = gemm.k / (gemm.k + reached.gemm_depth) * self._filled(gemm)
+        time = gemm.flops / (self._rate(gemm.precision) * full)
+        return self.at_least(max(time, self.moving(gemm.bytes)))
+
+    def _rate(self, precision: Precision) -> float:
+        """FLOPs a millisecond that a large product reaches."""
+        reached = self.cluster.efficiency
+        share = reached.gemm_narrow if precision.is_narrow else reached.gemm
+        return self.cluster.gpu.peak(_RATES[precision]) * share * 1e9
+
+    def _filled(self, gemm: Gemm) -> float:
+        """Share of the multiprocessors' time that goes into numbers of the result."""
+        tiles = ceil(gemm.m / TILE) * ceil(gemm.n / TILE) * max(1, ceil(gemm.count))
+        units = self.cluster.gpu.multiprocessors
+        used = gemm.m * gemm.n * gemm.count / TILE**2
+        return min(1.0, used / (ceil(tiles / units) * units))
+
+    def _attention(self, kernel: Attention) -> float:
+        reached = self.cluster.efficiency
+        share = reached.attention
+        if kernel.op is OpKind.B:
+            share *= reached.attention_backward
+        rate = self.cluster.gpu.peak(_RATES[self.precision.wide]) * share * 1e9
+        return self.at_least(max(kernel.flops / rate, self.moving(kernel.bytes)))
