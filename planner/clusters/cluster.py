@@ -7,7 +7,7 @@ NVLink. Latencies are those of one message between two GPUs, software included.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pipeloom.ir.errors import InputError
@@ -56,25 +56,23 @@ class Cluster:
     between: Link
     efficiency: Efficiency
 
-    def link(self, size: int, apart: int = 1) -> Link:
-        """The slowest link of a group of ``size`` GPUs, each ``apart`` from the next one."""
-        return self.inside if size * apart <= self.gpus_per_node else self.between
-
     def to_dict(self) -> dict[str, Any]:
         """As a cluster file has it."""
-        links = {
-            key: {"latency": link.latency, "gigabytes_per_second": link.gigabytes_per_second}
-            for key, link in (("inside", self.inside), ("between", self.between))
-        }
         return {
             "format": "pipeloom.cluster",
             "version": 1,
             "name": self.name,
             "gpu": self.gpu.to_dict(),
             "gpus_per_node": self.gpus_per_node,
-            **links,
+            "inside": link_dict(self.inside),
+            "between": link_dict(self.between),
             "efficiency": self.efficiency.to_dict(),
         }
+
+
+def link_dict(link: Link) -> dict[str, float]:
+    """As a cluster file has it."""
+    return {"latency": link.latency, "gigabytes_per_second": link.gigabytes_per_second}
 
 
 NODES: Mapping[str, tuple[str, int, str, str]] = {
@@ -110,8 +108,3 @@ def preset(name: str) -> Cluster:
             reached = calibrated(gpu)
             return Cluster(cluster, GPUS[gpu], size, LINKS[inside], LINKS[between], reached)
     raise InputError(f"expected one of {', '.join([*NODES, *GPUS])}, or a file, got {name!r}")
-
-
-def with_efficiency(cluster: Cluster, efficiency: Efficiency) -> Cluster:
-    """The same cluster, of which kernels reach another share of the peaks."""
-    return replace(cluster, efficiency=efficiency)

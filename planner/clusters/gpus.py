@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+PRECISIONS = ("fp32", "bf16", "fp8", "fp4")
 EMULATED = {"fp8": "bf16", "fp4": "fp8"}
 """The precision whose rate counts where a GPU has no units for one."""
 
@@ -59,7 +60,7 @@ def _gpu(
     name: str, rates: tuple[float, ...], memory: float, bandwidth: float, units: int, source: str
 ) -> Gpu:
     """``rates``: of fp32, bf16, fp8 and fp4, as far as there are units for them."""
-    teraflops = dict(zip(("fp32", "bf16", "fp8", "fp4"), rates, strict=False))
+    teraflops = dict(zip(PRECISIONS, rates, strict=False))
     return Gpu(name, teraflops, memory, bandwidth, units, source)
 
 

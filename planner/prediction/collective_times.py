@@ -31,9 +31,15 @@ class CollectiveTimes:
         if collective.size <= 1:
             return 0.0
         link = self.link(collective.group, collective.size)
+        latency = self._steps(collective) * link.latency
+        least = collective.count * self.cluster.efficiency.collective_ms
+        return least + latency + self.moving(collective)
+
+    def moving(self, collective: Collective) -> float:
+        """As of one among many, whose latencies hide behind each other."""
+        link = self.link(collective.group, collective.size)
         reached = self.cluster.efficiency
-        moved = collective.wire_bytes / (link.gigabytes_per_second * reached.link * 1e6)
-        return collective.count * reached.collective_ms + self._steps(collective) * link.latency + moved
+        return collective.wire_bytes / (link.gigabytes_per_second * reached.link * 1e6)
 
     def link(self, group: Group, size: int) -> Link:
         """What a rank of a group has towards the others of it."""

@@ -84,5 +84,7 @@ class KernelTimes:
         share = reached.attention
         if kernel.op is OpKind.B:
             share *= reached.attention_backward
+        if kernel.queries < kernel.keys:
+            share *= reached.attention_ring
         rate = self.cluster.gpu.peak(_RATES[self.precision.wide]) * share * 1e9
         return self.at_least(max(kernel.flops / rate, self.moving(kernel.bytes)))

@@ -1,0 +1,162 @@
+"""Calibration: the parameters of the curves by regularized least squares on logarithms.
+
+What is minimized is the sum of squares of log(predicted / measured) over its noise, plus that of
+the logarithm of each parameter over its prior's spread (Gauss-Newton on numerical derivatives; rows
+that are far off count linearly, Huber, 1964). A parameter moves as far as measurements ask for it
+and stays where they say nothing.
+
+Where at least :data:`ROWS` rows share the shape of a layer (its widths, the microbatch, the
+sequence, tensor parallelism ...), measured over calculated time of that shape is one more parameter:
+such layers are measured, if indirectly, and what libraries do with one shape no smooth curve says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pipeloom.ir.model.ops import FloatArray
+
+from ..clusters.efficiency import MEMORY_PRIORS, PRIORS, Efficiency
+from ..models.work import LayerKind
+from .measured_rows import MeasuredRow
+from .memory import GIB, memory_of
+from .step import Memo, Step
+
+ROWS = 3
+"""Rows that share a layer's shape, from which on it has a factor of its own."""
+SHAPE_SPREAD = {LayerKind.HEAD: 0.4}
+LAYER_SPREAD = 0.15
+"""How far (standard deviation of the logarithm) the time of a layer of one shape is off the curves;
+of a head, whose kernels differ more between libraries, :data:`SHAPE_SPREAD`."""
+NOISE, HUBER = 0.02, 2.0
+"""Of a measured time, relative; rows further off than HUBER times that count linearly."""
+MEMORY_NOISE = 0.03
+"""Of a measured peak of memory, relative."""
+_NO_RESERVE = dict.fromkeys(MEMORY_PRIORS, 0.0)
+STEP, ROUNDS = 1e-3, 12
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A calibration and its residuals: log(predicted / measured) of each row."""
+
+    efficiency: Efficiency
+    residuals: FloatArray
+
+
+def fit(rows: Sequence[MeasuredRow], *, shapes: bool = True) -> Fitted:
+    """The efficiency of the one GPU that all rows are of."""
+    return _Fit(rows, shapes).run()
+
+
+def predicted(rows: Sequence[MeasuredRow], efficiency: Efficiency) -> FloatArray:
+    """The step times of rows, ms, (N,)."""
+    memo: Memo = {}
+    return np.array(
+        [Step(r.setup, replace(r.setup.cluster, efficiency=efficiency), memo).time for r in rows]
+    )
+
+
+def with_memory(rows: Sequence[MeasuredRow], efficiency: Efficiency) -> Efficiency:
+    """With the memory beside tensors that the rows with measured memory ask for."""
+    known = [row for row in rows if row.memory_gib is not None]
+    measured = np.log([row.memory_gib for row in known])
+    tensors = np.array([peak_gib(row, replace(efficiency, **_NO_RESERVE)) for row in known])
+    usual = np.log([prior.usual for prior in MEMORY_PRIORS.values()])
+    spread, x = np.array([prior.spread for prior in MEMORY_PRIORS.values()]), usual.copy()
+    for _ in range(ROUNDS):
+        share, context = np.exp(x)
+        total = tensors * (1 + share) + context
+        jacobian = np.stack([tensors * share / total, context / total], axis=1) / MEMORY_NOISE
+        residuals = (np.log(total) - measured) / MEMORY_NOISE
+        matrix = jacobian.T @ jacobian + np.diag(1 / spread**2)
+        x -= np.linalg.solve(matrix, jacobian.T @ residuals + (x - usual) / spread**2)
+    values = np.minimum(np.exp(x), [prior.most for prior in MEMORY_PRIORS.values()]).tolist()
+    return replace(efficiency, **dict(zip(MEMORY_PRIORS, values, strict=True)))
+
+
+def peak_gib(row: MeasuredRow, efficiency: Efficiency) -> float:
+    """Memory of the fullest device."""
+    step = Step(row.setup, replace(row.setup.cluster, efficiency=efficiency))
+    return max(rank.total for rank in memory_of(step)) / GIB
+
+
+class _Fit:
+    """The unknowns are logarithms: those of the curves, then one a shape."""
+
+    def __init__(self, rows: Sequence[MeasuredRow], shapes: bool) -> None:
+        self.rows = rows
+        self.measured = np.log([row.step_ms for row in rows])
+        self.names = list(PRIORS)
+        self.of_shape = self._shapes() if shapes else {}
+        usual = [np.log(PRIORS[name].usual) for name in self.names]
+        self.prior = np.array([*usual, *np.zeros(len(self.of_shape))])
+        spreads = [PRIORS[name].spread for name in self.names]
+        self.spread = np.array([*spreads, *map(_shape_spread, self.of_shape)])
+
+    def _shapes(self) -> dict[str, list[int]]:
+        """The rows of each shape that enough of them share."""
+        found: dict[str, list[int]] = {}
+        for i, row in enumerate(self.rows):
+            for shape in row.setup.shapes:
+                found.setdefault(shape, []).append(i)
+        return {shape: mine for shape, mine in sorted(found.items()) if len(mine) >= ROWS}
+
+    def run(self) -> Fitted:
+        x = self.prior.copy()
+        residuals = self._residuals(x, range(len(self.rows)))
+        for _ in range(ROUNDS):
+            move = self._move(x, residuals)
+            x = self._bounded(x + move * min(1.0, 0.7 / max(np.abs(move).max(), 1e-9)))
+            residuals = self._residuals(x, range(len(self.rows)))
+            if np.abs(move).max() < STEP:
+                break
+        found = replace(self._efficiency(x), spread=_spread(residuals))
+        return Fitted(with_memory(self.rows, found), residuals)
+
+    def _move(self, x: FloatArray, residuals: FloatArray) -> FloatArray:
+        """The Gauss-Newton step."""
+        jacobian = self._jacobian(x, residuals)
+        weight = 1 / (NOISE**2 * np.maximum(1.0, np.abs(residuals) / (HUBER * NOISE)))
+        matrix = (jacobian.T * weight) @ jacobian + np.diag(1 / self.spread**2)
+        gradient = (jacobian.T * weight) @ residuals + (x - self.prior) / self.spread**2
+        found: FloatArray = -np.linalg.solve(matrix, gradient)
+        return found
+
+    def _jacobian(self, x: FloatArray, residuals: FloatArray) -> FloatArray:
+        every = range(len(self.rows))
+        touched = [every] * len(self.names) + list(self.of_shape.values())
+        result = np.zeros((len(self.rows), len(x)))
+        for i, mine in enumerate(touched):
+            moved = x.copy()
+            moved[i] -= STEP  # downwards: a parameter may be at its most
+            result[mine, i] = (residuals[mine] - self._residuals(moved, mine)) / STEP
+        return result
+
+    def _residuals(self, x: FloatArray, mine: Sequence[int]) -> FloatArray:
+        times = predicted([self.rows[i] for i in mine], self._efficiency(x))
+        found: FloatArray = np.log(times) - self.measured[mine]
+        return found
+
+    def _bounded(self, x: FloatArray) -> FloatArray:
+        most = [np.log(PRIORS[name].most) for name in self.names]
+        x[: len(most)] = np.minimum(x[: len(most)], most)
+        return x
+
+    def _efficiency(self, x: FloatArray) -> Efficiency:
+        values = np.exp(x).tolist()
+        curves = dict(zip(self.names, values, strict=False))
+        shapes = dict(zip(self.of_shape, values[len(self.names) :], strict=True))
+        return Efficiency(**curves, shapes=shapes)
+
+
+def _shape_spread(shape: str) -> float:
+    return SHAPE_SPREAD.get(LayerKind(shape.partition(" ")[0]), LAYER_SPREAD)
+
+
+def _spread(residuals: FloatArray) -> float:
+    """Of the middle 68 % of rows, and no less than the noise."""
+    return float(max(NOISE, np.quantile(np.abs(residuals), 0.68)))

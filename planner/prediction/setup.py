@@ -1,0 +1,110 @@
+"""What of a prediction does not depend on how fast anything is: work, order of ops, shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.ops import IntArray, offsets_of
+from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.solver.families import build_family
+
+from ..clusters.cluster import Cluster
+from ..models.layers import work_of
+from ..models.model import Model
+from ..models.reading import read_model
+from ..models.run import Run
+from ..models.work import LayerKind, LayerWork, ModelWork
+
+@dataclass(frozen=True)
+class Setup:
+    """A model, how it is run, and on what."""
+
+    model: Model
+    run: Run
+    cluster: Cluster
+
+    @classmethod
+    def of(cls, model: Any, run: Mapping[str, Any], cluster: Cluster) -> Setup:
+        """Models with learned positions (GPT, OPT) have unfused attention and no sequence
+        parallelism by default: their published runs are older than both.
+
+        Raises InputError where the run does not fit the model.
+        """
+        known = read_model(model)
+        keys = dict(run)
+        if known.positions:
+            keys = {"attention": "unfused", "sequence_parallel": False} | keys
+        return cls(known, Run.of(keys, known), cluster)
+
+    @cached_property
+    def work(self) -> ModelWork:
+        """Of all layers, on one rank; equal layers are one object, of other setups too."""
+        found = work_of(self.model, self.run)
+        return replace(found, layers=tuple(_LAYERS.setdefault(work, work) for work in found.layers))
+
+    @cached_property
+    def shapes(self) -> frozenset[str]:
+        """Of decoder layers and the head."""
+        works = {id(work): work for work in self.work.layers}
+        return frozenset(
+            self.shape(work) for work in works.values() if work.kind is not LayerKind.EMBEDDING
+        )
+
+    @cached_property
+    def owners(self) -> tuple[int, ...]:
+        """The rank of each stage."""
+        placed = self.schedule.problem.placement.matrix(self.run.stages, self.run.microbatches)
+        return tuple(placed[:, 0].tolist())
+
+    def shape(self, work: LayerWork) -> str:
+        """A name for all that the time of ``work`` depends on, but for 16-bit formats."""
+        model, run = self.model, self.run
+        words = [str(work.kind), f"h{model.hidden}"]
+        if work.kind in {LayerKind.EMBEDDING, LayerKind.HEAD}:
+            words += [f"v{model.vocab}"]
+        else:
+            words += [f"a{model.heads}-{model.kv_heads}", f"f{model.width}"]
+        words += [f"b{run.micro_batch}", f"s{run.seq}", f"tp{run.tp}"]
+        words += [f"cp{run.cp}"] * (run.cp > 1) + [f"ep{run.ep}"] * (run.ep > 1)
+        words += [str(run.precision)] * run.precision.is_narrow
+        words += ["+".join(sorted(run.recompute))] * bool(run.recompute)
+        return " ".join(words + ["compiled"] * run.compile)
+
+    def problem(self, profile: Profile) -> Problem:
+        """The problem of ``profile``'s stages, of which each rank has ``vp`` in turn."""
+        return replace(self.schedule.problem, profile=profile)
+
+    @property
+    def schedule(self) -> Schedule:
+        """The order of ops, as it would be with equal stages."""
+        run = self.run
+        return _order(run.schedule, run.pp, run.vp, run.microbatches)
+
+
+_LAYERS: dict[LayerWork, LayerWork] = {}
+
+
+@lru_cache(maxsize=256)
+def _order(family: str, ranks: int, chunks: int, microbatches: int) -> Schedule:
+    name = f"{family}:{chunks}" if family.startswith("interleaved") else family
+    stage = StageProfile(1.0, 1.0, 1.0, 1.0, 0.0)
+    profile = Profile((stage,) * (ranks * chunks), ranks)
+    try:
+        return build_family(name, profile, microbatches)
+    except InputError as error:
+        raise InputError(*(f"schedule: {line}" for line in error.errors)) from None
+
+
+@lru_cache(maxsize=256)
+def flat_order(family: str, ranks: int, chunks: int, microbatches: int) -> tuple[IntArray, IntArray]:
+    """All ranks' ops one after the other, and where each rank's begin."""
+    order = _order(family, ranks, chunks, microbatches).order
+    return np.concatenate(order).astype(np.int64), offsets_of(order)

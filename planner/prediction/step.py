@@ -1,0 +1,193 @@
+"""One step: stages' times from their layers, the schedule simulated, what follows it added."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property, reduce
+from operator import add
+from typing import TypeAlias
+
+import numpy as np
+
+from pipeloom.ir.cost.simulator import Simulator
+from pipeloom.ir.model.links import Link, Links
+from pipeloom.ir.model.ops import FloatArray, OpKind
+from pipeloom.ir.model.profile import Profile, StageProfile
+
+from ..clusters.cluster import Cluster
+from ..models.states import States, states_of
+from ..models.work import Group, LayerWork
+from .collective_times import CollectiveTimes
+from .kernel_times import KernelTimes
+from .layer_times import OPS, LayerTimes, Traffic, layer_times
+from .setup import Setup, flat_order
+from .step_end import StepEnd, step_end
+
+
+Memo: TypeAlias = dict[tuple[int, tuple[int, ...], float], LayerTimes]
+"""Times of layers that several steps on one cluster share: by the identity of the layer's work, how
+its groups lie, and its factor."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """The times of a step of ``setup`` on ``cluster``, whose efficiency alone may differ."""
+
+    setup: Setup
+    cluster: Cluster
+    memo: Memo = field(default_factory=dict, compare=False)
+
+    @cached_property
+    def kernels(self) -> KernelTimes:
+        return KernelTimes(self.cluster, self.setup.run.precision)
+
+    @cached_property
+    def messages(self) -> CollectiveTimes:
+        return CollectiveTimes(self.cluster, self.setup.run)
+
+    @cached_property
+    def layers(self) -> dict[int, LayerTimes]:
+        """The times of each different layer, by the identity of its work."""
+        return {id(work): self._layer(work) for work in {id(w): w for w in self.setup.work.layers}.values()}
+
+    def _layer(self, work: LayerWork) -> LayerTimes:
+        factor = self.cluster.efficiency.shapes.get(self.setup.shape(work), 1.0)
+        run = self.setup.run
+        key = id(work), (run.tp, run.cp, run.ep, run.etp, run.dp), factor
+        if key not in self.memo:
+            self.memo[key] = layer_times(work, self.kernels, self.messages, factor)
+        return self.memo[key]
+
+    @cached_property
+    def profile(self) -> Profile:
+        """The pipeline profile: one entry a stage, links between the ranks of one replica."""
+        stages = tuple(map(self._stage, self.setup.work.stages, self.states))
+        run = self.setup.run
+        memory = self.cluster.gpu.memory_gib * 2**30
+        return Profile(
+            stages,
+            run.pp,
+            links=self._links(),
+            device_memory=(memory,) * run.pp,
+            name=f"{self.setup.model.name} on {self.cluster.name}",
+        )
+
+    def _stage(self, works: tuple[LayerWork, ...], states: States) -> StageProfile:
+        times = [self.layers[id(work)] for work in works]
+        f, r, b, w = (sum(each.of(op) for each in times) for op in OPS)
+        held = sum(work.m_b for work in works)
+        return StageProfile(
+            t_f=f,
+            t_b=r + b,
+            t_w=w,
+            m_b=held,
+            m_w=min(held, sum(work.m_w for work in works)),
+            activation_bytes=works[-1].message_bytes,
+            weight_bytes=states.weights,
+            grad_bytes=states.gradients,
+            optimizer_bytes=states.optimizer,
+        )
+
+    @cached_property
+    def states(self) -> tuple[States, ...]:
+        """Of each stage: weights, gradients and the optimizer's."""
+        return tuple(
+            reduce(add, (states_of(work.parameters, self.setup.run) for work in works))
+            for works in self.setup.work.stages
+        )
+
+    def _links(self) -> Links | None:
+        """Between neighbouring ranks of the pipeline; some of them may share a node."""
+        run, node = self.setup.run, self.cluster.gpus_per_node
+        if run.pp == 1:
+            return None
+        apart = run.tp * run.cp * run.dp
+        inside, between = map(self._reached, (self.cluster.inside, self.cluster.between))
+        if apart * run.pp <= node:
+            return Links(inside)
+        near = [(a, b) for a in range(run.pp) for b in range(a) if _node(a, apart, node) == _node(b, apart, node)]
+        return Links(between, tuple((b, a, inside) for a, b in near))
+
+    def _reached(self, link: Link) -> Link:
+        reached = self.cluster.efficiency
+        return Link(
+            link.latency + reached.collective_ms, link.gigabytes_per_second * reached.link
+        )
+
+    @cached_property
+    def _simulated(self) -> tuple[FloatArray, FloatArray]:
+        return self._simulate(self.profile)
+
+    def _simulate(self, profile: Profile) -> tuple[FloatArray, FloatArray]:
+        """When each rank's last op ends, and the most memory that its activations take, (P,)."""
+        run = self.setup.run
+        order, offsets = flat_order(run.schedule, run.pp, run.vp, run.microbatches)
+        simulator = Simulator(self.setup.problem(profile), offsets)
+        assert simulator.run(order)
+        return simulator.end[offsets[1:] - 1], simulator.peak
+
+    @property
+    def activation_bytes(self) -> FloatArray:
+        """The most that each rank's microbatches hold at once, (P,)."""
+        return self._simulated[1]
+
+    @cached_property
+    def ends(self) -> tuple[StepEnd, ...]:
+        """What follows the schedule on each rank."""
+        run, stages, works = self.setup.run, self.profile.stages, self.setup.work.stages
+        found = []
+        for rank in range(run.pp):
+            mine = [s for s, owner in enumerate(self.setup.owners) if owner == rank]
+            layers = [work.parameters for s in mine for work in works[s]]
+            beside = sum(stages[s].t_f + stages[s].t_b + stages[s].t_w for s in mine)
+            found.append(step_end(layers, run, beside, self.kernels, self.messages))
+        return tuple(found)
+
+    @cached_property
+    def time(self) -> float:
+        """Milliseconds of the whole step."""
+        last = self._simulated[0]
+        averaged = max(t + end.averaging.exposed for t, end in zip(last, self.ends, strict=True))
+        optimizer = max(end.optimizer for end in self.ends)
+        return float(averaged) + optimizer + self.cluster.efficiency.step_ms
+
+    def communication(self) -> dict[str, Traffic]:
+        """By kind, of the rank that each takes longest on: all of it, and what nothing hides."""
+        found = {str(group): self._most(group) for group in self._groups()}
+        dp = max((end.averaging for end in self.ends), key=lambda each: each.total)
+        if dp.total:
+            found["dp"] = dp
+        if self.setup.run.pp > 1:
+            found["pp"] = self._sends()
+        return found
+
+    def _groups(self) -> Iterator[Group]:
+        seen = {g for t in self.layers.values() for op in OPS for g in t.traffic[op]}
+        return (group for group in Group if group in seen)
+
+    def _most(self, group: Group) -> Traffic:
+        run, by_rank = self.setup.run, defaultdict[int, Traffic](Traffic)
+        for s, works in enumerate(self.setup.work.stages):
+            for work in works:
+                for traffic in self.layers[id(work)].traffic.values():
+                    by_rank[self.setup.owners[s]] += traffic.get(group, Traffic()).times(run.microbatches)
+        return max(by_rank.values(), key=lambda each: each.total)
+
+    def _sends(self) -> Traffic:
+        """Both ways over the boundary between stages; exposed is what the schedule waits for."""
+        run, profile = self.setup.run, self.profile
+        free = self._simulate(replace(profile, links=None))[0].max()
+        owners = self.setup.owners
+        each = [
+            float(profile.link_delays(stage.activation_bytes or 0.0)[a, b])
+            for stage, a, b in zip(profile.stages, owners, owners[1:], strict=False)
+        ]
+        by_rank = np.bincount(owners[:-1], each, run.pp)
+        total = 2 * run.microbatches * float(by_rank.max())
+        return Traffic(total, max(0.0, float(self._simulated[0].max() - free)))
+
+
+def _node(rank: int, apart: int, node: int) -> int:
+    return rank * apart // node
