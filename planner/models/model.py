@@ -45,15 +45,19 @@ class Model:
 
     ``hidden`` the width of its residual stream, ``heads`` of queries, ``kv_heads`` of keys and
     values, ``head_dim`` and ``value_dim`` the widths of one. ``width``: of the feed-forward part,
-    ``gated`` where it has two matrices in (SwiGLU and its kin, Shazeer, 2020). ``positions``: of
-    learned embeddings, 0: rotary ones. ``embedding_width``: None: ``hidden``, else both are joined
-    by a projection (OPT-350M). ``norms``: on a layer's residual stream (2, Gemma 2 has 4),
-    ``norm_parameters`` a width's count of each (RMSNorm 1, LayerNorm 2), ``final_norm`` whether one
-    is before the head. ``qk_norm``: parameters of the norms of q and k, 0: none. ``sinks``:
-    one number a head. ``dropout``: masks are kept. ``window``: positions that a token of a windowed
-    layer looks at; ``windowed`` such layers, by index. ``mtp``: multi-token prediction modules.
-    ``longest``: positions the model was made for, None: not known. ``nominal_parameters``: what it
-    is called by, as in 70B.
+    ``gated`` where it has two matrices in (SwiGLU and its kin, Shazeer, 2020); ``relu``: of its
+    activation function the result alone is held, not the input.
+
+    ``norms``: on a layer's residual stream (2, Gemma 2 has 4), ``norm_parameters`` a width's count
+    of each (RMSNorm 1, LayerNorm 2), ``final_norm`` whether one is before the head. ``parallel``:
+    attention and feed-forward part read the same input (GPT-NeoX). ``qk_norm``: parameters of the
+    norms of q and k, 0: none. ``sinks``: one number a head. ``dropout``: masks are kept.
+
+    ``positions``: of learned embeddings, 0: rotary ones. ``embedding_width``: None: ``hidden``,
+    else both are joined by a projection (OPT-350M). ``window``: positions that a token of a
+    windowed layer looks at; ``windowed`` such layers, by index. ``mtp``: multi-token prediction
+    modules. ``longest``: positions the model was made for, None: not known.
+    ``nominal_parameters``: what it is called by, as in 70B.
     """
 
     name: str
@@ -67,6 +71,7 @@ class Model:
     vocab: int
     gated: bool
     tied: bool
+    relu: bool = False
     experts: Experts | None = None
     latent: LatentAttention | None = None
     positions: int = 0
@@ -74,6 +79,7 @@ class Model:
     norms: int = 2
     norm_parameters: int = 1
     final_norm: bool = True
+    parallel: bool = False
     qk_norm: int = 0
     qkv_bias: bool = False
     output_bias: bool = False

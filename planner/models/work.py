@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 from typing import TypeAlias
 
 from pipeloom.ir.model.ops import OpKind
@@ -170,13 +171,14 @@ class Parameters:
     """Numbers of a layer that a rank holds; those of experts have fewer replicas.
 
     ``total``: of the layer in all, once. ``dense`` and ``expert``: on a rank of the tensor and
-    expert parallel groups, before any sharding over data parallel ranks. ``gathered``: the most
-    that one gather of FSDP brings, here all of the layer.
+    expert parallel groups, before any sharding over data parallel ranks. ``tied``: those that
+    another layer counts, of which a rank that has not that layer holds a copy.
     """
 
     total: int
     dense: float
     expert: float
+    tied: float = 0.0
 
     @property
     def held(self) -> float:
@@ -251,4 +253,4 @@ class ModelWork:
         for count in self.by_stage:
             starts.append(starts[-1] + count)
         starts[0], starts[-1] = 0, len(self.layers)
-        return tuple(self.layers[a:b] for a, b in zip(starts, starts[1:], strict=False))
+        return tuple(self.layers[a:b] for a, b in pairwise(starts))
