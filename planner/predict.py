@@ -9,8 +9,7 @@ from math import exp
 from typing import Any, TypeAlias
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.layered_profile import LayeredProfile
-from pipeloom.ir.model.profile import Profile
+from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import duration
 from pipeloom.report.text_table import table
@@ -19,7 +18,7 @@ from .clusters.cluster import Cluster
 from .clusters.cluster_json import read_cluster
 from .inputs.documents import Document, naming
 from .inputs.problem_setup import ProfileLike, ProfileSource
-from .models.model import Model
+from .models.reading import ModelLike
 from .prediction.layer_times import Traffic
 from .prediction.memory import GIB, KINDS, RankMemory, memory_of
 from .prediction.setup import Setup
@@ -31,7 +30,6 @@ OPTIMAL = "optimal"
 """In place of a family: the schedule that ``optimize`` finds for the predicted profile."""
 OPTIMIZING = 2000000
 """Work limit of that search, so that a prediction is the same on every machine."""
-ModelLike: TypeAlias = Model | Document
 ClusterLike: TypeAlias = Cluster | Document
 
 
@@ -122,7 +120,7 @@ class Prediction:
             "",
             self._stages(),
         ]
-        return "\n".join([*lines, "", self._messages()] if self.communication else lines)
+        return "\n".join([*lines, *(["", self._messages()] if self.communication else [])])
 
     def _stages(self) -> str:
         header = ["rank", "stages", "F ms", "B+W ms", *(f"{kind} GiB" for kind in KINDS), "total"]
@@ -172,7 +170,7 @@ def predict(
         run = {key: value for key, value in run.items() if key != "schedule"}
     step = Step(Setup.of(model, run, where), where)
     if measured is not None:
-        step = replace(step, measured=_layers(measured))
+        step = replace(step, measured=_layers(measured, step))
     return Prediction.of(_optimized(step) if optimal else step)
 
 
@@ -187,8 +185,16 @@ def _cluster(given: ClusterLike | None, gpu: Any) -> Cluster:
         return read_cluster(gpu)
 
 
-def _layers(given: ProfileLike) -> LayeredProfile:
-    return ProfileSource(given).layers
+def _layers(given: ProfileLike, step: Step) -> tuple[StageProfile, ...]:
+    """As many as the model has, embedding and head included. Raises InputError."""
+    source = ProfileSource(given)
+    layers, expected = source.layers.layers, len(step.setup.work.layers)
+    if len(layers) != expected:
+        raise InputError(
+            f"{source.where}: layers: expected {expected}, embedding and head included, "
+            f"got {len(layers)}"
+        )
+    return layers
 
 
 def _optimized(step: Step) -> Step:

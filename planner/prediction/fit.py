@@ -31,8 +31,9 @@ SHAPE_SPREAD = {LayerKind.HEAD: 0.4}
 LAYER_SPREAD = 0.15
 """How far (standard deviation of the logarithm) the time of a layer of one shape is off the curves;
 of a head, whose kernels differ more between libraries, :data:`SHAPE_SPREAD`."""
-NOISE, HUBER = 0.02, 2.0
-"""Of a measured time, relative; rows further off than HUBER times that count linearly."""
+NOISE, UNSHAPED, HUBER = 0.02, 0.06, 2.0
+"""Of a predicted time, relative, where the layer's shape has a factor and where it has none; rows
+further off than HUBER times that count linearly."""
 MEMORY_NOISE = 0.03
 """Of a measured peak of memory, relative."""
 _NO_RESERVE = dict.fromkeys(MEMORY_PRIORS, 0.0)
@@ -92,6 +93,8 @@ class _Fit:
         self.measured = np.log([row.step_ms for row in rows])
         self.names = list(PRIORS)
         self.of_shape = self._shapes() if shapes else {}
+        shaped = {i for mine in self.of_shape.values() for i in mine}
+        self.noise = np.array([NOISE if i in shaped else UNSHAPED for i in range(len(rows))])
         usual = [np.log(PRIORS[name].usual) for name in self.names]
         self.prior = np.array([*usual, *np.zeros(len(self.of_shape))])
         spreads = [PRIORS[name].spread for name in self.names]
@@ -120,7 +123,8 @@ class _Fit:
     def _move(self, x: FloatArray, residuals: FloatArray) -> FloatArray:
         """The Gauss-Newton step."""
         jacobian = self._jacobian(x, residuals)
-        weight = 1 / (NOISE**2 * np.maximum(1.0, np.abs(residuals) / (HUBER * NOISE)))
+        far = np.maximum(1.0, np.abs(residuals) / (HUBER * self.noise))
+        weight = 1 / (self.noise**2 * far)
         matrix = (jacobian.T * weight) @ jacobian + np.diag(1 / self.spread**2)
         gradient = (jacobian.T * weight) @ residuals + (x - self.prior) / self.spread**2
         found: FloatArray = -np.linalg.solve(matrix, gradient)

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import ceil
 
 from pipeloom.ir.model.ops import OpKind
@@ -38,8 +38,12 @@ class KernelTimes:
 
     cluster: Cluster
     precision: Precision = Precision.BF16
-    """Of attention."""
-    _flops: dict[Precision, float] = field(default_factory=dict, compare=False)
+    """The run's: attention and what is not narrow compute in its wide format."""
+
+    @property
+    def peak(self) -> float:
+        """Dense teraflops that the GPU's maker publishes for the run's precision."""
+        return self.cluster.gpu.peak(_RATES[self.precision])
 
     def of(self, kernel: Gemm | Attention | Elementwise) -> float:
         """Of one kernel, or of the passes that one stands for."""

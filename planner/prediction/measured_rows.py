@@ -35,7 +35,13 @@ class MeasuredRow:
     setup: Setup
     step_ms: float
     memory_gib: float | None = None
-    case: Mapping[str, Any] | None = None
+    precision_known: bool = True
+
+    @property
+    def calibrates(self) -> bool:
+        """Whether the curves are fitted to it: not to experts, whose loads are not even, nor where
+        it is not known how wide its numbers are."""
+        return self.precision_known and self.setup.model.experts is None
 
     @property
     def group(self) -> tuple[str, str, int, int, int]:
@@ -82,7 +88,7 @@ def _row(row: dict[str, Any], models: Mapping[str, Any], where: str) -> Measured
         setup=setup,
         step_ms=_step_ms(row, setup, where),
         memory_gib=_memory(row),
-        case=row,
+        precision_known=row.get("precision") != "?",
     )
 
 
@@ -112,7 +118,4 @@ def _memory(row: Mapping[str, Any]) -> float | None:
     """The peak of the fullest device in GiB."""
     if row.get("memory_gb") is not None:
         return float(row["memory_gb"]) * 1e9 / 2**30
-    states, held = row.get("weights_optimizer_gib"), row.get("activation_gib") or row.get("activation_none_gib")
-    if row.get("memory_gib") is None and states is not None and held is not None:
-        return None
     return row.get("memory_gib")

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.ops import IntArray, offsets_of
-from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.ops import IntArray, OpKind, offsets_of
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.solver.families import build_family
@@ -19,9 +18,9 @@ from pipeloom.solver.families import build_family
 from ..clusters.cluster import Cluster
 from ..models.layers import work_of
 from ..models.model import Model
-from ..models.reading import read_model
+from ..models.reading import ModelLike, read_model
 from ..models.run import Run
-from ..models.work import LayerKind, LayerWork, ModelWork
+from ..models.work import Attention, Gemm, Kernel, LayerKind, LayerWork, ModelWork
 
 @dataclass(frozen=True)
 class Setup:
@@ -32,7 +31,7 @@ class Setup:
     cluster: Cluster
 
     @classmethod
-    def of(cls, model: Any, run: Mapping[str, Any], cluster: Cluster) -> Setup:
+    def of(cls, model: ModelLike, run: Mapping[str, Any], cluster: Cluster) -> Setup:
         """Models with learned positions (GPT, OPT) have unfused attention and no sequence
         parallelism by default: their published runs are older than both.
 
@@ -49,6 +48,14 @@ class Setup:
         """Of all layers, on one rank; equal layers are one object, of other setups too."""
         found = work_of(self.model, self.run)
         return replace(found, layers=tuple(_LAYERS.setdefault(work, work) for work in found.layers))
+
+    @property
+    def model_flops(self) -> float:
+        """Of a step on all GPUs: three times the forward's, all pairs of positions counted, nothing
+        computed again (Korthikanti et al., 2022, appendix A)."""
+        run = self.run
+        forward = sum(_flops(k) for work in self.work.layers for k in work.of(OpKind.F))
+        return 3 * forward * run.microbatches * run.tp * run.cp * run.dp
 
     @cached_property
     def shapes(self) -> frozenset[str]:
@@ -78,10 +85,6 @@ class Setup:
         words += ["+".join(sorted(run.recompute))] * bool(run.recompute)
         return " ".join(words + ["compiled"] * run.compile)
 
-    def problem(self, profile: Profile) -> Problem:
-        """The problem of ``profile``'s stages, of which each rank has ``vp`` in turn."""
-        return replace(self.schedule.problem, profile=profile)
-
     @property
     def schedule(self) -> Schedule:
         """The order of ops, as it would be with equal stages."""
@@ -89,7 +92,16 @@ class Setup:
         return _order(run.schedule, run.pp, run.vp, run.microbatches)
 
 
+def _flops(kernel: Kernel) -> float:
+    if isinstance(kernel, Attention):
+        return kernel.flops / kernel.share
+    return kernel.flops if isinstance(kernel, Gemm) else 0.0
+
+
 _LAYERS: dict[LayerWork, LayerWork] = {}
+
+
+_FLAT: dict[int, tuple[IntArray, IntArray, Schedule]] = {}
 
 
 @lru_cache(maxsize=256)
@@ -103,8 +115,9 @@ def _order(family: str, ranks: int, chunks: int, microbatches: int) -> Schedule:
         raise InputError(*(f"schedule: {line}" for line in error.errors)) from None
 
 
-@lru_cache(maxsize=256)
-def flat_order(family: str, ranks: int, chunks: int, microbatches: int) -> tuple[IntArray, IntArray]:
+def flat_order(schedule: Schedule) -> tuple[IntArray, IntArray]:
     """All ranks' ops one after the other, and where each rank's begin."""
-    order = _order(family, ranks, chunks, microbatches).order
-    return np.concatenate(order).astype(np.int64), offsets_of(order)
+    if id(schedule) not in _FLAT:
+        flat = np.concatenate(schedule.order).astype(np.int64)
+        _FLAT[id(schedule)] = flat, offsets_of(schedule.order), schedule
+    return _FLAT[id(schedule)][:2]

@@ -11,12 +11,15 @@ from typing import TypeAlias
 
 import numpy as np
 
-from pipeloom.ir.cost.simulator import Simulator
+from pipeloom.ir.cost.simulator import Simulator, timed
+from pipeloom.ir.model.layered_profile import joined
 from pipeloom.ir.model.links import Link, Links
 from pipeloom.ir.model.ops import FloatArray, OpKind
 from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.schedule import Schedule
 
 from ..clusters.cluster import Cluster
+from ..models.run import FULL
 from ..models.states import States, states_of
 from ..models.work import Group, LayerWork
 from .collective_times import CollectiveTimes
@@ -38,6 +41,10 @@ class Step:
     setup: Setup
     cluster: Cluster
     memo: Memo = field(default_factory=dict, compare=False)
+    measured: tuple[StageProfile, ...] | None = None
+    """Layers as measured, in place of the calculated ones."""
+    planned: Schedule | None = None
+    """In place of the family's order of ops."""
 
     @cached_property
     def kernels(self) -> KernelTimes:
@@ -63,7 +70,8 @@ class Step:
     @cached_property
     def profile(self) -> Profile:
         """The pipeline profile: one entry a stage, links between the ranks of one replica."""
-        stages = tuple(map(self._stage, self.setup.work.stages, self.states))
+        costs = self._measured_stages() if self.measured else map(self._stage, self.setup.work.stages)
+        stages = tuple(map(_with_states, costs, self.states))
         run = self.setup.run
         memory = self.cluster.gpu.memory_gib * 2**30
         return Profile(
@@ -74,21 +82,20 @@ class Step:
             name=f"{self.setup.model.name} on {self.cluster.name}",
         )
 
-    def _stage(self, works: tuple[LayerWork, ...], states: States) -> StageProfile:
+    def _stage(self, works: tuple[LayerWork, ...]) -> StageProfile:
         times = [self.layers[id(work)] for work in works]
         f, r, b, w = (sum(each.of(op) for each in times) for op in OPS)
         held = sum(work.m_b for work in works)
-        return StageProfile(
-            t_f=f,
-            t_b=r + b,
-            t_w=w,
-            m_b=held,
-            m_w=min(held, sum(work.m_w for work in works)),
-            activation_bytes=works[-1].message_bytes,
-            weight_bytes=states.weights,
-            grad_bytes=states.gradients,
-            optimizer_bytes=states.optimizer,
-        )
+        waiting = min(held, sum(work.m_w for work in works))
+        return StageProfile(f, r + b, w, held, waiting, works[-1].message_bytes)
+
+    def _measured_stages(self) -> Iterator[StageProfile]:
+        """With full recomputation F runs once more before each B."""
+        layers = iter(self.measured or ())
+        again = self.setup.run.recompute == FULL
+        for works in self.setup.work.stages:
+            found = joined([next(layers) for _ in works])
+            yield replace(found, t_b=found.t_b + again * found.t_f, t_bw=None)
 
     @cached_property
     def states(self) -> tuple[States, ...]:
@@ -120,11 +127,17 @@ class Step:
     def _simulated(self) -> tuple[FloatArray, FloatArray]:
         return self._simulate(self.profile)
 
+    @cached_property
+    def schedule(self) -> Schedule:
+        """What is simulated."""
+        like = self.planned or self.setup.schedule
+        return timed(replace(like, problem=replace(like.problem, profile=self.profile)))
+
     def _simulate(self, profile: Profile) -> tuple[FloatArray, FloatArray]:
         """When each rank's last op ends, and the most memory that its activations take, (P,)."""
-        run = self.setup.run
-        order, offsets = flat_order(run.schedule, run.pp, run.vp, run.microbatches)
-        simulator = Simulator(self.setup.problem(profile), offsets)
+        like = self.planned or self.setup.schedule
+        order, offsets = flat_order(like)
+        simulator = Simulator(replace(like.problem, profile=profile), offsets)
         assert simulator.run(order)
         return simulator.end[offsets[1:] - 1], simulator.peak
 
@@ -187,6 +200,15 @@ class Step:
         by_rank = np.bincount(owners[:-1], each, run.pp)
         total = 2 * run.microbatches * float(by_rank.max())
         return Traffic(total, max(0.0, float(self._simulated[0].max() - free)))
+
+
+def _with_states(stage: StageProfile, states: States) -> StageProfile:
+    return replace(
+        stage,
+        weight_bytes=states.weights,
+        grad_bytes=states.gradients,
+        optimizer_bytes=states.optimizer,
+    )
 
 
 def _node(rank: int, apart: int, node: int) -> int:

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from .planner.analyze import analyze as analyze
     from .planner.answer import Answer as Answer
     from .planner.build import build as build
+    from .planner.calibrate import Calibration as Calibration
+    from .planner.calibrate import calibrate as calibrate
     from .planner.compare import compare as compare
     from .planner.compile import compile as compile  # noqa: A004
     from .planner.evaluation.evaluation import Evaluation as Evaluation
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
     from .planner.explain.explanation import explain as explain
     from .planner.measured.profile import profile_from as profile_from
     from .planner.plan import optimize as optimize
+    from .planner.predict import Prediction as Prediction
+    from .planner.predict import predict as predict
     from .planner.show import show as show
     from .planner.sweep import sweep as sweep
     from .planner.verify import verify as verify
@@ -98,8 +102,10 @@ _HOMES = {
     "solver.families": ("build_family",),
     "solver.optimize": ("solve",),
     "planner.analyze": ("analyze",),
+    "planner.calibrate": ("Calibration", "calibrate"),
     "planner.compare": ("compare",),
     "planner.evaluation.evaluation": ("Evaluation",),
+    "planner.predict": ("Prediction", "predict"),
     "planner.sweep": ("sweep",),
     "torch": ("PlannedSchedule",),
     "training": ("measure", "run", "tune"),
