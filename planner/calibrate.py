@@ -50,7 +50,9 @@ class Calibration:
     def __str__(self) -> str:
         found, reached = self.to_dict(), self.cluster.efficiency
         priors = [*PRIORS.items(), *MEMORY_PRIORS.items()]
-        rows = [[key, f"{getattr(reached, key):.4g}", f"{prior.usual:.4g}"] for key, prior in priors]
+        rows = [
+            [key, f"{getattr(reached, key):.4g}", f"{prior.usual:.4g}"] for key, prior in priors
+        ]
         return (
             f"{found['gpu']}: {len(self.rows)} runs, off by {found['median_percent']:.1f} % in the "
             f"median, {found['p90_percent']:.1f} % at the 90th percentile, "
@@ -71,7 +73,7 @@ def calibrate(measurements: Document, *, gpu: str | None = None) -> Calibration:
     names = sorted({row.setup.cluster.gpu.name for row in rows})
     if gpu is not None:
         rows = [row for row in rows if gpu in {row.setup.cluster.gpu.name, row.setup.cluster.name}]
-    if gpu is None and len(names) > 1 or not rows:
+    if (gpu is None and len(names) > 1) or not rows:
         raise InputError(f"gpu: expected one of {', '.join(names)}, got {gpu!r}")
     return calibrated_on(rows)
 

@@ -10,10 +10,10 @@ import os
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, field_validator
+from pydantic import BeforeValidator, Field, field_validator
 
 from pipeloom.ir.formats.fields import Amount, Bandwidth, Cost, Version
-from pipeloom.ir.formats.json_reader import read_json, show
+from pipeloom.ir.formats.json_reader import read_json
 from pipeloom.ir.formats.validation import (
     Document,
     DocumentFault,
@@ -87,7 +87,7 @@ class PipeloomCluster(Document):
     gpus_per_node: Annotated[int, Whole(1)]
     inside: Annotated[LinkDocument, BeforeValidator(_link)]
     between: Annotated[LinkDocument, BeforeValidator(_link)]
-    efficiency: Annotated[dict[str, Any], Expected("an object")] = {}
+    efficiency: Annotated[dict[str, Any], Expected("an object")] = Field(default_factory=dict)
 
     @field_validator("efficiency")
     @classmethod

@@ -60,14 +60,14 @@ class Efficiency:
     more; ``gemm_narrow``: in 8 or 4 bits. ``gemm_depth``: the inner dimension k at which half of
     it is reached (k / (k + depth)). ``attention``: share of the peak of fused attention's forward;
     ``attention_backward``: its backward's, of the forward's; ``attention_ring``: what of both is
-    left where ranks share out a sequence, whose causal half no cut divides evenly. ``memory``: share of the bandwidth.
-    ``kernel_ms``: the least time of a kernel, what the host takes to launch it. ``link``: share of
-    a link's bandwidth that collectives reach; ``collective_ms``: the least time of one.
-    ``exposed``: share of the averaging of gradients that computation cannot hide. ``step_ms``: of
-    each step beside kernels. ``fragmentation``: memory that the allocator has beyond what tensors
-    take, as a share of it; ``context_gib``: what libraries take. ``spread``: standard deviation of the logarithm of measured over
-    predicted step times. ``shapes``: measured over calculated time of layers that were measured, by
-    their shape.
+    left where ranks share out a sequence, whose causal half no cut divides evenly. ``memory``:
+    share of the bandwidth. ``kernel_ms``: the least time of a kernel, what the host takes to
+    launch it. ``link``: share of a link's bandwidth that messages reach; ``collective_ms``: the
+    least time of one. ``exposed``: share of the averaging of gradients that computation cannot
+    hide. ``step_ms``: of each step beside kernels. ``fragmentation``: memory that the allocator has
+    beyond what tensors take, as a share of it; ``context_gib``: what libraries take. ``spread``:
+    standard deviation of the logarithm of measured over predicted step times. ``shapes``: measured
+    over calculated time of layers that were measured, by their shape.
     """
 
     gemm: float = PRIORS["gemm"].usual

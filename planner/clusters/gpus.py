@@ -1,7 +1,7 @@
 """GPUs by name, with the peaks that their makers publish.
 
-Dense rates, with accumulation in float32 for consumer cards; memory as the runtime reports it may be
-a few percent less. A gigabyte is 10^9 bytes, a GiB 2^30.
+Dense rates, with accumulation in float32 for consumer cards; memory is what a process can
+allocate. A gigabyte is 10^9 bytes, a GiB 2^30.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _GH200 = "NVIDIA GH200 Grace Hopper Superchip datasheet, 2023"
 _ADA = "NVIDIA Ada GPU architecture whitepaper, 2023"
 
 
-def _gpu(
+def _gpu(  # noqa: PLR0917
     name: str, rates: tuple[float, ...], memory: float, bandwidth: float, units: int, source: str
 ) -> Gpu:
     """``rates``: of fp32, bf16, fp8 and fp4, as far as there are units for them."""
@@ -71,7 +71,9 @@ GPUS = {
         _gpu("A100-40GB", (19.5, 312), 39.4, 1555, 108, _A100),
         _gpu("A100-80GB", (19.5, 312), 79.2, 2039, 108, _A100),
         _gpu("H100", (67, 989, 1979), 79.1, 3350, 132, _H100),
-        _gpu("H100-96GB-500W", (67, 989, 1979), 95.0, 2400, 132, _H100 + "; HBM2e, limited to 500 W"),
+        _gpu(
+            "H100-96GB-500W", (67, 989, 1979), 95.0, 2400, 132, _H100 + "; HBM2e, limited to 500 W"
+        ),
         _gpu("H200", (67, 989, 1979), 139.8, 4800, 132, _H200),
         _gpu("GH200-96GB", (67, 989, 1979), 95.0, 4000, 132, _GH200),
         _gpu("GH200-144GB", (67, 989, 1979), 141.0, 4900, 132, _GH200),

@@ -44,11 +44,9 @@ def iteration_flops(
 ) -> float:
     """Of an iteration of a GPT, all pairs of positions counted.
 
-    ``none``: 72 B l s h^2 (1 + s / 6h + v / 12hl), the model's (ibid., equation 7);
-    ``selective``: the same with s / 3h (equation 8); ``full``: 96 B s l h^2 (1 + s / 6h + v / 16lh)
-    (Narayanan et al., 2021, equation 3).
+    ``none``: 72 B l s h^2 (1 + s / 6h + v / 12hl), the model's (ibid., appendix A); ``full``: 96 B
+    s l h^2 (1 + s / 6h + v / 16lh) (Narayanan et al., 2021, equation 3).
     """
     if recompute == "full":
         return 96.0 * batch * s * layers * h**2 * (1 + s / (6 * h) + v / (16 * layers * h))
-    attention = s / (3 * h) if recompute == "selective" else s / (6 * h)
-    return 72.0 * batch * layers * s * h**2 * (1 + attention + v / (12 * h * layers))
+    return 72.0 * batch * layers * s * h**2 * (1 + s / (6 * h) + v / (12 * h * layers))

@@ -36,7 +36,6 @@ NOISE, UNSHAPED, HUBER = 0.02, 0.06, 2.0
 further off than HUBER times that count linearly."""
 MEMORY_NOISE = 0.03
 """Of a measured peak of memory, relative."""
-_NO_RESERVE = dict.fromkeys(MEMORY_PRIORS, 0.0)
 STEP, ROUNDS = 1e-3, 12
 
 
@@ -63,9 +62,10 @@ def predicted(rows: Sequence[MeasuredRow], efficiency: Efficiency) -> FloatArray
 
 def with_memory(rows: Sequence[MeasuredRow], efficiency: Efficiency) -> Efficiency:
     """With the memory beside tensors that the rows with measured memory ask for."""
-    known = [row for row in rows if row.memory_gib is not None]
-    measured = np.log([row.memory_gib for row in known])
-    tensors = np.array([peak_gib(row, replace(efficiency, **_NO_RESERVE)) for row in known])
+    known = [(row, row.memory_gib) for row in rows if row.memory_gib is not None]
+    measured = np.log([size for _, size in known])
+    bare = replace(efficiency, fragmentation=0.0, context_gib=0.0)
+    tensors = np.array([peak_gib(row, bare) for row, _ in known])
     usual = np.log([prior.usual for prior in MEMORY_PRIORS.values()])
     spread, x = np.array([prior.spread for prior in MEMORY_PRIORS.values()]), usual.copy()
     for _ in range(ROUNDS):
@@ -76,7 +76,8 @@ def with_memory(rows: Sequence[MeasuredRow], efficiency: Efficiency) -> Efficien
         matrix = jacobian.T @ jacobian + np.diag(1 / spread**2)
         x -= np.linalg.solve(matrix, jacobian.T @ residuals + (x - usual) / spread**2)
     values = np.minimum(np.exp(x), [prior.most for prior in MEMORY_PRIORS.values()]).tolist()
-    return replace(efficiency, **dict(zip(MEMORY_PRIORS, values, strict=True)))
+    fragmentation, context = values
+    return replace(efficiency, fragmentation=fragmentation, context_gib=context)
 
 
 def peak_gib(row: MeasuredRow, efficiency: Efficiency) -> float:

@@ -22,6 +22,7 @@ from ..models.reading import ModelLike, read_model
 from ..models.run import Run
 from ..models.work import Attention, Gemm, Kernel, LayerKind, LayerWork, ModelWork
 
+
 @dataclass(frozen=True)
 class Setup:
     """A model, how it is run, and on what."""

@@ -14,7 +14,7 @@ import numpy as np
 from pipeloom.ir.cost.simulator import Simulator, timed
 from pipeloom.ir.model.layered_profile import joined
 from pipeloom.ir.model.links import Link, Links
-from pipeloom.ir.model.ops import FloatArray, OpKind
+from pipeloom.ir.model.ops import FloatArray
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 
@@ -27,7 +27,6 @@ from .kernel_times import KernelTimes
 from .layer_times import OPS, LayerTimes, Traffic, layer_times
 from .setup import Setup, flat_order
 from .step_end import StepEnd, step_end
-
 
 Memo: TypeAlias = dict[tuple[int, tuple[int, ...], float], LayerTimes]
 """Times of layers that several steps on one cluster share: by the identity of the layer's work, how
@@ -57,7 +56,10 @@ class Step:
     @cached_property
     def layers(self) -> dict[int, LayerTimes]:
         """The times of each different layer, by the identity of its work."""
-        return {id(work): self._layer(work) for work in {id(w): w for w in self.setup.work.layers}.values()}
+        return {
+            id(work): self._layer(work)
+            for work in {id(w): w for w in self.setup.work.layers}.values()
+        }
 
     def _layer(self, work: LayerWork) -> LayerTimes:
         factor = self.cluster.efficiency.shapes.get(self.setup.shape(work), 1.0)
@@ -70,7 +72,9 @@ class Step:
     @cached_property
     def profile(self) -> Profile:
         """The pipeline profile: one entry a stage, links between the ranks of one replica."""
-        costs = self._measured_stages() if self.measured else map(self._stage, self.setup.work.stages)
+        costs = (
+            self._measured_stages() if self.measured else map(self._stage, self.setup.work.stages)
+        )
         stages = tuple(map(_with_states, costs, self.states))
         run = self.setup.run
         memory = self.cluster.gpu.memory_gib * 2**30
@@ -114,14 +118,17 @@ class Step:
         inside, between = map(self._reached, (self.cluster.inside, self.cluster.between))
         if apart * run.pp <= node:
             return Links(inside)
-        near = [(a, b) for a in range(run.pp) for b in range(a) if _node(a, apart, node) == _node(b, apart, node)]
+        near = [
+            (a, b)
+            for a in range(run.pp)
+            for b in range(a)
+            if _node(a, apart, node) == _node(b, apart, node)
+        ]
         return Links(between, tuple((b, a, inside) for a, b in near))
 
     def _reached(self, link: Link) -> Link:
         reached = self.cluster.efficiency
-        return Link(
-            link.latency + reached.collective_ms, link.gigabytes_per_second * reached.link
-        )
+        return Link(link.latency + reached.collective_ms, link.gigabytes_per_second * reached.link)
 
     @cached_property
     def _simulated(self) -> tuple[FloatArray, FloatArray]:
@@ -185,7 +192,9 @@ class Step:
         for s, works in enumerate(self.setup.work.stages):
             for work in works:
                 for traffic in self.layers[id(work)].traffic.values():
-                    by_rank[self.setup.owners[s]] += traffic.get(group, Traffic()).times(run.microbatches)
+                    by_rank[self.setup.owners[s]] += traffic.get(group, Traffic()).times(
+                        run.microbatches
+                    )
         return max(by_rank.values(), key=lambda each: each.total)
 
     def _sends(self) -> Traffic:

@@ -24,7 +24,7 @@ and zeroed (12), masters and two moments read and written (24), 16-bit weights w
 
 @dataclass(frozen=True, slots=True)
 class StepEnd:
-    """Of one rank. ``averaging`` of a step's gradients and, with FSDP, weights; ``optimizer``: ms."""
+    """Of one rank. ``averaging``: of a step's gradients and, with FSDP, weights; ``optimizer``: ms."""
 
     averaging: Traffic
     optimizer: float

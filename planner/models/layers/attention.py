@@ -135,10 +135,9 @@ def _write_core(sheet: Sheet, model: Model, window: int | None) -> None:
 
 
 def share_of_pairs(keys: int, window: int | None) -> float:
-    """The part of all pairs of positions that a causal mask leaves: about a half, less in a
-    window."""
-    near = min(window or keys, keys)
-    return (near * keys - near * (near - 1) / 2) / keys**2
+    """The part of all pairs of positions that a causal mask leaves: a half, less in a window."""
+    near = min(window or keys, keys) / keys
+    return near - near**2 / 2
 
 
 def _write_flash(sheet: Sheet, model: Model, window: int | None) -> None:
