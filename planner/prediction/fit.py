@@ -6,8 +6,9 @@ that are far off count linearly, Huber, 1964). A parameter moves as far as measu
 and stays where they say nothing.
 
 Where at least :data:`ROWS` rows share the shape of a layer (its widths, the microbatch, the
-sequence, tensor parallelism ...), measured over calculated time of that shape is one more parameter:
-such layers are measured, if indirectly, and what libraries do with one shape no smooth curve says.
+sequence, tensor parallelism ...), measured over calculated time of that shape is one more
+parameter: such layers are measured, if indirectly, and what libraries do with one shape no smooth
+curve says.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ NOISE, UNSHAPED, HUBER = 0.02, 0.06, 2.0
 further off than HUBER times that count linearly."""
 MEMORY_NOISE = 0.03
 """Of a measured peak of memory, relative."""
-STEP, ROUNDS = 1e-3, 12
+STEP, CLOSE, ROUNDS = 1e-3, 1e-2, 12
+"""Of the derivatives; the relative gain below which it ends; rounds at most."""
 
 
 @dataclass(frozen=True)
@@ -110,16 +112,24 @@ class _Fit:
         return {shape: mine for shape, mine in sorted(found.items()) if len(mine) >= ROWS}
 
     def run(self) -> Fitted:
-        x = self.prior.copy()
+        x, last = self.prior.copy(), np.inf
         residuals = self._residuals(x, range(len(self.rows)))
         for _ in range(ROUNDS):
             move = self._move(x, residuals)
             x = self._bounded(x + move * min(1.0, 0.7 / max(np.abs(move).max(), 1e-9)))
             residuals = self._residuals(x, range(len(self.rows)))
-            if np.abs(move).max() < STEP:
+            loss = self._loss(x, residuals)
+            if last - loss < CLOSE * loss:
                 break
+            last = loss
         found = replace(self._efficiency(x), spread=_spread(residuals))
         return Fitted(with_memory(self.rows, found), residuals)
+
+    def _loss(self, x: FloatArray, residuals: FloatArray) -> float:
+        """What is minimized: Huber's sum over rows, and the priors'."""
+        off = np.abs(residuals) / self.noise
+        rows = np.where(off < HUBER, off**2, 2 * HUBER * off - HUBER**2)
+        return float(rows.sum() + (((x - self.prior) / self.spread) ** 2).sum())
 
     def _move(self, x: FloatArray, residuals: FloatArray) -> FloatArray:
         """The Gauss-Newton step."""

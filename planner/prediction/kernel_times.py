@@ -5,7 +5,7 @@
   dealt to the multiprocessors, and a wave takes as long as a full one (NVIDIA, "Matrix
   multiplication background", 2023).
 * Fused attention takes its FLOPs at ``attention`` of the peak (Dao, 2023).
-* All else, and products that are too flat, wait for ``memory`` of the bandwidth.
+* All else, and products that are too shallow, wait for ``memory`` of the bandwidth.
 * No kernel takes less than the host needs to launch one, ``kernel_ms``.
 """
 

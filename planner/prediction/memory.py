@@ -51,7 +51,7 @@ def memory_of(step: Step) -> tuple[RankMemory, ...]:
 
 
 def _rank(step: Step, stages: tuple[int, ...], rank: int) -> RankMemory:
-    states = [step.states[s] for s in stages]
+    states = [step.setup.states[s] for s in stages]
     works = [work for s in stages for work in step.setup.work.stages[s]]
     fetched = 2 if step.setup.run.sharding is Sharding.FSDP else 1
     found = {

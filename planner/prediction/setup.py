@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,9 @@ from ..models.layers import work_of
 from ..models.model import Model
 from ..models.reading import ModelLike, read_model
 from ..models.run import Run
+from ..models.states import States, states_of
 from ..models.work import Attention, Gemm, Kernel, LayerKind, LayerWork, ModelWork
+from .step_end import Exchange
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,34 @@ class Setup:
         works = {id(work): work for work in self.work.layers}
         return frozenset(
             self.shape(work) for work in works.values() if work.kind is not LayerKind.EMBEDDING
+        )
+
+    @cached_property
+    def states(self) -> tuple[States, ...]:
+        """Of each stage: weights, gradients and the optimizer's."""
+        return tuple(
+            reduce(add, (states_of(work.parameters, self.run) for work in works))
+            for works in self.work.stages
+        )
+
+    @cached_property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """Of each rank, with its replicas."""
+        stages = [
+            (owner, works) for owner, works in zip(self.owners, self.work.stages, strict=True)
+        ]
+        return tuple(
+            Exchange.of((w.parameters for o, works in stages if o == rank for w in works), self.run)
+            for rank in range(self.run.pp)
+        )
+
+    @cached_property
+    def counted_stages(self) -> tuple[tuple[tuple[LayerWork, int], ...], ...]:
+        """The different layers of each stage, and how many of each it has."""
+        return tuple(
+            tuple((by_id[key], count) for key, count in Counter(map(id, works)).items())
+            for works in self.work.stages
+            for by_id in ({id(work): work for work in works},)
         )
 
     @cached_property

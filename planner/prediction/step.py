@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import cached_property, reduce
-from operator import add
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -20,13 +19,13 @@ from pipeloom.ir.model.schedule import Schedule
 
 from ..clusters.cluster import Cluster
 from ..models.run import FULL
-from ..models.states import States, states_of
+from ..models.states import States
 from ..models.work import Group, LayerWork
 from .collective_times import CollectiveTimes
 from .kernel_times import KernelTimes
 from .layer_times import OPS, LayerTimes, Traffic, layer_times
 from .setup import Setup, flat_order
-from .step_end import StepEnd, step_end
+from .step_end import StepEnd
 
 Memo: TypeAlias = dict[tuple[int, tuple[int, ...], float], LayerTimes]
 """Times of layers that several steps on one cluster share: by the identity of the layer's work, how
@@ -72,10 +71,9 @@ class Step:
     @cached_property
     def profile(self) -> Profile:
         """The pipeline profile: one entry a stage, links between the ranks of one replica."""
-        costs = (
-            self._measured_stages() if self.measured else map(self._stage, self.setup.work.stages)
-        )
-        stages = tuple(map(_with_states, costs, self.states))
+        calculated = map(self._stage, self.setup.counted_stages)
+        costs = self._measured_stages() if self.measured else calculated
+        stages = tuple(map(_with_states, costs, self.setup.states))
         run = self.setup.run
         memory = self.cluster.gpu.memory_gib * 2**30
         return Profile(
@@ -86,12 +84,12 @@ class Step:
             name=f"{self.setup.model.name} on {self.cluster.name}",
         )
 
-    def _stage(self, works: tuple[LayerWork, ...]) -> StageProfile:
-        times = [self.layers[id(work)] for work in works]
-        f, r, b, w = (sum(each.of(op) for each in times) for op in OPS)
-        held = sum(work.m_b for work in works)
-        waiting = min(held, sum(work.m_w for work in works))
-        return StageProfile(f, r + b, w, held, waiting, works[-1].message_bytes)
+    def _stage(self, works: tuple[tuple[LayerWork, int], ...]) -> StageProfile:
+        times = [(self.layers[id(work)], count) for work, count in works]
+        f, r, b, w = (sum(count * each.of(op) for each, count in times) for op in OPS)
+        held = sum(count * work.m_b for work, count in works)
+        waiting = min(held, sum(count * work.m_w for work, count in works))
+        return StageProfile(f, r + b, w, held, waiting, works[-1][0].message_bytes)
 
     def _measured_stages(self) -> Iterator[StageProfile]:
         """With full recomputation F runs once more before each B."""
@@ -100,14 +98,6 @@ class Step:
         for works in self.setup.work.stages:
             found = joined([next(layers) for _ in works])
             yield replace(found, t_b=found.t_b + again * found.t_f, t_bw=None)
-
-    @cached_property
-    def states(self) -> tuple[States, ...]:
-        """Of each stage: weights, gradients and the optimizer's."""
-        return tuple(
-            reduce(add, (states_of(work.parameters, self.setup.run) for work in works))
-            for works in self.setup.work.stages
-        )
 
     def _links(self) -> Links | None:
         """Between neighbouring ranks of the pipeline; some of them may share a node."""
@@ -156,14 +146,11 @@ class Step:
     @cached_property
     def ends(self) -> tuple[StepEnd, ...]:
         """What follows the schedule on each rank."""
-        run, stages, works = self.setup.run, self.profile.stages, self.setup.work.stages
-        found = []
-        for rank in range(run.pp):
-            mine = [s for s, owner in enumerate(self.setup.owners) if owner == rank]
-            layers = [work.parameters for s in mine for work in works[s]]
-            beside = sum(stages[s].t_f + stages[s].t_b + stages[s].t_w for s in mine)
-            found.append(step_end(layers, run, beside, self.kernels, self.messages))
-        return tuple(found)
+        beside = [0.0] * self.setup.run.pp
+        for owner, stage in zip(self.setup.owners, self.profile.stages, strict=True):
+            beside[owner] += self.setup.run.microbatches * (stage.t_f + stage.fused)
+        pairs = zip(self.setup.exchanges, beside, strict=True)
+        return tuple(each.end(time, self.kernels, self.messages) for each, time in pairs)
 
     @cached_property
     def time(self) -> float:

@@ -7,12 +7,13 @@ optimizer waits for memory: :data:`STEPPED` bytes a parameter that the rank keep
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..models.run import Run, Sharding
 from ..models.states import step_collectives
-from ..models.work import Parameters
+from ..models.work import Collective, Parameters
 from .collective_times import CollectiveTimes
 from .kernel_times import KernelTimes
 from .layer_times import Traffic
@@ -24,33 +25,39 @@ and zeroed (12), masters and two moments read and written (24), 16-bit weights w
 
 @dataclass(frozen=True, slots=True)
 class StepEnd:
-    """Of one rank. ``averaging``: of a step's gradients and, with FSDP, weights; ``optimizer``: ms."""
+    """Of one rank. ``averaging``: of a step's gradients and, with FSDP, weights; ``optimizer``:
+    milliseconds."""
 
     averaging: Traffic
     optimizer: float
 
-    @property
-    def time(self) -> float:
-        """Milliseconds that it adds to a step."""
-        return self.averaging.exposed + self.optimizer
 
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What one rank exchanges with its replicas in a step, and the parameters that it updates."""
 
-def step_end(
-    layers: Iterable[Parameters],
-    run: Run,
-    beside: float,
-    kernels: KernelTimes,
-    messages: CollectiveTimes,
-) -> StepEnd:
-    """Of a rank with these layers. ``beside``: milliseconds that it computes in a microbatch."""
-    held = list(layers)
-    rounds = run.microbatches if run.sharding is Sharding.FSDP else 1
-    exchanges = (each for parameters in held for each in step_collectives(parameters, run))
-    time = rounds * sum(map(messages.moving, exchanges))
-    share = kernels.cluster.efficiency.exposed
-    exposed = max(share * time, time - run.microbatches * beside)
-    own = sum(_updated(parameters, run) for parameters in held)
-    return StepEnd(Traffic(time, exposed), kernels.moving(STEPPED * own))
+    collectives: tuple[Collective, ...]
+    updated: float
+
+    @classmethod
+    def of(cls, layers: Iterable[Parameters], run: Run) -> Exchange:
+        """Of a rank with these layers: like exchanges are one of all their bytes."""
+        held = Counter(layers)
+        rounds = run.microbatches if run.sharding is Sharding.FSDP else 1
+        moved: dict[Collective, float] = {}
+        for parameters, count in held.items():
+            for each in step_collectives(parameters, run):
+                like = replace(each, bytes=0.0)
+                moved[like] = moved.get(like, 0.0) + each.bytes * count * rounds
+        together = tuple(replace(each, bytes=size) for each, size in moved.items())
+        updated = sum(count * _updated(parameters, run) for parameters, count in held.items())
+        return cls(together, updated)
+
+    def end(self, beside: float, kernels: KernelTimes, messages: CollectiveTimes) -> StepEnd:
+        """``beside``: milliseconds that the rank computes in the step."""
+        time = sum(map(messages.moving, self.collectives))
+        exposed = max(kernels.cluster.efficiency.exposed * time, time - beside)
+        return StepEnd(Traffic(time, exposed), kernels.moving(STEPPED * self.updated))
 
 
 def _updated(parameters: Parameters, run: Run) -> float:
