@@ -310,9 +310,19 @@ def _without_ends(run: Run) -> tuple[int, ...] | None:
 
 
 def _faults(run: Run, model: Model) -> Iterator[str]:
+    """Of each key the first; what a wrong degree entails is not said."""
+    keys = set()
+    for line in _all_faults(run, model):
+        key = line.partition(":")[0]
+        if key not in keys and not (key == "seq" and "tp" in keys):
+            yield line
+        keys.add(key)
+
+
+def _all_faults(run: Run, model: Model) -> Iterator[str]:
+    yield from _faults_of_widths(run, model)
     yield from _faults_of_degrees(run)
     yield from _faults_of_layers(run, model)
-    yield from _faults_of_widths(run, model)
     yield from _faults_of_recompute(run, model)
     if run.global_batch % (run.dp * run.micro_batch):
         each = f"dp x micro_batch = {run.dp} x {run.micro_batch}"
@@ -335,6 +345,8 @@ def _faults_of_degrees(run: Run) -> Iterator[str]:
         yield f"seq: expected a multiple of cp x tp = {run.cp * run.split}, got {run.seq}"
     if run.sequence_parallel and run.tp == 1:
         yield "sequence_parallel: expected false where tp is 1, got true"
+    if run.cp > 1 and run.attention is AttentionKernel.UNFUSED:
+        yield f"attention: expected flash where cp is {run.cp}, got unfused"
 
 
 def _faults_of_layers(run: Run, model: Model) -> Iterator[str]:
@@ -360,7 +372,10 @@ def _faults_of_widths(run: Run, model: Model) -> Iterator[str]:
     if model.experts is None:
         if run.ep > 1:
             yield f"ep: expected 1, {model.name} has no experts, got {run.ep}"
-    elif model.experts.count % run.ep:
+        return
+    if run.tp > 1 and not run.sequence_parallel:
+        yield f"sequence_parallel: expected true where {model.name} has experts and tp is {run.tp}"
+    if model.experts.count % run.ep:
         yield f"ep: expected a divisor of the {model.experts.count} experts, got {run.ep}"
 
 

@@ -140,9 +140,17 @@ def measure_profile(
     else:
         backend = "nccl" if torch.device(device).type == "cuda" else "gloo"
         results = launch(_measure_rank, count, arguments, backend=backend)
-    parts, links, tied = next(iter(results.values()))
+    parts, links, tied, micro_batch = next(iter(results.values()))
     shown = 1 if view == "rank" else ranks
-    found = measurement(parts, links, ranks=shown, together=together, name=name, tied=tied)
+    found = measurement(
+        parts,
+        links,
+        ranks=shown,
+        together=together,
+        name=name,
+        tied=tied,
+        micro_batch=micro_batch,
+    )
     return found if not layers else _named(found, layers)
 
 
@@ -170,11 +178,12 @@ def _named(found: Measurement, layers: Sequence[Layer]) -> Measurement:
     return replace(found, profile=profile, by_layers=True)
 
 
-Found = tuple[list[StagePart], LinkParts, list[tuple[int, ...]]]
+Found = tuple[list[StagePart], LinkParts, list[tuple[int, ...]], int | None]
 
 
 def _measure_rank(source: ModelSource, settings: Settings, tied: Sequence[Group]) -> Found:
-    """Measurements of the settings' view, the same on every rank of it, and the tied stages."""
+    """Measurements of the settings' view, the same on every rank of it, the tied stages, and the
+    sequences in a microbatch."""
     device, group = _device(settings), settings.group
     routes = ring_routes(whereabouts(group)[1], settings.timeout)
     transport = connect(routes, device, group)
@@ -212,7 +221,7 @@ def _measure_rank(source: ModelSource, settings: Settings, tied: Sequence[Group]
     if group is not None:
         made.close()
         transport.close()
-    return parts, links, made.tied
+    return parts, links, made.tied, made.micro_batch
 
 
 def _device(settings: Settings) -> torch.device:

@@ -18,6 +18,7 @@ from ..measure.activation_ledger import Ledger
 from ..pipeline.model_source import ModelSource, checked_batch, checked_stages, skips_of
 from ..pipeline.shape_inference import ShapeInference
 from ..probes.held_bytes import HeldBytes, held_bytes
+from ..probes.measuring import sequences
 from ..probes.stage_probe import Asked, StageProbe
 from ..stages.fsdp import ShardedStages, is_sharded
 from ..stages.store import ResidentStages, StageStore, given_modules, made
@@ -30,7 +31,8 @@ from ..transport import Transport
 class SourceStages:
     """The modules of one rank, ready to be probed; ``owners`` names the rank of every stage.
 
-    ``tied``: the stages that share parameters. All ranks make theirs at the same time.
+    ``tied``: the stages that share parameters; ``micro_batch``: the sequences in a microbatch,
+    where they are known, once there is a probe. All ranks make theirs at the same time.
     Raises InputError for stages wrapped in ``fully_shard`` without a ``data_group``, and for a
     ``dtype`` of stages that have DTensors.
     """
@@ -58,6 +60,7 @@ class SourceStages:
         self.tied = tied_stages(ties)
         self._store = _store(modules, data_group, timeout)
         self._memory = Ledger()
+        self.micro_batch: int | None = None
 
     def _placed(self, module: nn.Module, stage: int) -> nn.Module:
         """The module on the device and in the dtype asked for; what is sharded stays as it is."""
@@ -75,6 +78,7 @@ class SourceStages:
         self._store.gather()
         skips = Skips(skips_of(self._source, len(self._owners)), len(self._owners))
         interfaces = self._interfaces(feed, skips)
+        self.micro_batch = sequences(feed.inputs)
         return StageProbe(
             {s: self._runner(s, asked.in_flight, skips) for s in self._stages},
             [[interface] * asked.in_flight for interface in interfaces],
@@ -128,17 +132,17 @@ class _SourceFeed:
     ) -> None:
         self._source, self._count = source, count
         self._device, self._dtype = device, dtype
-        self._inputs: list[Tensor] = []
+        self.inputs: list[Tensor] = []
         self._targets: list[Tensor] = []
 
     def renew(self, step: int) -> None:
         inputs, targets = checked_batch(self._source, step, self._count)
-        self._inputs, self._targets = [*map(self._placed, inputs)], [*map(self._placed, targets)]
+        self.inputs, self._targets = [*map(self._placed, inputs)], [*map(self._placed, targets)]
 
     def fill(self, stage: int, microbatch: int, cell: Cell) -> None:
         cell.target = self._targets[microbatch]
         if stage == 0:
-            cell.inputs = (self._inputs[microbatch],)
+            cell.inputs = (self.inputs[microbatch],)
 
     def _placed(self, tensor: Tensor) -> Tensor:
         # a copy: a view would make one microbatch count the whole batch that it was cut from

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch import nn
 
 from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.program import Program
 
 from ..stages.mixed_precision import check_floating
 from ..stages.tie_detection import Group
@@ -21,6 +22,7 @@ Loss: TypeAlias = Callable[..., Any] | Literal["model"]
 MakeOptimizer: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 ModelNames: TypeAlias = Callable[[int, str], str]  # of a stage and a name in it
 NormGroups: TypeAlias = Mapping[str, dist.ProcessGroup]
+Programs: TypeAlias = Callable[[int], Program]  # of a number of microbatches
 
 
 class Options(TypedDict, total=False):
@@ -32,6 +34,7 @@ class Options(TypedDict, total=False):
     tied: Sequence[Group]
     skips: Sequence[tuple[int, int]]
     names: ModelNames | None
+    programs: Programs | None
     varying_shapes: bool
     param_dtype: torch.dtype | None
     reduce_dtype: torch.dtype | None
@@ -53,8 +56,8 @@ class Options(TypedDict, total=False):
 class PipelineOptions:
     """The same, with their defaults.
 
-    Raises InputError for a dtype that is not floating, or a loss that is neither a function nor
-    ``"model"``.
+    Raises InputError for a dtype that is not floating, a loss that is neither a function nor
+    ``"model"``, and ``programs`` that cannot be called or recorded.
     """
 
     loss: Loss | None = None
@@ -63,6 +66,7 @@ class PipelineOptions:
     tied: Sequence[Group] = ()
     skips: Sequence[tuple[int, int]] = ()
     names: ModelNames | None = None
+    programs: Programs | None = None
     varying_shapes: bool = False
     param_dtype: torch.dtype | None = None
     reduce_dtype: torch.dtype | None = None
@@ -83,6 +87,12 @@ class PipelineOptions:
         check_floating(param_dtype=self.param_dtype, reduce_dtype=self.reduce_dtype)
         if not (self.loss is None or self.loss == IN_MODEL or callable(self.loss)):
             raise InputError(f"loss: expected a function or {IN_MODEL!r}, got {self.loss!r}")
+        if not (self.programs is None or callable(self.programs)):
+            raise InputError(
+                f"programs: expected a function of a number of microbatches, got {self.programs!r}"
+            )
+        if self.cuda_graph and self.programs is not None:
+            raise InputError("cuda_graph: expected one program, which it records, got programs")
 
     @property
     def needs_norm(self) -> bool:

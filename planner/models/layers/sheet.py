@@ -114,8 +114,7 @@ class Sheet:
             Gemm(name, module, W, k, n, m, count, kind),
         )
         size = count * m * n * self.element
-        dropped = self._drops(module)
-        self._held.append(Held(f"{name} output gradient", module, size, W, B, dropped))
+        self._held.append(Held(f"{name} output gradient", module, size, W, B))
 
     def enter(self, name: str, module: str, width: int) -> None:
         """Into what tensor parallel ranks share out (Korthikanti et al., 2022, figures 4 to 6).

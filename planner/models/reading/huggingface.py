@@ -80,7 +80,7 @@ def _model(words: Words, kind: str, name: str) -> Model:
     dim = _head_dim(words, hidden, heads, latent)
     longest = words.whole("max_position_embeddings", "n_positions", "n_ctx", default=0, least=0)
     longest = words.whole("positions", default=longest, least=0)
-    plain = kind in _PLAIN
+    plain, window = kind in _PLAIN, _window(words, kind)
     biased = words.flag("attention_bias", "enable_bias", default=plain)
     return Model(
         name=str(words.value("name", "model_name") or name),
@@ -109,8 +109,8 @@ def _model(words: Words, kind: str, name: str) -> Model:
         mlp_bias=words.flag("mlp_bias", "enable_bias", default=plain),
         sinks=kind == "gpt_oss",
         dropout=plain or any(words.rate(key) > 0 for key in _DROPOUTS),
-        window=_window(words, kind),
-        windowed=_windowed(words, kind, layers),
+        window=window,
+        windowed=frozenset() if window is None else _windowed(words, kind, layers),
         mtp=words.whole("num_nextn_predict_layers", "num_mtp_layers", default=0, least=0),
         longest=longest or None,
         nominal_parameters=words.rate("nominal_parameters") or None,
