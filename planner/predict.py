@@ -57,11 +57,11 @@ class Prediction:
 
     @property
     def step_ms_low(self) -> float:
-        return self.step_ms * exp(-LIKELY * self.step.cluster.efficiency.spread)
+        return self.step_ms * exp(-LIKELY * self.step.spread)
 
     @property
     def step_ms_high(self) -> float:
-        return self.step_ms * exp(LIKELY * self.step.cluster.efficiency.spread)
+        return self.step_ms * exp(LIKELY * self.step.spread)
 
     @property
     def tokens_per_s_per_gpu(self) -> float:

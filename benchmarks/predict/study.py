@@ -138,15 +138,16 @@ def _groups(rows: Rows) -> Iterator[list[MeasuredRow]]:
 
 
 def _unseen(rows: Rows) -> dict[str, float]:
-    """Of vTrain's rows, predicted by a calibration on those of the other width."""
+    """Of vTrain's rows, predicted by a calibration on those with other shapes of layers."""
     mine = [row for row in rows if row.source == VTRAIN]
+    shapes = sorted({sorted(row.setup.shapes)[0] for row in mine})
     ratios: list[float] = []
-    for width in sorted({row.setup.model.hidden for row in mine}):
-        others = [row for row in mine if row.setup.model.hidden != width]
-        if others:
-            reached = {others[0].setup.cluster.gpu.name: calibrated_on(others).cluster.efficiency}
-            held = [row for row in mine if row.setup.model.hidden == width]
-            ratios += _time_ratios(held, reached)
+    for half in (shapes[::2], shapes[1::2]):
+        others = [row for row in mine if row.setup.shapes.isdisjoint(half)]
+        held = [row for row in mine if not row.setup.shapes.isdisjoint(half)]
+        if others and held:
+            reached = calibrated_on(others).cluster
+            ratios += _time_ratios(held, {reached.gpu.name: reached.efficiency})
     return _off(ratios) if ratios else {}
 
 

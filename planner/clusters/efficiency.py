@@ -48,7 +48,7 @@ MEMORY_PRIORS: Mapping[str, Prior] = MappingProxyType(
 """Of the parameters of :class:`Efficiency` that memory alone depends on."""
 
 BOUNDS = {name: prior.most for name, prior in [*PRIORS.items(), *MEMORY_PRIORS.items()]}
-BOUNDS["spread"] = 10.0
+BOUNDS |= {"spread": 10.0, "spread_elsewhere": 10.0}
 """The most that each number of :class:`Efficiency` can be."""
 
 
@@ -66,8 +66,9 @@ class Efficiency:
     least time of one. ``exposed``: share of the averaging of gradients that computation cannot
     hide. ``step_ms``: of each step beside kernels. ``fragmentation``: memory that the allocator has
     beyond what tensors take, as a share of it; ``context_gib``: what libraries take. ``spread``:
-    standard deviation of the logarithm of measured over predicted step times. ``shapes``: measured
-    over calculated time of layers that were measured, by their shape.
+    standard deviation of the logarithm of measured over predicted step times where the layer's
+    shape is one of ``shapes``, measured over calculated time of layers that were measured;
+    ``spread_elsewhere``: where it is not.
     """
 
     gemm: float = PRIORS["gemm"].usual
@@ -85,6 +86,7 @@ class Efficiency:
     fragmentation: float = MEMORY_PRIORS["fragmentation"].usual
     context_gib: float = MEMORY_PRIORS["context_gib"].usual
     spread: float = 0.15
+    spread_elsewhere: float = 0.15
     shapes: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def to_dict(self) -> dict[str, Any]:

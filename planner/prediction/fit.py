@@ -122,8 +122,14 @@ class _Fit:
             if last - loss < CLOSE * loss:
                 break
             last = loss
-        found = replace(self._efficiency(x), spread=_spread(residuals))
+        found = self._with_spread(self._efficiency(x), x, residuals)
         return Fitted(with_memory(self.rows, found), residuals)
+
+    def _with_spread(self, found: Efficiency, x: FloatArray, residuals: FloatArray) -> Efficiency:
+        """Where shapes are known the residuals', elsewhere no less than shapes differ by."""
+        shaped = self.noise == NOISE
+        elsewhere = [UNSHAPED, _spread(residuals[~shaped]), _scatter(x[len(self.names) :])]
+        return replace(found, spread=_spread(residuals[shaped]), spread_elsewhere=max(elsewhere))
 
     def _loss(self, x: FloatArray, residuals: FloatArray) -> float:
         """What is minimized: Huber's sum over rows, and the priors'."""
@@ -172,6 +178,10 @@ def _shape_spread(shape: str) -> float:
     return SHAPE_SPREAD.get(LayerKind(shape.partition(" ")[0]), LAYER_SPREAD)
 
 
+def _scatter(factors: FloatArray) -> float:
+    return float(np.sqrt(np.mean(factors**2))) if len(factors) else 0.0
+
+
 def _spread(residuals: FloatArray) -> float:
     """Of the middle 68 % of rows, and no less than the noise."""
-    return float(max(NOISE, np.quantile(np.abs(residuals), 0.68)))
+    return float(max(NOISE, np.quantile(np.abs(residuals), 0.68) if len(residuals) else 0.0))

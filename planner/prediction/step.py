@@ -160,6 +160,13 @@ class Step:
         optimizer = max(end.optimizer for end in self.ends)
         return float(averaged) + optimizer + self.cluster.efficiency.step_ms
 
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the logarithm of :attr:`time`, by the cluster's calibration."""
+        reached = self.cluster.efficiency
+        known = self.setup.shapes <= reached.shapes.keys()
+        return reached.spread if known else reached.spread_elsewhere
+
     def communication(self) -> dict[str, Traffic]:
         """By kind, of the rank that each takes longest on: all of it, and what nothing hides."""
         found = {str(group): self._most(group) for group in self._groups()}
