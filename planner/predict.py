@@ -22,7 +22,7 @@ from .models.reading import ModelLike
 from .prediction.layer_times import Traffic
 from .prediction.memory import GIB, KINDS, RankMemory, memory_of
 from .prediction.setup import Setup
-from .prediction.step import Step
+from .prediction.step import StepTimes
 
 LIKELY = 1.2816
 """Standard deviations on both sides of the middle 80 % of a normal distribution."""
@@ -43,12 +43,12 @@ class Prediction:
     ``schedule``: what was simulated.
     """
 
-    step: Step
+    step: StepTimes
     memory: tuple[RankMemory, ...]
     communication: Mapping[str, Traffic]
 
     @classmethod
-    def of(cls, step: Step) -> Prediction:
+    def of(cls, step: StepTimes) -> Prediction:
         return cls(step, memory_of(step), step.communication())
 
     @property
@@ -75,12 +75,12 @@ class Prediction:
 
     @property
     def mfu(self) -> float:
-        """Of the published dense peak in the run's precision."""
+        """Share of the published dense peak in the run's precision."""
         return self.model_tflops_per_gpu / self.step.kernels.peak
 
     @property
     def memory_gib(self) -> float:
-        """Of the fullest device."""
+        """Memory of the fullest device."""
         return max(rank.total for rank in self.memory) / GIB
 
     @property
@@ -152,7 +152,7 @@ def predict(
     measured: ProfileLike | None = None,
     **run: Any,
 ) -> Prediction:
-    """What a step of ``model`` takes in the configuration that ``run`` says, without running it.
+    """Time and memory of a step of ``model`` in the configuration that ``run`` says.
 
     ``model``: a preset's name, or a mapping or file in the words of Hugging Face's ``config.json``.
     ``run``: ``gpu``, ``gpus``, ``tp``, ``pp``, ``vp``, ``dp``, ``cp``, ``ep``, ``micro_batch``,
@@ -168,7 +168,7 @@ def predict(
     optimal = run.get("schedule") == OPTIMAL
     if optimal:
         run = {key: value for key, value in run.items() if key != "schedule"}
-    step = Step(Setup.of(model, run, where), where)
+    step = StepTimes(Setup.of(model, run, where), where)
     if measured is not None:
         step = replace(step, measured=_layers(measured, step))
     return Prediction.of(_optimized(step) if optimal else step)
@@ -185,8 +185,8 @@ def _cluster(given: ClusterLike | None, gpu: Any) -> Cluster:
         return read_cluster(gpu)
 
 
-def _layers(given: ProfileLike, step: Step) -> tuple[StageProfile, ...]:
-    """As many as the model has, embedding and head included. Raises InputError."""
+def _layers(given: ProfileLike, step: StepTimes) -> tuple[StageProfile, ...]:
+    """Layers, as many as the model has, embedding and head included. Raises InputError."""
     source = ProfileSource(given)
     layers, expected = source.layers.layers, len(step.setup.work.layers)
     if len(layers) != expected:
@@ -197,7 +197,7 @@ def _layers(given: ProfileLike, step: Step) -> tuple[StageProfile, ...]:
     return layers
 
 
-def _optimized(step: Step) -> Step:
+def _optimized(step: StepTimes) -> StepTimes:
     """With the best schedule for the profile, of as many stages a rank."""
     from .plan import optimize
 
@@ -214,7 +214,7 @@ def _optimized(step: Step) -> Step:
     return replace(step, planned=answer.schedule)
 
 
-def _room(step: Step) -> float:
+def _room(step: StepTimes) -> float:
     """Bytes that activations may take: what the device has beside all else, or, where that is
     less, what they take already."""
     ranks = memory_of(step)

@@ -40,7 +40,7 @@ def split(rows: Rows) -> tuple[list[MeasuredRow], list[MeasuredRow]]:
 
 
 def calibrations(rows: Rows, *, shapes: bool = True) -> dict[str, Calibration]:
-    """Of each GPU that rows of use are of."""
+    """A calibration for each GPU that rows of use are of."""
     useful = {gpu: mine for gpu, mine in by_gpu(rows).items() if any(r.calibrates for r in mine)}
     return {gpu: calibrated_on(mine, shapes=shapes) for gpu, mine in useful.items()}
 
@@ -48,6 +48,7 @@ def calibrations(rows: Rows, *, shapes: bool = True) -> dict[str, Calibration]:
 def study(calibrating: Rows, held: Rows) -> dict[str, Any]:
     """The figures of the held rows, with and without factors of layers' shapes, and those of
     layers whose shape calibration never saw."""
+    held = [*held, *(row for row in calibrating if not row.calibrates)]
     found = calibrations(calibrating)
     reached = {gpu: each.cluster.efficiency for gpu, each in found.items()}
     curves = {
@@ -55,7 +56,7 @@ def study(calibrating: Rows, held: Rows) -> dict[str, Any]:
         for gpu, each in calibrations(calibrating, shapes=False).items()
     }
     return {
-        "calibrated_rows": len(calibrating),
+        "calibrated_rows": sum(row.calibrates for row in calibrating),
         "held_rows": len(held),
         "held": _figures(held, reached),
         "held, curves alone": _figures(held, curves),
@@ -138,7 +139,7 @@ def _groups(rows: Rows) -> Iterator[list[MeasuredRow]]:
 
 
 def _unseen(rows: Rows) -> dict[str, float]:
-    """Of vTrain's rows, predicted by a calibration on those with other shapes of layers."""
+    """How far off vTrain's rows are by a calibration on those with other shapes of layers."""
     mine = [row for row in rows if row.source == VTRAIN]
     shapes = sorted({sorted(row.setup.shapes)[0] for row in mine})
     ratios: list[float] = []

@@ -57,7 +57,7 @@ class Cluster:
     efficiency: Efficiency
 
     def to_dict(self) -> dict[str, Any]:
-        """As a cluster file has it."""
+        """The object of a cluster file."""
         return {
             "format": "pipeloom.cluster",
             "version": 1,
@@ -71,11 +71,12 @@ class Cluster:
 
 
 def link_dict(link: Link) -> dict[str, float]:
-    """As a cluster file has it."""
+    """The object of a cluster file."""
     return {"latency": link.latency, "gigabytes_per_second": link.gigabytes_per_second}
 
 
 NODES: Mapping[str, tuple[str, int, str, str]] = {
+    "dgx-1-16gb": ("V100-16GB", 8, "nvlink2", "infiniband-100g"),
     "dgx-1": ("V100-32GB", 8, "nvlink2", "infiniband-100g"),
     "dgx-a100-40gb": ("A100-40GB", 8, "nvlink3", "infiniband-200g"),
     "dgx-a100": ("A100-80GB", 8, "nvlink3", "infiniband-200g"),
@@ -85,6 +86,7 @@ NODES: Mapping[str, tuple[str, int, str, str]] = {
     "gh200": ("GH200-96GB", 4, "nvlink4-pairs", "slingshot-200g"),
     "gh200-144gb": ("GH200-144GB", 4, "nvlink4-pairs", "slingshot-200g"),
     "dgx-b200": ("B200", 8, "nvlink5", "infiniband-400g"),
+    "dgx-b300": ("B300", 8, "nvlink5", "infiniband-800g"),
     "gb200-nvl72": ("GB200", 72, "nvlink5", "infiniband-400g"),
     "gb300-nvl72": ("GB300", 72, "nvlink5", "infiniband-800g"),
     "mi250x": ("MI250X", 4, "infinity-fabric-2", "slingshot-200g"),
@@ -97,12 +99,16 @@ NODES: Mapping[str, tuple[str, int, str, str]] = {
     "rtx-5090": ("RTX-5090", 8, "pcie5-x16", "ethernet-100g"),
 }
 """Clusters by name: the GPU, how many a node has, the link inside and the network."""
-_OTHERS = {"A100": "A100-80GB", "GH200": "GH200-96GB", "4090": "RTX-4090", "V100": "V100-32GB"}
+_OTHERS = {
+    **{"a100": "A100-80GB", "v100": "V100-32GB", "gh200": "GH200-96GB"},
+    **{"h100-80gb": "H100", "h100-sxm": "H100", "3090": "RTX-3090", "4090": "RTX-4090"},
+}
 
 
 def preset(name: str) -> Cluster:
     """The cluster of that name, or the usual one of a GPU. Raises InputError."""
-    wanted = _OTHERS.get(name.upper(), name).lower()
+    wanted = name.lower()
+    wanted = _OTHERS.get(wanted, wanted).lower()
     for cluster, (gpu, size, inside, between) in NODES.items():
         if wanted in {cluster, gpu.lower()}:
             reached = calibrated(gpu)

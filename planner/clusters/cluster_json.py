@@ -53,7 +53,7 @@ def _link(value: Any) -> Any:
     return link_dict(LINKS[value])
 
 
-class LinkDocument(Document):
+class ClusterLinkDocument(Document):
     latency: Cost = 0.0
     gigabytes_per_second: Bandwidth
 
@@ -85,8 +85,8 @@ class PipeloomCluster(Document):
     name: Annotated[str, Expected("a name")] = ""
     gpu: Annotated[GpuDocument, BeforeValidator(_gpu)]
     gpus_per_node: Annotated[int, Whole(1)]
-    inside: Annotated[LinkDocument, BeforeValidator(_link)]
-    between: Annotated[LinkDocument, BeforeValidator(_link)]
+    inside: Annotated[ClusterLinkDocument, BeforeValidator(_link)]
+    between: Annotated[ClusterLinkDocument, BeforeValidator(_link)]
     efficiency: Annotated[dict[str, Any], Expected("an object")] = Field(default_factory=dict)
 
     @field_validator("efficiency")
@@ -97,7 +97,7 @@ class PipeloomCluster(Document):
 
 
 def _faults(given: Mapping[str, Any]) -> list[DocumentFault]:
-    """What is no parameter, or not within its bounds."""
+    """Faults: what is no parameter, or not within its bounds."""
     found = []
     hints = dict(misspelt(given, BOUNDS))
     for key, value in given.items():

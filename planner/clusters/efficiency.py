@@ -54,7 +54,7 @@ BOUNDS |= {"spread": 10.0, "spread_elsewhere": 10.0}
 
 @dataclass(frozen=True, slots=True)
 class Efficiency:
-    """What kernels and messages reach on one kind of GPU.
+    """Rates that kernels and messages reach on one kind of GPU.
 
     ``gemm``: share of the peak of a deep product that fills all multiprocessors, in 16 bits or
     more; ``gemm_narrow``: in 8 or 4 bits. ``gemm_depth``: the inner dimension k at which half of
@@ -90,13 +90,16 @@ class Efficiency:
     shapes: Mapping[str, float] = field(default_factory=dict, hash=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """As a cluster file has it."""
+        """The object of a cluster file."""
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         return found | {"shapes": dict(self.shapes)}
 
-    def without_shapes(self) -> Efficiency:
-        """The curves alone."""
-        return replace(self, shapes={})
+
+LIKE = {
+    **{"A100-40GB": "A100-80GB", "H200": "H100", "GH200-144GB": "GH200-96GB"},
+    **{"B300": "B200", "MI325X": "MI300X"},
+}
+"""GPUs that take the calibration of another one with the same chip, but other memory."""
 
 
 @cache
@@ -107,5 +110,9 @@ def _records() -> dict[str, dict[str, Any]]:
 
 
 def calibrated(gpu: str) -> Efficiency:
-    """The recorded calibration of a GPU; the priors where it has none."""
-    return Efficiency(**_records().get(gpu, {}))
+    """The recorded calibration of a GPU, or of one with the same chip; the priors where neither has
+    one."""
+    if gpu in _records():
+        return Efficiency(**_records()[gpu])
+    found = Efficiency(**_records().get(LIKE.get(gpu, ""), {}))
+    return replace(found, spread=found.spread_elsewhere)

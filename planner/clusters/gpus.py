@@ -36,7 +36,7 @@ class Gpu:
         return self.peak(EMULATED.get(precision, "bf16")) if found is None else found
 
     def to_dict(self) -> dict[str, Any]:
-        """As a cluster file has it."""
+        """The object of a cluster file."""
         return {
             "name": self.name,
             "teraflops": dict(self.teraflops),
@@ -67,6 +67,7 @@ def _gpu(  # noqa: PLR0917
 GPUS = {
     gpu.name: gpu
     for gpu in (
+        _gpu("V100-16GB", (15.7, 125), 15.8, 900, 80, "NVIDIA V100 datasheet, 2020"),
         _gpu("V100-32GB", (15.7, 125), 31.7, 900, 80, "NVIDIA V100 datasheet, 2020"),
         _gpu("A100-40GB", (19.5, 312), 39.4, 1555, 108, _A100),
         _gpu("A100-80GB", (19.5, 312), 79.2, 2039, 108, _A100),
@@ -78,6 +79,7 @@ GPUS = {
         _gpu("GH200-96GB", (67, 989, 1979), 95.0, 4000, 132, _GH200),
         _gpu("GH200-144GB", (67, 989, 1979), 141.0, 4900, 132, _GH200),
         _gpu("B200", (75, 2250, 4500, 9000), 178.3, 7700, 148, _B200),
+        _gpu("B300", (75, 2250, 4500, 13500), 268.0, 7700, 148, _GB300),
         _gpu("GB200", (80, 2500, 5000, 10000), 184.0, 8000, 148, _B200),
         _gpu("GB300", (80, 2500, 5000, 15000), 276.0, 8000, 148, _GB300),
         _gpu("MI250X", (47.9, 383), 128.0, 3277, 220, "AMD Instinct MI250X data sheet, 2021"),

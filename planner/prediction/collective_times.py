@@ -27,7 +27,7 @@ class CollectiveTimes:
     run: Run
 
     def of(self, collective: Collective) -> float:
-        """Of one, or of the ``count`` messages of a send, alone on the links."""
+        """Time of one, or of the ``count`` messages of a send, alone on the links."""
         if collective.size <= 1:
             return 0.0
         link = self.link(collective.group, collective.size)
@@ -36,13 +36,13 @@ class CollectiveTimes:
         return least + latency + self.moving(collective)
 
     def moving(self, collective: Collective) -> float:
-        """As of one among many, whose latencies hide behind each other."""
+        """Time of one among many, whose latencies hide behind each other."""
         link = self.link(collective.group, collective.size)
         reached = self.cluster.efficiency
         return collective.wire_bytes / (link.gigabytes_per_second * reached.link * 1e6)
 
     def link(self, group: Group, size: int) -> Link:
-        """What a rank of a group has towards the others of it."""
+        """The link that a rank of a group has towards the others of it."""
         apart, node = self._apart(group), self.cluster.gpus_per_node
         if apart * size <= node:
             return self.cluster.inside

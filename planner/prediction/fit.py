@@ -24,7 +24,7 @@ from ..clusters.efficiency import MEMORY_PRIORS, PRIORS, Efficiency
 from ..models.work import LayerKind
 from .measured_rows import MeasuredRow
 from .memory import GIB, memory_of
-from .step import Memo, Step
+from .step import Memo, StepTimes
 
 ROWS = 3
 """Rows that share a layer's shape, from which on it has a factor of its own."""
@@ -51,15 +51,14 @@ class Fitted:
 
 def fit(rows: Sequence[MeasuredRow], *, shapes: bool = True) -> Fitted:
     """The efficiency of the one GPU that all rows are of."""
-    return _Fit(rows, shapes).run()
+    return _Calibrating(rows, shapes).run()
 
 
 def predicted(rows: Sequence[MeasuredRow], efficiency: Efficiency) -> FloatArray:
     """The step times of rows, ms, (N,)."""
     memo: Memo = {}
-    return np.array(
-        [Step(r.setup, replace(r.setup.cluster, efficiency=efficiency), memo).time for r in rows]
-    )
+    at = [(row.setup, replace(row.setup.cluster, efficiency=efficiency)) for row in rows]
+    return np.array([StepTimes(setup, cluster, memo).time for setup, cluster in at])
 
 
 def with_memory(rows: Sequence[MeasuredRow], efficiency: Efficiency) -> Efficiency:
@@ -84,11 +83,11 @@ def with_memory(rows: Sequence[MeasuredRow], efficiency: Efficiency) -> Efficien
 
 def peak_gib(row: MeasuredRow, efficiency: Efficiency) -> float:
     """Memory of the fullest device."""
-    step = Step(row.setup, replace(row.setup.cluster, efficiency=efficiency))
+    step = StepTimes(row.setup, replace(row.setup.cluster, efficiency=efficiency))
     return max(rank.total for rank in memory_of(step)) / GIB
 
 
-class _Fit:
+class _Calibrating:
     """The unknowns are logarithms: those of the curves, then one a shape."""
 
     def __init__(self, rows: Sequence[MeasuredRow], shapes: bool) -> None:
@@ -126,13 +125,13 @@ class _Fit:
         return Fitted(with_memory(self.rows, found), residuals)
 
     def _with_spread(self, found: Efficiency, x: FloatArray, residuals: FloatArray) -> Efficiency:
-        """Where shapes are known the residuals', elsewhere no less than shapes differ by."""
+        """With the residuals' spread; elsewhere no less than shapes differ by."""
         shaped = self.noise == NOISE
         elsewhere = [UNSHAPED, _spread(residuals[~shaped]), _scatter(x[len(self.names) :])]
         return replace(found, spread=_spread(residuals[shaped]), spread_elsewhere=max(elsewhere))
 
     def _loss(self, x: FloatArray, residuals: FloatArray) -> float:
-        """What is minimized: Huber's sum over rows, and the priors'."""
+        """The loss that is minimized: Huber's sum over rows, and the priors'."""
         off = np.abs(residuals) / self.noise
         rows = np.where(off < HUBER, off**2, 2 * HUBER * off - HUBER**2)
         return float(rows.sum() + (((x - self.prior) / self.spread) ** 2).sum())
@@ -183,5 +182,5 @@ def _scatter(factors: FloatArray) -> float:
 
 
 def _spread(residuals: FloatArray) -> float:
-    """Of the middle 68 % of rows, and no less than the noise."""
+    """The spread of the middle 68 % of rows, and no less than the noise."""
     return float(max(NOISE, np.quantile(np.abs(residuals), 0.68) if len(residuals) else 0.0))

@@ -1,9 +1,8 @@
 """How long a kernel takes on a GPU: a roofline whose peaks real kernels reach in part.
 
 * A product takes its FLOPs at ``gemm`` of the peak, less what a short inner dimension k costs,
-  k / (k + ``gemm_depth``), and what the last wave of tiles leaves idle: tiles of 128 x 128 are
-  dealt to the multiprocessors, and a wave takes as long as a full one (NVIDIA, "Matrix
-  multiplication background", 2023).
+  k / (k + ``gemm_depth``), and what a small result leaves idle: it is dealt to the
+  multiprocessors in tiles of 128 x 128 (NVIDIA, "Matrix multiplication background", 2023).
 * Fused attention takes its FLOPs at ``attention`` of the peak (Dao, 2023).
 * All else, and products that are too shallow, wait for ``memory`` of the bandwidth.
 * No kernel takes less than the host needs to launch one, ``kernel_ms``.
@@ -13,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import ceil
 
 from pipeloom.ir.model.ops import OpKind
 
@@ -46,7 +44,7 @@ class KernelTimes:
         return self.cluster.gpu.peak(_RATES[self.precision])
 
     def of(self, kernel: Gemm | Attention | Elementwise) -> float:
-        """Of one kernel, or of the passes that one stands for."""
+        """Time of one kernel, or of the passes that one stands for."""
         if isinstance(kernel, Gemm):
             return self._gemm(kernel)
         if isinstance(kernel, Attention):
@@ -77,11 +75,10 @@ class KernelTimes:
         return self.cluster.gpu.peak(_RATES[precision]) * share * 1e9
 
     def _filled(self, gemm: Gemm) -> float:
-        """Share of the multiprocessors' time that goes into numbers of the result."""
-        tiles = ceil(gemm.m / TILE) * ceil(gemm.n / TILE) * max(1, ceil(gemm.count))
-        units = self.cluster.gpu.multiprocessors
-        used = gemm.m * gemm.n * gemm.count / TILE**2
-        return min(1.0, used / (ceil(tiles / units) * units))
+        """Share of the multiprocessors that have a tile. Beyond one tile each, last waves that are
+        not full are not counted: without them published times are met better."""
+        tiles = gemm.m * gemm.n * gemm.count / TILE**2
+        return min(1.0, tiles / self.cluster.gpu.multiprocessors)
 
     def _attention(self, kernel: Attention) -> float:
         reached = self.cluster.efficiency

@@ -93,7 +93,7 @@ def _row(row: dict[str, Any], models: Mapping[str, Any], where: str) -> Measured
 
 
 def _step_ms(row: Mapping[str, Any], setup: Setup, where: str) -> float:
-    """As measured, or from the throughput that was."""
+    """The step's time as measured, or from the throughput that was."""
     kind = next((key for key in TIMES if row.get(key) is not None), None)
     value = row.get(kind) if kind else None
     if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
@@ -107,7 +107,7 @@ def _step_ms(row: Mapping[str, Any], setup: Setup, where: str) -> float:
 
 
 def _counted_flops(setup: Setup) -> float:
-    """Of a step, with full recomputation (Narayanan et al., 2021, equation 3)."""
+    """FLOPs of a step, with full recomputation (Narayanan et al., 2021, equation 3)."""
     model, run = setup.model, setup.run
     h, layers = model.hidden, run.layers
     parts = 1 + run.seq / (6 * h) + model.vocab / (16 * layers * h)

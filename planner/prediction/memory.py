@@ -17,7 +17,7 @@ from pipeloom.ir.model.ops import OpKind
 
 from ..models.run import Sharding
 from ..models.work import LayerWork
-from .step import Step
+from .step import StepTimes
 
 GIB = 2.0**30
 KINDS = ("weights", "gradients", "optimizer", "activations", "gathered", "workspace", "reserve")
@@ -40,8 +40,8 @@ class RankMemory:
         return {"stages": list(self.stages), **by_kind, "total": self.total / GIB}
 
 
-def memory_of(step: Step) -> tuple[RankMemory, ...]:
-    """Of each rank of the pipeline."""
+def memory_of(step: StepTimes) -> tuple[RankMemory, ...]:
+    """The memory of each rank of the pipeline."""
     owners = step.setup.owners
     ranks = range(step.setup.run.pp)
     return tuple(
@@ -50,7 +50,7 @@ def memory_of(step: Step) -> tuple[RankMemory, ...]:
     )
 
 
-def _rank(step: Step, stages: tuple[int, ...], rank: int) -> RankMemory:
+def _rank(step: StepTimes, stages: tuple[int, ...], rank: int) -> RankMemory:
     states = [step.setup.states[s] for s in stages]
     works = [work for s in stages for work in step.setup.work.stages[s]]
     fetched = 2 if step.setup.run.sharding is Sharding.FSDP else 1

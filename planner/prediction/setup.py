@@ -1,4 +1,4 @@
-"""What of a prediction does not depend on how fast anything is: work, order of ops, shapes."""
+"""The part of a prediction that knows no speed: work, order of ops, shapes."""
 
 from __future__ import annotations
 
@@ -50,21 +50,21 @@ class Setup:
 
     @cached_property
     def work(self) -> ModelWork:
-        """Of all layers, on one rank; equal layers are one object, of other setups too."""
+        """All layers' work on one rank; equal layers are one object, of other setups too."""
         found = work_of(self.model, self.run)
         return replace(found, layers=tuple(_LAYERS.setdefault(work, work) for work in found.layers))
 
     @property
     def model_flops(self) -> float:
-        """Of a step on all GPUs: three times the forward's, all pairs of positions counted, nothing
-        computed again (Korthikanti et al., 2022, appendix A)."""
+        """FLOPs of a step on all GPUs: three times the forward's, all pairs of positions counted,
+        nothing computed again (Korthikanti et al., 2022, appendix A)."""
         run = self.run
         forward = sum(_flops(k) for work in self.work.layers for k in work.of(OpKind.F))
         return 3 * forward * run.microbatches * run.tp * run.cp * run.dp
 
     @cached_property
     def shapes(self) -> frozenset[str]:
-        """Of decoder layers and the head."""
+        """Names of the shapes of decoder layers and head."""
         works = {id(work): work for work in self.work.layers}
         return frozenset(
             self.shape(work) for work in works.values() if work.kind is not LayerKind.EMBEDDING
@@ -72,7 +72,7 @@ class Setup:
 
     @cached_property
     def states(self) -> tuple[States, ...]:
-        """Of each stage: weights, gradients and the optimizer's."""
+        """States of each stage: weights, gradients and the optimizer's."""
         return tuple(
             reduce(add, (states_of(work.parameters, self.run) for work in works))
             for works in self.work.stages
@@ -80,7 +80,7 @@ class Setup:
 
     @cached_property
     def exchanges(self) -> tuple[Exchange, ...]:
-        """Of each rank, with its replicas."""
+        """Exchanges of each rank with its replicas."""
         stages = [
             (owner, works) for owner, works in zip(self.owners, self.work.stages, strict=True)
         ]

@@ -25,7 +25,7 @@ from .collective_times import CollectiveTimes
 from .kernel_times import KernelTimes
 from .layer_times import OPS, LayerTimes, Traffic, layer_times
 from .setup import Setup, flat_order
-from .step_end import StepEnd
+from .step_end import StepTail
 
 Memo: TypeAlias = dict[tuple[int, tuple[int, ...], float], LayerTimes]
 """Times of layers that several steps on one cluster share: by the identity of the layer's work, how
@@ -33,7 +33,7 @@ its groups lie, and its factor."""
 
 
 @dataclass(frozen=True)
-class Step:
+class StepTimes:
     """The times of a step of ``setup`` on ``cluster``, whose efficiency alone may differ."""
 
     setup: Setup
@@ -126,7 +126,7 @@ class Step:
 
     @cached_property
     def schedule(self) -> Schedule:
-        """What is simulated."""
+        """The schedule that is simulated."""
         like = self.planned or self.setup.schedule
         return timed(replace(like, problem=replace(like.problem, profile=self.profile)))
 
@@ -144,8 +144,8 @@ class Step:
         return self._simulated[1]
 
     @cached_property
-    def ends(self) -> tuple[StepEnd, ...]:
-        """What follows the schedule on each rank."""
+    def ends(self) -> tuple[StepTail, ...]:
+        """The end of the step on each rank."""
         beside = [0.0] * self.setup.run.pp
         for owner, stage in zip(self.setup.owners, self.profile.stages, strict=True):
             beside[owner] += self.setup.run.microbatches * (stage.t_f + stage.fused)

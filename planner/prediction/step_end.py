@@ -1,4 +1,4 @@
-"""What follows the last backward: gradients are averaged and the optimizer steps.
+"""The end of a step, after the last backward: gradients are averaged and the optimizer steps.
 
 Of the averaging, and of what FSDP gathers and scatters in each microbatch, ``exposed`` of the time
 is waited for, or all that takes longer than the computation beside it, if that is more. The
@@ -24,9 +24,9 @@ and zeroed (12), masters and two moments read and written (24), 16-bit weights w
 
 
 @dataclass(frozen=True, slots=True)
-class StepEnd:
-    """Of one rank. ``averaging``: of a step's gradients and, with FSDP, weights; ``optimizer``:
-    milliseconds."""
+class StepTail:
+    """The end of a step on one rank. ``averaging``: of its gradients and, with FSDP, weights;
+    ``optimizer``: milliseconds."""
 
     averaging: Traffic
     optimizer: float
@@ -34,14 +34,14 @@ class StepEnd:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What one rank exchanges with its replicas in a step, and the parameters that it updates."""
+    """One rank's messages to its replicas in a step, and the parameters that it updates."""
 
     collectives: tuple[Collective, ...]
     updated: float
 
     @classmethod
     def of(cls, layers: Iterable[Parameters], run: Run) -> Exchange:
-        """Of a rank with these layers: like exchanges are one of all their bytes."""
+        """The exchanges of a rank with these layers: like exchanges are one of all their bytes."""
         held = Counter(layers)
         rounds = run.microbatches if run.sharding is Sharding.FSDP else 1
         moved: dict[Collective, float] = {}
@@ -53,11 +53,11 @@ class Exchange:
         updated = sum(count * _updated(parameters, run) for parameters, count in held.items())
         return cls(together, updated)
 
-    def end(self, beside: float, kernels: KernelTimes, messages: CollectiveTimes) -> StepEnd:
+    def end(self, beside: float, kernels: KernelTimes, messages: CollectiveTimes) -> StepTail:
         """``beside``: milliseconds that the rank computes in the step."""
         time = sum(map(messages.moving, self.collectives))
         exposed = max(kernels.cluster.efficiency.exposed * time, time - beside)
-        return StepEnd(Traffic(time, exposed), kernels.moving(STEPPED * self.updated))
+        return StepTail(Traffic(time, exposed), kernels.moving(STEPPED * self.updated))
 
 
 def _updated(parameters: Parameters, run: Run) -> float:

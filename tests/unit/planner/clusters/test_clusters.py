@@ -25,7 +25,7 @@ FILE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", [*NODES, *GPUS, "A100", "4090", "h100"])
+@pytest.mark.parametrize("name", [*NODES, *GPUS, "A100", "4090", "h100-80GB"])
 def test_presets_are_whole_and_read_back_as_files(name: str) -> None:
     cluster = read_cluster(name)
     assert parse_cluster(json.loads(json.dumps(cluster.to_dict())), "file") == cluster
@@ -58,7 +58,7 @@ def test_file_takes_presets_and_a_calibration_of_its_own(tmp_path: Path) -> None
     [
         ({"format": "pipeloom.profile"}, 'format: expected "pipeloom.cluster"'),
         ({"version": 2}, "version: expected 1, got 2"),
-        ({"gpu": "H1000"}, "gpu: expected an object, or one of V100-32GB"),
+        ({"gpu": "H1000"}, "gpu: expected an object, or one of V100-16GB"),
         ({"gpus_per_node": 0}, "gpus_per_node: expected a whole number >= 1, got 0"),
         ({"inside": "nvlink9"}, "inside: expected an object, or one of nvlink2"),
         ({"between": {"latency": 0.1}}, "between: gigabytes_per_second: missing"),
@@ -75,5 +75,5 @@ def test_wrong_files(change: dict[str, Any], line: str) -> None:
 
 
 def test_unknown_preset_names_those_there_are() -> None:
-    with pytest.raises(InputError, match=r"expected one of dgx-1, .*rtx-4090.*, got 'abacus'"):
+    with pytest.raises(InputError, match=r"expected one of dgx-1-16gb, .*rtx-4090.*, got 'abacus'"):
         read_cluster("abacus")

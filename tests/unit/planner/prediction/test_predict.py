@@ -15,7 +15,7 @@ from pipeloom.planner.clusters.cluster import preset
 from pipeloom.planner.clusters.cluster_json import read_cluster
 from pipeloom.planner.prediction.measured_rows import read_rows
 from pipeloom.planner.prediction.setup import Setup
-from pipeloom.planner.prediction.step import Step
+from pipeloom.planner.prediction.step import StepTimes
 
 RUN: dict[str, Any] = {"gpu": "H100", "tp": 2, "pp": 4, "gpus": 16, "global_batch": 32, "seq": 4096}
 PUBLISHED = Path(__file__).parents[4] / "benchmarks" / "predict" / "published.json"
@@ -107,7 +107,7 @@ def test_published_runs_are_predicted_by_the_shipped_calibration() -> None:
         if row.source != "vtrain":
             continue
         cluster = read_cluster("A100-80GB")
-        off.append(abs(Step(row.setup, cluster).time / row.step_ms - 1))
+        off.append(abs(StepTimes(row.setup, cluster).time / row.step_ms - 1))
     assert len(off) > 15
     assert sorted(off)[len(off) // 2] < 0.02
     assert max(off) < 0.1
@@ -117,7 +117,7 @@ def test_published_runs_are_predicted_by_the_shipped_calibration() -> None:
     ("change", "line"),
     [
         ({"gpu": None}, "gpu: expected a GPU's name, or a cluster"),
-        ({"gpu": "abacus"}, "gpu: expected one of dgx-1"),
+        ({"gpu": "abacus"}, "gpu: expected one of dgx-1-16gb"),
         ({"gpus": 12}, "gpus: expected tp x pp x cp x dp = 2 x 4 x 1 x 1 = 8, got 12"),
         ({"micro_bacth": 2}, "micro_bacth: unknown key; did you mean micro_batch?"),
         ({"schedule": "zb-h9"}, "schedule: "),
