@@ -16,7 +16,7 @@ from .models.layers import work_of
 from .models.link_needs import LinkNeed, link_needs
 from .models.model import Model
 from .models.reading import ModelLike, read_model
-from .models.run import FULL, Run
+from .models.run import FULL, TrainingRun
 from .models.states import States, states_of
 from .models.totals import Totals, active_count, parameter_count, totals_by_rule, totals_of
 from .models.work import LayerWork, ModelWork
@@ -36,7 +36,7 @@ class Arithmetic:
     """
 
     model: Model
-    run: Run
+    run: TrainingRun
     parameters: int
     active: int
     summed: Totals
@@ -52,7 +52,7 @@ class Arithmetic:
         return self.run.layers
 
     def states(self) -> list[States]:
-        """Of each stage, on one of its ranks."""
+        """Bytes of weights, gradients and optimizer on one rank of each stage."""
         return [_states(stage, self.run) for stage in self.work.stages]
 
     def to_dict(self) -> dict[str, Any]:
@@ -173,7 +173,7 @@ def arithmetic(
     """Parameters, FLOPs, bytes held and moved of a model in a run, by layer.
 
     ``model``: a preset's name, a ``config.json``, its folder or its mapping. ``run``: keys of
-    :class:`.models.run.Run`; gradients are in the run's precision unless ``gradients`` says
+    :class:`.models.run.TrainingRun`; gradients are in the run's precision unless ``gradients`` says
     otherwise. ``device_memory`` in bytes and ``teraflops`` say how many devices hold the model, and
     which links would do. Raises InputError, with a line for each fault.
     """
@@ -181,7 +181,7 @@ def arithmetic(
         if not 0 < value < float("inf"):
             raise InputError(f"{name}: expected a number > 0, got {value!r}")
     found = read_model(model)
-    checked = Run.of(run, found)
+    checked = TrainingRun.of(run, found)
     if run.get("gradients") is None:
         checked = replace(checked, gradients=checked.precision)
     by_rule = totals_by_rule(found, checked, device_memory)
@@ -199,7 +199,7 @@ def arithmetic(
     )
 
 
-def _states(stage: tuple[LayerWork, ...], run: Run) -> States:
+def _states(stage: tuple[LayerWork, ...], run: TrainingRun) -> States:
     states = [states_of(layer.parameters, run) for layer in stage]
     return sum(states[1:], states[0])
 

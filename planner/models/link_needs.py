@@ -10,10 +10,10 @@ from pipeloom.ir.model.ops import OpKind
 
 from .layers import work_of
 from .model import Model
-from .run import Run, Sharding
+from .run import Sharding, TrainingRun
 from .states import step_collectives
 from .totals import alone
-from .work import Collective, Group, LayerKind, LayerWork
+from .work import Collective, Group, LayerWork, WorkKind
 
 NODE = 8
 """Devices among which tensor or expert parallelism is looked at."""
@@ -63,8 +63,8 @@ class LinkNeed:
         return asdict(self) | more
 
 
-def link_needs(model: Model, run: Run, devices: int, teraflops: float) -> list[LinkNeed]:
-    """What each way to use ``devices`` of so many FLOP/s sends, for a microbatch on each.
+def link_needs(model: Model, run: TrainingRun, devices: int, teraflops: float) -> list[LinkNeed]:
+    """The bytes that each way to use ``devices`` of so many FLOP/s sends, for a microbatch on each.
 
     Pipeline: an activation forward and a gradient back at each cut. Tensor and expert parallel: in
     each layer, and waited for. FSDP: each layer's weights twice and gradients once.
@@ -76,7 +76,7 @@ def link_needs(model: Model, run: Run, devices: int, teraflops: float) -> list[L
 
 
 def _needs(
-    model: Model, one: Run, devices: int, layer: LayerWork, time: float
+    model: Model, one: TrainingRun, devices: int, layer: LayerWork, time: float
 ) -> Iterator[LinkNeed]:
     stages = min(devices, one.layers)
     if stages > 1:
@@ -98,10 +98,10 @@ def _needs(
         yield LinkNeed("fsdp", devices, sent, time, hidden=True)
 
 
-def _decoder(model: Model, run: Run) -> LayerWork:
+def _decoder(model: Model, run: TrainingRun) -> LayerWork:
     """The last decoder layer: one with experts, where there are any."""
     layers = work_of(model, run).layers
-    return [x for x in layers if x.kind in (LayerKind.DENSE, LayerKind.MOE)][-1]
+    return [x for x in layers if x.kind in (WorkKind.DENSE, WorkKind.MOE)][-1]
 
 
 def _sent(layer: LayerWork, *groups: Group) -> float:

@@ -1,4 +1,4 @@
-"""What a decoder-only transformer consists of, in one set of words for all families of models."""
+"""The parts of a decoder-only transformer, in one set of words for all families of models."""
 
 from __future__ import annotations
 
@@ -107,5 +107,5 @@ class Model:
 
     @property
     def attention_width(self) -> int:
-        """Of what attention gives, before its output projection."""
+        """The width of what attention gives, before its output projection."""
         return self.heads * self.value_dim

@@ -8,7 +8,7 @@ _SIXTEEN = 2.0
 
 
 class Precision(StrEnum):
-    """What the matrix products of a run compute in.
+    """The format that the matrix products of a run compute in.
 
     ``fp8`` has one scale a tensor; ``mxfp8`` one byte of scale for 32 numbers (OCP Microscaling
     Formats 1.0, 2023, table 1); ``nvfp4`` one byte for 16. With these, all but the operands of the
@@ -24,12 +24,12 @@ class Precision(StrEnum):
 
     @property
     def element_bytes(self) -> float:
-        """Of an activation, a weight and a message."""
+        """Bytes of a number in an activation, a weight and a message."""
         return 4.0 if self is Precision.FP32 else _SIXTEEN
 
     @property
     def operand_bytes(self) -> float:
-        """Of a number that a product reads, its scale included."""
+        """Bytes of a number that a product reads, its scale included."""
         narrow = {Precision.FP8: 1.0, Precision.MXFP8: 1 + 1 / 32, Precision.NVFP4: 0.5 + 1 / 16}
         return narrow.get(self, self.element_bytes)
 

@@ -20,7 +20,8 @@ def layer_activation_bytes(
     sequence_parallel: bool = False,
     recompute: str = "none",
 ) -> float:
-    """Of one layer of a GPT with dropout (Korthikanti et al., 2022, equations 1 to 5, table 2).
+    """Activations of one layer of a GPT with dropout (Korthikanti et al., 2022, equations 1 to 5,
+    table 2).
 
     ``none``: s b h (34 + 5 a s / h); ``selective``, or flash attention: without the second term;
     ``full``: 2 s b h. Divided over t ranks: with sequence parallelism all of it, else all but 10
@@ -35,14 +36,14 @@ def layer_activation_bytes(
 
 
 def end_activation_bytes(s: int, b: int, h: int, v: int, *, t: int = 1) -> float:
-    """Of the last norm, head and loss: 4 s b h / t (1 + v / h) (ibid., section 4.3)."""
+    """Activations of the last norm, head and loss: 4 s b h / t (1 + v / h) (ibid., section 4.3)."""
     return 4.0 * s * b * h / t * (1 + v / h)
 
 
 def iteration_flops(
     s: int, batch: int, h: int, *, layers: int, v: int, recompute: str = "none"
 ) -> float:
-    """Of an iteration of a GPT, all pairs of positions counted.
+    """FLOPs of an iteration of a GPT, all pairs of positions counted.
 
     ``none``: 72 B l s h^2 (1 + s / 6h + v / 12hl), the model's (ibid., appendix A); ``full``: 96 B
     s l h^2 (1 + s / 6h + v / 16lh) (Narayanan et al., 2021, equation 3).

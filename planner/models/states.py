@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pipeloom.ir.model.ops import OpKind
 
-from .run import Run, Sharding
+from .run import Sharding, TrainingRun
 from .work import Collective, CollectiveKind, Group, Parameters
 
 _MOMENTS, _MASTER = 8.0, 4.0
@@ -30,7 +30,7 @@ class States:
         return self.weights + self.gradients + self.optimizer
 
     def __add__(self, other: States) -> States:
-        """Of two layers on one rank, one of which runs at a time."""
+        """The states of two layers on one rank, one of which runs at a time."""
         return States(
             self.weights + other.weights,
             self.gradients + other.gradients,
@@ -39,7 +39,7 @@ class States:
         )
 
 
-def states_of(parameters: Parameters, run: Run) -> States:
+def states_of(parameters: Parameters, run: TrainingRun) -> States:
     """With Adam in mixed precision: weights in the run's format, gradients in ``run.gradients``,
     and 12 bytes a parameter, float32 weights and two moments (Micikevicius et al., 2018;
     Rajbhandari et al., 2020, section 3.1: 2, 2 and K = 12).
@@ -52,7 +52,7 @@ def states_of(parameters: Parameters, run: Run) -> States:
     return dense + _states(parameters.expert, run, run.expert_replicas)
 
 
-def _states(count: float, run: Run, replicas: int) -> States:
+def _states(count: float, run: TrainingRun, replicas: int) -> States:
     element, gradient = run.precision.element_bytes, run.gradients.element_bytes
     master = _MASTER if element < _MASTER else 0.0
     if run.sharding is Sharding.FSDP:
@@ -67,8 +67,8 @@ def _states(count: float, run: Run, replicas: int) -> States:
     )
 
 
-def step_collectives(parameters: Parameters, run: Run) -> tuple[Collective, ...]:
-    """What a layer's replicas exchange once a step; with ``fsdp`` at each of its ops.
+def step_collectives(parameters: Parameters, run: TrainingRun) -> tuple[Collective, ...]:
+    """The collectives of a layer's replicas once a step; with ``fsdp`` at each of its ops.
 
     Without sharding an all-reduce of gradients; ``zero1`` and ``zero2`` a reduce-scatter of them
     and an all-gather of weights; ``fsdp`` an all-gather for F and one for B, and a reduce-scatter
@@ -86,7 +86,7 @@ def step_collectives(parameters: Parameters, run: Run) -> tuple[Collective, ...]
     )
 
 
-def _exchanges(run: Run) -> list[tuple[str, OpKind, CollectiveKind, float]]:
+def _exchanges(run: TrainingRun) -> list[tuple[str, OpKind, CollectiveKind, float]]:
     """Name, op, kind and bytes a parameter."""
     weight, gradient = run.precision.element_bytes, run.gradients.element_bytes
     if run.sharding is Sharding.NONE:

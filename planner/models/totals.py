@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass, replace
 from . import published
 from .layers import work_of
 from .model import Model
-from .run import FULL, AttentionKernel, Run, Sharding
+from .run import FULL, AttentionKernel, Sharding, TrainingRun
 from .states import states_of
-from .work import LayerKind
+from .work import WorkKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Totals:
         return cls(parameters, gradients, optimizer, activations, devices)
 
 
-def totals_of(model: Model, run: Run, device_memory: float) -> Totals:
+def totals_of(model: Model, run: TrainingRun, device_memory: float) -> Totals:
     """Summed over layers: all on one rank, tied parameters once."""
     one = alone(run)
     layers = work_of(model, one).layers
@@ -55,9 +55,9 @@ def totals_of(model: Model, run: Run, device_memory: float) -> Totals:
     return Totals.of(parts, sum(layer.m_b for layer in layers), device_memory)
 
 
-def totals_by_rule(model: Model, run: Run, device_memory: float) -> Totals:
-    """As one does it by hand: 2, 2 and 12 bytes for each parameter of the model's round number, and
-    for each layer what a GPT of the same width holds (:mod:`.published`), ends aside.
+def totals_by_rule(model: Model, run: TrainingRun, device_memory: float) -> Totals:
+    """Sums as one does them by hand: 2, 2 and 12 bytes for each parameter of the model's round
+    number, and for each layer what a GPT of the same width holds (:mod:`.published`), ends aside.
 
     Without the attention matrix where it is recomputed, or a kernel does not keep it.
     """
@@ -71,23 +71,23 @@ def totals_by_rule(model: Model, run: Run, device_memory: float) -> Totals:
     return Totals.of(states, run.layers * layer, device_memory)
 
 
-def parameter_count(model: Model, run: Run) -> int:
+def parameter_count(model: Model, run: TrainingRun) -> int:
     """Numbers of the layers that the run has, multi-token prediction aside, as it is counted."""
     layers = work_of(model, alone(run)).layers
-    return sum(x.parameters.total for x in layers if x.kind is not LayerKind.MTP)
+    return sum(x.parameters.total for x in layers if x.kind is not WorkKind.MTP)
 
 
-def active_count(model: Model, run: Run) -> int:
-    """Of these the ones that a token uses: of experts the chosen."""
+def active_count(model: Model, run: TrainingRun) -> int:
+    """The parameters that a token uses: of experts the chosen."""
     if model.experts is None:
         return parameter_count(model, run)
     layers = work_of(model, alone(run)).layers
-    expert = sum(layer.parameters.expert for layer in layers if layer.kind is LayerKind.MOE)
+    expert = sum(layer.parameters.expert for layer in layers if layer.kind is WorkKind.MOE)
     idle = expert * (1 - model.experts.chosen / model.experts.count)
     return parameter_count(model, run) - round(idle)
 
 
-def alone(run: Run) -> Run:
+def alone(run: TrainingRun) -> TrainingRun:
     """The same run, one microbatch of it, on one rank."""
     return replace(
         run,

@@ -28,7 +28,7 @@ from pipeloom.ir.model.profile import Profile, StageProfile
 from .layers import work_of
 from .layers.attention import CORE
 from .model import Model
-from .run import AttentionKernel, Run
+from .run import AttentionKernel, TrainingRun
 from .work import Gemm, LayerWork
 
 HELD, INPUT = 34.0, 2.0  # bytes, in units of G S H, at two bytes a number
@@ -105,7 +105,7 @@ class Transformer:
             norm_parameters=0,
             dropout=True,
         )
-        run = Run(
+        run = TrainingRun(
             micro_batch=self.microbatch,
             seq=self.sequence,
             recompute=frozenset({CORE}),

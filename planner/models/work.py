@@ -1,4 +1,4 @@
-"""What one rank does and holds for one layer and one microbatch, as kernels and tensors.
+"""The work of one rank for one layer and one microbatch, as kernels and tensors.
 
 A layer's work is a list of kernels for each of F, B and W, and R where something is recomputed:
 products of matrices, attention, passes over memory, and collectives. Times are not here: they are
@@ -47,7 +47,7 @@ class CollectiveKind(StrEnum):
     """To one other rank, while as much comes in from one."""
 
 
-class LayerKind(StrEnum):
+class WorkKind(StrEnum):
     """``MTP``: a multi-token prediction module, with its head and loss."""
 
     EMBEDDING = "embedding"
@@ -195,7 +195,7 @@ class LayerWork:
     comes back as its gradient; of one rank.
     """
 
-    kind: LayerKind
+    kind: WorkKind
     name: str
     kernels: tuple[Kernel, ...]
     held: tuple[Held, ...]
@@ -208,7 +208,7 @@ class LayerWork:
         return (kernel for kernel in self.kernels if kernel.op is op)
 
     def flops(self, op: OpKind) -> float:
-        """Of products and attention."""
+        """FLOPs of products and attention."""
         return sum(k.flops for k in self.of(op) if isinstance(k, Gemm | Attention))
 
     def bytes_moved(self, op: OpKind) -> float:

@@ -15,7 +15,7 @@ from math import ceil, log2
 from pipeloom.ir.model.links import Link
 
 from ..clusters.cluster import Cluster
-from ..models.run import Run
+from ..models.run import TrainingRun
 from ..models.work import Collective, CollectiveKind, Group
 
 
@@ -24,7 +24,7 @@ class CollectiveTimes:
     """Milliseconds of collectives of ``run`` on ``cluster``."""
 
     cluster: Cluster
-    run: Run
+    run: TrainingRun
 
     def of(self, collective: Collective) -> float:
         """Time of one, or of the ``count`` messages of a send, alone on the links."""

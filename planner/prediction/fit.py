@@ -21,14 +21,14 @@ import numpy as np
 from pipeloom.ir.model.ops import FloatArray
 
 from ..clusters.efficiency import MEMORY_PRIORS, PRIORS, Efficiency
-from ..models.work import LayerKind
+from ..models.work import WorkKind
 from .measured_rows import MeasuredRow
 from .memory import GIB, memory_of
 from .step import Memo, StepTimes
 
 ROWS = 3
 """Rows that share a layer's shape, from which on it has a factor of its own."""
-SHAPE_SPREAD = {LayerKind.HEAD: 0.4}
+SHAPE_SPREAD = {WorkKind.HEAD: 0.4}
 LAYER_SPREAD = 0.15
 """How far (standard deviation of the logarithm) the time of a layer of one shape is off the curves;
 of a head, whose kernels differ more between libraries, :data:`SHAPE_SPREAD`."""
@@ -174,7 +174,7 @@ class _Calibrating:
 
 
 def _shape_spread(shape: str) -> float:
-    return SHAPE_SPREAD.get(LayerKind(shape.partition(" ")[0]), LAYER_SPREAD)
+    return SHAPE_SPREAD.get(WorkKind(shape.partition(" ")[0]), LAYER_SPREAD)
 
 
 def _scatter(factors: FloatArray) -> float:

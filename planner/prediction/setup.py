@@ -21,9 +21,9 @@ from ..clusters.cluster import Cluster
 from ..models.layers import work_of
 from ..models.model import Model
 from ..models.reading import ModelLike, read_model
-from ..models.run import Run
+from ..models.run import TrainingRun
 from ..models.states import States, states_of
-from ..models.work import Attention, Gemm, Kernel, LayerKind, LayerWork, ModelWork
+from ..models.work import Attention, Gemm, Kernel, LayerWork, ModelWork, WorkKind
 from .step_end import Exchange
 
 
@@ -32,7 +32,7 @@ class Setup:
     """A model, how it is run, and on what."""
 
     model: Model
-    run: Run
+    run: TrainingRun
     cluster: Cluster
 
     @classmethod
@@ -46,7 +46,7 @@ class Setup:
         keys = dict(run)
         if known.positions:
             keys = {"attention": "unfused", "sequence_parallel": False} | keys
-        return cls(known, Run.of(keys, known), cluster)
+        return cls(known, TrainingRun.of(keys, known), cluster)
 
     @cached_property
     def work(self) -> ModelWork:
@@ -67,7 +67,7 @@ class Setup:
         """Names of the shapes of decoder layers and head."""
         works = {id(work): work for work in self.work.layers}
         return frozenset(
-            self.shape(work) for work in works.values() if work.kind is not LayerKind.EMBEDDING
+            self.shape(work) for work in works.values() if work.kind is not WorkKind.EMBEDDING
         )
 
     @cached_property
@@ -108,7 +108,7 @@ class Setup:
         """A name for all that the time of ``work`` depends on, but for 16-bit formats."""
         model, run = self.model, self.run
         words = [str(work.kind), f"h{model.hidden}"]
-        if work.kind in {LayerKind.EMBEDDING, LayerKind.HEAD}:
+        if work.kind in {WorkKind.EMBEDDING, WorkKind.HEAD}:
             words += [f"v{model.vocab}"]
         else:
             words += [f"a{model.heads}-{model.kv_heads}", f"f{model.width}"]

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from ..models.run import Run, Sharding
+from ..models.run import Sharding, TrainingRun
 from ..models.states import step_collectives
 from ..models.work import Collective, Parameters
 from .collective_times import CollectiveTimes
@@ -40,7 +40,7 @@ class Exchange:
     updated: float
 
     @classmethod
-    def of(cls, layers: Iterable[Parameters], run: Run) -> Exchange:
+    def of(cls, layers: Iterable[Parameters], run: TrainingRun) -> Exchange:
         """The exchanges of a rank with these layers: like exchanges are one of all their bytes."""
         held = Counter(layers)
         rounds = run.microbatches if run.sharding is Sharding.FSDP else 1
@@ -60,7 +60,7 @@ class Exchange:
         return StepTail(Traffic(time, exposed), kernels.moving(STEPPED * self.updated))
 
 
-def _updated(parameters: Parameters, run: Run) -> float:
+def _updated(parameters: Parameters, run: TrainingRun) -> float:
     """Parameters whose optimizer state the rank has."""
     dense = parameters.dense + parameters.tied
     if run.sharding is Sharding.NONE:

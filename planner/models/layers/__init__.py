@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ..model import Model
-from ..run import SELECTIVE, Run, Sharding
-from ..work import LayerKind, LayerWork, ModelWork
+from ..run import SELECTIVE, Sharding, TrainingRun
+from ..work import LayerWork, ModelWork, WorkKind
 from .attention import write_attention
 from .ends import write_embedding, write_head, write_prediction
 from .every_second import keep_every_second
@@ -12,7 +12,7 @@ from .feed_forward import write_experts, write_feed_forward
 from .sheet import Sheet
 
 
-def work_of(model: Model, run: Run) -> ModelWork:
+def work_of(model: Model, run: TrainingRun) -> ModelWork:
     """The work of each layer of ``model`` in ``run``.
 
     Decoder layers of one kind are one object.
@@ -29,16 +29,16 @@ def work_of(model: Model, run: Run) -> ModelWork:
     return ModelWork(layers, run.layers_by_stage)
 
 
-def _embedding(model: Model, run: Run) -> LayerWork:
+def _embedding(model: Model, run: TrainingRun) -> LayerWork:
     sheet = Sheet(run, recompute=frozenset())
     write_embedding(sheet, model)
-    return sheet.work(LayerKind.EMBEDDING, "embedding", sheet.spread * model.hidden)
+    return sheet.work(WorkKind.EMBEDDING, "embedding", sheet.spread * model.hidden)
 
 
-def _decoder(model: Model, run: Run, moe: bool, window: int | None) -> LayerWork:
+def _decoder(model: Model, run: TrainingRun, moe: bool, window: int | None) -> LayerWork:
     sheet = Sheet(run)
     _write_decoder(sheet, model, moe, window)
-    kind = LayerKind.MOE if moe else LayerKind.DENSE
+    kind = WorkKind.MOE if moe else WorkKind.DENSE
     name = f"{kind} layer" + (f" of window {window}" if window else "")
     work = sheet.work(kind, name, sheet.spread * model.hidden)
     torch_selects = run.sharding is Sharding.FSDP and run.recompute == SELECTIVE
@@ -53,15 +53,15 @@ def _write_decoder(sheet: Sheet, model: Model, moe: bool, window: int | None) ->
         write_feed_forward(sheet, model)
 
 
-def _prediction(model: Model, run: Run) -> LayerWork:
+def _prediction(model: Model, run: TrainingRun) -> LayerWork:
     sheet = Sheet(run)
     write_prediction(sheet, model)
     _write_decoder(sheet, model, model.experts is not None, None)
     write_head(sheet, model, owns=False)
-    return sheet.work(LayerKind.MTP, "multi-token prediction", sheet.spread * model.hidden)
+    return sheet.work(WorkKind.MTP, "multi-token prediction", sheet.spread * model.hidden)
 
 
-def _head(model: Model, run: Run) -> LayerWork:
+def _head(model: Model, run: TrainingRun) -> LayerWork:
     sheet = Sheet(run, recompute=frozenset())
     write_head(sheet, model, owns=not model.tied)
-    return sheet.work(LayerKind.HEAD, "head", 0.0)
+    return sheet.work(WorkKind.HEAD, "head", 0.0)

@@ -1,5 +1,4 @@
-"""What is before and after the decoder layers: embedding, head with loss, multi-token
-prediction."""
+"""The ends of a model: embedding, head with loss, and multi-token prediction before it."""
 
 from __future__ import annotations
 
@@ -84,9 +83,8 @@ def _write_loss(sheet: Sheet, model: Model) -> None:
 
 
 def write_prediction(sheet: Sheet, model: Model) -> None:
-    """What a multi-token prediction module has before its decoder layer (DeepSeek-V3, 2024,
-    equation 21): norms of the residual stream and of the next tokens' embeddings, and a projection
-    of both.
+    """The begin of a multi-token prediction module (DeepSeek-V3, 2024, equation 21): norms of the
+    residual stream and of the next tokens' embeddings, and a projection of both.
 
     Its embedding and head are the model's.
     """

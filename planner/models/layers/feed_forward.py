@@ -77,8 +77,10 @@ def _write_matrices(sheet: Sheet, model: Model, part: _Part) -> None:
 
 
 def _write_activation(sheet: Sheet, model: Model, part: _Part, count: float) -> None:
-    """Of ``count`` numbers. F reads one or, where gated, two for each that it writes, B reads one
-    more and writes as many as F read. Held: what it reads (but for ReLU) and what it writes.
+    """The activation function of ``count`` numbers.
+
+    F reads one or, where gated, two for each that it writes, B reads one more and writes as many as
+    F read. Held: what it reads (but for ReLU) and what it writes.
     """
     size, inputs = count * sheet.element, 1 + model.gated
     name = f"{part.prefix}activation"

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pipeloom.ir.model.ops import OpKind
 
 from ..precision import Precision
-from ..run import FULL, Run
+from ..run import FULL, TrainingRun
 from ..work import (
     Collective,
     CollectiveKind,
@@ -17,9 +17,9 @@ from ..work import (
     Group,
     Held,
     Kernel,
-    LayerKind,
     LayerWork,
     Parameters,
+    WorkKind,
 )
 
 INPUT, HEAD = "input", "head"
@@ -34,7 +34,7 @@ class Sheet:
     ``tokens``: of a microbatch on a rank; ``spread``: where sequence parallelism divides them.
     """
 
-    def __init__(self, run: Run, *, recompute: frozenset[str] | None = None) -> None:
+    def __init__(self, run: TrainingRun, *, recompute: frozenset[str] | None = None) -> None:
         self.run = run
         self.element = run.precision.element_bytes
         self.tokens = run.tokens
@@ -46,7 +46,7 @@ class Sheet:
         self._total, self._dense, self._expert, self._tied = 0, 0.0, 0.0, 0.0
 
     def add(self, *kernels: Kernel) -> None:
-        """What belongs together: in B and W such groups come in reversed order."""
+        """Adds kernels that belong together: in B and W such groups come in reversed order."""
         self._groups.append([*kernels])
 
     def hold(self, name: str, module: str, size: float, until: OpKind = B) -> None:
@@ -156,7 +156,7 @@ class Sheet:
         if ranks[group] > 1:
             self.add(Collective(name, module, op, kind, group, ranks[group], size, count))
 
-    def work(self, kind: LayerKind, name: str, message: float) -> LayerWork:
+    def work(self, kind: WorkKind, name: str, message: float) -> LayerWork:
         """The layer. ``message``: numbers of an activation that a next stage would get."""
         forward = [k for group in self._groups for k in group if k.op is F]
         again = [replace(k, op=R) for k in forward if self._drops(k.module)]
@@ -179,6 +179,6 @@ class Sheet:
 
 
 def _in_order(kernels: Sequence[Kernel]) -> Iterator[Kernel]:
-    """Those of B, then those of W."""
+    """The kernels of B, then those of W."""
     for op in (B, W):
         yield from (kernel for kernel in kernels if kernel.op is op)

@@ -77,7 +77,7 @@ def _model(words: Words, name: str) -> Model:
 
 
 def _default_width(hidden: int, gated: bool) -> int:
-    """As Megatron's: 4 h, or two thirds of that in steps of 64 where gated."""
+    """Megatron's default: 4 h, or two thirds of that in steps of 64 where gated."""
     return int(4 * hidden * 2 / 3 / 64) * 64 if gated else 4 * hidden
 
 

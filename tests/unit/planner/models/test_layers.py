@@ -9,7 +9,7 @@ import pytest
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.planner.models.layers import work_of
 from pipeloom.planner.models.reading import read_model
-from pipeloom.planner.models.run import Run
+from pipeloom.planner.models.run import TrainingRun
 from pipeloom.planner.models.work import (
     Attention,
     Collective,
@@ -38,7 +38,7 @@ EXPERT_DEGREES: tuple[dict[str, int], ...] = (
 def layer_of(preset: str, **keys: Any) -> LayerWork:
     """The last decoder layer."""
     model = read_model(preset)
-    work = work_of(model, Run.of(keys, model))
+    work = work_of(model, TrainingRun.of(keys, model))
     return work.layers[-2 - model.mtp]
 
 
@@ -131,7 +131,7 @@ def test_recomputing_the_experts_activation_runs_no_product_again() -> None:
 
 def test_a_window_bounds_the_pairs_of_attention() -> None:
     model = read_model("gemma-2-9b")
-    near, far = work_of(model, Run.of({"seq": 8192}, model)).layers[1:3]
+    near, far = work_of(model, TrainingRun.of({"seq": 8192}, model)).layers[1:3]
     flops = [next(k for k in x.of(F) if isinstance(k, Attention)).flops for x in (near, far)]
     pairs = (4096 * 8192 - 4096**2 / 2, 8192**2 / 2)
     assert flops == [2 * 16 * 2 * 256 * each for each in pairs]
@@ -145,7 +145,7 @@ def test_latent_attention_holds_low_ranks_where_its_products_up_are_recomputed()
 
 def test_multi_token_prediction_is_a_layer_a_projection_and_a_head() -> None:
     model = read_model("deepseek-v3")
-    *_, moe, mtp, head = work_of(model, Run.of({}, model)).layers
+    *_, moe, mtp, head = work_of(model, TrainingRun.of({}, model)).layers
     projection = 2 * 2 * 4096 * 7168**2
     assert mtp.flops(F) == pytest.approx(moe.flops(F) + projection + head.flops(F))
     assert mtp.parameters.total == moe.parameters.total + 2 * 7168**2 + 3 * 7168
@@ -155,7 +155,7 @@ def test_multi_token_prediction_is_a_layer_a_projection_and_a_head() -> None:
 def test_a_fused_loss_holds_logits_of_two_bytes() -> None:
     model = read_model("llama-3-8b")
     plain, fused = (
-        work_of(model, Run.of({"fused_cross_entropy": each}, model)).layers[-1]
+        work_of(model, TrainingRun.of({"fused_cross_entropy": each}, model)).layers[-1]
         for each in (False, True)
     )
     logits = 4096 * 128256
@@ -166,7 +166,7 @@ def test_a_fused_loss_holds_logits_of_two_bytes() -> None:
 
 def test_stages_have_the_ends_with_the_first_and_the_last() -> None:
     model = read_model("opt-350m")
-    work = work_of(model, Run.of({"pp": 4, "layers_per_stage": "5,7,7,7"}, model))
+    work = work_of(model, TrainingRun.of({"pp": 4, "layers_per_stage": "5,7,7,7"}, model))
     assert [len(stage) for stage in work.stages] == [5, 7, 7, 7]
     assert work.stages[0][0].kind == "embedding"
     assert work.stages[-1][-1].kind == "head"

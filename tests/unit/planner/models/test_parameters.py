@@ -9,8 +9,8 @@ import pytest
 from pipeloom.planner.models.layers import work_of
 from pipeloom.planner.models.reading import read_model
 from pipeloom.planner.models.reading.presets import PRESETS
-from pipeloom.planner.models.run import Run
-from pipeloom.planner.models.work import LayerKind
+from pipeloom.planner.models.run import TrainingRun
+from pipeloom.planner.models.work import WorkKind
 
 hugging = pytest.importorskip("transformers")
 
@@ -57,8 +57,8 @@ def test_parameters_are_those_of_the_model_itself(preset: str, changes: dict[str
 
 def _count(words: dict[str, Any]) -> int:
     model = read_model(words)
-    layers = work_of(model, Run.of({}, model)).layers
-    return sum(x.parameters.total for x in layers if x.kind is not LayerKind.MTP)
+    layers = work_of(model, TrainingRun.of({}, model)).layers
+    return sum(x.parameters.total for x in layers if x.kind is not WorkKind.MTP)
 
 
 PUBLISHED = {

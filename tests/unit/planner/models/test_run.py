@@ -9,14 +9,14 @@ import pytest
 
 from pipeloom.ir.errors import InputError
 from pipeloom.planner.models.reading import read_model
-from pipeloom.planner.models.run import Run
+from pipeloom.planner.models.run import TrainingRun
 from pipeloom.planner.models.work import Group
 
 LLAMA, MIXTRAL = read_model("llama-2-70b"), read_model("mixtral-8x7b")
 
 
 def test_what_is_absent_follows_from_the_rest() -> None:
-    run = Run.of({"gpus": 64, "tp": 4, "pp": 4}, LLAMA)
+    run = TrainingRun.of({"gpus": 64, "tp": 4, "pp": 4}, LLAMA)
     assert (run.dp, run.vp, run.cp, run.ep, run.etp) == (4, 1, 1, 1, 4)
     assert (run.seq, run.micro_batch, run.global_batch, run.microbatches) == (4096, 1, 64, 16)
     assert (run.sequence_parallel, run.schedule, run.layers) == (True, "1f1b", 80)
@@ -25,15 +25,23 @@ def test_what_is_absent_follows_from_the_rest() -> None:
 
 def test_words_of_published_measurements_are_read() -> None:
     """What is not stated takes defaults; of an interleaved schedule the fewest stages a rank."""
-    given = {"gpus": 96, "tp": 8, "pp": 12, "vp": "interleaved, not stated", "precision": "FP8-CS"}
-    run = Run.of(given | {"recompute": "not stated", "sharding": None}, read_model("gpt-175b"))
+    given: dict[str, Any] = {
+        "gpus": 96,
+        "tp": 8,
+        "pp": 12,
+        "vp": "interleaved, not stated",
+        "precision": "FP8-CS",
+    }
+    run = TrainingRun.of(
+        given | {"recompute": "not stated", "sharding": None}, read_model("gpt-175b")
+    )
     assert (run.vp, run.schedule, run.precision, run.recompute) == (
         2,
         "interleaved-1f1b",
         "fp8",
         frozenset(),
     )
-    local = Run.of({"dp": 8, "local_batch": 2}, LLAMA)
+    local = TrainingRun.of({"dp": 8, "local_batch": 2}, LLAMA)
     assert (local.micro_batch, local.global_batch) == (2, 16)
 
 
@@ -64,17 +72,17 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("given", "line"), FAULTS, ids=[line[:24] for _, line in FAULTS])
 def test_a_fault_is_one_line(given: dict[str, Any], line: str) -> None:
     with pytest.raises(InputError, match=re.escape(line)) as caught:
-        Run.of(given, LLAMA)
+        TrainingRun.of(given, LLAMA)
     assert len(caught.value.errors) == 1
 
 
 def test_experts_divide() -> None:
     with pytest.raises(InputError, match="ep: expected a divisor of the 8 experts, got 3"):
-        Run.of({"ep": 3, "dp": 3}, MIXTRAL)
+        TrainingRun.of({"ep": 3, "dp": 3}, MIXTRAL)
     with pytest.raises(InputError, match="ep: expected ep x etp to divide tp x cp x dp = 4, got 8"):
-        Run.of({"ep": 8, "dp": 4}, MIXTRAL)
+        TrainingRun.of({"ep": 8, "dp": 4}, MIXTRAL)
     with pytest.raises(InputError, match="sequence_parallel: expected true where mixtral-8x7b has"):
-        Run.of({"tp": 2, "sequence_parallel": False}, MIXTRAL)
+        TrainingRun.of({"tp": 2, "sequence_parallel": False}, MIXTRAL)
 
 
 def test_groups_are_words() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from pipeloom.planner.models.layers import work_of
 from pipeloom.planner.models.reading import read_model
-from pipeloom.planner.models.run import Run
+from pipeloom.planner.models.run import TrainingRun
 from pipeloom.planner.models.states import States, states_of, step_collectives
 from pipeloom.planner.models.work import Parameters
 
@@ -15,7 +15,7 @@ MODEL = read_model("mixtral-8x7b")
 
 
 def states(**keys: object) -> States:
-    return states_of(PARAMETERS, Run.of({"dp": 4, **keys}, MODEL))
+    return states_of(PARAMETERS, TrainingRun.of({"dp": 4, **keys}, MODEL))
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_float32_weights_are_their_own_master() -> None:
 
 
 def test_experts_have_the_replicas_that_expert_parallelism_leaves() -> None:
-    run = Run.of({"dp": 8, "ep": 4, "sharding": "zero1"}, MODEL)
+    run = TrainingRun.of({"dp": 8, "ep": 4, "sharding": "zero1"}, MODEL)
     assert (run.dense_replicas, run.expert_replicas) == (8, 2)
     assert states_of(Parameters(16, 0.0, 16.0), run).optimizer == 12 * 16 / 2
 
@@ -54,7 +54,7 @@ def test_experts_have_the_replicas_that_expert_parallelism_leaves() -> None:
     ],
 )
 def test_replicas_exchange(sharding: str, expected: list[tuple[str, str, int]]) -> None:
-    run = Run.of({"dp": 8, "ep": 4, "sharding": sharding}, MODEL)
+    run = TrainingRun.of({"dp": 8, "ep": 4, "sharding": sharding}, MODEL)
     layer = work_of(MODEL, run).layers[1].parameters
     found = step_collectives(layer, run)
     kinds = [

@@ -11,7 +11,7 @@ from pipeloom.planner.clusters.cluster import Cluster, preset
 from pipeloom.planner.clusters.efficiency import Efficiency
 from pipeloom.planner.models.precision import Precision
 from pipeloom.planner.models.reading import read_model
-from pipeloom.planner.models.run import Run
+from pipeloom.planner.models.run import TrainingRun
 from pipeloom.planner.models.work import (
     Attention,
     Collective,
@@ -74,7 +74,7 @@ def test_attention_backward_and_in_a_ring() -> None:
 
 
 def messages(cluster: Cluster = A100, **run: int) -> CollectiveTimes:
-    return CollectiveTimes(cluster, Run.of(run, read_model("llama-3-8b")))
+    return CollectiveTimes(cluster, TrainingRun.of(run, read_model("llama-3-8b")))
 
 
 def collective(kind: CollectiveKind, group: Group, size: int, count: int = 1) -> Collective:
