@@ -97,6 +97,10 @@ class Pipeline:
         cuda_graph: after three steps record one as a CUDA graph and launch that from then on; see
             :mod:`pipeloom.runtime.executor.cuda_graph`. ``peak_memory`` is that of the recorded
             step.
+        stages_as: ``"eager"`` runs modules as they are; ``"aten"`` each stage as graphs of F, B
+            and W, which are traced before the first step and run without autograd, with the same
+            gradients bit by bit; ``"inductor"`` these graphs compiled (``docs/graphs.md``). A stage
+            that cannot be a graph runs as it is: :attr:`eager_stages` says why.
         group: the process group whose ranks are the program's; by default all processes. Where
             pipelines run side by side, all processes make theirs at the same time.
         data_group: the process group of those that have this rank in the replicas of the pipeline
@@ -476,6 +480,12 @@ class Pipeline:
     def device_peak(self) -> int | None:
         """Bytes that torch's allocator had in use at most, on a CUDA device."""
         return device_peak(self.device)
+
+    @property
+    def eager_stages(self) -> dict[int, str]:
+        """Of this rank's stages those that were to be graphs and run as they are, with why; known
+        after the first step."""
+        return self._training.builder.refusals
 
     def _for(self, microbatches: int | None) -> Pipeline:
         """The pipeline of so many microbatches, made when they are first asked for; all ranks call

@@ -34,6 +34,7 @@ from ..probes.measuring import (
     probed_links,
 )
 from ..probes.stage_probe import Asked
+from ..rank.options import StagesAs, check_stages_as
 from ..stages.tie_detection import Group
 from ..transport import connect, whereabouts
 from ..transport.thread_rank import here
@@ -60,6 +61,7 @@ class Settings:
     group: dist.ProcessGroup | None = None
     data_group: dist.ProcessGroup | None = None
     view: str = "all"
+    stages_as: StagesAs = "eager"
 
 
 def measure_profile(
@@ -82,6 +84,7 @@ def measure_profile(
     group: dist.ProcessGroup | None = None,
     data_group: dist.ProcessGroup | None = None,
     view: str = "all",
+    stages_as: StagesAs = "eager",
 ) -> Measurement:
     """The profile of ``source`` cut into ``stages`` on ``ranks``, stage s on rank s mod P.
 
@@ -98,8 +101,11 @@ def measure_profile(
     started; all of these call it, and get one profile, or what ``view`` says, as
     :meth:`~..pipeline.pipeline.Pipeline.profile` does.
 
+    ``stages_as``: how stages are run, as :class:`~..pipeline.pipeline.Pipeline` explains.
+
     Raises InputError for impossible settings, LaunchError where a rank fails.
     """
+    check_stages_as(stages_as)
     layers: Sequence[Layer] = ()
     if stages is None:
         source, layers = by_layers(source)
@@ -131,6 +137,7 @@ def measure_profile(
         group=group,
         data_group=data_group,
         view=view,
+        stages_as=stages_as,
     )
     count, arguments = ranks if together else 1, (source, settings, source.tied(stages))
     if group is not None:
@@ -203,6 +210,7 @@ def _measure_rank(source: ModelSource, settings: Settings, tied: Sequence[Group]
         tied=tied,
         data_group=settings.data_group,
         timeout=settings.timeout,
+        stages_as=settings.stages_as,
     )
     parts = probed(
         made.probe(asked),

@@ -14,12 +14,14 @@ from pipeloom.ir.errors import InputError
 
 from ..dtensors import is_dtensor
 from ..executor.stage_runner import Cell, StageRunner
+from ..graphs.graph_runner import runner_kind
 from ..measure.activation_ledger import Ledger
 from ..pipeline.model_source import ModelSource, checked_batch, checked_stages, skips_of
 from ..pipeline.shape_inference import ShapeInference
 from ..probes.held_bytes import HeldBytes, held_bytes
 from ..probes.measuring import sequences
 from ..probes.stage_probe import Asked, StageProbe
+from ..rank.options import StagesAs
 from ..stages.fsdp import ShardedStages, is_sharded
 from ..stages.store import ResidentStages, StageStore, given_modules, made
 from ..stages.tie_detection import Group, find_ties, tied_stages
@@ -48,9 +50,10 @@ class SourceStages:
         tied: Sequence[Group] = (),
         data_group: dist.ProcessGroup | None = None,
         timeout: float = 300.0,
+        stages_as: StagesAs = "eager",
     ) -> None:
         self._source, self._owners, self._transport = source, owners, transport
-        self._dtype, self._device = dtype, device
+        self._dtype, self._device, self._stages_as = dtype, device, stages_as
         self._stages = [s for s, owner in enumerate(owners) if owner == transport.rank]
         build = checked_stages(source, len(owners))
         modules = {s: self._placed(made(build[s], s), s) for s in self._stages}
@@ -99,7 +102,9 @@ class SourceStages:
             self._store.close()
 
     def _runner(self, stage: int, in_flight: int, skips: Skips) -> StageRunner:
-        runner = StageRunner(
+        sharded = isinstance(self._store, ShardedStages)
+        make = runner_kind("eager" if sharded else self._stages_as)
+        runner = make(
             stage,
             self._store.module(stage),
             parameters=self._store.parameters(stage),
