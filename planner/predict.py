@@ -49,28 +49,33 @@ class Prediction:
 
     @classmethod
     def of(cls, step: StepTimes) -> Prediction:
+        """The prediction that a step's times make."""
         return cls(step, memory_of(step), step.communication())
 
     @property
     def step_ms(self) -> float:
+        """Milliseconds of a step."""
         return self.step.time
 
     @property
     def step_ms_low(self) -> float:
+        """A tenth of such runs should take less."""
         return self.step_ms * exp(-LIKELY * self.step.spread)
 
     @property
     def step_ms_high(self) -> float:
+        """A tenth of such runs should take more."""
         return self.step_ms * exp(LIKELY * self.step.spread)
 
     @property
     def tokens_per_s_per_gpu(self) -> float:
+        """Tokens a second, on each GPU."""
         run = self.step.setup.run
         return run.global_batch * run.seq / run.gpus / self.step_ms * 1e3
 
     @property
     def model_tflops_per_gpu(self) -> float:
-        """Without what is computed again."""
+        """Teraflops a second on each GPU, without what is computed again."""
         return self.step.setup.model_flops / self.step.setup.run.gpus / self.step_ms / 1e9
 
     @property
@@ -90,6 +95,7 @@ class Prediction:
 
     @property
     def schedule(self) -> Schedule:
+        """The schedule that was simulated."""
         return self.step.schedule
 
     def to_dict(self) -> dict[str, Any]:

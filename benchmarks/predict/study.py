@@ -60,10 +60,15 @@ def study(calibrating: Rows, held: Rows) -> dict[str, Any]:
         "held_rows": len(held),
         "held": _figures(held, reached),
         "held, curves alone": _figures(held, curves),
+        "halves swapped": _figures(calibrating, _efficiencies(calibrations(held))),
         "unseen shapes": _unseen([*calibrating, *held]),
         "efficiency": {gpu: each.to_dict() for gpu, each in reached.items()},
         "rows": [_row(row, reached) for row in held if row.source != VTRAIN],
     }
+
+
+def _efficiencies(found: Mapping[str, Calibration]) -> dict[str, Efficiency]:
+    return {gpu: each.cluster.efficiency for gpu, each in found.items()}
 
 
 def _figures(rows: Rows, reached: Mapping[str, Efficiency]) -> dict[str, dict[str, float]]:
@@ -169,12 +174,17 @@ def _row(row: MeasuredRow, reached: Mapping[str, Efficiency]) -> dict[str, Any]:
 
 def tables(found: Mapping[str, Any]) -> Iterator[str]:
     """Markdown: how far predictions of the held rows are off."""
-    yield "| held rows | n | median | 90th percentile | largest | bias | median, curves alone |"
-    yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: |"
+    yield (
+        "| held rows | n | median | 90th percentile | largest | bias | median, curves alone "
+        "| median, halves swapped |"
+    )
+    yield "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |"
     for name, each in found["held"].items():
         numbers = " | ".join(f"{each[key]:.1f} %" for key in ("median", "p90", "largest", "bias"))
         alone = found["held, curves alone"][name]["median"]
-        yield f"| {name} | {each['rows']} | {numbers} | {alone:.1f} % |"
+        swapped = found["halves swapped"].get(name, {}).get("median")
+        other = "-" if swapped is None else f"{swapped:.1f} %"
+        yield f"| {name} | {each['rows']} | {numbers} | {alone:.1f} % | {other} |"
     if VTRAIN in found["held"]:
         loss = found["held"][VTRAIN]
         yield ""
