@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 import pipeloom.planner.clusters
-from pipeloom.planner.calibrate import Calibration, by_gpu, calibrated_on
 from pipeloom.planner.clusters.efficiency import Efficiency
+from pipeloom.planner.prediction.calibration import Calibration, by_gpu, calibrated_on
 from pipeloom.planner.prediction.fit import peak_gib, predicted
 from pipeloom.planner.prediction.measured_rows import MeasuredRow
 

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from pipeloom.planner.calibrate import calibrate
+    from pipeloom.planner.prediction.calibration import calibrate
 
     check_output(args)
     with typed("gpu"):

@@ -4,7 +4,7 @@ Ranks are laid out as Megatron lays them: tensor parallel ones next to each othe
 parallel ones, data parallel ones, and stages outermost; experts are spread over the first three. A
 ring among ranks of several nodes leaves each node once for each of its members there, so that
 their links to the network add up (NCCL's rings). A ring takes ``size`` - 1 steps, twice for an
-all-reduce, which NCCL does in a tree where that is shorter.
+all-reduce, which NCCL does in a tree where that is shorter; an all-to-all sends all at once.
 """
 
 from __future__ import annotations
@@ -65,7 +65,10 @@ class CollectiveTimes:
 
     @staticmethod
     def _steps(collective: Collective) -> int:
+        """Latencies one after the other."""
         others = collective.size - 1
         if collective.kind is CollectiveKind.ALL_REDUCE:
-            return min(2 * others, 2 * ceil(log2(collective.size)))
-        return collective.count if collective.kind is CollectiveKind.SEND else min(others, 8)
+            return 2 * min(others, ceil(log2(collective.size)))
+        if collective.kind in {CollectiveKind.ALL_TO_ALL, CollectiveKind.SEND}:
+            return collective.count
+        return others

@@ -35,6 +35,8 @@ of a head, whose kernels differ more between libraries, :data:`SHAPE_SPREAD`."""
 NOISE, UNSHAPED, HUBER = 0.02, 0.06, 2.0
 """Of a predicted time, relative, where the layer's shape has a factor and where it has none; rows
 further off than HUBER times that count linearly."""
+FORMER, USUAL_SPREAD = 2, 0.15
+"""As many rows that are off by so much (standard deviation) stand for what is usual elsewhere."""
 MEMORY_NOISE = 0.03
 """Of a measured peak of memory, relative."""
 STEP, CLOSE, ROUNDS = 1e-3, 1e-2, 12
@@ -127,7 +129,7 @@ class _Calibrating:
     def _with_spread(self, found: Efficiency, x: FloatArray, residuals: FloatArray) -> Efficiency:
         """With the residuals' spread; elsewhere no less than shapes differ by."""
         shaped = self.noise == NOISE
-        elsewhere = [UNSHAPED, _spread(residuals[~shaped]), _scatter(x[len(self.names) :])]
+        elsewhere = [_spread(residuals[~shaped]), _scatter(x[len(self.names) :])]
         return replace(found, spread=_spread(residuals[shaped]), spread_elsewhere=max(elsewhere))
 
     def _loss(self, x: FloatArray, residuals: FloatArray) -> float:
@@ -182,5 +184,7 @@ def _scatter(factors: FloatArray) -> float:
 
 
 def _spread(residuals: FloatArray) -> float:
-    """The spread of the middle 68 % of rows, and no less than the noise."""
-    return float(max(NOISE, np.quantile(np.abs(residuals), 0.68) if len(residuals) else 0.0))
+    """The spread of the middle 68 % of rows, with :data:`FORMER` more rows of the prior's."""
+    count = len(residuals)
+    middle = max(NOISE, float(np.quantile(np.abs(residuals), 0.68))) if count else 0.0
+    return float(np.sqrt((FORMER * USUAL_SPREAD**2 + count * middle**2) / (FORMER + count)))

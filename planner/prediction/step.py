@@ -92,12 +92,13 @@ class StepTimes:
         return StageProfile(f, r + b, w, held, waiting, works[-1][0].message_bytes)
 
     def _measured_stages(self) -> Iterator[StageProfile]:
-        """With full recomputation F runs once more before each B."""
+        """With full recomputation, layers that say what it takes do their F once more; others are
+        taken as they were measured."""
         layers = iter(self.measured or ())
-        again = self.setup.run.recompute == FULL
+        full = self.setup.run.recompute == FULL
         for works in self.setup.work.stages:
-            found = joined([next(layers) for _ in works])
-            yield replace(found, t_b=found.t_b + again * found.t_f, t_bw=None)
+            mine = (next(layers) for _ in works)
+            yield joined([_recomputed(layer) if full else layer for layer in mine])
 
     def _links(self) -> Links | None:
         """Between neighbouring ranks of the pipeline; some of them may share a node."""
@@ -203,6 +204,13 @@ class StepTimes:
         by_rank = np.bincount(owners[:-1], each, run.pp)
         total = 2 * run.microbatches * float(by_rank.max())
         return Traffic(total, max(0.0, float(self._simulated[0].max() - free)))
+
+
+def _recomputed(layer: StageProfile) -> StageProfile:
+    if layer.t_r is None or layer.m_r is None:
+        return layer
+    waiting = min(layer.m_w, layer.m_r)
+    return replace(layer, t_b=layer.t_b + layer.t_r, m_b=layer.m_r, m_w=waiting, t_bw=None)
 
 
 def _with_states(stage: StageProfile, states: States) -> StageProfile:

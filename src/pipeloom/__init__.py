@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from .planner.arithmetic import Arithmetic as Arithmetic
     from .planner.arithmetic import arithmetic as arithmetic
     from .planner.build import build as build
-    from .planner.calibrate import Calibration as Calibration
-    from .planner.calibrate import calibrate as calibrate
     from .planner.compare import compare as compare
     from .planner.compile import compile as compile  # noqa: A004
     from .planner.evaluation.evaluation import Evaluation as Evaluation
@@ -50,6 +48,8 @@ if TYPE_CHECKING:
     from .planner.plan import optimize as optimize
     from .planner.predict import Prediction as Prediction
     from .planner.predict import predict as predict
+    from .planner.prediction.calibration import Calibration as Calibration
+    from .planner.prediction.calibration import calibrate as calibrate
     from .planner.show import show as show
     from .planner.sweep import sweep as sweep
     from .planner.verify import verify as verify
@@ -105,7 +105,7 @@ _HOMES = {
     "solver.families": ("build_family",),
     "solver.optimize": ("solve",),
     "planner.analyze": ("analyze",),
-    "planner.calibrate": ("Calibration", "calibrate"),
+    "planner.prediction.calibration": ("Calibration", "calibrate"),
     "planner.compare": ("compare",),
     "planner.evaluation.evaluation": ("Evaluation",),
     "planner.predict": ("Prediction", "predict"),

@@ -35,7 +35,7 @@ def test_calibrate_writes_a_cluster(pipeloom: Command, tmp_path: Path) -> None:
     runs.write_text(json.dumps({"runs": [run]}))
     done = pipeloom("calibrate", runs, "-o", cluster)
     assert done.code == 0
-    assert "H200: 1 runs" in done.out
+    assert "H200: 1 run," in done.out
     assert json.loads(cluster.read_text())["efficiency"]["gemm"] < preset("H200").efficiency.gemm
     words = ("llama-3-8b", "--cluster", cluster, "--gpus", 8, "--json")
     assert pipeloom("predict", *words).json["step_ms"] > 0

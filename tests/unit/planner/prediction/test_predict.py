@@ -86,7 +86,14 @@ def test_sharding_and_messages() -> None:
 
 
 def test_measured_layers_take_the_place_of_calculated_ones(tmp_path: Path) -> None:
-    layer = {"t_f": 1.0, "t_b": 1.0, "t_w": 1.0, "m_b": 2.0**30, "m_w": 0.0, "activation_bytes": 0}
+    layer: dict[str, Any] = {
+        "t_f": 1.0,
+        "t_b": 1.0,
+        "t_w": 1.0,
+        "m_b": 2.0**30,
+        "m_w": 0.0,
+        "activation_bytes": 0,
+    }
     names = ["embedding", *(f"layers.{i}" for i in range(32)), "head"]
     document = {"format": "pipeloom.profile", "version": 1, "ranks": 1}
     path = tmp_path / "layers.json"
@@ -94,6 +101,13 @@ def test_measured_layers_take_the_place_of_calculated_ones(tmp_path: Path) -> No
     found = predict(measured=path)
     assert [stage.t_f for stage in found.profile.stages] == [9.0, 8.0, 8.0, 9.0]
     assert found.memory[0].bytes["activations"] == 4 * 9 * 2**30
+    again = {"t_r": 0.75, "m_r": 2.0**20}
+    path.write_text(
+        json.dumps(document | {"layers": [{"name": n, **layer, **again} for n in names]})
+    )
+    full = predict(measured=path, recompute="full")
+    assert [stage.t_b for stage in full.profile.stages] == [1.75 * n for n in (9, 8, 8, 9)]
+    assert full.memory[0].bytes["activations"] == 4 * 9 * 2**20
     with pytest.raises(InputError, match=r"layers.json: layers: expected 26, .* got 34"):
         predict(measured=path, layers=24)
 

@@ -10,13 +10,14 @@ import numpy as np
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import FloatArray
+from pipeloom.ir.units import counted
 from pipeloom.report.text_table import table
 
-from .clusters.cluster import Cluster
-from .clusters.efficiency import MEMORY_PRIORS, PRIORS
-from .inputs.documents import Document
-from .prediction.fit import Fitted, fit
-from .prediction.measured_rows import MeasuredRow, read_rows
+from ..clusters.cluster import Cluster
+from ..clusters.efficiency import MEMORY_PRIORS, PRIORS
+from ..inputs.documents import Document
+from .fit import Fitted, fit
+from .measured_rows import MeasuredRow, read_rows
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,11 @@ class Calibration:
         rows = [
             [key, f"{getattr(reached, key):.4g}", f"{prior.usual:.4g}"] for key, prior in priors
         ]
+        runs, shapes = counted(len(self.rows), "run"), counted(len(reached.shapes), "shape")
         return (
-            f"{found['gpu']}: {len(self.rows)} runs, off by {found['median_percent']:.1f} % in the "
-            f"median, {found['p90_percent']:.1f} % at the 90th percentile, "
-            f"{found['largest_percent']:.1f} % at most; {len(reached.shapes)} shapes of layers\n\n"
+            f"{found['gpu']}: {runs}, off by {found['median_percent']:.1f} % in the median, "
+            f"{found['p90_percent']:.1f} % at the 90th percentile, "
+            f"{found['largest_percent']:.1f} % at most; {shapes} of layers\n\n"
             + table(["parameter", "fitted", "usual"], rows)
         )
 
