@@ -27,6 +27,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "what each scheme costs: bubble, bytes, memory, and when to pass weights",
     ),
     "arithmetic": ("arithmetic", "a model's parameters, FLOPs and bytes by layer, and its links"),
+    "predict": ("predict", "a configuration's step time and memory, before anything runs"),
+    "calibrate": ("calibrate", "measured runs to a cluster whose rates fit them"),
     "sweep": ("sweep", "the memory limit against the bubble rate"),
     "verify": ("verify", "check a schedule or program, whoever made it"),
     "show": ("show", "a picture: in the terminal, SVG, HTML, PNG or a Chrome trace"),

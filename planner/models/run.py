@@ -29,7 +29,9 @@ RECOMPUTED_MODULES = (
 )
 """What can be computed again by itself; the words of Megatron's ``--recompute-modules``."""
 FULL = frozenset({"full"})
-_RECOMPUTE = {"none": frozenset[str](), "selective": frozenset({"core_attn"}), "full": FULL}
+SELECTIVE = frozenset({"core_attn"})
+"""Megatron's; with ``fsdp`` torchtitan's (:mod:`.layers.every_second`)."""
+_RECOMPUTE = {"none": frozenset[str](), "selective": SELECTIVE, "full": FULL}
 
 
 class Sharding(StrEnum):
