@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from pipeloom.ir.model.ops import OpKind
 
 from ..dtensors import arrived
-from ..executor.losses import Judge
+from ..executor.losses import Judge, parted
 from ..executor.offload import unpack
 from ..executor.stage_runner import (
     Cell,
@@ -160,11 +160,35 @@ class GraphRunner(StageRunner):
         )
         try:
             found = StageFunctions(self.module, given, forward, self._make)
+            if self._last and len(found.tangents) > 1:
+                forward.unused = self._unused(found, given, cell)
+                if forward.unused:
+                    found = StageFunctions(self.module, given, forward, self._make)
         except TraceError as error:
             self.refusal = str(error)
             return None
         found.check(cell.interface, self.stage)
         return found
+
+    def _unused(
+        self, functions: StageFunctions, given: Sequence[Tensor], cell: Cell
+    ) -> frozenset[int]:
+        """The outputs, of several, that the loss does not depend on: parameters that only they
+        depend on have no gradient."""
+        assert self._loss is not None
+        assert functions.forward_of.parts is not None
+        box: dict[int, Tensor] = {}
+        with torch.random.fork_rng({x.device for x in given if x.is_cuda}):
+            with below_autograd():
+                outputs = functions.alone([*given])[: functions.outputs]
+            for i in functions.tangents:
+                outputs[i] = _caught(outputs[i], self._anchor, box, i)
+            output = functions.forward_of.parts.with_tensors(outputs)
+            try:
+                loss, _ = parted(self._loss(output, cell.target))
+            except Exception as error:
+                raise TraceError(f"its loss does not run when it is tried: {error}") from error
+        return frozenset(functions.tangents) - _reached(loss)
 
     def _found(self, cell: Cell) -> StageFunctions | None:
         if cell.graphs is None:
@@ -345,6 +369,18 @@ class _Caught(torch.autograd.Function):
 def _caught(output: Tensor, anchor: Tensor, box: dict[int, Tensor], index: int) -> Tensor:
     found: Tensor = _Caught.apply(output, anchor, box, index)  # type: ignore[no-untyped-call]
     return found
+
+
+def _reached(loss: Tensor) -> set[int]:
+    """The outputs, as :class:`_Caught` gave them, that a loss depends on."""
+    stack: list[Any] = [loss.grad_fn]
+    seen: set[Any] = set()
+    while stack:
+        node = stack.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            stack += [before for before, _ in node.next_functions]
+    return {node.index for node in seen if hasattr(node, "box")}
 
 
 def _hooked(module: nn.Module) -> str | None:

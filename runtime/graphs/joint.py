@@ -37,6 +37,9 @@ class Role(Enum):
     INPUT_GRADIENT = auto()
 
 
+UPDATES = (Role.BUFFER_UPDATE, Role.INPUT_UPDATE)
+
+
 @dataclass(frozen=True, slots=True)
 class Value:
     """One tensor that goes into a stage's graph, or comes out.
@@ -121,11 +124,26 @@ class _Called(nn.Module):
 
     def __init__(self, module: nn.Module, held: dict[str, Tensor]) -> None:
         super().__init__()
-        self._call = module, held
+        self._call = _Watched(module), {f"module.{name}": x for name, x in held.items()}
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
-        module, held = self._call
-        return functional_call(module, held, inputs, options)
+        return functional_call(*self._call, inputs, options)
+
+
+class _Watched(nn.Module):
+    """A module whose forward may change buffers in place, but must not put others there."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        before = dict(self.module.named_buffers())
+        output = self.module(*inputs, **options)
+        for name, buffer in self.module.named_buffers():
+            if buffer is not before.get(name):
+                raise TraceError(f"its forward puts another tensor in the place of buffer {name}")
+        return output
 
 
 def _input(source: Source, values: Sequence[Value]) -> Value:
@@ -135,7 +153,7 @@ def _input(source: Source, values: Sequence[Value]) -> Value:
     return Value(value.role, value.key, source.parts)
 
 
-_UPDATES = {Role.BUFFER: Role.BUFFER_UPDATE, Role.INPUT: Role.INPUT_UPDATE}
+_NEW = {Role.BUFFER: Role.BUFFER_UPDATE, Role.INPUT: Role.INPUT_UPDATE}
 _GRADIENTS = {Role.PARAMETER: Role.PARAMETER_GRADIENT, Role.INPUT: Role.INPUT_GRADIENT}
 
 
@@ -143,7 +161,7 @@ def _output(sink: Sink, values: Sequence[Value]) -> Value:
     if sink.of == "output":
         return Value(Role.OUTPUT, sink.index, sink.parts)
     value = values[sink.index]
-    role = (_UPDATES if sink.of == "update" else _GRADIENTS).get(value.role)
+    role = (_NEW if sink.of == "update" else _GRADIENTS).get(value.role)
     if role is None:
         raise TraceError(f"its forward changes or differentiates {value}")
     return Value(role, value.key, sink.parts)

@@ -17,7 +17,7 @@ from .accumulation import fresh, take_into
 from .arguments import Parts
 from .cut import Piece, cut
 from .functions import Function, Take
-from .joint import Joint, Role, trace_joint
+from .joint import UPDATES, Joint, Role, trace_joint
 from .liveness import most_within_b
 from .module_state import unchanged
 from .torch_internals import TraceError, value_of
@@ -30,7 +30,7 @@ class StageForward:
     of the last stage those in its result, whose ``parts`` are known once it has run.
 
     ``loss``: of a model that computes its loss, the function that finds it in its output; nothing
-    else of that has a gradient.
+    else of that has a gradient, and nor do the outputs whose places are ``unused``.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class StageForward:
         self._stage, self._arguments, self._skips = stage, arguments, skips
         self._last, self._loss = last, loss
         self.parts: Parts | None = None
-        self.loss_at: int | None = None
+        self.unused: frozenset[int] = frozenset()
 
     def __call__(self, module: nn.Module, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         inputs, options = self._arguments.with_tensors(tensors)
@@ -57,13 +57,10 @@ class StageForward:
                 return self._skips.outputs(self._stage, outputs, inputs)
             return outputs
         self.parts, found = Parts.of(output)
-        return found if self._loss is None else self._detached(output, found)
-
-    def _detached(self, output: Any, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
-        assert self._loss is not None
-        loss = self._loss(output)
-        self.loss_at = next(i for i, x in enumerate(outputs) if x is loss)
-        return [x if x is loss else x.detach() for x in outputs]
+        if self._loss is not None:
+            loss = self._loss(output)
+            return [x if x is loss else x.detach() for x in found]
+        return [x.detach() if i in self.unused else x for i, x in enumerate(found)]
 
 
 class StageFunctions:
@@ -89,7 +86,7 @@ class StageFunctions:
         tangents = {v.key for v in joint.inputs.values() if v.role is Role.TANGENT}
         self.needs_grad = tuple(i in tangents for i in range(self.outputs))
         self.tangents = [i for i in range(self.outputs) if i in tangents]
-        updates = joint.of(Role.BUFFER_UPDATE, Role.INPUT_UPDATE)
+        updates = joint.of(*UPDATES)
         self._updated = [v for _, v in updates]
         self.results = len(self.cut.results)
         self._input_gradients = {v.key: n for n, v in joint.of(Role.INPUT_GRADIENT)}

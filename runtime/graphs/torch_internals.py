@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import operator
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
@@ -19,7 +19,13 @@ import torch
 from torch import Tensor, fx, nn
 from torch._functorch._aot_autograd import descriptors as desc
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.utils import checkpoint
 
 Flat = Callable[..., Sequence[Tensor]]
 
@@ -93,11 +99,15 @@ def export_joint(
 
     Gradients are those of all arguments that require one. Raises TraceError.
     """
-    with LOCK, ExitStack() as held:
+    mode = FakeTensorMode(allow_non_fake_inputs=True)  # tensors that are mere attributes
+    context = torch._guards.TracingContext(mode)
+    with LOCK, ExitStack() as held, torch._guards.tracing(context), _regions():
         try:
             found = aot_export_joint_with_descriptors(
                 held, _Computation(function), tuple(arguments), {}, decompositions=decompositions
             )
+        except TraceError:
+            raise
         except Exception as error:
             raise TraceError(_why(error)) from error
     module = found.graph_module
@@ -157,6 +167,61 @@ def _where(error: BaseException) -> str:
     if not own:
         return ""
     return f", at {Path(own[-1].filename).name}:{own[-1].lineno}: {own[-1].line}"
+
+
+_REGION = "pipeloom_region"  # in a node's meta: the checkpointed region that it is of
+
+
+def region_of(node: fx.Node) -> object | None:
+    """The region that the model checkpoints of which the node is, None where it is of none."""
+    found: object | None = node.meta.get(_REGION)
+    return found
+
+
+class _Region:
+    """Marks what is traced within it."""
+
+    def __enter__(self) -> None:
+        mode = get_proxy_mode()
+        self._graph = None if mode is None else mode.tracer.graph
+        self._before = set() if self._graph is None else set(self._graph.nodes)
+
+    def __exit__(self, *_: object) -> None:
+        for node in self._graph.nodes if self._graph is not None else ():
+            if node not in self._before:
+                node.meta[_REGION] = self
+
+
+def _without_reentrant(_: Any, *settings: Any, **more: Any) -> Iterator[None]:
+    """In place of what checkpoints a region by hooks on saved tensors."""
+    with _Region():
+        yield
+
+
+class _Reentrant:
+    """In place of the function that runs a region in its backward."""
+
+    @staticmethod
+    def apply(function: Callable[..., Any], _: bool, *arguments: Any) -> Any:
+        with _Region():
+            return function(*arguments)
+
+
+@contextmanager
+def _regions() -> Iterator[None]:
+    """A context in which regions that a model checkpoints are marked, and run as any other."""
+    names = {
+        "_checkpoint_without_reentrant_generator": _without_reentrant,
+        "CheckpointFunction": _Reentrant,
+    }
+    before = {name: getattr(checkpoint, name) for name in names}
+    for name, other in names.items():
+        setattr(checkpoint, name, other)
+    try:
+        yield
+    finally:
+        for name, own in before.items():
+            setattr(checkpoint, name, own)
 
 
 def draws(node: fx.Node) -> bool:

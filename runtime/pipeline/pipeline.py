@@ -481,13 +481,12 @@ class Pipeline:
         """Bytes that torch's allocator had in use at most, on a CUDA device."""
         return device_peak(self.device)
 
-<<<<<<< HEAD
     @property
     def eager_stages(self) -> dict[int, str]:
         """Of this rank's stages those that were to be graphs and run as they are, with why; known
         after the first step."""
         return self._training.builder.refusals
-=======
+
     def _for(self, microbatches: int | None) -> Pipeline:
         """The pipeline of so many microbatches, made when they are first asked for; all ranks call
         it."""
@@ -513,7 +512,6 @@ class Pipeline:
             assert self._options.programs is not None
             made.append(checked_program(self._options.programs, count))
         return count
->>>>>>> main
 
     def _take_turn(self) -> None:
         """Goes on from what the last step left, where another pipeline with these stages ran it."""

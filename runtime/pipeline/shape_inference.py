@@ -127,7 +127,6 @@ class ShapeInference:
             raise ShapeError(f"expected a tensor of a floating dtype, got {texts or 'none'}")
         return StageInterface.of(handed_on)
 
-<<<<<<< HEAD
 
 def made_up(interface: StageInterface, device: torch.device) -> tuple[Tensor, ...]:
     """Inputs, of zeros, as the stage behind ``interface`` gets them."""
@@ -135,14 +134,3 @@ def made_up(interface: StageInterface, device: torch.device) -> tuple[Tensor, ..
         torch.zeros(spec.shape, dtype=spec.dtype, device=device, requires_grad=needs_grad)
         for spec, needs_grad in zip(interface.specs, interface.needs_grad, strict=True)
     )
-
-
-def _cuda(values: Sequence[Any]) -> list[torch.device]:
-    return sorted({t.device for t in tensors(values) if t.device.type == "cuda"}, key=str)
-=======
-    def _made_up(self, interface: StageInterface) -> tuple[Tensor, ...]:
-        return tuple(
-            torch.zeros(spec.shape, dtype=spec.dtype, device=self._device, requires_grad=needs_grad)
-            for spec, needs_grad in zip(interface.specs, interface.needs_grad, strict=True)
-        )
->>>>>>> main
