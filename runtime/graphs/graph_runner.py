@@ -121,6 +121,12 @@ class GraphRunner(StageRunner):
         self.backward = within(using(OpKind.B), self._run_backward)
         self.weight = within(using(OpKind.W), self._run_weight)
 
+    @property
+    def in_b(self) -> list[str]:
+        """The names of the parameters whose gradients come with B, with any of its graphs."""
+        graphs = [graph for graph in self._graphs.values() if graph is not None]
+        return sorted({name for graph in graphs for name in graph.in_b})
+
     def refresh(self, cells: Iterable[Cell]) -> None:
         """Before a step: graphs of a module that has changed since are made again."""
         state = state_of(self.module)
@@ -176,16 +182,14 @@ class GraphRunner(StageRunner):
         """The outputs, of several, that the loss does not depend on: parameters that only they
         depend on have no gradient."""
         assert self._loss is not None
-        assert functions.forward_of.parts is not None
         box: dict[int, Tensor] = {}
         with torch.random.fork_rng({x.device for x in given if x.is_cuda}):
             with below_autograd():
                 outputs = functions.alone([*given])[: functions.outputs]
             for i in functions.tangents:
                 outputs[i] = _caught(outputs[i], self._anchor, box, i)
-            output = functions.forward_of.parts.with_tensors(outputs)
             try:
-                loss, _ = parted(self._loss(output, cell.target))
+                loss, _ = parted(self._loss(functions.forward_of.result(outputs), cell.target))
             except Exception as error:
                 raise TraceError(f"its loss does not run when it is tried: {error}") from error
         return frozenset(functions.tangents) - _reached(loss)
@@ -284,9 +288,7 @@ class GraphRunner(StageRunner):
                 _caught(x, self._anchor, box, i) if needs_grad else x
                 for i, (x, needs_grad) in enumerate(zip(outputs, functions.needs_grad, strict=True))
             ]
-        parts = functions.forward_of.parts
-        assert parts is not None
-        output = parts.with_tensors(outputs)
+        output = functions.forward_of.result(outputs)
         if counted:
             with self._watching:
                 self._finish(cell, output)

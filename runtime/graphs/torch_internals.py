@@ -41,26 +41,19 @@ class TraceError(Exception):
 @dataclass(frozen=True, slots=True)
 class Source:
     """Where a graph's input comes from: the ``index``-th argument, or where ``tangent``, the
-    gradient of the ``index``-th output.
-
-    ``parts``: names of the attributes that lead from there to the plain tensor, of a DTensor
-    ``("_local_tensor",)``; of a plain tensor none.
-    """
+    gradient of the ``index``-th output."""
 
     index: int
     tangent: bool = False
-    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Sink:
     """What a graph's output is: the ``index``-th output, or for ``of`` ``"update"`` or
-    ``"gradient"`` the new value or the gradient of the ``index``-th argument; ``parts`` as of a
-    :class:`Source`."""
+    ``"gradient"`` the new value or the gradient of the ``index``-th argument."""
 
     of: str
     index: int
-    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,27 +119,23 @@ def export_joint(
     )
 
 
-def _source(found: desc.AOTInput, parts: tuple[str, ...] = ()) -> Source:
+def _source(found: desc.AOTInput) -> Source:
     match found:
         case desc.PlainAOTInput(idx=index):
-            return Source(index, parts=parts)
+            return Source(index)
         case desc.TangentAOTInput(output=desc.PlainAOTOutput(idx=index)):
-            return Source(index, tangent=True, parts=parts)
-        case desc.SubclassGetAttrAOTInput(base=base, attr=attr):
-            return _source(base, (attr, *parts))
+            return Source(index, tangent=True)
     raise TraceError(f"torch traces it with an input that is not known here: {found.expr()}")
 
 
-def _sink(found: desc.AOTOutput, parts: tuple[str, ...] = ()) -> Sink:
+def _sink(found: desc.AOTOutput) -> Sink:
     match found:
         case desc.PlainAOTOutput(idx=index):
-            return Sink("output", index, parts)
+            return Sink("output", index)
         case desc.InputMutationAOTOutput(mutated_input=desc.PlainAOTInput(idx=index)):
-            return Sink("update", index, parts)
+            return Sink("update", index)
         case desc.GradAOTOutput(grad_of=desc.PlainAOTInput(idx=index)):
-            return Sink("gradient", index, parts)
-        case desc.SubclassGetAttrAOTOutput(base=base, attr=attr):
-            return _sink(base, (attr, *parts))
+            return Sink("gradient", index)
     raise TraceError(f"torch traces it with an output that is not known here: {found.expr()}")
 
 
