@@ -233,7 +233,8 @@ def _measure_rank(source: ModelSource, settings: Settings, tied: Sequence[Group]
 
 
 def _device(settings: Settings) -> torch.device:
-    """This rank's device; on a CPU also its share of the cores, as at least one thread."""
+    """This rank's device; on a CPU also its share of the cores, as at least one thread, but in a
+    job of the caller's, which has its own."""
     device = torch.device(settings.device)
     if here() is not None:  # threads share what the process has
         return (
@@ -241,6 +242,6 @@ def _device(settings: Settings) -> torch.device:
         )
     if device.type == "cuda":
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-    if "OMP_NUM_THREADS" not in os.environ:
+    if "OMP_NUM_THREADS" not in os.environ and settings.group is None:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // settings.ranks))
     return device
