@@ -122,6 +122,11 @@ class GraphRunner(StageRunner):
         self.weight = within(using(OpKind.W), self._run_weight)
 
     @property
+    def graphs(self) -> int:
+        """How many graphs of the stage there are: one for each kind of arguments."""
+        return sum(graph is not None for graph in self._graphs.values())
+
+    @property
     def in_b(self) -> list[str]:
         """The names of the parameters whose gradients come with B, with any of its graphs."""
         graphs = [graph for graph in self._graphs.values() if graph is not None]
