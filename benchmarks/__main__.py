@@ -12,6 +12,7 @@ from . import (
     answers,
     formulas,
     frontier,
+    fuzz,
     graphs,
     hybrids,
     one_gpu,
@@ -19,6 +20,7 @@ from . import (
     placements,
     port,
     post_validation,
+    predict,
     random_instances,
     receives,
     remat,
@@ -46,10 +48,12 @@ BENCHMARKS: dict[str, Callable[[list[str]], int]] = {
     "graphs": graphs.main,
     "port": port.main,
     "post_validation": post_validation.main,
+    "predict": predict.main,
     "one_gpu": one_gpu.main,
     "slow_link": slow_link.main,
     "answers": answers.main,
     "random_instances": random_instances.main,
+    "fuzz": fuzz.main,
     "frontier": frontier.main,
 }
 

@@ -6,17 +6,17 @@ or ``not stated`` take the defaults that :class:`TrainingRun` documents.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats.validation import misspelt
-from pipeloom.ir.units import counted
 
 from .model import Model
 from .precision import Precision
+from .run_faults import faults_of
+from .run_values import RunValues
 
 RECOMPUTED_MODULES = (
     "core_attn",
@@ -29,11 +29,9 @@ RECOMPUTED_MODULES = (
 )
 """What can be computed again by itself; the words of Megatron's ``--recompute-modules``."""
 FULL = frozenset({"full"})
-_RECOMPUTE = {"none": frozenset[str](), "selective": frozenset({"core_attn"}), "full": FULL}
-_PRECISIONS = {"float8": "fp8", "fp8cs": "fp8", "fp8ds": "fp8", "float32": "fp32"} | {
-    "bfloat16": "bf16",
-    "float16": "fp16",
-}
+SELECTIVE = frozenset({"core_attn"})
+"""Megatron's; with ``fsdp`` torchtitan's (:mod:`.layers.every_second`)."""
+_RECOMPUTE = {"none": frozenset[str](), "selective": SELECTIVE, "full": FULL}
 
 
 class Sharding(StrEnum):
@@ -68,7 +66,7 @@ class TrainingRun:
     ``sequence_parallel``: where tp > 1. ``sharding`` none. ``schedule`` 1f1b, with vp > 1
     interleaved-1f1b. ``attention`` flash. ``gradients``: what they are summed in, fp32 as Megatron
     and FSDP do. ``fused_cross_entropy``: false, so the logits are kept in float32. ``compile``:
-    false; true fuses passes over memory.
+    whether a compiler fuses passes over memory, false; the work is counted alike.
     """
 
     gpu: str | None = None
@@ -102,12 +100,12 @@ class TrainingRun:
         Raises InputError, with a line for each fault: an unknown key, a value of another kind,
         degrees that do not divide each other, the GPUs, the model or the batch.
         """
-        values = _Values(given)
+        values = RunValues(given, (*KEYS, *_TOO))
         run = cls(**_plain(values, model))
         values.raise_faults()
         run = _with_degrees(run, values, model)
         values.raise_faults()
-        if faults := list(_faults(run, model)):
+        if faults := list(faults_of(run, model)):
             raise InputError(*faults)
         return run
 
@@ -149,72 +147,12 @@ class TrainingRun:
         return tuple(each + (stage < more) for stage in range(self.stages))
 
 
-T = TypeVar("T")
-E = TypeVar("E", bound=StrEnum)
 KEYS = tuple(field.name for field in fields(TrainingRun))
 _TOO = ("microbatches", "local_batch")
 """Other words for the batch: microbatches of a replica, sequences of a replica."""
 
 
-class _Values:
-    """Values by key, and the faults met while they are read."""
-
-    def __init__(self, given: Mapping[str, Any]) -> None:
-        self.faults: list[str] = []
-        known = (*KEYS, *_TOO)
-        hints = dict(misspelt([str(key) for key in given], known))
-        for key in given:
-            if key not in known:
-                meant = hints.get(str(key))
-                hint = f"did you mean {meant}?" if meant else f"known: {', '.join(known)}"
-                self.faults.append(f"{key}: unknown key; {hint}")
-        self._stated = given
-        self._values = {key: value for key, value in given.items() if not _is_unknown(value)}
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._values
-
-    def get(self, key: str, default: Any = None) -> Any:
-        return self._values.get(key, default)
-
-    def stated(self, key: str) -> Any:
-        """The value as it was given, though it may say that it is not known."""
-        return self._stated.get(key)
-
-    def raise_faults(self) -> None:
-        if self.faults:
-            raise InputError(*self.faults)
-
-    def wrong(self, key: str, expected: str, default: T) -> T:
-        self.faults.append(f"{key}: expected {expected}, got {self._values[key]!r:.60}")
-        return default
-
-    def whole(self, key: str, default: int) -> int:
-        value = self._values.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return self.wrong(key, "a whole number >= 1", default)
-        if value < 1 or value != int(value):
-            return self.wrong(key, "a whole number >= 1", default)
-        return int(value)
-
-    def flag(self, key: str, default: bool) -> bool:
-        value = self._values.get(key, default)
-        return value if isinstance(value, bool) else self.wrong(key, "true or false", default)
-
-    def choice(self, key: str, default: E) -> E:
-        word = str(self._values.get(key, default)).lower().replace("-", "").replace("_", "")
-        kind = type(default)
-        try:
-            return kind(_PRECISIONS.get(word, word))
-        except ValueError:
-            return self.wrong(key, f"one of {', '.join(kind)}", default)
-
-
-def _is_unknown(value: object) -> bool:
-    return value is None or (isinstance(value, str) and ("not stated" in value or value == "?"))
-
-
-def _plain(values: _Values, model: Model) -> dict[str, Any]:
+def _plain(values: RunValues, model: Model) -> dict[str, Any]:
     """The fields that depend on no other one."""
     gpu = values.get("gpu")
     if gpu is not None and not isinstance(gpu, str):
@@ -235,23 +173,26 @@ def _plain(values: _Values, model: Model) -> dict[str, Any]:
     }
 
 
-def _recompute(values: _Values) -> frozenset[str]:
+def _recompute(values: RunValues) -> frozenset[str]:
     given = values.get("recompute", "none")
-    words = given.lower().split(",") if isinstance(given, str) else given
-    if isinstance(given, str) and given.lower() in _RECOMPUTE:
-        return _RECOMPUTE[given.lower()]
-    if not isinstance(words, Sequence | frozenset | set) or not set(words) <= {*RECOMPUTED_MODULES}:
+    if isinstance(given, str):
+        given = [word.strip() for word in given.lower().split(",")]
+        if len(given) == 1 and given[0] in _RECOMPUTE:
+            return _RECOMPUTE[given[0]]
+    words = [*given] if isinstance(given, Iterable) else [given]
+    if not all(word in RECOMPUTED_MODULES for word in words):
         known = f"none, selective, full, or some of {', '.join(RECOMPUTED_MODULES)}"
         return values.wrong("recompute", known, frozenset())
     return frozenset(words)
 
 
-def _by_stage(values: _Values) -> tuple[int, ...] | None:
-    """``12,14`` or a list."""
+def _by_stage(values: RunValues) -> tuple[int, ...] | None:
+    """``12,14``, a list, or one number."""
     given = values.get("layers_per_stage")
     if given is None:
         return None
     parts = given.split(",") if isinstance(given, str) else given
+    parts = [parts] if isinstance(parts, int) else parts
     try:
         found = tuple(int(part) for part in parts)
     except (TypeError, ValueError):
@@ -261,7 +202,7 @@ def _by_stage(values: _Values) -> tuple[int, ...] | None:
     return found
 
 
-def _with_degrees(run: TrainingRun, values: _Values, model: Model) -> TrainingRun:
+def _with_degrees(run: TrainingRun, values: RunValues, model: Model) -> TrainingRun:
     """With what follows from other fields where it is not given."""
     inner = run.tp * run.pp * run.cp
     dp = values.whole("dp", max(1, values.whole("gpus", inner) // inner))
@@ -287,7 +228,7 @@ def _with_degrees(run: TrainingRun, values: _Values, model: Model) -> TrainingRu
     return replace(run, layers_per_stage=_without_ends(run))
 
 
-def _virtual(values: _Values, run: TrainingRun) -> int:
+def _virtual(values: RunValues, run: TrainingRun) -> int:
     """Stages a rank; of ``interleaved, not stated`` the fewest that divide a rank's layers."""
     if "vp" not in values and "interleaved" in str(values.stated("vp")):
         each = run.layers // run.pp
@@ -305,80 +246,3 @@ def _without_ends(run: TrainingRun) -> tuple[int, ...] | None:
     counts[0] -= 1
     counts[-1] -= 1
     return tuple(counts)
-
-
-def _faults(run: TrainingRun, model: Model) -> Iterator[str]:
-    """The first fault of each key; what a wrong degree entails is not said."""
-    keys = set()
-    for line in _all_faults(run, model):
-        key = line.partition(":")[0]
-        if key not in keys and not (key == "seq" and "tp" in keys):
-            yield line
-        keys.add(key)
-
-
-def _all_faults(run: TrainingRun, model: Model) -> Iterator[str]:
-    yield from _faults_of_widths(run, model)
-    yield from _faults_of_degrees(run)
-    yield from _faults_of_layers(run, model)
-    yield from _faults_of_recompute(run, model)
-    if run.global_batch % (run.dp * run.micro_batch):
-        each = f"dp x micro_batch = {run.dp} x {run.micro_batch}"
-        yield f"global_batch: expected a multiple of {each}, got {run.global_batch}"
-
-
-def _faults_of_degrees(run: TrainingRun) -> Iterator[str]:
-    product = run.tp * run.pp * run.cp * run.dp
-    if product != run.gpus:
-        degrees = f"tp x pp x cp x dp = {run.tp} x {run.pp} x {run.cp} x {run.dp} = {product}"
-        yield f"gpus: expected {degrees}, got {run.gpus}"
-    if run.vp > 1 and run.pp == 1:
-        yield f"vp: expected 1 where pp is 1, got {run.vp}"
-    if run.tp * run.cp * run.dp % (run.ep * run.etp):
-        yield (
-            f"ep: expected ep x etp to divide tp x cp x dp = {run.tp * run.cp * run.dp}, "
-            f"got {run.ep} x {run.etp}"
-        )
-    if run.seq % (run.cp * run.split):
-        yield f"seq: expected a multiple of cp x tp = {run.cp * run.split}, got {run.seq}"
-    if run.sequence_parallel and run.tp == 1:
-        yield "sequence_parallel: expected false where tp is 1, got true"
-    if run.cp > 1 and run.attention is AttentionKernel.UNFUSED:
-        yield f"attention: expected flash where cp is {run.cp}, got unfused"
-
-
-def _faults_of_layers(run: TrainingRun, model: Model) -> Iterator[str]:
-    if run.layers > model.layers:
-        yield f"layers: expected at most the model's {model.layers}, got {run.layers}"
-    if run.layers_per_stage is None:
-        if run.layers < run.stages:
-            layers = counted(run.layers, "layer")
-            yield f"pp: expected at most one stage a layer, pp x vp <= {layers}, got {run.stages}"
-    elif len(run.layers_per_stage) != run.stages or sum(run.layers_per_stage) != run.layers:
-        yield (
-            f"layers_per_stage: expected {counted(run.stages, 'number')} that sum to {run.layers}, "
-            f"or {run.layers + 2} with embedding and head, got {list(run.layers_per_stage)}"
-        )
-
-
-def _faults_of_widths(run: TrainingRun, model: Model) -> Iterator[str]:
-    if model.heads % run.tp:
-        yield f"tp: expected a divisor of the {model.heads} heads, got {run.tp}"
-    if max(model.kv_heads, run.tp) % min(model.kv_heads, run.tp):
-        heads = f"{model.kv_heads} heads of keys and values"
-        yield f"tp: expected a divisor or a multiple of the {heads}, got {run.tp}"
-    if model.experts is None:
-        if run.ep > 1:
-            yield f"ep: expected 1, {model.name} has no experts, got {run.ep}"
-        return
-    if run.tp > 1 and not run.sequence_parallel:
-        yield f"sequence_parallel: expected true where {model.name} has experts and tp is {run.tp}"
-    if model.experts.count % run.ep:
-        yield f"ep: expected a divisor of the {model.experts.count} experts, got {run.ep}"
-
-
-def _faults_of_recompute(run: TrainingRun, model: Model) -> Iterator[str]:
-    need = {"moe": model.experts, "moe_act": model.experts, "mla_up_proj": model.latent}
-    need["shared_experts"] = model.experts if model.experts and model.experts.shared_width else None
-    for module in sorted(run.recompute & {key for key, part in need.items() if part is None}):
-        yield f"recompute: {module}: {model.name} has none"

@@ -9,6 +9,7 @@ from pipeloom.planner.models import published
 from pipeloom.planner.models.layers import work_of
 from pipeloom.planner.models.reading import read_model
 from pipeloom.planner.models.run import TrainingRun
+from pipeloom.planner.models.states import states_of
 from pipeloom.planner.models.work import ModelWork, WorkKind
 
 S, H, A, LAYERS, V = 2048, 12288, 96, 96, 51200  # GPT-3
@@ -89,3 +90,37 @@ def test_tensor_parallel_collectives_of_a_layer_are_megatrons() -> None:
 def _wire(layer: object, op: OpKind) -> float:
     kernels = layer.of(op)  # type: ignore[attr-defined]
     return sum(getattr(kernel, "wire_bytes", 0) for kernel in kernels)
+
+
+GIB = 2**30
+# GiB of all decoder layers as Korthikanti et al. computed them for the runs that they measured
+PUBLISHED_ACTIVATIONS = [
+    ("gpt-22b", {"micro_batch": 4}, "none", False, 1.0, 59.3),
+    ("gpt-22b", {"micro_batch": 4}, "selective", True, 1.0, 9.6),
+    ("gpt-530b", {"pp": 35, "vp": 3}, "none", False, 1 + 34 / 105, 114.0),
+    ("gpt-530b", {"pp": 35, "vp": 3}, "selective", True, 1 + 34 / 105, 23.1),
+]
+
+
+@pytest.mark.parametrize(
+    ("preset", "keys", "recompute", "divided", "in_flight", "gib"), PUBLISHED_ACTIVATIONS
+)
+def test_activations_of_measured_runs(
+    preset: str, keys: dict[str, int], recompute: str, divided: bool, in_flight: float, gib: float
+) -> None:
+    """With interleaving a first stage holds (1 + (p - 1) / (p m)) l layers' (section 4.2.3)."""
+    model = read_model(preset)
+    given = {"tp": 8, "seq": 2048, "attention": "unfused", "recompute": recompute, **keys}
+    layer = work_of(model, TrainingRun.of(given | {"sequence_parallel": divided}, model)).layers[1]
+    assert in_flight * model.layers * layer.m_b / GIB == pytest.approx(gib, abs=0.051)
+
+
+@pytest.mark.parametrize(
+    ("preset", "ranks", "gib"), [("gpt-22b", 8, 45.6), ("gpt-530b", 280, 31.6)]
+)
+def test_states_of_measured_runs(preset: str, ranks: int, gib: float) -> None:
+    """18 bytes for each parameter of decoder layers, gradients in float32."""
+    model = read_model(preset)
+    run = TrainingRun.of({}, model)
+    layer = states_of(work_of(model, run).layers[1].parameters, run)
+    assert layer.kept * model.layers / ranks / GIB == pytest.approx(gib, abs=0.06)
