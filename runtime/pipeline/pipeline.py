@@ -482,6 +482,12 @@ class Pipeline:
         return device_peak(self.device)
 
     @property
+    def graphs(self) -> int:
+        """How many graphs of this rank's stages were made: one a stage and kind of arguments, all
+        of them before the first step unless shapes vary or a stage changes."""
+        return self._training.builder.graphs
+
+    @property
     def eager_stages(self) -> dict[int, str]:
         """Of this rank's stages those that were to be graphs and run as they are, with why; known
         after the first step."""

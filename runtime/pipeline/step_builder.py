@@ -90,6 +90,12 @@ class StepBuilder:
                 runner.prepare(cell, given, partial(self._context.store.trying, stage))
 
     @property
+    def graphs(self) -> int:
+        """How many graphs there are of the rank's stages."""
+        runners = self.runners.values()
+        return sum(runner.graphs for runner in runners if isinstance(runner, GraphRunner))
+
+    @property
     def refusals(self) -> dict[int, str]:
         """Why stages that were to be graphs are none."""
         runners = self.runners.items()
