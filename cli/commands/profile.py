@@ -183,7 +183,9 @@ def _check_measuring(args: argparse.Namespace) -> None:
 
 
 def _words(measurement: Measurement) -> str:
-    """A row a stage, each time with the spread of its middle half; then messages and copies."""
+    """A row a stage, each time with the spread of its middle half; messages and copies; stages of
+    which B computes a good part of the weight gradients."""
+    from pipeloom.ir.model.weight_coverage import worth_telling
     from pipeloom.ir.units import amount, duration
 
     profile = measurement.profile
@@ -217,4 +219,5 @@ def _words(measurement: Measurement) -> str:
         if link is not None:
             rate = f"{link.gigabytes_per_second:.3g} GB/s"
             lines.append(f"{name} {rate}, latency {duration(link.latency)}")
+    lines += worth_telling(measurement.coverage)
     return "\n".join(lines)

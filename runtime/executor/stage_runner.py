@@ -11,14 +11,17 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from pipeloom.ir.model.ops import OpKind
+from pipeloom.ir.model.weight_coverage import WeightCoverage
 
 from ..dtensors import PLAIN, arrived, is_dtensor
 from ..errors import ShapeError
 from ..measure.activation_ledger import Held, Memory
+from ..measure.gradient_watch import GradientWatch
 from ..tensors.microbatches import mapped, tensors
 from ..tensors.rng_state import RandomState
 from ..tensors.skip_connections import Skips
 from ..tensors.stage_interface import StageInterface
+from .delayed_modules import DelayedCalls, around, delayed_modules
 from .losses import Judge, parted
 from .offload import OffloadedActivations
 from .weight_grad_deferral import Deferral, WeightQueue, gradient_edge, run_backward
@@ -39,13 +42,14 @@ class Cell:
     on, None of the last stage; ``roots``: where B starts; ``dy``: the gradients that B starts with;
     ``output``, with its graph, and ``dx``: what F and B hand on; ``result``, ``loss`` and
     ``metrics``: the last stage's output and what came of it; ``queue``: None where BW is fused;
+    ``delayed``: the calls of modules that put off weight gradients by themselves, None without;
     ``recomputed``: F runs again, with the random numbers from ``state`` on, and its input is
     ``held`` until then; ``offloaded``: None where nothing is.
     """
 
     __slots__ = (
-        "dx", "dy", "held", "inputs", "interface", "loss", "metrics", "offloaded", "options",
-        "output", "queue", "recomputed", "result", "roots", "state", "target",
+        "delayed", "dx", "dy", "held", "inputs", "interface", "loss", "metrics", "offloaded",
+        "options", "output", "queue", "recomputed", "result", "roots", "state", "target",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +64,7 @@ class Cell:
         self.interface = interface
         self.recomputed = recomputed
         self.offloaded = offloaded
+        self.delayed: DelayedCalls | None = None
         self.clear()
 
     def clear(self) -> None:
@@ -80,9 +85,12 @@ class Cell:
             self.offloaded.clear()
         if self.queue is not None:
             self.queue.clear()
+        if self.delayed is not None:
+            self.delayed.clear()
 
 
 Run = Callable[[Cell], None]
+Runs = tuple[Run, Run, Run]  # F, B and W
 
 
 class StageRunner:
@@ -91,7 +99,8 @@ class StageRunner:
     ``parameters``: those that ops compute with, by default the module's. ``using``: the context for
     an op of each kind; ``skips``: those that start at the stage, end there or come by. The ``last``
     stage computes ``loss`` and starts its backward with ``seed`` (1 / M for gradients of the mean
-    loss). ``bare`` is F of which nothing is counted.
+    loss). ``bare`` is F of which nothing is counted; ``watched`` sees where weight gradients come
+    from, where it is one.
     """
 
     def __init__(
@@ -117,17 +126,28 @@ class StageRunner:
         self._seeds: dict[tuple[torch.dtype, int], Tensor] = {}
         self._skips = skips
         self.keep_outputs = True
-        self.bare = _within(using(OpKind.F), self._forward)
-        forward = _within(memory.watching(), self._forward)
-        self.forward = _within(using(OpKind.F), forward)
-        self.backward = _within(using(OpKind.B), self._backward)
-        self.weight = _within(using(OpKind.W), _weight)
+        self.watched: GradientWatch | None = None
+        runs: Runs = self._forward, self._backward, self._weight
+        self.delayed = delayed_modules(stage, module)
+        if self.delayed:
+            runs = around(self.delayed, memory, runs, self._weighted)
+        forward, backward, weight = runs
+        self.bare = _within(using(OpKind.F), forward)
+        self.forward = _within(using(OpKind.F), _within(memory.watching(), forward))
+        self.backward = _within(using(OpKind.B), backward)
+        self.weight = _within(using(OpKind.W), weight)
 
     def calls(self, kind: OpKind) -> Run:
         """The call that runs an op of this kind on a cell; B is BW where the cell has no queue."""
         if kind is OpKind.F:
             return self.forward
         return self.weight if kind is OpKind.W else self.backward
+
+    def covered(self, name: Callable[[int, str], str]) -> WeightCoverage | None:
+        """What W computed since ``watched`` was set, which ends with it, by the names that ``name``
+        gives; None where nothing was watched."""
+        watched, self.watched = self.watched, None
+        return None if watched is None else watched.found(self.stage, name)
 
     def _forward(self, cell: Cell) -> None:
         inputs, queue = cell.inputs, cell.queue
@@ -145,15 +165,33 @@ class StageRunner:
             self._hand_on(cell, output)
 
     def _backward(self, cell: Cell) -> None:
-        roots, dy, queue = cell.roots, cell.dy, cell.queue
-        if queue is None or not queue.again:
-            run_backward(roots, dy)
+        if self.watched is None or cell.queue is None:
+            self._differentiate(cell)
         else:
-            with self._deferral.into(queue):
-                run_backward(roots, dy)
+            with self.watched.backward(self.module):
+                self._differentiate(cell)
         if self.stage > 0:
             cell.dx = tuple([_gradient(x, cell.dy) for x in cell.inputs if x.requires_grad])
         cell.inputs, cell.roots, cell.dy = (), (), ()
+
+    def _differentiate(self, cell: Cell) -> None:
+        queue = cell.queue
+        if queue is None or not queue.again:
+            run_backward(cell.roots, cell.dy)
+        else:
+            with self._deferral.into(queue):
+                run_backward(cell.roots, cell.dy)
+
+    def _weight(self, cell: Cell) -> None:
+        assert cell.queue is not None
+        if self.watched is not None:
+            self._weighted(cell.queue.parameters())
+        cell.queue.run()
+
+    def _weighted(self, parameters: set[int]) -> None:
+        """W computes the gradients of the parameters with these ids."""
+        if self.watched is not None:
+            self.watched.weight(parameters)
 
     def _hand_on(self, cell: Cell, output: Any) -> None:
         interface = cell.interface
@@ -228,11 +266,6 @@ def _gradient(x: Tensor, dy: Sequence[Tensor]) -> Tensor:
     """The gradient that B leaves in an input: zeros where the stage does not use it."""
     dx, x.grad = x.grad, None
     return torch.zeros_like(x) if dx is None else _apart(arrived(dx), dy)
-
-
-def _weight(cell: Cell) -> None:
-    assert cell.queue is not None
-    cell.queue.run()
 
 
 def _within(context: AbstractContextManager[object], run: Run) -> Run:

@@ -115,6 +115,7 @@ class StagesInPlace:
             device=context.device,
             asked=asked,
             together=together,
+            names=context.options.names,
         )
 
     def _held(self, stage: int) -> HeldBytes:

@@ -14,6 +14,7 @@ from torch import Tensor
 from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.model.weight_coverage import WeightCoverage
 
 from ..errors import ExecutionError
 from ..measure.activation_ledger import device_peak
@@ -429,6 +430,16 @@ class Pipeline:
             (self._training.builder.ran().ops, seconds, self.peak_memory, spans)
         )
         return measured_schedule(self.program.schedule, rows)
+
+    @property
+    def coverage(self) -> dict[int, WeightCoverage]:
+        """What W computed in the first step, of each stage of this rank that has W's; before it
+        nothing.
+
+        What prints as ``W computes 99.6 % of stage 1's gradients; in B: norm.weight`` lists the
+        parameters whose gradients B computes: nothing is put off for those.
+        """
+        return dict(self._training.builder.coverage)
 
     @property
     def grad_norm(self) -> float | None:

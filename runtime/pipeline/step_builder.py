@@ -7,15 +7,19 @@ from functools import partial
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model import program as ir
+from pipeloom.ir.model.weight_coverage import WeightCoverage
 
+from ..executor.delayed_modules import check_order
 from ..executor.executor import Executor
 from ..executor.losses import Judge, judge_of
 from ..executor.stage_runner import StageRunner
 from ..executor.tensor_routing import ActivationRouting, TensorRouting
 from ..executor.weight_stashing import StashingRunner
 from ..measure.activation_ledger import Memory
+from ..measure.gradient_watch import GradientWatch
 from ..optim.step_end import StepEnd
 from ..rank.context import RankContext
+from ..rank.model_names import model_name
 from ..stages.streamed_weights import StreamedStages
 from ..tensors.skip_connections import Skips
 from .shape_inference import Interfaces, ShapeInference
@@ -26,7 +30,8 @@ class StepBuilder:
     """Makes the executor of a step: in the first one, and where shapes may vary for each other
     ones.
 
-    ``runners`` run the stages of this rank; ``interfaces`` are what stages hand on.
+    ``runners`` run the stages of this rank; ``interfaces`` are what stages hand on; ``coverage``:
+    which weight gradients W computed in the first step, of the stages that have W's.
     """
 
     def __init__(self, context: RankContext, cells: Cells, step_end: StepEnd) -> None:
@@ -37,8 +42,13 @@ class StepBuilder:
             context.store, problem.owner, self.skips, context.transport, context.device
         )
         self.interfaces: Interfaces = []
+        self.coverage: dict[int, WeightCoverage] = {}
         self._executor: Executor | None = None
         self.runners = {s: self.runner(s, context.memory) for s in context.role.run}
+        for s, runner in self.runners.items():
+            runner.watched = GradientWatch()
+            if runner.delayed:
+                check_order(context.program, context.role.rank, s)
 
     def executor(self) -> Executor:
         """The executor for the cells' contents; all ranks call it. Raises ShapeError, alike on
@@ -56,6 +66,13 @@ class StepBuilder:
             self._context, self._step_end, self._cells, self.runners, interfaces
         )
         return self._executor
+
+    def settle_coverage(self) -> None:
+        """After a step: of the first one it is known what W computed."""
+        for s, runner in self.runners.items():
+            found = runner.covered(partial(model_name, self._context.options.names))
+            if found is not None:
+                self.coverage[s] = found
 
     def ran(self) -> Executor:
         """The executor of the last step. Raises InputError where there was none."""

@@ -15,7 +15,13 @@ from pipeloom.ir.errors import InputError
 from ..dtensors import is_dtensor
 from ..executor.stage_runner import Cell, StageRunner
 from ..measure.activation_ledger import Ledger
-from ..pipeline.model_source import ModelSource, checked_batch, checked_stages, skips_of
+from ..pipeline.model_source import (
+    ModelSource,
+    checked_batch,
+    checked_stages,
+    names_of,
+    skips_of,
+)
 from ..pipeline.shape_inference import ShapeInference
 from ..probes.held_bytes import HeldBytes, held_bytes
 from ..probes.stage_probe import Asked, StageProbe
@@ -83,6 +89,7 @@ class SourceStages:
             device=self._device,
             asked=asked,
             together=self._transport.barrier,
+            names=names_of(self._source, len(self._owners)),
         )
 
     def held(self, stage: int) -> HeldBytes:
