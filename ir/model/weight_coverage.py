@@ -1,4 +1,4 @@
-"""Which weight gradients of a stage W computes, and which its B has computed already."""
+"""The weight gradients of a stage that W computes, and those that its B has computed already."""
 
 from __future__ import annotations
 

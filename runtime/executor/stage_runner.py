@@ -144,7 +144,7 @@ class StageRunner:
         return self.weight if kind is OpKind.W else self.backward
 
     def covered(self, name: Callable[[int, str], str]) -> WeightCoverage | None:
-        """What W computed since ``watched`` was set, which ends with it, by the names that ``name``
+        """The coverage since ``watched`` was set, which ends with it, by the names that ``name``
         gives; None where nothing was watched."""
         watched, self.watched = self.watched, None
         return None if watched is None else watched.found(self.stage, name)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.layers import Layer, LayerKind
 
+from ..fake_tensors import is_faked, really
 from ..pipeline.layered_source import LayeredSource
 from ..rank.options import ModelNames
 from ..stages.store import Stage
@@ -158,8 +159,9 @@ class HuggingFace:
             if any(_within(name, [unit]) for name in group)
         }
         with LIBRARY:
-            part = found.part([*units, *tied])
-            if self.files:
+            with really():
+                part = found.part([*units, *tied])
+            if self.files and not is_faked():
                 weights.load(part, self.files, self.name)
             weights.draw(part, (self.seed << 16) + place, self.name)
         return part

@@ -433,11 +433,11 @@ class Pipeline:
 
     @property
     def coverage(self) -> dict[int, WeightCoverage]:
-        """What W computed in the first step, of each stage of this rank that has W's; before it
-        nothing.
+        """The weight gradients that W computed in the first step, of each stage of this rank that
+        has W's; before that step none.
 
-        What prints as ``W computes 99.6 % of stage 1's gradients; in B: norm.weight`` lists the
-        parameters whose gradients B computes: nothing is put off for those.
+        It prints as ``W computes 99.6 % of stage 1's gradients; in B: norm.weight``: those
+        parameters' gradients are not put off.
         """
         return dict(self._training.builder.coverage)
 

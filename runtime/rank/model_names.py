@@ -17,7 +17,7 @@ def unwrapped(name: str) -> str:
 
 
 def model_name(names: ModelNames | None, stage: int, name: str) -> str:
-    """What ``name`` of a stage is called in the whole model; itself where ``names`` fails."""
+    """The model's name of a stage's ``name``; itself where ``names`` fails."""
     own = unwrapped(name)
     with suppress(Exception):
         return own if names is None else str(names(stage, own))

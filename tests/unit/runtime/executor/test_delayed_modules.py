@@ -107,7 +107,7 @@ def test_w_in_another_order_than_b_is_refused() -> None:
 
 def test_so_is_a_bw_while_the_entries_of_others_wait() -> None:
     plan = schedule("v, every other backward split", RANKS, MICROBATCHES)
-    with pytest.raises(LaunchError, match="got [01]BW1 for [01]B0"):
+    with pytest.raises(LaunchError, match=r"got [01]BW1 for [01]B0"):
         launch_local(partial(made_of, compile_schedule(plan), True), RANKS)
 
 
