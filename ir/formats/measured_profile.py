@@ -39,8 +39,9 @@ class Measurement:
     """A profile and what stands behind its times.
 
     ``times[s]``: milliseconds of F, B, W and BW of stage s, without the latter of a layer, and of R
-    where it was asked for; ``pairs[s]``: of an F and a BW at once, where that was; ``delay``:
-    one-way milliseconds of a message as large as the largest activation (None: one process);
+    where it was asked for; none where bytes alone were calculated; ``pairs[s]``: of an F and a BW
+    at once, where that was; ``delay``: one-way milliseconds of a message as large as the largest
+    activation (None: one process);
     ``together``: whether the ranks were measured at the same time; ``by_layers``: each stage is a
     layer that was measured by itself; ``coverage[s]``: which weight gradients W computed, as the
     stages ran here.

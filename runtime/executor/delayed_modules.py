@@ -20,7 +20,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.ops import OpKind
 
-from ..measure.activation_ledger import Held, Memory
+from ..measure.activation_ledger import Held, Memory, saved_here
 from ..tensors.microbatches import tensors
 from .deferred_ops import add
 
@@ -162,8 +162,10 @@ def _called(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
     if calls is None:
         return
     calls.modules.append(module)
-    if torch.is_grad_enabled():
+    if not torch.is_grad_enabled():
+        return
+    if saved_here():
         calls.hold(*tensors(inputs))
-        for out in tensors((output,)):
-            if out.requires_grad:
-                out.register_hook(calls.hold)  # type: ignore[no-untyped-call]
+    for out in tensors((output,)):
+        if out.requires_grad:
+            out.register_hook(calls.hold)  # type: ignore[no-untyped-call]

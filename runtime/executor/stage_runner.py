@@ -255,10 +255,9 @@ def _handed_on(output: Tensor) -> Tensor:
 
 def _apart(tensor: Tensor, received: Sequence[Tensor]) -> Tensor:
     """A copy where the tensor lies in a received one, whose buffer is freed before it has left."""
-    start = tensor.data_ptr()
-    for other in received:
-        if 0 <= start - other.data_ptr() < other.nbytes:
-            return tensor.clone()
+    place = tensor.untyped_storage()._cdata
+    if any(other.untyped_storage()._cdata == place for other in received):
+        return tensor.clone()
     return tensor
 
 

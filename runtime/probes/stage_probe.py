@@ -112,7 +112,8 @@ class StageProbe:
         self._modules: list[nn.Module] = [runner.module for runner in runners.values()]
         self._generator = torch.Generator(device)
         self._cells = [Cell(WeightQueue(memory)) for _ in range(asked.in_flight)]
-        self._received: dict[Cell, list[Held]] = {cell: [] for cell in self._cells}
+        # with the messages themselves: until then nothing else may be where they are
+        self._received: dict[Cell, list[tuple[Held, Tensor]]] = {cell: [] for cell in self._cells}
         marks = 2 * len(asked.kinds) * asked.in_flight * len(self.stages)
         self._clock = make_clock(marks, device)
         self._ran: list[tuple[int, OpKind]] = []
@@ -329,7 +330,7 @@ class StageProbe:
     def _let_go(self, cell: Cell) -> None:
         """A program frees what a microbatch received after its W."""
         cell.recomputed, cell.output, cell.dx = False, (), ()
-        for held in self._received[cell]:
+        for held, _ in self._received[cell]:
             self._memory.release(held)
         self._received[cell].clear()
 
@@ -337,7 +338,7 @@ class StageProbe:
         message = torch.zeros(spec.shape, dtype=spec.dtype, device=self._device)
         if spec.dtype.is_floating_point:  # not by the generator of all, which models may draw from
             message.normal_(generator=self._generator)
-        self._received[cell].append(self._memory.hold(message))
+        self._received[cell].append((self._memory.hold(message), message))
         return message
 
     def _timed(self, stage: int, kind: OpKind, cell: Cell) -> None:
