@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "analyze",
         "what each scheme costs: bubble, bytes, memory, and when to pass weights",
     ),
+    "arithmetic": ("arithmetic", "a model's parameters, FLOPs and bytes by layer, and its links"),
     "sweep": ("sweep", "the memory limit against the bubble rate"),
     "verify": ("verify", "check a schedule or program, whoever made it"),
     "show": ("show", "a picture: in the terminal, SVG, HTML, PNG or a Chrome trace"),

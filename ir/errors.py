@@ -12,6 +12,23 @@ class PipeloomError(Exception):
     exit_code = 2
 
 
+def in_words(error: BaseException) -> str:
+    """The message of an error of ours; of another its kind before it: ``ValueError: bad``."""
+    if isinstance(error, PipeloomError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
+
+
+def in_brief(error: BaseException) -> str:
+    """The kind of an error and the first line of its message."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
+def of_rank(rank: int, text: str) -> str:
+    """``rank 2: …``, said once."""
+    return text if text.startswith(f"rank {rank}:") else f"rank {rank}: {text}"
+
+
 class InputError(PipeloomError):
     """An input is wrong. ``errors`` holds one readable line for each thing that is."""
 

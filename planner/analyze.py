@@ -24,11 +24,11 @@ from .evaluation.scaling import equalized
 from .evaluation.table import EvaluationTable, evaluations_table
 from .inputs.documents import naming
 from .inputs.problem_setup import ProfileLike, ProfileSource, objective_of
+from .models.uniform import Transformer
 from .partition.fixed_cut import Profiles, profiles_of
 from .passing.crossovers import Crossover, crossovers, missing_sizes
 from .solving.progress import Listener
 from .synthetic.cluster import islands
-from .synthetic.transformer import Transformer
 
 
 @dataclass(frozen=True)

@@ -73,22 +73,25 @@ class ProfileSource:
         """The profile by stages. Raises InputError with every fault of its file."""
         from pipeloom.ir.formats import dump_profile, parse_profile
 
-        if isinstance(self._object, Profile):
-            parse_profile(_document_of(self._object, dump_profile), self.where)
-            return self._object
-        profile = parse_profile(self._document, self.where)
-        self._tell_doubtful_keys()
-        return profile
+        return self._read(Profile, parse_profile, dump_profile)
 
     @cached_property
     def layers(self) -> LayeredProfile:
         """The profile by layers. Raises InputError with every fault of its file."""
         from pipeloom.ir.formats.layered_profile_json import dump_layers, parse_layers
 
-        if isinstance(self._object, LayeredProfile):
-            parse_layers(_document_of(self._object, dump_layers), self.where)
+        return self._read(LayeredProfile, parse_layers, dump_layers)
+
+    def _read(
+        self,
+        kind: type[Given],
+        parse: Callable[[dict[str, Any], str], Given],
+        dump: Callable[[Given], dict[str, Any]],
+    ) -> Given:
+        if isinstance(self._object, kind):
+            parse(_document_of(self._object, dump), self.where)
             return self._object
-        profile = parse_layers(self._document, self.where)
+        profile = parse(self._document, self.where)
         self._tell_doubtful_keys()
         return profile
 

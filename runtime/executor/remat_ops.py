@@ -10,7 +10,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import OpKind
 
 from ..tensors.microbatches import tensors
-from ..tensors.rng_state import RandomState
+from ..tensors.rng_state import RandomState, devices_of
 from ..transport.thread_rank import here
 from .stage_runner import Cell, Run, StageRunner
 
@@ -28,7 +28,7 @@ def calls(runner: StageRunner, kind: OpKind, cell: Cell) -> Run:
 
 def _forward_alone(runner: StageRunner, cell: Cell) -> None:
     """F that keeps its input alone."""
-    cell.state = RandomState(cell.inputs)
+    cell.state = RandomState(devices_of(cell.inputs))
     if runner.stage > 0:
         cell.held = runner.memory.hold(*cell.inputs)
     target = cell.target

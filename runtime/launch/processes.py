@@ -30,7 +30,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from pipeloom.ir.errors import InputError, PipeloomError
+from pipeloom.ir.errors import InputError, PipeloomError, in_words
 
 from ..cuda import check_devices
 from ..errors import LaunchError
@@ -386,17 +386,15 @@ def _watch(pipe: Connection) -> None:
 
 def _failure(rank: int, names: _Names, error: BaseException) -> _Failure:
     """The failure of a rank, which may name another one, whose fault all were told."""
-    ours = isinstance(error, PipeloomError)
-    text = str(error) if ours else f"{type(error).__name__}: {error}"
     replica, own = divmod(rank, names.ranks)
     if names.replicas > 1 and getattr(error, "replica", None) is not None:
         replica = error.replica  # type: ignore[attr-defined]
     rank = replica * names.ranks + getattr(error, "rank", own)
     return _Failure(
         rank,
-        names.told(rank, text),
+        names.told(rank, in_words(error)),
         time.monotonic(),
         traceback.format_exc(),
         error.exit_code if isinstance(error, PipeloomError) else 1,
-        ours,
+        isinstance(error, PipeloomError),
     )

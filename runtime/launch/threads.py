@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from pipeloom.ir.errors import PipeloomError
+from pipeloom.ir.errors import PipeloomError, in_words, of_rank
 
 from ..cuda import check_devices, make_stream
 from ..errors import LaunchError
@@ -119,10 +119,11 @@ def _join(
 
 
 def _launch_error(rank: int, outcome: _Outcome) -> LaunchError:
-    error, rank = outcome.error, getattr(outcome.error, "rank", rank)
-    text = str(error) if isinstance(error, PipeloomError) else f"{type(error).__name__}: {error}"
+    error = outcome.error
+    assert error is not None
+    rank = getattr(error, "rank", rank)
     return LaunchError(
-        text if text.startswith(f"rank {rank}:") else f"rank {rank}: {text}",
+        of_rank(rank, in_words(error)),
         rank=rank,
         details=outcome.details,
         exit_code=error.exit_code if isinstance(error, PipeloomError) else 1,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
@@ -42,6 +42,15 @@ class GradientWatch:
     def weight(self, parameters: Iterable[int]) -> None:
         """W computed the gradients of the parameters with these ids."""
         self._in_w.update(parameters)
+
+    def cut(self, module: nn.Module, in_b: Collection[str], trained: Collection[str]) -> None:
+        """A B and a W of the stage as graphs: of the ``trained`` parameters, by their names, whose
+        gradients they compute, those ``in_b``."""
+        parameters = dict(module.named_parameters())
+        for name in trained:
+            key = id(parameters[name])
+            self._parameters[key] = name, parameters[name].numel()
+            (self._in_b if name in in_b else self._in_w).add(key)
 
     def found(self, stage: int, name: Callable[[int, str], str]) -> WeightCoverage | None:
         """The answer, by the names that ``name`` gives; None where no B was watched."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import InputError, in_brief
 
 from ..pipeline.model_source import ModelSource
 from .huggingface import HuggingFace
@@ -86,7 +86,7 @@ def _module(name: str, module_name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         raise InputError(f"{name}: {error} (looked in {here} and the Python path)") from None
     except Exception as error:
-        raise InputError(f"{name}: importing {module_name} failed: {_brief(error)}") from error
+        raise InputError(f"{name}: importing {module_name} failed: {in_brief(error)}") from error
 
 
 def _attribute(module: ModuleType, name: str, path: str) -> Any:
@@ -103,7 +103,9 @@ def _made_by(make: Callable[[], Any], name: str) -> ModelSource:
     try:
         value = make()
     except Exception as error:
-        raise InputError(f"{name}: calling it without arguments failed: {_brief(error)}") from error
+        raise InputError(
+            f"{name}: calling it without arguments failed: {in_brief(error)}"
+        ) from error
     if not _is_source(value):
         raise InputError(f"{name}: what it returns is no model source: {_lacks(value)}")
     return cast("ModelSource", value)
@@ -119,7 +121,3 @@ def _missing(value: object) -> list[str]:
 
 def _lacks(value: object) -> str:
     return f"{type(value).__name__} has no {', '.join(_missing(value))}"
-
-
-def _brief(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]

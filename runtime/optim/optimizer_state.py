@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import InputError, in_brief
 
 from ..tensors.rng_state import RandomState
 
@@ -133,11 +133,11 @@ def _blank(optimizer: torch.optim.Optimizer, group: Mapping[str, Any], parameter
     groups = optimizer.param_groups
     optimizer.param_groups = [{**group, "params": [stand_in]}]
     try:
-        with RandomState([stand_in]).again():
+        with RandomState([stand_in.device]).again():
             _step_of(optimizer)(optimizer)
         return _filled(optimizer.state.get(stand_in) or {})
     except Exception as error:
-        raise _whole(optimizer, f": {type(error).__name__}: {error}".splitlines()[0]) from error
+        raise _whole(optimizer, f": {in_brief(error)}") from error
     finally:
         optimizer.param_groups = groups
         optimizer.state.pop(stand_in, None)

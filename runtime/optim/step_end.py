@@ -21,8 +21,8 @@ from ..measure.op_timer import Call
 from ..rank.context import RankContext
 from ..rank.role import has_relays
 from ..stages.shared_parameters import SharedParameters
+from ..tensors.forward_state import ForwardState
 from .data_parallel import make_averaging
-from .forward_snapshot import ForwardSnapshot
 from .grad_norm import make_norm_sum
 from .norm_groups import check_norm_groups, make_norm_squares
 from .optimizer_step import OptimizerStep
@@ -56,7 +56,7 @@ class StepEnd:
         self._checks_norm_first = (
             None if has_relays(program) else _first_stepped(program, role.rank)
         )
-        self._snapshot: ForwardSnapshot | None = None
+        self._snapshot: ForwardState | None = None
         self._refill: Call | None = None
         self.updates = True
         self.adds_up = False  # whether the last step left gradients to add to
@@ -86,7 +86,7 @@ class StepEnd:
         self.updates = updates
         if self.update.pending:
             self._refill = refill
-            self._snapshot = ForwardSnapshot(self.modules.values(), self._device)
+            self._snapshot = ForwardState(self.modules.values(), [self._device])
         elif self.adds_up:
             self._shared.begin()
         else:
@@ -150,7 +150,7 @@ class StepEnd:
         """Restores the state of the step's begin, before its ops are run again."""
         assert self._snapshot is not None
         assert self._refill is not None
-        self._snapshot.back()
+        self._snapshot.restore()
         self._refill()
 
     def _rescale(self, scale: float) -> None:

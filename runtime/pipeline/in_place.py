@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from pipeloom.ir.errors import InputError
@@ -33,11 +32,13 @@ from ..probes.measuring import (
     measurement,
     probed,
     probed_links,
+    sequences,
 )
 from ..probes.stage_probe import Asked, StageProbe
 from ..rank.context import RankContext
 from ..stages.fsdp import ShardedStages
 from ..stages.tie_detection import tied_stages
+from ..tensors.forward_state import undisturbed
 from ..tensors.microbatches import mapped
 from ..transport import connect
 from .step_builder import StepBuilder
@@ -92,7 +93,16 @@ class StagesInPlace:
         name = context.program.schedule.problem.profile.name
         tied = tied_stages(context.options.tied) if view != "rank" else ()
         shown = ranks if view != "rank" else 1
-        return measurement(parts, links, ranks=shown, name=name, tied=tied)
+        size = self._micro_batch(view)
+        return measurement(parts, links, ranks=shown, name=name, tied=tied, micro_batch=size)
+
+    def _micro_batch(self, view: str) -> int | None:
+        """The sequences in a microbatch, where a rank of the view is given them."""
+        first = [cell.inputs for (stage, _), cell in self._cells.items() if stage == 0]
+        own = sequences(first[0]) if first else None
+        if view == "rank":
+            return own
+        return next((n for n in self._context.transport.gather(own) if n is not None), None)
 
     def _in_flight(self, asked: int) -> int:
         """The microbatches of a round: at most as many as the rank has of each stage."""
@@ -139,22 +149,17 @@ class StagesInPlace:
         store = self._context.store
         modules = [store.module(s) for s in store.stages]
         parameters = [p for s in store.stages for p in store.parameters(s)]
-        buffers = [(b, b.clone()) for module in modules for b in module.buffers()]
         gradients = [p.grad for p in parameters]
-        device = self._context.device
         store.gather()
         store.begin()
         try:
-            with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            with undisturbed(modules, [self._context.device]):
                 for parameter in parameters:
                     parameter.grad = None
                 yield
         finally:
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.grad = gradient
-            with torch.no_grad():
-                for buffer, value in buffers:
-                    buffer.copy_(value)
             for s in store.stages:
                 store.settle(s)
             if isinstance(store, ShardedStages):

@@ -17,7 +17,9 @@ from pipeloom.ir.model.ops import IntArray
 from ..errors import ShapeError
 from ..executor.stage_runner import Cell, as_tuple
 from ..stages.store import StageStore
-from ..tensors.microbatches import shown, tensors
+from ..tensors.forward_state import undisturbed
+from ..tensors.microbatches import shown
+from ..tensors.rng_state import devices_of
 from ..tensors.skip_connections import Skips
 from ..tensors.stage_interface import Spec, StageInterface
 from ..transport import Transport, agreed
@@ -102,20 +104,17 @@ class ShapeInference:
 
     def _try(self, stage: int, cell: Cell, kind: Kind) -> StageInterface | ShapeError:
         """The interface of the stage, or the error that every rank is to raise."""
-        inputs = cell.inputs if stage == 0 else self._made_up(self._known[kind][stage - 1])
+        inputs = cell.inputs
+        if stage > 0:
+            inputs = made_up(self._known[kind][stage - 1], self._device)
         module = self._store.module(stage)
-        kept = [(buffer, buffer.clone()) for buffer in module.buffers()]
         try:
-            with torch.random.fork_rng(_cuda(inputs)):
+            with undisturbed([module], devices_of(inputs)):
                 return self._run(stage, module, inputs, cell.options)
         except Exception as error:
             given = ", ".join(map(shown, inputs))
             kind_of = "" if isinstance(error, ShapeError) else f"{type(error).__name__}: "
             return ShapeError(f"stage {stage} does not run on {given}: {kind_of}{error}")
-        finally:
-            with torch.no_grad():
-                for buffer, value in kept:
-                    buffer.copy_(value)
 
     def _run(
         self, stage: int, module: nn.Module, inputs: Sequence[Any], options: Mapping[str, Any]
@@ -128,12 +127,10 @@ class ShapeInference:
             raise ShapeError(f"expected a tensor of a floating dtype, got {texts or 'none'}")
         return StageInterface.of(handed_on)
 
-    def _made_up(self, interface: StageInterface) -> tuple[Tensor, ...]:
-        return tuple(
-            torch.zeros(spec.shape, dtype=spec.dtype, device=self._device, requires_grad=needs_grad)
-            for spec, needs_grad in zip(interface.specs, interface.needs_grad, strict=True)
-        )
 
-
-def _cuda(values: Sequence[Any]) -> list[torch.device]:
-    return sorted({t.device for t in tensors(values) if t.device.type == "cuda"}, key=str)
+def made_up(interface: StageInterface, device: torch.device) -> tuple[Tensor, ...]:
+    """Inputs, of zeros, as the stage behind ``interface`` gets them."""
+    return tuple(
+        torch.zeros(spec.shape, dtype=spec.dtype, device=device, requires_grad=needs_grad)
+        for spec, needs_grad in zip(interface.specs, interface.needs_grad, strict=True)
+    )

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import InputError, in_brief
 from pipeloom.ir.model.layers import Layer
 
 from ..rank.model_names import unwrapped
@@ -96,7 +96,7 @@ def _row(modules: Mapping[int, nn.Module], names: ModelNames) -> _Row | str:
             try:
                 told: Any = names(stage, unwrapped(name))
             except Exception as error:
-                words = f"{type(error).__name__}: {error}".splitlines()[0]
+                words = in_brief(error)
                 return f"names: no name of the model for stage {stage}, {name}: {words}"
             if not (isinstance(told, str) and told):
                 return (

@@ -22,6 +22,7 @@ from ..fake_tensors import fake_module, faked, really
 from ..pipeline.model_source import ModelSource
 from ..probes.measuring import LinkParts, StagePart, measurement
 from ..probes.stage_probe import KINDS, Asked
+from ..rank.options import StagesAs
 from ..stages.store import ResidentStages, Stage, StageStore, made
 from ..transport import Routes, connect
 from .source_probe import SourceStages
@@ -37,10 +38,11 @@ def calculate_memory(
     asked: Asked,
     *,
     dtype: torch.dtype | None,
-    name: str,
+    name: str = "",
+    stages_as: StagesAs = "eager",
 ) -> Measurement:
-    """The profile of so many stages of ``source``, with all bytes and without times: F, B and W
-    take 1 each.
+    """The profile of so many stages of ``source``, with all bytes and without times: each op takes
+    1 ms. Compiled graphs hold what graphs do.
 
     Raises InputError where a stage does something that depends on values in tensors.
     """
@@ -53,6 +55,7 @@ def calculate_memory(
             dtype=dtype,
             device=device,
             tied=tied,
+            stages_as="eager" if stages_as == "eager" else "aten",
         )
         probe = made_here.probe(asked)
         sizes = [probe.sizes(s) for s in range(stages)]
@@ -63,7 +66,13 @@ def calculate_memory(
         StagePart(s, times, (), sizes[s], held[s], probe.coverage.get(s)) for s in range(stages)
     ]
     found = measurement(
-        parts, LinkParts(), ranks=ranks, together=False, name=name, tied=made_here.tied
+        parts,
+        LinkParts(),
+        ranks=ranks,
+        together=False,
+        name=name,
+        tied=made_here.tied,
+        micro_batch=made_here.micro_batch,
     )
     return replace(found, times=({},) * stages)
 

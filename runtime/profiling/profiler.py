@@ -34,6 +34,7 @@ from ..probes.measuring import (
     probed_links,
 )
 from ..probes.stage_probe import Asked
+from ..rank.options import StagesAs, check_stages_as
 from ..stages.tie_detection import Group
 from ..transport import connect, whereabouts
 from ..transport.thread_rank import here
@@ -61,6 +62,7 @@ class Settings:
     group: dist.ProcessGroup | None = None
     data_group: dist.ProcessGroup | None = None
     view: str = "all"
+    stages_as: StagesAs = "eager"
 
 
 def measure_profile(
@@ -84,6 +86,7 @@ def measure_profile(
     data_group: dist.ProcessGroup | None = None,
     view: str = "all",
     memory_only: bool = False,
+    stages_as: StagesAs = "eager",
 ) -> Measurement:
     """The profile of ``source`` cut into ``stages`` on ``ranks``, stage s on rank s mod P.
 
@@ -101,8 +104,11 @@ def measure_profile(
     :meth:`~..pipeline.pipeline.Pipeline.profile` does. ``memory_only``: bytes alone, by calculation
     in this process (:mod:`.memory_only`); each op takes 1 ms.
 
+    ``stages_as``: how stages are run, as :class:`~..pipeline.pipeline.Pipeline` explains.
+
     Raises InputError for impossible settings, LaunchError where a rank fails.
     """
+    check_stages_as(stages_as)
     layers: Sequence[Layer] = ()
     if stages is None:
         source, layers = by_layers(source)
@@ -121,7 +127,9 @@ def measure_profile(
     if memory_only:
         _check_memory_only(device, pairs=pairs, local=local, group=group is not None)
         asked = Asked(in_flight, recompute=recompute, offload=offload)
-        found = calculate_memory(source, stages, ranks, asked, dtype=dtype, name=name)
+        found = calculate_memory(
+            source, stages, ranks, asked, dtype=dtype, name=name, stages_as=stages_as
+        )
         return found if not layers else _named(found, layers)
     settings = Settings(
         stages,
@@ -139,6 +147,7 @@ def measure_profile(
         group=group,
         data_group=data_group,
         view=view,
+        stages_as=stages_as,
     )
     count, arguments = ranks if together else 1, (source, settings, source.tied(stages))
     if group is not None:
@@ -148,9 +157,17 @@ def measure_profile(
     else:
         backend = "nccl" if torch.device(device).type == "cuda" else "gloo"
         results = launch(_measure_rank, count, arguments, backend=backend)
-    parts, links, tied = next(iter(results.values()))
+    parts, links, tied, micro_batch = next(iter(results.values()))
     shown = 1 if view == "rank" else ranks
-    found = measurement(parts, links, ranks=shown, together=together, name=name, tied=tied)
+    found = measurement(
+        parts,
+        links,
+        ranks=shown,
+        together=together,
+        name=name,
+        tied=tied,
+        micro_batch=micro_batch,
+    )
     return found if not layers else _named(found, layers)
 
 
@@ -187,11 +204,12 @@ def _named(found: Measurement, layers: Sequence[Layer]) -> Measurement:
     return replace(found, profile=profile, by_layers=True)
 
 
-Found = tuple[list[StagePart], LinkParts, list[tuple[int, ...]]]
+Found = tuple[list[StagePart], LinkParts, list[tuple[int, ...]], int | None]
 
 
 def _measure_rank(source: ModelSource, settings: Settings, tied: Sequence[Group]) -> Found:
-    """Measurements of the settings' view, the same on every rank of it, and the tied stages."""
+    """Measurements of the settings' view, the same on every rank of it, the tied stages, and the
+    sequences in a microbatch."""
     device, group = _device(settings), settings.group
     routes = ring_routes(whereabouts(group)[1], settings.timeout)
     transport = connect(routes, device, group)
@@ -211,6 +229,7 @@ def _measure_rank(source: ModelSource, settings: Settings, tied: Sequence[Group]
         tied=tied,
         data_group=settings.data_group,
         timeout=settings.timeout,
+        stages_as=settings.stages_as,
     )
     parts = probed(
         made.probe(asked),
@@ -229,7 +248,7 @@ def _measure_rank(source: ModelSource, settings: Settings, tied: Sequence[Group]
     if group is not None:
         made.close()
         transport.close()
-    return parts, links, made.tied
+    return parts, links, made.tied, made.micro_batch
 
 
 def _device(settings: Settings) -> torch.device:

@@ -3,7 +3,7 @@ again."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,10 +13,10 @@ from .microbatches import tensors
 
 
 class RandomState:
-    """The states, now, of the generators that a computation on ``inputs`` draws from."""
+    """The states, now, of the generators that a computation on ``devices`` draws from."""
 
-    def __init__(self, inputs: Sequence[Any]) -> None:
-        self._devices = sorted({x.device.index or 0 for x in tensors(inputs) if x.is_cuda})
+    def __init__(self, devices: Iterable[torch.device]) -> None:
+        self._devices = sorted({x.index or 0 for x in devices if x.type == "cuda"})
         self._cpu = torch.get_rng_state()
         self._cuda = [torch.cuda.get_rng_state(device) for device in self._devices]
 
@@ -26,12 +26,21 @@ class RandomState:
         same = map(torch.equal, [self._cpu, *self._cuda], [torch.get_rng_state(), *cuda])
         return not all(same)
 
+    def restore(self) -> None:
+        """Makes the same numbers come again."""
+        torch.set_rng_state(self._cpu)
+        for device, state in zip(self._devices, self._cuda, strict=True):
+            torch.cuda.set_rng_state(state, device)
+
     @contextmanager
     def again(self) -> Iterator[None]:
         """A context that draws the same numbers once more; after it all goes on as if none had been
         drawn."""
         with torch.random.fork_rng(self._devices):
-            torch.set_rng_state(self._cpu)
-            for device, state in zip(self._devices, self._cuda, strict=True):
-                torch.cuda.set_rng_state(state, device)
+            self.restore()
             yield
+
+
+def devices_of(values: Iterable[Any]) -> set[torch.device]:
+    """The devices of the tensors among ``values``."""
+    return {x.device for x in tensors(values)}

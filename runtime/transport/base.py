@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
-from pipeloom.ir.errors import InputError, PipeloomError
+from pipeloom.ir.errors import InputError, PipeloomError, in_words, of_rank
 
 from ..errors import ExecutionError, ShapeError
 
@@ -37,10 +37,7 @@ class Fault:
 
     @classmethod
     def of(cls, rank: int, error: Exception) -> Fault:
-        ours = isinstance(error, PipeloomError)
-        text = str(error) if ours else f"{type(error).__name__}: {error}"
-        named = text if text.startswith(f"rank {rank}:") else f"rank {rank}: {text}"
-        return cls(rank, type(error).__name__, named)
+        return cls(rank, type(error).__name__, of_rank(rank, in_words(error)))
 
     def raised(self) -> PipeloomError:
         """With the rank as ``rank``, and ``replica``: a launch reports that one as failed."""

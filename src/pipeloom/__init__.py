@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from .ir.verify.schedule import verify_schedule as verify_schedule
     from .planner.analyze import analyze as analyze
     from .planner.answer import Answer as Answer
+    from .planner.arithmetic import Arithmetic as Arithmetic
+    from .planner.arithmetic import arithmetic as arithmetic
     from .planner.build import build as build
     from .planner.compare import compare as compare
     from .planner.compile import compile as compile  # noqa: A004
@@ -82,6 +84,7 @@ _HOMES = {
     "ir.verify.schedule": ("verify_schedule",),
     "ir.verify.program": ("verify_program",),
     "planner.answer": ("Answer",),
+    "planner.arithmetic": ("Arithmetic", "arithmetic"),
     "planner.build": ("build",),
     "planner.compile": ("compile",),
     "planner.exchange": ("export", "import_"),
