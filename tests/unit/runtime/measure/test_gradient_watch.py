@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from pipeloom.ir.model.weight_coverage import WeightCoverage
 from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
+from pipeloom.runtime.graphs.graph_runner import GraphRunner
 from pipeloom.runtime.measure.activation_ledger import NoLedger
 from pipeloom.runtime.measure.gradient_watch import GradientWatch
 from pipeloom.runtime.rank.model_names import model_name
@@ -27,9 +28,11 @@ class Mixed(nn.Module):
         return out + self.both
 
 
-def watched(module: nn.Module, microbatches: int = 2) -> WeightCoverage | None:
+def watched(
+    module: nn.Module, microbatches: int = 2, kind: type[StageRunner] = StageRunner
+) -> WeightCoverage | None:
     memory, x = NoLedger(), torch.randn(4, 4)
-    runner = StageRunner(1, module, memory=memory, last=False, loss=None, seed=torch.ones(()))
+    runner = kind(1, module, memory=memory, last=False, loss=None, seed=torch.ones(()))
     runner.watched = GradientWatch()
     for _ in range(microbatches):
         cell = Cell(WeightQueue(memory), StageInterface.one(Spec.of(x)))
@@ -47,6 +50,13 @@ def test_a_parameter_whose_gradient_comes_in_both_is_in_b() -> None:
         {"linear.weight": 16, "linear.bias": 4},
         {"norm.weight": 4, "norm.bias": 4, "both": 16},
     )
+
+
+def test_of_a_graph_its_cut_tells() -> None:
+    """Of the norm's gradients one kernel computes all three: the input's is B's."""
+    found = watched(Mixed(), kind=GraphRunner)
+    in_b = {"norm.weight": 4, "norm.bias": 4}
+    assert found == WeightCoverage(1, {"linear.weight": 16, "linear.bias": 4, "both": 16}, in_b)
 
 
 def test_hooks_are_gone_afterwards() -> None:

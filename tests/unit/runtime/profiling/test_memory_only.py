@@ -24,6 +24,7 @@ from pipeloom.runtime.probes.stage_probe import Asked
 from pipeloom.runtime.profiling.memory_only import calculate_memory
 from pipeloom.runtime.profiling.profiler import measure_profile
 from pipeloom.runtime.profiling.source_probe import SourceStages
+from pipeloom.runtime.rank.options import StagesAs
 from pipeloom.runtime.transport import Routes, connect
 from pipeloom.training import measure
 from tests.support.delayed_linear import Delayed
@@ -48,7 +49,9 @@ def hugging(kind: str, folder: Path) -> ModelSource:
     return HuggingFace(str(path), seq=12, micro_batch=2)
 
 
-def measured(source: ModelSource, stages: int, dtype: torch.dtype | None) -> Measurement:
+def measured(
+    source: ModelSource, stages: int, dtype: torch.dtype | None, stages_as: StagesAs = "eager"
+) -> Measurement:
     """All stages on one rank, in this process."""
     device = torch.device("cpu")
     made = SourceStages(
@@ -58,6 +61,7 @@ def measured(source: ModelSource, stages: int, dtype: torch.dtype | None) -> Mea
         dtype=dtype,
         device=device,
         tied=source.tied(stages),
+        stages_as=stages_as,
     )
     parts = probed(made.probe(ASKED), made.held, repeats=1, warmup=0)
     return measurement(parts, LinkParts(), ranks=stages, tied=made.tied)
@@ -67,6 +71,10 @@ def sizes(stage: StageProfile) -> dict[str, object]:
     names = ("m_b", "m_w", "m_r", "m_o", "offload_bytes", "activation_bytes")
     held = ("weight_bytes", "grad_bytes", "optimizer_bytes")
     return {name: getattr(stage, name) for name in (*names, *held)}
+
+
+def slow(stages_as: StagesAs, *names: str) -> list[Any]:
+    return [pytest.param(n, None, stages_as, marks=pytest.mark.slow) for n in names]
 
 
 SOURCES: dict[str, Callable[[Path], ModelSource]] = {
@@ -79,17 +87,21 @@ SOURCES: dict[str, Callable[[Path], ModelSource]] = {
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"),
+    ("name", "dtype", "stages_as"),
     [
-        *((name, None) for name in SOURCES if name not in {"mixtral", "qwen3"}),
-        *((name, torch.bfloat16) for name in ("transformer", "mixtral")),
-        pytest.param("qwen3", torch.bfloat16, marks=pytest.mark.slow),
+        *((name, None, "eager") for name in ("stack", "transformer", "delayed", "llama")),
+        *((name, torch.bfloat16, "eager") for name in ("transformer", "mixtral")),
+        *((name, None, "aten") for name in ("stack", "transformer")),
+        *slow("eager", "gpt", "gpt2", "qwen3"),
+        *slow("aten", "gpt", "llama", "qwen3"),
     ],
 )
-def test_bytes_are_those_of_steps(name: str, dtype: torch.dtype | None, tmp_path: Path) -> None:
+def test_bytes_are_those_of_steps(
+    name: str, dtype: torch.dtype | None, stages_as: StagesAs, tmp_path: Path
+) -> None:
     source = SOURCES[name](tmp_path)
-    found = calculate_memory(source, 3, 3, ASKED, dtype=dtype, name="")
-    real = measured(source, 3, dtype)
+    found = calculate_memory(source, 3, 3, ASKED, dtype=dtype, stages_as=stages_as)
+    real = measured(source, 3, dtype, stages_as)
     for one, other in zip(found.profile.stages, real.profile.stages, strict=True):
         assert sizes(one) == sizes(other)
     assert found.coverage == real.coverage
@@ -99,7 +111,7 @@ def test_bytes_are_those_of_steps(name: str, dtype: torch.dtype | None, tmp_path
 def test_a_model_that_is_there_is_left_as_it_is() -> None:
     source = Given([stage() for stage in Stack().stages(2)])
     before = [p for module in source.modules for p in module.parameters()]
-    found = calculate_memory(source, 2, 2, Asked(1), dtype=torch.bfloat16, name="")
+    found = calculate_memory(source, 2, 2, Asked(1), dtype=torch.bfloat16)
     assert [p for module in source.modules for p in module.parameters()] == before
     assert all(type(p) is nn.Parameter and p.grad is None for p in before)
     assert found.profile.stages[0].weight_bytes == sum(p.nbytes for p in before) / 4
