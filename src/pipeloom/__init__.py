@@ -46,6 +46,10 @@ if TYPE_CHECKING:
     from .planner.explain.explanation import explain as explain
     from .planner.measured.profile import profile_from as profile_from
     from .planner.plan import optimize as optimize
+    from .planner.predict import Prediction as Prediction
+    from .planner.predict import predict as predict
+    from .planner.prediction.calibration import Calibration as Calibration
+    from .planner.prediction.calibration import calibrate as calibrate
     from .planner.show import show as show
     from .planner.sweep import sweep as sweep
     from .planner.verify import verify as verify
@@ -101,8 +105,10 @@ _HOMES = {
     "solver.families": ("build_family",),
     "solver.optimize": ("solve",),
     "planner.analyze": ("analyze",),
+    "planner.prediction.calibration": ("Calibration", "calibrate"),
     "planner.compare": ("compare",),
     "planner.evaluation.evaluation": ("Evaluation",),
+    "planner.predict": ("Prediction", "predict"),
     "planner.sweep": ("sweep",),
     "torch": ("PlannedSchedule",),
     "training": ("measure", "run", "tune"),

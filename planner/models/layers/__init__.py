@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ..model import Model
-from ..run import TrainingRun
+from ..run import SELECTIVE, Sharding, TrainingRun
 from ..work import LayerWork, ModelWork, WorkKind
 from .attention import write_attention
 from .ends import write_embedding, write_head, write_prediction
+from .every_second import keep_every_second
 from .feed_forward import write_experts, write_feed_forward
 from .sheet import Sheet
 
@@ -39,7 +40,9 @@ def _decoder(model: Model, run: TrainingRun, moe: bool, window: int | None) -> L
     _write_decoder(sheet, model, moe, window)
     kind = WorkKind.MOE if moe else WorkKind.DENSE
     name = f"{kind} layer" + (f" of window {window}" if window else "")
-    return sheet.work(kind, name, sheet.spread * model.hidden)
+    work = sheet.work(kind, name, sheet.spread * model.hidden)
+    torch_selects = run.sharding is Sharding.FSDP and run.recompute == SELECTIVE
+    return keep_every_second(work) if torch_selects else work
 
 
 def _write_decoder(sheet: Sheet, model: Model, moe: bool, window: int | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..model import Model
+from ..run import Sharding
 from ..work import CollectiveKind
 from .attention import write_norm
 from .sheet import HEAD, INPUT, F, Sheet, W
@@ -66,7 +67,8 @@ def _write_loss(sheet: Sheet, model: Model) -> None:
     Kernel by kernel logits are copied to float32, which is held (Korthikanti et al., 2022, section
     4.3), and a maximum, an exponential, a sum and a quotient read it, 22 bytes a logit in F and 14
     in B; beside the copy there are the logits of two bytes, and their gradient in B. Fused, logits
-    are read twice and overwritten by their gradient.
+    are read twice and overwritten by their gradient. torch's own, taken to go with ``fsdp``,
+    overwrites nothing: beside log-softmax in float32 there are the float32 copy and a gradient.
     """
     logits, e = sheet.tokens * model.vocab / sheet.run.tp, sheet.element
     if sheet.run.fused_cross_entropy:
@@ -75,7 +77,7 @@ def _write_loss(sheet: Sheet, model: Model) -> None:
     else:
         sheet.passes("loss", HEAD, (e + 20) * logits, (e + 12) * logits)
         sheet.hold("logits in float32", HEAD, 4 * logits)
-        sheet.workspace = e * logits
+        sheet.workspace = (8 if sheet.run.sharding is Sharding.FSDP else e) * logits
     for name in ("maximum", "sum", "logit of the target"):
         sheet.collective(f"loss {name}", HEAD, 4 * sheet.tokens, CollectiveKind.ALL_REDUCE, F)
 
