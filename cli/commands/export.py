@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--micro-batch-size",
         metavar="N",
         type=at_least_one,
-        help="sequences in a microbatch, for the flags; 1 by default",
+        help="sequences in a microbatch, for the flags; by default as the profile has it",
     )
     parser.add_argument(
         "--model",

@@ -223,6 +223,7 @@ class ClusterDocument(Document):
     device_memory: Limits = None
     host_link: LinkDocument | None = None
     data_parallel: DataParallelDocument | None = None
+    micro_batch: Annotated[int, Whole(1)] | None = None
 
 
 def _tied_stages(value: Any, info: ValidationInfo) -> Ties:
