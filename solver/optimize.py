@@ -25,6 +25,7 @@ from .core.relaxations import has_remat, recomputable, recomputing
 from .core.schedule_cost import within_memory
 from .core.worker_threads import has_ended, in_thread
 from .exact import BACKENDS
+from .exact.enumeration import enumerate_orders
 from .portfolio import PORTFOLIOS, exactly
 from .proofs import closed_form_bounds
 from .remat.portfolio import search_remat
@@ -89,6 +90,7 @@ class Solving:
         self._running: Future[bool] | None = None
         self._best, self._options = best, options
         if has_remat(best.problem):
+            enumerate_orders(best)
             self._pieces = search_remat(
                 best, lambda part, given: optimize(without_overlap(part), given), options
             )
