@@ -19,7 +19,7 @@ _TOLERANCE = 1e-9  # relative, on the memory limit: sums of floats
 _FUSED, _PAIR = 3, 4  # beside F, B and W
 
 
-class TooManyOrders(Exception):
+class TooManyOrdersError(Exception):
     """The search has looked at as many beginnings of orders as it was to."""
 
 
@@ -34,7 +34,7 @@ def exhaustive_optimum(
 
     Activation passing, any placement, or one copy of the weights each way; BW's where they take
     less than B and W, and pairs of an F and a BW at once. Fast enough for hundreds of instances at
-    three ranks and three microbatches. Raises TooManyOrders after so many ``nodes``. Three
+    three ranks and three microbatches. Raises TooManyOrdersError after so many ``nodes``. Three
     reductions, each by exchanging the labels of identical microbatches, of those that go one way:
 
     - W(s, .) run in the order of the B(s, .) that they were parted from: nothing waits for a W, so
@@ -74,7 +74,7 @@ def exhaustive_optimum(
         canonical, problem.objective is Objective.PERIOD,
     )  # fmt: skip
     if left[0] <= 0:
-        raise TooManyOrders
+        raise TooManyOrdersError
     return float(best[0])
 
 
@@ -216,7 +216,7 @@ def _may_run(kind, stage, microbatch, done, held, before, m_b, limit, canonical)
 
 
 @numba.njit(cache=True)
-def _branch(
+def _branch(  # noqa: C901
     at, best, left, done, committed, clock, first, held, work,
     owner, before, durations, both, least, into_f, into_b, m_b, m_w, limit, canonical, period,
 ):  # fmt: skip

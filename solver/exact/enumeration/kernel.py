@@ -1,4 +1,4 @@
-"""One step of :mod:`.enumeration`: every way to go on from the states of a layer."""
+"""One step of :mod:`.search`: every way to go on from the states of a layer."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def expand(at: Small, moves: Moves, to: States, done: int, below: float) -> int:
 @numba.njit(cache=True, nogil=True)
 def _begun(at: Small, to: States, i: int) -> bool:
     """Whether all ranks that have ops have run one."""
-    for rank in at.rank:
+    for rank in at.rank:  # noqa: SIM110
         if to.first[i, rank] == UNSTARTED:
             return False
     return True
@@ -122,10 +122,12 @@ def _rooms(at: Small, to: States, i: int, room: FloatArray) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def _start(at: Small, moves: Moves, m: int, to: States, i: int, room: FloatArray) -> float:
+def _start(  # noqa: PLR0917
+    at: Small, moves: Moves, m: int, to: States, i: int, room: FloatArray
+) -> float:
     """When the move would start; infinite where it may not."""
     counts, rank = to.counts[i], moves.rank[m]
-    start = to.clock[i, rank]
+    start = float(to.clock[i, rank])
     for part in range(2):
         c = moves.parts[m, part]
         if c < 0:
@@ -316,17 +318,18 @@ def _no_worse(to: States, a: int, b: int) -> bool:
 
 @numba.njit(cache=True, nogil=True)
 def _least(at: Small, to: States, i: int, ends: FloatArray) -> float:
-    """No schedule that goes on from the state costs less.
+    """No schedule that goes on from the state costs less: by ranks and by chains."""
+    _forwards(at, to, i, ends)
+    return max(_by_ranks(at, to, i), _by_chains(at, to, i, ends))
 
-    Each rank has its ops left to run, of which running at once saves no more than their F's may nor
-    than their BW's may. Each class runs its F's and its B's one by one, with inputs when they come
-    or, at the earliest, as the class before makes them; behind a B come the B's and W's of its
-    class that are left.
-    """
-    counts, clock, first, came = to.counts[i], to.clock[i], to.first[i], to.came[i]
-    ranks, classes = len(at.limit), len(at.rank)
+
+@numba.njit(cache=True, nogil=True)
+def _by_ranks(at: Small, to: States, i: int) -> float:
+    """Each rank has its ops left to run, of which running at once saves no more than their F's may
+    nor than their BW's may."""
+    counts, first, ranks = to.counts[i], to.first[i], len(at.limit)
     left = np.zeros((3, ranks))
-    for c in range(classes):
+    for c in range(len(at.rank)):
         rank, f, b = at.rank[c], at.size[c] - counts[F, c], at.size[c] - counts[B, c]
         left[0, rank] += f * at.least[0, c] + b * at.least[2, c]
         left[0, rank] += (counts[B, c] - counts[W, c]) * at.t_w[c]
@@ -336,29 +339,44 @@ def _least(at: Small, to: States, i: int, ends: FloatArray) -> float:
     for rank in range(ranks):
         span = left[0, rank] - min(left[1, rank], left[2, rank])
         if first[rank] != UNSTARTED:
-            span += clock[rank] - first[rank]
+            span += to.clock[i, rank] - first[rank]
         cost = max(cost, span)
-    for c in range(classes):
-        now, source = clock[at.rank[c]], at.source[F, c]
+    return cost
+
+
+@numba.njit(cache=True, nogil=True)
+def _forwards(at: Small, to: States, i: int, ends: FloatArray) -> None:
+    """When F's end at the earliest: each class runs its own one by one, with inputs when they come
+    or as the class before can make them."""
+    counts = to.counts[i]
+    for c in range(len(at.rank)):
+        now, source = to.clock[i, at.rank[c]], at.source[F, c]
         for k in range(counts[F, c], at.size[c]):
-            if source >= 0:
-                known = k < counts[F, source]
-                come = came[F, c, k] if known else ends[source, k] + at.delay[F, c]
-                now = max(now, come)
+            if source >= 0 and k < counts[F, source]:
+                now = max(now, to.came[i, F, c, k])
+            elif source >= 0:
+                now = max(now, ends[source, k] + at.delay[F, c])
             now += at.least[0, c]
             ends[c, k] = now
-    for c in range(classes - 1, -1, -1):
-        now, source = clock[at.rank[c]], at.source[B, c]
+
+
+@numba.njit(cache=True, nogil=True)
+def _by_chains(at: Small, to: States, i: int, ends: FloatArray) -> float:
+    """Each class runs its B's one by one too, behind its F's; behind a B come the B's and W's of
+    its class that are left."""
+    counts, cost = to.counts[i], 0.0
+    for c in range(len(at.rank) - 1, -1, -1):
+        rank, source = at.rank[c], at.source[B, c]
+        now, first = to.clock[i, rank], to.first[i, rank]
         for k in range(counts[B, c], at.size[c]):
             if k >= counts[F, c]:
                 now = max(now, ends[c, k])
-            if source >= 0:
-                known = k < counts[B, source]
-                come = came[B, c, k] if known else ends[source, k] + at.delay[B, c]
-                now = max(now, come)
-            if first[at.rank[c]] != UNSTARTED:
-                span = now + (at.size[c] - k) * at.least[2, c] - first[at.rank[c]]
-                cost = max(cost, span)
+            if source >= 0 and k < counts[B, source]:
+                now = max(now, to.came[i, B, c, k])
+            elif source >= 0:
+                now = max(now, ends[source, k] + at.delay[B, c])
+            if first != UNSTARTED:
+                cost = max(cost, now + (at.size[c] - k) * at.least[2, c] - first)
             now += at.least[1, c]
             ends[c, k] = now
     return cost
