@@ -51,7 +51,7 @@ from .tables import Tables, classes_of
 
 CELLS = 12  # (stage, microbatch) pairs of a problem at most
 STATES = 1 << 18  # at most
-TARGETS = np.linspace(1 / 16, 1.0, 16)  # between bound and best cost
+TARGETS = tuple(n / 16 for n in range(1, 17))  # between bound and best cost
 STATE_OPS = 100.0  # simulated ops that a state takes as long as
 WORDS = "all orders were searched"
 
