@@ -48,10 +48,10 @@ class Decoder(nn.Module):
         self.tok_embeddings = nn.Embedding(VOCABULARY, WIDTH)
         self.layers = nn.ModuleDict({str(i): Block() for i in range(LAYERS)})
         self.norm = nn.RMSNorm(WIDTH)
-        self.output = nn.Linear(WIDTH, VOCABULARY)
+        self.lm_head = nn.Linear(WIDTH, VOCABULARY)
 
     def forward(self, h: Tensor) -> Tensor:
-        for module in (self.tok_embeddings, *self.layers.values(), self.norm, self.output):
+        for module in (self.tok_embeddings, *self.layers.values(), self.norm, self.lm_head):
             h = h if module is None else module(h)
         return h
 

@@ -17,6 +17,7 @@ from pipeloom.solver.families import ASYNCHRONOUS, FAMILIES, build_family
 from pipeloom.solver.families.bubble_formulas import Instance, formula_of
 from pipeloom.solver.families.weights.islands import IslandFamily
 
+from .clusters.islands import islands
 from .compare import evaluate_families
 from .evaluation import columns
 from .evaluation.evaluation import Evaluation
@@ -24,11 +25,10 @@ from .evaluation.scaling import equalized
 from .evaluation.table import EvaluationTable, evaluations_table
 from .inputs.documents import naming
 from .inputs.problem_setup import ProfileLike, ProfileSource, objective_of
+from .models.uniform import Transformer
 from .partition.fixed_cut import Profiles, profiles_of
 from .passing.crossovers import Crossover, crossovers, missing_sizes
 from .solving.progress import Listener
-from .synthetic.cluster import islands
-from .synthetic.transformer import Transformer
 
 
 @dataclass(frozen=True)

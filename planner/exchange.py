@@ -16,6 +16,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.json_reader import read_text
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.units import counted
 from pipeloom.solver.families import build_family
 
 from .inputs.documents import Document, FilePath, Planned, named, naming, read_schedule
@@ -69,8 +70,9 @@ def export(
     """The schedule, an object, a JSON object or a file of one, in the format ``to``: ``torch-csv``,
     ``torchtitan``, ``torchtitan-toml`` or ``megatron-layout``.
 
-    ``micro_batch_size``: sequences in a microbatch, for the flags; 1 by default. ``model``: what
-    has the modules that ``torchtitan`` names: a module, the layers of a model source, or names.
+    ``micro_batch_size``: sequences in a microbatch, for the flags; by default the profile's
+    ``micro_batch``, else 1, which a note says. ``model``: what has the modules that ``torchtitan``
+    names: a module, the layers of a model source, or names.
 
     Raises InputError for what the format cannot express, for a size that no flag has, and for
     modules that the model has not, or that are in no stage.
@@ -79,7 +81,8 @@ def export(
     exporter = EXPORTERS.get(to)
     if exporter is None:
         raise InputError(f"to: expected one of {', '.join(EXPORTERS)}, got {to!r}")
-    size = 1 if micro_batch_size is None else micro_batch_size
+    measured = found.problem.profile.micro_batch
+    size = (measured or 1) if micro_batch_size is None else micro_batch_size
     if isinstance(size, bool) or not size >= 1:
         raise InputError(
             f"micro_batch_size: expected a whole number from 1 on, got {micro_batch_size!r}"
@@ -91,12 +94,30 @@ def export(
         if model is not None:
             _check_modules(found.problem.profile, model)
         launch = exporter.launch(found, size)
-    if micro_batch_size is not None and launch == exporter.launch(found, size + 1):
+    notes = launch.notes
+    if launch != exporter.launch(found, size + 1):
+        notes += _size_notes(micro_batch_size, measured)
+    elif micro_batch_size is not None:
         raise InputError(
             f"micro_batch_size: expected none, as no flag that goes with this {to} has it, got "
             f"{size}"
         )
-    return Exported(text, to, exporter.summary, launch.flags, launch.notes)
+    return Exported(text, to, exporter.summary, launch.flags, notes)
+
+
+def _size_notes(given: int | None, measured: int | None) -> tuple[str, ...]:
+    """Where the sequences in a microbatch are assumed, or are not those that were measured."""
+    if given is None and measured is None:
+        return (
+            "one sequence in a microbatch is assumed, as the profile has no micro_batch: "
+            "--micro-batch-size says it",
+        )
+    if given is not None and measured is not None and given != measured:
+        return (
+            f"times and memory are of microbatches of {counted(measured, 'sequence')}, as the "
+            f"profile's micro_batch says, not {given}",
+        )
+    return ()
 
 
 def _check_modules(profile: Profile, model: Any) -> None:

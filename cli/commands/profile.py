@@ -20,7 +20,7 @@ from pipeloom.report.text_table import table
 
 from ..arguments import add_output, count, example, limit, number, seconds, whole
 from ..inputs import options, typed
-from ..model_arguments import add_model, need_torch
+from ..model_arguments import add_model, add_stages_as, need_torch
 from ..output import check_output, finish
 from ..progress import ProgressDisplay
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 KEYS = (
     "stages", "layers", "ranks", "repeats", "warmup", "alone", "recompute", "pairs", "offload",
-    "local", "name", "memory_limit", "timeout", "dtype", "device",
+    "stages_as", "local", "name", "memory_limit", "timeout", "dtype", "device",
 )  # fmt: skip
 FROM_KEYS = ("split", "memory", "t_comm", "like")
 """Options of --from alone."""
@@ -85,6 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="ranks are threads of this process, as under run --local: on one GPU, too",
     )
+    add_stages_as(parser)
     parser.add_argument("--name", default="", help="the profile's name")
     parser.add_argument(
         "--memory-limit", metavar="X", type=limit, help="bytes of activations a rank, to go with it"
@@ -160,7 +161,7 @@ def _run_from(args: argparse.Namespace) -> int:
     from pipeloom.planner.measured.profile import profile_from
 
     measuring = {key for key in KEYS if key not in SHARED} | {"model"}
-    unset = {"repeats": 10, "timeout": 300.0, "device": "cpu"}
+    unset = {"repeats": 10, "timeout": 300.0, "device": "cpu", "stages_as": "eager"}
     for name in sorted(measuring):
         if getattr(args, name) not in (None, False, unset.get(name)):
             raise InputError(f"--{name}: expected none beside --from, which measures nothing")

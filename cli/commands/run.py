@@ -24,8 +24,8 @@ from pipeloom.ir.units import counted
 
 from ..arguments import amount, count, example
 from ..inputs import options, typed
-from ..model_arguments import DTYPES, TRAINING, TYPED, add_training, need_torch
-from ..output import print_json
+from ..model_arguments import DTYPES, TRAINING, TYPED, add_stages_as, add_training, need_torch
+from ..output import print_json, say_words
 
 if TYPE_CHECKING:
     from pipeloom.runtime.train.loop import StepRecord
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 KEYS = (
     "trace", "param_dtype", "reduce_dtype", "clip_grad_norm", "loss_scale", "no_post_validation",
-    "varying_shapes", "cuda_graph", "local", "replicas", "save", "every", "resume",
+    "varying_shapes", "cuda_graph", "stages_as", "local", "replicas", "save", "every", "resume",
     "eval_every",
 )  # fmt: skip
 SHOWN = 100  # losses that the text holds
@@ -88,6 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "cuda, without "
         "clipping and loss scaling",
     )
+    add_stages_as(parser)
     parser.add_argument(
         "--replicas",
         metavar="R",
@@ -156,9 +157,9 @@ def run(args: argparse.Namespace) -> int:
         print_json(result.to_dict() | {"trace": args.trace})
         return 0
     for name, words in _lines(result):
-        print(f"{name:<14}{words}")
+        say_words(f"{name:<14}{words}")
     if args.trace is not None:
-        print(f"written to {args.trace}")
+        say_words(f"written to {args.trace}")
     return 0
 
 
@@ -179,7 +180,7 @@ def _interrupted(folder: str | None) -> Iterator[Callable[[StepRecord], None]]:
 
 
 def _so_far(done: Sequence[int], folder: str | None) -> str:
-    from pipeloom.runtime.train.checkpoints import latest
+    from pipeloom.runtime.train.checkpoint_files import latest
 
     where = f" after step {done[-1]}" if done else " before the first step was done"
     try:

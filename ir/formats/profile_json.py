@@ -64,6 +64,7 @@ def cluster_of(
         host_link=None if host is None else _link(host),
         data_parallel=None if replicas is None else DataParallel(replicas.size, _link(replicas)),
         tied=tied,
+        micro_batch=document.micro_batch,
     )
 
 
@@ -102,6 +103,7 @@ def dump_profile(profile: Profile) -> dict[str, Any]:
     if profile.num_stages == 1:  # else it would be read as one that all ranks share
         document["num_stages"] = 1
     document["ranks"] = profile.ranks
+    document |= {} if profile.micro_batch is None else {"micro_batch": profile.micro_batch}
     if profile.t_comm is not None:
         rows = profile.t_comm
         document["t_comm"] = list(map(list, rows)) if isinstance(rows, tuple) else rows

@@ -89,7 +89,8 @@ class Profile:
     ``t_comm`` is one delay between any two different ranks or a full matrix (row: sender).
     ``memory_limit`` bounds activations, one number a rank; None is unlimited. ``host_link`` is each
     rank's own, as fast in both directions at once. ``tied``: groups of stages, each ascending, that
-    share parameters.
+    share parameters. ``micro_batch``: sequences in the microbatches that were measured, None where
+    it is not known.
     """
 
     stages: tuple[StageProfile, ...]
@@ -102,6 +103,7 @@ class Profile:
     host_link: Link | None = None
     data_parallel: DataParallel | None = None
     tied: tuple[tuple[int, ...], ...] = ()
+    micro_batch: int | None = None
 
     @property
     def num_stages(self) -> int:

@@ -107,7 +107,7 @@ class OffloadedActivations:
     def packing(self, stay: Iterable[Tensor]) -> AbstractContextManager[object]:
         """A context in which what autograd saves is offloaded, but for the tensors to ``stay``."""
         self._stay = frozenset(p.untyped_storage()._cdata for t in stay for p in parts(t))
-        return saved_tensors_hooks(self._pack, _unpack)
+        return saved_tensors_hooks(self.pack, unpack)
 
     def leave(self) -> None:
         """Begins the way out, after F."""
@@ -155,9 +155,10 @@ class OffloadedActivations:
         self._places.clear()
         self._saved.clear()
 
-    def _pack(self, tensor: Tensor) -> Packed:
+    def pack(self, tensor: Tensor) -> Packed:
+        """What is to be held of a tensor that goes out, within :meth:`packing`."""
         if type(tensor) not in PLAIN and is_traceable_wrapper_subclass(tensor):
-            return _Wrapped(tensor, self._pack)
+            return _Wrapped(tensor, self.pack)
         storage = tensor.untyped_storage()
         if storage.nbytes() == 0 or storage._cdata in self._stay:
             return tensor
@@ -213,7 +214,7 @@ class _Wrapped:
 
     def unpack(self) -> Tensor:
         inside = {
-            name: _unpack(part) if isinstance(part, Packed) else part
+            name: unpack(part) if isinstance(part, Packed) else part
             for name, part in self.parts.items()
         }
         whole: Tensor = self.kind.__tensor_unflatten__(inside, self.context, *self.shape)
@@ -223,7 +224,8 @@ class _Wrapped:
 Packed: TypeAlias = Tensor | _SavedActivation | _Wrapped
 
 
-def _unpack(saved: Packed) -> Tensor:
+def unpack(saved: Packed) -> Tensor:
+    """The tensor that was packed; it is here."""
     if isinstance(saved, Tensor):
         return saved
     if isinstance(saved, _Wrapped):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -27,9 +27,17 @@ SMALL = 1 << 16  # bytes of an output that is kept until its B, uncounted
 Using = Callable[[OpKind], AbstractContextManager[object]]
 
 
-def _unchanged(kind: OpKind) -> AbstractContextManager[object]:
+def unchanged_weights(kind: OpKind) -> AbstractContextManager[object]:
     """The context of ops whose weights are where they are."""
     return nullcontext()
+
+
+class Clearable(Protocol):
+    """What a microbatch holds of a stage that is run as graphs."""
+
+    def clear(self) -> None:
+        """Lets go of all of it."""
+        ...
 
 
 class Cell:
@@ -40,12 +48,14 @@ class Cell:
     ``output``, with its graph, and ``dx``: what F and B hand on; ``result``, ``loss`` and
     ``metrics``: the last stage's output and what came of it; ``queue``: None where BW is fused;
     ``recomputed``: F runs again, with the random numbers from ``state`` on, and its input is
-    ``held`` until then; ``offloaded``: None where nothing is.
+    ``held`` until then; ``offloaded``: None where nothing is. ``graphs``: what the stage runs as
+    (:mod:`..graphs.graph_runner`), ``kept`` what it then holds from op to op.
     """
 
     __slots__ = (
-        "dx", "dy", "held", "inputs", "interface", "loss", "metrics", "offloaded", "options",
-        "output", "queue", "recomputed", "result", "roots", "state", "target",
+        "dx", "dy", "graphs", "held", "inputs", "interface", "kept", "loss", "metrics",
+        "offloaded", "options", "output", "queue", "recomputed", "result", "roots", "state",
+        "target",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +70,8 @@ class Cell:
         self.interface = interface
         self.recomputed = recomputed
         self.offloaded = offloaded
+        self.graphs: Any = None
+        self.kept: Clearable | None = None
         self.clear()
 
     def clear(self) -> None:
@@ -80,6 +92,9 @@ class Cell:
             self.offloaded.clear()
         if self.queue is not None:
             self.queue.clear()
+        if self.kept is not None:
+            self.kept.clear()
+            self.kept = None
 
 
 Run = Callable[[Cell], None]
@@ -100,7 +115,7 @@ class StageRunner:
         module: nn.Module,
         *,
         parameters: Iterable[nn.Parameter] | None = None,
-        using: Using = _unchanged,
+        using: Using = unchanged_weights,
         memory: Memory,
         last: bool,
         loss: Judge | None,
@@ -117,11 +132,15 @@ class StageRunner:
         self._seeds: dict[tuple[torch.dtype, int], Tensor] = {}
         self._skips = skips
         self.keep_outputs = True
-        self.bare = _within(using(OpKind.F), self._forward)
-        forward = _within(memory.watching(), self._forward)
-        self.forward = _within(using(OpKind.F), forward)
-        self.backward = _within(using(OpKind.B), self._backward)
-        self.weight = _within(using(OpKind.W), _weight)
+        self.bare = within(using(OpKind.F), self._forward)
+        forward = within(memory.watching(), self._forward)
+        self.forward = within(using(OpKind.F), forward)
+        self.backward = within(using(OpKind.B), self._backward)
+        self.weight = within(using(OpKind.W), _weight)
+
+    def prepare(self, cell: Cell, inputs: Sequence[Any]) -> None:
+        """Makes ready what runs the ops of a microbatch with arguments like ``inputs``: nothing
+        where the module does."""
 
     def calls(self, kind: OpKind) -> Run:
         """The call that runs an op of this kind on a cell; B is BW where the cell has no queue."""
@@ -172,7 +191,7 @@ class StageRunner:
             [x if size <= SMALL else gradient_edge(x) for x, size in sizes if x.requires_grad]
         )
         received = cell.inputs if self.stage > 0 else ()
-        cell.output = tuple([_apart(x, received) for x in outputs])
+        cell.output = tuple([apart_from(x, received) for x in outputs])
 
     def _finish(self, cell: Cell, output: Any) -> None:
         assert self._loss is not None
@@ -192,7 +211,7 @@ class StageRunner:
         """Keeps what a step is to return apart from the received buffer, which is used again."""
         if self.keep_outputs:
             received = tensors(cell.inputs) if self.stage > 0 else ()
-            cell.result = mapped(lambda x: _apart(x.detach(), received), output)
+            cell.result = mapped(lambda x: apart_from(x.detach(), received), output)
 
 
 def as_tuple(output: Any) -> tuple[Tensor, ...]:
@@ -215,7 +234,7 @@ def _handed_on(output: Tensor) -> Tensor:
     return arrived(output)
 
 
-def _apart(tensor: Tensor, received: Sequence[Tensor]) -> Tensor:
+def apart_from(tensor: Tensor, received: Sequence[Tensor]) -> Tensor:
     """A copy where the tensor lies in a received one, whose buffer is freed before it has left."""
     start = tensor.data_ptr()
     for other in received:
@@ -227,7 +246,24 @@ def _apart(tensor: Tensor, received: Sequence[Tensor]) -> Tensor:
 def _gradient(x: Tensor, dy: Sequence[Tensor]) -> Tensor:
     """The gradient that B leaves in an input: zeros where the stage does not use it."""
     dx, x.grad = x.grad, None
-    return torch.zeros_like(x) if dx is None else _apart(arrived(dx), dy)
+    return torch.zeros_like(x) if dx is None else apart_from(arrived(dx), dy)
+
+
+def input_gradients(
+    inputs: Sequence[Tensor],
+    places: Sequence[int],
+    gradients: Sequence[Tensor],
+    dy: Sequence[Tensor],
+) -> tuple[Tensor, ...]:
+    """The gradients of the inputs that need one, of which those at ``places`` have one."""
+    found = dict(zip(places, gradients, strict=True))
+    return tuple(
+        [
+            apart_from(arrived(found[i]), dy) if i in found else torch.zeros_like(x)
+            for i, x in enumerate(inputs)
+            if x.requires_grad
+        ]
+    )
 
 
 def _weight(cell: Cell) -> None:
@@ -235,7 +271,7 @@ def _weight(cell: Cell) -> None:
     cell.queue.run()
 
 
-def _within(context: AbstractContextManager[object], run: Run) -> Run:
+def within(context: AbstractContextManager[object], run: Run) -> Run:
     """``run`` inside of ``context``, entered again and again."""
     if isinstance(context, nullcontext):
         return run

@@ -124,6 +124,15 @@ class Deferral(TorchFunctionMode):
         )
 
 
+def hooked(parameter: nn.Parameter) -> bool:
+    """Whether anything is to be called with its gradient, or where autograd adds that."""
+    return bool(
+        parameter._backward_hooks
+        or parameter._post_accumulate_grad_hooks
+        or _accumulates_by_hook(parameter)
+    )
+
+
 def _accumulates_by_hook(parameter: nn.Parameter) -> bool:
     """Whether others hook in where autograd adds to its gradient, as wrappers that reduce it do.
 

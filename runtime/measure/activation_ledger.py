@@ -37,6 +37,10 @@ class Memory(Protocol):
 
     def release(self, held: Held) -> None: ...
 
+    def reach(self, more: int) -> None:
+        """Counts so many bytes more than are held, for a moment."""
+        ...
+
     def exclude(self, module: nn.Module) -> None:
         """The module's parameters have moved: they are no activations where they are, either."""
         ...
@@ -82,6 +86,9 @@ class Ledger:
     def release(self, held: Held) -> None:
         for pointer, size in held:
             self._remove(pointer, size)
+
+    def reach(self, more: int) -> None:
+        self.peak = max(self.peak, self.live + more)
 
     def turns(self, buffer: Tensor) -> Turns:
         place = _place(buffer)
@@ -173,6 +180,9 @@ class NoLedger:
         return ()
 
     def release(self, held: Held) -> None:
+        pass
+
+    def reach(self, more: int) -> None:
         pass
 
     def turns(self, buffer: Tensor) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import torch.distributed as dist
@@ -12,7 +13,7 @@ from pipeloom.ir.errors import InputError, PipeloomError
 
 from ..rank.context import RankContext
 from ..stages.gradient_squares import summed
-from ..transport import agreed
+from ..transport import Transport, agreed
 
 T = TypeVar("T")
 
@@ -27,11 +28,21 @@ class ReplicaAgreement:
 
     def count(self, *, yes: bool) -> tuple[int, int]:
         """How many replicas say yes, and of how many; all of them call it."""
+        (found,), size = self._sums([yes])
+        return int(found), size
+
+    def alike(self, value: int) -> bool:
+        """Whether all replicas have this value; all of them call it."""
+        (total, squares), size = self._sums([value, value * value])
+        return squares * size == total * total
+
+    def _sums(self, values: list[float]) -> tuple[list[float], int]:
+        """The sums of all replicas' values, and how many replicas there are."""
         if self._group is None:
-            return int(yes), 1
+            return values, 1
         what = "agreeing with the replicas"
-        found = summed([yes], self._group, self._device, self._timeout, what, faults=self._faults)
-        return int(found[0]), self._group.size()
+        found = summed(values, self._group, self._device, self._timeout, what, faults=self._faults)
+        return found, self._group.size()
 
     def result(self, call: Callable[[], T]) -> T:
         """The result of the call; errors that all ranks of a replica raise alike are raised in all
@@ -57,6 +68,36 @@ class ReplicaAgreement:
         own = mine is not None and replica == self._group.rank()
         text = str(error) if own else f"replica {replica}, {error}"
         return agreed(type(error)(text), everywhere=True)
+
+
+def gathered(transport: Transport, call: Callable[[], T]) -> list[T]:
+    """The results of each rank's call. Raises, on all ranks, what one raises."""
+    mine: T | PipeloomError
+    try:
+        mine = call()
+    except PipeloomError as error:
+        mine = error
+    rows = transport.gather(mine)
+    for rank, row in enumerate(rows):
+        if isinstance(row, PipeloomError):
+            raise agreed(type(row)(f"rank {rank}: {row}"))
+    return rows
+
+
+class CountAgreement:
+    """Agreement of all ranks, and replicas, on a step's number of microbatches."""
+
+    def __init__(self, context: RankContext) -> None:
+        self._transport, self._replicas = context.transport, ReplicaAgreement(context)
+
+    def check(self, count: Callable[[], int]) -> None:
+        """Raises InputError, alike on all, where ``count`` is not, or raises on one."""
+        rows = self._replicas.result(partial(gathered, self._transport, count))
+        apart, elsewhere = len(set(rows)) > 1, not self._replicas.alike(sum(rows))
+        if apart or elsewhere:
+            where = f"on all ranks, got {rows}" if apart else f"in all replicas, got {rows[0]} here"
+            error = InputError(f"microbatches: expected one number {where}")
+            raise agreed(error, everywhere=elsewhere)
 
 
 class UpdateAgreement:

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
-from pipeloom.ir.errors import InputError, PipeloomError
+from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import Op
 from pipeloom.ir.units import counted
 
@@ -38,11 +38,11 @@ from ..tensors.forward_state import undisturbed
 from ..tensors.microbatches import is_cut, option_counts
 from ..transport import agreed
 from ..transport.thread_rank import here
-from .agreement import ReplicaAgreement
+from .agreement import ReplicaAgreement, gathered
 from .shape_inference import Interfaces, ShapeInference
 from .step_builder import StepBuilder, make_executor
 from .step_inputs import StepInputs
-from .step_io import Results, StepData, put_targets
+from .step_io import Results, StepData, checked_count, put_targets
 
 T = TypeVar("T")
 LABEL = "eval "
@@ -90,10 +90,13 @@ class ForwardRounds:
         }
         self._program = cache(partial(forward_only, context.program))
 
-    def run(self, data: StepData, *, wants_losses: bool, keep_outputs: bool) -> Results:
-        """Forwards of all microbatches. Raises on all ranks what one raises for its inputs."""
+    def run(
+        self, data: StepData, asked: int | None, *, wants_losses: bool, keep_outputs: bool
+    ) -> Results:
+        """Forwards of all microbatches, as many as ``asked`` where not None. Raises on all ranks
+        what one raises for its inputs."""
         transport, store = self._context.transport, self._context.store
-        count, cells = self._replicas.result(partial(self._prepared, data, wants_losses))
+        count, cells = self._replicas.result(partial(self._prepared, data, asked, wants_losses))
         for runner in self._runners.values():
             runner.keep_outputs = keep_outputs
         results = Results()
@@ -114,10 +117,10 @@ class ForwardRounds:
         return results
 
     def _prepared(
-        self, data: StepData, wants_losses: bool
+        self, data: StepData, asked: int | None, wants_losses: bool
     ) -> tuple[int, dict[tuple[int, int], Cell]]:
         """The number of microbatches, and the cells. Raises, on all ranks, what one raises."""
-        count = self._count(data)
+        count = self._count(data, asked)
         return count, self._agreed(partial(self._cells, data, count, wants_losses))
 
     def _rounds(
@@ -156,8 +159,9 @@ class ForwardRounds:
         ops = [item.op for item in row if hasattr(item, "op")]
         return sorted(ops, key=lambda op: (op.stage, op.microbatch))
 
-    def _count(self, data: StepData) -> int:
-        """The number of microbatches: as the lists of any rank say, else M."""
+    def _count(self, data: StepData, asked: int | None) -> int:
+        """The number of microbatches: as the lists of any rank say, or some were ``asked``, else
+        M."""
 
         def mine() -> set[int]:
             named = {f"input {i}": x for i, x in enumerate(data.inputs)} | {"target": data.target}
@@ -165,12 +169,15 @@ class ForwardRounds:
             counts |= option_counts(data.options)
             if self._loss == IN_MODEL and isinstance(data.target, Mapping):
                 counts |= option_counts(data.target)
+            if asked is not None:
+                counts["microbatches"] = checked_count(asked)
             for name, size in counts.items():
                 if size == 0:
                     raise InputError(f"eval: {name}: expected at least one microbatch, got none")
             return set(counts.values())
 
-        found = sorted(set[int]().union(*self._gathered(mine)))
+        rows = gathered(self._context.transport, mine)
+        found = sorted(set[int]().union(*rows))
         if len(found) > 1:
             texts = " and ".join(counted(size, "microbatch") for size in found)
             error = InputError(f"eval: expected lists of one length on all ranks, got {texts}")
@@ -198,21 +205,8 @@ class ForwardRounds:
     def _agreed(self, call: Callable[[], T]) -> T:
         """The result of this rank's call. Raises, on all ranks, what one raises."""
         result: list[T] = []
-        self._gathered(lambda: result.append(call()))
+        gathered(self._context.transport, lambda: result.append(call()))
         return result[0]
-
-    def _gathered(self, call: Callable[[], T]) -> list[T]:
-        """The results of each rank's call. Raises, on all ranks, what one raises."""
-        mine: T | PipeloomError
-        try:
-            mine = call()
-        except PipeloomError as error:
-            mine = error
-        rows = self._context.transport.gather(mine)
-        for rank, row in enumerate(rows):
-            if isinstance(row, PipeloomError):
-                raise agreed(type(row)(f"rank {rank}: {row}"))
-        return rows
 
 
 class _Round:

@@ -32,6 +32,7 @@ from ..probes.measuring import (
     measurement,
     probed,
     probed_links,
+    sequences,
 )
 from ..probes.stage_probe import Asked, StageProbe
 from ..rank.context import RankContext
@@ -92,7 +93,16 @@ class StagesInPlace:
         name = context.program.schedule.problem.profile.name
         tied = tied_stages(context.options.tied) if view != "rank" else ()
         shown = ranks if view != "rank" else 1
-        return measurement(parts, links, ranks=shown, name=name, tied=tied)
+        size = self._micro_batch(view)
+        return measurement(parts, links, ranks=shown, name=name, tied=tied, micro_batch=size)
+
+    def _micro_batch(self, view: str) -> int | None:
+        """The sequences in a microbatch, where a rank of the view is given them."""
+        first = [cell.inputs for (stage, _), cell in self._cells.items() if stage == 0]
+        own = sequences(first[0]) if first else None
+        if view == "rank":
+            return own
+        return next((n for n in self._context.transport.gather(own) if n is not None), None)
 
     def _in_flight(self, asked: int) -> int:
         """The microbatches of a round: at most as many as the rank has of each stage."""

@@ -11,6 +11,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
+from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
@@ -21,21 +22,23 @@ from ..measure.trace import TracedOp, measured_schedule, traced_ops
 from ..optim.optimizer_step import finish_before_state_dicts
 from ..optim.optimizers import taken_over
 from ..optim.step_end import StepEnd
-from ..rank.checks import check_exchange, check_tied
+from ..rank.checks import check_exchange, check_tied, checked_program
 from ..rank.loss_scale import LossScale
 from ..rank.options import Options, PipelineOptions
 from ..rank.role import RankRole, rank_in
 from ..stages.fsdp import ShardedStages
 from ..stages.store import Stage, stage_modules
+from ..stages.streamed_weights import StreamedStages
 from ..tensors.microbatches import Batch
 from ..transport import ReplicaFaults, ending_together
+from .agreement import CountAgreement
 from .forward_rounds import ForwardRounds
 from .in_place import AskedInPlace, StagesInPlace
 from .layered_source import as_planned
 from .model_source import ModelSource, checked_stages, names_of, skips_of
 from .preparation import check_given, connected, device_for, store_for, with_ties
 from .state import PipelineState
-from .step_io import StepData
+from .step_io import StepData, checked_count
 from .training_step import TrainingStep
 
 
@@ -66,6 +69,8 @@ class Pipeline:
             one, as stages that it was given have one object, are tied without being named.
         skips: pairs of stages (i, j): of each, i returns one tensor more, in their order, which is
             the last argument of j; see :mod:`pipeloom.runtime.tensors.skip_connections`.
+        programs: makes the program of another number of microbatches, of one family say, once each,
+            when ``step`` is first asked for so many; with its stages on the same ranks.
         names: what a parameter or buffer of a stage is called in the whole model, a function of
             stage and name, for :meth:`state_dict`; by default as in the stage.
         varying_shapes: let shapes be others in each step; all ranks then begin a step by telling
@@ -92,6 +97,10 @@ class Pipeline:
         cuda_graph: after three steps record one as a CUDA graph and launch that from then on; see
             :mod:`pipeloom.runtime.executor.cuda_graph`. ``peak_memory`` is that of the recorded
             step.
+        stages_as: ``"eager"`` runs modules as they are; ``"aten"`` each stage as graphs of F, B
+            and W, which are traced before the first step and run without autograd, with the same
+            gradients bit by bit; ``"inductor"`` these graphs compiled (``docs/graphs.md``). A stage
+            that cannot be a graph runs as it is: :attr:`eager_stages` says why.
         group: the process group whose ranks are the program's; by default all processes. Where
             pipelines run side by side, all processes make theirs at the same time.
         data_group: the process group of those that have this rank in the replicas of the pipeline
@@ -133,6 +142,8 @@ class Pipeline:
             program, self.rank, self.device, given, modules, replicas=self._replicas
         )
         self._turn: list[Pipeline] = []  # of several with these stages the one that stepped last
+        self._by_count = {program.schedule.problem.microbatches: self}
+        self._ran: Pipeline = self  # of these the one that ran the last step
         with ExitStack() as held:
             if isinstance(self.store, ShardedStages):
                 held.callback(self.store.close)
@@ -158,6 +169,7 @@ class Pipeline:
         self._in_place = partial(StagesInPlace, *parts)
         self._forward_rounds = ForwardRounds(context, self._training.builder, self._step_end)
         self._state = PipelineState(context, self._step_end)
+        self._agreement = CountAgreement(context)
         if context.relays:
             asked = self.modules.values(), self.optimizers.values()
             for hook in finish_before_state_dicts(self.finish, *asked):
@@ -171,12 +183,13 @@ class Pipeline:
         Steps of both may follow each other in any order: gradients that add up, the loss scale and
         a verdict that is to come are theirs in common. ``close`` of this one closes the other.
 
-        Raises InputError for a program that has its stages on other ranks, sends weights or steps
-        after each microbatch, and with ``cuda_graph``.
+        Raises InputError for a program that has its stages on other ranks, sends weights where this
+        one's does not (or the reverse) or steps after each microbatch, and with ``cuda_graph``.
         """
         check_exchange(self.program, program, self._options)
         optimizer = taken_over(self.optimizers.values()) if self.optimizers else None
-        options = replace(self._options, optimizer=optimizer, loss_scale=self.loss_scale)
+        scale = self.loss_scale
+        options = replace(self._options, optimizer=optimizer, loss_scale=scale, programs=None)
         check_given(program, options)
         check_tied(program, options.tied)
         self.finish()
@@ -184,7 +197,9 @@ class Pipeline:
         other = object.__new__(Pipeline)
         other.program, other.num_stages, other.rank = program, self.num_stages, self.rank
         other.device, other.store, other._turn = self.device, self.store, self._turn
-        other._replicas = self._replicas
+        if isinstance(self.store, StreamedStages):
+            other.store = self.store.by(program.schedule, self.rank)
+        other._replicas, other._by_count, other._ran = self._replicas, {}, other
         with ExitStack() as held:
             other._open(RankRole.of(program, self.rank), options, held, starts=False)
         self._held.callback(other._held.close)
@@ -221,6 +236,7 @@ class Pipeline:
         metrics: list[Any] | None = None,
         return_outputs: bool = True,
         loss_kwargs: Mapping[str, Any] | None = None,
+        microbatches: int | None = None,
         update: bool = True,
         **options: Any,
     ) -> Any:
@@ -238,6 +254,9 @@ class Pipeline:
         keeping it; ``losses`` becomes the list of the microbatches' losses, ``metrics`` of what the
         loss returned with them, detached; elsewhere None, and empty lists.
 
+        ``microbatches``, alike on all ranks: how many there are instead of M, where there are
+        ``programs``. :meth:`trace`, ``peak_memory`` and such are then of that step's program.
+
         ``update``, alike on all ranks: False leaves the gradients for the next step to add to;
         neither are they clipped nor do the optimizers step.
 
@@ -246,11 +265,12 @@ class Pipeline:
         error of the first that failed.
         """
         data = StepData(inputs, options, target, loss_kwargs or {})
-        with ending_together(self._transport):
-            self._training.put(data, updates=update)
-            self._take_turn()
-            self._training.run(data, keep=return_outputs, updates=update)
-        return self._training.io.results().hand_out(losses, metrics)
+        self._ran = ran = self._for(microbatches)
+        with ending_together(ran._transport):
+            ran._training.put(data, updates=update)
+            ran._take_turn()
+            ran._training.run(data, keep=return_outputs, updates=update)
+        return ran._training.io.results().hand_out(losses, metrics)
 
     def eval(
         self,
@@ -260,6 +280,7 @@ class Pipeline:
         metrics: list[Any] | None = None,
         return_outputs: bool = True,
         loss_kwargs: Mapping[str, Any] | None = None,
+        microbatches: int | None = None,
         **options: Any,
     ) -> Any:
         """The forwards alone, without gradients and in evaluation mode, of any number of
@@ -267,8 +288,8 @@ class Pipeline:
 
         Arguments are those of :meth:`step`, and so is what is returned. Lists have as many
         microbatches as there are to evaluate, which need not be M: they run in rounds of M. Whole
-        batches are cut as long as some rank's list is, or into M. Without ``target`` no losses are
-        computed, and no loss is needed.
+        batches are cut into ``microbatches``, as long as some rank's list is, or into M. Without
+        ``target`` no losses are computed, and no loss is needed.
 
         Training goes on as if there had been no evaluation, bit for bit: modes of modules, buffers,
         random numbers, gradients that add up and the trace of the last step are as before. With
@@ -281,7 +302,7 @@ class Pipeline:
         data = StepData(inputs, options, target, loss_kwargs or {})
         with ending_together(self._transport):
             results = self._forward_rounds.run(
-                data, wants_losses=losses is not None, keep_outputs=return_outputs
+                data, microbatches, wants_losses=losses is not None, keep_outputs=return_outputs
             )
         return results.hand_out(losses, metrics)
 
@@ -362,9 +383,9 @@ class Pipeline:
         those of the first replica, and there of the first rank that runs the stage, on all of
         them, so with buffers the ranks of all replicas call it.
 
-        Raises, on all ranks, InputError where different parameters have one name (see ``names``),
-        ``names`` raises, plain tensors are shards, or an optimizer (LBFGS) does not step each
-        parameter by itself; goes on afterwards.
+        Raises, on all ranks, InputError where gradients add up (after ``update=False``), different
+        parameters have one name (see ``names``), ``names`` raises, plain tensors are shards, or an
+        optimizer (LBFGS) does not step each parameter by itself; goes on afterwards.
         """
         self.finish()
         with ending_together(self._transport):
@@ -375,9 +396,9 @@ class Pipeline:
         """Takes over what :meth:`state_dict` gave, of this rank's stages or of all; all ranks call
         it.
 
-        Sections that are not in ``state`` stay as they are. Raises InputError on all ranks, and
-        changes nothing, for missing or unknown names, other shapes, and sections that are no
-        mappings.
+        Sections that are not in ``state`` stay as they are; gradients that add up are dropped.
+        Raises InputError on all ranks, and changes nothing, for missing or unknown names, other
+        shapes, and sections that are no mappings.
         """
         self.finish()
         with ending_together(self._transport):
@@ -396,11 +417,11 @@ class Pipeline:
 
     def marks(self) -> list[float]:
         """Start and end of each op of the last step, in turn: seconds on this rank's clock."""
-        return self._training.builder.ran().clock.seconds()
+        return self._ran._training.builder.ran().clock.seconds()
 
     def trace(self) -> list[TracedOp]:
         """This rank's ops in the last step: op, start and end in milliseconds from the first's."""
-        return traced_ops(self._training.builder.ran().ops, self.marks())
+        return traced_ops(self._ran._training.builder.ran().ops, self.marks())
 
     def averages(self) -> dict[int, tuple[float, float]]:
         """Start and end of each stage's averaging over the replicas in the last step: seconds on
@@ -408,7 +429,7 @@ class Pipeline:
 
         Empty without replicas, and on a GPU.
         """
-        return dict(self._step_end.averages)
+        return dict(self._ran._step_end.averages)
 
     def gather_trace(
         self,
@@ -425,10 +446,9 @@ class Pipeline:
         if averages is None:
             averages = self.averages() if marks is None else {}
         spans = {stage: (start + offset, end + offset) for stage, (start, end) in averages.items()}
-        rows = self._transport.gather(
-            (self._training.builder.ran().ops, seconds, self.peak_memory, spans)
-        )
-        return measured_schedule(self.program.schedule, rows)
+        ops = self._ran._training.builder.ran().ops
+        rows = self._transport.gather((ops, seconds, self.peak_memory, spans))
+        return measured_schedule(self._ran.program.schedule, rows)
 
     @property
     def grad_norm(self) -> float | None:
@@ -437,7 +457,7 @@ class Pipeline:
         None where nothing needs it. With post-validation that of the last step whose verdict has
         come: the one before the last, until :meth:`finish`.
         """
-        found = self._step_end.update.global_norm
+        found = self._ran._step_end.update.global_norm
         return None if found is None else found.norm
 
     @property
@@ -454,12 +474,44 @@ class Pipeline:
     @property
     def peak_memory(self) -> int:
         """Bytes of activations held at most during the last step; 0 where they are not counted."""
-        return self._memory.peak
+        return self._ran._memory.peak
 
     @property
     def device_peak(self) -> int | None:
         """Bytes that torch's allocator had in use at most, on a CUDA device."""
         return device_peak(self.device)
+
+    @property
+    def eager_stages(self) -> dict[int, str]:
+        """Of this rank's stages those that were to be graphs and run as they are, with why; known
+        after the first step."""
+        return self._training.builder.refusals
+
+    def _for(self, microbatches: int | None) -> Pipeline:
+        """The pipeline of so many microbatches, made when they are first asked for; all ranks call
+        it."""
+        count = self.microbatches if microbatches is None else microbatches
+        with ending_together(self._transport):
+            programs = self._options.programs
+            if programs is None:
+                if count != self.microbatches:
+                    raise InputError(
+                        f"microbatches: expected {self.microbatches}, as the program has, without "
+                        f"programs=, which makes others, got {count!r}"
+                    )
+                return self
+            made: list[Program] = []
+            self._agreement.check(partial(self._made, count, made))
+            if made:
+                self._by_count[count] = self.with_program(made[0])
+        return self._by_count[count]
+
+    def _made(self, count: int, made: list[Program]) -> int:
+        """The number of microbatches, whose program is added to ``made`` where it is a new one."""
+        if checked_count(count) not in self._by_count:
+            assert self._options.programs is not None
+            made.append(checked_program(self._options.programs, count))
+        return count
 
     def _take_turn(self) -> None:
         """Goes on from what the last step left, where another pipeline with these stages ran it."""

@@ -30,7 +30,7 @@ class PipelineState:
     """The state of one rank; all ranks call ``get`` and ``put`` at the same time."""
 
     def __init__(self, context: RankContext, step_end: StepEnd) -> None:
-        self._context, self._update = context, step_end.update
+        self._context, self._step_end, self._update = context, step_end, step_end.update
         self._role = context.role
         self._modules, self._optimizers = step_end.modules, step_end.optimizers
         self._names: dict[Member, tuple[str, ...]] | None = None
@@ -39,9 +39,12 @@ class PipelineState:
     def get(self) -> dict[str, Any]:
         """The state by section, after making the buffers of all copies those of the first.
 
-        Raises InputError where names do not tell the model's tensors apart, or an optimizer has no
-        state of each parameter.
+        Raises InputError where names do not tell the model's tensors apart, an optimizer has no
+        state of each parameter, or gradients add up, which no state has.
         """
+        if self._step_end.adds_up and self._context.options.optimizer is not None:
+            line = "state_dict: expected it after a step that updates, got update=False in the last"
+            raise agreed(InputError(line), everywhere=True)
         self._all_names()
         pairs = zip(self._role.users, self._role.holders, strict=True)
         share_buffers(self._context, [min(users or homes) for users, homes in pairs])
@@ -75,8 +78,8 @@ class PipelineState:
         return state
 
     def put(self, state: Mapping[str, Any]) -> None:
-        """Takes over the sections of ``state``; missing ones stay. Raises InputError for what does
-        not fit."""
+        """Takes over the sections of ``state``; missing ones stay, gradients that add up are
+        dropped. Raises InputError for what does not fit."""
         own = self._own()
         found = next(self._faults(state, own), None)
         self._agree(found and f"state_dict: {found}")
@@ -87,6 +90,7 @@ class PipelineState:
             for optimizer in self._optimizers.values():
                 load_flat_state(optimizer, self._by_parameter(), state[OPTIMIZER])
         self._update.rescaled(self._loss_scale(state))
+        self._step_end.adds_up = False
 
     def _loss_scale(self, state: Mapping[str, Any]) -> LossScale | None:
         scale, values = self._update.loss_scale, state.get(LOSS_SCALE, {})

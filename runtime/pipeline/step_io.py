@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from pipeloom.ir.errors import InputError
+from pipeloom.ir.formats.json_reader import is_count
 from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.ops import OpKind
 
@@ -53,6 +54,13 @@ class StepData:
         """Raises InputError where a rank that runs the first stage was given nothing."""
         if not (self.inputs or self.options):
             raise InputError(f"step: rank {rank} runs the first stage: its inputs are missing")
+
+
+def checked_count(microbatches: int) -> int:
+    """The number. Raises InputError where it is none of microbatches."""
+    if not is_count(microbatches) or microbatches < 1:
+        raise InputError(f"microbatches: expected a number of at least 1, got {microbatches!r}")
+    return microbatches
 
 
 def put_targets(

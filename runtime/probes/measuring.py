@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.measured_profile import Figure, Measurement, fused_time
@@ -56,6 +57,13 @@ class LinkParts:
     messages: Sequence[LinkSamples] = ()
     links: Sequence[LinkSamples] = ()
     host: Sequence[LinkSamples] = ()
+
+
+def sequences(inputs: Sequence[Any]) -> int | None:
+    """The sequences in a microbatch with these inputs of the first stage: where the first is a
+    tensor of several dimensions, as many as its first has; else None."""
+    first = inputs[0] if inputs else None
+    return len(first) if isinstance(first, Tensor) and first.dim() > 1 and len(first) else None
 
 
 def probed(
@@ -116,6 +124,7 @@ def measurement(
     together: bool = True,
     name: str = "",
     tied: Sequence[tuple[int, ...]] = (),
+    micro_batch: int | None = None,
 ) -> Measurement:
     """A profile of the stages that ``parts`` are of. Of one that several devices ran all samples
     count, and the most bytes."""
@@ -135,6 +144,7 @@ def measurement(
         name=name,
         host_link=link_of(links.host) if links.host else None,
         tied=tuple(tied),
+        micro_batch=micro_batch,
     )
     return Measurement(profile, times, delay, together, pairs)
 

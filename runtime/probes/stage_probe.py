@@ -294,6 +294,7 @@ class StageProbe:
             received = [self._receive(cell, spec) for spec in before.specs]
             pairs = zip(received, before.needs_grad, strict=True)
             cell.inputs = tuple(x.requires_grad_(needs_grad) for x, needs_grad in pairs)
+        self._runners[stage].prepare(cell, cell.inputs)
 
     def _between(self, stage: int, microbatch: int) -> StageInterface | None:
         """The interface that the stage hands on; None of the last one."""

@@ -34,6 +34,7 @@ from ..probes.measuring import (
     probed_links,
 )
 from ..probes.stage_probe import Asked
+from ..rank.options import StagesAs, check_stages_as
 from ..stages.tie_detection import Group
 from ..transport import connect, whereabouts
 from ..transport.thread_rank import here
@@ -60,6 +61,7 @@ class Settings:
     group: dist.ProcessGroup | None = None
     data_group: dist.ProcessGroup | None = None
     view: str = "all"
+    stages_as: StagesAs = "eager"
 
 
 def measure_profile(
@@ -82,6 +84,7 @@ def measure_profile(
     group: dist.ProcessGroup | None = None,
     data_group: dist.ProcessGroup | None = None,
     view: str = "all",
+    stages_as: StagesAs = "eager",
 ) -> Measurement:
     """The profile of ``source`` cut into ``stages`` on ``ranks``, stage s on rank s mod P.
 
@@ -98,8 +101,11 @@ def measure_profile(
     started; all of these call it, and get one profile, or what ``view`` says, as
     :meth:`~..pipeline.pipeline.Pipeline.profile` does.
 
+    ``stages_as``: how stages are run, as :class:`~..pipeline.pipeline.Pipeline` explains.
+
     Raises InputError for impossible settings, LaunchError where a rank fails.
     """
+    check_stages_as(stages_as)
     layers: Sequence[Layer] = ()
     if stages is None:
         source, layers = by_layers(source)
@@ -131,6 +137,7 @@ def measure_profile(
         group=group,
         data_group=data_group,
         view=view,
+        stages_as=stages_as,
     )
     count, arguments = ranks if together else 1, (source, settings, source.tied(stages))
     if group is not None:
@@ -140,9 +147,17 @@ def measure_profile(
     else:
         backend = "nccl" if torch.device(device).type == "cuda" else "gloo"
         results = launch(_measure_rank, count, arguments, backend=backend)
-    parts, links, tied = next(iter(results.values()))
+    parts, links, tied, micro_batch = next(iter(results.values()))
     shown = 1 if view == "rank" else ranks
-    found = measurement(parts, links, ranks=shown, together=together, name=name, tied=tied)
+    found = measurement(
+        parts,
+        links,
+        ranks=shown,
+        together=together,
+        name=name,
+        tied=tied,
+        micro_batch=micro_batch,
+    )
     return found if not layers else _named(found, layers)
 
 
@@ -170,11 +185,12 @@ def _named(found: Measurement, layers: Sequence[Layer]) -> Measurement:
     return replace(found, profile=profile, by_layers=True)
 
 
-Found = tuple[list[StagePart], LinkParts, list[tuple[int, ...]]]
+Found = tuple[list[StagePart], LinkParts, list[tuple[int, ...]], int | None]
 
 
 def _measure_rank(source: ModelSource, settings: Settings, tied: Sequence[Group]) -> Found:
-    """Measurements of the settings' view, the same on every rank of it, and the tied stages."""
+    """Measurements of the settings' view, the same on every rank of it, the tied stages, and the
+    sequences in a microbatch."""
     device, group = _device(settings), settings.group
     routes = ring_routes(whereabouts(group)[1], settings.timeout)
     transport = connect(routes, device, group)
@@ -194,6 +210,7 @@ def _measure_rank(source: ModelSource, settings: Settings, tied: Sequence[Group]
         tied=tied,
         data_group=settings.data_group,
         timeout=settings.timeout,
+        stages_as=settings.stages_as,
     )
     parts = probed(
         made.probe(asked),
@@ -212,7 +229,7 @@ def _measure_rank(source: ModelSource, settings: Settings, tied: Sequence[Group]
     if group is not None:
         made.close()
         transport.close()
-    return parts, links, made.tied
+    return parts, links, made.tied, made.micro_batch
 
 
 def _device(settings: Settings) -> torch.device:

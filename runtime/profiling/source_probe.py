@@ -14,11 +14,14 @@ from pipeloom.ir.errors import InputError
 
 from ..dtensors import is_dtensor
 from ..executor.stage_runner import Cell, StageRunner
+from ..graphs.graph_runner import runner_kind
 from ..measure.activation_ledger import Ledger
 from ..pipeline.model_source import ModelSource, checked_batch, checked_stages, skips_of
 from ..pipeline.shape_inference import ShapeInference
 from ..probes.held_bytes import HeldBytes, held_bytes
+from ..probes.measuring import sequences
 from ..probes.stage_probe import Asked, StageProbe
+from ..rank.options import StagesAs
 from ..stages.fsdp import ShardedStages, is_sharded
 from ..stages.store import ResidentStages, StageStore, given_modules, made
 from ..stages.tie_detection import Group, find_ties, tied_stages
@@ -30,7 +33,8 @@ from ..transport import Transport
 class SourceStages:
     """The modules of one rank, ready to be probed; ``owners`` names the rank of every stage.
 
-    ``tied``: the stages that share parameters. All ranks make theirs at the same time.
+    ``tied``: the stages that share parameters; ``micro_batch``: the sequences in a microbatch,
+    where they are known, once there is a probe. All ranks make theirs at the same time.
     Raises InputError for stages wrapped in ``fully_shard`` without a ``data_group``, and for a
     ``dtype`` of stages that have DTensors.
     """
@@ -46,9 +50,10 @@ class SourceStages:
         tied: Sequence[Group] = (),
         data_group: dist.ProcessGroup | None = None,
         timeout: float = 300.0,
+        stages_as: StagesAs = "eager",
     ) -> None:
         self._source, self._owners, self._transport = source, owners, transport
-        self._dtype, self._device = dtype, device
+        self._dtype, self._device, self._stages_as = dtype, device, stages_as
         self._stages = [s for s, owner in enumerate(owners) if owner == transport.rank]
         build = checked_stages(source, len(owners))
         modules = {s: self._placed(made(build[s], s), s) for s in self._stages}
@@ -58,6 +63,7 @@ class SourceStages:
         self.tied = tied_stages(ties)
         self._store = _store(modules, data_group, timeout)
         self._memory = Ledger()
+        self.micro_batch: int | None = None
 
     def _placed(self, module: nn.Module, stage: int) -> nn.Module:
         """The module on the device and in the dtype asked for; what is sharded stays as it is."""
@@ -75,6 +81,7 @@ class SourceStages:
         self._store.gather()
         skips = Skips(skips_of(self._source, len(self._owners)), len(self._owners))
         interfaces = self._interfaces(feed, skips)
+        self.micro_batch = sequences(feed.inputs)
         return StageProbe(
             {s: self._runner(s, asked.in_flight, skips) for s in self._stages},
             [[interface] * asked.in_flight for interface in interfaces],
@@ -95,7 +102,9 @@ class SourceStages:
             self._store.close()
 
     def _runner(self, stage: int, in_flight: int, skips: Skips) -> StageRunner:
-        runner = StageRunner(
+        sharded = isinstance(self._store, ShardedStages)
+        make = runner_kind("eager" if sharded else self._stages_as)
+        runner = make(
             stage,
             self._store.module(stage),
             parameters=self._store.parameters(stage),
@@ -128,17 +137,17 @@ class _SourceFeed:
     ) -> None:
         self._source, self._count = source, count
         self._device, self._dtype = device, dtype
-        self._inputs: list[Tensor] = []
+        self.inputs: list[Tensor] = []
         self._targets: list[Tensor] = []
 
     def renew(self, step: int) -> None:
         inputs, targets = checked_batch(self._source, step, self._count)
-        self._inputs, self._targets = [*map(self._placed, inputs)], [*map(self._placed, targets)]
+        self.inputs, self._targets = [*map(self._placed, inputs)], [*map(self._placed, targets)]
 
     def fill(self, stage: int, microbatch: int, cell: Cell) -> None:
         cell.target = self._targets[microbatch]
         if stage == 0:
-            cell.inputs = (self._inputs[microbatch],)
+            cell.inputs = (self.inputs[microbatch],)
 
     def _placed(self, tensor: Tensor) -> Tensor:
         # a copy: a view would make one microbatch count the whole batch that it was cut from

@@ -6,18 +6,19 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from pipeloom.ir.errors import InputError, InvalidScheduleError
+from pipeloom.ir.errors import InputError, InvalidScheduleError, PipeloomError, in_brief
 from pipeloom.ir.formats import dump_program
 from pipeloom.ir.model import program as ir
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.program import Program
-from pipeloom.ir.model.schedule import Updates
+from pipeloom.ir.model.schedule import Schedule, Updates
 from pipeloom.ir.model.transfers import holders
 from pipeloom.ir.model.weight_versions import refuse_where_stale
 from pipeloom.ir.verify.program import verify_program
 
 from ..stages.tie_detection import Group, stages_of
-from .options import PipelineOptions
+from .options import PipelineOptions, Programs
+from .role import RankRole
 
 
 def check_program(program: Program, options: PipelineOptions) -> None:
@@ -45,24 +46,56 @@ def check_tied(program: Program, tied: Sequence[Group]) -> None:
             )
 
 
+def checked_program(programs: Programs, microbatches: int) -> Program:
+    """The program that the user's function makes of so many microbatches. Raises InputError where
+    it raises, or makes another."""
+    try:
+        program = programs(microbatches)
+    except PipeloomError as error:
+        raise InputError(f"programs: {microbatches} microbatches: {error}") from error
+    except Exception as error:
+        words = in_brief(error)
+        raise InputError(f"programs: {microbatches} microbatches: {words}") from error
+    if not isinstance(program, Program):
+        raise InputError(f"programs: expected a Program, got {type(program).__name__}")
+    found = program.schedule.problem.microbatches
+    if found != microbatches:
+        raise InputError(
+            f"programs: expected a program of {microbatches} microbatches, got {found}"
+        )
+    return program
+
+
 def check_exchange(program: Program, other: Program, options: PipelineOptions) -> None:
     """Raises InputError where stages that train by ``program`` cannot by the ``other``, too."""
     if options.cuda_graph:
         raise InputError("cuda_graph: expected one program, got another")
+    sent, new = (_sent(p.schedule) for p in (program, other))
+    if sent != new:
+        raise InputError(f"program: expected one that sends {sent}, as the pipeline's, not {new}")
     for schedule in (program.schedule, other.schedule):
-        if schedule.transfers:
-            raise InputError("program: expected one that sends activations, not weights")
         if schedule.updates is not Updates.ITERATION:
             raise InputError(
                 "program: expected one that steps once an iteration, got one that steps after each "
                 "microbatch"
             )
-    homes, new = holders(program.schedule), holders(other.schedule)
-    if homes != new:
+    homes, others = holders(program.schedule), holders(other.schedule)
+    if homes != others:
         raise InputError(
             f"program: expected its stages on ranks {list(map(list, homes))}, where the pipeline "
-            f"has them, got {list(map(list, new))}"
+            f"has them, got {list(map(list, others))}"
         )
+    for rank in range(program.schedule.problem.ranks):
+        known, needed = (RankRole.of(p, rank).needed for p in (program, other))
+        if not set(needed) <= set(known):
+            raise InputError(
+                f"program: expected stages {list(known)} alone on rank {rank}, which the pipeline "
+                f"was given there, got {list(needed)}"
+            )
+
+
+def _sent(schedule: Schedule) -> str:
+    return "weights" if schedule.transfers else "activations"
 
 
 def check_graph(

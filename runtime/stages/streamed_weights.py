@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from copy import copy
 from functools import partial
 
 import torch
@@ -32,7 +33,7 @@ from pipeloom.ir.model.transfers import owned, previous
 from ..tensors.stage_interface import Spec
 from .flat_parameters import WHERE, FlatWeights, Layout, common_dtype
 from .gradient_accumulator import GradientAccumulator
-from .mixed_precision import Precision
+from .mixed_precision import MixedPrecision
 
 
 class StreamedStages:
@@ -40,7 +41,7 @@ class StreamedStages:
 
     ``modules``: those of all stages that the rank runs, owns or passes on. Their parameters are
     moved into flat tensors; those of stages owned elsewhere hold no memory but while an op runs.
-    ``param_dtype``, ``reduce_dtype``: as :class:`Precision` says.
+    ``param_dtype``, ``reduce_dtype``: as :class:`MixedPrecision` says.
     Raises InputError where parameters differ in dtype, or two stages share one.
     """
 
@@ -57,17 +58,29 @@ class StreamedStages:
         self._modules = dict(sorted(modules.items()))
         _check_apart(self._modules)
         master = common_dtype(list(self._modules.values()), device)
-        self.precision = Precision.of(master, param_dtype, reduce_dtype)
+        self.precision = MixedPrecision.of(master, param_dtype, reduce_dtype)
         mine = owned(schedule)[rank]
+        self._stages = {
+            s: _Stage(module, s in mine, self.precision, device)
+            for s, module in self._modules.items()
+        }
+        self._follow(schedule, rank)
+
+    def by(self, schedule: Schedule, rank: int) -> StreamedStages:
+        """The store of the same weights for another schedule, whose owners are the same, between
+        steps."""
+        other = copy(self)
+        other._follow(schedule, rank)
+        return other
+
+    def _follow(self, schedule: Schedule, rank: int) -> None:
+        """Takes the schedule's transfers for those that come and leave."""
         leaving = [
             t.stage
             for t in schedule.transfers
             if t.kind is TransferKind.GRADIENT and t.source == rank
         ]
-        self._stages = {
-            s: _Stage(module, s in mine, self.precision, device, leaving.count(s))
-            for s, module in self._modules.items()
-        }
+        self._stages = {s: stage.departing(leaving.count(s)) for s, stage in self._stages.items()}
         self._earlier = previous(schedule.transfers)
         later = {earlier for earlier in self._earlier if earlier is not None}
         self._last = {x for x in range(len(schedule.transfers)) if x not in later}
@@ -139,17 +152,17 @@ class _Stage:
         self,
         module: nn.Module,
         owned: bool,
-        precision: Precision,
+        precision: MixedPrecision,
         device: torch.device,
-        departures: int,
     ) -> None:
         parameters, spacing = list(module.parameters()), precision.spacing
         trained = [p for p in parameters if p.requires_grad]
         self.layout = Layout(parameters, precision.param, spacing)
         self.gradient_layout = Layout(trained, precision.master, spacing)
-        self.gradients = GradientAccumulator(
-            self.gradient_layout, device, departures, precision.reduce
+        self._accumulator = partial(
+            GradientAccumulator, self.gradient_layout, device, sent_dtype=precision.reduce
         )
+        self.gradients = self._accumulator(departures=0)
         self.owned = owned
         self._here: Tensor | None = None
         self._masters: FlatWeights | None = None
@@ -162,6 +175,12 @@ class _Stage:
         if not owned:
             self.weights.release()
         self.settle()
+
+    def departing(self, departures: int) -> _Stage:
+        """The same stage where so many D's leave the rank in a step."""
+        other = copy(self)
+        other.gradients = self._accumulator(departures=departures)
+        return other
 
     @torch.no_grad()
     def begin(self) -> None:

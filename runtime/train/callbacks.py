@@ -10,6 +10,7 @@ from typing import Any
 
 from pipeloom.ir.errors import InputError, in_brief
 
+from ..errors import ExecutionError
 from ..models.by_name import load_attribute
 from .loop import Listener, StepRecord
 
@@ -20,6 +21,7 @@ def load_callback(name: str) -> Listener:
     Raises InputError where there is none, or it cannot be called.
     """
     value = load_attribute(name)
+    made: Any
     try:
         made = value() if isinstance(value, type) else value
     except Exception as error:
@@ -30,31 +32,47 @@ def load_callback(name: str) -> Listener:
             f"{name}: expected a function of a StepRecord, or a class whose objects are, got "
             f"{type(made).__name__}"
         )
-    return _Named(name, made)
+    callback: Listener = made
+    return callback
 
 
 class _Named:
-    """A callback of the command line, whose errors are one line that names it."""
+    """A callback whose errors are one line that names it: the run has failed (exit code 1)."""
 
     def __init__(self, name: str, callback: Listener) -> None:
         self._name, self._callback = name, callback
 
     def __call__(self, record: StepRecord) -> None:
-        try:
+        with self._named(f"step {record.step}"):
             self._callback(record)
-        except Exception as error:
-            words = in_brief(error)
-            raise InputError(f"{self._name}: step {record.step}: {words}") from error
 
     def close(self) -> None:
-        _close(self._callback)
+        with self._named("close"):
+            _close(self._callback)
+
+    @contextmanager
+    def _named(self, where: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            words = in_brief(error)
+            raise ExecutionError(f"callback {self._name}: {where}: {words}") from error
+
+
+def _named(callback: Listener | str) -> Listener:
+    """The callback, loaded where it is a name."""
+    if isinstance(callback, str):
+        return _Named(callback, load_callback(callback))
+    kind = callback if hasattr(callback, "__qualname__") else type(callback)
+    return _Named(f"{kind.__module__}:{kind.__qualname__}", callback)
 
 
 @contextmanager
 def listening(callbacks: Sequence[Listener | str], steps: int | None) -> Iterator[Listener]:
     """A function that tells all ``callbacks``, whose ``close``, where they have one, comes last.
 
-    Names are loaded by :func:`load_callback`. ``steps``: progress is shown, to so many of them;
+    Names are loaded by :func:`load_callback`. The listener raises ExecutionError where a callback
+    raises, which it names. ``steps``: progress is shown, to so many of them;
     None: none is. Of processes that torchrun started the first one alone has callbacks.
     """
     if os.environ.get("RANK", "0") != "0":
@@ -62,7 +80,7 @@ def listening(callbacks: Sequence[Listener | str], steps: int | None) -> Iterato
     shown = () if steps is None else (Bar(steps) if sys.stderr.isatty() else write_line,)
     with ExitStack() as held:
         everyone: list[Listener] = [
-            *(load_callback(c) if isinstance(c, str) else c for c in callbacks),
+            *map(_named, callbacks),
             *shown,
         ]
         for callback in everyone:
@@ -71,8 +89,9 @@ def listening(callbacks: Sequence[Listener | str], steps: int | None) -> Iterato
 
 
 def write_line(record: StepRecord) -> None:
-    """One line a step."""
-    sys.stderr.write(f"step {record.step}: {_words(record)}\n")
+    """One line a step, and one for a note."""
+    note = "" if record.note is None else f"note: {record.note}\n"
+    sys.stderr.write(f"step {record.step}: {_words(record)}\n{note}")
 
 
 class Bar:
@@ -96,6 +115,8 @@ class Bar:
     def __call__(self, record: StepRecord) -> None:
         words = _words(record)
         self._progress.update(self._task, completed=record.step + 1, description=words)
+        if record.note is not None:
+            self._progress.console.print(f"note: {record.note}", highlight=False)
 
     def close(self) -> None:
         self._progress.stop()

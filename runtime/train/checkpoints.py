@@ -10,7 +10,6 @@ from __future__ import annotations
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,23 +17,21 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from pipeloom.ir.errors import InputError, PipeloomError, in_brief
+from pipeloom.ir.errors import InputError
 
 from ..errors import ExecutionError
 from ..pipeline.pipeline import Pipeline
 from ..transport.thread_rank import here
+from .checkpoint_files import check_files, complete, latest, saved_keys, told
 from .replicas import Replicas
 from .settings import RunSettings
 
 # said of each load by a single process; threads cannot silence it for themselves
 warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized")
-METADATA = ".metadata"  # which torch.distributed.checkpoint writes last
 NEEDED = ("model.", "optimizer.state.")  # what a run cannot go on without
 
 
@@ -48,31 +45,13 @@ class RunState:
     processes: int
 
 
-def latest(folder: str) -> Path:
-    """The checkpoint that ``folder`` is, or else the last complete one in it.
-
-    Raises InputError where there is none.
-    """
-    path = Path(folder)
-    if (path / METADATA).is_file():
-        return path
-    if not path.is_dir():
-        raise InputError(f"{folder}: expected a folder with checkpoints, as run --save makes them")
-    found = _complete(path)
-    if not found:
-        raise InputError(
-            f"{folder}: expected a complete checkpoint, step-N with {METADATA} in it, got none"
-        )
-    return found[max(found)]
-
-
 def read_run(path: Path) -> RunState:
     """The checkpoint's record of its run. Raises InputError where it cannot be read."""
     state = {"run": {"step": 0, "optimizers": (), "processes": 0}}
-    missing = [key for key in state["run"] if f"run.{key}" not in _metadata(path)]
+    missing = [key for key in state["run"] if f"run.{key}" not in saved_keys(path)]
     if missing:
         raise InputError(f"{path}: run.{missing[0]}: missing; expected a checkpoint of run --save")
-    with _told(path, "loaded"):
+    with told(path, "loaded"):
         load(state, checkpoint_id=path, no_dist=True)
     return RunState(**state["run"])  # type: ignore[arg-type]
 
@@ -82,6 +61,7 @@ def check_checkpoints(settings: RunSettings) -> None:
     begin = 0
     if settings.resume is not None:
         path = latest(settings.resume)
+        check_files(path)
         begin = read_run(path).step
         if begin >= settings.steps:
             raise InputError(
@@ -102,7 +82,7 @@ def _check_folder(folder: str, begin: int) -> None:
         probe.unlink(missing_ok=True)
     except OSError as error:
         raise InputError(f"{folder}: cannot be written: {error.strerror}") from None
-    later = [name for step, name in sorted(_complete(path).items()) if step > begin]
+    later = [name for step, name in sorted(complete(path).items()) if step > begin]
     if later:
         raise InputError(
             f"{folder}: expected no checkpoint after step {begin}, where the run begins, got "
@@ -141,14 +121,14 @@ class Checkpoints:
         Random numbers go on as they were where there are as many processes; else they begin anew
         from ``seed`` and the step.
         """
-        run, saved = read_run(path), _metadata(path)
+        run, saved = read_run(path), saved_keys(path)
         state = self._pipeline.state_dict()
         self._check(path, run, state, saved)
         own = _options(state)
         for section, values in state.items():
             state[section] = {k: v for k, v in values.items() if f"{section}.{k}" in saved}
         random = self._random() if run.processes == self._processes else {}
-        with _told(path, "loaded"):
+        with told(path, "loaded"):
             wanted = {**state, "run": {"random": random}}
             load(wanted, checkpoint_id=path, no_dist=self._alone)
         self._pipeline.load_state_dict({k: v for k, v in state.items() if v or k == "model"})
@@ -193,7 +173,7 @@ class Checkpoints:
             state = _merged(self._pipeline.gather(state))
         if not self._alone or self._process == 0:
             planner = DefaultSavePlanner(dedup_save_to_lowest_rank=True)
-            with _told(path, "saved", ExecutionError):
+            with told(path, "saved", ExecutionError):
                 save(dict(state), checkpoint_id=path, planner=planner, no_dist=self._alone)
         if self._alone:
             self._pipeline.barrier()
@@ -255,30 +235,6 @@ def _merged(rows: list[Mapping[str, Any]]) -> dict[str, Any]:
         for section, values in row.items():
             merged.setdefault(section, {}).update(values)
     return merged
-
-
-def _complete(folder: Path) -> dict[int, Path]:
-    """The complete checkpoints of a folder, by step."""
-    names = (path for path in folder.glob("step-*") if (path / METADATA).is_file())
-    return {int(path.name[5:]): path for path in names if path.name[5:].isdecimal()}
-
-
-def _metadata(path: Path) -> Mapping[str, Any]:
-    try:
-        return FileSystemReader(path).read_metadata().state_dict_metadata
-    except Exception as error:
-        raise InputError(f"{path / METADATA}: cannot be read: {error}") from None
-
-
-@contextmanager
-def _told(path: Path, done: str, kind: type[PipeloomError] = InputError) -> Iterator[None]:
-    """An error of torch.distributed.checkpoint as one line."""
-    try:
-        yield
-    except CheckpointException as error:
-        rank, (cause, _) = min(error.failures.items())
-        words = in_brief(cause)
-        raise kind(f"{path}: cannot be {done}: rank {rank}: {words}") from error
 
 
 def _set_random(state: Mapping[str, Tensor]) -> None:

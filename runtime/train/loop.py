@@ -14,9 +14,11 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from ..measure.plan_deviation import over_the_limit
 from ..pipeline.model_source import EVAL_BATCH, ModelSource
 from ..pipeline.pipeline import Pipeline
-from .checkpoints import Checkpoints, latest
+from .checkpoint_files import latest
+from .checkpoints import Checkpoints
 from .replicas import ALONE, Replicas
 from .settings import RunSettings, dtype_of
 
@@ -29,7 +31,8 @@ class StepRecord:
     rank's; ``tokens``: elements of the inputs; ``grad_norm``: the norm of all gradients before they
     were clipped (with post-validation that of the step before), None where nothing needs it;
     ``peak_memory``: the most bytes of activations on any rank; ``eval_loss``: the mean loss of an
-    evaluation that followed the step, else None.
+    evaluation that followed the step, else None; ``note``: in the first step in which a rank's
+    memory exceeds the plan's limit, a line that says so.
     """
 
     step: int
@@ -39,6 +42,7 @@ class StepRecord:
     grad_norm: float | None
     peak_memory: int
     eval_loss: float | None = None
+    note: str | None = None
 
 
 Listener: TypeAlias = Callable[[StepRecord], object]
@@ -101,14 +105,16 @@ class TrainingLoop:
             pipeline, (measure.losses, measure.seconds, measure.peak, measure.tokens)
         )
         cells = [cell for row in rows for cell in row]
+        peaks = [max(peak for _, _, peak, _ in column) for column in zip(*rows, strict=True)]
         record = StepRecord(
             self.step - 1,
             mean_loss([losses for losses, *_ in cells]),
             max(seconds for _, seconds, *_ in cells),
             self._replicas.count * measure.tokens,
             pipeline.grad_norm,
-            max(peak for _, _, peak, _ in cells),
+            max(peaks),
             evaluated,
+            self._exceeded(pipeline, peaks),
         )
         self.records.append(record)
         self._save(pipeline)
@@ -127,6 +133,12 @@ class TrainingLoop:
         pipeline.eval(inputs, target=targets, losses=losses, return_outputs=False)
         rows = self._replicas.gather(pipeline, [loss.item() for loss in losses])
         return mean_loss([losses for row in rows for losses in row])
+
+    def _exceeded(self, pipeline: Pipeline, peaks: Sequence[int]) -> str | None:
+        """A line on memory above the plan's limit, in the first step that has it."""
+        if any(record.note for record in self.records):
+            return None
+        return over_the_limit(pipeline.program.schedule, peaks)
 
     def _due(self, every: int | None) -> bool:
         return every is not None and self.step % every == 0

@@ -172,13 +172,19 @@ def train(
     pipeline.finish()
     peaks = max(measure.peak for measure in history), pipeline.device_peak
     rows = replicas.gather(pipeline, peaks)
+    eager = replicas.gather(pipeline, pipeline.eager_stages)
     seconds = [record.seconds for record in loop.records]
     median = sorted(range(len(history)), key=seconds.__getitem__)[len(history) // 2]
     measured = pipeline.gather_trace(history[median].marks, history[median].averages)
     pipeline.close()
     peak_memory = tuple(max(peak for peak, _ in of_rank) for of_rank in zip(*rows, strict=True))
     exceeded = over_the_limit(program.schedule, peak_memory)
-    notes = loop.note, exceeded, None if settings.pace else why_far_off(program.schedule, measured)
+    notes = (
+        loop.note,
+        exceeded,
+        _eager(eager),
+        None if settings.pace else why_far_off(program.schedule, measured),
+    )
     return RunResult(
         losses=tuple(record.loss for record in loop.records),
         seconds=tuple(seconds),
@@ -194,6 +200,13 @@ def train(
         first_step=first,
         evaluations=tuple((r.step, r.eval_loss) for r in loop.records if r.eval_loss is not None),
     )
+
+
+def _eager(rows: Sequence[Sequence[Mapping[int, str]]]) -> str | None:
+    """Stages that were to be graphs and ran as they are, with why."""
+    found = {s: why for of_rank in rows for one in of_rank for s, why in one.items()}
+    texts = [f"stage {s} runs eager: {why}" for s, why in sorted(found.items())]
+    return "; ".join(texts) or None
 
 
 def make_pipeline(

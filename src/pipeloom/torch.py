@@ -50,7 +50,7 @@ SAID_OTHERWISE = {
 """Options of a pipeline that a planned schedule does not take, and what is expected instead."""
 BESIDE_LISTS = ("losses", "return_outputs", "loss_kwargs")
 """Arguments of a step beside lists of microbatches."""
-RESERVED = {"update", "metrics"}
+RESERVED = {"update", "metrics", "microbatches"}
 """Arguments of a pipeline's step that torch's have not."""
 
 

@@ -17,11 +17,20 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from pipeloom import StepRecord, compile_schedule, dump_program, run, write_json
-from pipeloom.ir.errors import InputError, PipeloomError
+from pipeloom import (
+    Profile,
+    StageProfile,
+    StepRecord,
+    build_family,
+    compile_schedule,
+    dump_program,
+    run,
+    write_json,
+)
+from pipeloom.ir.errors import PipeloomError
 from pipeloom.ir.model.program import Program
 from pipeloom.runtime.errors import LaunchError
-from pipeloom.runtime.train.checkpoints import latest
+from pipeloom.runtime.train.checkpoint_files import latest
 from pipeloom.runtime.train.settings import RunSettings
 from pipeloom.runtime.train.train import train
 from tests.distributed.cases.gradients import schedule
@@ -145,6 +154,19 @@ def test_evaluations_leave_training_as_it_is(tmp_path: Path) -> None:
     assert result.evaluations[0][1] == pytest.approx(sum(expected) / len(expected), rel=1e-12)
 
 
+@pytest.mark.usefixtures("one_thread")
+def test_memory_over_the_plans_limit_is_told_at_the_first_step() -> None:
+    profile = Profile((StageProfile(1.0, 1.0, 1.0, 1000.0, 500.0),), 1, memory_limit=(1000.0,))
+    plan = compile_schedule(build_family("1f1b", profile, MICROBATCHES))
+    told: list[StepRecord] = []
+    result = train(plan, Model(), RunSettings(steps=3), told.append)
+    notes = [record.note for record in told]
+    assert notes[0] is not None
+    assert notes[0].startswith("rank 0 held ")
+    assert notes[1:] == [None, None]
+    assert notes[0] in (result.note or "")
+
+
 class Named(nn.Module):
     """The whole model's modules by the model's names."""
 
@@ -262,18 +284,28 @@ def test_names_are_asked_for_before_the_first_step(
     assert caught.value.exit_code == 2
 
 
-def test_a_damaged_checkpoint_is_one_line(saved: Path, tmp_path: Path) -> None:
-    damaged = tmp_path / "step-000002"
-    damaged.mkdir()
-    for file in (saved / "step-000002").iterdir():
-        data = file.read_bytes()
-        (damaged / file.name).write_bytes(data if file.name == ".metadata" else data[:200])
-    with pytest.raises(InputError, match="cannot be loaded") as caught:
-        losses(program("1f1b", 2), resume=str(damaged))
-    assert str(caught.value).count("\n") == 0
-    (damaged / ".metadata").write_bytes(b"nothing")
-    with pytest.raises(InputError, match=r"\.metadata: cannot be read"):
-        losses(program("1f1b", 2), resume=str(damaged))
+@pytest.mark.parametrize(
+    ("file", "data", "line"),
+    [
+        ("__1_0.distcp", None, "missing; expected [0-9]+ bytes, as .metadata says$"),
+        ("__1_0.distcp", b"PK", "expected [0-9]+ bytes, as .metadata says, got 2$"),
+        ("__1_0.distcp", b"x" * 2**20, "damaged; expected a file as run --save wrote it$"),
+        (".metadata", b"", "cannot be read: EOFError: .*; expected a file as run --save wrote it$"),
+        (".metadata", b"nothing", "cannot be read: .*; expected a file as run --save wrote it$"),
+    ],
+)
+def test_a_damaged_file_is_named_and_nothing_is_lost(
+    saved: Path, tmp_path: Path, file: str, data: bytes | None, line: str
+) -> None:
+    folder = tmp_path / "own"
+    shutil.copytree(saved, folder)
+    damaged = folder / "step-000002" / file
+    damaged.unlink() if data is None else damaged.write_bytes(data)
+    before = {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")}
+    with pytest.raises(PipeloomError, match=f"{damaged}: {line}") as caught:
+        losses(program("1f1b", 2), resume=str(folder), save=str(folder))
+    assert (str(caught.value).count("\n"), caught.value.exit_code) == (0, 2)
+    assert {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")} == before
 
 
 def test_what_cannot_be_written_is_one_line_and_the_last_one_stays(
@@ -301,8 +333,9 @@ def test_callbacks_are_closed_whatever_happens() -> None:
             self.closed += 1
 
     callback = Stops()
-    with pytest.raises((KeyError, LaunchError), match="enough"):
+    with pytest.raises(LaunchError, match=r"Stops: step 1: KeyError: 'enough'$") as caught:
         losses(program("1f1b", 2), callbacks=[callback])
+    assert caught.value.exit_code == 1
     assert callback.closed == 1
 
 

@@ -91,7 +91,7 @@ def test_a_schedule_as_csv_and_names_of_modules_train_as_in_one_process(tmp_path
     csv, parts = tmp_path / "schedule.csv", tmp_path / "parts.json"
     plan = schedule("interleaved-1f1b:2", RANKS, MICROBATCHES)
     csv.write_text(EXPORTERS["torch-csv"].write(plan))
-    names = ["tok_embeddings", "layers.0", "layers.1", "layers.2", "layers.3", "norm", "output"]
+    names = ["tok_embeddings", "layers.0", "layers.1", "layers.2", "layers.3", "norm", "lm_head"]
     parts.write_text(json.dumps([names[:2], names[2:4], names[4:5], names[5:]]))
     ran = launch(train_torchtitan.train, RANKS, (str(csv), str(parts)), timeout=120)
     model = train_torchtitan.whole()

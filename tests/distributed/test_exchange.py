@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+import torch
 from torch import nn
 
 from pipeloom.compiler import compile_schedule
@@ -10,7 +13,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.program import Program
 from pipeloom.runtime.launch.threads import launch_local
 from pipeloom.runtime.pipeline.pipeline import Pipeline
-from tests.distributed.cases.exchange import COUNTS, trained
+from tests.distributed.cases.exchange import COUNTS, refused, trained
 from tests.distributed.cases.gradients import schedule
 
 
@@ -22,7 +25,14 @@ def compiled(family: str, ranks: int, count: int, *, ahead: bool = False) -> Pro
 
 @pytest.mark.parametrize(
     ("family", "ranks", "ahead"),
-    [("1f1b", 2, False), ("zb-h2", 3, True), ("zb-v", 2, True), ("chimera", 2, False)],
+    [
+        ("1f1b", 2, False),
+        ("zb-h2", 3, True),
+        ("zb-v", 2, True),
+        ("chimera", 2, False),
+        ("weipipe-interleave", 2, False),
+        ("fsdp", 2, False),
+    ],
 )
 def test_steps_of_any_number_follow_each_other(family: str, ranks: int, ahead: bool) -> None:
     programs = {count: compiled(family, ranks, count, ahead=ahead) for count in {*COUNTS}}
@@ -33,10 +43,26 @@ def test_steps_of_any_number_follow_each_other(family: str, ranks: int, ahead: b
         assert apart <= 1e-12
 
 
+def test_wrong_numbers_are_refused_on_all_ranks() -> None:
+    programs = {count: compiled("1f1b", 2, count) for count in {*COUNTS}}
+    found = launch_local(refused, 2, (programs,), timeout=60)
+    assert found[0] == found[1]
+    assert found[0] == [
+        "microbatches: expected one number on all ranks, got [2, 4]",
+        "rank 0: microbatches: expected a number of at least 1, got 0",
+        "rank 0: microbatches: expected a number of at least 1, got True",
+        "rank 0: programs: 3 microbatches: ZeroDivisionError: 3 do not fit",
+        "rank 0: programs: expected a program of 5 microbatches, got 2",
+    ]
+
+
 @pytest.mark.parametrize(
     ("family", "message"),
     [
-        ("weipipe-interleave", "program: expected one that sends activations, not weights"),
+        (
+            "weipipe-interleave",
+            "program: expected one that sends activations, as the pipeline's, n",
+        ),
         ("pipedream", "program: expected one that steps once an iteration, got one that steps"),
         ("zb-v", r"program: expected its stages on ranks \[\[0\]\], where the pipeline has them"),
     ],
@@ -47,3 +73,14 @@ def test_programs_that_cannot_share_stages_are_refused(family: str, message: str
     pipeline = Pipeline(compile_schedule(schedule("1f1b", 1, 2)), [nn.Linear(2, 2)])
     with pytest.raises(InputError, match=message):
         pipeline.with_program(other)
+
+
+def test_programs_that_cannot_be_made_are_refused() -> None:
+    program: Any = compile_schedule(schedule("1f1b", 1, 2))
+    with pytest.raises(InputError, match=r"^programs: expected a function of a number of"):
+        Pipeline(program, [nn.Linear(2, 2)], programs=program)
+    with pytest.raises(InputError, match=r"^cuda_graph: expected one program, which it records"):
+        Pipeline(program, [nn.Linear(2, 2)], programs=lambda _: program, cuda_graph=True)
+    pipeline = Pipeline(program, [nn.Linear(2, 2)])
+    with pytest.raises(InputError, match=r"^microbatches: expected 2, as the program has, without"):
+        pipeline.step(torch.ones(4, 2), microbatches=4)

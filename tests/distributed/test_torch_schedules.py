@@ -38,6 +38,13 @@ def test_replicas_with_shards_have_the_mean_or_the_sum_that_they_ask_for(
         assert max(each.sharded) <= 1e-12
 
 
+def test_stages_that_are_tensor_parallel_have_one_processs_gradients(
+    found: dict[int, Found],
+) -> None:
+    for each in found.values():
+        assert max(each.tensor) <= 1e-12
+
+
 def test_what_does_not_go_together_is_one_line(found: dict[int, Found]) -> None:
     lines = found[0].refused
     expected = [

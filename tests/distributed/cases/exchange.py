@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.program import Program
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.rank.loss_scale import LossScale
@@ -24,21 +25,23 @@ def trained(programs: Mapping[int, Program]) -> tuple[float, int, list[float]]:
     """How far the worst parameter is from one process's; how many were compared; all losses."""
     torch.set_num_threads(1)
     source = TinyTransformer()
-    first = programs[COUNTS[0]]
+    made: list[int] = []
     pipeline = Pipeline.from_source(
-        first, source, clip_grad_norm=CLIP, loss_scale=LossScale(1024.0, interval=2)
+        programs[COUNTS[0]],
+        source,
+        programs=lambda count: made.append(count) or programs[count],
+        clip_grad_norm=CLIP,
+        loss_scale=LossScale(1024.0, interval=2),
     )
-    by_count = {
-        count: pipeline if program is first else pipeline.with_program(program)
-        for count, program in programs.items()
-    }
     history: list[float] = []
     for step, count in enumerate(COUNTS):
         inputs, targets = source.batch(step, count)
         losses: list[Tensor] = []
-        by_count[count].step(inputs, target=targets, losses=losses, update=step not in ADDED)
+        given: Any = {"microbatches": count, "update": step not in ADDED}
+        pipeline.step(inputs, target=targets, losses=losses, **given)
         history += [loss.item() for loss in losses]
-    assert pipeline.loss_scale == by_count[6].loss_scale
+        assert {op.op.microbatch for op in pipeline.trace()} <= {*range(count)}
+    assert made == [2, 6]  # each once
     assert pipeline.loss_scale is not None
     assert pipeline.loss_scale.scale == 4096.0  # four updates
     pipeline.finish()
@@ -48,6 +51,13 @@ def trained(programs: Mapping[int, Program]) -> tuple[float, int, list[float]]:
         for s, module in pipeline.modules.items()
         for name, parameter in module.named_parameters()
     }
+    scored: list[Tensor] = []
+    inputs, targets = source.batch(0, 3)
+    whole: Any = (torch.cat(inputs), torch.cat(targets))
+    pipeline.eval(whole[0], target=whole[1], losses=scored, microbatches=3)
+    assert len(scored) in {0, 1, 2, 3}  # weights sent: each rank has those of its microbatches
+    rows = pipeline.gather(len(scored))
+    assert sum(rows) == 3
     pipeline.close()
     return max(difference(p, expected[name]) for name, p in found.items()), len(found), history
 
@@ -67,3 +77,26 @@ def one_process(source: TinyTransformer, stages: int) -> dict[str, Tensor]:
             optimizer.zero_grad()
     named = model.named_parameters(remove_duplicate=False)
     return {name: p.detach() for name, p in named}
+
+
+def refused(programs: Mapping[int, Program]) -> list[str]:
+    """What wrong numbers of microbatches are told; the ranks go on after each but the last."""
+    torch.set_num_threads(1)
+    source, first = TinyTransformer(), programs[COUNTS[0]]
+
+    def of_family(count: int) -> Program:
+        if count == 3:
+            raise ZeroDivisionError("3 do not fit")
+        return programs[2] if count == 5 else programs[count]
+
+    pipeline = Pipeline.from_source(first, source, programs=of_family)
+    wrong: list[Any] = [2 + 2 * pipeline.rank, 0, True, 3, 5, 2]
+    told = []
+    for count in wrong:
+        inputs, targets = source.batch(0, 2)
+        try:
+            pipeline.step(inputs, target=targets, microbatches=count)
+        except InputError as error:
+            told.append(str(error))
+    pipeline.close()
+    return told

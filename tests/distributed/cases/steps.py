@@ -6,16 +6,19 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
+from pipeloom.compiler import compile_schedule
+from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.program import Program
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.runtime.stages.store import made
-from tests.distributed.cases.gradients import difference
+from tests.distributed.cases.gradients import difference, schedule
 from tests.support.models import TinyTransformer
 
 UPDATES, EACH, CLIP = 2, 3, 0.5  # updates, steps for each, and the norm that they are clipped to
@@ -108,7 +111,31 @@ def in_replicas(
     options = {"group": mesh["pp"].get_group(), "data_group": dp.get_group()}
     run = partial(added_up, options=options, replica=(dp.get_local_rank(), 2))
     tied, untied = TinyTransformer(), Untied()
+    _check_counts(program, tied, options, dp.get_local_rank())
     return [run(program, tied), run(ahead, tied), run(apart, untied, mesh=dp)]
+
+
+def _check_counts(
+    program: Program, source: TinyTransformer, options: dict[str, Any], replica: int
+) -> None:
+    """Replicas that step by unlike numbers of microbatches are told, all of them, and go on."""
+    given: Any = options
+    half = compile_schedule(schedule("1f1b", 2, 2), tied=[(0, 1)], data_parallel=True)
+    pipeline = Pipeline.from_source(program, source, programs=lambda _: half, **given)
+    for wrong, said in (
+        (0, r"^(replica 1, )?rank 0: microbatches:"),
+        (2, r"^microbatches: .* here$"),
+    ):
+        with pytest.raises(InputError, match=said):
+            step(pipeline, source, wrong if replica else 4)
+    for count in (2, 4):
+        step(pipeline, source, count)
+    pipeline.close()
+
+
+def step(pipeline: Pipeline, source: TinyTransformer, count: int) -> None:
+    inputs, targets = source.batch(0, count)
+    pipeline.step(inputs, target=targets, microbatches=count)
 
 
 def _in_shards(stage: Any, mesh: DeviceMesh) -> nn.Module:

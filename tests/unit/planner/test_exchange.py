@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import pytest
 
 import pipeloom
 from pipeloom.ir.errors import InputError
+from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from tests.support.layered_profiles import model
@@ -116,6 +118,35 @@ def test_names_of_modules_are_held_against_the_model() -> None:
         pipeloom.export(schedule, "megatron-layout", model=NAMES)
     with pytest.raises(InputError, match="micro_batch_size: expected a whole number from 1 on"):
         pipeloom.export(schedule, "torchtitan", micro_batch_size=0)
+
+
+@pytest.mark.parametrize(
+    ("measured", "given", "size", "noted"),
+    [
+        (4, None, 4, ""),
+        (4, 4, 4, ""),
+        (4, 2, 2, "times and memory are of microbatches of 4 sequences, as the profile's"),
+        (None, None, 1, "one sequence in a microbatch is assumed, as the profile has no micro_b"),
+        (None, 2, 2, ""),
+    ],
+)
+def test_flags_have_the_sequences_that_were_measured(
+    measured: int | None, given: int | None, size: int, noted: str
+) -> None:
+    plan = built("1f1b", (0, 4))
+    profile = replace(plan.problem.profile, micro_batch=measured)
+    document = dump_schedule(replace(plan, problem=replace(plan.problem, profile=profile)))
+    for to, flag in (
+        ("torch-csv", "--parallelism.pipeline_parallel_microbatch_size"),
+        ("megatron-layout", "--micro-batch-size"),
+    ):
+        exported = pipeloom.export(document, to, micro_batch_size=given)
+        assert f"{flag} {size}" in exported.flags
+        said = [note for note in exported.notes if "sequence" in note]
+        assert [note[: len(noted)] for note in said] == ([noted] if noted else [])
+    assert not any(
+        "sequence" in n for n in pipeloom.export(built("zb-h1", (0, 4)), "torchtitan").notes
+    )
 
 
 def test_a_size_that_no_flag_has_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable
 from functools import partial
 from typing import Any
@@ -46,12 +47,12 @@ class Counted(nn.Linear):
         self.count = state
 
 
-def stepped(pipeline: Pipeline, steps: Iterable[int]) -> list[float]:
+def stepped(pipeline: Pipeline, steps: Iterable[int], *, update: bool = True) -> list[float]:
     history = []
     for step in steps:
         torch.manual_seed(step)
         x, losses = torch.randn(8, 4), list[Tensor]()
-        pipeline.step(x, target=x.flip(1), losses=losses)
+        pipeline.step(x, target=x.flip(1), losses=losses, update=update)
         history += [loss.item() for loss in losses]
     return history
 
@@ -86,6 +87,23 @@ def test_the_whole_models_weights_alone_leave_the_optimizer() -> None:
     pipeline.load_state_dict({"model": weights})
     assert torch.equal(pipeline.modules[0].state_dict()["2.weight"], weights["2.weight"])
     assert pipeline.state_dict()["optimizer"]["state.2.weight.step"].item() == 2.0
+
+
+def test_gradients_that_add_up_are_never_lost_in_silence() -> None:
+    """No state is given while they do; a state that is loaded begins without them."""
+    first, second = made(), made()
+    stepped(first, range(1))
+    kept = {key: copy.deepcopy(value) for key, value in first.state_dict().items()}
+    stepped(first, range(1, 2), update=False)
+    with pytest.raises(InputError, match=r"^state_dict: expected it after a step that updates, go"):
+        first.state_dict()
+    first.load_state_dict(kept)
+    second.load_state_dict(kept)
+    for pipeline in (first, second):
+        stepped(pipeline, range(2, 3))
+    for name, value in second.state_dict()["model"].items():
+        found = first.state_dict()["model"][name]
+        assert torch.equal(torch.as_tensor(value), torch.as_tensor(found))
 
 
 def test_the_program_that_stepped_last_has_the_loss_scale() -> None:

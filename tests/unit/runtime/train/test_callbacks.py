@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import sys
+from dataclasses import replace
 
 import pytest
 
 from pipeloom import StepRecord
 from pipeloom.ir.errors import InputError
+from pipeloom.runtime.errors import ExecutionError
 from pipeloom.runtime.train.callbacks import listening, load_callback
+from pipeloom.runtime.train.loop import Listener
 
 HERE = "tests.unit.runtime.train.test_callbacks"
 RECORDS = [
@@ -76,18 +79,40 @@ def test_wrong_names_are_one_line(name: str, line: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_an_error_of_a_named_callback_is_one_line() -> None:
-    with pytest.raises(InputError) as caught:
-        load_callback(f"{HERE}:fails")(RECORDS[1])
-    assert str(caught.value) == f"{HERE}:fails: step 1: ValueError: disk"
+class Open:
+    """Neither called nor closed in vain."""
+
+    def __call__(self, record: StepRecord) -> None:
+        heard.append(record.step)
+
+    def close(self) -> None:
+        raise OSError("gone")
+
+
+@pytest.mark.parametrize("callback", [f"{HERE}:fails", fails])
+def test_an_error_of_a_callback_is_one_line_and_the_run_has_failed(
+    callback: Listener | str,
+) -> None:
+    with pytest.raises(ExecutionError) as caught, listening([callback], None) as listener:
+        listener(RECORDS[1])
+    assert str(caught.value) == f"callback {HERE}:fails: step 1: ValueError: disk"
+    assert caught.value.exit_code == 1
+
+
+def test_an_error_in_closing_names_the_callback() -> None:
+    with (
+        pytest.raises(ExecutionError, match=f"^callback {HERE}:Open: close: OSError: gone$"),
+        listening([Open()], None) as listener,
+    ):
+        listener(RECORDS[0])
 
 
 def test_progress_is_a_line_a_step_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
     with listening([], 2) as listener:
-        for record in RECORDS:
-            listener(record)
+        listener(replace(RECORDS[0], note="too much"))
+        listener(RECORDS[1])
     assert capsys.readouterr().err == (
-        "step 0: loss 2.5000, 10.0 ms\nstep 1: loss 1.5000, eval 2.0000, 10.0 ms\n"
+        "step 0: loss 2.5000, 10.0 ms\nnote: too much\nstep 1: loss 1.5000, eval 2.0000, 10.0 ms\n"
     )
 
 
@@ -100,9 +125,10 @@ def test_progress_is_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     monkeypatch.setenv("TERM", "xterm")
     with listening([], 2) as listener:
-        for record in RECORDS:
-            listener(record)
+        listener(replace(RECORDS[0], note="too much"))
+        listener(RECORDS[1])
     shown = terminal.getvalue()
+    assert "note: too much" in shown
     assert "2/2" in shown
     assert "loss 1.5000, eval 2.0000" in shown
     assert "step 0" not in shown

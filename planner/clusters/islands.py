@@ -16,7 +16,7 @@ def islands(ranks: int, size: int, inside: Link, between: Link) -> Profile:
 
     Whatever leaves an island goes over one wire, and so does whatever comes into it: a node's
     network card. Of the stages nothing is known: put a model on it
-    (:meth:`.transformer.Transformer.on`). Raises InputError where ``size`` does not divide
+    (:meth:`..models.uniform.Transformer.on`). Raises InputError where ``size`` does not divide
     ``ranks``.
     """
     if not 1 <= size <= ranks or ranks % size:

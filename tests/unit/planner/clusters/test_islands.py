@@ -4,7 +4,7 @@ import pytest
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.links import Link
-from pipeloom.planner.synthetic.cluster import islands
+from pipeloom.planner.clusters.islands import islands
 
 FAST, SLOW = Link(0.0, 100.0), Link(1.0, 1.0)
 
