@@ -2,6 +2,6 @@
 
 Its functions are public as ``pipeloom.optimize`` and so on: one a module that is named for it, but
 ``optimize`` in :mod:`.plan`, ``export`` and ``import_`` in :mod:`.exchange`, ``calibrate`` in
-:mod:`.prediction.calibration` and ``explain`` in :mod:`.explain.explanation`. Modules import no command line; what they have to say while they work
-goes to a listener (:mod:`.progress`).
+:mod:`.prediction.calibration` and ``explain`` in :mod:`.explain.explanation`. Modules import no
+command line; what they have to say while they work goes to a listener (:mod:`.progress`).
 """

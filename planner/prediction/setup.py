@@ -14,7 +14,7 @@ import numpy as np
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import IntArray, OpKind, offsets_of
 from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.model.schedule import Schedule, Updates
 from pipeloom.solver.families import build_family
 
 from ..clusters.cluster import Cluster
@@ -139,13 +139,22 @@ _FLAT: dict[int, tuple[IntArray, IntArray, Schedule]] = {}
 
 @lru_cache(maxsize=256)
 def _order(family: str, ranks: int, chunks: int, microbatches: int) -> Schedule:
-    name = f"{family}:{chunks}" if family.startswith("interleaved") else family
+    several = {"interleaved-1f1b": chunks, "interleaved-1f1b-grouped": chunks, "looped-bfs": chunks}
+    count = several.get(family) or (family == "wave" and chunks // 2)
     stage = StageProfile(1.0, 1.0, 1.0, 1.0, 0.0)
     profile = Profile((stage,) * (ranks * chunks), ranks)
     try:
-        return build_family(name, profile, microbatches)
+        found = build_family(f"{family}:{count}" if count else family, profile, microbatches)
     except InputError as error:
         raise InputError(*(f"schedule: {line}" for line in error.errors)) from None
+    needed = found.problem.stages // ranks
+    if needed != chunks:
+        raise InputError(f"vp: expected {needed}, as {family} has, got {chunks}")
+    owners = found.problem.placement.matrix(ranks * chunks, microbatches)
+    if found.transfers or found.updates is not Updates.ITERATION or (owners != owners[:, :1]).any():
+        words = "whose stages stay on one rank, with one update a step"
+        raise InputError(f"schedule: expected a family {words}, got {family!r}")
+    return found
 
 
 def flat_order(schedule: Schedule) -> tuple[IntArray, IntArray]:
