@@ -6,7 +6,7 @@ or ``not stated`` take the defaults that :class:`TrainingRun` documents.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
@@ -66,7 +66,7 @@ class TrainingRun:
     ``sequence_parallel``: where tp > 1. ``sharding`` none. ``schedule`` 1f1b, with vp > 1
     interleaved-1f1b. ``attention`` flash. ``gradients``: what they are summed in, fp32 as Megatron
     and FSDP do. ``fused_cross_entropy``: false, so the logits are kept in float32. ``compile``:
-    false; true fuses passes over memory.
+    whether a compiler fuses passes over memory, false; the work is counted alike.
     """
 
     gpu: str | None = None
@@ -175,21 +175,24 @@ def _plain(values: RunValues, model: Model) -> dict[str, Any]:
 
 def _recompute(values: RunValues) -> frozenset[str]:
     given = values.get("recompute", "none")
-    words = given.lower().split(",") if isinstance(given, str) else given
-    if isinstance(given, str) and given.lower() in _RECOMPUTE:
-        return _RECOMPUTE[given.lower()]
-    if not isinstance(words, Sequence | frozenset | set) or not set(words) <= {*RECOMPUTED_MODULES}:
+    if isinstance(given, str):
+        given = [word.strip() for word in given.lower().split(",")]
+        if len(given) == 1 and given[0] in _RECOMPUTE:
+            return _RECOMPUTE[given[0]]
+    words = [*given] if isinstance(given, Iterable) else [given]
+    if not all(word in RECOMPUTED_MODULES for word in words):
         known = f"none, selective, full, or some of {', '.join(RECOMPUTED_MODULES)}"
         return values.wrong("recompute", known, frozenset())
     return frozenset(words)
 
 
 def _by_stage(values: RunValues) -> tuple[int, ...] | None:
-    """``12,14`` or a list."""
+    """``12,14``, a list, or one number."""
     given = values.get("layers_per_stage")
     if given is None:
         return None
     parts = given.split(",") if isinstance(given, str) else given
+    parts = [parts] if isinstance(parts, int) else parts
     try:
         found = tuple(int(part) for part in parts)
     except (TypeError, ValueError):

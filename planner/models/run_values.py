@@ -11,6 +11,8 @@ from pipeloom.ir.formats.validation import misspelt
 
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
+MOST = 2**40
+"""Larger numbers are mistakes."""
 _PRECISIONS = {"float8": "fp8", "fp8cs": "fp8", "fp8ds": "fp8", "float32": "fp32"} | {
     "bfloat16": "bf16",
     "float16": "fp16",
@@ -50,12 +52,14 @@ class RunValues:
         return default
 
     def whole(self, key: str, default: int) -> int:
-        value = self._values.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if key not in self:
+            return default
+        value = self._values[key]
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if type(value) is not int or not 1 <= value <= MOST:
             return self.wrong(key, "a whole number >= 1", default)
-        if value < 1 or value != int(value):
-            return self.wrong(key, "a whole number >= 1", default)
-        return int(value)
+        return value
 
     def flag(self, key: str, default: bool) -> bool:
         value = self._values.get(key, default)

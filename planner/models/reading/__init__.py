@@ -28,6 +28,7 @@ def read_model(given: ModelLike) -> Model:
         return _model(PRESETS[name], name, name)
     path = _file(given)
     document, where = read_document(path, "model")
+    document = {str(key): value for key, value in document.items()}
     name = str(given.get("model_type", "model")) if isinstance(given, Mapping) else where
     return _model(document, name, where)
 

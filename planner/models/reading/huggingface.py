@@ -13,7 +13,7 @@ from pipeloom.ir.errors import InputError
 
 from ..model import Experts, LatentAttention, Model
 from .defaults import DEFAULTS
-from .words import Words
+from .words import MOST_LAYERS, Words
 
 _PLAIN = {"gelu-4h", "relu-4h"}
 """Feed-forward parts of two matrices, in models like GPT-3: LayerNorm, biases, dropout."""
@@ -74,7 +74,7 @@ def _is_passed(key: str) -> bool:
 
 def _model(words: Words, kind: str, name: str) -> Model:
     hidden = words.whole("hidden_size", "n_embd")
-    layers = words.whole("num_hidden_layers", "n_layer", "layer_num")
+    layers = words.whole("num_hidden_layers", "n_layer", "layer_num", most=MOST_LAYERS)
     heads = words.whole(*_HEADS)
     latent = _latent(words)
     dim = _head_dim(words, hidden, heads, latent)
@@ -111,7 +111,7 @@ def _model(words: Words, kind: str, name: str) -> Model:
         dropout=plain or any(words.rate(key) > 0 for key in _DROPOUTS),
         window=window,
         windowed=frozenset() if window is None else _windowed(words, kind, layers),
-        mtp=words.whole("num_nextn_predict_layers", "num_mtp_layers", default=0, least=0),
+        mtp=words.whole("num_nextn_predict_layers", "num_mtp_layers", default=0, least=0, most=100),
         longest=longest or None,
         nominal_parameters=words.rate("nominal_parameters") or None,
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..model import Experts, LatentAttention, Model
-from .words import Words
+from .words import MOST_LAYERS, Words
 
 SIGNS = ("num_layers", "ffn_hidden_size", "untie_embeddings_and_output_weights", "num_moe_experts")
 """Keys by which these words are told from Hugging Face's."""
@@ -36,7 +36,7 @@ def model_of(given: Mapping[str, Any], name: str) -> Model:
 
 
 def _model(words: Words, name: str) -> Model:
-    hidden, layers = words.whole("hidden_size"), words.whole("num_layers")
+    hidden, layers = words.whole("hidden_size"), words.whole("num_layers", most=MOST_LAYERS)
     heads = words.whole("num_attention_heads")
     gated, latent = words.flag("swiglu"), _latent(words)
     dim = words.whole("kv_channels", default=max(1, hidden // heads))
@@ -70,7 +70,7 @@ def _model(words: Words, name: str) -> Model:
         output_bias=biased,
         mlp_bias=biased,
         dropout=_dropout(words, "hidden_dropout") or _dropout(words, "attention_dropout"),
-        mtp=words.whole("mtp_num_layers", default=0, least=0),
+        mtp=words.whole("mtp_num_layers", default=0, least=0, most=100),
         longest=longest or None,
         nominal_parameters=words.rate("nominal_parameters") or None,
     )

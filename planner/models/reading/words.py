@@ -9,7 +9,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.validation import misspelt
 
 T = TypeVar("T")
-MOST = 2**40
+MOST, MOST_LAYERS = 2**40, 10_000
 """Larger numbers are mistakes."""
 
 
@@ -36,7 +36,9 @@ class Words:
     def has(self, *keys: str) -> bool:
         return self.value(*keys) is not None
 
-    def whole(self, *keys: str, default: int | None = None, least: int = 1) -> int:
+    def whole(
+        self, *keys: str, default: int | None = None, least: int = 1, most: int = MOST
+    ) -> int:
         """A whole number; a fault where there is neither one nor a default."""
         value = self.value(*keys)
         if value is None:
@@ -46,8 +48,9 @@ class Words:
             return default
         if isinstance(value, float) and value.is_integer():
             value = int(value)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST:
-            return self.wrong(keys, f"a whole number >= {least}", default or least)
+        if type(value) is not int or not least <= value <= most:
+            words = f" and <= {most}" if most < MOST else ""
+            return self.wrong(keys, f"a whole number >= {least}{words}", default or least)
         return value
 
     def flag(self, *keys: str, default: bool = False) -> bool:
@@ -61,7 +64,7 @@ class Words:
         value = self.value(*keys)
         if value is None:
             return 0.0
-        if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
+        if type(value) not in (int, float) or not 0 <= value <= MOST**2:
             return self.wrong(keys, "a number >= 0", 0.0)
         return float(value)
 

@@ -141,6 +141,9 @@ FAULTS: list[tuple[Any, str]] = [
     (LLAMA | {"wings": 2}, "model: wings: unknown key; nothing like it is known"),
     (LLAMA | {"hidden_size": -1}, "model: hidden_size: expected a whole number >= 1, got -1"),
     (LLAMA | {"hidden_size": "big"}, "model: hidden_size: expected a whole number >= 1, got 'big'"),
+    (LLAMA | {"hidden_size": float("inf")}, "model: hidden_size: expected a whole number >= 1"),
+    (LLAMA | {"num_hidden_layers": 10**9}, "expected a whole number >= 1 and <= 10000, got 1000"),
+    (LLAMA | {7: 1}, "model: 7: unknown key; nothing like it is known"),
     (LLAMA | {"num_attention_heads": 7}, "model: num_attention_heads: expected a divisor of"),
     (
         LLAMA | {"num_key_value_heads": 5},

@@ -41,6 +41,8 @@ def test_words_of_published_measurements_are_read() -> None:
         "fp8",
         frozenset(),
     )
+    assert TrainingRun.of({"layers_per_stage": "82"}, LLAMA).layers_by_stage == (80,)
+    assert TrainingRun.of({"recompute": "mlp, layernorm"}, LLAMA).recompute == {"mlp", "layernorm"}
     local = TrainingRun.of({"dp": 8, "local_batch": 2}, LLAMA)
     assert (local.micro_batch, local.global_batch) == (2, 16)
 
@@ -50,6 +52,12 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"wings": 2}, "wings: unknown key; known: gpu, gpus, tp"),
     ({"tp": 0}, "tp: expected a whole number >= 1, got 0"),
     ({"tp": 1.5}, "tp: expected a whole number >= 1, got 1.5"),
+    ({"tp": float("inf")}, "tp: expected a whole number >= 1, got inf"),
+    ({"seq": float("nan")}, "seq: expected a whole number >= 1, got nan"),
+    ({"micro_batch": 10**30}, "micro_batch: expected a whole number >= 1, got 1000000"),
+    ({"recompute": [["mlp"]]}, "recompute: expected none, selective, full, or some of"),
+    ({"recompute": 3}, "recompute: expected none, selective, full, or some of"),
+    ({"layers_per_stage": [[1]]}, "layers_per_stage: expected whole numbers >= 0, one a stage"),
     ({"pp": True}, "pp: expected a whole number >= 1, got True"),
     ({"tp": 3}, "tp: expected a divisor of the 64 heads, got 3"),
     ({"gpus": 10, "tp": 4}, "gpus: expected tp x pp x cp x dp = 4 x 1 x 1 x 2 = 8, got 10"),
@@ -69,7 +77,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "line"), FAULTS, ids=[line[:24] for _, line in FAULTS])
+@pytest.mark.parametrize(("given", "line"), FAULTS, ids=[str(given) for given, _ in FAULTS])
 def test_a_fault_is_one_line(given: dict[str, Any], line: str) -> None:
     with pytest.raises(InputError, match=re.escape(line)) as caught:
         TrainingRun.of(given, LLAMA)
