@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, fx, nn
 
+from ..dtensors import is_dtensor, like, local
 from ..executor.deferred_ops import add
 from .functions import Take
 from .liveness import root_of
@@ -16,6 +18,9 @@ from .torch_internals import value_of
 def take_into(parameter: nn.Parameter, *, keeps: bool) -> Take:
     """Adds a gradient to the parameter's; ``keeps``: the first one may become it, as nothing else
     has its memory and it lies there as the parameter does."""
+
+    if is_dtensor(parameter):
+        return partial(_take_part, parameter, keeps)
 
     def take(gradient: Tensor) -> None:
         grad = parameter.grad
@@ -27,6 +32,12 @@ def take_into(parameter: nn.Parameter, *, keeps: bool) -> Take:
             parameter.grad = _own(parameter, gradient)
 
     return take
+
+
+def _take_part(parameter: Tensor, keeps: bool, gradient: Tensor) -> None:
+    """Adds the part of a DTensor's gradient that is here."""
+    own = gradient if keeps or parameter.grad is not None else gradient.clone()
+    add(parameter, like(parameter, own))
 
 
 def _own(parameter: nn.Parameter, gradient: Tensor) -> Tensor:
@@ -43,6 +54,6 @@ def fresh(node: fx.Node, parameter: nn.Parameter, others: Sequence[fx.Node]) -> 
     root = root_of(node)
     return (
         root.op == "call_function"
-        and value.stride() == parameter.stride()
+        and value.stride() == local(parameter).stride()
         and all(root_of(other) is not root for other in others)
     )

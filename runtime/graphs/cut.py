@@ -30,7 +30,8 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
-from .joint import Joint, Role
+from .joint import UPDATES, Joint, Role
+from .rewrites import copy_updated, reached, recompute_regions, split_convolutions
 from .torch_internals import TraceError, draws, views
 
 _aten = torch.ops.aten
@@ -95,8 +96,9 @@ class Cut:
 def cut(joint: Joint) -> Cut:
     """The pieces of a joint graph. Raises TraceError where its backward draws random numbers, which
     would be others than its forward's."""
-    _split_convolutions(joint)
-    _copy_updated(joint)
+    split_convolutions(joint)
+    copy_updated(joint)
+    recompute_regions(joint)
     return _Cutting(joint).result()
 
 
@@ -109,8 +111,8 @@ class _Cutting:
         self._held = [n for n, v in joint.inputs.items() if v.role in _HELD]
         self._tangents = [n for n, v in joint.inputs.items() if v.role is Role.TANGENT]
         given = {n for n, v in joint.inputs.items() if v.role is not Role.TANGENT}
-        backward = _reached(self._tangents)
-        results = joint.of(Role.OUTPUT, Role.BUFFER_UPDATE, Role.INPUT_UPDATE)
+        backward = reached(self._tangents)
+        results = [*joint.of(Role.OUTPUT), *joint.of(*UPDATES)]
         self._results = [node for node, _ in results]
         drawn = [n for n in joint.graph.nodes if draws(n) and n not in backward]
         forward = _needed([*self._results, *drawn], ())
@@ -219,18 +221,6 @@ def _needed(ends: Iterable[fx.Node], known: Collection[fx.Node]) -> set[fx.Node]
     return found
 
 
-def _reached(starts: Iterable[fx.Node]) -> set[fx.Node]:
-    """The nodes that depend on ``starts``."""
-    found: set[fx.Node] = set()
-    stack = [*starts]
-    while stack:
-        node = stack.pop()
-        if node not in found:
-            found.add(node)
-            stack.extend(node.users)
-    return found
-
-
 def _parts(graph: fx.Graph, nodes: Collection[fx.Node]) -> set[fx.Node]:
     """The parts of tuples that ``nodes`` give: they are where their tuple is."""
     chosen = [n for n in graph.nodes if n.target is operator.getitem]
@@ -244,40 +234,3 @@ def _check_draws(calls: Iterable[fx.Node]) -> None:
                 f"its backward draws random numbers ({node.target}), as a checkpointed block with "
                 "dropout does"
             )
-
-
-def _split_convolutions(joint: Joint) -> None:
-    """Convolutions' backward in two calls, of which one gives the weight's and bias's gradients."""
-    for node in list(joint.graph.nodes):
-        if node.target is not _aten.convolution_backward.default:
-            continue
-        mask = node.args[-1]
-        assert isinstance(mask, list)
-        if not (mask[0] and any(mask[1:])):
-            continue
-        with joint.graph.inserting_before(node):
-            weights = joint.graph.node_copy(node)
-        weights.args = (*node.args[:-1], [False, *mask[1:]])
-        node.args = (*node.args[:-1], [True, False, False])
-        for part in list(node.users):
-            if part.args[1] != 0:
-                part.replace_input_with(node, weights)
-
-
-def _copy_updated(joint: Joint) -> None:
-    """Inputs and buffers that F gives new values, as the backward needs them: as they were."""
-    updated = {
-        (Role.BUFFER if v.role is Role.BUFFER_UPDATE else Role.INPUT, v.key)
-        for _, v in joint.of(Role.BUFFER_UPDATE, Role.INPUT_UPDATE)
-    }
-    tangents = [n for n, v in joint.inputs.items() if v.role is Role.TANGENT]
-    backward = _reached(tangents)
-    first = next(n for n in joint.graph.nodes if n.op != "placeholder")
-    for node, value in joint.inputs.items():
-        users = [n for n in node.users if n in backward]
-        if (value.role, value.key) in updated and users:
-            with joint.graph.inserting_before(first):
-                copied = joint.graph.call_function(_aten.clone.default, (node,))
-            copied.meta["val"] = node.meta["val"]
-            for user in users:
-                user.replace_input_with(node, copied)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from pipeloom.ir.model.ops import OpKind
 
 from ..dtensors import arrived
-from ..executor.losses import Judge
+from ..executor.losses import Judge, parted
 from ..executor.offload import unpack
 from ..executor.stage_runner import (
     Cell,
@@ -121,6 +121,12 @@ class GraphRunner(StageRunner):
         self.backward = within(using(OpKind.B), self._run_backward)
         self.weight = within(using(OpKind.W), self._run_weight)
 
+    @property
+    def in_b(self) -> list[str]:
+        """The names of the parameters whose gradients come with B, with any of its graphs."""
+        graphs = [graph for graph in self._graphs.values() if graph is not None]
+        return sorted({name for graph in graphs for name in graph.in_b})
+
     def refresh(self, cells: Iterable[Cell]) -> None:
         """Before a step: graphs of a module that has changed since are made again."""
         state = state_of(self.module)
@@ -160,11 +166,33 @@ class GraphRunner(StageRunner):
         )
         try:
             found = StageFunctions(self.module, given, forward, self._make)
+            if self._last and len(found.tangents) > 1:
+                forward.unused = self._unused(found, given, cell)
+                if forward.unused:
+                    found = StageFunctions(self.module, given, forward, self._make)
         except TraceError as error:
             self.refusal = str(error)
             return None
         found.check(cell.interface, self.stage)
         return found
+
+    def _unused(
+        self, functions: StageFunctions, given: Sequence[Tensor], cell: Cell
+    ) -> frozenset[int]:
+        """The outputs, of several, that the loss does not depend on: parameters that only they
+        depend on have no gradient."""
+        assert self._loss is not None
+        box: dict[int, Tensor] = {}
+        with torch.random.fork_rng({x.device for x in given if x.is_cuda}):
+            with below_autograd():
+                outputs = functions.alone([*given])[: functions.outputs]
+            for i in functions.tangents:
+                outputs[i] = _caught(outputs[i], self._anchor, box, i)
+            try:
+                loss, _ = parted(self._loss(functions.forward_of.result(outputs), cell.target))
+            except Exception as error:
+                raise TraceError(f"its loss does not run when it is tried: {error}") from error
+        return frozenset(functions.tangents) - _reached(loss)
 
     def _found(self, cell: Cell) -> StageFunctions | None:
         if cell.graphs is None:
@@ -260,9 +288,7 @@ class GraphRunner(StageRunner):
                 _caught(x, self._anchor, box, i) if needs_grad else x
                 for i, (x, needs_grad) in enumerate(zip(outputs, functions.needs_grad, strict=True))
             ]
-        parts = functions.forward_of.parts
-        assert parts is not None
-        output = parts.with_tensors(outputs)
+        output = functions.forward_of.result(outputs)
         if counted:
             with self._watching:
                 self._finish(cell, output)
@@ -345,6 +371,18 @@ class _Caught(torch.autograd.Function):
 def _caught(output: Tensor, anchor: Tensor, box: dict[int, Tensor], index: int) -> Tensor:
     found: Tensor = _Caught.apply(output, anchor, box, index)  # type: ignore[no-untyped-call]
     return found
+
+
+def _reached(loss: Tensor) -> set[int]:
+    """The outputs, as :class:`_Caught` gave them, that a loss depends on."""
+    stack: list[Any] = [loss.grad_fn]
+    seen: set[Any] = set()
+    while stack:
+        node = stack.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            stack += [before for before, _ in node.next_functions]
+    return {node.index for node in seen if hasattr(node, "box")}
 
 
 def _hooked(module: nn.Module) -> str | None:

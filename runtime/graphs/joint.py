@@ -5,8 +5,9 @@
     parameters, buffers, inputs  ──▶  forward  ──▶  outputs, updates of buffers
                        gradients of outputs  ──▶  backward  ──▶  gradients of parameters and inputs
 
-Every value that goes in or comes out has a :class:`Value`, which says what it is to the stage. A
-DTensor goes in and comes out as the plain tensors that it is made of.
+Every value that goes in or comes out has a :class:`Value`, which says what it is to the stage. Of a
+parameter that is a DTensor the part goes in that is on this process, and of its gradient the part
+comes out that is laid out as the parameter's; the collectives are in the graph.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 from torch import Tensor, fx, nn
 from torch.func import functional_call
 
+from ..dtensors import is_dtensor, local, whole
 from .simplify import simplify
 from .torch_internals import Sink, Source, TraceError, as_output, export_joint
 
@@ -37,20 +39,18 @@ class Role(Enum):
     INPUT_GRADIENT = auto()
 
 
+UPDATES = (Role.BUFFER_UPDATE, Role.INPUT_UPDATE)
+
+
 @dataclass(frozen=True, slots=True)
 class Value:
     """One tensor that goes into a stage's graph, or comes out.
 
-    ``key``: the name of a parameter or buffer, else a position; ``parts``: the attributes that lead
-    from there to the plain tensor, none where it is one.
+    ``key``: the name of a parameter or buffer, else a position.
     """
 
     role: Role
     key: str | int
-    parts: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        return ".".join([f"{self.role.name.lower()} {self.key}", *self.parts])
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +89,15 @@ def trace_joint(
     be a graph.
     """
     parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
-    names = [*parameters, *buffers]
+    own: dict[str, Tensor] = {**parameters, **buffers}
+    names = [*own]
 
     def function(*flat: Tensor) -> Sequence[Tensor]:
-        held = dict(zip(names, flat, strict=False))
+        held = {name: whole(own[name], x) for name, x in zip(names, flat, strict=False)}
         called = _Called(module, held)
         return [as_output(x) for x in forward(called, flat[len(names) :])]
 
-    arguments = [*parameters.values(), *buffers.values(), *inputs]
+    arguments = [*(_leaf(x) for x in own.values()), *inputs]
     found = export_joint(function, arguments, decompositions)
     values = [
         *(Value(Role.PARAMETER, name) for name in parameters),
@@ -116,34 +117,56 @@ def trace_joint(
     )
 
 
+def _leaf(tensor: Tensor) -> Tensor:
+    """The part of a DTensor that is here, as an argument of which there are gradients; any other
+    tensor itself."""
+    if not is_dtensor(tensor):
+        return tensor
+    return local(tensor).detach().requires_grad_(tensor.requires_grad)
+
+
 class _Called(nn.Module):
     """The module, called with other tensors in the place of its own."""
 
     def __init__(self, module: nn.Module, held: dict[str, Tensor]) -> None:
         super().__init__()
-        self._call = module, held
+        self._call = _Watched(module), {f"module.{name}": x for name, x in held.items()}
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
-        module, held = self._call
-        return functional_call(module, held, inputs, options)
+        return functional_call(*self._call, inputs, options)
+
+
+class _Watched(nn.Module):
+    """A module whose forward may change buffers in place, but must not put others there."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        before = dict(self.module.named_buffers())
+        output = self.module(*inputs, **options)
+        for name, buffer in self.module.named_buffers():
+            if buffer is not before.get(name):
+                raise TraceError(f"its forward puts another tensor in the place of buffer {name}")
+        return output
 
 
 def _input(source: Source, values: Sequence[Value]) -> Value:
     if source.tangent:
-        return Value(Role.TANGENT, source.index, source.parts)
-    value = values[source.index]
-    return Value(value.role, value.key, source.parts)
+        return Value(Role.TANGENT, source.index)
+    return values[source.index]
 
 
-_UPDATES = {Role.BUFFER: Role.BUFFER_UPDATE, Role.INPUT: Role.INPUT_UPDATE}
+_NEW = {Role.BUFFER: Role.BUFFER_UPDATE, Role.INPUT: Role.INPUT_UPDATE}
 _GRADIENTS = {Role.PARAMETER: Role.PARAMETER_GRADIENT, Role.INPUT: Role.INPUT_GRADIENT}
 
 
 def _output(sink: Sink, values: Sequence[Value]) -> Value:
     if sink.of == "output":
-        return Value(Role.OUTPUT, sink.index, sink.parts)
+        return Value(Role.OUTPUT, sink.index)
     value = values[sink.index]
-    role = (_UPDATES if sink.of == "update" else _GRADIENTS).get(value.role)
+    role = (_NEW if sink.of == "update" else _GRADIENTS).get(value.role)
     if role is None:
-        raise TraceError(f"its forward changes or differentiates {value}")
-    return Value(role, value.key, sink.parts)
+        raise TraceError(f"its forward changes {value.key}")
+    return Value(role, value.key)

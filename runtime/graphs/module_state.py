@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from .torch_internals import TraceError
 
@@ -24,6 +24,7 @@ def state_of(module: nn.Module) -> list[object]:
         held = part.__dict__
         found += [value for value in held.values() if type(value) in _PLAIN]
         found += [(id(p), p is not None and p.requires_grad) for p in held["_parameters"].values()]
+        found += [id(value) for value in held.values() if isinstance(value, Tensor)]
         found += [id(buffer) for buffer in held["_buffers"].values()]
     return found
 

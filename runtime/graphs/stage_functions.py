@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from ..dtensors import is_dtensor, local, whole
 from ..errors import ShapeError
 from ..executor.stage_runner import as_tuple
 from ..tensors.skip_connections import Skips
@@ -17,20 +18,20 @@ from .accumulation import fresh, take_into
 from .arguments import Parts
 from .cut import Piece, cut
 from .functions import Function, Take
-from .joint import Joint, Role, trace_joint
+from .joint import UPDATES, Joint, Role, trace_joint
 from .liveness import most_within_b
 from .module_state import unchanged
-from .torch_internals import TraceError, value_of
+from .torch_internals import value_of
 
 Make = Callable[[Piece, Any, Mapping[fx.Node, Sequence[Take]], Sequence[fx.Node]], Function]
 
 
 class StageForward:
     """What a stage's graph computes: of the tensors among its arguments those that it hands on, or
-    of the last stage those in its result, whose ``parts`` are known once it has run.
+    of the last stage those in its :meth:`result`.
 
     ``loss``: of a model that computes its loss, the function that finds it in its output; nothing
-    else of that has a gradient.
+    else of that has a gradient, and nor do the outputs whose places are ``unused``.
     """
 
     def __init__(
@@ -44,8 +45,9 @@ class StageForward:
     ) -> None:
         self._stage, self._arguments, self._skips = stage, arguments, skips
         self._last, self._loss = last, loss
-        self.parts: Parts | None = None
-        self.loss_at: int | None = None
+        self._parts: Parts | None = None
+        self._wholes: Sequence[Tensor] = ()
+        self.unused: frozenset[int] = frozenset()
 
     def __call__(self, module: nn.Module, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         inputs, options = self._arguments.with_tensors(tensors)
@@ -56,14 +58,22 @@ class StageForward:
             if self._skips is not None:
                 return self._skips.outputs(self._stage, outputs, inputs)
             return outputs
-        self.parts, found = Parts.of(output)
-        return found if self._loss is None else self._detached(output, found)
+        self._parts, found = Parts.of(output)
+        self._wholes = [x.detach() for x in found]
+        if self._loss is not None:
+            loss = self._loss(output)
+            return [_part(x if x is loss else x.detach()) for x in found]
+        return [_part(x.detach() if i in self.unused else x) for i, x in enumerate(found)]
 
-    def _detached(self, output: Any, outputs: Sequence[Tensor]) -> Sequence[Tensor]:
-        assert self._loss is not None
-        loss = self._loss(output)
-        self.loss_at = next(i for i, x in enumerate(outputs) if x is loss)
-        return [x if x is loss else x.detach() for x in outputs]
+    def result(self, outputs: Sequence[Tensor]) -> Any:
+        """The last stage's output as its module gives it, of the tensors that the graph gives."""
+        assert self._parts is not None
+        pairs = zip(self._wholes, outputs, strict=True)
+        return self._parts.with_tensors([whole(like, x) for like, x in pairs])
+
+
+def _part(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if is_dtensor(tensor) else tensor
 
 
 class StageFunctions:
@@ -89,7 +99,7 @@ class StageFunctions:
         tangents = {v.key for v in joint.inputs.values() if v.role is Role.TANGENT}
         self.needs_grad = tuple(i in tangents for i in range(self.outputs))
         self.tangents = [i for i in range(self.outputs) if i in tangents]
-        updates = joint.of(Role.BUFFER_UPDATE, Role.INPUT_UPDATE)
+        updates = joint.of(*UPDATES)
         self._updated = [v for _, v in updates]
         self.results = len(self.cut.results)
         self._input_gradients = {v.key: n for n, v in joint.of(Role.INPUT_GRADIENT)}
@@ -170,6 +180,8 @@ class StageFunctions:
         made = self._make(piece, self.joint.module, self._takes(piece, returned), returned)
         held = [n for n in piece.inputs if n in self._held.values]
         found = self._held.of(held)
+        if any(map(is_dtensor, found)):
+            return _of_parts(made, found)
 
         def call(tensors: list[Tensor]) -> list[Tensor]:
             arguments = [*found, *tensors]
@@ -190,6 +202,18 @@ class StageFunctions:
         return takes
 
 
+def _of_parts(made: Function, held: Sequence[Tensor]) -> Function:
+    """The function on the parts, here and now, of what is held: a DTensor's part may be another in
+    the next step."""
+
+    def call(tensors: list[Tensor]) -> list[Tensor]:
+        arguments = [*map(local, held), *tensors]
+        tensors.clear()
+        return made(arguments)
+
+    return call
+
+
 class _Held:
     """The parameters and buffers that a stage's graph computes with, where they are."""
 
@@ -201,9 +225,6 @@ class _Held:
             for node, value in joint.inputs.items()
             if value.role in (Role.PARAMETER, Role.BUFFER)
         }
-        for value in joint.inputs.values():
-            if value.parts:
-                raise TraceError(f"{value} is a tensor subclass, of which graphs know nothing")
 
     def parameter(self, key: str | int) -> nn.Parameter:
         return self._parameters[str(key)]

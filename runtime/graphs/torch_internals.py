@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import operator
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
@@ -19,7 +19,13 @@ import torch
 from torch import Tensor, fx, nn
 from torch._functorch._aot_autograd import descriptors as desc
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.utils import checkpoint
 
 Flat = Callable[..., Sequence[Tensor]]
 
@@ -35,26 +41,19 @@ class TraceError(Exception):
 @dataclass(frozen=True, slots=True)
 class Source:
     """Where a graph's input comes from: the ``index``-th argument, or where ``tangent``, the
-    gradient of the ``index``-th output.
-
-    ``parts``: names of the attributes that lead from there to the plain tensor, of a DTensor
-    ``("_local_tensor",)``; of a plain tensor none.
-    """
+    gradient of the ``index``-th output."""
 
     index: int
     tangent: bool = False
-    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Sink:
     """What a graph's output is: the ``index``-th output, or for ``of`` ``"update"`` or
-    ``"gradient"`` the new value or the gradient of the ``index``-th argument; ``parts`` as of a
-    :class:`Source`."""
+    ``"gradient"`` the new value or the gradient of the ``index``-th argument."""
 
     of: str
     index: int
-    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +92,15 @@ def export_joint(
 
     Gradients are those of all arguments that require one. Raises TraceError.
     """
-    with LOCK, ExitStack() as held:
+    mode = FakeTensorMode(allow_non_fake_inputs=True)  # tensors that are mere attributes
+    context = torch._guards.TracingContext(mode)
+    with LOCK, ExitStack() as held, torch._guards.tracing(context), _regions():
         try:
             found = aot_export_joint_with_descriptors(
                 held, _Computation(function), tuple(arguments), {}, decompositions=decompositions
             )
+        except TraceError:
+            raise
         except Exception as error:
             raise TraceError(_why(error)) from error
     module = found.graph_module
@@ -116,27 +119,23 @@ def export_joint(
     )
 
 
-def _source(found: desc.AOTInput, parts: tuple[str, ...] = ()) -> Source:
+def _source(found: desc.AOTInput) -> Source:
     match found:
         case desc.PlainAOTInput(idx=index):
-            return Source(index, parts=parts)
+            return Source(index)
         case desc.TangentAOTInput(output=desc.PlainAOTOutput(idx=index)):
-            return Source(index, tangent=True, parts=parts)
-        case desc.SubclassGetAttrAOTInput(base=base, attr=attr):
-            return _source(base, (attr, *parts))
+            return Source(index, tangent=True)
     raise TraceError(f"torch traces it with an input that is not known here: {found.expr()}")
 
 
-def _sink(found: desc.AOTOutput, parts: tuple[str, ...] = ()) -> Sink:
+def _sink(found: desc.AOTOutput) -> Sink:
     match found:
         case desc.PlainAOTOutput(idx=index):
-            return Sink("output", index, parts)
+            return Sink("output", index)
         case desc.InputMutationAOTOutput(mutated_input=desc.PlainAOTInput(idx=index)):
-            return Sink("update", index, parts)
+            return Sink("update", index)
         case desc.GradAOTOutput(grad_of=desc.PlainAOTInput(idx=index)):
-            return Sink("gradient", index, parts)
-        case desc.SubclassGetAttrAOTOutput(base=base, attr=attr):
-            return _sink(base, (attr, *parts))
+            return Sink("gradient", index)
     raise TraceError(f"torch traces it with an output that is not known here: {found.expr()}")
 
 
@@ -157,6 +156,61 @@ def _where(error: BaseException) -> str:
     if not own:
         return ""
     return f", at {Path(own[-1].filename).name}:{own[-1].lineno}: {own[-1].line}"
+
+
+_REGION = "pipeloom_region"  # in a node's meta: the checkpointed region that it is of
+
+
+def region_of(node: fx.Node) -> object | None:
+    """The region that the model checkpoints of which the node is, None where it is of none."""
+    found: object | None = node.meta.get(_REGION)
+    return found
+
+
+class _Region:
+    """Marks what is traced within it."""
+
+    def __enter__(self) -> None:
+        mode = get_proxy_mode()
+        self._graph = None if mode is None else mode.tracer.graph
+        self._before = set() if self._graph is None else set(self._graph.nodes)
+
+    def __exit__(self, *_: object) -> None:
+        for node in self._graph.nodes if self._graph is not None else ():
+            if node not in self._before:
+                node.meta[_REGION] = self
+
+
+def _without_reentrant(_: Any, *settings: Any, **more: Any) -> Iterator[None]:
+    """In place of what checkpoints a region by hooks on saved tensors."""
+    with _Region():
+        yield
+
+
+class _Reentrant:
+    """In place of the function that runs a region in its backward."""
+
+    @staticmethod
+    def apply(function: Callable[..., Any], _: bool, *arguments: Any) -> Any:
+        with _Region():
+            return function(*arguments)
+
+
+@contextmanager
+def _regions() -> Iterator[None]:
+    """A context in which regions that a model checkpoints are marked, and run as any other."""
+    names = {
+        "_checkpoint_without_reentrant_generator": _without_reentrant,
+        "CheckpointFunction": _Reentrant,
+    }
+    before = {name: getattr(checkpoint, name) for name in names}
+    for name, other in names.items():
+        setattr(checkpoint, name, other)
+    try:
+        yield
+    finally:
+        for name, own in before.items():
+            setattr(checkpoint, name, own)
 
 
 def draws(node: fx.Node) -> bool:

@@ -36,7 +36,8 @@ from ..cuda import check_devices
 from ..errors import LaunchError
 
 LOOPBACK = "127.0.0.1"
-PRELOADED = ("torch", "torch._dynamo", "numba", "pipeloom.runtime.train.train")
+FROZEN = "pipeloom.runtime.launch.forked"  # the last
+PRELOADED = ("torch", "torch._dynamo", "numba", "pipeloom.runtime.train.train", FROZEN)
 GRACE = 5.0  # seconds between asking a process to end and ending it
 SETTLE = 0.2  # seconds in which a failure may turn out to be the echo of another rank's death
 ECHO = 2.0  # seconds in which the peers of a dead rank may say where they were waiting for it

@@ -21,7 +21,7 @@ from collections.abc import (
 )
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, compress
 from threading import get_ident
 from typing import Any, TypeAlias
 from weakref import ref
@@ -113,8 +113,9 @@ def _standing(stages: Collection[nn.Module]) -> dict[int, Places]:
     """Places in models that are alive in this process and have more than these stages, by the
     parameter's id: a place is its name in the model."""
     inside = {id(part) for stage in stages for part in stage.modules()}
+    objects, kinds = gc.get_objects(), _subclasses(nn.Module)
     # the class is asked, not the object: proxies answer for what they would have to import
-    alive = [found for found in gc.get_objects() if issubclass(type(found), nn.Module)]
+    alive = [*compress(objects, map(kinds.__contains__, map(type, objects)))]
     parts = {id(part) for module in alive for part in module.children()} | inside
     found: dict[int, Places] = {}
     for model in alive:
@@ -126,6 +127,11 @@ def _standing(stages: Collection[nn.Module]) -> dict[int, Places]:
                 for name, parameter in part.named_parameters(recurse=False)
             )
     return found
+
+
+def _subclasses(kind: type) -> set[type]:
+    """The class and all below it."""
+    return {kind}.union(*map(_subclasses, kind.__subclasses__()))
 
 
 @dataclass(frozen=True, slots=True)

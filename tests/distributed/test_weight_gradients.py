@@ -82,7 +82,7 @@ def difference(found: FloatArray, wanted: FloatArray) -> float:
 
 
 @pytest.mark.parametrize("case", ALL)
-def test_gradients_and_three_steps_are_one_processs(case: Case) -> None:
+def test_gradients_and_steps_are_one_processs(case: Case) -> None:
     program, rows = outcomes(case.ranks, case.slow)[case]
     gradients, parameters, losses = expected(case.dtype, case.stages, case.microbatches)
     names = {s: [n for n in parameters if n.startswith(f"{s}.")] for s in range(case.stages)}
