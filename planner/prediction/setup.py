@@ -15,6 +15,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import IntArray, OpKind, offsets_of
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Updates
+from pipeloom.ir.units import counted
 from pipeloom.solver.families import build_family
 
 from ..clusters.cluster import Cluster
@@ -25,6 +26,9 @@ from ..models.run import TrainingRun
 from ..models.states import States, states_of
 from ..models.work import Attention, Gemm, Kernel, LayerWork, ModelWork, WorkKind
 from .step_end import Exchange
+
+MOST_PAIRS = 1_000_000
+"""Stages times microbatches, of which every op is simulated."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,14 @@ class Setup:
         keys = dict(run)
         if known.positions:
             keys = {"attention": "unfused", "sequence_parallel": False} | keys
-        return cls(known, TrainingRun.of(keys, known), cluster)
+        found = TrainingRun.of(keys, known)
+        if found.microbatches * found.stages > MOST_PAIRS:
+            most = MOST_PAIRS // found.stages
+            raise InputError(
+                f"global_batch: expected at most {most} microbatches for "
+                f"{counted(found.stages, 'stage')}, got {found.microbatches}"
+            )
+        return cls(known, found, cluster)
 
     @cached_property
     def work(self) -> ModelWork:
