@@ -12,6 +12,7 @@ from . import (
     answers,
     formulas,
     frontier,
+    fuzz,
     hybrids,
     one_gpu,
     partition,
@@ -50,6 +51,7 @@ BENCHMARKS: dict[str, Callable[[list[str]], int]] = {
     "slow_link": slow_link.main,
     "answers": answers.main,
     "random_instances": random_instances.main,
+    "fuzz": fuzz.main,
     "frontier": frontier.main,
 }
 

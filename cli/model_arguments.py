@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from importlib.util import find_spec
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import PipeloomError
 
 from .arguments import count, seconds, whole
 
@@ -84,9 +84,9 @@ def add_training(parser: argparse.ArgumentParser, *, steps: int) -> None:
 
 
 def need_torch() -> None:
-    """Raises InputError where PyTorch is not installed."""
+    """Raises PipeloomError where PyTorch is not installed: no file is to blame."""
     if find_spec("torch") is None:
-        raise InputError(
+        raise PipeloomError(
             "this command needs PyTorch: pip install 'pipeloom[runtime]' "
             "(in a checkout: pip install '.[runtime]')"
         )

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeloom.ir.cost.dependency_graph import ScheduleGraph
-from pipeloom.ir.errors import InputError, InvalidScheduleError
+from pipeloom.ir.errors import InputError, InvalidScheduleError, printable
 from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.formats.atomic_write import write_bytes
 from pipeloom.ir.model.schedule import Schedule
@@ -133,7 +133,7 @@ def _titled(
     if sum(one == "-" for one in given if isinstance(one, str)) > 1:
         raise InputError("files: expected - once at most: there is one standard input")
     names = titles or (["planned", "measured"] if measured is not None else map(_title, given))
-    found = list(names)
+    found = list(map(printable, names))
     if len(found) != len(given):
         raise InputError(f"titles: expected one for each of {len(given)} files, got {len(found)}")
     return tuple(

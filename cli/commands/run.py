@@ -25,7 +25,7 @@ from pipeloom.ir.units import counted
 from ..arguments import amount, count, example
 from ..inputs import options, typed
 from ..model_arguments import DTYPES, TRAINING, TYPED, add_stages_as, add_training, need_torch
-from ..output import print_json
+from ..output import print_json, say_words
 
 if TYPE_CHECKING:
     from pipeloom.runtime.train.loop import StepRecord
@@ -157,9 +157,9 @@ def run(args: argparse.Namespace) -> int:
         print_json(result.to_dict() | {"trace": args.trace})
         return 0
     for name, words in _lines(result):
-        print(f"{name:<14}{words}")
+        say_words(f"{name:<14}{words}")
     if args.trace is not None:
-        print(f"written to {args.trace}")
+        say_words(f"written to {args.trace}")
     return 0
 
 

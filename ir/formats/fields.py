@@ -18,6 +18,7 @@ from pydantic import (
     ValidationInfo,
 )
 
+from ..errors import printable
 from ..units import counted
 from .validation import Expected, Whole, said, wrong
 
@@ -41,6 +42,19 @@ Bandwidth: TypeAlias = Annotated[
 Count: TypeAlias = Annotated[int, Whole()]
 Version: TypeAlias = Annotated[int, Field(strict=True, ge=1, le=1), Expected("1")]
 _LIMITS = TypeAdapter(list[Amount | None])
+
+
+def _shown(text: str) -> str:
+    """Lets texts pass that may be shown as they are, on a terminal and in a picture."""
+    if printable(text) != text:
+        raise wrong("no control characters in it")
+    return text
+
+
+Words: TypeAlias = Annotated[str, Field(strict=True), AfterValidator(_shown)]
+Name: TypeAlias = Annotated[
+    str, Field(strict=True, min_length=1), Expected("a name"), AfterValidator(_shown)
+]
 
 
 def known(info: ValidationInfo, key: str | None) -> int | None:
