@@ -112,7 +112,9 @@ class Setup:
     @cached_property
     def owners(self) -> tuple[int, ...]:
         """The rank of each stage."""
-        placed = self.schedule.problem.placement.matrix(self.run.stages, self.run.microbatches)
+        placed = self.order.schedule.problem.placement.matrix(
+            self.run.stages, self.run.microbatches
+        )
         return tuple(placed[:, 0].tolist())
 
     def shape(self, work: LayerWork) -> str:
@@ -130,8 +132,8 @@ class Setup:
         return " ".join(words + ["compiled"] * run.compile)
 
     @property
-    def schedule(self) -> Schedule:
-        """The order of ops, as it would be with equal stages."""
+    def order(self) -> OpOrder:
+        """The order of ops that the run's family has."""
         run = self.run
         return _order(run.schedule, run.pp, run.vp, run.microbatches)
 
@@ -145,11 +147,21 @@ def _flops(kernel: Kernel) -> float:
 _LAYERS: dict[LayerWork, LayerWork] = {}
 
 
-_FLAT: dict[int, tuple[IntArray, IntArray, Schedule]] = {}
+@dataclass(frozen=True, eq=False)
+class OpOrder:
+    """A schedule's order of ops, and the same flat, rank after rank."""
+
+    schedule: Schedule
+
+    @cached_property
+    def flat(self) -> tuple[IntArray, IntArray]:
+        """All ops, (N,), and where each rank's begin, (P + 1,)."""
+        order = self.schedule.order
+        return np.concatenate(order).astype(np.int64), offsets_of(order)
 
 
 @lru_cache(maxsize=256)
-def _order(family: str, ranks: int, chunks: int, microbatches: int) -> Schedule:
+def _order(family: str, ranks: int, chunks: int, microbatches: int) -> OpOrder:
     several = {"interleaved-1f1b": chunks, "interleaved-1f1b-grouped": chunks, "looped-bfs": chunks}
     count = several.get(family) or (family == "wave" and chunks // 2)
     stage = StageProfile(1.0, 1.0, 1.0, 1.0, 0.0)
@@ -165,12 +177,4 @@ def _order(family: str, ranks: int, chunks: int, microbatches: int) -> Schedule:
     if found.transfers or found.updates is not Updates.ITERATION or (owners != owners[:, :1]).any():
         words = "whose stages stay on one rank, with one update a step"
         raise InputError(f"schedule: expected a family {words}, got {family!r}")
-    return found
-
-
-def flat_order(schedule: Schedule) -> tuple[IntArray, IntArray]:
-    """All ranks' ops one after the other, and where each rank's begin."""
-    if id(schedule) not in _FLAT:
-        flat = np.concatenate(schedule.order).astype(np.int64)
-        _FLAT[id(schedule)] = flat, offsets_of(schedule.order), schedule
-    return _FLAT[id(schedule)][:2]
+    return OpOrder(found)
