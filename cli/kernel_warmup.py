@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import threading
+
+from .failures import say
 
 PATIENCE = 2.5
 """Seconds. Reading kernels that were compiled before takes a tenth of it, compiling them more."""
@@ -24,8 +25,4 @@ def announce_compiling() -> None:
 
 
 def _announce() -> None:
-    print(
-        "pipeloom: compiling kernels, once on this machine: some seconds",
-        file=sys.stderr,
-        flush=True,
-    )
+    say("compiling kernels, once on this machine: some seconds")

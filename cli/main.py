@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import os
+import re
 import sys
 import threading
 from collections.abc import Sequence
@@ -14,7 +14,9 @@ from difflib import get_close_matches
 from typing import Any, NoReturn
 
 from pipeloom import __version__
-from pipeloom.ir.errors import InfeasibleError, InputError, InvalidScheduleError, PipeloomError
+from pipeloom.ir.errors import InputError, PipeloomError, standard_output
+
+from .failures import FAILED, TRACEBACK, closed_streams, delivered, tell, with_file
 
 # command: its module in this folder, and what it does in one line
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -26,6 +28,9 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "analyze",
         "what each scheme costs: bubble, bytes, memory, and when to pass weights",
     ),
+    "arithmetic": ("arithmetic", "a model's parameters, FLOPs and bytes by layer, and its links"),
+    "predict": ("predict", "a configuration's step time and memory, before anything runs"),
+    "calibrate": ("calibrate", "measured runs to a cluster whose rates fit them"),
     "sweep": ("sweep", "the memory limit against the bubble rate"),
     "verify": ("verify", "check a schedule or program, whoever made it"),
     "show": ("show", "a picture: in the terminal, SVG, HTML, PNG or a Chrome trace"),
@@ -35,9 +40,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "export": ("export", "schedule to another system's format"),
     "import": ("import_", "another system's format to a schedule"),
 }
-INTERRUPTED, INTERNAL = 130, 70
-MOST_LINES = 20
-TRACEBACK = "PIPELOOM_TRACEBACK"
 LEFT = "solve_"
 """Prefix of the names of :func:`pipeloom.solver.core.worker_threads.begun`'s threads; that module
 takes too long to import for this."""
@@ -49,34 +51,27 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message} (see {self.prog} --help)")
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Prints help, and says where it cannot be written, which argparse does not."""
+        if message:
+            with standard_output():
+                (file or sys.stderr).write(message)
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns its exit code and lets nothing escape as a traceback."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if closed_streams():
+        return FAILED
     try:
         code = _run(words)
-        sys.stdout.flush()
     except SystemExit as stop:  # --help and --version
-        return int(stop.code or 0)
-    except PipeloomError as error:
-        return _fail(error, as_json="--json" in words)
-    except KeyboardInterrupt as stop:
-        _complain(f"interrupted{str(stop) or '; nothing was written'}", as_json="--json" in words)
-        return INTERRUPTED
-    except BrokenPipeError:
-        # whoever read our output has seen enough; keep Python from flushing into the closed pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except Exception as error:
-        if os.environ.get(TRACEBACK):
+        code = int(stop.code or 0)
+    except BaseException as error:
+        if os.environ.get(TRACEBACK) and not isinstance(error, PipeloomError | KeyboardInterrupt):
             raise
-        _complain(
-            f"internal error: {type(error).__name__}: {' '.join(str(error).split())} "
-            f"({TRACEBACK}=1 shows where)",
-            as_json="--json" in words,
-        )
-        return INTERNAL
-    return code
+        code = tell(error, as_json="--json" in words)
+    return delivered(code)
 
 
 def command() -> NoReturn:
@@ -110,9 +105,20 @@ def _run(words: list[str]) -> int:
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object on standard output, nothing else"
     )
+    _check_dashes(rest)
     args = parser.parse_args(rest)
-    code: int = command.run(args)
+    try:
+        code: int = command.run(args)
+    except InputError as error:
+        raise with_file(error, args, rest) from None
     return code
+
+
+def _check_dashes(words: list[str]) -> None:
+    """Raises InputError for ``--option=--``, of which argparse makes an empty list."""
+    for word in words:
+        if (found := re.fullmatch(r"(--[a-z-]+)=--|(-[a-z])--", word)) is not None:
+            raise InputError(f"{found[1] or found[2]}: expected a value, got '--'")
 
 
 def _unknown(name: str) -> str:
@@ -141,33 +147,3 @@ def _overview() -> Parser:
         "command", metavar="COMMAND", choices=list(COMMANDS), help="one of the below"
     )
     return parser
-
-
-def _fail(error: PipeloomError, *, as_json: bool) -> int:
-    """One line a fault on standard error, of hundreds the first; with ``--json`` one object with
-    all of them on standard output as well."""
-    lines = str(error).splitlines()
-    for line in lines[:MOST_LINES]:
-        _say(line)
-    if len(lines) > MOST_LINES:
-        _say(f"and {len(lines) - MOST_LINES} more (--json lists all)")
-    if os.environ.get(TRACEBACK) and getattr(error, "details", ""):
-        print(error.details, file=sys.stderr)  # type: ignore[attr-defined]
-    answer: dict[str, Any] = {"error": lines}
-    if isinstance(error, InfeasibleError):
-        answer = error.to_dict()
-    elif isinstance(error, InvalidScheduleError):
-        answer = {"status": "invalid", "violations": list(error.violations)}
-    if as_json:
-        print(json.dumps(answer))
-    return error.exit_code
-
-
-def _complain(line: str, *, as_json: bool) -> None:
-    _say(line)
-    if as_json:
-        print(json.dumps({"error": [line]}))
-
-
-def _say(line: str) -> None:
-    print(f"pipeloom: {line}", file=sys.stderr)

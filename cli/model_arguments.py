@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 from importlib.util import find_spec
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import PipeloomError
 
 from .arguments import count, seconds, whole
 
 TRAINING = ("steps", "dtype", "seed", "device", "pace", "callbacks", "timeout", "quiet")
 """Names of the options of :func:`add_training` beside the program and the model."""
 DTYPES = ("float32", "float64", "bfloat16", "float16")
+STAGES_AS = ("eager", "aten", "inductor")
 TYPED = (
     "steps", "device", "pace", "cuda_graph", "clip_grad_norm", "loss_scale", "every", "eval_every",
 )  # fmt: skip
@@ -33,6 +34,16 @@ def add_model(parser: argparse.ArgumentParser, *, required: bool = True) -> None
         help="type of parameters and activations; the model's own by default",
     )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="cpu by default")
+
+
+def add_stages_as(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--stages-as",
+        choices=STAGES_AS,
+        default="eager",
+        help="modules as they are (eager, by default); or each stage as graphs of F, B and W, run "
+        "without autograd (aten) or compiled (inductor)",
+    )
 
 
 def add_training(parser: argparse.ArgumentParser, *, steps: int) -> None:
@@ -73,9 +84,9 @@ def add_training(parser: argparse.ArgumentParser, *, steps: int) -> None:
 
 
 def need_torch() -> None:
-    """Raises InputError where PyTorch is not installed."""
+    """Raises PipeloomError where PyTorch is not installed: no file is to blame."""
     if find_spec("torch") is None:
-        raise InputError(
+        raise PipeloomError(
             "this command needs PyTorch: pip install 'pipeloom[runtime]' "
             "(in a checkout: pip install '.[runtime]')"
         )

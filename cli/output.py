@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import InputError, printable, standard_output
 
 if TYPE_CHECKING:
     from pipeloom.ir.model.schedule import Schedule
@@ -24,7 +25,18 @@ def check_output(args: argparse.Namespace) -> None:
 
 
 def print_json(answer: dict[str, Any]) -> None:
-    print(json.dumps(answer, allow_nan=False))
+    with standard_output():
+        print(json.dumps(answer, allow_nan=False))
+
+
+def say_words(words: object, *, aside: bool = False) -> None:
+    """Prints words for people; ``aside``: to standard error, where nothing depends on it.
+
+    Of what names of files hold a terminal gets no control characters.
+    """
+    shown = printable(str(words), keep="\n")
+    with suppress(OSError) if aside else standard_output():
+        print(shown, file=sys.stderr if aside else sys.stdout)
 
 
 def answer(args: argparse.Namespace, facts: dict[str, Any], words: object) -> None:
@@ -32,7 +44,7 @@ def answer(args: argparse.Namespace, facts: dict[str, Any], words: object) -> No
     if args.json:
         print_json(facts)
     else:
-        print(words)
+        say_words(words)
 
 
 def finish(
@@ -51,9 +63,9 @@ def finish(
     if args.json:
         print_json({"output": args.output, **answer})
         return
-    print(words, file=sys.stderr if to_stdout else sys.stdout)
+    say_words(words, aside=to_stdout)
     if not to_stdout:
-        print(f"written to {args.output}")
+        say_words(f"written to {args.output}")
 
 
 def finish_schedule(args: argparse.Namespace, schedule: Schedule) -> None:

@@ -13,6 +13,10 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import TYPE_CHECKING, TextIO
 
+from pipeloom.ir.errors import printable
+
+from .failures import one_line
+
 if TYPE_CHECKING:
     from pipeloom.planner.solving.progress import Event, Searched, Searching
     from pipeloom.solver.core.progress import Progress
@@ -52,7 +56,7 @@ class ProgressDisplay:
         if isinstance(event, Note):
             if not (self.quiet and event.routine):
                 self.close()
-                self._write(f"pipeloom: {event}\n")
+                self._write(one_line(str(event)) + "\n")
         elif not self.quiet:
             shown = self._searches.setdefault(event.name, _LastLine())
             if isinstance(event, Searching):
@@ -69,7 +73,7 @@ class ProgressDisplay:
         # once it is proven the end's line comes next
         news = now.built and now.gap is not None and now.gap > PROVEN
         if news and figures != shown.figures and now.seconds - shown.at >= LEAST_SECONDS:
-            self._write(_line_of(event) + "\n")
+            self._write(printable(_line_of(event)) + "\n")
             shown.figures, shown.at = figures, now.seconds
 
     def _searched(self, event: Searched, shown: _LastLine) -> None:
@@ -78,19 +82,20 @@ class ProgressDisplay:
         if line is not None and self.stream.isatty():
             self._write_over(event.name, line)
         elif line is not None:
-            self._write(line + "\n")
+            self._write(printable(line) + "\n")
         self.close()
 
     def _write_over(self, name: str, text: str) -> None:
         if name != self._open:
             self.close()
         columns = shutil.get_terminal_size().columns - 1  # a wrapped line cannot be written over
-        self._write(f"\r\x1b[2K{text[:columns]}")
+        self._write(f"\r\x1b[2K{printable(text)[:columns]}")
         self._open = name
 
     def _write(self, text: str) -> None:
-        self.stream.write(text)
-        self.stream.flush()
+        with suppress(OSError):  # of a full disk: what is told here is not the answer
+            self.stream.write(text)
+            self.stream.flush()
 
     def close(self) -> None:
         """Ends the line that a terminal shows."""

@@ -2,14 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import errno
+import unicodedata
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
+
+_RAW = frozenset({"Cc", "Cs", "Zl", "Zp"})
+_RAW_TOO = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufffe\uffff")
+"""Characters of these categories, and these, move, colour or reorder what a terminal shows, or
+cannot stand in XML or UTF-8."""
+
+
+def printable(text: str, keep: str = "") -> str:
+    r"""``text`` with each control character but those to ``keep`` escaped: ``\x1b[31m``."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(c if c in keep or not _is_raw(c) else _escaped(c) for c in text)
+
+
+def _is_raw(character: str) -> bool:
+    return unicodedata.category(character) in _RAW or character in _RAW_TOO
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
 
 
 class PipeloomError(Exception):
     """Base of every error raised on purpose; the command line prints it without a traceback."""
 
     exit_code = 2
+
+    @property
+    def lines(self) -> Sequence[str]:
+        """The lines that the command line prints."""
+        return (str(self),)
 
 
 def in_words(error: BaseException) -> str:
@@ -35,6 +63,33 @@ class InputError(PipeloomError):
     def __init__(self, *errors: str) -> None:
         self.errors: tuple[str, ...] = errors
         super().__init__("\n".join(errors))
+
+    @property
+    def lines(self) -> Sequence[str]:
+        return self.errors
+
+
+class OutputError(PipeloomError):
+    """Standard output does not take what is written; nobody is told where its reader has left."""
+
+    exit_code = 1
+
+    def __init__(self, error: OSError) -> None:
+        self.reader_left = error.errno == errno.EPIPE
+        super().__init__(f"standard output: cannot be written: {error.strerror}")
+
+    @property
+    def lines(self) -> Sequence[str]:
+        return () if self.reader_left else (str(self),)
+
+
+@contextmanager
+def standard_output() -> Iterator[None]:
+    """Raises OutputError where standard output does not take what is written meanwhile."""
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(error) from None
 
 
 class UnsupportedError(InputError):
@@ -86,3 +141,7 @@ class InvalidScheduleError(PipeloomError):
     def __init__(self, violations: Sequence[str]) -> None:
         self.violations: tuple[str, ...] = tuple(violations)
         super().__init__("\n".join(violations))
+
+    @property
+    def lines(self) -> Sequence[str]:
+        return self.violations

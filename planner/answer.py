@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -114,3 +115,7 @@ class NothingFits(InfeasibleError):  # noqa: N818
 
     def to_dict(self) -> dict[str, Any]:
         return super().to_dict() | self.facts
+
+    @property
+    def lines(self) -> Sequence[str]:
+        return (f"{self.what}:", *str(self).splitlines())

@@ -76,6 +76,23 @@ def like(parameter: Tensor, part: Tensor) -> Tensor:
     )
 
 
+def whole(parameter: Tensor, part: Tensor) -> Tensor:
+    """The same, differentiable: the part's gradient is laid out as the part, by collectives where
+    need be."""
+    if not is_dtensor(parameter):
+        return part
+    from torch.distributed.tensor import DTensor
+
+    return DTensor.from_local(
+        part,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
+
+
 def set_local(parameter: nn.Parameter, part: Tensor) -> None:
     """Makes ``part`` the memory of this process's data, maybe in another dtype; same object."""
     data = like(parameter, part)

@@ -12,10 +12,10 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import duration
+from pipeloom.planner.clusters.islands import islands
+from pipeloom.planner.models.uniform import Transformer
 from pipeloom.planner.passing.choose import choose
 from pipeloom.planner.passing.reasons import as_json
-from pipeloom.planner.synthetic.cluster import islands
-from pipeloom.planner.synthetic.transformer import Transformer
 from pipeloom.solver.optimize import optimize
 
 RANKS, MICROBATCHES = 8, 32

@@ -18,8 +18,8 @@ from pipeloom.ir.model.ops import FloatArray
 from pipeloom.ir.model.problem import Objective
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
-from pipeloom.planner.synthetic.cluster import islands
-from pipeloom.planner.synthetic.transformer import Transformer
+from pipeloom.planner.clusters.islands import islands
+from pipeloom.planner.models.uniform import Transformer
 from pipeloom.solver.families import build_family
 
 from .assumptions import GIB, Assumptions

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from ..arguments import add_memory_limit, add_table, example
+from ..failures import say
 from ..inputs import searched
 from ..output import answer
 
@@ -30,6 +30,6 @@ def run(args: argparse.Namespace) -> int:
 
     found = searched(args, compare, names=("memory_limit", "no_optimizer"))
     if found.interrupted:
-        print("pipeloom: interrupted: optimize is the best so far", file=sys.stderr)
+        say("interrupted: optimize is the best so far")
     answer(args, found.to_dict(), found)
     return 0 if found.built else 1

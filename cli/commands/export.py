@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 from ..arguments import FORMATS, add_output, at_least_one, example
 from ..inputs import typed
 from ..model_arguments import need_torch
-from ..output import check_output, print_json
+from ..output import check_output, print_json, say_words
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,10 +51,8 @@ def run(args: argparse.Namespace) -> int:
         print_json({"output": args.output} | exported.to_dict())
     else:
         # beside a text on standard output, which may go into a file
-        out = sys.stderr if to_stdout else sys.stdout
         written = "" if to_stdout else f"{exported.summary}\nwritten to {args.output}\n"
-        print(f"{written}{exported.launch(args.output or 'FILE')}", file=out)
-    sys.stdout.flush()
+        say_words(f"{written}{exported.launch(args.output or 'FILE')}", aside=to_stdout)
     return 0
 
 

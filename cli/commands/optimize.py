@@ -6,7 +6,6 @@ Ctrl-C or SIGTERM keeps the best schedule so far and writes it.
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
 from ..arguments import (
@@ -20,8 +19,9 @@ from ..arguments import (
     add_solver,
     example,
 )
+from ..failures import say
 from ..inputs import CACHE, searched
-from ..output import check_output, finish, print_json
+from ..output import check_output, finish
 from ..progress import interruptible
 
 if TYPE_CHECKING:
@@ -84,21 +84,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from pipeloom.planner.answer import NothingFits
     from pipeloom.planner.plan import optimize
 
     check_output(args)
-    try:
-        answer = searched(
-            args, optimize, names=("memory_limit", "recompute", "offload", "copies", "for_")
-        )
-    except NothingFits as error:
-        if args.json:
-            print_json(error.to_dict())
-        print(f"pipeloom: {error.what}:\n{error}", file=sys.stderr)
-        return error.exit_code
+    names = ("memory_limit", "recompute", "offload", "copies", "for_")
+    answer = searched(args, optimize, names=names)
     if answer.stopped:
-        print(f"pipeloom: interrupted: {_so_far(answer)}", file=sys.stderr)
+        say(f"interrupted: {_so_far(answer)}")
     facts, words = answer.to_dict(), str(answer)
     if args.explain:
         with interruptible() as interrupt:

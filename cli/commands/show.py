@@ -15,7 +15,7 @@ from pipeloom.planner.inputs.documents import PICTURES
 
 from ..arguments import example
 from ..inputs import options, typed
-from ..output import print_json
+from ..output import print_json, say_words
 from ..progress import ProgressDisplay
 
 
@@ -89,9 +89,9 @@ def run(args: argparse.Namespace) -> int:
         print_json({"output": None if to_stdout else args.output} | picture.to_dict())
         return 0
     if picture.attribution is not None:
-        print(("\n" if to_stdout else "") + text(picture.attribution))
+        say_words(("\n" if to_stdout else "") + text(picture.attribution))
     if not to_stdout:
-        print(f"written to {args.output}")
+        say_words(f"written to {args.output}")
     return 0
 
 

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from ..errors import InputError
+from ..errors import InputError, standard_output
 
 
 def write_json(document: dict[str, Any], path: str) -> None:
@@ -22,7 +22,7 @@ def write_json(document: dict[str, Any], path: str) -> None:
 def write_text(text: str, path: str) -> None:
     """Writes to ``path`` at once or not at all, or to standard output for ``-``.
 
-    Raises InputError where it cannot be written.
+    Raises InputError, or OutputError, where it cannot be written.
     """
     write_bytes(text.encode(), path)
 
@@ -30,15 +30,16 @@ def write_text(text: str, path: str) -> None:
 def write_bytes(data: bytes, path: str) -> None:
     """:func:`write_text` for bytes."""
     if path == "-":
-        sys.stdout.flush()
-        sys.stdout.buffer.write(data)
+        with standard_output():
+            sys.stdout.flush()
+            sys.stdout.buffer.write(data)
         return
     try:
         target = Path(path)
         if target.exists() and not target.is_file():  # a pipe or a device: nothing to replace
             target.write_bytes(data)
         else:
-            _replace(data, target.resolve())  # what a link points to, not the link
+            _replace(data, _resolved(target))
     except OSError as error:
         raise _cannot_write(path, error) from None
 
@@ -50,12 +51,20 @@ def check_writable(path: str) -> None:
         if target.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if not target.exists():
-            with tempfile.TemporaryFile(dir=target.resolve().parent):
+            with tempfile.TemporaryFile(dir=_resolved(target).parent):
                 pass
         elif not os.access(target, os.W_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     except OSError as error:
         raise _cannot_write(path, error) from None
+
+
+def _resolved(path: Path) -> Path:
+    """The path that a link points to. Raises OSError for links in a circle."""
+    try:
+        return path.resolve()
+    except RuntimeError:
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
 
 
 def _cannot_write(path: str, error: OSError) -> InputError:

@@ -18,13 +18,14 @@ from pydantic import (
     ValidationInfo,
 )
 
+from ..errors import printable
 from ..units import counted
 from .validation import Expected, Whole, said, wrong
 
 # larger ones are mistakes, and arrays of that size would exhaust memory
 MOST_RANKS, MOST_STAGES, MOST_LAYERS = 4096, 65_536, 512
-MOST_PAIRS = 20_000_000
-"""Stages times microbatches."""
+MOST_PAIRS = 5_000_000
+"""Stages times microbatches: two kilobytes each while they are planned."""
 LARGEST = 1e100  # so that thousands of them can be summed
 MOST_COST = 1e80  # what millions of ops and delays sum up to is still a number for a schedule
 SLOWEST = 1e-9  # gigabytes a second
@@ -41,6 +42,19 @@ Bandwidth: TypeAlias = Annotated[
 Count: TypeAlias = Annotated[int, Whole()]
 Version: TypeAlias = Annotated[int, Field(strict=True, ge=1, le=1), Expected("1")]
 _LIMITS = TypeAdapter(list[Amount | None])
+
+
+def _shown(text: str) -> str:
+    """Lets texts pass that may be shown as they are, on a terminal and in a picture."""
+    if printable(text) != text:
+        raise wrong("no control characters in it")
+    return text
+
+
+Words: TypeAlias = Annotated[str, Field(strict=True), AfterValidator(_shown)]
+Name: TypeAlias = Annotated[
+    str, Field(strict=True, min_length=1), Expected("a name"), AfterValidator(_shown)
+]
 
 
 def known(info: ValidationInfo, key: str | None) -> int | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import sys
 import zlib
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -59,7 +61,11 @@ def read_text(path: str, expected: str = "JSON") -> str:
 
 
 def _read_bytes(path: str) -> bytes:
-    return sys.stdin.buffer.read() if path == "-" else Path(path).read_bytes()
+    if path != "-":
+        return Path(path).read_bytes()
+    if sys.stdin is None:
+        raise OSError(errno.EBADF, "it is closed")
+    return sys.stdin.buffer.read()
 
 
 def _unpacked(data: bytes) -> bytes:
@@ -93,8 +99,8 @@ def parse_json(text: str, name: str, *, others: bool = False) -> Any:
 def _unique(pairs: list[tuple[str, Any]], twice: list[str]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice.extend(key for key in values if keys.count(key) > 1)
+        counts = Counter(key for key, _ in pairs)
+        twice.extend(key for key, count in counts.items() if count > 1)
     return values
 
 

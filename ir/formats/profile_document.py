@@ -31,7 +31,9 @@ from .fields import (
     Bandwidth,
     Cost,
     Limits,
+    Name,
     Version,
+    Words,
     keep,
     known,
 )
@@ -90,7 +92,6 @@ def _delays(value: Any, info: ValidationInfo) -> float | tuple[tuple[float, ...]
     return tuple(map(tuple, rows)) if isinstance(value, list) else rows[0][0]
 
 
-Name: TypeAlias = Annotated[str, Field(strict=True, min_length=1), Expected("a name")]
 Rank: TypeAlias = Annotated[int, PlainValidator(_rank)]
 Delays: TypeAlias = float | tuple[tuple[float, ...], ...] | None
 Groups: TypeAlias = list[list[Annotated[tuple[int, int], PlainValidator(_pair)]]]
@@ -214,7 +215,7 @@ class ClusterDocument(Document):
 
     format: Annotated[Literal["pipeloom.profile"], Expected(f'"{PROFILE}"')]
     version: Version
-    name: str | None = None
+    name: Words | None = None
     ranks: Annotated[int, Whole(1, MOST_RANKS), AfterValidator(keep)]
     t_comm: Annotated[Delays, PlainValidator(_delays)] = None
     links: LinksDocument | None = None

@@ -13,7 +13,18 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator
 from typing_extensions import TypedDict
 
 from ..units import counted
-from .fields import MOST_PAIRS, Amount, Count, Limits, Number, OneARank, Version, keep, known
+from .fields import (
+    MOST_PAIRS,
+    Amount,
+    Count,
+    Limits,
+    Number,
+    OneARank,
+    Version,
+    Words,
+    keep,
+    known,
+)
 from .profile_document import ProfileDocument
 from .validation import Document, DocumentFault, Expected, Whole, raise_faults, said, wrong
 
@@ -60,12 +71,12 @@ class ReportDocument(Document):
     makespan: Number | None = None
     bubble_rate: Number | None = None
     lower_bound: Amount | None = None
-    bound_name: str | None = None
+    bound_name: Words | None = None
     gap: Number | None = None
     status: Literal["optimal", "feasible"] | None = None
     peak_memory: list[Amount] | None = None
-    family: str | None = None
-    solver: str | None = None
+    family: Words | None = None
+    solver: Words | None = None
     solve_seconds: Amount | None = None
     seed: Count | None = None
     iteration_time: Number | None = None
@@ -90,7 +101,7 @@ class ScheduleDocument(Document):
     stages: Annotated[Count, AfterValidator(_as_in_profile)]
     microbatches: Annotated[int, Whole(1)]
     passing: Literal["activations", "weights", "mixed"]
-    placement: str | None = None
+    placement: Words | None = None
     memory_limit: Limits = None
     order: Annotated[list[list[OpEntry]], OneARank]
     report: ReportDocument | None = None

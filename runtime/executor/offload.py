@@ -107,16 +107,16 @@ class OffloadedActivations:
     def packing(self, stay: Iterable[Tensor]) -> AbstractContextManager[object]:
         """A context in which what autograd saves is offloaded, but for the tensors to ``stay``."""
         self._stay = frozenset(p.untyped_storage()._cdata for t in stay for p in parts(t))
-        return saved_tensors_hooks(self._pack, _unpack)
+        return saved_tensors_hooks(self.pack, unpack)
 
     def leave(self) -> None:
         """Begins the way out, after F."""
-        storages = {saved.key: saved.storage for saved in self._saved}
+        storages = {saved.key: (saved.storage, saved.device) for saved in self._saved}
         copies = []
-        for key, storage in storages.items():
+        for key, (storage, device) in storages.items():
             place = self._host.take(storage.nbytes())
-            self._places[key] = place, storage.device
-            copies.append((place, _bytes(storage)))
+            self._places[key] = place, device
+            copies.append((place, _bytes(storage, device)))
         self._wait = self._host.channels.out(copies)
 
     def gone(self) -> None:
@@ -155,9 +155,10 @@ class OffloadedActivations:
         self._places.clear()
         self._saved.clear()
 
-    def _pack(self, tensor: Tensor) -> Packed:
+    def pack(self, tensor: Tensor) -> Packed:
+        """What is to be held of a tensor that goes out, within :meth:`packing`."""
         if type(tensor) not in PLAIN and is_traceable_wrapper_subclass(tensor):
-            return _Wrapped(tensor, self._pack)
+            return _Wrapped(tensor, self.pack)
         storage = tensor.untyped_storage()
         if storage.nbytes() == 0 or storage._cdata in self._stay:
             return tensor
@@ -169,11 +170,12 @@ class OffloadedActivations:
 class _SavedActivation:
     """A tensor that autograd saved: on the device, or the shape of one that is out."""
 
-    __slots__ = ("_held", "_memory", "key", "shape", "tensor")
+    __slots__ = ("_held", "_memory", "device", "key", "shape", "tensor")
 
     def __init__(self, memory: Memory, tensor: Tensor) -> None:
         self._memory = memory
-        self.key = tensor.untyped_storage().data_ptr()
+        self.key = tensor.untyped_storage()._cdata
+        self.device = tensor.device
         self.shape = tensor.storage_offset(), tensor.size(), tensor.stride(), tensor.dtype
         self.tensor: Tensor | None = apart(tensor)
         self._held = memory.hold(tensor)
@@ -192,7 +194,7 @@ class _SavedActivation:
 
     def fill(self, storage: torch.UntypedStorage) -> None:
         offset, size, stride, dtype = self.shape
-        empty = torch.empty(0, dtype=dtype, device=storage.device)
+        empty = torch.empty(0, dtype=dtype, device=self.device)
         self.tensor = empty.set_(storage, offset, size, stride)
         self._held = self._memory.hold(self.tensor)
 
@@ -213,7 +215,7 @@ class _Wrapped:
 
     def unpack(self) -> Tensor:
         inside = {
-            name: _unpack(part) if isinstance(part, Packed) else part
+            name: unpack(part) if isinstance(part, Packed) else part
             for name, part in self.parts.items()
         }
         whole: Tensor = self.kind.__tensor_unflatten__(inside, self.context, *self.shape)
@@ -223,7 +225,8 @@ class _Wrapped:
 Packed: TypeAlias = Tensor | _SavedActivation | _Wrapped
 
 
-def _unpack(saved: Packed) -> Tensor:
+def unpack(saved: Packed) -> Tensor:
+    """The tensor that was packed; it is here."""
     if isinstance(saved, Tensor):
         return saved
     if isinstance(saved, _Wrapped):
@@ -232,8 +235,8 @@ def _unpack(saved: Packed) -> Tensor:
     return saved.tensor
 
 
-def _bytes(storage: torch.UntypedStorage) -> Tensor:
-    empty = torch.empty(0, dtype=torch.uint8, device=storage.device)
+def _bytes(storage: torch.UntypedStorage, device: torch.device) -> Tensor:
+    empty = torch.empty(0, dtype=torch.uint8, device=device)
     view: Tensor = empty.set_(storage, 0, (storage.nbytes(),), (1,))
     return view
 

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from pipeloom.ir.model.ops import OpKind
+from pipeloom.ir.model.weight_coverage import WeightCoverage
 
 from ..dtensors import PLAIN, arrived, is_dtensor
 from ..errors import ShapeError
 from ..measure.activation_ledger import Held, Memory
+from ..measure.gradient_watch import GradientWatch
 from ..tensors.microbatches import mapped, tensors
 from ..tensors.rng_state import RandomState
 from ..tensors.skip_connections import Skips
 from ..tensors.stage_interface import StageInterface
+from .delayed_modules import DelayedCalls, around, delayed_modules
 from .losses import Judge, parted
 from .offload import OffloadedActivations
 from .weight_grad_deferral import Deferral, WeightQueue, gradient_edge, run_backward
@@ -27,9 +30,17 @@ SMALL = 1 << 16  # bytes of an output that is kept until its B, uncounted
 Using = Callable[[OpKind], AbstractContextManager[object]]
 
 
-def _unchanged(kind: OpKind) -> AbstractContextManager[object]:
+def unchanged_weights(kind: OpKind) -> AbstractContextManager[object]:
     """The context of ops whose weights are where they are."""
     return nullcontext()
+
+
+class Clearable(Protocol):
+    """What a microbatch holds of a stage that is run as graphs."""
+
+    def clear(self) -> None:
+        """Lets go of all of it."""
+        ...
 
 
 class Cell:
@@ -39,13 +50,16 @@ class Cell:
     on, None of the last stage; ``roots``: where B starts; ``dy``: the gradients that B starts with;
     ``output``, with its graph, and ``dx``: what F and B hand on; ``result``, ``loss`` and
     ``metrics``: the last stage's output and what came of it; ``queue``: None where BW is fused;
+    ``delayed``: the calls of modules that put off weight gradients by themselves, None without;
     ``recomputed``: F runs again, with the random numbers from ``state`` on, and its input is
-    ``held`` until then; ``offloaded``: None where nothing is.
+    ``held`` until then; ``offloaded``: None where nothing is. ``graphs``: what the stage runs as
+    (:mod:`..graphs.graph_runner`), ``kept`` what it then holds from op to op.
     """
 
     __slots__ = (
-        "dx", "dy", "held", "inputs", "interface", "loss", "metrics", "offloaded", "options",
-        "output", "queue", "recomputed", "result", "roots", "state", "target",
+        "delayed", "dx", "dy", "graphs", "held", "inputs", "interface", "kept", "loss", "metrics",
+        "offloaded", "options", "output", "queue", "recomputed", "result", "roots", "state",
+        "target",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +74,9 @@ class Cell:
         self.interface = interface
         self.recomputed = recomputed
         self.offloaded = offloaded
+        self.delayed: DelayedCalls | None = None
+        self.graphs: Any = None
+        self.kept: Clearable | None = None
         self.clear()
 
     def clear(self) -> None:
@@ -80,9 +97,15 @@ class Cell:
             self.offloaded.clear()
         if self.queue is not None:
             self.queue.clear()
+        if self.delayed is not None:
+            self.delayed.clear()
+        if self.kept is not None:
+            self.kept.clear()
+            self.kept = None
 
 
 Run = Callable[[Cell], None]
+Runs = tuple[Run, Run, Run]  # F, B and W
 
 
 class StageRunner:
@@ -91,7 +114,8 @@ class StageRunner:
     ``parameters``: those that ops compute with, by default the module's. ``using``: the context for
     an op of each kind; ``skips``: those that start at the stage, end there or come by. The ``last``
     stage computes ``loss`` and starts its backward with ``seed`` (1 / M for gradients of the mean
-    loss). ``bare`` is F of which nothing is counted.
+    loss). ``bare`` is F of which nothing is counted; ``watched`` sees where weight gradients come
+    from, where it is one.
     """
 
     def __init__(
@@ -100,7 +124,7 @@ class StageRunner:
         module: nn.Module,
         *,
         parameters: Iterable[nn.Parameter] | None = None,
-        using: Using = _unchanged,
+        using: Using = unchanged_weights,
         memory: Memory,
         last: bool,
         loss: Judge | None,
@@ -117,17 +141,32 @@ class StageRunner:
         self._seeds: dict[tuple[torch.dtype, int], Tensor] = {}
         self._skips = skips
         self.keep_outputs = True
-        self.bare = _within(using(OpKind.F), self._forward)
-        forward = _within(memory.watching(), self._forward)
-        self.forward = _within(using(OpKind.F), forward)
-        self.backward = _within(using(OpKind.B), self._backward)
-        self.weight = _within(using(OpKind.W), _weight)
+        self.watched: GradientWatch | None = None
+        runs: Runs = self._forward, self._backward, self._weight
+        self.delayed = delayed_modules(stage, module)
+        if self.delayed:
+            runs = around(self.delayed, memory, runs, self._weighted)
+        forward, backward, weight = runs
+        self.bare = within(using(OpKind.F), forward)
+        self.forward = within(using(OpKind.F), within(memory.watching(), forward))
+        self.backward = within(using(OpKind.B), backward)
+        self.weight = within(using(OpKind.W), weight)
+
+    def prepare(self, cell: Cell, inputs: Sequence[Any]) -> None:
+        """Makes ready what runs the ops of a microbatch with arguments like ``inputs``: nothing
+        where the module does."""
 
     def calls(self, kind: OpKind) -> Run:
         """The call that runs an op of this kind on a cell; B is BW where the cell has no queue."""
         if kind is OpKind.F:
             return self.forward
         return self.weight if kind is OpKind.W else self.backward
+
+    def covered(self, name: Callable[[int, str], str]) -> WeightCoverage | None:
+        """The coverage since ``watched`` was set, which ends with it, by the names that ``name``
+        gives; None where nothing was watched."""
+        watched, self.watched = self.watched, None
+        return None if watched is None else watched.found(self.stage, name)
 
     def _forward(self, cell: Cell) -> None:
         inputs, queue = cell.inputs, cell.queue
@@ -145,15 +184,33 @@ class StageRunner:
             self._hand_on(cell, output)
 
     def _backward(self, cell: Cell) -> None:
-        roots, dy, queue = cell.roots, cell.dy, cell.queue
-        if queue is None or not queue.again:
-            run_backward(roots, dy)
+        if self.watched is None or cell.queue is None:
+            self._differentiate(cell)
         else:
-            with self._deferral.into(queue):
-                run_backward(roots, dy)
+            with self.watched.backward(self.module):
+                self._differentiate(cell)
         if self.stage > 0:
             cell.dx = tuple([_gradient(x, cell.dy) for x in cell.inputs if x.requires_grad])
         cell.inputs, cell.roots, cell.dy = (), (), ()
+
+    def _differentiate(self, cell: Cell) -> None:
+        queue = cell.queue
+        if queue is None or not queue.again:
+            run_backward(cell.roots, cell.dy)
+        else:
+            with self._deferral.into(queue):
+                run_backward(cell.roots, cell.dy)
+
+    def _weight(self, cell: Cell) -> None:
+        assert cell.queue is not None
+        if self.watched is not None:
+            self._weighted(cell.queue.parameters())
+        cell.queue.run()
+
+    def _weighted(self, parameters: set[int]) -> None:
+        """W computes the gradients of the parameters with these ids."""
+        if self.watched is not None:
+            self.watched.weight(parameters)
 
     def _hand_on(self, cell: Cell, output: Any) -> None:
         interface = cell.interface
@@ -172,7 +229,7 @@ class StageRunner:
             [x if size <= SMALL else gradient_edge(x) for x, size in sizes if x.requires_grad]
         )
         received = cell.inputs if self.stage > 0 else ()
-        cell.output = tuple([_apart(x, received) for x in outputs])
+        cell.output = tuple([apart_from(x, received) for x in outputs])
 
     def _finish(self, cell: Cell, output: Any) -> None:
         assert self._loss is not None
@@ -192,7 +249,7 @@ class StageRunner:
         """Keeps what a step is to return apart from the received buffer, which is used again."""
         if self.keep_outputs:
             received = tensors(cell.inputs) if self.stage > 0 else ()
-            cell.result = mapped(lambda x: _apart(x.detach(), received), output)
+            cell.result = mapped(lambda x: apart_from(x.detach(), received), output)
 
 
 def as_tuple(output: Any) -> tuple[Tensor, ...]:
@@ -215,27 +272,38 @@ def _handed_on(output: Tensor) -> Tensor:
     return arrived(output)
 
 
-def _apart(tensor: Tensor, received: Sequence[Tensor]) -> Tensor:
+def apart_from(tensor: Tensor, received: Sequence[Tensor]) -> Tensor:
     """A copy where the tensor lies in a received one, whose buffer is freed before it has left."""
-    start = tensor.data_ptr()
-    for other in received:
-        if 0 <= start - other.data_ptr() < other.nbytes:
-            return tensor.clone()
+    place = tensor.untyped_storage()._cdata
+    if any(other.untyped_storage()._cdata == place for other in received):
+        return tensor.clone()
     return tensor
 
 
 def _gradient(x: Tensor, dy: Sequence[Tensor]) -> Tensor:
     """The gradient that B leaves in an input: zeros where the stage does not use it."""
     dx, x.grad = x.grad, None
-    return torch.zeros_like(x) if dx is None else _apart(arrived(dx), dy)
+    return torch.zeros_like(x) if dx is None else apart_from(arrived(dx), dy)
 
 
-def _weight(cell: Cell) -> None:
-    assert cell.queue is not None
-    cell.queue.run()
+def input_gradients(
+    inputs: Sequence[Tensor],
+    places: Sequence[int],
+    gradients: Sequence[Tensor],
+    dy: Sequence[Tensor],
+) -> tuple[Tensor, ...]:
+    """The gradients of the inputs that need one, of which those at ``places`` have one."""
+    found = dict(zip(places, gradients, strict=True))
+    return tuple(
+        [
+            apart_from(arrived(found[i]), dy) if i in found else torch.zeros_like(x)
+            for i, x in enumerate(inputs)
+            if x.requires_grad
+        ]
+    )
 
 
-def _within(context: AbstractContextManager[object], run: Run) -> Run:
+def within(context: AbstractContextManager[object], run: Run) -> Run:
     """``run`` inside of ``context``, entered again and again."""
     if isinstance(context, nullcontext):
         return run

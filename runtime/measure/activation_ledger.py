@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from ..dtensors import PLAIN, parts
+from ..fake_tensors import is_fake
 
 Held: TypeAlias = tuple[tuple[int, int], ...]
 Turns: TypeAlias = tuple[Callable[[], None], Callable[[], None]]
@@ -36,6 +37,10 @@ class Memory(Protocol):
         ...
 
     def release(self, held: Held) -> None: ...
+
+    def reach(self, more: int) -> None:
+        """Counts so many bytes more than are held, for a moment."""
+        ...
 
     def exclude(self, module: nn.Module) -> None:
         """The module's parameters have moved: they are no activations where they are, either."""
@@ -83,6 +88,9 @@ class Ledger:
         for pointer, size in held:
             self._remove(pointer, size)
 
+    def reach(self, more: int) -> None:
+        self.peak = max(self.peak, self.live + more)
+
     def turns(self, buffer: Tensor) -> Turns:
         place = _place(buffer)
         return partial(self._add, *place), partial(self._remove, *place)
@@ -123,6 +131,12 @@ class Ledger:
         return _CountedTensor(self, apart(tensor), held) if held else tensor
 
 
+def saved_here() -> bool:
+    """Whether what autograd saves now stays as it is: neither made once more, nor elsewhere."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return hooks is None or isinstance(getattr(hooks[0], "__self__", None), Ledger)
+
+
 class _CountedTensor:
     """A tensor that autograd saved; the graph drops it when it needs it no more."""
 
@@ -145,7 +159,9 @@ def _storages(module: nn.Module) -> frozenset[int]:
 
 def _place(tensor: Tensor) -> tuple[int, int]:
     storage = tensor.untyped_storage()
-    return storage.data_ptr(), storage.nbytes()
+    # a fake one is nowhere
+    pointer = storage._cdata if is_fake(tensor) else storage.data_ptr()
+    return pointer, storage.nbytes()
 
 
 def apart(tensor: Tensor) -> Tensor:
@@ -173,6 +189,9 @@ class NoLedger:
         return ()
 
     def release(self, held: Held) -> None:
+        pass
+
+    def reach(self, more: int) -> None:
         pass
 
     def turns(self, buffer: Tensor) -> None:

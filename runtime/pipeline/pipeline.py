@@ -15,6 +15,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.model.weight_coverage import WeightCoverage
 
 from ..errors import ExecutionError
 from ..measure.activation_ledger import device_peak
@@ -97,6 +98,10 @@ class Pipeline:
         cuda_graph: after three steps record one as a CUDA graph and launch that from then on; see
             :mod:`pipeloom.runtime.executor.cuda_graph`. ``peak_memory`` is that of the recorded
             step.
+        stages_as: ``"eager"`` runs modules as they are; ``"aten"`` each stage as graphs of F, B
+            and W, which are traced before the first step and run without autograd, with the same
+            gradients bit by bit; ``"inductor"`` these graphs compiled (``docs/graphs.md``). A stage
+            that cannot be a graph runs as it is: :attr:`eager_stages` says why.
         group: the process group whose ranks are the program's; by default all processes. Where
             pipelines run side by side, all processes make theirs at the same time.
         data_group: the process group of those that have this rank in the replicas of the pipeline
@@ -447,6 +452,16 @@ class Pipeline:
         return measured_schedule(self._ran.program.schedule, rows)
 
     @property
+    def coverage(self) -> dict[int, WeightCoverage]:
+        """The weight gradients that W computed in the first step, of each stage of this rank that
+        has W's; before that step none.
+
+        It prints as ``W computes 99.6 % of stage 1's gradients; in B: norm.weight``: those
+        parameters' gradients are not put off.
+        """
+        return dict(self._training.builder.coverage)
+
+    @property
     def grad_norm(self) -> float | None:
         """The norm of all gradients of the last step before they were clipped.
 
@@ -476,6 +491,18 @@ class Pipeline:
     def device_peak(self) -> int | None:
         """Bytes that torch's allocator had in use at most, on a CUDA device."""
         return device_peak(self.device)
+
+    @property
+    def graphs(self) -> int:
+        """How many graphs of this rank's stages were made: one a stage and kind of arguments, all
+        of them before the first step unless shapes vary or a stage changes."""
+        return self._training.builder.graphs
+
+    @property
+    def eager_stages(self) -> dict[int, str]:
+        """Of this rank's stages those that were to be graphs and run as they are, with why; known
+        after the first step."""
+        return self._training.builder.refusals
 
     def _for(self, microbatches: int | None) -> Pipeline:
         """The pipeline of so many microbatches, made when they are first asked for; all ranks call

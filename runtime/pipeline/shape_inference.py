@@ -104,7 +104,9 @@ class ShapeInference:
 
     def _try(self, stage: int, cell: Cell, kind: Kind) -> StageInterface | ShapeError:
         """The interface of the stage, or the error that every rank is to raise."""
-        inputs = cell.inputs if stage == 0 else self._made_up(self._known[kind][stage - 1])
+        inputs = cell.inputs
+        if stage > 0:
+            inputs = made_up(self._known[kind][stage - 1], self._device)
         module = self._store.module(stage)
         try:
             with undisturbed([module], devices_of(inputs)):
@@ -125,8 +127,10 @@ class ShapeInference:
             raise ShapeError(f"expected a tensor of a floating dtype, got {texts or 'none'}")
         return StageInterface.of(handed_on)
 
-    def _made_up(self, interface: StageInterface) -> tuple[Tensor, ...]:
-        return tuple(
-            torch.zeros(spec.shape, dtype=spec.dtype, device=self._device, requires_grad=needs_grad)
-            for spec, needs_grad in zip(interface.specs, interface.needs_grad, strict=True)
-        )
+
+def made_up(interface: StageInterface, device: torch.device) -> tuple[Tensor, ...]:
+    """Inputs, of zeros, as the stage behind ``interface`` gets them."""
+    return tuple(
+        torch.zeros(spec.shape, dtype=spec.dtype, device=device, requires_grad=needs_grad)
+        for spec, needs_grad in zip(interface.specs, interface.needs_grad, strict=True)
+    )

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model import program as ir
+from pipeloom.ir.model.weight_coverage import WeightCoverage
 
+from ..executor.delayed_modules import check_order
 from ..executor.executor import Executor
 from ..executor.losses import Judge, judge_of
 from ..executor.stage_runner import StageRunner
 from ..executor.tensor_routing import ActivationRouting, TensorRouting
 from ..executor.weight_stashing import StashingRunner
+from ..graphs.graph_runner import GraphRunner, runner_kind
 from ..measure.activation_ledger import Memory
+from ..measure.gradient_watch import GradientWatch
 from ..optim.step_end import StepEnd
 from ..rank.context import RankContext
+from ..rank.model_names import model_name
+from ..rank.options import IN_MODEL
+from ..stages.fsdp import ShardedStages
 from ..stages.streamed_weights import StreamedStages
 from ..tensors.skip_connections import Skips
-from .shape_inference import Interfaces, ShapeInference
+from .shape_inference import Interfaces, ShapeInference, made_up
 from .step_inputs import Cells
 
 
@@ -26,7 +33,8 @@ class StepBuilder:
     """Makes the executor of a step: in the first one, and where shapes may vary for each other
     ones.
 
-    ``runners`` run the stages of this rank; ``interfaces`` are what stages hand on.
+    ``runners`` run the stages of this rank; ``interfaces`` are what stages hand on; ``coverage``:
+    which weight gradients W computed in the first step, of the stages that have W's.
     """
 
     def __init__(self, context: RankContext, cells: Cells, step_end: StepEnd) -> None:
@@ -37,25 +45,79 @@ class StepBuilder:
             context.store, problem.owner, self.skips, context.transport, context.device
         )
         self.interfaces: Interfaces = []
+        self.coverage: dict[int, WeightCoverage] = {}
         self._executor: Executor | None = None
+        self._never = self._without_graphs()
         self.runners = {s: self.runner(s, context.memory) for s in context.role.run}
+        for s, runner in self.runners.items():
+            runner.watched = GradientWatch()
+            if runner.delayed:
+                check_order(context.program, context.role.rank, s)
 
     def executor(self) -> Executor:
         """The executor for the cells' contents; all ranks call it. Raises ShapeError, alike on
         all."""
+        self._refresh()
         if self._executor is not None and not self._context.options.varying_shapes:
             return self._executor
         interfaces = self._shapes.interfaces(self._cells)
         if self._executor is not None and interfaces == self.interfaces:
+            self._trace()
             return self._executor
         self.interfaces = interfaces
         for (s, j), cell in self._cells.items():
             cell.interface = interfaces[s][j] if s < len(interfaces) else None
+        self._trace()
         self._context.transport.renew()
         self._executor = make_executor(
             self._context, self._step_end, self._cells, self.runners, interfaces
         )
         return self._executor
+
+    def _without_graphs(self) -> dict[int, str | None]:
+        """The stages that are run as they are, with why where they were to be graphs."""
+        stages = self._context.role.run
+        if self._context.options.stages_as == "eager":
+            return dict.fromkeys(stages)
+        if isinstance(self._context.store, ShardedStages):
+            return dict.fromkeys(stages, "fully_shard's hooks gather its parameters")
+        return dict.fromkeys(self._step_end.stashes, "its optimizer steps after each microbatch")
+
+    def _refresh(self) -> None:
+        """Forgets the graphs of stages that have changed since the last step."""
+        for stage, runner in self.runners.items():
+            if isinstance(runner, GraphRunner):
+                runner.refresh(cell for (s, _), cell in self._cells.items() if s == stage)
+
+    def _trace(self) -> None:
+        """Makes the graphs of the cells' contents, where stages are run as graphs."""
+        for (stage, j), cell in self._cells.items():
+            runner = self.runners[stage]
+            if isinstance(runner, GraphRunner):
+                given = cell.inputs
+                if stage > 0:
+                    given = made_up(self.interfaces[stage - 1][j], self._context.device)
+                runner.prepare(cell, given, partial(self._context.store.trying, stage))
+
+    @property
+    def graphs(self) -> int:
+        """How many graphs there are of the rank's stages."""
+        runners = self.runners.values()
+        return sum(runner.graphs for runner in runners if isinstance(runner, GraphRunner))
+
+    @property
+    def refusals(self) -> dict[int, str]:
+        """Why stages that were to be graphs are none."""
+        runners = self.runners.items()
+        found = {s: r.refusal for s, r in runners if isinstance(r, GraphRunner)} | self._never
+        return {s: why for s, why in found.items() if why is not None}
+
+    def settle_coverage(self) -> None:
+        """After a step: of the first one it is known what W computed."""
+        for s, runner in self.runners.items():
+            found = runner.covered(partial(model_name, self._context.options.names))
+            if found is not None:
+                self.coverage[s] = found
 
     def ran(self) -> Executor:
         """The executor of the last step. Raises InputError where there was none."""
@@ -75,7 +137,11 @@ class StepBuilder:
         stashes weights."""
         context = self._context
         stash = self._step_end.stashes.get(stage) if stashing else None
-        return (kind if stash is None else StashingRunner)(
+        make: Callable[..., StageRunner] = kind if stash is None else StashingRunner
+        if make is StageRunner and stage not in self._never:
+            in_model = context.options.loss == IN_MODEL
+            make = partial(runner_kind(context.options.stages_as), loss_in_model=in_model)
+        return make(
             stage,
             context.store.module(stage) if stash is None else stash,
             parameters=context.store.parameters(stage) if stash is None else None,

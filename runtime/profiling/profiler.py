@@ -34,9 +34,11 @@ from ..probes.measuring import (
     probed_links,
 )
 from ..probes.stage_probe import Asked
+from ..rank.options import StagesAs, check_stages_as
 from ..stages.tie_detection import Group
 from ..transport import connect, whereabouts
 from ..transport.thread_rank import here
+from .memory_only import calculate_memory
 from .source_probe import SourceStages
 
 
@@ -60,6 +62,7 @@ class Settings:
     group: dist.ProcessGroup | None = None
     data_group: dist.ProcessGroup | None = None
     view: str = "all"
+    stages_as: StagesAs = "eager"
 
 
 def measure_profile(
@@ -82,6 +85,8 @@ def measure_profile(
     group: dist.ProcessGroup | None = None,
     data_group: dist.ProcessGroup | None = None,
     view: str = "all",
+    memory_only: bool = False,
+    stages_as: StagesAs = "eager",
 ) -> Measurement:
     """The profile of ``source`` cut into ``stages`` on ``ranks``, stage s on rank s mod P.
 
@@ -96,10 +101,14 @@ def measure_profile(
     too. ``group``: where the source's stages are shards (tensor or expert parallelism,
     ``fully_shard`` over ``data_group``), the processes of this pipeline among those that torchrun
     started; all of these call it, and get one profile, or what ``view`` says, as
-    :meth:`~..pipeline.pipeline.Pipeline.profile` does.
+    :meth:`~..pipeline.pipeline.Pipeline.profile` does. ``memory_only``: bytes alone, by calculation
+    in this process (:mod:`.memory_only`); each op takes 1 ms.
+
+    ``stages_as``: how stages are run, as :class:`~..pipeline.pipeline.Pipeline` explains.
 
     Raises InputError for impossible settings, LaunchError where a rank fails.
     """
+    check_stages_as(stages_as)
     layers: Sequence[Layer] = ()
     if stages is None:
         source, layers = by_layers(source)
@@ -115,6 +124,13 @@ def measure_profile(
             raise InputError(f"{key}: expected a whole number >= {least}, got {value}")
     _check_place(group, view, ranks, local=local, together=together)
     in_flight = max(in_flight or ranks, 2 if pairs else 1)
+    if memory_only:
+        _check_memory_only(device, pairs=pairs, local=local, group=group is not None)
+        asked = Asked(in_flight, recompute=recompute, offload=offload)
+        found = calculate_memory(
+            source, stages, ranks, asked, dtype=dtype, name=name, stages_as=stages_as
+        )
+        return found if not layers else _named(found, layers)
     settings = Settings(
         stages,
         ranks,
@@ -131,6 +147,7 @@ def measure_profile(
         group=group,
         data_group=data_group,
         view=view,
+        stages_as=stages_as,
     )
     count, arguments = ranks if together else 1, (source, settings, source.tied(stages))
     if group is not None:
@@ -168,6 +185,15 @@ def _check_place(
         raise InputError(f"ranks: expected {dist.get_world_size(group)}, as in group, got {ranks}")
 
 
+def _check_memory_only(device: str, **others: bool) -> None:
+    """Raises InputError for options that are of times, or of where these are measured."""
+    if device != "cpu":
+        raise InputError(f"device: expected cpu beside memory_only, got {device}")
+    for name, asked in others.items():
+        if asked:
+            raise InputError(f"{name}: expected none beside memory_only, which computes nothing")
+
+
 def _named(found: Measurement, layers: Sequence[Layer]) -> Measurement:
     """The profile, with the layer that each stage is."""
     named = [
@@ -203,6 +229,7 @@ def _measure_rank(source: ModelSource, settings: Settings, tied: Sequence[Group]
         tied=tied,
         data_group=settings.data_group,
         timeout=settings.timeout,
+        stages_as=settings.stages_as,
     )
     parts = probed(
         made.probe(asked),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict, get_args
 
 import torch
 import torch.distributed as dist
@@ -20,6 +20,8 @@ from .loss_scale import LossScale
 IN_MODEL: Literal["model"] = "model"  # the loss that the last stage's module computes itself
 Loss: TypeAlias = Callable[..., Any] | Literal["model"]
 MakeOptimizer: TypeAlias = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+StagesAs: TypeAlias = Literal["eager", "aten", "inductor"]
+STAGES_AS: tuple[StagesAs, ...] = get_args(StagesAs)
 ModelNames: TypeAlias = Callable[[int, str], str]  # of a stage and a name in it
 NormGroups: TypeAlias = Mapping[str, dist.ProcessGroup]
 Programs: TypeAlias = Callable[[int], Program]  # of a number of microbatches
@@ -43,6 +45,7 @@ class Options(TypedDict, total=False):
     loss_scale: LossScale | None
     post_validation: bool
     cuda_graph: bool
+    stages_as: StagesAs
     group: dist.ProcessGroup | None
     data_group: dist.ProcessGroup | None
     device: torch.device | str | None
@@ -57,6 +60,7 @@ class PipelineOptions:
     """The same, with their defaults.
 
     Raises InputError for a dtype that is not floating, a loss that is neither a function nor
+    ``"model"``, or stages run as something unknown.
     ``"model"``, and ``programs`` that cannot be called or recorded.
     """
 
@@ -75,6 +79,7 @@ class PipelineOptions:
     loss_scale: LossScale | None = None
     post_validation: bool = True
     cuda_graph: bool = False
+    stages_as: StagesAs = "eager"
     group: dist.ProcessGroup | None = None
     data_group: dist.ProcessGroup | None = None
     device: torch.device | str | None = None
@@ -87,6 +92,7 @@ class PipelineOptions:
         check_floating(param_dtype=self.param_dtype, reduce_dtype=self.reduce_dtype)
         if not (self.loss is None or self.loss == IN_MODEL or callable(self.loss)):
             raise InputError(f"loss: expected a function or {IN_MODEL!r}, got {self.loss!r}")
+        check_stages_as(self.stages_as)
         if not (self.programs is None or callable(self.programs)):
             raise InputError(
                 f"programs: expected a function of a number of microbatches, got {self.programs!r}"
@@ -103,3 +109,9 @@ class PipelineOptions:
     def sum_dtype(self) -> torch.dtype | None:
         """The dtype of sums over ranks; None: the gradients' own."""
         return self.reduce_dtype or self.param_dtype
+
+
+def check_stages_as(given: str) -> None:
+    """Raises InputError for a way to run stages that there is not."""
+    if given not in STAGES_AS:
+        raise InputError(f"stages_as: expected {' or '.join(STAGES_AS)}, got {given}")

@@ -12,7 +12,7 @@ from .flat_parameters import ALIGNMENT
 
 
 @dataclass(frozen=True, slots=True)
-class Precision:
+class MixedPrecision:
     """``master``: of the parameters as the owner steps them, and of the sums of their gradients on
     each rank; ``param``: of those that are computed with and sent; ``reduce``: of gradients that
     are sent or summed over ranks.
@@ -28,7 +28,7 @@ class Precision:
         master: torch.dtype,
         param: torch.dtype | None = None,
         reduce: torch.dtype | None = None,
-    ) -> Precision:
+    ) -> MixedPrecision:
         """Unless said, ``param`` is the parameters' own dtype, ``reduce`` that of ``param``."""
         return cls(master, param or master, reduce or param or master)
 

@@ -33,7 +33,7 @@ from pipeloom.ir.model.transfers import owned, previous
 from ..tensors.stage_interface import Spec
 from .flat_parameters import WHERE, FlatWeights, Layout, common_dtype
 from .gradient_accumulator import GradientAccumulator
-from .mixed_precision import Precision
+from .mixed_precision import MixedPrecision
 
 
 class StreamedStages:
@@ -41,7 +41,7 @@ class StreamedStages:
 
     ``modules``: those of all stages that the rank runs, owns or passes on. Their parameters are
     moved into flat tensors; those of stages owned elsewhere hold no memory but while an op runs.
-    ``param_dtype``, ``reduce_dtype``: as :class:`Precision` says.
+    ``param_dtype``, ``reduce_dtype``: as :class:`MixedPrecision` says.
     Raises InputError where parameters differ in dtype, or two stages share one.
     """
 
@@ -58,7 +58,7 @@ class StreamedStages:
         self._modules = dict(sorted(modules.items()))
         _check_apart(self._modules)
         master = common_dtype(list(self._modules.values()), device)
-        self.precision = Precision.of(master, param_dtype, reduce_dtype)
+        self.precision = MixedPrecision.of(master, param_dtype, reduce_dtype)
         mine = owned(schedule)[rank]
         self._stages = {
             s: _Stage(module, s in mine, self.precision, device)
@@ -152,7 +152,7 @@ class _Stage:
         self,
         module: nn.Module,
         owned: bool,
-        precision: Precision,
+        precision: MixedPrecision,
         device: torch.device,
     ) -> None:
         parameters, spacing = list(module.parameters()), precision.spacing

@@ -45,7 +45,7 @@ def complete(folder: Path) -> dict[int, Path]:
 
 
 def saved_keys(path: Path) -> Mapping[str, Any]:
-    """What the checkpoint has, by key. Raises InputError where it cannot be read."""
+    """The contents of a checkpoint, by key. Raises InputError where it cannot be read."""
     return _metadata(path).state_dict_metadata
 
 
@@ -97,7 +97,7 @@ def _damaged(path: Path) -> Path | None:
 
 
 def _parts(path: Path) -> list[tuple[str, int, int]]:
-    """Where values are: file, offset and length of each."""
+    """The places of values: file, offset and length of each."""
     values = _metadata(path).storage_data.values()
     return [(value.relative_path, value.offset, value.length) for value in values]
 

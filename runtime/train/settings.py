@@ -10,7 +10,7 @@ from pipeloom.ir.errors import InputError
 
 from ..cuda import check_devices
 from ..rank.loss_scale import LossScale
-from ..rank.options import Options
+from ..rank.options import Options, StagesAs, check_stages_as
 
 DTYPES = {
     "float32": torch.float32,
@@ -26,17 +26,17 @@ class RunSettings:
     model's).
 
     ``param_dtype``, ``reduce_dtype`` (keys of DTYPES), ``clip_grad_norm``, ``post_validation``,
-    ``varying_shapes`` and ``cuda_graph`` are :class:`Pipeline`'s (optimizers are made capturable,
-    where they know that); ``loss_scale`` is the first one, which adapts. ``seed`` is set in each
-    process before the model is made; ``progress`` writes a line a step to standard error;
-    ``timeout`` bounds the run and ``message_timeout`` a message, in seconds. ``pace`` lets each op
-    take at least its planned time, as :class:`Pipeline` explains. ``local``: ranks are threads of
-    this process (:mod:`..launch.threads`), on one GPU where ``device`` is ``cuda``. ``replicas``:
-    how many of a program that averages over them; None: as torchrun started processes, or as the
-    program's profile has it. ``save``: a folder of checkpoints, one after each ``every`` steps
-    (None: at the end alone) and at the end; ``resume``: a checkpoint, or a folder of which the last
-    one is meant, with which the run goes on until it has come to ``steps`` in all. ``eval_every``:
-    steps between evaluations, of the source's ``eval_batch``.
+    ``varying_shapes``, ``cuda_graph`` (optimizers are made capturable, where they know that) and
+    ``stages_as`` are :class:`Pipeline`'s; ``loss_scale`` is the first one, which adapts. ``seed``
+    is set in each process before the model is made; ``progress`` writes a line a step to standard
+    error; ``timeout`` bounds the run and ``message_timeout`` a message, in seconds. ``pace`` lets
+    each op take at least its planned time, as :class:`Pipeline` explains. ``local``: ranks are
+    threads of this process (:mod:`..launch.threads`), on one GPU where ``device`` is ``cuda``.
+    ``replicas``: how many of a program that averages over them; None: as torchrun started
+    processes, or as the program's profile has it. ``save``: a folder of checkpoints, one after each
+    ``every`` steps (None: at the end alone) and at the end; ``resume``: a checkpoint, or a folder
+    of which the last one is meant, with which the run goes on until it has come to ``steps`` in
+    all. ``eval_every``: steps between evaluations, of the source's ``eval_batch``.
     """
 
     steps: int = 1
@@ -48,6 +48,7 @@ class RunSettings:
     post_validation: bool = True
     varying_shapes: bool = False
     cuda_graph: bool = False
+    stages_as: StagesAs = "eager"
     seed: int = 0
     device: str = "cpu"
     progress: bool = False
@@ -73,6 +74,7 @@ class RunSettings:
             value = getattr(self, name)
             if value is not None and value not in DTYPES:
                 raise InputError(f"{name}: expected {' or '.join(DTYPES)}, got {value}")
+        check_stages_as(self.stages_as)
         if self.device not in ("cpu", "cuda"):
             raise InputError(f"device: expected cpu or cuda, got {self.device}")
         if self.pace and self.device != "cpu":
@@ -93,6 +95,7 @@ class RunSettings:
             "post_validation": self.post_validation,
             "varying_shapes": self.varying_shapes,
             "cuda_graph": self.cuda_graph,
+            "stages_as": self.stages_as,
             "timeout": self.message_timeout,
             "memory": self.memory,
             "pace": self.pace,

@@ -15,6 +15,7 @@ from pipeloom.ir.formats import dump_schedule, load_program
 from pipeloom.ir.formats.atomic_write import write_json
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.model.weight_coverage import WeightCoverage, joined
 
 from ..launch.processes import launch
 from ..launch.threads import launch_local
@@ -64,6 +65,7 @@ class RunResult:
     replicas: int = 1
     first_step: int = 0
     evaluations: tuple[tuple[int, float], ...] = ()
+    coverage: tuple[WeightCoverage, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The document that ``run --json`` prints."""
@@ -78,6 +80,7 @@ class RunResult:
             "device_peak_memory": list(self.device_peak),
             "planned": _figures(self.planned),
             "measured": _figures(self.measured),
+            "coverage": {str(one.stage): one.to_dict() for one in self.coverage},
             "note": self.note,
         }
 
@@ -172,13 +175,20 @@ def train(
     pipeline.finish()
     peaks = max(measure.peak for measure in history), pipeline.device_peak
     rows = replicas.gather(pipeline, peaks)
+    eager = replicas.gather(pipeline, pipeline.eager_stages)
     seconds = [record.seconds for record in loop.records]
     median = sorted(range(len(history)), key=seconds.__getitem__)[len(history) // 2]
+    coverage = joined(pipeline.gather(pipeline.coverage))
     measured = pipeline.gather_trace(history[median].marks, history[median].averages)
     pipeline.close()
     peak_memory = tuple(max(peak for peak, _ in of_rank) for of_rank in zip(*rows, strict=True))
     exceeded = over_the_limit(program.schedule, peak_memory)
-    notes = loop.note, exceeded, None if settings.pace else why_far_off(program.schedule, measured)
+    notes = (
+        loop.note,
+        exceeded,
+        _eager(eager),
+        None if settings.pace else why_far_off(program.schedule, measured),
+    )
     return RunResult(
         losses=tuple(record.loss for record in loop.records),
         seconds=tuple(seconds),
@@ -193,7 +203,15 @@ def train(
         replicas=replicas.count,
         first_step=first,
         evaluations=tuple((r.step, r.eval_loss) for r in loop.records if r.eval_loss is not None),
+        coverage=tuple(coverage.values()),
     )
+
+
+def _eager(rows: Sequence[Sequence[Mapping[int, str]]]) -> str | None:
+    """Stages that were to be graphs and ran as they are, with why."""
+    found = {s: why for of_rank in rows for one in of_rank for s, why in one.items()}
+    texts = [f"stage {s} runs eager: {why}" for s, why in sorted(found.items())]
+    return "; ".join(texts) or None
 
 
 def make_pipeline(

@@ -16,7 +16,7 @@ from ..core.options import SolveOptions
 from ..core.schedule_cost import objective_cost
 from ..core.stopping import OPS_A_SECOND, TimeLimit
 from . import ExactResult
-from .cp_sat_model import Model
+from .cp_sat_model import CpSatModel
 from .cp_sat_thread import CpSatThread
 from .formulation import Formulation
 from .solution_mapping import Positions, to_schedule
@@ -35,7 +35,7 @@ def solve(
 ) -> ExactResult:
     """See :class:`pipeloom.solver.exact.Backend`; where work is limited one thread searches."""
     time = TimeLimit(options.time_limit)
-    model = Model.of(Formulation.of(problem), incumbent, lower_bound)
+    model = CpSatModel.of(Formulation.of(problem), incumbent, lower_bound)
     best = incumbent
     with CpSatThread(
         model.cp,
@@ -62,20 +62,20 @@ def solve(
 
 
 def _bound(
-    model: Model, search: CpSatThread[Positions], best: Schedule | None, known: float
+    model: CpSatModel, search: CpSatThread[Positions], best: Schedule | None, known: float
 ) -> float:
     if search.status == cp_model.INFEASIBLE and best is None:
         return math.inf
     return known if search.bound is None else _proven(model, search.bound, best, known)
 
 
-def _proven(model: Model, bound: float, best: Schedule | None, known: float) -> float:
+def _proven(model: CpSatModel, bound: float, best: Schedule | None, known: float) -> float:
     """The bound that CP-SAT's ``bound`` in ticks proves, in the profile's unit."""
     proven = (bound - model.rounding) / model.ticks.per_unit
     return min(max(known, proven), math.inf if best is None else objective_cost(best))
 
 
-def _positions(model: Model, solution: cp_model.CpSolverSolutionCallback) -> Positions:
+def _positions(model: CpSatModel, solution: cp_model.CpSolverSolutionCallback) -> Positions:
     start = np.array([solution.value(v) for v in model.start], dtype=np.float64)
     first = {pair: bool(solution.value(v)) for pair, v in model.before.items()}
     return Positions(start / model.ticks.per_unit, model.formulation.ordered(first))

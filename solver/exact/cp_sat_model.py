@@ -28,7 +28,7 @@ from .solution_mapping import Positions, to_positions
 
 
 @dataclass
-class Model:
+class CpSatModel:
     """The CP-SAT model under construction; CONSTRAINTS below fill it in."""
 
     formulation: Formulation
@@ -40,7 +40,7 @@ class Model:
     before: dict[tuple[int, int], cp_model.IntVar] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, formulation: Formulation, incumbent: Schedule | None, known: float) -> Model:
+    def of(cls, formulation: Formulation, incumbent: Schedule | None, known: float) -> CpSatModel:
         delays = [d.delay for d in formulation.dependencies]
         ticks = Ticks.of([*formulation.duration.tolist(), *delays], formulation.horizon)
         horizon, most = formulation.horizon, formulation.horizon
@@ -87,7 +87,7 @@ class Model:
         return self.before[a, b] if a < b else ~self.before[b, a]
 
 
-def _order(model: Model) -> None:
+def _order(model: CpSatModel) -> None:
     """One literal a pair. Orders are transitive by their times, but for ops that take none."""
     cp = model.cp
     for a, b in model.formulation.adjacent:
@@ -101,18 +101,18 @@ def _order(model: Model) -> None:
         cp.add_bool_or(*(model.runs_before(j, i) for i, j in ((a, b), (b, c), (c, a))))
 
 
-def _dependencies(model: Model) -> None:
+def _dependencies(model: CpSatModel) -> None:
     for d in model.formulation.dependencies:
         delay = model.ticks.down(d.delay)
         model.cp.add(model.start[d.after] >= model.end(d.before) + delay)
 
 
-def _implications(model: Model) -> None:
+def _implications(model: CpSatModel) -> None:
     for premise, conclusion in model.formulation.implications:
         model.cp.add_implication(model.runs_before(*premise), model.runs_before(*conclusion))
 
 
-def _packing(model: Model) -> None:
+def _packing(model: CpSatModel) -> None:
     period = model.formulation.problem.objective is Objective.PERIOD
     for i, first, others in model.formulation.packings:
         since = model.start[first] if period else 0
@@ -122,7 +122,7 @@ def _packing(model: Model) -> None:
         model.cp.add(model.cost + since >= model.end(i) + cp_model.LinearExpr.sum(later))
 
 
-def _no_overlap(model: Model) -> None:
+def _no_overlap(model: CpSatModel) -> None:
     cp = model.cp
     for ops in model.formulation.rank_ops:
         cp.add_no_overlap(
@@ -130,7 +130,7 @@ def _no_overlap(model: Model) -> None:
         )
 
 
-def _memory(model: Model) -> None:
+def _memory(model: CpSatModel) -> None:
     costs = model.formulation.costs
     amounts = [*costs.m_b.tolist(), *costs.m_w.tolist()]
     bytes_ = Ticks.of(amounts, float(costs.m_b.sum()) * costs.owner.shape[1], bits=40)
@@ -144,7 +144,7 @@ def _memory(model: Model) -> None:
             model.cp.add(sum(terms) + fixed <= limit)
 
 
-def _spans(model: Model) -> None:
+def _spans(model: CpSatModel) -> None:
     formulation = model.formulation
     period = formulation.problem.objective is Objective.PERIOD
     for first, last in zip(formulation.first, formulation.last, strict=True):
@@ -153,7 +153,7 @@ def _spans(model: Model) -> None:
             model.cp.add(model.end(op) - since <= model.cost)
 
 
-def _earliest(model: Model) -> None:
+def _earliest(model: CpSatModel) -> None:
     inexact = not model.ticks.exact
     for rule in model.formulation.earliest:
         late = [model.runs_before(b, rule.op) for b in rule.unless]
@@ -171,12 +171,12 @@ def _earliest(model: Model) -> None:
         model.cp.add_bool_or(*late, *reasons)
 
 
-CONSTRAINTS: tuple[Callable[[Model], None], ...] = (
+CONSTRAINTS: tuple[Callable[[CpSatModel], None], ...] = (
     *(_order, _implications, _dependencies, _no_overlap, _packing, _memory, _spans, _earliest),
 )
 
 
-def _hint(model: Model, positions: Positions) -> None:
+def _hint(model: CpSatModel, positions: Positions) -> None:
     at = positions.places
     for i, start in enumerate(positions.start.tolist()):
         model.cp.add_hint(model.start[i], model.ticks.down(start))

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from .ir.verify.schedule import verify_schedule as verify_schedule
     from .planner.analyze import analyze as analyze
     from .planner.answer import Answer as Answer
+    from .planner.arithmetic import Arithmetic as Arithmetic
+    from .planner.arithmetic import arithmetic as arithmetic
     from .planner.build import build as build
     from .planner.compare import compare as compare
     from .planner.compile import compile as compile  # noqa: A004
@@ -44,6 +46,10 @@ if TYPE_CHECKING:
     from .planner.explain.explanation import explain as explain
     from .planner.measured.profile import profile_from as profile_from
     from .planner.plan import optimize as optimize
+    from .planner.predict import Prediction as Prediction
+    from .planner.predict import predict as predict
+    from .planner.prediction.calibration import Calibration as Calibration
+    from .planner.prediction.calibration import calibrate as calibrate
     from .planner.show import show as show
     from .planner.sweep import sweep as sweep
     from .planner.verify import verify as verify
@@ -82,6 +88,7 @@ _HOMES = {
     "ir.verify.schedule": ("verify_schedule",),
     "ir.verify.program": ("verify_program",),
     "planner.answer": ("Answer",),
+    "planner.arithmetic": ("Arithmetic", "arithmetic"),
     "planner.build": ("build",),
     "planner.compile": ("compile",),
     "planner.exchange": ("export", "import_"),
@@ -98,8 +105,10 @@ _HOMES = {
     "solver.families": ("build_family",),
     "solver.optimize": ("solve",),
     "planner.analyze": ("analyze",),
+    "planner.prediction.calibration": ("Calibration", "calibrate"),
     "planner.compare": ("compare",),
     "planner.evaluation.evaluation": ("Evaluation",),
+    "planner.predict": ("Prediction", "predict"),
     "planner.sweep": ("sweep",),
     "torch": ("PlannedSchedule",),
     "training": ("measure", "run", "tune"),

@@ -18,6 +18,7 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.runtime.rank.options import StagesAs
 from pipeloom.runtime.transport import whereabouts
 from pipeloom.solver.families import ASYNCHRONOUS, build_family
 from tests.support.families import ELSEWHERE, families_of
@@ -39,11 +40,13 @@ class Case:
     dtype: torch.dtype
     steps: int = 0
     slow: bool = False
+    stages_as: StagesAs = "eager"
 
     def __str__(self) -> str:
         steps = f"-{self.steps}steps" if self.steps else ""
         dtype = str(self.dtype).removeprefix("torch.")
-        return f"{self.family}-{self.ranks}x{self.microbatches}-{dtype}{steps}"
+        graphs = "" if self.stages_as == "eager" else f"-{self.stages_as}"
+        return f"{self.family}-{self.ranks}x{self.microbatches}-{dtype}{steps}{graphs}"
 
 
 @dataclass(frozen=True)
@@ -129,7 +132,9 @@ def run_case(case: Case) -> Outcome:
     tied = [sorted({s for s, _ in group}) for group in source.tied(stages)]
     program = compile_schedule(plan, tied=tied)
     rank, _ = whereabouts()
-    pipeline = Pipeline.from_source(program, source, train=case.steps > 0, verify=rank == 0)
+    pipeline = Pipeline.from_source(
+        program, source, train=case.steps > 0, verify=rank == 0, stages_as=case.stages_as
+    )
     losses: list[Tensor] = []
     for step in range(max(1, case.steps)):
         inputs, targets = source.batch(step, case.microbatches)
@@ -137,6 +142,7 @@ def run_case(case: Case) -> Outcome:
             pipeline.step(torch.cat(list(inputs)), target=torch.cat(list(targets)), losses=losses)
         else:
             pipeline.step(inputs, target=targets, losses=losses)
+    assert not pipeline.eager_stages, pipeline.eager_stages
     pipeline.close()
     history, expected = one_process(source, stages, case.microbatches, case.steps)
     found = {

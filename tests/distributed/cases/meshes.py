@@ -108,6 +108,7 @@ def run_case(case: Case) -> Outcome:
     pipeline.finish()
     _, after = one_process(source, count, total, STEPS, train=True)
     outcome = Outcome(gradients, norm, _apart(pipeline, after), peak, deferred)
+    assert not pipeline.eager_stages, pipeline.eager_stages
     pipeline.close()
     return outcome
 

@@ -30,6 +30,7 @@ from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule, Transfer, TransferKind
 from pipeloom.planner.passing.candidates import schemes
 from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.runtime.rank.options import StagesAs
 from pipeloom.solver.families import build_family
 from pipeloom.solver.families.weights.islands import usual_size
 from pipeloom.solver.optimize import optimize
@@ -254,10 +255,12 @@ class Case:
     stages: int
     memory: bool = True
     slow: bool = False
+    stages_as: StagesAs = "eager"
 
     def __str__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
-        return f"{self.plan}-{self.stages}on{self.ranks}x{self.microbatches}-{dtype}"
+        graphs = "" if self.stages_as == "eager" else f"-{self.stages_as}"
+        return f"{self.plan}-{self.stages}on{self.ranks}x{self.microbatches}-{dtype}{graphs}"
 
     @property
     def source(self) -> TinyTransformer:
@@ -346,7 +349,9 @@ def run_cases(chosen: Sequence[tuple[Case, Program]]) -> list[Outcome]:
 
 def run_case(case: Case, program: Program) -> Outcome:
     source, verify = case.source, dist.get_rank() == 0
-    pipeline = Pipeline.from_source(program, source, memory=case.memory, verify=verify)
+    pipeline = Pipeline.from_source(
+        program, source, memory=case.memory, verify=verify, stages_as=case.stages_as
+    )
     losses: list[Tensor] = []
     gradients: dict[str, FloatArray] = {}
     for step in range(STEPS):

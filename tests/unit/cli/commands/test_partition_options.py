@@ -143,7 +143,7 @@ def test_the_smallest_limit_is_named_and_is_enough(pipeloom: Command, layers: Wr
     done = pipeloom(*words)
     assert (done.code, done.out) == (1, "")
     least = "no cut fits in the memory limit; the smallest feasible one is 4.25, for rank 0"
-    assert done.err == f"pipeloom: no cut fits:\nlinear: {least}\n"
+    assert done.err == f"pipeloom: no cut fits:\npipeloom: linear: {least}\n"
     answer = pipeloom(*words, "--json").json
     assert answer["partition"]["not_possible"] == {"linear": least}
     assert (answer["smallest_memory_limit"], answer["rank"]) == (4.25, 0)

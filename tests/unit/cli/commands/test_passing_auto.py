@@ -16,11 +16,11 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.profile import Link, Links, Profile, Sharing, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.verify.schedule import verify_schedule
+from pipeloom.planner.clusters.islands import islands
 from pipeloom.planner.evaluation.evaluation import Evaluation
 from pipeloom.planner.passing import reasons
 from pipeloom.planner.passing.choose import LEVEL, _order, _row, choose, fastest
 from pipeloom.planner.passing.reasons import PassingChoice
-from pipeloom.planner.synthetic.cluster import islands
 from pipeloom.solver.families import build_family
 from pipeloom.solver.optimize import optimize
 from tests.support.command_line import Command, profile_document
@@ -207,7 +207,7 @@ def test_nothing_fits_is_answered_with_each_reason(pipeloom: Command, tmp_path: 
     assert done.json["status"] == "infeasible"
     assert [row["fits"] for row in done.json["choice"]["schemes"]] == [False] * 5
     err = pipeloom(*words, "-o", tmp_path / "s.json").err
-    assert err.startswith("pipeloom: no scheme fits:\nscheme ")
+    assert err.startswith("pipeloom: no scheme fits:\npipeloom: scheme ")
     for row in done.json["choice"]["schemes"]:
         assert f"\n{row['scheme']}: {row['why_not']}\n" in err
     assert not (tmp_path / "s.json").exists()

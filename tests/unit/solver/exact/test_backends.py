@@ -20,7 +20,7 @@ from pipeloom.solver.core.options import SolveOptions
 from pipeloom.solver.core.schedule_cost import objective_cost
 from pipeloom.solver.core.stopping import NEVER
 from pipeloom.solver.exact import BACKENDS, cp_sat
-from pipeloom.solver.exact.cp_sat_model import Model
+from pipeloom.solver.exact.cp_sat_model import CpSatModel
 from pipeloom.solver.exact.cp_sat_thread import CpSatThread
 from pipeloom.solver.exact.formulation import Formulation
 from pipeloom.solver.families import build_family
@@ -206,7 +206,7 @@ def test_presolving_proves_no_bound_above_a_schedule() -> None:
     assert known.timing is not None
     assert known.timing.period == pytest.approx(638.896)
     incumbent = build_family("zb-v", problem.profile, 8, memory_limit=10.0)
-    model = Model.of(Formulation.of(problem), incumbent, 0.0)
+    model = CpSatModel.of(Formulation.of(problem), incumbent, 0.0)
     with CpSatThread(
         model.cp,
         lambda _: 0.0,

@@ -1,0 +1,64 @@
+"""Damaged files and odd options under every command: one readable line, or it is said which."""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from time import perf_counter
+
+from ..recording import record
+from .cases import Case, random_case
+from .checks import Outcome, check
+
+HERE = Path(__file__).parent
+COUNT = 100_000
+EVERY_SECONDS = 30.0
+
+
+def main(arguments: list[str]) -> int:
+    """Checks, prints and records; 1 where anything is wrong."""
+    options = _options(arguments)
+    began = perf_counter()
+    print(f"seed {options.seed}", flush=True)
+    outcomes: Counter[int] = Counter()
+    faults = []
+    for case, outcome in checked(options.seed, options.first, options.count):
+        outcomes[outcome.code] += 1
+        faults += [f"{case}: {line}" for line in outcome.faults]
+        for line in outcome.faults:
+            print(f"{case}: {line}", flush=True)
+    seconds = perf_counter() - began
+    result = {"seed": options.seed, "cases": options.count, "exit_codes": dict(outcomes)}
+    print(f"{result}, {len(faults)} faults, {seconds:.0f} s")
+    if options.count >= COUNT:
+        print(
+            f"recorded in {record(HERE, 'fuzz', result | {'faults': faults, 'seconds': seconds})}"
+        )
+    return 1 if faults else 0
+
+
+def today() -> int:
+    """A seed that is new each day."""
+    return int(f"{datetime.now(UTC):%Y%m%d}")
+
+
+def checked(seed: int, first: int, count: int) -> Iterator[tuple[Case, Outcome]]:
+    """Each case of the seed, and what came of it; their files are in a folder that is removed."""
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(first, first + count):
+            case = random_case(seed, number, Path(folder))
+            yield case, check(case)
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzz", description=__doc__)
+    parser.add_argument("--seed", type=int, default=today(), help="today's date by default")
+    parser.add_argument("--first", type=int, default=0, help="the first case of the seed")
+    parser.add_argument(
+        "--count", type=int, default=COUNT, help="cases; a run of fewer is not recorded"
+    )
+    return parser.parse_args(arguments)

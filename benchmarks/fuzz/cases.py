@@ -1,0 +1,107 @@
+"""One case: a command, the damaged file that it is given, and now and then an odd option."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from .damage import damaged
+from .documents import COMMANDS, SLOW, sound
+
+ODD = [
+    *("-1", "0", "1", "3", "1e9", "1e-9", "100000", "nan", "", "--", "x", "\x1b[31m", "a\nb"),
+    *(
+        "v",
+        "wave:2",
+        "interleaved:0",
+        "interleaved:9",
+        "auto",
+        "none",
+        "0,0",
+        "0,1",
+        "1G",
+        "x" * 900,
+    ),
+    *("makespan", "balanced", "even", "joint", "weights", "megatron", "cp-sat"),
+]
+OPTIONS = {
+    "optimize": [
+        "-m",
+        "--memory-limit",
+        "--placement",
+        "--objective",
+        "--partition",
+        "--seed",
+        "--copies",
+        "--for",
+        "--max-layers",
+        "--recompute",
+    ],
+    "build": ["-m", "--memory-limit", "--objective", "--partition", "--replicate"],
+    "compare": ["-m", "--memory-limit", "--placement", "--objective", "--partition"],
+    "sweep": ["-m", "--memory-limits", "--placement"],
+    "analyze": ["-m", "--tokens", "--transformer", "--cluster", "--partition"],
+    "show": ["--title", "--columns", "--measured", "--as"],
+    "compile": ["--tied"],
+    "verify": [],
+    "export": ["--to", "--micro-batch-size"],
+    "import": ["-m", "--partition", "--profile"],
+    "profile": ["--memory", "--split", "--t-comm", "--warmup", "--like", "--ranks", "--name"],
+}
+LARGEST_M = "24"
+"""In place of an odd number of microbatches that is allowed and takes minutes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """``words`` of a command line, which reads the damaged ``file``."""
+
+    seed: int
+    number: int
+    kind: str
+    words: tuple[str, ...]
+    file: Path
+
+    def __str__(self) -> str:
+        where = f"--seed {self.seed} --first {self.number} --count 1"
+        return f"[{where}] {self.kind}: {shlex.join(self.words)!a}"
+
+
+def random_case(seed: int, number: int, folder: Path) -> Case:
+    """The case of this number, its files written to ``folder``."""
+    draw = Random(f"{seed} {number}")
+    kind = draw.choice([kind for kind, commands in COMMANDS.items() for _ in commands])
+    file = folder / f"damaged-{kind}"
+    file.write_bytes(damaged(draw.choice(sound()[kind]), draw))
+    places = {"folder": str(folder)} | _sound_files(folder)
+    commands = SLOW if kind in ("profile", "layers") and draw.random() < 0.1 else COMMANDS[kind]
+    words = [word.format(file, **places) for word in draw.choice(commands)]
+    if OPTIONS[words[0]] and draw.random() < 0.15:
+        words += _odd_option(words[0], draw)
+    return Case(seed, number, kind, tuple(words), file)
+
+
+def _odd_option(command: str, draw: Random) -> list[str]:
+    option, value = draw.choice(OPTIONS[command]), draw.choice(ODD)
+    if option == "-m" and value == "100000":
+        value = LARGEST_M
+    return [f"{option}={value}"] if option.startswith("--") else [option, value]
+
+
+@cache
+def _sound_files(folder: Path) -> dict[str, str]:
+    found = {}
+    for kind, values in sound().items():
+        path = folder / f"sound-{kind}"
+        path.write_text(_text(values[0]))
+        found[kind] = str(path)
+    return found
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

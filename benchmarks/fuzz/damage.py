@@ -1,0 +1,138 @@
+"""Damage to values and to bytes, by the random numbers that it is given."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+JUNK: list[Any] = [
+    *(None, True, -1, 0, 1, 2, 3, 7, 100, 0.5, 1e-9, -0.5, 1e9, 1e300, 10**400, 2**31, 2**63),
+    *(
+        float("nan"),
+        float("inf"),
+        "",
+        "x",
+        "9F9",
+        "0F0",
+        "\x1b[31mred",
+        "a\nb",
+        "é\u202e\u2028",
+        "x" * 9000,
+    ),
+    *([], [1], [[]], [0, 0], {}, {"a": 1}, [None] * 3),
+]
+KEYS = ["", "T_F", "memory_limits", "\x1b[2J", "line\nbreak", "x" * 700, "__class__", "tf"]
+
+
+def damaged(value: Any, draw: Random) -> bytes:
+    """A file of ``value``, JSON or a text, with one to three faults, or sometimes none."""
+    changed = copy.deepcopy(value)
+    if not isinstance(changed, str):
+        for _ in range(draw.choice((0, 1, 1, 1, 1, 2, 3))):
+            draw.choice(_VALUES)(changed, draw)
+    data = changed.encode() if isinstance(value, str) else json.dumps(changed).encode()
+    often = isinstance(value, str) or draw.random() < 0.1
+    return draw.choice(_BYTES)(data, draw) if often else data
+
+
+def _containers(value: Any) -> list[Any]:
+    """All objects and lists inside that hold anything."""
+    if not isinstance(value, dict | list) or not value:
+        return []
+    inner = value.values() if isinstance(value, dict) else value
+    return [value, *(found for item in inner for found in _containers(item))]
+
+
+def _place(value: Any, draw: Random) -> tuple[Any, Any]:
+    """A container and a key in it, at all depths alike often: few are near the top."""
+    found = _containers(value)
+    if not found:
+        return [None], 0
+    place = draw.choice(found[: draw.choice((1, 4, 20, len(found)))])
+    return place, draw.choice(list(place) if isinstance(place, dict) else range(len(place)))
+
+
+def _junk(value: Any, draw: Random) -> None:
+    place, key = _place(value, draw)
+    place[key] = copy.deepcopy(draw.choice(JUNK))
+
+
+def _drop(value: Any, draw: Random) -> None:
+    place, key = _place(value, draw)
+    del place[key]
+
+
+def _transplant(value: Any, draw: Random) -> None:
+    """A value from elsewhere in the document, which is more often of the right type."""
+    place, key = _place(value, draw)
+    donor, other = _place(value, draw)
+    place[key] = copy.deepcopy(donor[other])
+
+
+def _near(value: Any, draw: Random) -> None:
+    """A number that is near, a list with one of its entries twice, another case of a name."""
+    place, key = _place(value, draw)
+    old = place[key]
+    if isinstance(old, int | float) and abs(old) < 1e300:
+        place[key] = draw.choice((old + 1, old - 1, -old, old * 2, old / 3, 0, old * 1e-12))
+    elif isinstance(old, list) and old:
+        old.insert(draw.randrange(len(old)), copy.deepcopy(draw.choice(old)))
+    elif isinstance(old, str):
+        place[key] = draw.choice((old.upper(), old[:-1], old + "0", old.replace("1", "2")))
+
+
+def _swap(value: Any, draw: Random) -> None:
+    lists = [found for found in _containers(value) if isinstance(found, list)]
+    if lists:
+        of = draw.choice(lists)
+        a, b = draw.randrange(len(of)), draw.randrange(len(of))
+        of[a], of[b] = of[b], of[a]
+
+
+def _rename(value: Any, draw: Random) -> None:
+    objects = [found for found in _containers(value) if isinstance(found, dict)]
+    if objects:
+        of = draw.choice(objects[: draw.choice((1, 4, len(objects)))])
+        of[draw.choice(KEYS)] = of.pop(draw.choice(list(of)))
+
+
+def _numbers(value: Any, draw: Random) -> None:
+    """One number in place of all those under one key, as of times that are all zero."""
+    key, new = draw.choice(("t_f", "t_b", "t_w", "m_b", "m_w", "weight_bytes", "start", "end")), 0.0
+    new = draw.choice((0.0, 1e-12, 1e80, 1e-300))
+    for of in _containers(value):
+        if isinstance(of, dict) and key in of:
+            of[key] = new
+
+
+def _cut(data: bytes, draw: Random) -> bytes:
+    return data[: draw.randrange(len(data) + 1)]
+
+
+def _flip(data: bytes, draw: Random) -> bytes:
+    changed = bytearray(data)
+    for _ in range(draw.choice((1, 1, 2, 8))):
+        if changed:
+            changed[draw.randrange(len(changed))] = draw.choice(b'0159-.,:;|"[]{}\x00\x1b\xff\n eE')
+    return bytes(changed)
+
+
+def _packed(data: bytes, draw: Random) -> bytes:
+    packed = gzip.compress(data)
+    return draw.choice((packed, packed[: draw.randrange(len(packed))], _flip(packed, draw)))
+
+
+def _repeated(data: bytes, draw: Random) -> bytes:
+    """A part of the file once more."""
+    a, b = sorted((draw.randrange(len(data) + 1), draw.randrange(len(data) + 1)))
+    return data[:b] + data[a:]
+
+
+_VALUES: tuple[Callable[[Any, Random], None], ...] = (
+    *(_junk, _junk, _drop, _transplant, _transplant, _near, _near, _swap, _rename, _numbers),
+)
+_BYTES: tuple[Callable[[bytes, Random], bytes], ...] = (_cut, _flip, _flip, _packed, _repeated)

@@ -1,0 +1,138 @@
+"""Sound files of every kind that a command reads, and the commands that read each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from pipeloom.compiler import compile_schedule
+from pipeloom.compiler.exporters.torch_csv import write
+from pipeloom.ir.formats import dump_profile, dump_program, dump_schedule
+from pipeloom.ir.model.links import Link, Links
+from pipeloom.ir.model.profile import DataParallel, Profile, StageProfile
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.solver.families import build_family
+
+_STAGE = StageProfile(1.0, 1.0, 1.0, 1.0, 0.5, 8.0, 64.0, 64.0, 16.0)
+_LINKS = Links(Link(0.1, 1.0), ((0, 1, Link(0.2, 2.0)),))
+_PLAIN = Profile((_STAGE, _STAGE), ranks=2, links=_LINKS, memory_limit=(9.0, 9.0), name="plain")
+_RICH = replace(
+    _PLAIN,
+    stages=tuple(
+        replace(_STAGE, t_r=0.5, m_r=0.25, m_o=0.25, t_bw=1.75, t_fb=2.25) for _ in "abcd"
+    ),
+    ranks=4,
+    links=None,
+    t_comm=tuple(tuple(0.0 if a == b else 0.125 for a in range(4)) for b in range(4)),
+    memory_limit=None,
+    device_memory=(400.0,) * 4,
+    host_link=Link(0.1, 1.0),
+    data_parallel=DataParallel(2, Link(0.1, 1.0)),
+    tied=((0, 3),),
+)
+_TINY = replace(_PLAIN, stages=(replace(_STAGE, t_f=0.0, t_b=1e-9, t_w=0.0),) * 2)
+_LAYER = {"t_f": 1.0, "t_b": 2.0, "t_w": 1.0, "m_b": 1.0, "m_w": 0.5, "activation_bytes": 8.0}
+_LAYERS = {
+    "format": "pipeloom.profile",
+    "version": 1,
+    "name": "layered",
+    "layers": [
+        {"name": "emb", "kind": "embedding", **_LAYER, "weight_bytes": 20.0},
+        {"name": "layers.{}", "repeat": 3, **_LAYER, "weight_bytes": 10.0},
+        {"name": "out", "kind": "head", "modules": ["norm", "out"], **_LAYER, "with_next": True},
+        {"name": "loss", "kind": "loss", "modules": [], **_LAYER},
+    ],
+    "ranks": 2,
+    "t_comm": 0.1,
+    "tied": [["emb", "out"]],
+}
+_TRACE = {
+    "traceEvents": [
+        {"ph": "X", "cat": "user_annotation", "name": f"{s}{kind}0", "ts": 1e4 * at, "dur": 900.0}
+        for at, (s, kind) in enumerate((s, kind) for s in range(2) for kind in "FBW")
+    ],
+    "distributedInfo": {"rank": 0},
+}
+_QUICK = ["--solver", "heuristic", "--work-limit", "0.001", "-q"]
+_SCHEDULED = [
+    *(["show", "{}", "--as", kind] for kind in ("text", "svg", "html", "trace")),
+    ["verify", "{}"],
+    ["verify", "{}", "--json"],
+    ["compile", "{}"],
+    ["compile", "{}", "--post-validation", "--json"],
+    ["compile", "{}", "--data-parallel", "--tied", "0,1"],
+    *(["export", "{}", "--to", to] for to in ("torch-csv", "torchtitan", "megatron-layout")),
+    ["profile", "--from", "{}"],
+]
+_COMPILED = [["show", "{}"], ["show", "{}", "--as", "svg"], ["verify", "{}"]]
+_PROFILED = [
+    *(["build", name, "{}", "-m", "3"] for name in ("gpipe", "1f1b", "zb-h1", "zb-v", "fsdp")),
+    ["build", "interleaved-1f1b:2", "{}", "-m", "4", "--json"],
+    ["build", "weipipe-interleave", "{}", "-m", "4", "--replicate", "0"],
+    ["build", "chimera", "{}", "-m", "2", "--memory-limit", "2"],
+    ["optimize", "{}", "-m", "3", *_QUICK],
+    *(["optimize", "{}", "-m", m, "--passing", "weights", *_QUICK] for m in "1234"),
+    ["optimize", "{}", "-m", "4", "--placement", "interleaved:2", "--json", *_QUICK],
+    ["profile", "--from", "{timers}", "--like", "{}"],
+    ["import", "{csv}", "--from", "torch-csv", "--profile", "{}"],
+]
+SLOW = [
+    ["optimize", "{}", "-m", "3", "--explain", "--solver", "heuristic", "--time-limit", "0.05"],
+    ["optimize", "{}", "-m", "2", "--passing", "auto", *_QUICK],
+    ["optimize", "{}", "-m", "3", "--placement", "auto", *_QUICK],
+    ["compare", "{}", "-m", "2", "--no-optimizer"],
+    ["compare", "{}", "-m", "3", "--passing", "weights", "--json", *_QUICK],
+    ["analyze", "{}", "-m", "3"],
+    ["sweep", "{}", "-m", "2", "--memory-limits", "1,2", "-o", "{folder}/sweep", *_QUICK],
+]
+"""Commands for profiles that take a second, and are tried a tenth as often."""
+COMMANDS: dict[str, list[list[str]]] = {
+    "profile": _PROFILED,
+    "layers": [
+        *_PROFILED,
+        ["import", "{layout}", "--from", "megatron-layout", "--profile", "{}", "-m", "3"],
+    ],
+    "schedule": _SCHEDULED,
+    "program": _COMPILED,
+    "csv": [["import", "{}", "--from", "torch-csv", "--profile", "{profile}"]],
+    "layout": [["import", "{}", "--from", "megatron-layout", "--profile", "{layers}", "-m", "3"]],
+    "timers": [["profile", "--from", "{}"], ["profile", "--from", "{}", "--memory", "1,0.5"]],
+    "trace": [["profile", "--from", "{}"], ["profile", "--from", "{}", "--json"]],
+    "placement": [["optimize", "{profile}", "-m", "2", "--placement", "{}", *_QUICK]],
+}
+"""By kind of file; ``{}`` is the damaged one, ``{folder}`` an empty folder, the others sound."""
+
+
+def _schedules() -> Iterator[Schedule]:
+    yield build_family("zb-h1", _PLAIN, 2)
+    yield build_family("weipipe-interleave", _PLAIN, 2)
+    yield build_family("fsdp", _PLAIN, 2)
+    yield build_family("1f1b", _RICH, 3)
+    yield build_family("interleaved-1f1b:2", replace(_PLAIN, stages=(_STAGE,) * 4), 2)
+    yield build_family("chimera", _PLAIN, 2)
+    yield build_family("gpipe", _TINY, 2)
+
+
+@cache
+def sound() -> dict[str, list[Any]]:
+    """By kind: JSON values, or texts of what is no JSON."""
+    schedules = list(_schedules())
+    programs = [
+        compile_schedule(one, data_parallel=one.problem.profile.data_parallel is not None)
+        for one in schedules
+    ]
+    found: dict[str, list[Any]] = {
+        "profile": [dump_profile(one) for one in (_PLAIN, _RICH, _TINY)],
+        "layers": [_LAYERS],
+        "schedule": list(map(dump_schedule, schedules)),
+        "program": list(map(dump_program, programs)),
+        "csv": [write(schedules[0])],
+        "layout": ["Ettt|tmL"],
+        "timers": ["stage,microbatch,op,ms\n0,0,F,1.0\n0,0,BW,2.5\n1,0,F,1.5\n1,0,BW,2\n"],
+        "trace": [_TRACE],
+        "placement": [[0, 1]],
+    }
+    return json.loads(json.dumps(found))  # type: ignore[no-any-return] # lists instead of tuples

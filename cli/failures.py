@@ -1,0 +1,139 @@
+"""Lines and exit codes of failures: the one place that decides them for commands."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, TextIO
+
+from pipeloom.ir.errors import (
+    InfeasibleError,
+    InputError,
+    InvalidScheduleError,
+    OutputError,
+    PipeloomError,
+    printable,
+    standard_output,
+)
+
+INTERRUPTED, INTERNAL, FAILED = 130, 70, 1
+MOST_LINES, MOST_CHARACTERS = 20, 400
+TRACEBACK = "PIPELOOM_TRACEBACK"
+STANDARD_INPUT = "standard input"
+_INPUTS = ("profile", "schedule", "file", "files", "program")
+"""Arguments that are files to read; the first that a command has is what its faults are about."""
+
+
+def tell(error: BaseException, *, as_json: bool) -> int:
+    """Prints the lines of a failure to standard error, of hundreds the first, and with ``as_json``
+    one object with all of them to standard output as well; its exit code."""
+    lines, code = _lines(error)
+    if isinstance(error, OutputError):
+        _forget(sys.stdout)
+    for line in lines[:MOST_LINES]:
+        say(line)
+    if len(lines) > MOST_LINES:
+        say(f"and {len(lines) - MOST_LINES} more (--json lists all)")
+    if os.environ.get(TRACEBACK) and getattr(error, "details", ""):
+        print(error.details, file=sys.stderr)  # type: ignore[attr-defined]
+    if as_json:
+        with suppress(OSError):
+            print(json.dumps(_answer(error, lines)))
+    return code
+
+
+def _lines(error: BaseException) -> tuple[list[str], int]:
+    if isinstance(error, PipeloomError):
+        return list(error.lines), error.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        return [f"interrupted{str(error) or '; nothing was written'}"], INTERRUPTED
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{os.fsdecode(error.filename)}: " if error.filename else ""
+        return [f"{where}{error.strerror}"], FAILED
+    if isinstance(error, MemoryError):
+        return [f"not enough memory {error}".rstrip()], FAILED
+    words = " ".join(str(error).split())
+    return [
+        f"internal error: {type(error).__name__}: {words} ({TRACEBACK}=1 shows where)"
+    ], INTERNAL
+
+
+def _answer(error: BaseException, lines: list[str]) -> dict[str, Any]:
+    if isinstance(error, InfeasibleError):
+        return error.to_dict()
+    if isinstance(error, InvalidScheduleError):
+        return {"status": "invalid", "violations": lines}
+    return {"error": lines}
+
+
+def say(line: str) -> None:
+    """:func:`one_line` on standard error."""
+    with suppress(OSError):
+        print(one_line(line), file=sys.stderr)
+
+
+def one_line(text: str) -> str:
+    """``text`` as a line of ours, whose end is left out where it is very long."""
+    shown = printable(text)
+    more = len(shown) - MOST_CHARACTERS
+    if more > 0:
+        shown = f"{shown[:MOST_CHARACTERS]}... ({more} more characters)"
+    return f"pipeloom: {shown}"
+
+
+def with_file(error: InputError, args: argparse.Namespace, words: Sequence[str]) -> InputError:
+    """The error with the command's file before each line that names neither a file nor an option
+    of its ``words``."""
+    given = next((value for key in _INPUTS if (value := getattr(args, key, None))), None)
+    if given is None:
+        return error
+    where = given if isinstance(given, str) else ", ".join(given)
+    where = STANDARD_INPUT if where == "-" else where
+    files = [STANDARD_INPUT, *filter(_is_file, (word.rpartition("=")[2] for word in words))]
+    lines = (x if _names(x, files) else f"{where}: {x}" for x in error.errors)
+    return type(error)(*lines)
+
+
+def _is_file(word: str) -> bool:
+    return "/" in word or "." in word or (word != "" and os.path.lexists(word))
+
+
+def _names(line: str, files: Sequence[str]) -> bool:
+    return (
+        line.startswith("-")
+        or line.endswith(": no such file")
+        or any(file in line for file in files)
+    )
+
+
+def delivered(code: int) -> int:
+    """``code``, or 1 where standard output does not take all that was printed."""
+    try:
+        with standard_output():
+            sys.stdout.flush()
+    except OutputError as error:
+        return max(code, tell(error, as_json=False))
+    try:
+        sys.stderr.flush()
+    except OSError:
+        _forget(sys.stderr)
+    return code
+
+
+def _forget(stream: TextIO) -> None:
+    """Keeps Python from writing at its end what could not be written."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def closed_streams() -> bool:
+    """Whether standard output is closed, which is said; other closed streams are made up for."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123 - for all of the process
+    if sys.stdout is None:
+        say("standard output: is closed; expected a file, a pipe or a terminal")
+    return sys.stdout is None

@@ -1,0 +1,233 @@
+"""``arithmetic``: what a model takes, by sums over its layers, before any cluster is known."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.ops import OpKind
+from pipeloom.ir.units import amount, counted, duration
+from pipeloom.report.text_table import table
+
+from .models.layers import work_of
+from .models.link_needs import LinkNeed, link_needs
+from .models.model import Model
+from .models.reading import ModelLike, read_model
+from .models.run import FULL, TrainingRun
+from .models.states import States, states_of
+from .models.totals import Totals, active_count, parameter_count, totals_by_rule, totals_of
+from .models.work import LayerWork, ModelWork
+
+DEVICE_MEMORY, TERAFLOPS = 80e9, 312.0
+"""Of an A100 with 80 GB, in 16 bits."""
+_OPS = (OpKind.F, OpKind.R, OpKind.B, OpKind.W)
+
+
+@dataclass(frozen=True)
+class Arithmetic:
+    """A model's figures in a run: bytes, FLOPs, layer by layer and stage by stage.
+
+    ``parameters``: of the whole model, ``active`` those that a token uses. ``summed``: bytes by
+    summing over layers, ``by_rule``: as one does it by hand. ``work``: of one rank and microbatch.
+    ``links``: what would be sent if as many devices as ``by_rule`` needs shared the model.
+    """
+
+    model: Model
+    run: TrainingRun
+    parameters: int
+    active: int
+    summed: Totals
+    by_rule: Totals
+    work: ModelWork
+    links: tuple[LinkNeed, ...]
+    device_memory: float
+    teraflops: float
+
+    @property
+    def most_stages(self) -> int:
+        """Stages of at least one decoder layer each."""
+        return self.run.layers
+
+    def states(self) -> list[States]:
+        """Bytes of weights, gradients and optimizer on one rank of each stage."""
+        return [_states(stage, self.run) for stage in self.work.stages]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that ``arithmetic --json`` prints."""
+        return {
+            "model": self.model.name,
+            "parameters": self.parameters,
+            "active_parameters": self.active,
+            "most_stages": self.most_stages,
+            "device_memory": self.device_memory,
+            "summed": self.summed.to_dict(),
+            "by_rule": self.by_rule.to_dict(),
+            "layers": [_layer_dict(layer, n) for layer, n in self._kinds()],
+            "stages": list(map(self._stage_dict, self.work.stages, self.states())),
+            "links": [need.to_dict() for need in self.links],
+        }
+
+    def __str__(self) -> str:
+        parts = [self._title(), self._totals(), self._layers()]
+        if self.run.gpus > 1:
+            parts.append(self._stages())
+        return "\n\n".join([*parts, self._links()])
+
+    def _kinds(self) -> list[tuple[LayerWork, int]]:
+        """Each kind of layer, and how many there are."""
+        return list(Counter(self.work.layers).items())
+
+    def _title(self) -> str:
+        active = f", {amount(self.active)} of them for a token" if self.model.experts else ""
+        batch = f"{counted(self.run.micro_batch, 'sequence')} of {self.run.seq} tokens"
+        return (
+            f"{self.model.name}: {self.parameters} parameters{active}; "
+            f"{counted(self.run.layers, 'layer')}, so at most as many stages\n"
+            f"a microbatch is {batch}, in {self.run.precision}"
+        )
+
+    def _totals(self) -> str:
+        names = {
+            "parameters": "parameters, 2 bytes each",
+            "gradients": "gradients, 2",
+            "optimizer": "Adam in float32, 12",
+            "activations": f"activations of a microbatch, {self._rule()}",
+            "all": "all",
+            "devices": f"devices of {amount(self.device_memory)}",
+        }
+        summed, rule = self.summed.to_dict(), self.by_rule.to_dict()
+        rows = [
+            [key, *(_cell(key, values[key]) for values in (rule, summed)), words]
+            for key, words in names.items()
+        ]
+        return table(["bytes", "by rule", "by layers", "the rule"], rows)
+
+    def _rule(self) -> str:
+        if self.run.recompute == FULL:
+            return "2 s b h a layer"
+        pairs = self.by_rule.activations > 34.5 * self._numbers()
+        return "s b h (34 + 5 a s / h) a layer" if pairs else "34 s b h a layer"
+
+    def _numbers(self) -> float:
+        """s b h of all layers."""
+        return self.run.layers * self.run.seq * self.run.micro_batch * self.model.hidden
+
+    def _layers(self) -> str:
+        header = ["layer", "of", "parameters", *(f"{op.name} FLOPs" for op in _OPS)]
+        header += ["bytes moved", "M_B", "M_W", "back in R", "sent on"]
+        rows = [[layer.name, str(n), *map(amount, _figures(layer))] for layer, n in self._kinds()]
+        return "on one rank, for a microbatch\n" + table(header, rows)
+
+    def _stages(self) -> str:
+        header = ["stage", "layers", "weights", "gradients", "optimizer", "gathered", "M_B"]
+        rows = [
+            [str(index), str(len(stage)), *map(amount, [*asdict(states).values(), _held(stage)])]
+            for index, (stage, states) in enumerate(
+                zip(self.work.stages, self.states(), strict=True)
+            )
+        ]
+        return "bytes on one rank of each stage\n" + table(header, rows)
+
+    def _links(self) -> str:
+        header = [
+            "parallel",
+            "devices",
+            "sent",
+            "while computing",
+            "may take",
+            "GB/s",
+            "slowest link",
+        ]
+        rows = [
+            [
+                need.name,
+                str(need.devices),
+                amount(need.bytes),
+                duration(need.compute_ms),
+                "all of it" if need.hidden else "a tenth",
+                f"{need.gigabytes_per_second:.3g}",
+                need.link or "none",
+            ]
+            for need in self.links
+        ]
+        rate = f"at {self.teraflops:g} TFLOP/s"
+        if not rows:
+            return "one device holds all of it: nothing is sent"
+        return f"links for a microbatch on each, computing {rate}\n{table(header, rows)}"
+
+    def _stage_dict(self, stage: tuple[LayerWork, ...], states: States) -> dict[str, Any]:
+        held = {"m_b": _held(stage), "m_w": sum(layer.m_w for layer in stage)}
+        return {"layers": len(stage)} | asdict(states) | held
+
+
+def arithmetic(
+    model: ModelLike,
+    *,
+    device_memory: float = DEVICE_MEMORY,
+    teraflops: float = TERAFLOPS,
+    **run: Any,
+) -> Arithmetic:
+    """Parameters, FLOPs, bytes held and moved of a model in a run, by layer.
+
+    ``model``: a preset's name, a ``config.json``, its folder or its mapping. ``run``: keys of
+    :class:`.models.run.TrainingRun`; gradients are in the run's precision unless ``gradients`` says
+    otherwise. ``device_memory`` in bytes and ``teraflops`` say how many devices hold the model, and
+    which links would do. Raises InputError, with a line for each fault.
+    """
+    for name, value in (("device_memory", device_memory), ("teraflops", teraflops)):
+        if not 0 < value < float("inf"):
+            raise InputError(f"{name}: expected a number > 0, got {value!r}")
+    found = read_model(model)
+    checked = TrainingRun.of(run, found)
+    if run.get("gradients") is None:
+        checked = replace(checked, gradients=checked.precision)
+    by_rule = totals_by_rule(found, checked, device_memory)
+    return Arithmetic(
+        found,
+        checked,
+        parameter_count(found, checked),
+        active_count(found, checked),
+        totals_of(found, checked, device_memory),
+        by_rule,
+        work_of(found, checked),
+        tuple(link_needs(found, checked, by_rule.devices, teraflops)),
+        device_memory,
+        teraflops,
+    )
+
+
+def _states(stage: tuple[LayerWork, ...], run: TrainingRun) -> States:
+    states = [states_of(layer.parameters, run) for layer in stage]
+    return sum(states[1:], states[0])
+
+
+def _held(stage: tuple[LayerWork, ...]) -> float:
+    return sum(layer.m_b for layer in stage)
+
+
+def _figures(layer: LayerWork) -> Iterator[float]:
+    yield layer.parameters.held
+    yield from (layer.flops(op) for op in _OPS)
+    yield sum(layer.bytes_moved(op) for op in _OPS)
+    yield from (layer.m_b, layer.m_w, layer.m_r, layer.message_bytes)
+
+
+def _layer_dict(layer: LayerWork, count: int) -> dict[str, Any]:
+    return {
+        "layer": layer.name,
+        "count": count,
+        "parameters": asdict(layer.parameters),
+        "flops": {op.name: layer.flops(op) for op in _OPS},
+        "bytes_moved": {op.name: layer.bytes_moved(op) for op in _OPS},
+        "m_b": layer.m_b,
+        "m_w": layer.m_w,
+        "m_r": layer.m_r,
+        "message_bytes": layer.message_bytes,
+    }
+
+
+def _cell(key: str, value: float) -> str:
+    return str(value) if key == "devices" else amount(value)

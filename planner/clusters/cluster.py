@@ -1,0 +1,116 @@
+"""Clusters: nodes of equal GPUs, a link inside and one between; presets by name.
+
+The link of a GPU is what it sends in one direction: half of the sum of both that is published for
+NVLink. Latencies are those of one message between two GPUs, software included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.links import Link
+
+from .efficiency import Efficiency, calibrated
+from .gpus import GPUS, Gpu
+
+LINKS = {
+    "nvlink2": Link(0.008, 150.0),  # V100: 6 links of 25 GB/s
+    "nvlink3": Link(0.008, 300.0),  # A100: 12 of 25
+    "nvlink4": Link(0.006, 450.0),  # H100: 18 of 25
+    "nvlink5": Link(0.006, 900.0),  # Blackwell: 18 of 50
+    "nvlink4-pairs": Link(0.006, 150.0),  # four GH200, 6 links to each other one
+    "infinity-fabric-2": Link(0.010, 200.0),  # MI250X: 8 links of 50, half of them in a node
+    "infinity-fabric-4": Link(0.010, 448.0),  # MI300X: 7 links of 64
+    "infinity-fabric-5": Link(0.010, 537.6),  # MI355X: 7 of 76.8
+    "pcie3-x16": Link(0.015, 15.75),
+    "pcie4-x16": Link(0.015, 31.5),
+    "pcie5-x16": Link(0.015, 63.0),
+    "infiniband-100g": Link(0.012, 12.5),  # EDR
+    "infiniband-200g": Link(0.012, 25.0),  # HDR
+    "infiniband-400g": Link(0.012, 50.0),  # NDR
+    "infiniband-800g": Link(0.012, 100.0),  # XDR
+    "slingshot-200g": Link(0.015, 25.0),
+    "ethernet-10g": Link(0.05, 1.25),
+    "ethernet-25g": Link(0.05, 3.125),
+    "ethernet-100g": Link(0.025, 12.5),
+    "ethernet-200g": Link(0.025, 25.0),
+    "ethernet-400g": Link(0.025, 50.0),
+    "ethernet-800g": Link(0.025, 100.0),
+}
+"""One direction of one GPU's share, by the rates of the standards and of the makers' datasheets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Nodes of ``gpus_per_node`` equal GPUs. ``inside``: the link between two of a node;
+    ``between``: a GPU's share of the network. ``efficiency``: what kernels and messages reach.
+    """
+
+    name: str
+    gpu: Gpu
+    gpus_per_node: int
+    inside: Link
+    between: Link
+    efficiency: Efficiency
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object of a cluster file."""
+        return {
+            "format": "pipeloom.cluster",
+            "version": 1,
+            "name": self.name,
+            "gpu": self.gpu.to_dict(),
+            "gpus_per_node": self.gpus_per_node,
+            "inside": link_dict(self.inside),
+            "between": link_dict(self.between),
+            "efficiency": self.efficiency.to_dict(),
+        }
+
+
+def link_dict(link: Link) -> dict[str, float]:
+    """The object of a cluster file."""
+    return {"latency": link.latency, "gigabytes_per_second": link.gigabytes_per_second}
+
+
+NODES: Mapping[str, tuple[str, int, str, str]] = {
+    "dgx-1-16gb": ("V100-16GB", 8, "nvlink2", "infiniband-100g"),
+    "dgx-1": ("V100-32GB", 8, "nvlink2", "infiniband-100g"),
+    "dgx-a100-40gb": ("A100-40GB", 8, "nvlink3", "infiniband-200g"),
+    "dgx-a100": ("A100-80GB", 8, "nvlink3", "infiniband-200g"),
+    "dgx-h100": ("H100", 8, "nvlink4", "infiniband-400g"),
+    "h100-500w": ("H100-96GB-500W", 8, "nvlink4", "ethernet-400g"),
+    "dgx-h200": ("H200", 8, "nvlink4", "infiniband-400g"),
+    "gh200": ("GH200-96GB", 4, "nvlink4-pairs", "slingshot-200g"),
+    "gh200-144gb": ("GH200-144GB", 4, "nvlink4-pairs", "slingshot-200g"),
+    "dgx-b200": ("B200", 8, "nvlink5", "infiniband-400g"),
+    "dgx-b300": ("B300", 8, "nvlink5", "infiniband-800g"),
+    "gb200-nvl72": ("GB200", 72, "nvlink5", "infiniband-400g"),
+    "gb300-nvl72": ("GB300", 72, "nvlink5", "infiniband-800g"),
+    "mi250x": ("MI250X", 4, "infinity-fabric-2", "slingshot-200g"),
+    "mi300x": ("MI300X", 8, "infinity-fabric-4", "ethernet-400g"),
+    "mi325x": ("MI325X", 8, "infinity-fabric-4", "ethernet-400g"),
+    "mi355x": ("MI355X", 8, "infinity-fabric-5", "ethernet-400g"),
+    "l40s": ("L40S", 8, "pcie4-x16", "ethernet-200g"),
+    "rtx-3090": ("RTX-3090", 8, "pcie4-x16", "ethernet-100g"),
+    "rtx-4090": ("RTX-4090", 8, "pcie4-x16", "ethernet-100g"),
+    "rtx-5090": ("RTX-5090", 8, "pcie5-x16", "ethernet-100g"),
+}
+"""Clusters by name: the GPU, how many a node has, the link inside and the network."""
+_OTHERS = {
+    **{"a100": "A100-80GB", "v100": "V100-32GB", "gh200": "GH200-96GB"},
+    **{"h100-80gb": "H100", "h100-sxm": "H100", "3090": "RTX-3090", "4090": "RTX-4090"},
+}
+
+
+def preset(name: str) -> Cluster:
+    """The cluster of that name, or the usual one of a GPU. Raises InputError."""
+    wanted = name.lower()
+    wanted = _OTHERS.get(wanted, wanted).lower()
+    for cluster, (gpu, size, inside, between) in NODES.items():
+        if wanted in {cluster, gpu.lower()}:
+            reached = calibrated(gpu)
+            return Cluster(cluster, GPUS[gpu], size, LINKS[inside], LINKS[between], reached)
+    raise InputError(f"expected one of {', '.join([*NODES, *GPUS])}, or a file, got {name!r}")

@@ -1,0 +1,67 @@
+"""Each layer's work, written down product by product."""
+
+from __future__ import annotations
+
+from ..model import Model
+from ..run import SELECTIVE, Sharding, TrainingRun
+from ..work import LayerWork, ModelWork, WorkKind
+from .attention import write_attention
+from .ends import write_embedding, write_head, write_prediction
+from .every_second import keep_every_second
+from .feed_forward import write_experts, write_feed_forward
+from .sheet import Sheet
+
+
+def work_of(model: Model, run: TrainingRun) -> ModelWork:
+    """The work of each layer of ``model`` in ``run``.
+
+    Decoder layers of one kind are one object.
+    """
+    kinds: dict[tuple[bool, int | None], LayerWork] = {}
+    decoders = []
+    for index in range(run.layers):
+        kind = (model.is_moe(index), model.window_of(index))
+        if kind not in kinds:
+            kinds[kind] = _decoder(model, run, *kind)
+        decoders.append(kinds[kind])
+    ends = [_prediction(model, run)] * model.mtp
+    layers = (_embedding(model, run), *decoders, *ends, _head(model, run))
+    return ModelWork(layers, run.layers_by_stage)
+
+
+def _embedding(model: Model, run: TrainingRun) -> LayerWork:
+    sheet = Sheet(run, recompute=frozenset())
+    write_embedding(sheet, model)
+    return sheet.work(WorkKind.EMBEDDING, "embedding", sheet.spread * model.hidden)
+
+
+def _decoder(model: Model, run: TrainingRun, moe: bool, window: int | None) -> LayerWork:
+    sheet = Sheet(run)
+    _write_decoder(sheet, model, moe, window)
+    kind = WorkKind.MOE if moe else WorkKind.DENSE
+    name = f"{kind} layer" + (f" of window {window}" if window else "")
+    work = sheet.work(kind, name, sheet.spread * model.hidden)
+    torch_selects = run.sharding is Sharding.FSDP and run.recompute == SELECTIVE
+    return keep_every_second(work) if torch_selects else work
+
+
+def _write_decoder(sheet: Sheet, model: Model, moe: bool, window: int | None) -> None:
+    write_attention(sheet, model, window)
+    if moe and model.experts is not None:
+        write_experts(sheet, model, model.experts)
+    else:
+        write_feed_forward(sheet, model)
+
+
+def _prediction(model: Model, run: TrainingRun) -> LayerWork:
+    sheet = Sheet(run)
+    write_prediction(sheet, model)
+    _write_decoder(sheet, model, model.experts is not None, None)
+    write_head(sheet, model, owns=False)
+    return sheet.work(WorkKind.MTP, "multi-token prediction", sheet.spread * model.hidden)
+
+
+def _head(model: Model, run: TrainingRun) -> LayerWork:
+    sheet = Sheet(run, recompute=frozenset())
+    write_head(sheet, model, owns=not model.tied)
+    return sheet.work(WorkKind.HEAD, "head", 0.0)

@@ -1,0 +1,102 @@
+"""The ends of a model: embedding, head with loss, and multi-token prediction before it."""
+
+from __future__ import annotations
+
+from ..model import Model
+from ..run import Sharding
+from ..work import CollectiveKind
+from .attention import write_norm
+from .sheet import HEAD, INPUT, F, Sheet, W
+
+EMBEDDING = "embedding"
+
+
+def write_embedding(sheet: Sheet, model: Model) -> None:
+    """Rows of the table, which tensor parallel ranks divide by words, and of the positions'.
+
+    With dropout its mask is held (Korthikanti et al., 2022, section 4.3).
+    """
+    width, count = model.embedding_width or model.hidden, sheet.spread * model.hidden
+    sheet.parameters(model.vocab * width, sheet.run.tp)
+    sheet.parameters(model.positions * model.hidden)
+    rows = sheet.tokens * width * sheet.element
+    # F reads rows and writes them; W adds each to its row of a float32 gradient
+    sheet.passes("embedding", EMBEDDING, 2 * rows, 3 * rows, W)
+    if model.embedding_width is not None:
+        sheet.hold("projection in input", EMBEDDING, rows, W)
+        sheet.linear("projection in", EMBEDDING, sheet.tokens, width, model.hidden)
+    sheet.leave("embedding", EMBEDDING, model.hidden)
+    if model.positions:
+        size = count * sheet.element
+        sheet.passes("positions", EMBEDDING, 3 * size, 2 * size, W)
+    if model.dropout:
+        moved = count * (2 * sheet.element + 1)
+        sheet.passes("embedding dropout", EMBEDDING, moved, moved)
+        sheet.hold("embedding dropout mask", EMBEDDING, count)
+
+
+def write_head(sheet: Sheet, model: Model, *, owns: bool = True, norm: bool = True) -> None:
+    """The last norm, the product with the vocabulary's matrix, and the loss.
+
+    The matrix is another's where it is tied, or another head's: then not ``owns``, though where the
+    embedding is on another rank a copy is held (``tied`` of :class:`..work.Parameters`).
+    """
+    tp, width = sheet.run.tp, model.embedding_width or model.hidden
+    if norm and model.final_norm:
+        write_norm(sheet, model, "final norm", held=HEAD)
+    else:
+        sheet.hold("head input", HEAD, sheet.spread * model.hidden * sheet.element, W)
+    if model.embedding_width is not None:
+        sheet.linear("projection out", HEAD, sheet.tokens, model.hidden, width)
+        sheet.hold("projection out output", HEAD, sheet.tokens * width * sheet.element, W)
+    sheet.enter("head", HEAD, width)
+    wide = sheet.run.precision.wide
+    sheet.product("head", HEAD, (sheet.tokens, model.vocab / tp, width), precision=wide)
+    if owns:
+        sheet.parameters(model.vocab * width, tp)
+    elif sheet.run.pp > 1:
+        sheet.tied(model.vocab * width, tp)
+    if model.head_bias:
+        sheet.parameters(model.vocab, tp)
+    _write_loss(sheet, model)
+
+
+def _write_loss(sheet: Sheet, model: Model) -> None:
+    """Cross entropy over a divided vocabulary (Shoeybi et al., 2019, section 3).
+
+    Kernel by kernel logits are copied to float32, which is held (Korthikanti et al., 2022, section
+    4.3), and a maximum, an exponential, a sum and a quotient read it, 22 bytes a logit in F and 14
+    in B; beside the copy there are the logits of two bytes, and their gradient in B. Fused, logits
+    are read twice and overwritten by their gradient. torch's own, taken to go with ``fsdp``,
+    overwrites nothing: beside log-softmax in float32 there are the float32 copy and a gradient.
+    """
+    logits, e = sheet.tokens * model.vocab / sheet.run.tp, sheet.element
+    if sheet.run.fused_cross_entropy:
+        sheet.passes("loss", HEAD, 3 * e * logits, 0.0)
+        sheet.hold("logits", HEAD, e * logits)
+    else:
+        sheet.passes("loss", HEAD, (e + 20) * logits, (e + 12) * logits)
+        sheet.hold("logits in float32", HEAD, 4 * logits)
+        sheet.workspace = (8 if sheet.run.sharding is Sharding.FSDP else e) * logits
+    for name in ("maximum", "sum", "logit of the target"):
+        sheet.collective(f"loss {name}", HEAD, 4 * sheet.tokens, CollectiveKind.ALL_REDUCE, F)
+
+
+def write_prediction(sheet: Sheet, model: Model) -> None:
+    """The begin of a multi-token prediction module (DeepSeek-V3, 2024, equation 21): norms of the
+    residual stream and of the next tokens' embeddings, and a projection of both.
+
+    Its embedding and head are the model's.
+    """
+    for name in ("stream", "embedding"):
+        write_norm(sheet, model, f"{name} norm", held=INPUT)
+    shape = (sheet.tokens, 2 * model.hidden, model.hidden)
+    sheet.enter("projection of both", EMBEDDING, 2 * model.hidden)
+    sheet.linear("projection of both", EMBEDDING, *shape, column=sheet.run.tp)
+    sheet.collective(
+        "projection of both",
+        EMBEDDING,
+        sheet.tokens * model.hidden * sheet.element,
+        CollectiveKind.ALL_GATHER,
+        F,
+    )

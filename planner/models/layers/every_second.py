@@ -1,0 +1,45 @@
+"""``selective`` recomputation of torch's stack: every second product is kept, its neighbours not.
+
+torchtitan's policy for single ops keeps the layer's input, what attention gives, and the outputs of
+every other product of matrices; all else is computed again before B. Here half of each product is
+kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from pipeloom.ir.model.ops import OpKind
+
+from ..work import Attention, Gemm, Held, Kernel, LayerWork
+
+KEPT = frozenset({"attention norm input", "attention output", "attention row sums"})
+OUTPUTS = frozenset({"q", "k", "v", "activation input"})
+"""Held outputs of products; those of the other two are added to the residual stream."""
+
+
+def keep_every_second(work: LayerWork) -> LayerWork:
+    """The layer with that policy, of one that recomputes nothing else."""
+    forward = [*work.of(OpKind.F)]
+    later = [kernel for kernel in work.kernels if kernel.op in (OpKind.B, OpKind.W)]
+    again = (_again(kernel) for kernel in forward if not isinstance(kernel, Attention))
+    held = (part for tensor in work.held for part in _parts(tensor))
+    added = Held("half of the products' sums", "", work.message_bytes, OpKind.B)
+    return replace(work, kernels=(*forward, *again, *later), held=(*held, added))
+
+
+def _again(kernel: Kernel) -> Kernel:
+    if isinstance(kernel, Gemm):
+        return replace(kernel, op=OpKind.R, count=kernel.count / 2)
+    return replace(kernel, op=OpKind.R)
+
+
+def _parts(tensor: Held) -> Iterator[Held]:
+    if tensor.made is not OpKind.F or tensor.name in KEPT:
+        yield replace(tensor, dropped=False)
+    elif tensor.name in OUTPUTS:
+        yield replace(tensor, bytes=tensor.bytes / 2, dropped=False)
+        yield replace(tensor, bytes=tensor.bytes / 2, dropped=True)
+    else:
+        yield replace(tensor, dropped=True)

@@ -1,0 +1,53 @@
+"""Formulas as they were published, beside which the sums over layers stand.
+
+``s`` positions, ``b`` sequences a microbatch, ``h`` hidden width, ``a`` heads, ``l`` layers, ``v``
+words, ``t`` tensor parallel ranks.
+"""
+
+from __future__ import annotations
+
+ADAM_BYTES = {"weights": 2, "gradients": 2, "optimizer": 12}
+"""A parameter's, with Adam in mixed precision (Rajbhandari et al., 2020, section 3.1)."""
+
+
+def layer_activation_bytes(
+    s: int,
+    b: int,
+    h: int,
+    a: int,
+    *,
+    t: int = 1,
+    sequence_parallel: bool = False,
+    recompute: str = "none",
+) -> float:
+    """Activations of one layer of a GPT with dropout (Korthikanti et al., 2022, equations 1 to 5,
+    table 2).
+
+    ``none``: s b h (34 + 5 a s / h); ``selective``, or flash attention: without the second term;
+    ``full``: 2 s b h. Divided over t ranks: with sequence parallelism all of it, else all but 10
+    s b h.
+    """
+    pairs = 5 * a * s / h if recompute == "none" else 0.0
+    if recompute == "full":
+        return 2.0 * s * b * h / (t if sequence_parallel else 1)
+    if sequence_parallel:
+        return s * b * h * (34 + pairs) / t
+    return s * b * h * (10 + (24 + pairs) / t)
+
+
+def end_activation_bytes(s: int, b: int, h: int, v: int, *, t: int = 1) -> float:
+    """Activations of the last norm, head and loss: 4 s b h / t (1 + v / h) (ibid., section 4.3)."""
+    return 4.0 * s * b * h / t * (1 + v / h)
+
+
+def iteration_flops(
+    s: int, batch: int, h: int, *, layers: int, v: int, recompute: str = "none"
+) -> float:
+    """FLOPs of an iteration of a GPT, all pairs of positions counted.
+
+    ``none``: 72 B l s h^2 (1 + s / 6h + v / 12hl), the model's (ibid., appendix A); ``full``: 96 B
+    s l h^2 (1 + s / 6h + v / 16lh) (Narayanan et al., 2021, equation 3).
+    """
+    if recompute == "full":
+        return 96.0 * batch * s * layers * h**2 * (1 + s / (6 * h) + v / (16 * layers * h))
+    return 72.0 * batch * layers * s * h**2 * (1 + s / (6 * h) + v / (12 * h * layers))

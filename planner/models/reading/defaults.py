@@ -1,0 +1,155 @@
+"""Types of models in Hugging Face's words, and what transformers 5 takes for keys left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_LLAMA = {
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 2048,
+}
+_QWEN = (
+    _LLAMA | {"vocab_size": 151936, "intermediate_size": 22016} | {"max_position_embeddings": 32768}
+)
+_QWEN_MOE = _QWEN | {"hidden_size": 2048, "num_hidden_layers": 24, "decoder_sparse_step": 1}
+_GEMMA_2 = {
+    "vocab_size": 256000,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 8192,
+    "sliding_window": 4096,
+}
+_MISTRAL = _LLAMA | {
+    "intermediate_size": 14336,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131072,
+}
+_DEEPSEEK_V3 = {
+    "vocab_size": 129280,
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "moe_intermediate_size": 2048,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "n_shared_experts": 1,
+    "n_routed_experts": 256,
+    "num_experts_per_tok": 8,
+    "first_k_dense_replace": 3,
+    "kv_lora_rank": 512,
+    "q_lora_rank": 1536,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "qk_nope_head_dim": 128,
+    "max_position_embeddings": 4096,
+}
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "llama": _LLAMA,
+    "mistral": _MISTRAL | {"sliding_window": 4096},
+    "qwen2": _QWEN | {"max_window_layers": 28},
+    "qwen3": _QWEN | {"head_dim": 128, "max_window_layers": 28},
+    "gemma": {
+        "vocab_size": 256000,
+        "hidden_size": 3072,
+        "intermediate_size": 24576,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "head_dim": 256,
+        "tie_word_embeddings": True,
+        "max_position_embeddings": 8192,
+    },
+    "gemma2": _GEMMA_2,
+    "gemma3_text": _GEMMA_2 | {"vocab_size": 262208, "max_position_embeddings": 131072},
+    "gpt2": {
+        "vocab_size": 50257,
+        "n_positions": 1024,
+        "n_embd": 768,
+        "n_layer": 12,
+        "n_head": 12,
+        "resid_pdrop": 0.1,
+        "tie_word_embeddings": True,
+        "attention_bias": True,
+        "mlp_bias": True,
+    },
+    "gpt_neox": {
+        "vocab_size": 50432,
+        "hidden_size": 6144,
+        "num_hidden_layers": 44,
+        "num_attention_heads": 64,
+        "intermediate_size": 24576,
+        "max_position_embeddings": 2048,
+        "use_parallel_residual": True,
+        "attention_bias": True,
+        "mlp_bias": True,
+    },
+    "opt": {
+        "vocab_size": 50272,
+        "hidden_size": 768,
+        "num_hidden_layers": 12,
+        "num_attention_heads": 12,
+        "ffn_dim": 3072,
+        "max_position_embeddings": 2048,
+        "do_layer_norm_before": True,
+        "dropout": 0.1,
+        "tie_word_embeddings": True,
+        "enable_bias": True,
+    },
+    "mixtral": _MISTRAL | {"num_local_experts": 8, "num_experts_per_tok": 2},
+    "qwen2_moe": _QWEN_MOE
+    | {
+        "num_attention_heads": 16,
+        "intermediate_size": 5632,
+        "moe_intermediate_size": 1408,
+        "shared_expert_intermediate_size": 5632,
+        "num_experts": 60,
+        "num_experts_per_tok": 4,
+        "max_window_layers": 28,
+        "qkv_bias": True,
+    },
+    "qwen3_moe": _QWEN_MOE
+    | {
+        "num_key_value_heads": 4,
+        "intermediate_size": 6144,
+        "moe_intermediate_size": 768,
+        "num_experts": 128,
+        "num_experts_per_tok": 8,
+    },
+    "deepseek_v2": _LLAMA
+    | {
+        "kv_lora_rank": 512,
+        "q_lora_rank": 1536,
+        "n_routed_experts": 64,
+        "n_shared_experts": 2,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": 64,
+        "v_head_dim": 128,
+        "moe_intermediate_size": 1407,
+        "first_k_dense_replace": 0,
+    },
+    "deepseek_v3": _DEEPSEEK_V3,
+    "kimi_k2": _DEEPSEEK_V3,
+    "gpt_oss": {
+        "vocab_size": 201088,
+        "hidden_size": 2880,
+        "intermediate_size": 2880,
+        "num_hidden_layers": 36,
+        "num_attention_heads": 64,
+        "num_key_value_heads": 8,
+        "head_dim": 64,
+        "num_local_experts": 128,
+        "num_experts_per_tok": 4,
+        "sliding_window": 128,
+        "attention_bias": True,
+        "max_position_embeddings": 131072,
+    },
+}
+"""What transformers takes for the keys of each type that a file does not have, in so far as they
+count here; biases that a type always has among them."""

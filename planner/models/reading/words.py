@@ -1,0 +1,102 @@
+"""A description of a model as it was given: values by key, checked as they are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.formats.validation import misspelt
+
+T = TypeVar("T")
+MOST, MOST_LAYERS = 2**40, 10_000
+"""Larger numbers are mistakes."""
+
+
+class Words:
+    """Values by key; ``defaults`` stand in for what is absent, though not for null.
+
+    Faults are collected until :meth:`raise_faults`. A key may have several spellings: the first
+    that is given counts.
+    """
+
+    def __init__(self, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+        self.faults: list[str] = []
+        self._given = given
+        self._defaults = defaults
+
+    def value(self, *keys: str) -> Any:
+        """None where none of the keys is given, or null is."""
+        for values in (self._given, self._defaults):
+            for key in keys:
+                if key in values:
+                    return values[key]
+        return None
+
+    def has(self, *keys: str) -> bool:
+        return self.value(*keys) is not None
+
+    def whole(
+        self, *keys: str, default: int | None = None, least: int = 1, most: int = MOST
+    ) -> int:
+        """A whole number; a fault where there is neither one nor a default."""
+        value = self.value(*keys)
+        if value is None:
+            if default is None:
+                self.faults.append(f"{keys[0]}: missing; expected a whole number >= {least}")
+                return least
+            return default
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if type(value) is not int or not least <= value <= most:
+            words = f" and <= {most}" if most < MOST else ""
+            return self.wrong(keys, f"a whole number >= {least}{words}", default or least)
+        return value
+
+    def flag(self, *keys: str, default: bool = False) -> bool:
+        value = self.value(*keys)
+        if value is None:
+            return default
+        return value if isinstance(value, bool) else self.wrong(keys, "true or false", default)
+
+    def rate(self, *keys: str) -> float:
+        """A number from 0 on; 0 where it is not given."""
+        value = self.value(*keys)
+        if value is None:
+            return 0.0
+        if type(value) not in (int, float) or not 0 <= value <= MOST**2:
+            return self.wrong(keys, "a number >= 0", 0.0)
+        return float(value)
+
+    def indices(self, key: str) -> list[int]:
+        """A list of layers' indices; empty where it is not given."""
+        value = self.value(key)
+        if value is None:
+            return []
+        if not isinstance(value, list) or not all(type(x) is int for x in value):
+            return self.wrong((key,), "a list of whole numbers", [])
+        return value
+
+    def choice(self, key: str, choices: Iterable[str], default: str) -> str:
+        value = self.value(key)
+        if value is None or value in choices:
+            return str(value or default)
+        return self.wrong((key,), f"one of {', '.join(choices)}", default)
+
+    def wrong(self, keys: tuple[str, ...], expected: str, default: T) -> T:
+        key = next((key for key in keys if key in self._given), keys[0])
+        self.faults.append(f"{key}: expected {expected}, got {self.value(*keys)!r:.60}")
+        return default
+
+    def refuse_unknown(self, known: Iterable[str]) -> None:
+        """A fault for each key that is not known, with the one that may be meant."""
+        known = {*known}
+        hints = dict(misspelt(self._given, known))
+        for key in self._given:
+            if key not in known:
+                hint = f"did you mean {hints[key]}?" if key in hints else "nothing like it is known"
+                self.faults.append(f"{key}: unknown key; {hint}")
+
+    def raise_faults(self) -> None:
+        if self.faults:
+            raise InputError(*self.faults)

@@ -1,0 +1,229 @@
+"""``predict``: what a step of a known configuration takes and holds, before anything runs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import exp
+from typing import Any, TypeAlias
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.units import duration
+from pipeloom.report.text_table import table
+
+from .clusters.cluster import Cluster
+from .clusters.cluster_json import read_cluster
+from .inputs.documents import Document, naming
+from .inputs.problem_setup import ProfileLike, ProfileSource
+from .models.reading import ModelLike
+from .prediction.layer_times import Traffic
+from .prediction.memory import GIB, KINDS, RankMemory, memory_of
+from .prediction.setup import OpOrder, Setup
+from .prediction.step import StepTimes
+
+LIKELY = 1.2816
+"""Standard deviations on both sides of the middle 80 % of a normal distribution."""
+OPTIMAL = "optimal"
+"""In place of a family: the schedule that ``optimize`` finds for the predicted profile."""
+OPTIMIZING = 2000000
+"""Work limit of that search, so that a prediction is the same on every machine."""
+ClusterLike: TypeAlias = Cluster | Document
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A step of a configuration, predicted.
+
+    ``step_ms`` milliseconds, most likely between ``step_ms_low`` and ``step_ms_high`` (four of five
+    measured runs of the cluster's GPU are, as far as its calibration goes). ``memory``: of each
+    rank of the pipeline. ``communication``: of the rank that a kind takes longest on.
+    ``schedule``: what was simulated.
+    """
+
+    step: StepTimes
+    memory: tuple[RankMemory, ...]
+    communication: Mapping[str, Traffic]
+
+    @classmethod
+    def of(cls, step: StepTimes) -> Prediction:
+        """The prediction that a step's times make."""
+        return cls(step, memory_of(step), step.communication())
+
+    @property
+    def step_ms(self) -> float:
+        """Milliseconds of a step."""
+        return self.step.time
+
+    @property
+    def step_ms_low(self) -> float:
+        """A tenth of such runs should take less."""
+        return self.step_ms * exp(-LIKELY * self.step.spread)
+
+    @property
+    def step_ms_high(self) -> float:
+        """A tenth of such runs should take more."""
+        return self.step_ms * exp(LIKELY * self.step.spread)
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        """Tokens a second, on each GPU."""
+        run = self.step.setup.run
+        return run.global_batch * run.seq / run.gpus / self.step_ms * 1e3
+
+    @property
+    def model_tflops_per_gpu(self) -> float:
+        """Teraflops a second on each GPU, without what is computed again."""
+        return self.step.setup.model_flops / self.step.setup.run.gpus / self.step_ms / 1e9
+
+    @property
+    def mfu(self) -> float:
+        """Share of the published dense peak in the run's precision."""
+        return self.model_tflops_per_gpu / self.step.kernels.peak
+
+    @property
+    def memory_gib(self) -> float:
+        """Memory of the fullest device."""
+        return max(rank.total for rank in self.memory) / GIB
+
+    @property
+    def profile(self) -> Profile:
+        """The pipeline profile that was simulated: of each stage, on one rank of its group."""
+        return self.step.profile
+
+    @property
+    def schedule(self) -> Schedule:
+        """The schedule that was simulated."""
+        return self.step.schedule
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that ``predict --json`` prints."""
+        from pipeloom.ir.formats import dump_profile
+
+        numbers = ("step_ms", "step_ms_low", "step_ms_high", "tokens_per_s_per_gpu")
+        more = ("model_tflops_per_gpu", "mfu", "memory_gib")
+        return {
+            **{key: getattr(self, key) for key in (*numbers, *more)},
+            "memory": [rank.to_dict() for rank in self.memory],
+            "profile": dump_profile(self.profile),
+            "communication": {
+                kind: {"total_ms": each.total, "exposed_ms": each.exposed}
+                for kind, each in self.communication.items()
+            },
+        }
+
+    def __str__(self) -> str:
+        low, high = duration(self.step_ms_low), duration(self.step_ms_high)
+        device = self.step.cluster.gpu
+        over = "" if self.memory_gib <= device.memory_gib else ": DOES NOT FIT"
+        lines = [
+            f"{self.profile.name}: {duration(self.step_ms)} a step, likely {low} to {high}",
+            f"{self.tokens_per_s_per_gpu:.5g} tokens/s/GPU, {self.model_tflops_per_gpu:.4g} model "
+            f"TFLOP/s/GPU, MFU {self.mfu * 100:.1f} %",
+            f"{self.memory_gib:.1f} GiB on the fullest device, of {device.memory_gib:g}{over}",
+            "",
+            self._stages(),
+        ]
+        return "\n".join([*lines, *(["", self._messages()] if self.communication else [])])
+
+    def _stages(self) -> str:
+        header = ["rank", "stages", "F ms", "B+W ms", *(f"{kind} GiB" for kind in KINDS), "total"]
+        rows = [
+            [
+                str(rank),
+                ",".join(map(str, found.stages)),
+                f"{sum(self.profile.stages[s].t_f for s in found.stages):.2f}",
+                f"{sum(self.profile.stages[s].fused for s in found.stages):.2f}",
+                *(f"{found.bytes[kind] / GIB:.2f}" for kind in KINDS),
+                f"{found.total / GIB:.2f}",
+            ]
+            for rank, found in enumerate(self.memory)
+        ]
+        return table(header, rows)
+
+    def _messages(self) -> str:
+        rows = [
+            [kind, f"{each.total:.1f}", f"{each.exposed:.1f}"]
+            for kind, each in self.communication.items()
+        ]
+        return table(["messages", "ms a step", "exposed ms"], rows)
+
+
+def predict(
+    model: ModelLike,
+    *,
+    cluster: ClusterLike | None = None,
+    measured: ProfileLike | None = None,
+    **run: Any,
+) -> Prediction:
+    """Time and memory of a step of ``model`` in the configuration that ``run`` says.
+
+    ``model``: a preset's name, or a mapping or file in the words of Hugging Face's ``config.json``.
+    ``run``: ``gpu``, ``gpus``, ``tp``, ``pp``, ``vp``, ``dp``, ``cp``, ``ep``, ``micro_batch``,
+    ``global_batch``, ``seq``, ``precision``, ``recompute``, ``sequence_parallel``, ``sharding``,
+    ``layers``, ``layers_per_stage``, ``schedule`` and more; docs/predict.md has all of them with
+    their defaults. ``schedule`` is a family, such as ``zb-h1``, or ``optimal``. ``cluster``: a
+    preset's name, a file or an object; None: the usual one of ``gpu``. ``measured``: a profile by
+    layers, whose times and memory take the place of calculated ones.
+
+    Raises InputError with a line for each fault.
+    """
+    where = _cluster(cluster, run.get("gpu"))
+    optimal = run.get("schedule") == OPTIMAL
+    if optimal:
+        run = {key: value for key, value in run.items() if key != "schedule"}
+    step = StepTimes(Setup.of(model, run, where), where)
+    if measured is not None:
+        step = replace(step, measured=_layers(measured, step))
+    return Prediction.of(_optimized(step) if optimal else step)
+
+
+def _cluster(given: ClusterLike | None, gpu: Any) -> Cluster:
+    if given is not None:
+        return read_cluster(given)
+    if gpu is None:
+        raise InputError("gpu: expected a GPU's name, or a cluster")
+    if not isinstance(gpu, str | os.PathLike):
+        raise InputError(f"gpu: expected a name, got {gpu!r:.60}")
+    with naming("gpu"):
+        return read_cluster(gpu)
+
+
+def _layers(given: ProfileLike, step: StepTimes) -> tuple[StageProfile, ...]:
+    """Layers, as many as the model has, embedding and head included. Raises InputError."""
+    source = ProfileSource(given)
+    layers, expected = source.layers.layers, len(step.setup.work.layers)
+    if len(layers) != expected:
+        raise InputError(
+            f"{source.where}: layers: expected {expected}, embedding and head included, "
+            f"got {len(layers)}"
+        )
+    return layers
+
+
+def _optimized(step: StepTimes) -> StepTimes:
+    """With the best schedule for the profile, of as many stages a rank."""
+    from .plan import optimize
+
+    run = step.setup.run
+    placement = "linear" if run.vp == 1 else f"interleaved:{run.vp}"
+    answer = optimize(
+        step.profile,
+        run.microbatches,
+        placement=placement,
+        objective="makespan",
+        work_limit=OPTIMIZING,
+        memory_limit=_room(step),
+    )
+    return replace(step, planned=OpOrder(answer.schedule))
+
+
+def _room(step: StepTimes) -> float:
+    """Bytes that activations may take: what the device has beside all else, or, where that is
+    less, what they take already."""
+    ranks = memory_of(step)
+    beside = max(rank.total - rank.bytes["activations"] for rank in ranks)
+    taken = max(rank.bytes["activations"] for rank in ranks)
+    return max(taken, step.cluster.gpu.memory_gib * GIB - beside)

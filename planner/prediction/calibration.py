@@ -1,0 +1,98 @@
+"""``calibrate``: how much of a GPU's peaks kernels reach, from measured runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.ops import FloatArray
+from pipeloom.ir.units import counted
+from pipeloom.report.text_table import table
+
+from ..clusters.cluster import Cluster
+from ..clusters.efficiency import MEMORY_PRIORS, PRIORS
+from ..inputs.documents import Document
+from .fit import Fitted, fit
+from .measured_rows import MeasuredRow, read_rows
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A cluster whose efficiency was fitted to measured runs.
+
+    ``residuals``: log(predicted / measured) of the step time of each of ``rows``, (N,).
+    """
+
+    cluster: Cluster
+    rows: tuple[MeasuredRow, ...]
+    residuals: FloatArray
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The cluster file that ``calibrate -o`` writes."""
+        return self.cluster.to_dict()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that ``calibrate --json`` prints."""
+        off = np.abs(np.expm1(self.residuals)) * 100
+        return {
+            "gpu": self.cluster.gpu.name,
+            "rows": len(self.rows),
+            "median_percent": float(np.median(off)),
+            "p90_percent": float(np.quantile(off, 0.9)),
+            "largest_percent": float(off.max()),
+            "efficiency": self.cluster.efficiency.to_dict(),
+        }
+
+    def __str__(self) -> str:
+        found, reached = self.to_dict(), self.cluster.efficiency
+        priors = [*PRIORS.items(), *MEMORY_PRIORS.items()]
+        rows = [
+            [key, f"{getattr(reached, key):.4g}", f"{prior.usual:.4g}"] for key, prior in priors
+        ]
+        runs, shapes = counted(len(self.rows), "run"), counted(len(reached.shapes), "shape")
+        return (
+            f"{found['gpu']}: {runs}, off by {found['median_percent']:.1f} % in the median, "
+            f"{found['p90_percent']:.1f} % at the 90th percentile, "
+            f"{found['largest_percent']:.1f} % at most; {shapes} of layers\n\n"
+            + table(["parameter", "fitted", "usual"], rows)
+        )
+
+
+def calibrate(measurements: Document, *, gpu: str | None = None) -> Calibration:
+    """The cluster whose curves fit measured runs best, without straying from what is usual.
+
+    ``measurements``: an object or file whose ``runs`` have the keys of a run, ``model``, ``gpu``
+    and ``step_ms``, ``tokens_per_s_per_gpu`` or ``model_tflops_per_gpu``, and with ``memory_gib``
+    the memory of the fullest device. ``gpu``: which GPU's runs, where there are several's. Raises
+    InputError.
+    """
+    rows = read_rows(measurements)
+    names = sorted({row.setup.cluster.gpu.name for row in rows})
+    if gpu is not None:
+        rows = [row for row in rows if gpu in {row.setup.cluster.gpu.name, row.setup.cluster.name}]
+    if (gpu is None and len(names) > 1) or not rows:
+        raise InputError(f"gpu: expected one of {', '.join(names)}, got {gpu!r}")
+    return calibrated_on(rows)
+
+
+def calibrated_on(rows: Iterable[MeasuredRow], *, shapes: bool = True) -> Calibration:
+    """The calibration of the one GPU that all rows are of. Raises InputError for none of use."""
+    given = [row for row in rows if row.calibrates]
+    if not given:
+        raise InputError("runs: expected one without experts and with a known precision")
+    fitted: Fitted = fit(given, shapes=shapes)
+    cluster = replace(given[0].setup.cluster, efficiency=fitted.efficiency)
+    return Calibration(cluster, tuple(given), fitted.residuals)
+
+
+def by_gpu(rows: Iterable[MeasuredRow]) -> dict[str, Sequence[MeasuredRow]]:
+    """The rows of each GPU."""
+    found: dict[str, list[MeasuredRow]] = {}
+    for row in rows:
+        found.setdefault(row.setup.cluster.gpu.name, []).append(row)
+    return dict(found)

@@ -1,0 +1,190 @@
+"""Calibration: the parameters of the curves by regularized least squares on logarithms.
+
+What is minimized is the sum of squares of log(predicted / measured) over its noise, plus that of
+the logarithm of each parameter over its prior's spread (Gauss-Newton on numerical derivatives; rows
+that are far off count linearly, Huber, 1964). A parameter moves as far as measurements ask for it
+and stays where they say nothing.
+
+Where at least :data:`ROWS` rows share the shape of a layer (its widths, the microbatch, the
+sequence, tensor parallelism ...), measured over calculated time of that shape is one more
+parameter: such layers are measured, if indirectly, and what libraries do with one shape no smooth
+curve says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pipeloom.ir.model.ops import FloatArray
+
+from ..clusters.efficiency import MEMORY_PRIORS, PRIORS, Efficiency
+from ..models.work import WorkKind
+from .measured_rows import MeasuredRow
+from .memory import GIB, memory_of
+from .step import Memo, StepTimes
+
+ROWS = 3
+"""Rows that share a layer's shape, from which on it has a factor of its own."""
+SHAPE_SPREAD = {WorkKind.HEAD: 0.4}
+LAYER_SPREAD = 0.15
+"""How far (standard deviation of the logarithm) the time of a layer of one shape is off the curves;
+of a head, whose kernels differ more between libraries, :data:`SHAPE_SPREAD`."""
+NOISE, UNSHAPED, HUBER = 0.02, 0.06, 2.0
+"""Of a predicted time, relative, where the layer's shape has a factor and where it has none; rows
+further off than HUBER times that count linearly."""
+FORMER, USUAL_SPREAD = 2, 0.15
+"""As many rows that are off by so much (standard deviation) stand for what is usual elsewhere."""
+MEMORY_NOISE = 0.03
+"""Of a measured peak of memory, relative."""
+STEP, CLOSE, ROUNDS = 1e-3, 1e-2, 12
+"""Of the derivatives; the relative gain below which it ends; rounds at most."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A calibration and its residuals: log(predicted / measured) of each row."""
+
+    efficiency: Efficiency
+    residuals: FloatArray
+
+
+def fit(rows: Sequence[MeasuredRow], *, shapes: bool = True) -> Fitted:
+    """The efficiency of the one GPU that all rows are of."""
+    return _Calibrating(rows, shapes).run()
+
+
+def predicted(rows: Sequence[MeasuredRow], efficiency: Efficiency) -> FloatArray:
+    """The step times of rows, ms, (N,)."""
+    memo: Memo = {}
+    at = [(row.setup, replace(row.setup.cluster, efficiency=efficiency)) for row in rows]
+    return np.array([StepTimes(setup, cluster, memo).time for setup, cluster in at])
+
+
+def with_memory(rows: Sequence[MeasuredRow], efficiency: Efficiency) -> Efficiency:
+    """With the memory beside tensors that the rows with measured memory ask for."""
+    known = [(row, row.memory_gib) for row in rows if row.memory_gib is not None]
+    measured = np.log([size for _, size in known])
+    bare = replace(efficiency, fragmentation=0.0, context_gib=0.0)
+    tensors = np.array([peak_gib(row, bare) for row, _ in known])
+    usual = np.log([prior.usual for prior in MEMORY_PRIORS.values()])
+    spread, x = np.array([prior.spread for prior in MEMORY_PRIORS.values()]), usual.copy()
+    for _ in range(ROUNDS):
+        share, context = np.exp(x)
+        total = tensors * (1 + share) + context
+        jacobian = np.stack([tensors * share / total, context / total], axis=1) / MEMORY_NOISE
+        residuals = (np.log(total) - measured) / MEMORY_NOISE
+        matrix = jacobian.T @ jacobian + np.diag(1 / spread**2)
+        x -= np.linalg.solve(matrix, jacobian.T @ residuals + (x - usual) / spread**2)
+    values = np.minimum(np.exp(x), [prior.most for prior in MEMORY_PRIORS.values()]).tolist()
+    fragmentation, context = values
+    return replace(efficiency, fragmentation=fragmentation, context_gib=context)
+
+
+def peak_gib(row: MeasuredRow, efficiency: Efficiency) -> float:
+    """Memory of the fullest device."""
+    step = StepTimes(row.setup, replace(row.setup.cluster, efficiency=efficiency))
+    return max(rank.total for rank in memory_of(step)) / GIB
+
+
+class _Calibrating:
+    """The unknowns are logarithms: those of the curves, then one a shape."""
+
+    def __init__(self, rows: Sequence[MeasuredRow], shapes: bool) -> None:
+        self.rows = rows
+        self.measured = np.log([row.step_ms for row in rows])
+        self.names = list(PRIORS)
+        self.of_shape = self._shapes() if shapes else {}
+        shaped = {i for mine in self.of_shape.values() for i in mine}
+        self.noise = np.array([NOISE if i in shaped else UNSHAPED for i in range(len(rows))])
+        usual = [np.log(PRIORS[name].usual) for name in self.names]
+        self.prior = np.array([*usual, *np.zeros(len(self.of_shape))])
+        spreads = [PRIORS[name].spread for name in self.names]
+        self.spread = np.array([*spreads, *map(_shape_spread, self.of_shape)])
+
+    def _shapes(self) -> dict[str, list[int]]:
+        """The rows of each shape that enough of them share."""
+        found: dict[str, list[int]] = {}
+        for i, row in enumerate(self.rows):
+            for shape in row.setup.shapes:
+                found.setdefault(shape, []).append(i)
+        return {shape: mine for shape, mine in sorted(found.items()) if len(mine) >= ROWS}
+
+    def run(self) -> Fitted:
+        x, last = self.prior.copy(), np.inf
+        residuals = self._residuals(x, range(len(self.rows)))
+        for _ in range(ROUNDS):
+            move = self._move(x, residuals)
+            x = self._bounded(x + move * min(1.0, 0.7 / max(np.abs(move).max(), 1e-9)))
+            residuals = self._residuals(x, range(len(self.rows)))
+            loss = self._loss(x, residuals)
+            if last - loss < CLOSE * loss:
+                break
+            last = loss
+        found = self._with_spread(self._efficiency(x), x, residuals)
+        return Fitted(with_memory(self.rows, found), residuals)
+
+    def _with_spread(self, found: Efficiency, x: FloatArray, residuals: FloatArray) -> Efficiency:
+        """With the residuals' spread; elsewhere no less than shapes differ by."""
+        shaped = self.noise == NOISE
+        elsewhere = [_spread(residuals[~shaped]), _scatter(x[len(self.names) :])]
+        return replace(found, spread=_spread(residuals[shaped]), spread_elsewhere=max(elsewhere))
+
+    def _loss(self, x: FloatArray, residuals: FloatArray) -> float:
+        """The loss that is minimized: Huber's sum over rows, and the priors'."""
+        off = np.abs(residuals) / self.noise
+        rows = np.where(off < HUBER, off**2, 2 * HUBER * off - HUBER**2)
+        return float(rows.sum() + (((x - self.prior) / self.spread) ** 2).sum())
+
+    def _move(self, x: FloatArray, residuals: FloatArray) -> FloatArray:
+        """The Gauss-Newton step."""
+        jacobian = self._jacobian(x, residuals)
+        far = np.maximum(1.0, np.abs(residuals) / (HUBER * self.noise))
+        weight = 1 / (self.noise**2 * far)
+        matrix = (jacobian.T * weight) @ jacobian + np.diag(1 / self.spread**2)
+        gradient = (jacobian.T * weight) @ residuals + (x - self.prior) / self.spread**2
+        found: FloatArray = -np.linalg.solve(matrix, gradient)
+        return found
+
+    def _jacobian(self, x: FloatArray, residuals: FloatArray) -> FloatArray:
+        every = range(len(self.rows))
+        touched = [every] * len(self.names) + list(self.of_shape.values())
+        result = np.zeros((len(self.rows), len(x)))
+        for i, mine in enumerate(touched):
+            moved = x.copy()
+            moved[i] -= STEP  # downwards: a parameter may be at its most
+            result[mine, i] = (residuals[mine] - self._residuals(moved, mine)) / STEP
+        return result
+
+    def _residuals(self, x: FloatArray, mine: Sequence[int]) -> FloatArray:
+        times = predicted([self.rows[i] for i in mine], self._efficiency(x))
+        found: FloatArray = np.log(times) - self.measured[mine]
+        return found
+
+    def _bounded(self, x: FloatArray) -> FloatArray:
+        most = [np.log(PRIORS[name].most) for name in self.names]
+        x[: len(most)] = np.minimum(x[: len(most)], most)
+        return x
+
+    def _efficiency(self, x: FloatArray) -> Efficiency:
+        values = np.exp(x).tolist()
+        curves = dict(zip(self.names, values, strict=False))
+        shapes = dict(zip(self.of_shape, values[len(self.names) :], strict=True))
+        return Efficiency(**curves, shapes=shapes)
+
+
+def _shape_spread(shape: str) -> float:
+    return SHAPE_SPREAD.get(WorkKind(shape.partition(" ")[0]), LAYER_SPREAD)
+
+
+def _scatter(factors: FloatArray) -> float:
+    return float(np.sqrt(np.mean(factors**2))) if len(factors) else 0.0
+
+
+def _spread(residuals: FloatArray) -> float:
+    """The spread of the middle 68 % of rows, with :data:`FORMER` more rows of the prior's."""
+    count = len(residuals)
+    middle = max(NOISE, float(np.quantile(np.abs(residuals), 0.68))) if count else 0.0
+    return float(np.sqrt((FORMER * USUAL_SPREAD**2 + count * middle**2) / (FORMER + count)))

@@ -1,0 +1,91 @@
+"""How long a kernel takes on a GPU: a roofline whose peaks real kernels reach in part.
+
+* A product takes its FLOPs at ``gemm`` of the peak, less what a short inner dimension k costs,
+  k / (k + ``gemm_depth``), and what a small result leaves idle: it is dealt to the
+  multiprocessors in tiles of 128 x 128 (NVIDIA, "Matrix multiplication background", 2023).
+* Fused attention takes its FLOPs at ``attention`` of the peak (Dao, 2023).
+* All else, and products that are too shallow, wait for ``memory`` of the bandwidth.
+* No kernel takes less than the host needs to launch one, ``kernel_ms``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pipeloom.ir.model.ops import OpKind
+
+from ..clusters.cluster import Cluster
+from ..models.precision import Precision
+from ..models.work import Attention, Elementwise, Gemm
+
+TILE = 128
+_RATES = {
+    Precision.FP32: "fp32",
+    Precision.BF16: "bf16",
+    Precision.FP16: "bf16",
+    Precision.FP8: "fp8",
+    Precision.MXFP8: "fp8",
+    Precision.NVFP4: "fp4",
+}
+
+
+@dataclass(frozen=True)
+class KernelTimes:
+    """Milliseconds of kernels on a GPU of ``cluster``."""
+
+    cluster: Cluster
+    precision: Precision = Precision.BF16
+    """The run's: attention and what is not narrow compute in its wide format."""
+
+    @property
+    def peak(self) -> float:
+        """Dense teraflops that the GPU's maker publishes for the run's precision."""
+        return self.cluster.gpu.peak(_RATES[self.precision])
+
+    def of(self, kernel: Gemm | Attention | Elementwise) -> float:
+        """Time of one kernel, or of the passes that one stands for."""
+        if isinstance(kernel, Gemm):
+            return self._gemm(kernel)
+        if isinstance(kernel, Attention):
+            return self._attention(kernel)
+        return kernel.kernels * self.at_least(self.moving(kernel.bytes / kernel.kernels))
+
+    def total(self, kernels: Iterable[Gemm | Attention | Elementwise]) -> float:
+        return sum(map(self.of, kernels))
+
+    def moving(self, size: float) -> float:
+        """To read or write so many bytes of the device's memory."""
+        gpu, reached = self.cluster.gpu, self.cluster.efficiency
+        return size / (gpu.gigabytes_per_second * reached.memory * 1e6)
+
+    def at_least(self, time: float) -> float:
+        return max(time, self.cluster.efficiency.kernel_ms)
+
+    def _gemm(self, gemm: Gemm) -> float:
+        reached = self.cluster.efficiency
+        full = gemm.k / (gemm.k + reached.gemm_depth) * self._filled(gemm)
+        time = gemm.flops / (self._rate(gemm.precision) * full)
+        return self.at_least(max(time, self.moving(gemm.bytes)))
+
+    def _rate(self, precision: Precision) -> float:
+        """FLOPs a millisecond that a large product reaches."""
+        reached = self.cluster.efficiency
+        share = reached.gemm_narrow if precision.is_narrow else reached.gemm
+        return self.cluster.gpu.peak(_RATES[precision]) * share * 1e9
+
+    def _filled(self, gemm: Gemm) -> float:
+        """Share of the multiprocessors that have a tile. Beyond one tile each, last waves that are
+        not full are not counted: without them published times are met better."""
+        tiles = gemm.m * gemm.n * gemm.count / TILE**2
+        return min(1.0, tiles / self.cluster.gpu.multiprocessors)
+
+    def _attention(self, kernel: Attention) -> float:
+        reached = self.cluster.efficiency
+        share = reached.attention
+        if kernel.op is OpKind.B:
+            share *= reached.attention_backward
+        if kernel.queries < kernel.keys:
+            share *= reached.attention_ring
+        rate = self.cluster.gpu.peak(_RATES[self.precision.wide]) * share * 1e9
+        return self.at_least(max(kernel.flops / rate, self.moving(kernel.bytes)))

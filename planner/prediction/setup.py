@@ -1,0 +1,180 @@
+"""The part of a prediction that knows no speed: work, order of ops, shapes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, reduce
+from operator import add
+from typing import Any
+
+import numpy as np
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.ops import IntArray, OpKind, offsets_of
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.schedule import Schedule, Updates
+from pipeloom.ir.units import counted
+from pipeloom.solver.families import build_family
+
+from ..clusters.cluster import Cluster
+from ..models.layers import work_of
+from ..models.model import Model
+from ..models.reading import ModelLike, read_model
+from ..models.run import TrainingRun
+from ..models.states import States, states_of
+from ..models.work import Attention, Gemm, Kernel, LayerWork, ModelWork, WorkKind
+from .step_end import Exchange
+
+MOST_PAIRS = 1_000_000
+"""Stages times microbatches, of which every op is simulated."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A model, how it is run, and on what."""
+
+    model: Model
+    run: TrainingRun
+    cluster: Cluster
+
+    @classmethod
+    def of(cls, model: ModelLike, run: Mapping[str, Any], cluster: Cluster) -> Setup:
+        """Models with learned positions (GPT, OPT) have unfused attention and no sequence
+        parallelism by default: their published runs are older than both.
+
+        Raises InputError where the run does not fit the model.
+        """
+        known = read_model(model)
+        keys = dict(run)
+        if known.positions:
+            keys = {"attention": "unfused", "sequence_parallel": False} | keys
+        found = TrainingRun.of(keys, known)
+        if found.microbatches * found.stages > MOST_PAIRS:
+            most = MOST_PAIRS // found.stages
+            raise InputError(
+                f"global_batch: expected at most {most} microbatches for "
+                f"{counted(found.stages, 'stage')}, got {found.microbatches}"
+            )
+        return cls(known, found, cluster)
+
+    @cached_property
+    def work(self) -> ModelWork:
+        """All layers' work on one rank; equal layers are one object, of other setups too."""
+        found = work_of(self.model, self.run)
+        return replace(found, layers=tuple(_LAYERS.setdefault(work, work) for work in found.layers))
+
+    @property
+    def model_flops(self) -> float:
+        """FLOPs of a step on all GPUs: three times the forward's, all pairs of positions counted,
+        nothing computed again (Korthikanti et al., 2022, appendix A)."""
+        run = self.run
+        forward = sum(_flops(k) for work in self.work.layers for k in work.of(OpKind.F))
+        return 3 * forward * run.microbatches * run.tp * run.cp * run.dp
+
+    @cached_property
+    def shapes(self) -> frozenset[str]:
+        """Names of the shapes of decoder layers and head."""
+        works = {id(work): work for work in self.work.layers}
+        return frozenset(
+            self.shape(work) for work in works.values() if work.kind is not WorkKind.EMBEDDING
+        )
+
+    @cached_property
+    def states(self) -> tuple[States, ...]:
+        """States of each stage: weights, gradients and the optimizer's."""
+        return tuple(
+            reduce(add, (states_of(work.parameters, self.run) for work in works))
+            for works in self.work.stages
+        )
+
+    @cached_property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """Exchanges of each rank with its replicas."""
+        stages = [
+            (owner, works) for owner, works in zip(self.owners, self.work.stages, strict=True)
+        ]
+        return tuple(
+            Exchange.of((w.parameters for o, works in stages if o == rank for w in works), self.run)
+            for rank in range(self.run.pp)
+        )
+
+    @cached_property
+    def counted_stages(self) -> tuple[tuple[tuple[LayerWork, int], ...], ...]:
+        """The different layers of each stage, and how many of each it has."""
+        return tuple(
+            tuple((by_id[key], count) for key, count in Counter(map(id, works)).items())
+            for works in self.work.stages
+            for by_id in ({id(work): work for work in works},)
+        )
+
+    @cached_property
+    def owners(self) -> tuple[int, ...]:
+        """The rank of each stage."""
+        placed = self.order.schedule.problem.placement.matrix(
+            self.run.stages, self.run.microbatches
+        )
+        return tuple(placed[:, 0].tolist())
+
+    def shape(self, work: LayerWork) -> str:
+        """A name for all that the time of ``work`` depends on, but for 16-bit formats."""
+        model, run = self.model, self.run
+        words = [str(work.kind), f"h{model.hidden}"]
+        if work.kind in {WorkKind.EMBEDDING, WorkKind.HEAD}:
+            words += [f"v{model.vocab}"]
+        else:
+            words += [f"a{model.heads}-{model.kv_heads}", f"f{model.width}"]
+        words += [f"b{run.micro_batch}", f"s{run.seq}", f"tp{run.tp}"]
+        words += [f"cp{run.cp}"] * (run.cp > 1) + [f"ep{run.ep}"] * (run.ep > 1)
+        words += [str(run.precision)] * run.precision.is_narrow
+        words += ["+".join(sorted(run.recompute))] * bool(run.recompute)
+        return " ".join(words + ["compiled"] * run.compile)
+
+    @property
+    def order(self) -> OpOrder:
+        """The order of ops that the run's family has."""
+        run = self.run
+        return _order(run.schedule, run.pp, run.vp, run.microbatches)
+
+
+def _flops(kernel: Kernel) -> float:
+    if isinstance(kernel, Attention):
+        return kernel.flops / kernel.share
+    return kernel.flops if isinstance(kernel, Gemm) else 0.0
+
+
+_LAYERS: dict[LayerWork, LayerWork] = {}
+
+
+@dataclass(frozen=True, eq=False)
+class OpOrder:
+    """A schedule's order of ops, and the same flat, rank after rank."""
+
+    schedule: Schedule
+
+    @cached_property
+    def flat(self) -> tuple[IntArray, IntArray]:
+        """All ops, (N,), and where each rank's begin, (P + 1,)."""
+        order = self.schedule.order
+        return np.concatenate(order).astype(np.int64), offsets_of(order)
+
+
+@lru_cache(maxsize=256)
+def _order(family: str, ranks: int, chunks: int, microbatches: int) -> OpOrder:
+    several = {"interleaved-1f1b": chunks, "interleaved-1f1b-grouped": chunks, "looped-bfs": chunks}
+    count = several.get(family) or (family == "wave" and chunks // 2)
+    stage = StageProfile(1.0, 1.0, 1.0, 1.0, 0.0)
+    profile = Profile((stage,) * (ranks * chunks), ranks)
+    try:
+        found = build_family(f"{family}:{count}" if count else family, profile, microbatches)
+    except InputError as error:
+        raise InputError(*(f"schedule: {line}" for line in error.errors)) from None
+    needed = found.problem.stages // ranks
+    if needed != chunks:
+        raise InputError(f"vp: expected {needed}, as {family} has, got {chunks}")
+    owners = found.problem.placement.matrix(ranks * chunks, microbatches)
+    if found.transfers or found.updates is not Updates.ITERATION or (owners != owners[:, :1]).any():
+        words = "whose stages stay on one rank, with one update a step"
+        raise InputError(f"schedule: expected a family {words}, got {family!r}")
+    return OpOrder(found)

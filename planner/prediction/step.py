@@ -1,0 +1,229 @@
+"""One step: stages' times from their layers, the schedule simulated, what follows it added."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+
+from pipeloom.ir.cost.simulator import Simulator, timed
+from pipeloom.ir.model.layered_profile import joined
+from pipeloom.ir.model.links import Link, Links
+from pipeloom.ir.model.ops import FloatArray
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.schedule import Schedule
+
+from ..clusters.cluster import Cluster
+from ..models.run import FULL
+from ..models.states import States
+from ..models.work import Group, LayerWork
+from .collective_times import CollectiveTimes
+from .kernel_times import KernelTimes
+from .layer_times import OPS, LayerTimes, Traffic, layer_times
+from .setup import OpOrder, Setup
+from .step_end import StepTail
+
+Memo: TypeAlias = dict[tuple[int, tuple[int, ...], float], LayerTimes]
+"""Times of layers that several steps on one cluster share: by the identity of the layer's work, how
+its groups lie, and its factor."""
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """The times of a step of ``setup`` on ``cluster``, whose efficiency alone may differ."""
+
+    setup: Setup
+    cluster: Cluster
+    memo: Memo = field(default_factory=dict, compare=False)
+    measured: tuple[StageProfile, ...] | None = None
+    """Layers as measured, in place of the calculated ones."""
+    planned: OpOrder | None = None
+    """In place of the family's order of ops."""
+
+    @cached_property
+    def kernels(self) -> KernelTimes:
+        return KernelTimes(self.cluster, self.setup.run.precision)
+
+    @cached_property
+    def messages(self) -> CollectiveTimes:
+        return CollectiveTimes(self.cluster, self.setup.run)
+
+    @cached_property
+    def layers(self) -> dict[int, LayerTimes]:
+        """The times of each different layer, by the identity of its work."""
+        return {
+            id(work): self._layer(work)
+            for work in {id(w): w for w in self.setup.work.layers}.values()
+        }
+
+    def _layer(self, work: LayerWork) -> LayerTimes:
+        factor = self.cluster.efficiency.shapes.get(self.setup.shape(work), 1.0)
+        run = self.setup.run
+        key = id(work), (run.tp, run.cp, run.ep, run.etp, run.dp), factor
+        if key not in self.memo:
+            self.memo[key] = layer_times(work, self.kernels, self.messages, factor)
+        return self.memo[key]
+
+    @cached_property
+    def profile(self) -> Profile:
+        """The pipeline profile: one entry a stage, links between the ranks of one replica."""
+        calculated = map(self._stage, self.setup.counted_stages)
+        costs = self._measured_stages() if self.measured else calculated
+        stages = tuple(map(_with_states, costs, self.setup.states))
+        run = self.setup.run
+        memory = self.cluster.gpu.memory_gib * 2**30
+        return Profile(
+            stages,
+            run.pp,
+            links=self._links(),
+            device_memory=(memory,) * run.pp,
+            name=f"{self.setup.model.name} on {self.cluster.name}",
+        )
+
+    def _stage(self, works: tuple[tuple[LayerWork, int], ...]) -> StageProfile:
+        times = [(self.layers[id(work)], count) for work, count in works]
+        f, r, b, w = (sum(count * each.of(op) for each, count in times) for op in OPS)
+        held = sum(count * work.m_b for work, count in works)
+        waiting = min(held, sum(count * work.m_w for work, count in works))
+        return StageProfile(f, r + b, w, held, waiting, works[-1][0].message_bytes)
+
+    def _measured_stages(self) -> Iterator[StageProfile]:
+        """With full recomputation, layers that say what it takes do their F once more; others are
+        taken as they were measured."""
+        layers = iter(self.measured or ())
+        full = self.setup.run.recompute == FULL
+        for works in self.setup.work.stages:
+            mine = (next(layers) for _ in works)
+            yield joined([_recomputed(layer) if full else layer for layer in mine])
+
+    def _links(self) -> Links | None:
+        """Between neighbouring ranks of the pipeline; some of them may share a node."""
+        run, node = self.setup.run, self.cluster.gpus_per_node
+        if run.pp == 1:
+            return None
+        apart = run.tp * run.cp * run.dp
+        inside, between = map(self._reached, (self.cluster.inside, self.cluster.between))
+        if apart * run.pp <= node:
+            return Links(inside)
+        near = [
+            (a, b)
+            for a in range(run.pp)
+            for b in range(a)
+            if _node(a, apart, node) == _node(b, apart, node)
+        ]
+        return Links(between, tuple((b, a, inside) for a, b in near))
+
+    def _reached(self, link: Link) -> Link:
+        reached = self.cluster.efficiency
+        return Link(link.latency + reached.collective_ms, link.gigabytes_per_second * reached.link)
+
+    @cached_property
+    def _simulated(self) -> tuple[FloatArray, FloatArray]:
+        return self._simulate(self.profile)
+
+    @property
+    def _order(self) -> OpOrder:
+        return self.planned or self.setup.order
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        """The schedule that is simulated."""
+        like = self._order.schedule
+        return timed(replace(like, problem=replace(like.problem, profile=self.profile)))
+
+    def _simulate(self, profile: Profile) -> tuple[FloatArray, FloatArray]:
+        """When each rank's last op ends, and the most memory that its activations take, (P,)."""
+        order, offsets = self._order.flat
+        problem = replace(self._order.schedule.problem, profile=profile)
+        simulator = Simulator(problem, offsets)
+        assert simulator.run(order)
+        return simulator.end[offsets[1:] - 1], simulator.peak
+
+    @property
+    def activation_bytes(self) -> FloatArray:
+        """The most that each rank's microbatches hold at once, (P,)."""
+        return self._simulated[1]
+
+    @cached_property
+    def ends(self) -> tuple[StepTail, ...]:
+        """The end of the step on each rank."""
+        beside = [0.0] * self.setup.run.pp
+        for owner, stage in zip(self.setup.owners, self.profile.stages, strict=True):
+            beside[owner] += self.setup.run.microbatches * (stage.t_f + stage.fused)
+        pairs = zip(self.setup.exchanges, beside, strict=True)
+        return tuple(each.end(time, self.kernels, self.messages) for each, time in pairs)
+
+    @cached_property
+    def time(self) -> float:
+        """Milliseconds of the whole step."""
+        last = self._simulated[0]
+        averaged = max(t + end.averaging.exposed for t, end in zip(last, self.ends, strict=True))
+        optimizer = max(end.optimizer for end in self.ends)
+        return float(averaged) + optimizer + self.cluster.efficiency.step_ms
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the logarithm of :attr:`time`, by the cluster's calibration."""
+        reached = self.cluster.efficiency
+        known = self.setup.shapes <= reached.shapes.keys()
+        return reached.spread if known else reached.spread_elsewhere
+
+    def communication(self) -> dict[str, Traffic]:
+        """By kind, of the rank that each takes longest on: all of it, and what nothing hides."""
+        found = {str(group): self._most(group) for group in self._groups()}
+        dp = max((end.averaging for end in self.ends), key=lambda each: each.total)
+        if dp.total:
+            found["dp"] = dp
+        if self.setup.run.pp > 1:
+            found["pp"] = self._sends()
+        return found
+
+    def _groups(self) -> Iterator[Group]:
+        seen = {g for t in self.layers.values() for op in OPS for g in t.traffic[op]}
+        return (group for group in Group if group in seen)
+
+    def _most(self, group: Group) -> Traffic:
+        run, by_rank = self.setup.run, defaultdict[int, Traffic](Traffic)
+        for owner, works in zip(self.setup.owners, self.setup.counted_stages, strict=True):
+            for work, count in works:
+                for traffic in self.layers[id(work)].traffic.values():
+                    sent = traffic.get(group, Traffic())
+                    by_rank[owner] += sent.times(count * run.microbatches)
+        return max(by_rank.values(), key=lambda each: each.total)
+
+    def _sends(self) -> Traffic:
+        """Both ways over the boundary between stages; exposed is what the schedule waits for."""
+        run, profile = self.setup.run, self.profile
+        free = self._simulate(replace(profile, links=None))[0].max()
+        owners = self.setup.owners
+        each = [
+            float(profile.link_delays(stage.activation_bytes or 0.0)[a, b])
+            for stage, a, b in zip(profile.stages, owners, owners[1:], strict=False)
+        ]
+        by_rank = np.bincount(owners[:-1], each, run.pp)
+        total = 2 * run.microbatches * float(by_rank.max())
+        return Traffic(total, max(0.0, float(self._simulated[0].max() - free)))
+
+
+def _recomputed(layer: StageProfile) -> StageProfile:
+    if layer.t_r is None or layer.m_r is None:
+        return layer
+    waiting = min(layer.m_w, layer.m_r)
+    return replace(layer, t_b=layer.t_b + layer.t_r, m_b=layer.m_r, m_w=waiting, t_bw=None)
+
+
+def _with_states(stage: StageProfile, states: States) -> StageProfile:
+    return replace(
+        stage,
+        weight_bytes=states.weights,
+        grad_bytes=states.gradients,
+        optimizer_bytes=states.optimizer,
+    )
+
+
+def _node(rank: int, apart: int, node: int) -> int:
+    return rank * apart // node

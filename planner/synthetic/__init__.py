@@ -1,1 +1,0 @@
-"""Profiles calculated from a model's and a cluster's figures."""

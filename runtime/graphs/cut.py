@@ -1,0 +1,236 @@
+"""A stage's joint graph cut into F, B and W, by what depends on what.
+
+::
+
+    F     what outputs and updates of buffers need
+    B     what the gradients of inputs need beyond that
+    W     what is left: the gradients of parameters
+
+    parameters ─▶ F ──▶ outputs
+                  │ saved ─────────┬──────────────┐
+    tangents  ────┼─▶ B ─▶ gradients of inputs    │
+                  │   └── waiting ─┼─▶ W ─▶ gradients of parameters
+
+A stage whose inputs need no gradient has a B all the same: what the gradients of two parameters
+or more depend on, which is the way back through its layers. A gradient that comes out of B's own
+calls, as those of a fused norm's weight do, is added there.
+
+Parameters and buffers, and what is a view or a cast of parameters alone, do not cross a cut: they
+are looked up and made again. So what a microbatch holds is the bytes of ``saved`` from F to B, and
+from B to W those of ``saved`` that W needs and of ``waiting``, each storage once, and besides those
+of the tensors that the stage receives.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from .joint import UPDATES, Joint, Role
+from .rewrites import copy_updated, reached, recompute_regions, split_convolutions
+from .torch_internals import TraceError, draws, views
+
+_aten = torch.ops.aten
+_CASTS = {_aten._to_copy.default}
+_HELD = (Role.PARAMETER, Role.BUFFER)  # inputs that are where they are, for all ops
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """One function cut out of a joint graph, its nodes those of the joint graph.
+
+    ``inputs`` and ``outputs``: in the order of its arguments and results; ``calls``: what it
+    computes, in the joint graph's order.
+    """
+
+    inputs: Sequence[fx.Node]
+    calls: Sequence[fx.Node]
+    outputs: Sequence[fx.Node]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The pieces of a stage.
+
+    ``held``: inputs that no op holds, parameters and buffers. F takes these and the tensors of the
+    microbatch, and gives ``results`` (outputs, then updates) and ``saved``; ``alone`` is F that
+    saves nothing, ``again`` (R) gives ``saved`` alone. B takes ``held``, the first ``to_b`` of
+    ``saved`` and the ``tangents``, and gives the gradients ``by_b`` and ``waiting``. W takes
+    ``held``, ``saved`` from ``from_w`` on and ``waiting``, and gives the gradients ``by_w``. BW
+    (``fused``) takes ``held``, all of ``saved`` and ``tangents``, and gives all gradients, those of
+    B first. Each piece's inputs are those that it uses, in this order.
+    """
+
+    joint: Joint
+    held: Sequence[fx.Node]
+    tangents: Sequence[fx.Node]
+    results: Sequence[fx.Node]
+    saved: Sequence[fx.Node]
+    to_b: int
+    from_w: int
+    waiting: Sequence[fx.Node]
+    by_b: Sequence[fx.Node]
+    by_w: Sequence[fx.Node]
+    forward: Piece
+    alone: Piece
+    again: Piece
+    backward: Piece
+    weight: Piece
+    fused: Piece
+
+    @property
+    def kept_for_b(self) -> Sequence[fx.Node]:
+        """The values held from F to B, those that W needs as well or alone included."""
+        return self.saved
+
+    @property
+    def kept_for_w(self) -> Sequence[fx.Node]:
+        """The values held from B to W."""
+        return [*self.saved[self.from_w :], *self.waiting]
+
+
+def cut(joint: Joint) -> Cut:
+    """The pieces of a joint graph. Raises TraceError where its backward draws random numbers, which
+    would be others than its forward's."""
+    split_convolutions(joint)
+    copy_updated(joint)
+    recompute_regions(joint)
+    return _Cutting(joint).result()
+
+
+class _Cutting:
+    """The sets of nodes that a cut is made of."""
+
+    def __init__(self, joint: Joint) -> None:
+        self._joint = joint
+        self._order = {node: i for i, node in enumerate(joint.graph.nodes)}
+        self._held = [n for n, v in joint.inputs.items() if v.role in _HELD]
+        self._tangents = [n for n, v in joint.inputs.items() if v.role is Role.TANGENT]
+        given = {n for n, v in joint.inputs.items() if v.role is not Role.TANGENT}
+        backward = reached(self._tangents)
+        results = [*joint.of(Role.OUTPUT), *joint.of(*UPDATES)]
+        self._results = [node for node, _ in results]
+        drawn = [n for n in joint.graph.nodes if draws(n) and n not in backward]
+        forward = _needed([*self._results, *drawn], ())
+        self._forward = given | forward | _parts(joint.graph, forward)
+        self._remade = self._cheap()
+
+    def result(self) -> Cut:
+        joint = self._joint
+        of_inputs = [n for n, _ in joint.of(Role.INPUT_GRADIENT)]
+        of_parameters = [n for n, _ in joint.of(Role.PARAMETER_GRADIENT)]
+        early = _needed(of_inputs or self._shared(of_parameters), self._forward)
+        early |= _parts(joint.graph, early)
+        late = _needed(of_parameters, self._forward | early)
+        _check_draws([*early, *late])
+        by_b = [*of_inputs, *(n for n in of_parameters if n in early or n in self._forward)]
+        by_w = [n for n in of_parameters if n not in early and n not in self._forward]
+        for_b, for_w = self._crossing(early, by_b), self._crossing(late, by_w)
+        tangents = set(self._tangents)
+        waiting = sorted((for_w & early) | (for_w & tangents), key=self._order.__getitem__)
+        b_saved, w_saved = for_b & self._forward, for_w & self._forward
+        saved = [
+            *self._sorted(b_saved - w_saved),
+            *self._sorted(b_saved & w_saved),
+            *self._sorted(w_saved - b_saved),
+        ]
+        to_b, from_w = len(b_saved), len(b_saved - w_saved)
+        held, inputs = self._held, self._inputs()
+        piece = self._piece
+        return Cut(
+            joint,
+            held,
+            self._tangents,
+            self._results,
+            saved,
+            to_b,
+            from_w,
+            waiting,
+            by_b,
+            by_w,
+            forward=piece([*held, *inputs], [*self._results, *saved]),
+            alone=piece([*held, *inputs], self._results),
+            again=piece([*held, *inputs], saved),
+            backward=piece([*held, *saved[:to_b], *self._tangents], [*by_b, *waiting]),
+            weight=piece([*held, *saved[from_w:], *waiting], by_w),
+            fused=piece([*held, *saved, *self._tangents], [*by_b, *by_w]),
+        )
+
+    def _inputs(self) -> list[fx.Node]:
+        return [n for n, v in self._joint.inputs.items() if v.role is Role.INPUT]
+
+    def _sorted(self, nodes: Iterable[fx.Node]) -> list[fx.Node]:
+        return sorted(nodes, key=self._order.__getitem__)
+
+    def _cheap(self) -> set[fx.Node]:
+        """What is made of parameters alone, by views and casts."""
+        found = set(self._held)
+        for node in self._joint.graph.nodes:
+            sources = node.all_input_nodes if views(node) or node.target in _CASTS else ()
+            if sources and all(n in found for n in sources):
+                found.add(node)
+        return found
+
+    def _shared(self, gradients: Sequence[fx.Node]) -> list[fx.Node]:
+        """The nodes of the backward that two of the gradients or more depend on."""
+        counts: dict[fx.Node, int] = {}
+        for gradient in set(gradients):
+            for node in _needed([gradient], self._forward):
+                counts[node] = counts.get(node, 0) + 1
+        return [node for node, count in counts.items() if count > 1 and node.op != "placeholder"]
+
+    def _crossing(self, calls: Collection[fx.Node], ends: Iterable[fx.Node]) -> set[fx.Node]:
+        """What ``calls`` need of others, and ``ends`` that are not theirs."""
+        calls = set(calls)
+        found: set[fx.Node] = set()
+        stack = [n for call in calls for n in call.all_input_nodes] + [*ends]
+        while stack:
+            node = stack.pop()
+            if node in calls or node in found or node in self._held:
+                continue
+            if node in self._remade:
+                stack.extend(node.all_input_nodes)
+            elif node.op != "get_attr":
+                found.add(node)
+        return found
+
+    def _piece(self, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> Piece:
+        calls = self._sorted(_needed(outputs, set(inputs)))
+        random = [n for n in self._order if draws(n) and n in self._forward]
+        if any(n in calls for n in random):  # in F's order, all that F draws
+            calls = self._sorted(_needed([*outputs, *random], set(inputs)))
+        used = {n for call in calls for n in call.all_input_nodes} | {*outputs}
+        held = set(self._held)
+        return Piece([n for n in inputs if n in used or n not in held], calls, outputs)
+
+
+def _needed(ends: Iterable[fx.Node], known: Collection[fx.Node]) -> set[fx.Node]:
+    """The nodes that ``ends`` depend on, themselves included, up to those ``known``."""
+    known = known if isinstance(known, set) else set(known)
+    found: set[fx.Node] = set()
+    stack = [*ends]
+    while stack:
+        node = stack.pop()
+        if node not in found and node not in known:
+            found.add(node)
+            stack.extend(node.all_input_nodes)
+    return found
+
+
+def _parts(graph: fx.Graph, nodes: Collection[fx.Node]) -> set[fx.Node]:
+    """The parts of tuples that ``nodes`` give: they are where their tuple is."""
+    chosen = [n for n in graph.nodes if n.target is operator.getitem]
+    return {n for n in chosen if n.args[0] in nodes}
+
+
+def _check_draws(calls: Iterable[fx.Node]) -> None:
+    for node in calls:
+        if draws(node):
+            raise TraceError(
+                f"its backward draws random numbers ({node.target}), as a checkpointed block with "
+                "dropout does"
+            )

@@ -1,0 +1,407 @@
+"""Runs a stage's F, B and W as graphs, in place of its module and autograd.
+
+A stage that cannot be a graph runs as any other, and says why (:attr:`GraphRunner.refusal`). The
+loss is no part of the graph, unless the model computes it: autograd gives the output's gradient,
+with which B starts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pipeloom.ir.model.ops import OpKind
+
+from ..dtensors import arrived
+from ..executor.losses import Judge, parted
+from ..executor.offload import unpack
+from ..executor.stage_runner import (
+    Cell,
+    StageRunner,
+    Using,
+    apart_from,
+    input_gradients,
+    unchanged_weights,
+    within,
+)
+from ..executor.weight_grad_deferral import hooked, run_backward
+from ..measure.activation_ledger import Held, Memory
+from ..rank.options import StagesAs
+from ..tensors.microbatches import tensors
+from ..tensors.skip_connections import Skips
+from .arguments import Kind, Parts, kind_of
+from .compiled_functions import compiled_function, laid_out
+from .functions import python_function
+from .module_state import state_of
+from .stage_functions import Make, StageForward, StageFunctions
+from .torch_internals import TraceError, below_autograd
+
+LIMIT = 16  # graphs of a stage: where shapes are always others, tracing costs more than it saves
+
+
+class Kept:
+    """What a microbatch holds from one op to the next: values, which the ledger counts.
+
+    ``box``: of the last stage, the gradients that the loss's backward leaves of outputs.
+    """
+
+    __slots__ = ("_held", "_memory", "box", "functions", "values")
+
+    def __init__(self, functions: StageFunctions, memory: Memory) -> None:
+        self.functions, self._memory = functions, memory
+        self.values: list[Any] = []
+        self.box: dict[int, Tensor] = {}
+        self._held: Held = ()
+
+    def hold(self, values: list[Tensor]) -> None:
+        """Holds these values, after none."""
+        self.values, self._held = values, self._memory.hold(*values)
+
+    def take(self, more: int = 0) -> list[Any]:
+        """Gives the values to an op that lets go of them one by one, and for a moment holds so many
+        bytes ``more``."""
+        self._memory.reach(more)
+        self._memory.release(self._held)
+        values, self.values, self._held = self.values, [], ()
+        return values
+
+    def clear(self) -> None:
+        """Lets go of all."""
+        self.take()
+
+
+class GraphRunner(StageRunner):
+    """Runs one stage as graphs; the arguments are those of a :class:`StageRunner`.
+
+    ``loss_in_model``: of a last stage whose module computes the loss, the function that finds it.
+    ``make``: what makes a function of a piece. ``refusal`` is why a stage is no graph, None where
+    it is one.
+    """
+
+    def __init__(
+        self,
+        stage: int,
+        module: nn.Module,
+        *,
+        parameters: Iterable[nn.Parameter] | None = None,
+        using: Using = unchanged_weights,
+        memory: Memory,
+        last: bool,
+        loss: Judge | None,
+        seed: Tensor,
+        skips: Skips | None = None,
+        loss_in_model: bool = False,
+        make: Make = python_function,
+    ) -> None:
+        super().__init__(
+            stage,
+            module,
+            parameters=parameters,
+            using=using,
+            memory=memory,
+            last=last,
+            loss=loss,
+            seed=seed,
+            skips=skips,
+        )
+        self._eager = self.forward, self.bare, self.backward, self.weight
+        self._watching = memory.watching()
+        self._in_model, self._make = loss_in_model, make
+        self._graphs: dict[Kind, StageFunctions | None] = {}
+        self._state: list[object] = []
+        self._anchor = torch.zeros((), requires_grad=True)
+        self.refusal: str | None = _hooked(module)
+        if self.delayed:
+            self.refusal = "modules of it compute their weight gradients themselves (backward_dw)"
+            return
+        self.forward = within(using(OpKind.F), self._counted_forward)
+        self.bare = within(using(OpKind.F), self._run_forward)
+        self.backward = within(using(OpKind.B), self._run_backward)
+        self.weight = within(using(OpKind.W), self._run_weight)
+
+    @property
+    def graphs(self) -> int:
+        """How many graphs of the stage there are: one for each kind of arguments."""
+        return sum(graph is not None for graph in self._graphs.values())
+
+    @property
+    def in_b(self) -> list[str]:
+        """The names of the parameters whose gradients come with B, with any of its graphs."""
+        graphs = [graph for graph in self._graphs.values() if graph is not None]
+        return sorted({name for graph in graphs for name in graph.in_b})
+
+    def refresh(self, cells: Iterable[Cell]) -> None:
+        """Before a step: graphs of a module that has changed since are made again."""
+        state = state_of(self.module)
+        if state != self._state:
+            self._state = state
+            self._graphs.clear()
+            for cell in cells:
+                cell.graphs = None
+
+    def prepare(
+        self,
+        cell: Cell,
+        inputs: Sequence[Any],
+        within: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
+        """Finds or makes the graphs of a microbatch, whose arguments are like ``inputs``;
+        ``within`` makes a context in which the module can run."""
+        kind = kind_of(inputs, cell.options)
+        if kind not in self._graphs:
+            with within():
+                self._graphs[kind] = self._traced(inputs, cell)
+        cell.graphs = self._graphs[kind] or False
+
+    def _traced(self, inputs: Sequence[Any], cell: Cell) -> StageFunctions | None:
+        if self.refusal is None and len(self._graphs) >= LIMIT:
+            self.refusal = f"more than {LIMIT} different shapes"
+        if self.refusal is not None:
+            return None
+        parts, given = Parts.of((tuple(inputs), dict(cell.options)))
+        loss = self._loss if self._in_model and self._last else None
+        forward = StageForward(
+            self.stage,
+            parts,
+            self._skips,
+            last=self._last,
+            loss=None if loss is None else lambda output: loss(output, ()),
+        )
+        try:
+            found = StageFunctions(self.module, given, forward, self._make)
+            if self._last and len(found.tangents) > 1:
+                forward.unused = self._unused(found, given, cell)
+                if forward.unused:
+                    found = StageFunctions(self.module, given, forward, self._make)
+        except TraceError as error:
+            self.refusal = str(error)
+            return None
+        found.check(cell.interface, self.stage)
+        return found
+
+    def _unused(
+        self, functions: StageFunctions, given: Sequence[Tensor], cell: Cell
+    ) -> frozenset[int]:
+        """The outputs, of several, that the loss does not depend on: parameters that only they
+        depend on have no gradient."""
+        assert self._loss is not None
+        box: dict[int, Tensor] = {}
+        with torch.random.fork_rng({x.device for x in given if x.is_cuda}):
+            with below_autograd():
+                outputs = functions.alone([*given])[: functions.outputs]
+            for i in functions.tangents:
+                outputs[i] = _caught(outputs[i], self._anchor, box, i)
+            try:
+                loss, _ = parted(self._loss(functions.forward_of.result(outputs), cell.target))
+            except Exception as error:
+                raise TraceError(f"its loss does not run when it is tried: {error}") from error
+        return frozenset(functions.tangents) - _reached(loss)
+
+    def _found(self, cell: Cell) -> StageFunctions | None:
+        if cell.graphs is None:
+            self.prepare(cell, cell.inputs)
+        return cell.graphs or None
+
+    def _counted_forward(self, cell: Cell) -> None:
+        functions = self._found(cell)
+        if functions is None:
+            with self._watching:
+                self._forward(cell)
+        elif cell.state is not None:
+            self._again(cell, functions)
+        else:
+            self._first(cell, functions, counted=True)
+
+    def _run_forward(self, cell: Cell) -> None:
+        functions = self._found(cell)
+        if functions is None:
+            self._forward(cell)
+        elif torch.is_grad_enabled():
+            self._first(cell, functions, counted=False)
+        else:
+            given = self._given(cell, functions)
+            with below_autograd():
+                results = functions.alone([*given])
+            self._pass_on(cell, functions, given, results)
+
+    def _given(self, cell: Cell, functions: StageFunctions) -> list[Tensor]:
+        """The tensors among a microbatch's arguments, laid out as those of the trace."""
+        found = (
+            tensors((cell.inputs, cell.options))
+            if self.stage == 0 or cell.options
+            else (cell.inputs)
+        )
+        return _laid_out(found, functions.strides)
+
+    def _first(self, cell: Cell, functions: StageFunctions, *, counted: bool) -> None:
+        given = self._given(cell, functions)
+        with below_autograd():
+            found = functions.forward([*given])
+        results = found[: functions.results]
+        self._hold(cell, functions, found[functions.results :])
+        del found
+        self._pass_on(cell, functions, given, results, counted=counted)
+
+    def _again(self, cell: Cell, functions: StageFunctions) -> None:
+        """R: what F saves once more, and of the last stage its loss."""
+        given = self._given(cell, functions)
+        with below_autograd():
+            if not self._last:
+                self._hold(cell, functions, functions.again(given))
+                return
+            found = functions.forward(given)
+        self._hold(cell, functions, found[functions.results :])
+        self._judge(cell, functions, found[: functions.outputs], counted=True)
+
+    def _hold(self, cell: Cell, functions: StageFunctions, saved: list[Tensor]) -> None:
+        cell.kept = kept = Kept(functions, self.memory)
+        if cell.offloaded is None:
+            kept.hold(saved)
+        else:
+            kept.values = [cell.offloaded.pack(x) for x in saved]
+
+    def _pass_on(
+        self,
+        cell: Cell,
+        functions: StageFunctions,
+        given: Sequence[Tensor],
+        results: list[Tensor],
+        *,
+        counted: bool = False,
+    ) -> None:
+        outputs, updates = results[: functions.outputs], results[functions.outputs :]
+        if updates:
+            functions.update(given, updates)
+        if self._last:
+            self._judge(cell, functions, outputs, counted=counted)
+        else:
+            received = cell.inputs if self.stage > 0 else ()
+            cell.output = tuple([apart_from(x, received) for x in outputs])
+
+    def _judge(
+        self, cell: Cell, functions: StageFunctions, outputs: list[Tensor], *, counted: bool
+    ) -> None:
+        if torch.is_grad_enabled():
+            assert isinstance(cell.kept, Kept)
+            box = cell.kept.box
+            outputs = [
+                _caught(x, self._anchor, box, i) if needs_grad else x
+                for i, (x, needs_grad) in enumerate(zip(outputs, functions.needs_grad, strict=True))
+            ]
+        output = functions.forward_of.result(outputs)
+        if counted:
+            with self._watching:
+                self._finish(cell, output)
+        else:
+            self._finish(cell, output)
+
+    def _run_backward(self, cell: Cell) -> None:
+        kept = cell.kept
+        if not isinstance(kept, Kept):
+            self._backward(cell)
+            return
+        functions, dy = kept.functions, cell.dy
+        if self._last:
+            run_backward(cell.roots, cell.dy)
+            dy = tuple([kept.box[i] for i in functions.tangents])
+            kept.box.clear()
+        if self.watched is not None and cell.queue is not None:
+            self.watched.cut(self.module, functions.in_b, functions.trained)
+        found = self._gradients(cell, kept, functions, dy)
+        if self.stage > 0:
+            cell.dx = input_gradients(cell.inputs, functions.gradients_of, found, cell.dy)
+        cell.inputs, cell.roots, cell.dy = (), (), ()
+        if cell.queue is None:
+            cell.kept = None
+
+    def _gradients(
+        self, cell: Cell, kept: Kept, functions: StageFunctions, dy: Sequence[Tensor]
+    ) -> list[Tensor]:
+        """The gradients of the inputs; what waits for W is held instead of what was."""
+        values = kept.take(0 if cell.queue is None else functions.more_in_b)
+        if cell.offloaded is not None:
+            values = [unpack(x) for x in values]
+        tangents = _laid_out(map(arrived, dy), functions.tangent_strides)
+        with below_autograd():
+            if cell.queue is None:
+                values += tangents
+                return functions.fused(values)
+            later = values[functions.cut.from_w :]
+            values[functions.cut.to_b :] = tangents
+            found = functions.backward(values)
+        count = len(functions.gradients_of)
+        kept.hold([*later, *found[count:]])
+        return found[:count]
+
+    def _run_weight(self, cell: Cell) -> None:
+        kept = cell.kept
+        if not isinstance(kept, Kept):
+            self._eager[3](cell)
+            return
+        with below_autograd():
+            kept.functions.weight(kept.take())
+        cell.kept = None
+
+
+_MAKERS: dict[StagesAs, Make] = {"aten": python_function, "inductor": compiled_function}
+
+
+def runner_kind(stages_as: StagesAs) -> Callable[..., StageRunner]:
+    """The maker of runners of stages that are run so."""
+    if stages_as == "eager":
+        return StageRunner
+    return partial(GraphRunner, make=_MAKERS[stages_as])
+
+
+class _Caught(torch.autograd.Function):
+    """An output as the loss is given it: its gradient goes into ``box``, and its memory is not
+    held for that."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, output: Tensor, anchor: Tensor, box: dict[int, Tensor], index: int
+    ) -> Tensor:
+        ctx.box, ctx.index = box, index
+        return output.detach()
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[None, ...]:
+        ctx.box[ctx.index] = dy
+        return None, None, None, None
+
+
+def _caught(output: Tensor, anchor: Tensor, box: dict[int, Tensor], index: int) -> Tensor:
+    found: Tensor = _Caught.apply(output, anchor, box, index)  # type: ignore[no-untyped-call]
+    return found
+
+
+def _laid_out(tensors: Iterable[Tensor], strides: Sequence[Sequence[int]]) -> list[Tensor]:
+    """The tensors in memory as a graph was traced for them."""
+    return [
+        x if x.stride() == stride else laid_out(x, stride)
+        for x, stride in zip(tensors, strides)  # noqa: B905
+    ]
+
+
+def _reached(loss: Tensor) -> set[int]:
+    """The outputs, as :class:`_Caught` gave them, that a loss depends on."""
+    stack: list[Any] = [loss.grad_fn]
+    seen: set[Any] = set()
+    while stack:
+        node = stack.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            stack += [before for before, _ in node.next_functions]
+    return {node.index for node in seen if hasattr(node, "box")}
+
+
+def _hooked(module: nn.Module) -> str | None:
+    for name, parameter in module.named_parameters():
+        if hooked(parameter):
+            return f"{name} has a hook on its gradient"
+    return None

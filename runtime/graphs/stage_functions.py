@@ -1,0 +1,247 @@
+"""The functions of one stage for arguments of one kind: F, B, W, BW and R without autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from ..dtensors import is_dtensor, local, whole
+from ..errors import ShapeError
+from ..executor.stage_runner import as_tuple
+from ..tensors.skip_connections import Skips
+from ..tensors.stage_interface import Spec, StageInterface
+from .accumulation import fresh, take_into
+from .arguments import Parts
+from .cut import Piece, cut
+from .functions import Function, Take
+from .joint import UPDATES, Joint, Role, trace_joint
+from .liveness import most_within_b
+from .module_state import unchanged
+from .torch_internals import value_of
+
+Make = Callable[[Piece, Any, Mapping[fx.Node, Sequence[Take]], Sequence[fx.Node]], Function]
+
+
+class StageForward:
+    """What a stage's graph computes: of the tensors among its arguments those that it hands on, or
+    of the last stage those in its :meth:`result`.
+
+    ``loss``: of a model that computes its loss, the function that finds it in its output; nothing
+    else of that has a gradient, and nor do the outputs whose places are ``unused``.
+    """
+
+    def __init__(
+        self,
+        stage: int,
+        arguments: Parts,
+        skips: Skips | None,
+        *,
+        last: bool,
+        loss: Callable[[Any], Tensor] | None,
+    ) -> None:
+        self._stage, self._arguments, self._skips = stage, arguments, skips
+        self._last, self._loss = last, loss
+        self._parts: Parts | None = None
+        self._wholes: Sequence[Tensor] = ()
+        self.unused: frozenset[int] = frozenset()
+
+    def __call__(self, module: nn.Module, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        inputs, options = self._arguments.with_tensors(tensors)
+        given = inputs if self._skips is None else self._skips.arguments(self._stage, inputs)
+        output = module(*given, **options)
+        if not self._last:
+            outputs = as_tuple(output)
+            if self._skips is not None:
+                outputs = self._skips.outputs(self._stage, outputs, inputs)
+            return [x.contiguous() for x in outputs]  # as they are sent
+        self._parts, found = Parts.of(output)
+        self._wholes = [x.detach() for x in found]
+        if self._loss is not None:
+            loss = self._loss(output)
+            return [_part(x if x is loss else x.detach()) for x in found]
+        return [_part(x.detach() if i in self.unused else x) for i, x in enumerate(found)]
+
+    def result(self, outputs: Sequence[Tensor]) -> Any:
+        """The last stage's output as its module gives it, of the tensors that the graph gives."""
+        assert self._parts is not None
+        pairs = zip(self._wholes, outputs, strict=True)
+        return self._parts.with_tensors([whole(like, x) for like, x in pairs])
+
+
+def _part(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if is_dtensor(tensor) else tensor
+
+
+class StageFunctions:
+    """The pieces of a stage as functions; made when they are first called. Each empties the list of
+    tensors that it is given.
+
+    ``outputs``: how many of F's ``results`` are outputs, the others are updates; ``needs_grad``: of
+    each output whether B is given its gradient, ``tangents`` the places of those that have one;
+    ``gradients_of``: the inputs whose gradients B gives; ``strides``, ``tangent_strides``: of the
+    inputs and of the gradients that B is given.
+    """
+
+    def __init__(
+        self, module: nn.Module, tensors: Sequence[Tensor], forward: StageForward, make: Make
+    ) -> None:
+        self.forward_of = forward
+        with unchanged(module):
+            joint = trace_joint(module, tensors, forward)
+        self.cut = cut(joint)
+        self._make, self._module = make, module
+        self._held = _Held(module, joint)
+        self.strides = [x.stride() for x in tensors]
+        self.tangent_strides = [value_of(node).stride() for node in self.cut.tangents]
+        self.outputs = len(joint.of(Role.OUTPUT))
+        tangents = {v.key for v in joint.inputs.values() if v.role is Role.TANGENT}
+        self.needs_grad = tuple(i in tangents for i in range(self.outputs))
+        self.tangents = [i for i in range(self.outputs) if i in tangents]
+        updates = joint.of(*UPDATES)
+        self._updated = [v for _, v in updates]
+        self.results = len(self.cut.results)
+        self._input_gradients = {v.key: n for n, v in joint.of(Role.INPUT_GRADIENT)}
+        self.gradients_of = [int(k) for k in self._input_gradients]
+
+    @property
+    def joint(self) -> Joint:
+        """The graph that all this is cut out of."""
+        return self.cut.joint
+
+    def update(self, given: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+        """Gives buffers, and of the tensors that were ``given`` those that F changes, their new
+        values."""
+        for target, value in zip(self._updated, values, strict=True):
+            buffer = target.role is Role.BUFFER_UPDATE
+            old = self._held.buffer(target.key) if buffer else given[int(target.key)]
+            with torch.no_grad():
+                old.copy_(value)
+
+    @cached_property
+    def more_in_b(self) -> int:
+        """Bytes that a microbatch holds at most within B, beyond what it held before."""
+        return most_within_b(self.cut)
+
+    @property
+    def in_b(self) -> list[str]:
+        """The names of the parameters whose gradients come with B."""
+        early = set(self.cut.by_b)
+        found = self.joint.of(Role.PARAMETER_GRADIENT)
+        return [str(value.key) for node, value in found if node in early]
+
+    @property
+    def trained(self) -> list[str]:
+        """The names of the parameters that get a gradient."""
+        return [str(value.key) for _, value in self.joint.of(Role.PARAMETER_GRADIENT)]
+
+    def check(self, interface: StageInterface | None, stage: int) -> None:
+        """Raises ShapeError where the stage hands on other tensors than it did when tried."""
+        if interface is None:
+            return
+        values = [value_of(node) for node, _ in self.joint.of(Role.OUTPUT)]
+        found = StageInterface(tuple(map(Spec.of, values)), self.needs_grad)
+        if found != interface:
+            raise ShapeError(
+                f"stage {stage}: its output is {found}, was {interface} when it was tried on "
+                "inputs of these shapes"
+            )
+
+    @cached_property
+    def forward(self) -> Function:
+        """F: of the tensors of a microbatch, results and what is saved."""
+        return self._function(self.cut.forward, self.cut.forward.outputs)
+
+    @cached_property
+    def alone(self) -> Function:
+        """F that saves nothing: results."""
+        return self._function(self.cut.alone, self.cut.alone.outputs)
+
+    @cached_property
+    def again(self) -> Function:
+        """R: what is saved."""
+        return self._function(self.cut.again, self.cut.again.outputs)
+
+    @cached_property
+    def backward(self) -> Function:
+        """B: of what is saved for it and the tangents, the gradients of inputs and what waits for
+        W."""
+        return self._function(
+            self.cut.backward, [*self._input_gradients.values(), *self.cut.waiting]
+        )
+
+    @cached_property
+    def weight(self) -> Function:
+        """W: of what is saved for it and waits; gives nothing."""
+        return self._function(self.cut.weight, [])
+
+    @cached_property
+    def fused(self) -> Function:
+        """BW: of what is saved and the tangents, the gradients of inputs."""
+        return self._function(self.cut.fused, [*self._input_gradients.values()])
+
+    def _function(self, piece: Piece, returned: Sequence[fx.Node]) -> Function:
+        made = self._make(piece, self.joint.module, self._takes(piece, returned), returned)
+        held = [n for n in piece.inputs if n in self._held.values]
+        found = self._held.of(held)
+        if any(map(is_dtensor, found)):
+            return _of_parts(made, found)
+
+        def call(tensors: list[Tensor]) -> list[Tensor]:
+            arguments = [*found, *tensors]
+            tensors.clear()
+            return made(arguments)
+
+        return call
+
+    def _takes(self, piece: Piece, returned: Sequence[fx.Node]) -> dict[fx.Node, list[Take]]:
+        given = set(piece.outputs)
+        takes: dict[fx.Node, list[Take]] = {}
+        gradients = [x for x in self.joint.of(Role.PARAMETER_GRADIENT) if x[0] in given]
+        for node, value in gradients:
+            parameter = self._held.parameter(value.key)
+            others = [*returned, *(n for n, v in gradients if v is not value)]
+            take = take_into(parameter, keeps=fresh(node, parameter, others))
+            takes.setdefault(node, []).append(take)
+        return takes
+
+
+def _of_parts(made: Function, held: Sequence[Tensor]) -> Function:
+    """The function on the parts, here and now, of what is held: a DTensor's part may be another in
+    the next step."""
+
+    def call(tensors: list[Tensor]) -> list[Tensor]:
+        arguments = [*map(local, held), *tensors]
+        tensors.clear()
+        return made(arguments)
+
+    return call
+
+
+class _Held:
+    """The parameters and buffers that a stage's graph computes with, where they are."""
+
+    def __init__(self, module: nn.Module, joint: Joint) -> None:
+        self._parameters = dict(module.named_parameters())
+        self._buffers = dict(module.named_buffers())
+        self.values = {
+            node: value
+            for node, value in joint.inputs.items()
+            if value.role in (Role.PARAMETER, Role.BUFFER)
+        }
+
+    def parameter(self, key: str | int) -> nn.Parameter:
+        return self._parameters[str(key)]
+
+    def buffer(self, key: str | int) -> Tensor:
+        return self._buffers[str(key)]
+
+    def of(self, nodes: Sequence[fx.Node]) -> list[Tensor]:
+        values = [self.values[node] for node in nodes]
+        return [
+            self.parameter(v.key) if v.role is Role.PARAMETER else self.buffer(v.key)
+            for v in values
+        ]

@@ -1,0 +1,356 @@
+"""What stages as graphs use of torch that torch does not call public.
+
+Tried on torch 2.13; the joint export and its descriptors are there since 2.10. All of it is here,
+so that another version is looked at in one file.
+"""
+
+from __future__ import annotations
+
+import operator
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+import torch
+import torch._meta_registrations as meta
+from torch import Tensor, fx, nn
+from torch._functorch._aot_autograd import descriptors as desc
+from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.utils import checkpoint
+
+Flat = Callable[..., Sequence[Tensor]]
+
+LOCK = RLock()  # tracing patches modules and torch for all threads of the process
+_TORCH = str(Path(torch.__file__).parent)
+_DATA = (DataDependentOutputException, DynamicOutputShapeException)
+
+
+class TraceError(Exception):
+    """A computation that cannot be a graph; the text says why, and where the model does it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a graph's input comes from: the ``index``-th argument, or where ``tangent``, the
+    gradient of the ``index``-th output."""
+
+    index: int
+    tangent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sink:
+    """What a graph's output is: the ``index``-th output, or for ``of`` ``"update"`` or
+    ``"gradient"`` the new value or the gradient of the ``index``-th argument."""
+
+    of: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """A forward and its backward in one graph of ATen calls, without in-place operations.
+
+    ``sources``: of each placeholder, in the graph's order; ``sinks``: of each of ``results``, the
+    values that the graph gives, which are nodes.
+    """
+
+    graph: fx.Graph
+    module: fx.GraphModule
+    sources: list[Source]
+    results: list[fx.Node]
+    sinks: list[Sink]
+
+
+class _Computation(nn.Module):
+    """A function as a module without parameters: all that it computes with are arguments."""
+
+    def __init__(self, function: Flat) -> None:
+        super().__init__()
+        self._function = function
+
+    def forward(self, *arguments: Tensor) -> Sequence[Tensor]:
+        return self._function(*arguments)
+
+
+def export_joint(
+    function: Flat,
+    arguments: Sequence[Tensor],
+    decompositions: dict[Any, Callable[..., Any]] | None = None,
+) -> Exported:
+    """The joint graph of ``function``, which takes tensors and gives a tuple of them, for
+    arguments of these shapes; nothing is computed.
+
+    Gradients are those of all arguments that require one. Raises TraceError.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)  # tensors that are mere attributes
+    context = torch._guards.TracingContext(mode)
+    with LOCK, ExitStack() as held, torch._guards.tracing(context), _as_traced():
+        try:
+            found = aot_export_joint_with_descriptors(
+                held, _Computation(function), tuple(arguments), {}, decompositions=decompositions
+            )
+        except TraceError:
+            raise
+        except Exception as error:
+            raise TraceError(_why(error)) from error
+    module = found.graph_module
+    assert isinstance(module, fx.GraphModule)
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    output = module.graph.output_node()
+    ends: Any = output.args[0]
+    given = zip(ends, output.meta["desc"], strict=True)
+    kept = [(node, _sink(d)) for node, d in given if isinstance(node, fx.Node)]
+    return Exported(
+        module.graph,
+        module,
+        [_source(node.meta["desc"]) for node in placeholders],
+        [node for node, _ in kept],
+        [sink for _, sink in kept],
+    )
+
+
+def _source(found: desc.AOTInput) -> Source:
+    match found:
+        case desc.PlainAOTInput(idx=index):
+            return Source(index)
+        case desc.TangentAOTInput(output=desc.PlainAOTOutput(idx=index)):
+            return Source(index, tangent=True)
+    raise TraceError(f"torch traces it with an input that is not known here: {found.expr()}")
+
+
+def _sink(found: desc.AOTOutput) -> Sink:
+    match found:
+        case desc.PlainAOTOutput(idx=index):
+            return Sink("output", index)
+        case desc.InputMutationAOTOutput(mutated_input=desc.PlainAOTInput(idx=index)):
+            return Sink("update", index)
+        case desc.GradAOTOutput(grad_of=desc.PlainAOTInput(idx=index)):
+            return Sink("gradient", index)
+    raise TraceError(f"torch traces it with an output that is not known here: {found.expr()}")
+
+
+def _why(error: BaseException) -> str:
+    """What cannot be traced, with the line of the model that does it."""
+    if isinstance(error, _DATA):
+        what = f"what it computes depends on values in tensors ({error})"
+    else:
+        text = str(error).strip().splitlines()
+        what = f"{type(error).__name__}: {text[0] if text else ''}"
+    return f"{what}{_where(error)}"
+
+
+def _where(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    here = str(Path(__file__).parent)
+    own = [f for f in frames if not f.filename.startswith((_TORCH, here)) and f.line]
+    if not own:
+        return ""
+    return f", at {Path(own[-1].filename).name}:{own[-1].lineno}: {own[-1].line}"
+
+
+_REGION = "pipeloom_region"  # in a node's meta: the checkpointed region that it is of
+
+
+def region_of(node: fx.Node) -> object | None:
+    """The region that the model checkpoints of which the node is, None where it is of none."""
+    found: object | None = node.meta.get(_REGION)
+    return found
+
+
+class _Region:
+    """Marks what is traced within it, but for what ``policy`` saves."""
+
+    def __init__(self, policy: Callable[..., Any] | None = None) -> None:
+        self._policy = policy
+
+    def __enter__(self) -> None:
+        mode = get_proxy_mode()
+        self._graph = None if mode is None else mode.tracer.graph
+        self._before = set() if self._graph is None else set(self._graph.nodes)
+
+    def __exit__(self, *_: object) -> None:
+        for node in self._graph.nodes if self._graph is not None else ():
+            if node not in self._before and not self._saves(node):
+                node.meta[_REGION] = self
+
+    def _saves(self, node: fx.Node) -> bool:
+        if self._policy is None or not isinstance(node.target, torch._ops.OpOverload):
+            return False
+        context = checkpoint.SelectiveCheckpointContext(is_recompute=False)
+        found = self._policy(context, node.target, *node.args, **node.kwargs)
+        return found in _SAVING
+
+
+_SAVING = (checkpoint.CheckpointPolicy.MUST_SAVE, checkpoint.CheckpointPolicy.PREFER_SAVE)
+
+
+def _without_reentrant(
+    function: Any,
+    preserves: bool = True,
+    contexts: Callable[[], tuple[Any, Any]] = checkpoint.noop_context_fn,
+    *settings: Any,
+    **more: Any,
+) -> Iterator[None]:
+    """In place of what checkpoints a region by hooks on saved tensors."""
+    with _Region(getattr(contexts()[0], "policy_fn", None)):
+        yield
+
+
+class _Reentrant:
+    """In place of the function that runs a region in its backward."""
+
+    @staticmethod
+    def apply(function: Callable[..., Any], _: bool, *arguments: Any) -> Any:
+        with _Region():
+            return function(*arguments)
+
+
+_grouped = meta._meta_grouped_mm_common
+
+
+def _grouped_in_any(a: Tensor, b: Tensor, *more: Any, **named: Any) -> Tensor:
+    """The shape of a grouped product; torch's rule refuses dtypes that its CPU kernel takes."""
+    narrow = torch.bfloat16
+    found: Tensor = _grouped(a.to(narrow), b.to(narrow), *more, **named)
+    return found.to(a.dtype)
+
+
+_REPLACED: list[tuple[Any, str, Any]] = [
+    (checkpoint, "_checkpoint_without_reentrant_generator", _without_reentrant),
+    (checkpoint, "CheckpointFunction", _Reentrant),
+    (meta, "_meta_grouped_mm_common", _grouped_in_any),
+]
+
+
+@contextmanager
+def _as_traced() -> Iterator[None]:
+    """A context in which regions that a model checkpoints are marked and run as any other, and
+    shapes are known that torch has no rule for."""
+    before = [(place, name, getattr(place, name)) for place, name, _ in _REPLACED]
+    try:
+        for place, name, other in _REPLACED:
+            setattr(place, name, other)
+        yield
+    finally:
+        for place, name, own in before:
+            setattr(place, name, own)
+
+
+def draws(node: fx.Node) -> bool:
+    """Whether the call takes random numbers."""
+    tags = getattr(node.target, "tags", ())
+    return torch.Tag.nondeterministic_seeded in tags and not _certain(node)
+
+
+def _certain(node: fx.Node) -> bool:
+    """Whether the call is of attention without dropout, which draws nothing although it might."""
+    schema = getattr(node.target, "_schema", None)
+    for i, argument in enumerate(schema.arguments if schema is not None else ()):
+        if argument.name == "dropout_p":
+            given = node.args[i] if i < len(node.args) else node.kwargs.get("dropout_p", 0.0)
+            return bool(given == 0.0)
+    return False
+
+
+def value_of(node: fx.Node) -> Any:
+    """The shape and dtype that the node gives: a fake tensor, or a tuple of them."""
+    return node.meta.get("val")
+
+
+def views(node: fx.Node) -> bool:
+    """Whether the node gives tensors that share the memory of its first argument."""
+    if node.op != "call_function":
+        return False
+    if node.target is operator.getitem:
+        source = node.args[0]
+        return isinstance(source, fx.Node) and views(source)
+    if node.target in _VIEWS:
+        return True
+    schema = getattr(node.target, "_schema", None)
+    returns = schema.returns if schema is not None else ()
+    return any(r.alias_info is not None and not r.alias_info.is_write for r in returns)
+
+
+_aten = torch.ops.aten
+_VIEWS = {_aten._unsafe_view.default, _aten._reshape_alias.default}
+
+
+below_autograd = torch._C._AutoDispatchBelowAutograd  # a context that records nothing
+
+
+def as_output(tensor: Tensor) -> Tensor:
+    """An output of a computation that is to be traced, by itself: one that is a view of something
+    else would be handed out as that."""
+    found: Tensor = _aten._unsafe_view.default(tensor, tensor.shape)
+    return found
+
+
+_DIRECT: dict[Any, Any] = {  # the same kernels by torch's own bindings, which parse faster
+    _aten.mm.default: torch.mm,
+    _aten.bmm.default: torch.bmm,
+    _aten.addmm.default: torch.addmm,
+    _aten.add.Tensor: torch.add,
+    _aten.sub.Tensor: torch.sub,
+    _aten.mul.Tensor: torch.mul,
+    _aten.div.Tensor: torch.div,
+    _aten.neg.default: torch.neg,
+    _aten.rsqrt.default: torch.rsqrt,
+    _aten.cat.default: torch.cat,
+    _aten.t.default: torch.t,
+    _aten.view.default: torch.Tensor.view,
+    _aten.expand.default: torch.Tensor.expand,
+    _aten.permute.default: torch.permute,
+    _aten.transpose.int: torch.transpose,
+    _aten.sum.dim_IntList: torch.sum,
+    _aten.mean.dim: torch.mean,
+    _aten.native_layer_norm.default: torch.native_layer_norm,
+    _aten.gelu.default: torch._C._nn.gelu,
+    _aten.silu.default: torch._C._nn.silu,
+}
+
+
+def direct(target: Any) -> Any:
+    """What an ATen call runs, with as little of Python between as can be."""
+    if target in _DIRECT:
+        return _DIRECT[target]
+    return target._op if isinstance(target, torch._ops.OpOverload) else target
+
+
+def compiled(
+    graph: fx.Graph, module: fx.GraphModule, inputs: Sequence[Tensor]
+) -> Callable[[list[Tensor]], Sequence[Tensor]]:
+    """``graph`` compiled by Inductor for ``inputs``, which are fake tensors; it takes them in a
+    list that it empties. Random numbers are torch's own. Inductor keeps what it made on disk.
+
+    Raises TraceError.
+    """
+    from torch._inductor import config
+    from torch._inductor.compile_fx import compile_fx_inner
+    from torch._inductor.decomposition import select_decomp_table
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    own = fx.GraphModule(module, graph)
+    mode = torch._guards.detect_fake_mode(inputs)
+    settings = config.patch(fallback_random=True)
+    try:
+        with LOCK, settings, mode or nullcontext(), torch.no_grad():
+            traced = make_fx(own, decomposition_table=select_decomp_table())(*inputs)
+            output = traced.graph.output_node()
+            ends: Any = output.args[0]
+            output.meta["user_visible_output_idxs"] = list(range(len(ends)))
+            context = torch._guards.TracingContext(mode)
+            with torch._guards.tracing(context):
+                return compile_fx_inner(traced, list(inputs))
+    except Exception as error:
+        raise TraceError(f"Inductor does not compile it: {_why(error)}") from error

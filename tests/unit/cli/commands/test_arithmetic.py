@@ -1,0 +1,45 @@
+"""The command ``arithmetic``: its tables, its JSON, and wrong input."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.command_line import Command
+
+
+def test_llama_2_70b_by_one_command(pipeloom: Command) -> None:
+    out = pipeloom("arithmetic", "llama-2-70b", "--micro-batch", 8).out
+    rows = {line.split("  ")[0]: line.split()[1:3] for line in out.splitlines() if line}
+    assert [rows[name] for name in ("parameters", "gradients", "optimizer", "activations")] == [
+        ["140", "G"],
+        ["140", "G"],
+        ["840", "G"],
+        ["730.1", "G"],
+    ]
+    assert rows["devices"][0] == "24"
+    assert "80 layers, so at most as many stages" in out
+
+
+def test_json_has_all_of_it(pipeloom: Command) -> None:
+    found = pipeloom("arithmetic", "gpt2", "--gpus", 2, "--pp", 2, "--json").json
+    assert found["parameters"] == 124_439_808
+    assert [stage["layers"] for stage in found["stages"]] == [7, 7]
+    assert {need["name"] for need in found["links"]} <= {"pipeline", "tensor", "fsdp"}
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("lama-2-70b",), "did you mean llama-2-70b?"),
+        (("llama-2-70b", "--tp", 3), "--tp: expected a divisor of the 64 heads, got 3"),
+        (("llama-2-70b", "--tp", "x"), "--tp: expected a whole number >= 1, got 'x'"),
+        (("llama-2-70b", "--gpus", 10, "--tp", 4), "--gpus: expected tp x pp x cp x dp = 4 x 1"),
+        (("llama-2-70b", "--precision", "int3"), "--precision: expected one of fp32, bf16"),
+        (("llama-2-70b", "--device-memory", 0), "--device-memory: expected a number > 0, got 0"),
+    ],
+)
+def test_wrong_input_is_one_line(pipeloom: Command, words: tuple[object, ...], line: str) -> None:
+    result = pipeloom("arithmetic", *words)
+    assert result.code == 2
+    assert line in result.err
+    assert len(result.err.splitlines()) == 1

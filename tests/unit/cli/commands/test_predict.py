@@ -1,0 +1,60 @@
+"""``predict`` and ``calibrate`` as commands: what Python gives, and faults in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeloom import predict
+from pipeloom.planner.clusters.cluster import preset
+from tests.support.command_line import Command
+
+WORDS = ("llama-3-8b", "--gpu", "H100", "--gpus", 8, "--tp", 2, "--pp", 2, "--global-batch", 16)
+
+
+def test_json_is_what_python_gives(pipeloom: Command) -> None:
+    done = pipeloom("predict", *WORDS, "--run", "sequence_parallel=false", "--json")
+    run = {"gpu": "H100", "gpus": 8, "tp": 2, "pp": 2, "global_batch": 16}
+    assert done.code == 0
+    assert done.json == predict("llama-3-8b", **run, sequence_parallel=False).to_dict()
+
+
+def test_profile_goes_on_to_other_commands(pipeloom: Command, tmp_path: Path) -> None:
+    profile = tmp_path / "profile.json"
+    done = pipeloom("predict", *WORDS, "-o", profile)
+    assert done.code == 0
+    assert "tokens/s/GPU" in done.out
+    assert pipeloom("build", "1f1b", profile, "-m", 8, "--json").code == 0
+
+
+def test_calibrate_writes_a_cluster(pipeloom: Command, tmp_path: Path) -> None:
+    runs, cluster = tmp_path / "runs.json", tmp_path / "cluster.json"
+    run = {"model": "llama-3-8b", "gpu": "H200", "gpus": 8, "global_batch": 16, "step_ms": 9000}
+    runs.write_text(json.dumps({"runs": [run]}))
+    done = pipeloom("calibrate", runs, "-o", cluster)
+    assert done.code == 0
+    assert "H200: 1 run," in done.out
+    assert json.loads(cluster.read_text())["efficiency"]["gemm"] < preset("H200").efficiency.gemm
+    words = ("llama-3-8b", "--cluster", cluster, "--gpus", 8, "--json")
+    assert pipeloom("predict", *words).json["step_ms"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("predict", *WORDS, "--tp", "0"), "argument --tp: expected a whole number >= 1, got '0'"),
+        (("predict", *WORDS, "--gpus", 9), "--gpus: expected tp x pp x cp x dp"),
+        (("predict", "lama-3-8b", "--gpu", "H100"), "MODEL: expected a config.json"),
+        (("predict", "llama-3-8b"), "--gpu: expected a GPU's name, or a cluster"),
+        (("predict", *WORDS, "--run", "tp"), "argument --run: expected KEY=VALUE, got 'tp'"),
+        (("predict", *WORDS, "--cluster", "a.json"), "a.json: no such file"),
+        (("calibrate", "absent.json"), "absent.json: no such file"),
+    ],
+)
+def test_wrong_input_is_one_line(words: tuple[object, ...], line: str, pipeloom: Command) -> None:
+    done = pipeloom(*words)
+    assert done.code == 2
+    assert done.err.startswith(f"pipeloom: {line}")
+    assert done.err.count("\n") == 1

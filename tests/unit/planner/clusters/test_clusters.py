@@ -1,0 +1,79 @@
+"""Presets hold published peaks; a cluster file gives what a preset does, and faults in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeloom.ir.errors import InputError
+from pipeloom.planner.clusters.cluster import LINKS, NODES, preset
+from pipeloom.planner.clusters.cluster_json import parse_cluster, read_cluster
+from pipeloom.planner.clusters.efficiency import BOUNDS
+from pipeloom.planner.clusters.gpus import GPUS
+
+FILE: dict[str, Any] = {
+    "format": "pipeloom.cluster",
+    "version": 1,
+    "name": "ours",
+    "gpu": "H100",
+    "gpus_per_node": 4,
+    "inside": "pcie5-x16",
+    "between": {"latency": 0.03, "gigabytes_per_second": 12.5},
+}
+
+
+@pytest.mark.parametrize("name", [*NODES, *GPUS, "A100", "4090", "h100-80GB"])
+def test_presets_are_whole_and_read_back_as_files(name: str) -> None:
+    cluster = read_cluster(name)
+    assert parse_cluster(json.loads(json.dumps(cluster.to_dict())), "file") == cluster
+    assert cluster.gpu.source
+    reached = cluster.efficiency.to_dict()
+    assert all(0 < reached[key] <= most for key, most in BOUNDS.items())
+
+
+def test_published_peaks() -> None:
+    h100, a100, gb200 = preset("dgx-h100"), preset("dgx-a100"), preset("gb200-nvl72")
+    assert (h100.gpu.peak("bf16"), h100.gpu.peak("fp8"), h100.gpu.peak("fp4")) == (989, 1979, 1979)
+    assert (a100.gpu.peak("fp8"), a100.gpu.gigabytes_per_second) == (312, 2039)
+    assert h100.inside == LINKS["nvlink4"]
+    assert h100.between.gigabytes_per_second == 400 / 8
+    assert (gb200.gpus_per_node, gb200.gpu.peak("fp4")) == (72, 10000)
+
+
+def test_file_takes_presets_and_a_calibration_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps(FILE | {"efficiency": {"gemm": 0.5, "shapes": {"dense": 1.1}}}))
+    cluster = read_cluster(path)
+    assert cluster.gpu == GPUS["H100"]
+    assert cluster.inside == LINKS["pcie5-x16"]
+    assert (cluster.efficiency.gemm, cluster.efficiency.shapes) == (0.5, {"dense": 1.1})
+    assert cluster.efficiency.memory == preset("H100").efficiency.memory
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"format": "pipeloom.profile"}, 'format: expected "pipeloom.cluster"'),
+        ({"version": 2}, "version: expected 1, got 2"),
+        ({"gpu": "H1000"}, "gpu: expected an object, or one of V100-16GB"),
+        ({"gpus_per_node": 0}, "gpus_per_node: expected a whole number >= 1, got 0"),
+        ({"inside": "nvlink9"}, "inside: expected an object, or one of nvlink2"),
+        ({"between": {"latency": 0.1}}, "between: gigabytes_per_second: missing"),
+        ({"efficiency": {"gem": 0.5}}, "efficiency: gem: unknown key; did you mean gemm?"),
+        ({"efficiency": {"gemm": 1.5}}, "efficiency: gemm: expected a number > 0 and <= 0.98"),
+        ({"efficiency": {"shapes": {"a": -1}}}, "efficiency: shapes: a: expected a number > 0"),
+    ],
+)
+def test_wrong_files(change: dict[str, Any], line: str) -> None:
+    with pytest.raises(InputError) as error:
+        parse_cluster(FILE | change, "ours.json")
+    assert len(error.value.errors) == 1
+    assert error.value.errors[0].startswith(f"ours.json: {line}")
+
+
+def test_unknown_preset_names_those_there_are() -> None:
+    with pytest.raises(InputError, match=r"expected one of dgx-1-16gb, .*rtx-4090.*, got 'abacus'"):
+        read_cluster("abacus")

@@ -1,0 +1,147 @@
+"""Predictions: what the contract says they hold, and that the simulated schedule is behind them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pipeloom
+from pipeloom import InputError
+from pipeloom.planner.clusters.cluster import preset
+from pipeloom.planner.clusters.cluster_json import read_cluster
+from pipeloom.planner.prediction.measured_rows import read_rows
+from pipeloom.planner.prediction.setup import Setup
+from pipeloom.planner.prediction.step import StepTimes
+
+RUN: dict[str, Any] = {"gpu": "H100", "tp": 2, "pp": 4, "gpus": 16, "global_batch": 32, "seq": 4096}
+PUBLISHED = Path(__file__).parents[4] / "benchmarks" / "predict" / "published.json"
+
+
+def predict(**changes: Any) -> pipeloom.Prediction:
+    return pipeloom.predict("llama-3-8b", **RUN | changes)
+
+
+def test_result_has_the_keys_of_the_contract() -> None:
+    found = predict().to_dict()
+    assert {
+        *("step_ms", "step_ms_low", "step_ms_high", "tokens_per_s_per_gpu"),
+        *("model_tflops_per_gpu", "mfu", "memory_gib", "memory", "profile", "communication"),
+    } == set(found)
+    assert found["step_ms_low"] < found["step_ms"] < found["step_ms_high"]
+    assert 0.1 < found["mfu"] < 1
+    assert found["memory_gib"] == max(rank["total"] for rank in found["memory"])
+    assert [rank["stages"] for rank in found["memory"]] == [[0], [1], [2], [3]]
+    assert set(found["communication"]) == {"tp", "dp", "pp"}
+    assert all(0 <= x["exposed_ms"] <= x["total_ms"] for x in found["communication"].values())
+    json.dumps(found, allow_nan=False)
+
+
+def test_step_is_the_simulated_schedule_and_what_follows_it() -> None:
+    found = predict(dp=1, gpus=8)
+    schedule = pipeloom.build("1f1b", found.profile, 32, objective="makespan")
+    assert schedule.timing is not None
+    makespan = schedule.timing.makespan
+    end = max(end.optimizer for end in found.step.ends)
+    assert found.step_ms == pytest.approx(makespan + end + found.step.cluster.efficiency.step_ms)
+    assert found.schedule.order[0].tolist() == schedule.order[0].tolist()
+
+
+def test_schedules_differ_as_their_bubbles_do() -> None:
+    plain = predict(global_batch=16)
+    times = [plain.step_ms] + [
+        predict(global_batch=16, **change).step_ms
+        for change in ({"vp": 2}, {"schedule": "zb-h1"}, {"schedule": "optimal"})
+    ]
+    assert times[0] > times[1]
+    assert times[0] > times[2] > times[3]
+
+
+def test_full_recomputation_trades_time_for_memory() -> None:
+    none, full = predict(), predict(recompute="full")
+    assert 1.1 < full.step_ms / none.step_ms < 1.4
+    held = [sum(rank.bytes["activations"] for rank in found.memory) for found in (none, full)]
+    assert held[1] < 0.2 * held[0]
+    assert full.model_tflops_per_gpu < none.model_tflops_per_gpu
+
+
+def test_model_flops_are_the_published_formula() -> None:
+    model = {"hidden_size": 6144, "num_hidden_layers": 48, "num_attention_heads": 64}
+    words = {"vocab_size": 51200, "mlp": "gelu-4h", "positions": 2048}
+    run = {"tp": 8, "gpus": 8, "micro_batch": 4, "seq": 2048}
+    setup = Setup.of(model | words, run, preset("A100"))
+    parts = 1 + 2048 / (6 * 6144) + 51200 / (12 * 6144 * 48)
+    assert setup.model_flops == pytest.approx(72 * 4 * 48 * 2048 * 6144**2 * parts, rel=1e-3)
+
+
+def test_sharding_and_messages() -> None:
+    one, sharded = predict(tp=1, pp=1, gpus=8), predict(tp=1, pp=1, gpus=8, sharding="fsdp")
+    assert sharded.memory[0].bytes["optimizer"] < one.memory[0].bytes["optimizer"] / 7
+    assert sharded.communication["dp"].total > one.communication["dp"].total
+    slow = replace(preset("H100"), between=replace(preset("H100").between, latency=5.0))
+    assert predict(cluster=slow, gpu=None).communication["pp"].exposed > 10
+
+
+def test_measured_layers_take_the_place_of_calculated_ones(tmp_path: Path) -> None:
+    layer: dict[str, Any] = {
+        "t_f": 1.0,
+        "t_b": 1.0,
+        "t_w": 1.0,
+        "m_b": 2.0**30,
+        "m_w": 0.0,
+        "activation_bytes": 0,
+    }
+    names = ["embedding", *(f"layers.{i}" for i in range(32)), "head"]
+    document = {"format": "pipeloom.profile", "version": 1, "ranks": 1}
+    path = tmp_path / "layers.json"
+    path.write_text(json.dumps(document | {"layers": [{"name": n, **layer} for n in names]}))
+    found = predict(measured=path)
+    assert [stage.t_f for stage in found.profile.stages] == [9.0, 8.0, 8.0, 9.0]
+    assert found.memory[0].bytes["activations"] == 4 * 9 * 2**30
+    again = {"t_r": 0.75, "m_r": 2.0**20}
+    path.write_text(
+        json.dumps(document | {"layers": [{"name": n, **layer, **again} for n in names]})
+    )
+    full = predict(measured=path, recompute="full")
+    assert [stage.t_b for stage in full.profile.stages] == [1.75 * n for n in (9, 8, 8, 9)]
+    assert full.memory[0].bytes["activations"] == 4 * 9 * 2**20
+    with pytest.raises(InputError, match=r"layers.json: layers: expected 26, .* got 34"):
+        predict(measured=path, layers=24)
+
+
+def test_published_runs_are_predicted_by_the_shipped_calibration() -> None:
+    """A sample of what ``python -m benchmarks.predict`` holds in full against measurements."""
+    document = json.loads(PUBLISHED.read_text())
+    document["vtrain"]["rows"] = document["vtrain"]["rows"][::40]
+    off = []
+    for row in read_rows(document):
+        if row.source != "vtrain":
+            continue
+        cluster = read_cluster("A100-80GB")
+        off.append(abs(StepTimes(row.setup, cluster).time / row.step_ms - 1))
+    assert len(off) > 15
+    assert sorted(off)[len(off) // 2] < 0.02
+    assert max(off) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"gpu": None}, "gpu: expected a GPU's name, or a cluster"),
+        ({"gpu": "abacus"}, "gpu: expected one of dgx-1-16gb"),
+        ({"gpus": 12}, "gpus: expected tp x pp x cp x dp = 2 x 4 x 1 x 1 = 8, got 12"),
+        ({"micro_bacth": 2}, "micro_bacth: unknown key; did you mean micro_batch?"),
+        ({"schedule": "zb-h9"}, "schedule: family: expected one of gpipe"),
+        ({"schedule": "zb-v"}, "vp: expected 2, as zb-v has, got 1"),
+        ({"schedule": "dualpipe"}, "schedule: expected a family whose stages stay on one rank"),
+        ({"schedule": "wzb1"}, "schedule: expected a family whose stages stay on one rank"),
+        ({"measured": "absent.json"}, "absent.json: no such file"),
+    ],
+)
+def test_wrong_input(change: dict[str, Any], line: str) -> None:
+    with pytest.raises(InputError) as error:
+        predict(**change)
+    assert error.value.errors[0].startswith(line)

@@ -1,0 +1,332 @@
+"""Stages as graphs: the same gradients, losses, buffers and random numbers as autograd, bit by
+bit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+
+from pipeloom.ir.errors import InputError
+from pipeloom.runtime.graphs.graph_runner import GraphRunner
+from pipeloom.runtime.measure.activation_ledger import NoLedger
+from pipeloom.runtime.rank.options import PipelineOptions
+from pipeloom.runtime.train.settings import RunSettings
+from tests.support.graph_runs import furthest, run, same, square
+from tests.support.models import LENGTH, WIDTH, Block, First, Last
+
+X = torch.randn(2, LENGTH, WIDTH, generator=torch.Generator().manual_seed(1))
+TOKENS = torch.arange(2 * LENGTH).view(2, LENGTH) % 17
+
+
+def linear() -> nn.Linear:
+    return nn.Linear(WIDTH, WIDTH)
+
+
+def tied() -> nn.Module:
+    module = nn.Sequential(linear(), nn.GELU(), linear())
+    module[2].weight = module[0].weight
+    return module
+
+
+def frozen() -> nn.Module:
+    module = nn.Sequential(linear(), nn.ReLU(), linear())
+    module[0].weight.requires_grad_(False)
+    return module
+
+
+class Lora(nn.Module):
+    """A frozen product and a trained one of low rank."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = linear().requires_grad_(False)
+        self.a, self.b = nn.Parameter(torch.randn(WIDTH, 2)), nn.Parameter(torch.randn(2, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.base(x) + x @ self.a @ self.b
+        return out
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, *, reentrant: bool = False) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(linear(), nn.GELU(), nn.Dropout(0.2), linear()) for _ in range(2)
+        )
+        self.reentrant = reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=self.reentrant)
+        return x
+
+
+class InBfloat16(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = nn.Sequential(linear(), nn.LayerNorm(WIDTH), linear())
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            out: Tensor = self.inside(x)
+        return out
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return 2 * x @ weight.T
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = ctx.saved_tensors
+        return 2 * dy @ weight, 2 * dy.flatten(0, 1).T @ x.flatten(0, 1)
+
+
+class Odd(nn.Module):
+    """What interception defers nothing of: a function of one's own, einsum, ``x @ w.T``, slices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(WIDTH, WIDTH))
+        self.stack = nn.Parameter(torch.randn(3, WIDTH, WIDTH))
+        self.constant = torch.ones(WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = Doubled.apply(x, self.weight) * self.constant  # type: ignore[no-untyped-call]
+        x = torch.einsum("bsd,edf->bsf", x, self.stack)
+        x = x + x @ self.stack[0].T
+        return x.relu_().transpose(0, 1)
+
+
+class DenseExperts(nn.Module):
+    """Each token goes through all experts, weighted by a gate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = linear()
+        self.experts = nn.Parameter(0.2 * torch.randn(WIDTH, WIDTH, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.flatten(0, 1).expand(WIDTH, -1, -1)
+        done = torch.bmm(tokens, self.experts)
+        share = self.gate(x).softmax(-1).flatten(0, 1).T
+        return (done * share[..., None]).sum(0).view_as(x)
+
+
+def attention() -> nn.Module:
+    return nn.TransformerEncoderLayer(WIDTH, 2, 32, dropout=0.1, batch_first=True)
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], Tensor]] = {
+    "block": (lambda: Block(WIDTH), X),
+    "first": (lambda: First(2), TOKENS),
+    "last": (lambda: Last(1), X),
+    "batch norm": (lambda: nn.Sequential(linear(), nn.BatchNorm1d(LENGTH), linear()), X),
+    "convolution": (lambda: nn.Sequential(nn.Conv1d(LENGTH, LENGTH, 3, padding=1), linear()), X),
+    "dropout": (lambda: nn.Sequential(linear(), nn.Dropout(0.3), nn.RMSNorm(WIDTH), linear()), X),
+    "attention": (attention, X),
+    "tied": (tied, X),
+    "frozen": (frozen, X),
+    "low rank": (Lora, X),
+    "checkpointed": (Checkpointed, X),
+    "checkpointed, reentrant": (lambda: Checkpointed(reentrant=True), X),
+    "autocast": (InBfloat16, X),
+    "odd": (Odd, X),
+    "dense experts": (DenseExperts, X),
+    "weight norm": (lambda: nn.utils.parametrizations.weight_norm(linear()), X),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("name", "split"),
+    [(name, True) for name in MODELS]
+    + [(name, False) for name in ("block", "batch norm", "checkpointed", "odd")],
+)
+def test_graphs_give_what_autograd_gives_bit_by_bit(name: str, split: bool) -> None:
+    make, given = MODELS[name]
+    torch.manual_seed(0)
+    module = make()
+    wanted, found = run(module, given), run(module, given, stages_as="aten", split=split)
+    assert found.refusal is None
+    assert same(found, wanted) == []
+    assert found.live == 0
+
+
+def test_all_but_the_norms_gradients_come_with_w() -> None:
+    covered = {
+        name: run(make(), given, stages_as="aten", split=True).in_b
+        for name, (make, given) in MODELS.items()
+        if name in ("odd", "dense experts", "convolution", "tied", "low rank", "weight norm")
+    }
+    assert covered == dict.fromkeys(covered, 0.0)
+    norms = 4 * WIDTH / sum(p.numel() for p in Block(WIDTH).parameters())
+    assert run(Block(WIDTH), X, stages_as="aten", split=True).in_b == pytest.approx(norms)
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = linear()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            return self.inside(x)  # type: ignore[no-any-return]
+        return -self.inside(x)
+
+
+class Counting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside, self.calls = linear(), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        return self.inside(x)  # type: ignore[no-any-return]
+
+
+class Replacing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = linear()
+        self.register_buffer("mean", torch.zeros(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.mean = 0.9 * self.mean + x.detach().mean((0, 1))
+        return self.inside(x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (Branching, "depends on values in tensors .* at test_graph_runner.py:.*: if x.sum"),
+        (Counting, "sets the attribute calls"),
+        (Replacing, "in the place of buffer mean"),
+    ],
+)
+def test_what_cannot_be_a_graph_runs_as_it_is_and_says_why(
+    make: Callable[[], nn.Module], why: str
+) -> None:
+    module = make()
+    wanted, found = run(module, X), run(module, X, stages_as="aten")
+    assert same(found, wanted) == []
+    assert re.search(why, found.refusal or "")
+
+
+def test_a_parameter_with_a_hook_is_left_to_autograd() -> None:
+    module = nn.Sequential(linear())
+    module[0].weight.register_hook(lambda gradient: 2 * gradient)
+    runner = GraphRunner(
+        1, module, memory=NoLedger(), last=True, loss=square, seed=torch.tensor(1.0)
+    )
+    assert runner.refusal == "0.weight has a hook on its gradient"
+
+
+class Heads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = linear(), linear()
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.one(x), self.other(x)
+
+
+def test_an_output_that_the_loss_does_not_use_leaves_no_gradients() -> None:
+    module, loss = Heads(), lambda output, _: output[0].square().mean()
+    found = run(module, X, stages_as="aten", loss=loss)
+    assert same(found, run(module, X, loss=loss)) == []
+    assert "other.weight" not in found.values
+
+
+def test_compiled_graphs_differ_by_rounding() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(linear(), nn.GELU())
+    wanted, found = run(module, X), run(module, X, stages_as="inductor")
+    assert found.refusal is None
+    assert furthest(found, wanted) <= 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", MODELS)
+def test_every_models_compiled_graphs_differ_by_rounding(name: str) -> None:
+    make, given = MODELS[name]
+    torch.manual_seed(0)
+    module = make()
+    wanted, found = run(module, given), run(module, given, stages_as="inductor", split=True)
+    assert found.refusal is None
+    assert furthest(found, wanted) <= (2e-2 if name == "autocast" else 1e-5)
+
+
+def test_random_numbers_go_on_as_if_autograd_had_drawn_them() -> None:
+    module = nn.Sequential(linear(), nn.Dropout(0.5), linear(), nn.Dropout(0.5))
+    after = []
+    for stages_as in ("eager", "aten"):
+        run(module, X, stages_as=stages_as)  # type: ignore[arg-type]
+        after.append(torch.rand(1))
+    assert torch.equal(*after)
+
+
+def test_a_stage_in_another_mode_is_traced_again() -> None:
+    module = nn.Sequential(linear(), nn.Dropout(0.5))
+    assert functional.dropout(X, 0.0).equal(X)
+    trained = run(module, X, stages_as="aten").values["loss 0"]
+    evaluated = run(module.eval(), X, stages_as="aten").values["loss 0"]
+    assert not trained.equal(evaluated)
+    assert evaluated.equal(run(module, X).values["loss 0"])
+
+
+class Selective(nn.Module):
+    """Saves products, and computes all else again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = nn.Sequential(linear(), nn.GELU(), linear())
+
+    def forward(self, x: Tensor) -> Tensor:
+        saves = partial(create_selective_checkpoint_contexts, [torch.ops.aten.addmm.default])
+        out: Tensor = checkpoint(self.inside, x, use_reentrant=False, context_fn=saves)
+        return out
+
+
+def test_a_selective_checkpoint_keeps_what_its_policy_saves() -> None:
+    torch.manual_seed(0)
+    module = Selective()
+    found, plain = run(module, X, stages_as="aten"), run(module.inside, X, stages_as="aten")
+    assert found.refusal is None
+    assert same(found, run(module, X)) == []
+    assert 2 * X.nbytes < found.peak < plain.peak
+
+
+def test_a_checkpointed_region_holds_its_input_alone() -> None:
+    module = Checkpointed()
+    for part in module.modules():
+        if isinstance(part, nn.Dropout):
+            part.p = 0.0
+    apart = run(module, X, stages_as="aten")
+    assert apart.peak == 2 * X.nbytes
+
+
+def test_memory_is_that_of_what_crosses_the_cuts() -> None:
+    module = Block(WIDTH)
+    eager, graphs = run(module, X), run(module, X, stages_as="aten")
+    assert graphs.peak <= eager.peak
+    split = run(module, X, stages_as="aten", split=True)
+    assert split.peak <= 1.3 * graphs.peak
+
+
+@pytest.mark.parametrize("given", ["graph", "", "ATEN"])
+def test_an_unknown_way_to_run_stages_is_refused(given: Any) -> None:
+    for make in (PipelineOptions, RunSettings):
+        with pytest.raises(InputError, match="stages_as: expected eager or aten or inductor, got"):
+            make(stages_as=given)
