@@ -12,7 +12,7 @@ import pytest
 
 import pipeloom
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats import dump_schedule
+from pipeloom.ir.formats import dump_profile, dump_schedule
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from tests.support.layered_profiles import model
@@ -147,6 +147,14 @@ def test_flags_have_the_sequences_that_were_measured(
     assert not any(
         "sequence" in n for n in pipeloom.export(built("zb-h1", (0, 4)), "torchtitan").notes
     )
+
+
+@pytest.mark.parametrize("value", [0, -1, 2.0, "2", True])
+def test_a_number_of_sequences_that_is_none_is_one_line(value: object) -> None:
+    document = dump_profile(built("1f1b", (0, 4)).problem.profile) | {"micro_batch": value}
+    with pytest.raises(InputError, match=r"micro_batch: expected a whole number >= 1") as caught:
+        pipeloom.build("1f1b", document, MICROBATCHES)
+    assert len(caught.value.errors) == 1
 
 
 def test_a_size_that_no_flag_has_is_refused() -> None:
