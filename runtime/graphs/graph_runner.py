@@ -45,7 +45,7 @@ LIMIT = 16  # graphs of a stage: where shapes are always others, tracing costs m
 
 
 class Kept:
-    """What a microbatch holds from one op to the next: values, which the ledger counts.
+    """The values that a microbatch holds from one op to the next, which the ledger counts.
 
     ``box``: of the last stage, the gradients that the loss's backward leaves of outputs.
     """

@@ -27,8 +27,8 @@ Make = Callable[[Piece, Any, Mapping[fx.Node, Sequence[Take]], Sequence[fx.Node]
 
 
 class StageForward:
-    """What a stage's graph computes: of the tensors among its arguments those that it hands on, or
-    of the last stage those in its :meth:`result`.
+    """The computation of a stage's graph: of the tensors among its arguments those that it hands
+    on, or of the last stage those in its :meth:`result`.
 
     ``loss``: of a model that computes its loss, the function that finds it in its output; nothing
     else of that has a gradient, and nor do the outputs whose places are ``unused``.
