@@ -145,6 +145,14 @@ class StageFunctions:
                 "inputs of these shapes"
             )
 
+    def make(self, *, split: bool, again: bool, whole: bool) -> None:
+        """Makes the functions of a microbatch, before the step that calls them: B and W where they
+        are ``split``, else BW; where F runs ``again``, R, or for its results the ``whole`` of F."""
+        wanted = ["backward", "weight"] if split else ["fused"]
+        wanted += ["alone", "forward" if whole else "again"] if again else ["forward"]
+        for name in wanted:
+            getattr(self, name)
+
     @cached_property
     def forward(self) -> Function:
         """F: of the tensors of a microbatch, results and what is saved."""
