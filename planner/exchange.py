@@ -106,7 +106,7 @@ def export(
 
 
 def _size_notes(given: int | None, measured: int | None) -> tuple[str, ...]:
-    """Where the sequences in a microbatch are assumed, or are not those that were measured."""
+    """Notes where the sequences in a microbatch are assumed, or are not those that were measured."""
     if given is None and measured is None:
         return (
             "one sequence in a microbatch is assumed, as the profile has no micro_batch: "

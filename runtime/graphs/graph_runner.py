@@ -116,6 +116,9 @@ class GraphRunner(StageRunner):
         self._state: list[object] = []
         self._anchor = torch.zeros((), requires_grad=True)
         self.refusal: str | None = _hooked(module)
+        if self.delayed:
+            self.refusal = "modules of it compute their weight gradients themselves (backward_dw)"
+            return
         self.forward = within(using(OpKind.F), self._counted_forward)
         self.bare = within(using(OpKind.F), self._run_forward)
         self.backward = within(using(OpKind.B), self._run_backward)
@@ -313,6 +316,8 @@ class GraphRunner(StageRunner):
             run_backward(cell.roots, cell.dy)
             dy = tuple([kept.box[i] for i in functions.tangents])
             kept.box.clear()
+        if self.watched is not None and cell.queue is not None:
+            self.watched.cut(self.module, functions.in_b, functions.trained)
         found = self._gradients(cell, kept, functions, dy)
         if self.stage > 0:
             cell.dx = input_gradients(cell.inputs, functions.gradients_of, found, cell.dy)

@@ -133,6 +133,11 @@ class StageFunctions:
         found = self.joint.of(Role.PARAMETER_GRADIENT)
         return [str(value.key) for node, value in found if node in early]
 
+    @property
+    def trained(self) -> list[str]:
+        """The names of the parameters that get a gradient."""
+        return [str(value.key) for _, value in self.joint.of(Role.PARAMETER_GRADIENT)]
+
     def check(self, interface: StageInterface | None, stage: int) -> None:
         """Raises ShapeError where the stage hands on other tensors than it did when tried."""
         if interface is None:

@@ -15,6 +15,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.measured_profile import Measurement
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.model.weight_coverage import WeightCoverage
 
 from ..errors import ExecutionError
 from ..measure.activation_ledger import device_peak
@@ -449,6 +450,16 @@ class Pipeline:
         ops = self._ran._training.builder.ran().ops
         rows = self._transport.gather((ops, seconds, self.peak_memory, spans))
         return measured_schedule(self._ran.program.schedule, rows)
+
+    @property
+    def coverage(self) -> dict[int, WeightCoverage]:
+        """The weight gradients that W computed in the first step, of each stage of this rank that
+        has W's; before that step none.
+
+        It prints as ``W computes 99.6 % of stage 1's gradients; in B: norm.weight``: those
+        parameters' gradients are not put off.
+        """
+        return dict(self._training.builder.coverage)
 
     @property
     def grad_norm(self) -> float | None:

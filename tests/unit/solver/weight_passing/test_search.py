@@ -154,14 +154,14 @@ def test_smaller_devices_cost_no_time_as_long_as_transfers_hide() -> None:
 
     stage = StageProfile(1.0, 1.0, 1.0, weight_bytes=100.0, grad_bytes=100.0, optimizer_bytes=200.0)
     most = []
-    for device in (3000.0, 2100.0, 1700.0):
+    for device in (3000.0, 2000.0, 1700.0):
         profile = Profile((stage,) * 8, 4, 0.5, device_memory=(device,) * 4)
         problem = Problem(profile, 12, Placement.round_robin(4), profile.limit_from(None))
         schedule = optimize(problem, work_limit=20.0, memory=held)
         assert report(schedule) == (72.0, 72.0)
         most.append(max(held(schedule)))
         assert most[-1] <= device
-    assert most[0] > 2100.0 > most[1] > 1700.0
+    assert most[0] > 2000.0 > most[1] >= most[2]
 
 
 def test_by_step_the_next_iteration_counts() -> None:
