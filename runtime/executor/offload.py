@@ -156,7 +156,7 @@ class OffloadedActivations:
         self._saved.clear()
 
     def pack(self, tensor: Tensor) -> Packed:
-        """What is to be held of a tensor that goes out, within :meth:`packing`."""
+        """The handle of a tensor that goes out, within :meth:`packing`."""
         if type(tensor) not in PLAIN and is_traceable_wrapper_subclass(tensor):
             return _Wrapped(tensor, self.pack)
         storage = tensor.untyped_storage()

@@ -36,7 +36,7 @@ def unchanged_weights(kind: OpKind) -> AbstractContextManager[object]:
 
 
 class Clearable(Protocol):
-    """What a microbatch holds of a stage that is run as graphs."""
+    """The values that a microbatch holds of a stage that is run as graphs."""
 
     def clear(self) -> None:
         """Lets go of all of it."""

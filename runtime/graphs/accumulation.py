@@ -1,4 +1,4 @@
-"""Where a graph's gradients go: added to their parameters', as autograd adds them."""
+"""Accumulation of a graph's gradients into their parameters', as autograd does it."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ class _Cutting:
         return sorted(nodes, key=self._order.__getitem__)
 
     def _cheap(self) -> set[fx.Node]:
-        """What is made of parameters alone, by views and casts."""
+        """The values made of parameters alone, by views and casts."""
         found = set(self._held)
         for node in self._joint.graph.nodes:
             sources = node.all_input_nodes if views(node) or node.target in _CASTS else ()
@@ -184,7 +184,7 @@ class _Cutting:
         return [node for node, count in counts.items() if count > 1 and node.op != "placeholder"]
 
     def _crossing(self, calls: Collection[fx.Node], ends: Iterable[fx.Node]) -> set[fx.Node]:
-        """What ``calls`` need of others, and ``ends`` that are not theirs."""
+        """The values that ``calls`` need of others, and ``ends`` that are not theirs."""
         calls = set(calls)
         found: set[fx.Node] = set()
         stack = [n for call in calls for n in call.all_input_nodes] + [*ends]

@@ -112,7 +112,7 @@ class _Writer:
 
 
 def _last_uses(piece: Piece, returned: Collection[fx.Node]) -> dict[fx.Node | None, list[fx.Node]]:
-    """Of each call the values that nothing needs after it; of None those that nothing needs."""
+    """The values that nothing needs after each call; for None those that nothing needs at all."""
     last: dict[fx.Node, fx.Node | None] = dict.fromkeys(piece.inputs)
     for call in piece.calls:
         last[call] = call

@@ -45,7 +45,7 @@ LIMIT = 16  # graphs of a stage: where shapes are always others, tracing costs m
 
 
 class Kept:
-    """What a microbatch holds from one op to the next: values, which the ledger counts.
+    """The values that a microbatch holds from one op to the next, which the ledger counts.
 
     ``box``: of the last stage, the gradients that the loss's backward leaves of outputs.
     """
@@ -156,6 +156,12 @@ class GraphRunner(StageRunner):
         if kind not in self._graphs:
             with within():
                 self._graphs[kind] = self._traced(inputs, cell)
+        found = self._graphs[kind]
+        try:
+            if found is not None:
+                found.make(split=cell.queue is not None, again=cell.recomputed, whole=self._last)
+        except TraceError as error:  # what Inductor does not compile
+            self.refusal, self._graphs[kind] = str(error), None
         cell.graphs = self._graphs[kind] or False
 
     def _traced(self, inputs: Sequence[Any], cell: Cell) -> StageFunctions | None:

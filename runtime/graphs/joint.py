@@ -26,7 +26,7 @@ from .torch_internals import Sink, Source, TraceError, as_output, export_joint
 
 
 class Role(Enum):
-    """What a value is to a stage; its key is the name in the module or the position."""
+    """The meaning of a value to a stage; its key is the name in the module or the position."""
 
     PARAMETER = auto()
     BUFFER = auto()

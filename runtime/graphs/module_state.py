@@ -1,4 +1,4 @@
-"""What a traced forward may have looked at of its modules, other than tensors' values.
+"""The state of modules that a traced forward may have looked at, other than tensors' values.
 
 A graph holds while that is the same: modes, numbers and texts among attributes (a dropout's rate),
 which parameters are trained, and which objects they are.

@@ -50,8 +50,8 @@ def copy_updated(joint: Joint) -> None:
 
 
 def recompute_regions(joint: Joint) -> None:
-    """What the model checkpoints is computed again in the backward, right before it is needed
-    there, from what came into the checkpointed region; random numbers are kept."""
+    """Computes what the model checkpoints again in the backward, right before it is needed there,
+    from what came into the checkpointed region; random numbers are kept."""
     backward = _backward(joint)
     copies: dict[fx.Node, fx.Node] = {}
     for node in list(joint.graph.nodes):

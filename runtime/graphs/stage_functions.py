@@ -27,8 +27,8 @@ Make = Callable[[Piece, Any, Mapping[fx.Node, Sequence[Take]], Sequence[fx.Node]
 
 
 class StageForward:
-    """What a stage's graph computes: of the tensors among its arguments those that it hands on, or
-    of the last stage those in its :meth:`result`.
+    """The computation of a stage's graph: of the tensors among its arguments those that it hands
+    on, or of the last stage those in its :meth:`result`.
 
     ``loss``: of a model that computes its loss, the function that finds it in its output; nothing
     else of that has a gradient, and nor do the outputs whose places are ``unused``.
@@ -149,6 +149,14 @@ class StageFunctions:
                 f"stage {stage}: its output is {found}, was {interface} when it was tried on "
                 "inputs of these shapes"
             )
+
+    def make(self, *, split: bool, again: bool, whole: bool) -> None:
+        """Makes the functions of a microbatch, before the step that calls them: B and W where they
+        are ``split``, else BW; where F runs ``again``, R, or for its results the ``whole`` of F."""
+        wanted = ["backward", "weight"] if split else ["fused"]
+        wanted += ["alone", "forward" if whole else "again"] if again else ["forward"]
+        for name in wanted:
+            getattr(self, name)
 
     @cached_property
     def forward(self) -> Function:

@@ -1,4 +1,4 @@
-"""What stages as graphs use of torch that torch does not call public.
+"""The private parts of torch that stages as graphs use.
 
 Tried on torch 2.13; the joint export and its descriptors are there since 2.10. All of it is here,
 so that another version is looked at in one file.
@@ -41,8 +41,8 @@ class TraceError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a graph's input comes from: the ``index``-th argument, or where ``tangent``, the
-    gradient of the ``index``-th output."""
+    """The place that a graph's input comes from: the ``index``-th argument, or where ``tangent``,
+    the gradient of the ``index``-th output."""
 
     index: int
     tangent: bool = False
@@ -50,7 +50,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """What a graph's output is: the ``index``-th output, or for ``of`` ``"update"`` or
+    """The meaning of a graph's output: the ``index``-th output, or for ``of`` ``"update"`` or
     ``"gradient"`` the new value or the gradient of the ``index``-th argument."""
 
     of: str
@@ -58,7 +58,7 @@ class Sink:
 
 
 @dataclass(frozen=True, slots=True)
-class Exported:
+class TracedFunction:
     """A forward and its backward in one graph of ATen calls, without in-place operations.
 
     ``sources``: of each placeholder, in the graph's order; ``sinks``: of each of ``results``, the
@@ -87,7 +87,7 @@ def export_joint(
     function: Flat,
     arguments: Sequence[Tensor],
     decompositions: dict[Any, Callable[..., Any]] | None = None,
-) -> Exported:
+) -> TracedFunction:
     """The joint graph of ``function``, which takes tensors and gives a tuple of them, for
     arguments of these shapes; nothing is computed.
 
@@ -111,7 +111,7 @@ def export_joint(
     ends: Any = output.args[0]
     given = zip(ends, output.meta["desc"], strict=True)
     kept = [(node, _sink(d)) for node, d in given if isinstance(node, fx.Node)]
-    return Exported(
+    return TracedFunction(
         module.graph,
         module,
         [_source(node.meta["desc"]) for node in placeholders],
@@ -141,7 +141,7 @@ def _sink(found: desc.AOTOutput) -> Sink:
 
 
 def _why(error: BaseException) -> str:
-    """What cannot be traced, with the line of the model that does it."""
+    """The reason why it cannot be traced, with the line of the model that does it."""
     if isinstance(error, _DATA):
         what = f"what it computes depends on values in tensors ({error})"
     else:
@@ -321,7 +321,7 @@ _DIRECT: dict[Any, Any] = {  # the same kernels by torch's own bindings, which p
 
 
 def direct(target: Any) -> Any:
-    """What an ATen call runs, with as little of Python between as can be."""
+    """The function that an ATen call runs, with as little of Python between as can be."""
     if target in _DIRECT:
         return _DIRECT[target]
     return target._op if isinstance(target, torch._ops.OpOverload) else target

@@ -500,8 +500,8 @@ class Pipeline:
 
     @property
     def eager_stages(self) -> dict[int, str]:
-        """Of this rank's stages those that were to be graphs and run as they are, with why; known
-        after the first step."""
+        """The stages of this rank that were to be graphs and run as they are, with why; known after
+        the first step."""
         return self._training.builder.refusals
 
     def _for(self, microbatches: int | None) -> Pipeline:
