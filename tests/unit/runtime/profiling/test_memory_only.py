@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -175,3 +177,41 @@ def test_a_profile_of_other_stages_has_no_times_for_these() -> None:
         measure(Stack(), stages=2, memory_only=True, like=like)
     with pytest.raises(InputError, match="like: expected none without memory_only"):
         measure(Stack(), stages=2, like=like)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_eight_stages_of_70_billion_parameters_take_no_memory(tmp_path: Path) -> None:
+    """A child says how much it took at most, and seconds of a core."""
+    pytest.importorskip("transformers")
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA_70B))
+    words = f"hf:{path},seq=4096"
+    script = (
+        "import resource, sys\n"
+        "from pipeloom.training import measure\n"
+        "found = measure(sys.argv[1], stages=8, memory_only=True).profile.stages\n"
+        "used = resource.getrusage(resource.RUSAGE_SELF)\n"
+        "print(used.ru_maxrss, used.ru_utime, sum(s.weight_bytes for s in found), found[1].m_b)\n"
+    )
+    command = [sys.executable, "-c", script, words]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    kibibytes, seconds, weights, held = map(float, done.stdout.split())
+    assert kibibytes < 8 * 2**20
+    assert seconds < 60
+    assert weights == 2 * 70_553_706_496  # bfloat16
+    tokens, block, stage = 4096, 8192 * 2, 10
+    assert held > tokens * block * stage  # at least each layer's input
+
+
+LLAMA_70B = {
+    "model_type": "llama",
+    "vocab_size": 128256,
+    "hidden_size": 8192,
+    "intermediate_size": 28672,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 8192,
+    "dtype": "bfloat16",
+}
