@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from .arguments import at_least_one
+
 COUNTS = {
     "gpus": "GPUs; tp x pp x cp x dp by default",
     "tp": "tensor parallel ranks",
@@ -26,7 +28,7 @@ WORDS = {
     "recompute": "none (the default), selective, full, or modules: core_attn,mlp,layernorm,...",
     "sharding": "none (the default), zero1, zero2 or fsdp",
     "attention": "flash (the default) or unfused",
-    "schedule": "a family's name",
+    "schedule": "a family, such as zb-h1, or optimal; 1f1b or interleaved-1f1b by default",
 }
 FLAGS = {
     "sequence_parallel": "norms divided over tensor parallel ranks; with tp > 1 the default",
@@ -46,7 +48,7 @@ def add_run(parser: argparse.ArgumentParser, *without: str) -> None:
             flag = argparse.BooleanOptionalAction
             group.add_argument(name, action=flag, default=None, help=words)
         else:
-            shown, kind = ("N", _number) if key in COUNTS else ("X", str)
+            shown, kind = ("N", at_least_one) if key in COUNTS else ("WORD", str)
             group.add_argument(name, metavar=shown, type=kind, help=words)
 
 
@@ -54,8 +56,3 @@ def run_options(args: argparse.Namespace) -> dict[str, Any]:
     """The keys that were given."""
     found = {key: getattr(args, key, None) for key in RUN_KEYS}
     return {key: value for key, value in found.items() if value is not None}
-
-
-def _number(text: str) -> int | str:
-    """A whole number; what is none is left to be refused with all else."""
-    return int(text) if text.isdecimal() else text

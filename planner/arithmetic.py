@@ -149,7 +149,7 @@ class Arithmetic:
                 duration(need.compute_ms),
                 "all of it" if need.hidden else "a tenth",
                 f"{need.gigabytes_per_second:.3g}",
-                need.link or "no link here",
+                need.link or "none",
             ]
             for need in self.links
         ]

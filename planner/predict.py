@@ -21,7 +21,7 @@ from .inputs.problem_setup import ProfileLike, ProfileSource
 from .models.reading import ModelLike
 from .prediction.layer_times import Traffic
 from .prediction.memory import GIB, KINDS, RankMemory, memory_of
-from .prediction.setup import Setup
+from .prediction.setup import OpOrder, Setup
 from .prediction.step import StepTimes
 
 LIKELY = 1.2816
@@ -217,7 +217,7 @@ def _optimized(step: StepTimes) -> StepTimes:
         work_limit=OPTIMIZING,
         memory_limit=_room(step),
     )
-    return replace(step, planned=answer.schedule)
+    return replace(step, planned=OpOrder(answer.schedule))
 
 
 def _room(step: StepTimes) -> float:

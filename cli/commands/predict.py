@@ -10,31 +10,10 @@ import argparse
 import json
 from typing import Any
 
-from ..arguments import add_output, at_least_one, example
+from ..arguments import add_output, example
 from ..inputs import typed
 from ..output import answer, check_output, finish
-
-COUNTS = {
-    "gpus": "GPUs in all: tp x pp x dp x cp",
-    "tp": "tensor parallel ranks",
-    "pp": "ranks of the pipeline",
-    "vp": "stages a rank",
-    "dp": "replicas; what is left of the GPUs by default",
-    "cp": "context parallel ranks, which share out a sequence",
-    "ep": "expert parallel ranks",
-    "micro-batch": "sequences of a microbatch",
-    "global-batch": "sequences of a step",
-    "seq": "tokens of a sequence",
-    "layers": "decoder layers, where there are fewer than the model's",
-}
-WORDS = {
-    "precision": "bf16 (the default), fp16, fp32, fp8, mxfp8 or nvfp4",
-    "recompute": "none (the default), selective, full, or modules",
-    "sharding": "none (the default), zero1, zero2 or fsdp",
-    "layers-per-stage": "decoder layers of each stage, such as 19,20,20,21",
-    "schedule": "a family, such as zb-h1, or optimal; 1f1b or interleaved-1f1b by default",
-    "attention": "flash or unfused",
-}
+from ..run_arguments import RUN_KEYS, add_run, run_options
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,17 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PROFILE",
         help="a profile by layers, whose times take the place of calculated ones",
     )
-    for name, words in COUNTS.items():
-        parser.add_argument(f"--{name}", metavar="N", type=at_least_one, help=words)
-    for name, words in WORDS.items():
-        parser.add_argument(f"--{name}", metavar="WORD", help=words)
+    add_run(parser)
     parser.add_argument(
         "--run",
         metavar="KEY=VALUE",
         action="append",
         default=[],
         type=_pair,
-        help="any other key of a run, such as sequence_parallel=false",
+        help="any other key of a run, such as compile=true",
     )
     add_output(parser, "pipeline profile")
     example(
@@ -72,9 +48,8 @@ def run(args: argparse.Namespace) -> int:
     from pipeloom.planner.predict import predict
 
     check_output(args)
-    names = [name.replace("-", "_") for name in (*COUNTS, *WORDS, "gpu")]
-    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    with typed(*names, "cluster", "measured", *dict(args.run)):
+    given = run_options(args) | ({} if args.gpu is None else {"gpu": args.gpu})
+    with typed(*RUN_KEYS, "gpu", "cluster", "measured", *dict(args.run)):
         found = predict(
             args.model, cluster=args.cluster, measured=args.measured, **given | dict(args.run)
         )

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
+from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.fields import Amount, Bandwidth, Cost, Version
 from pipeloom.ir.formats.json_reader import read_json
 from pipeloom.ir.formats.validation import (
@@ -148,6 +149,8 @@ def read_cluster(given: Cluster | Mapping[str, Any] | str | os.PathLike[str]) ->
         return given
     if isinstance(given, Mapping):
         return parse_cluster(given, "cluster")
+    if not isinstance(given, str | os.PathLike):
+        raise InputError(f"cluster: expected a name, a file or an object, got {given!r:.60}")
     name = os.fspath(given)
     if name == "-" or "." in name or "/" in name:
         return parse_cluster(read_json(name), name)

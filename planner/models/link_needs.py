@@ -8,6 +8,7 @@ from typing import Any
 
 from pipeloom.ir.model.ops import OpKind
 
+from ..clusters.cluster import LINKS
 from .layers import work_of
 from .model import Model
 from .run import Sharding, TrainingRun
@@ -19,28 +20,12 @@ NODE = 8
 """Devices among which tensor or expert parallelism is looked at."""
 EXPOSED = 0.1
 """The part of computation's time that communication may take where it is waited for."""
-LINKS = (
-    ("10G Ethernet", 1.25),
-    ("25G Ethernet", 3.125),
-    ("100G Ethernet, InfiniBand EDR", 12.5),
-    ("200G, InfiniBand HDR", 25.0),
-    ("PCIe 4.0 x16", 31.5),
-    ("400G, InfiniBand NDR", 50.0),
-    ("PCIe 5.0 x16", 63.0),
-    ("800G, InfiniBand XDR", 100.0),
-    ("NVLink 3 (A100)", 300.0),
-    ("NVLink 4 (H100)", 450.0),
-    ("NVLink 5 (B200)", 900.0),
-)
-"""Gigabytes a second in one direction, by the standards' and makers' data sheets."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinkNeed:
     """``bytes`` that leave a device while it computes for ``compute_ms``, and the bandwidth in one
     direction with which they take as long (``hidden``), or a tenth where they are waited for.
-
-    ``link``: the slowest of :data:`LINKS` that has it; None: none has.
     """
 
     name: str
@@ -55,8 +40,12 @@ class LinkNeed:
 
     @property
     def link(self) -> str | None:
-        need = self.gigabytes_per_second
-        return next((name for name, has in LINKS if has >= need), None)
+        """The slowest link among the presets that has it, or several; None: none has."""
+        rates = {name: link.gigabytes_per_second for name, link in LINKS.items()}
+        enough = [rate for rate in rates.values() if rate >= self.gigabytes_per_second]
+        if not enough:
+            return None
+        return ", ".join(name for name, rate in rates.items() if rate == min(enough))
 
     def to_dict(self) -> dict[str, Any]:
         more = {"gigabytes_per_second": self.gigabytes_per_second, "link": self.link}

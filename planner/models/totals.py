@@ -46,7 +46,7 @@ def totals_of(model: Model, run: TrainingRun, device_memory: float) -> Totals:
     """Summed over layers: all on one rank, tied parameters once."""
     one = alone(run)
     layers = work_of(model, one).layers
-    states = [states_of(replace(layer.parameters, tied=0.0), one) for layer in layers]
+    states = [states_of(layer.parameters, one) for layer in layers]
     parts = (
         sum(each.weights for each in states),
         sum(each.gradients for each in states),

@@ -22,6 +22,9 @@ from .setup import Setup
 
 VTRAIN = {"gpu": "A100-80GB", "seq": 1024, "precision": "fp16", "recompute": "full"}
 """What holds for all rows of vTrain's measurements (Bang et al., 2023)."""
+_TABLE = ("columns", "rows")
+LEAST, MOST = 1e-6, 1e12
+"""Of whatever is measured."""
 _BATCH = ("microbatches", "local_batch")
 TIMES = ("step_ms", "tokens_per_s_per_gpu", "model_tflops_per_gpu")
 
@@ -54,7 +57,9 @@ def read_rows(given: Document) -> list[MeasuredRow]:
     """All rows of a file of measurements. Raises InputError, naming the row, where one is wrong."""
     document, where = read_document(given, "measurements")
     models = document.get("models", {})
-    rows = [*_rows(document, where), *_vtrain(document)]
+    if not isinstance(models, dict) or not all(isinstance(of, dict) for of in models.values()):
+        raise InputError(f"{where}: models: expected an object of models, got {show(models)}")
+    rows = [*_rows(document, where), *_vtrain(document, where)]
     if not rows:
         raise InputError(f"{where}: runs: expected a list of measured runs, got {show(document)}")
     return [_row(row, models, f"{where}: {name}") for name, row in rows]
@@ -68,11 +73,20 @@ def _rows(document: Mapping[str, Any], where: str) -> Iterator[tuple[str, dict[s
         yield f"runs[{i}]", row
 
 
-def _vtrain(document: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _vtrain(document: Mapping[str, Any], where: str) -> Iterator[tuple[str, dict[str, Any]]]:
     table = document.get("vtrain", {"columns": [], "rows": []})
-    for i, values in enumerate(table["rows"]):
-        row = dict(zip(table["columns"], values, strict=True))
-        yield f"vtrain: rows[{i}]", {"source": "vtrain", **VTRAIN, **row}
+    columns, rows = (table.get(key) if isinstance(table, dict) else None for key in _TABLE)
+    if not isinstance(columns, list) or not isinstance(rows, list):
+        raise InputError(f"{where}: vtrain: expected columns and rows, got {show(table)}")
+    for i, values in enumerate(rows):
+        if not isinstance(values, list) or len(values) != len(columns):
+            raise InputError(
+                f"{where}: vtrain: rows[{i}]: expected a list of {len(columns)}, got {show(values)}"
+            )
+        yield (
+            f"vtrain: rows[{i}]",
+            {"source": "vtrain", **VTRAIN, **dict(zip(columns, values, strict=True))},
+        )
 
 
 def _row(row: dict[str, Any], models: Mapping[str, Any], where: str) -> MeasuredRow:
@@ -87,18 +101,17 @@ def _row(row: dict[str, Any], models: Mapping[str, Any], where: str) -> Measured
         model=name,
         setup=setup,
         step_ms=_step_ms(row, setup, where),
-        memory_gib=_memory(row),
+        memory_gib=_memory(row, where),
         precision_known=row.get("precision") != "?",
     )
 
 
 def _step_ms(row: Mapping[str, Any], setup: Setup, where: str) -> float:
     """The step's time as measured, or from the throughput that was."""
-    kind = next((key for key in TIMES if row.get(key) is not None), None)
-    value = row.get(kind) if kind else None
-    if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
-        raise InputError(f"{where}: expected a number > 0 as {', '.join(TIMES)}, got {show(row)}")
-    run = setup.run
+    kind = next((key for key in TIMES if row.get(key) is not None), TIMES[0])
+    value, run = _positive(row, kind, where), setup.run
+    if value is None:
+        raise InputError(f"{where}: {kind}: missing; expected a number > 0, or another measure")
     if kind == "step_ms":
         return float(value)
     if kind == "tokens_per_s_per_gpu":
@@ -114,8 +127,19 @@ def _counted_flops(setup: Setup) -> float:
     return 96.0 * run.global_batch * run.seq * layers * h**2 * parts
 
 
-def _memory(row: Mapping[str, Any]) -> float | None:
+def _memory(row: Mapping[str, Any], where: str) -> float | None:
     """The peak of the fullest device in GiB."""
-    if row.get("memory_gb") is not None:
-        return float(row["memory_gb"]) * 1e9 / 2**30
-    return row.get("memory_gib")
+    if (size := _positive(row, "memory_gb", where)) is not None:
+        return size * 1e9 / 2**30
+    return _positive(row, "memory_gib", where)
+
+
+def _positive(row: Mapping[str, Any], key: str, where: str) -> float | None:
+    """The measured number, None where there is none. Raises InputError."""
+    value = row.get(key)
+    sound = isinstance(value, int | float) and not isinstance(value, bool)
+    if value is not None and not (sound and LEAST <= value <= MOST):
+        raise InputError(
+            f"{where}: {key}: expected a number > 0 and <= {MOST:g}, got {show(value)}"
+        )
+    return None if value is None else float(value)

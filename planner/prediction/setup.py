@@ -14,7 +14,8 @@ import numpy as np
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import IntArray, OpKind, offsets_of
 from pipeloom.ir.model.profile import Profile, StageProfile
-from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.model.schedule import Schedule, Updates
+from pipeloom.ir.units import counted
 from pipeloom.solver.families import build_family
 
 from ..clusters.cluster import Cluster
@@ -25,6 +26,9 @@ from ..models.run import TrainingRun
 from ..models.states import States, states_of
 from ..models.work import Attention, Gemm, Kernel, LayerWork, ModelWork, WorkKind
 from .step_end import Exchange
+
+MOST_PAIRS = 1_000_000
+"""Stages times microbatches, of which every op is simulated."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,14 @@ class Setup:
         keys = dict(run)
         if known.positions:
             keys = {"attention": "unfused", "sequence_parallel": False} | keys
-        return cls(known, TrainingRun.of(keys, known), cluster)
+        found = TrainingRun.of(keys, known)
+        if found.microbatches * found.stages > MOST_PAIRS:
+            most = MOST_PAIRS // found.stages
+            raise InputError(
+                f"global_batch: expected at most {most} microbatches for "
+                f"{counted(found.stages, 'stage')}, got {found.microbatches}"
+            )
+        return cls(known, found, cluster)
 
     @cached_property
     def work(self) -> ModelWork:
@@ -101,7 +112,9 @@ class Setup:
     @cached_property
     def owners(self) -> tuple[int, ...]:
         """The rank of each stage."""
-        placed = self.schedule.problem.placement.matrix(self.run.stages, self.run.microbatches)
+        placed = self.order.schedule.problem.placement.matrix(
+            self.run.stages, self.run.microbatches
+        )
         return tuple(placed[:, 0].tolist())
 
     def shape(self, work: LayerWork) -> str:
@@ -119,8 +132,8 @@ class Setup:
         return " ".join(words + ["compiled"] * run.compile)
 
     @property
-    def schedule(self) -> Schedule:
-        """The order of ops, as it would be with equal stages."""
+    def order(self) -> OpOrder:
+        """The order of ops that the run's family has."""
         run = self.run
         return _order(run.schedule, run.pp, run.vp, run.microbatches)
 
@@ -134,23 +147,34 @@ def _flops(kernel: Kernel) -> float:
 _LAYERS: dict[LayerWork, LayerWork] = {}
 
 
-_FLAT: dict[int, tuple[IntArray, IntArray, Schedule]] = {}
+@dataclass(frozen=True, eq=False)
+class OpOrder:
+    """A schedule's order of ops, and the same flat, rank after rank."""
+
+    schedule: Schedule
+
+    @cached_property
+    def flat(self) -> tuple[IntArray, IntArray]:
+        """All ops, (N,), and where each rank's begin, (P + 1,)."""
+        order = self.schedule.order
+        return np.concatenate(order).astype(np.int64), offsets_of(order)
 
 
 @lru_cache(maxsize=256)
-def _order(family: str, ranks: int, chunks: int, microbatches: int) -> Schedule:
-    name = f"{family}:{chunks}" if family.startswith("interleaved") else family
+def _order(family: str, ranks: int, chunks: int, microbatches: int) -> OpOrder:
+    several = {"interleaved-1f1b": chunks, "interleaved-1f1b-grouped": chunks, "looped-bfs": chunks}
+    count = several.get(family) or (family == "wave" and chunks // 2)
     stage = StageProfile(1.0, 1.0, 1.0, 1.0, 0.0)
     profile = Profile((stage,) * (ranks * chunks), ranks)
     try:
-        return build_family(name, profile, microbatches)
+        found = build_family(f"{family}:{count}" if count else family, profile, microbatches)
     except InputError as error:
         raise InputError(*(f"schedule: {line}" for line in error.errors)) from None
-
-
-def flat_order(schedule: Schedule) -> tuple[IntArray, IntArray]:
-    """All ranks' ops one after the other, and where each rank's begin."""
-    if id(schedule) not in _FLAT:
-        flat = np.concatenate(schedule.order).astype(np.int64)
-        _FLAT[id(schedule)] = flat, offsets_of(schedule.order), schedule
-    return _FLAT[id(schedule)][:2]
+    needed = found.problem.stages // ranks
+    if needed != chunks:
+        raise InputError(f"vp: expected {needed}, as {family} has, got {chunks}")
+    owners = found.problem.placement.matrix(ranks * chunks, microbatches)
+    if found.transfers or found.updates is not Updates.ITERATION or (owners != owners[:, :1]).any():
+        words = "whose stages stay on one rank, with one update a step"
+        raise InputError(f"schedule: expected a family {words}, got {family!r}")
+    return OpOrder(found)

@@ -24,7 +24,7 @@ from ..models.work import Group, LayerWork
 from .collective_times import CollectiveTimes
 from .kernel_times import KernelTimes
 from .layer_times import OPS, LayerTimes, Traffic, layer_times
-from .setup import Setup, flat_order
+from .setup import OpOrder, Setup
 from .step_end import StepTail
 
 Memo: TypeAlias = dict[tuple[int, tuple[int, ...], float], LayerTimes]
@@ -41,7 +41,7 @@ class StepTimes:
     memo: Memo = field(default_factory=dict, compare=False)
     measured: tuple[StageProfile, ...] | None = None
     """Layers as measured, in place of the calculated ones."""
-    planned: Schedule | None = None
+    planned: OpOrder | None = None
     """In place of the family's order of ops."""
 
     @cached_property
@@ -125,17 +125,21 @@ class StepTimes:
     def _simulated(self) -> tuple[FloatArray, FloatArray]:
         return self._simulate(self.profile)
 
+    @property
+    def _order(self) -> OpOrder:
+        return self.planned or self.setup.order
+
     @cached_property
     def schedule(self) -> Schedule:
         """The schedule that is simulated."""
-        like = self.planned or self.setup.schedule
+        like = self._order.schedule
         return timed(replace(like, problem=replace(like.problem, profile=self.profile)))
 
     def _simulate(self, profile: Profile) -> tuple[FloatArray, FloatArray]:
         """When each rank's last op ends, and the most memory that its activations take, (P,)."""
-        like = self.planned or self.setup.schedule
-        order, offsets = flat_order(like)
-        simulator = Simulator(replace(like.problem, profile=profile), offsets)
+        order, offsets = self._order.flat
+        problem = replace(self._order.schedule.problem, profile=profile)
+        simulator = Simulator(problem, offsets)
         assert simulator.run(order)
         return simulator.end[offsets[1:] - 1], simulator.peak
 
@@ -184,12 +188,11 @@ class StepTimes:
 
     def _most(self, group: Group) -> Traffic:
         run, by_rank = self.setup.run, defaultdict[int, Traffic](Traffic)
-        for s, works in enumerate(self.setup.work.stages):
-            for work in works:
+        for owner, works in zip(self.setup.owners, self.setup.counted_stages, strict=True):
+            for work, count in works:
                 for traffic in self.layers[id(work)].traffic.values():
-                    by_rank[self.setup.owners[s]] += traffic.get(group, Traffic()).times(
-                        run.microbatches
-                    )
+                    sent = traffic.get(group, Traffic())
+                    by_rank[owner] += sent.times(count * run.microbatches)
         return max(by_rank.values(), key=lambda each: each.total)
 
     def _sends(self) -> Traffic:

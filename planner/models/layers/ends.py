@@ -38,8 +38,8 @@ def write_embedding(sheet: Sheet, model: Model) -> None:
 def write_head(sheet: Sheet, model: Model, *, owns: bool = True, norm: bool = True) -> None:
     """The last norm, the product with the vocabulary's matrix, and the loss.
 
-    The matrix is another's where it is tied, or another head's: then not ``owns``, though a stage
-    of its own has to hold a copy (``tied`` of :class:`..work.Parameters`).
+    The matrix is another's where it is tied, or another head's: then not ``owns``, though where the
+    embedding is on another rank a copy is held (``tied`` of :class:`..work.Parameters`).
     """
     tp, width = sheet.run.tp, model.embedding_width or model.hidden
     if norm and model.final_norm:
@@ -54,7 +54,7 @@ def write_head(sheet: Sheet, model: Model, *, owns: bool = True, norm: bool = Tr
     sheet.product("head", HEAD, (sheet.tokens, model.vocab / tp, width), precision=wide)
     if owns:
         sheet.parameters(model.vocab * width, tp)
-    else:
+    elif sheet.run.pp > 1:
         sheet.tied(model.vocab * width, tp)
     if model.head_bias:
         sheet.parameters(model.vocab, tp)

@@ -41,8 +41,9 @@ def test_what_links_have_to_carry() -> None:
         "fsdp": 24,
     }
     assert needs["pipeline"].bytes == 2 * 4096 * 8 * 8192
-    assert needs["pipeline"].link == "10G Ethernet"
-    assert needs["tensor"].link == "NVLink 5 (B200)"
+    assert needs["pipeline"].link == "ethernet-10g"
+    assert needs["fsdp"].link == "infiniband-100g, ethernet-100g"
+    assert needs["tensor"].link == "nvlink5"
     order = [needs[name].gigabytes_per_second for name in ("pipeline", "fsdp", "tensor")]
     assert order == sorted(order)
     assert LinkNeed("pipeline", 2, 1e15, 1.0, True).link is None

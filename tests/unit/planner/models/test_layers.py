@@ -149,7 +149,15 @@ def test_multi_token_prediction_is_a_layer_a_projection_and_a_head() -> None:
     projection = 2 * 2 * 4096 * 7168**2
     assert mtp.flops(F) == pytest.approx(moe.flops(F) + projection + head.flops(F))
     assert mtp.parameters.total == moe.parameters.total + 2 * 7168**2 + 3 * 7168
-    assert mtp.parameters.tied == 129280 * 7168
+    assert mtp.parameters.tied == 0
+
+
+@pytest.mark.parametrize(("pp", "copy"), [(1, 0), (2, 1)])
+def test_a_tied_matrix_is_held_twice_where_its_layers_are_on_two_ranks(pp: int, copy: int) -> None:
+    model = read_model("gpt-22b")
+    embedding, *_, head = work_of(model, TrainingRun.of({"pp": pp, "tp": 2}, model)).layers
+    assert head.parameters.tied == copy * 51200 * 6144 / 2
+    assert embedding.parameters.tied == 0
 
 
 def test_a_fused_loss_holds_logits_of_two_bytes() -> None:

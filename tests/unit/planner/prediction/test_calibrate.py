@@ -77,7 +77,9 @@ def test_throughput_is_as_good_as_a_time() -> None:
     ("runs", "line"),
     [
         ([], "measurements: runs: expected a list of measured runs"),
-        ([RUNS[0] | {"step_ms": 0}], "measurements: runs[0]: expected a number > 0 as step_ms"),
+        ([RUNS[0] | {"step_ms": 0}], "measurements: runs[0]: step_ms: expected a number > 0"),
+        ([RUNS[0] | {"step_ms": None}], "measurements: runs[0]: step_ms: missing; expected"),
+        ([RUNS[0] | {"memory_gib": "40"}], "measurements: runs[0]: memory_gib: expected a number"),
         ([{"model": "llama-3-8b"}], "measurements: runs[0]: model, gpu: expected both by name"),
         ([RUNS[0] | {"tp": 3}], "measurements: runs[0]: "),
         ([RUNS[0], RUNS[1] | {"gpu": "A100"}], "gpu: expected one of A100-80GB, H200, got None"),
