@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -24,6 +25,8 @@ INTERRUPTED, INTERNAL, FAILED = 130, 70, 1
 MOST_LINES, MOST_CHARACTERS = 20, 400
 TRACEBACK = "PIPELOOM_TRACEBACK"
 STANDARD_INPUT = "standard input"
+_VARIABLE = re.compile(r"[A-Z]+(_[A-Z]+)*: ")
+"""Faults of the environment begin with its variable."""
 _INPUTS = ("profile", "schedule", "file", "files", "program")
 """Arguments that are files to read; the first that a command has is what its faults are about."""
 
@@ -105,6 +108,7 @@ def _is_file(word: str) -> bool:
 def _names(line: str, files: Sequence[str]) -> bool:
     return (
         line.startswith("-")
+        or _VARIABLE.match(line) is not None
         or line.endswith(": no such file")
         or any(file in line for file in files)
     )

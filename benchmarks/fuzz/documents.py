@@ -63,6 +63,7 @@ _SCHEDULED = [
     ["verify", "{}", "--json"],
     ["compile", "{}"],
     ["compile", "{}", "--post-validation", "--json"],
+    ["compile", "{}", "--data-parallel"],
     ["compile", "{}", "--data-parallel", "--tied", "0,1"],
     *(["export", "{}", "--to", to] for to in ("torch-csv", "torchtitan", "megatron-layout")),
     ["profile", "--from", "{}"],

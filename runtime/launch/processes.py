@@ -34,6 +34,7 @@ from pipeloom.ir.errors import InputError, PipeloomError, in_words
 
 from ..cuda import check_devices
 from ..errors import LaunchError
+from .environment import check_sockets, number, world
 
 LOOPBACK = "127.0.0.1"
 FROZEN = "pipeloom.runtime.launch.forked"  # the last
@@ -73,9 +74,12 @@ def launch(
     number of processes, or this machine has too few GPUs.
     """
     names = _Names(ranks, replicas)
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+    joined = world()
+    if joined is not None:
         heard = args if listener is None else (*args, listener)
-        return _join(function, names, heard, backend, message_timeout)
+        names.check(joined[1])
+        return {joined[0]: _call(function, heard, backend, message_timeout)}
+    check_sockets()
     if backend == "nccl":
         check_devices(names.count)
     with _Workers(names, listener) as workers:
@@ -99,29 +103,13 @@ class _Told:
     value: Any
 
 
-def _join(
-    function: Callable[..., Any],
-    names: _Names,
-    args: Sequence[Any],
-    backend: str,
-    message_timeout: float,
-) -> dict[int, Any]:
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    if size != names.count:
-        times = f" times {names.replicas} replicas" if names.replicas > 1 else ""
-        raise InputError(
-            f"WORLD_SIZE: expected {names.count}, the program's ranks{times}, got {size}"
-        )
-    return {rank: _call(function, args, backend, message_timeout)}
-
-
 def _call(
     function: Callable[..., Any], args: Sequence[Any], backend: str, message_timeout: float
 ) -> Any:
     if dist.is_initialized():
         return function(*args)
     if backend == "nccl":
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(number("LOCAL_RANK", 0))
     dist.init_process_group(backend, timeout=timedelta(seconds=message_timeout))
     result = function(*args)
     dist.destroy_process_group()  # not after an error: it would wait for the others
@@ -141,6 +129,14 @@ class _Names:
     @property
     def count(self) -> int:
         return self.ranks * self.replicas
+
+    def check(self, size: int) -> None:
+        """Raises InputError where torchrun started another number of processes."""
+        if size != self.count:
+            times = f" times {self.replicas} replicas" if self.replicas > 1 else ""
+            raise InputError(
+                f"WORLD_SIZE: expected {self.count}, the program's ranks{times}, got {size}"
+            )
 
     def of(self, *processes: int) -> str:
         if self.replicas == 1:

@@ -5,7 +5,6 @@ Processes are numbered replica by replica: of 2 replicas of 3 ranks, the second 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -18,6 +17,7 @@ from torch import Tensor
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.program import Average, Program
 
+from ..launch.environment import world
 from ..pipeline.model_source import BATCH, ModelSource, checked_batch
 from ..pipeline.pipeline import Pipeline
 from .settings import RunSettings
@@ -116,8 +116,9 @@ def count_replicas(program: Program, settings: RunSettings) -> int:
     if asked is not None:
         return asked
     ranks, planned = program.schedule.problem.ranks, program.schedule.problem.profile.data_parallel
-    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        size = int(os.environ["WORLD_SIZE"])
+    joined = world()
+    if joined is not None:
+        size = joined[1]
         if size % ranks:
             raise InputError(
                 f"WORLD_SIZE: expected a multiple of {ranks}, the program's ranks, got {size}"

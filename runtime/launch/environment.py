@@ -1,0 +1,50 @@
+"""The environment that processes are launched in: torchrun's variables, and room for sockets."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+
+import torch.distributed as dist
+
+from pipeloom.ir.errors import InputError
+
+_SOCKET, _NAME = 107, 34
+"""Bytes of a Unix socket's path at most, and those that multiprocessing adds to TMPDIR."""
+
+
+def world() -> tuple[int, int] | None:
+    """This process's rank and how many there are; None where torchrun did not start it.
+
+    Raises InputError that names a variable which is wrong or missing.
+    """
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        return None
+    size = number("WORLD_SIZE", 1)
+    rank = number("RANK", 0, size - 1)
+    if not dist.is_initialized():
+        if not os.environ.get("MASTER_ADDR"):
+            raise InputError("MASTER_ADDR: missing; expected it beside RANK, as torchrun sets it")
+        number("MASTER_PORT", 0, 65535)
+    return rank, size
+
+
+def number(name: str, least: int, most: int | None = None) -> int:
+    """The variable as a whole number within bounds. Raises InputError."""
+    text = os.environ.get(name, "")
+    value = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
+    if value < least or (most is not None and value > most):
+        bounds = f">= {least}" if most is None else f"from {least} to {most}"
+        raise InputError(f"{name}: expected a whole number {bounds}, got {text!r}")
+    return value
+
+
+def check_sockets() -> None:
+    """Raises InputError where the folder for temporary files has too long a name for sockets."""
+    folder = tempfile.gettempdir()
+    most = _SOCKET - _NAME
+    if len(os.fsencode(folder)) > most:
+        raise InputError(
+            f"TMPDIR: expected a path of at most {most} bytes, as sockets are made there, got "
+            f"{folder!r}"
+        )
