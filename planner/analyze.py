@@ -24,11 +24,14 @@ from .evaluation.evaluation import Evaluation
 from .evaluation.scaling import equalized
 from .evaluation.table import EvaluationTable, evaluations_table
 from .inputs.documents import naming
-from .inputs.problem_setup import ProfileLike, ProfileSource, objective_of
+from .inputs.problem_setup import ProfileLike, ProfileSource, check_microbatches, objective_of
 from .models.uniform import Transformer
 from .partition.fixed_cut import Profiles, profiles_of
 from .passing.crossovers import Crossover, crossovers, missing_sizes
 from .solving.progress import Listener
+
+MOST_ANALYZED = 100_000
+"""Stages times microbatches of each family's schedule, all of which are built: about a minute."""
 
 
 @dataclass(frozen=True)
@@ -184,6 +187,7 @@ def analyze(
     given = profile if cluster is None else _cluster(cluster)
     assert given is not None
     found, profile_of, way = _profiles(given, microbatches, model, partition, progress)
+    check_microbatches(microbatches, found.num_stages, MOST_ANALYZED)
     rows = evaluate_families(
         _names(found.ranks), profile_of, microbatches, math.inf, objective_of(objective)
     )

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +29,7 @@ from .inputs.documents import PICTURES, Document, Planned, naming, read_schedule
 from .inputs.problem_setup import check_choice
 from .measured.samples import is_plan
 from .solving.progress import Listener, Note, unheard
+from .verify import bound_is_checked
 
 MOST_OF_CIRCLE = 4
 """Ops that are named of those that wait for each other in a circle."""
@@ -115,6 +116,7 @@ def show(
     schedules = _titled(drawn, measured, titles)
     for given, (_, schedule) in zip(drawn, schedules, strict=False):
         _tell_stuck(given, schedule, progress or unheard)
+        _tell_unchecked(given, schedule, progress or unheard)
     found = None if measured is None else _attributed(measured, schedules)
     titled = bool(titles) or measured is not None
     picture = Picture(kind, schedules, found, titled, columns, colours)
@@ -167,6 +169,13 @@ def _tell_stuck(given: Drawable, schedule: Schedule, tell: Listener) -> None:
     if reason:
         end = "drawn by the times in the file"
         tell(Note(f"note: {_called(given)}: can never run: {reason}; {end}"))
+
+
+def _tell_unchecked(given: Drawable, schedule: Schedule, tell: Listener) -> None:
+    """Says of a file that claims a bound which none in closed form reaches that it is a claim."""
+    if isinstance(given, str | os.PathLike | Mapping) and bound_is_checked(schedule) is False:
+        words = "its lower bound is not checked, but taken from the file"
+        tell(Note(f"note: {_called(given)}: {words}"))
 
 
 def _attributed(measured: Drawable, schedules: Sequence[tuple[str, Schedule]]) -> Attribution:

@@ -23,13 +23,15 @@ from .core.overlap_relaxation import without_overlap
 from .core.progress import FALLBACK
 from .core.relaxations import has_remat, recomputable, recomputing
 from .core.schedule_cost import within_memory
-from .core.worker_threads import has_ended, in_thread
+from .core.worker_threads import Pieces, has_ended, in_thread
 from .exact import BACKENDS
+from .exact.enumeration import enumerable, enumerate_orders
+from .families.applicable import streaming_families
 from .portfolio import PORTFOLIOS, exactly
 from .proofs import closed_form_bounds
 from .remat.portfolio import search_remat
 from .search.averaging_postpass import average_early
-from .weight_passing import WeightPassingSearch
+from .weight_passing import WeightPassingSearch, search_every_arrival
 
 
 def optimize(problem: Problem, options: SolveOptions | None = None, **changes: Any) -> Schedule:
@@ -89,9 +91,7 @@ class Solving:
         self._running: Future[bool] | None = None
         self._best, self._options = best, options
         if has_remat(best.problem):
-            self._pieces = search_remat(
-                best, lambda part, given: optimize(without_overlap(part), given), options
-            )
+            self._pieces = _remat_pieces(best, options)
             return
         best.offer(one_at_a_time(best.problem), FALLBACK)
         portfolio = PORTFOLIOS.get(options.solver, partial(exactly, solver=options.solver))
@@ -156,13 +156,26 @@ class Solving:
         return False
 
 
+def _remat_pieces(best: Incumbent, options: SolveOptions) -> Pieces:
+    """All orders where they are few and nothing can be recomputed or offloaded, then the search."""
+    if options.solver == "auto" and enumerable(best.problem):
+        best.offer(one_at_a_time(best.problem), FALLBACK)
+        closed_form_bounds(best)
+        enumerate_orders(best)
+        yield
+    yield from search_remat(
+        best, lambda part, given: optimize(without_overlap(part), given), options
+    )
+
+
 def pass_weights(best: Incumbent, options: SolveOptions) -> Schedule:
-    """The best schedule with streamed weights, under the bounds in closed form."""
+    """The best schedule with streamed weights, under the bounds in closed form or, for few ops,
+    that of all schedules."""
     search = WeightPassingSearch(best, options.memory, options.by_step)
     search.first()
     if not options.by_step:
         closed_form_bounds(best)
-    running = in_thread(partial(search.improve, options.seed))
+    running = in_thread(partial(_search_weights, search, best, options))
     try:
         if has_ended(best, running):
             running.result()
@@ -171,3 +184,17 @@ def pass_weights(best: Incumbent, options: SolveOptions) -> Schedule:
     search.check_memory()
     bound = lower_bound(best.problem) if options.by_step else None
     return best.schedule(options.solver, options.seed, bound)
+
+
+def _search_weights(search: WeightPassingSearch, best: Incumbent, options: SolveOptions) -> None:
+    """By the objective, families and all schedules of few ops come before the search."""
+    if not options.by_step:
+        for schedule in streaming_families(best.problem):
+            if best.over():
+                return
+            search.consider(schedule)
+        found = search_every_arrival(best)
+        if found is not None:
+            search.consider(found)
+    if not best.over():
+        search.improve(options.seed)

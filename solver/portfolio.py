@@ -2,7 +2,8 @@
 
 ::
 
-    auto        first schedules; then side by side: construct and improve, prove, improve elsewhere
+    auto        first schedules, all orders where they are few; then side by side: construct and
+                improve, prove, improve elsewhere
     heuristic   first schedules, construct, better bounds, improve
     exact       first schedules, construct, better bounds, an exact solver
 """
@@ -27,6 +28,7 @@ from .core.incumbent import Incumbent
 from .core.linear_instance import LinearInstance
 from .core.progress import FALLBACK
 from .core.worker_threads import Pieces, Worker, run_workers
+from .exact.enumeration import enumerate_orders
 from .families.applicable import build_families
 from .proofs import closed_form_bounds, interleave, solve_exactly, tighten
 from .search.local_search import (
@@ -58,6 +60,7 @@ class Round(Protocol):
 def automatically(best: Incumbent, seed: int) -> Pieces:
     """The first schedules, then a search and the proofs side by side."""
     search = start(best, seed)
+    enumerate_orders(best)
     yield
     parts: list[Worker] = [search.pieces, partial(prove_and_search, seed=seed)]
     parts += [

@@ -77,7 +77,7 @@ def _near(value: Any, draw: Random) -> None:
     """A number that is near, a list with one of its entries twice, another case of a name."""
     place, key = _place(value, draw)
     old = place[key]
-    if isinstance(old, int | float):
+    if isinstance(old, int | float) and abs(old) < 1e300:
         place[key] = draw.choice((old + 1, old - 1, -old, old * 2, old / 3, 0, old * 1e-12))
     elif isinstance(old, list) and old:
         old.insert(draw.randrange(len(old)), copy.deepcopy(draw.choice(old)))

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 KEYS = (
     "stages", "layers", "ranks", "repeats", "warmup", "alone", "recompute", "pairs", "offload",
-    "stages_as", "local", "name", "memory_limit", "timeout", "dtype", "device",
+    "stages_as", "local", "name", "memory_limit", "timeout", "dtype", "device", "memory_only",
+    "like",
 )  # fmt: skip
 FROM_KEYS = ("split", "memory", "t_comm", "like")
 """Options of --from alone."""
@@ -59,6 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=whole,
         help="rounds before those, 2 by default; with --from steps, 1 by default where there are "
         "several",
+    )
+    parser.add_argument(
+        "--memory-only",
+        action="store_true",
+        help="bytes by calculation: no step, and no memory for the model, of any size; each op "
+        "takes 1 ms, or as in --like",
     )
     parser.add_argument(
         "--alone", action="store_true", help="one process, a stage after the other, and no links"
@@ -100,6 +107,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "pipeloom profile --model examples.gpt:small --stages 4 -o profile.json",
         "pipeloom profile --model examples.gpt:small --stages 4 --ranks 2 --repeats 20 -o p.json",
         "pipeloom profile --model examples.gpt:small --layers --ranks 2 -o layers.json",
+        "pipeloom profile --model hf:my-llama,seq=4096 --stages 8 --memory-only -o memory.json",
         "pipeloom profile --from traces/ --memory 1.2G,0.9G --t-comm 0.1 -o profile.json",
         "pipeloom profile --from timers.csv --like profile.json --split 0.6 -o new.json",
     )
@@ -132,7 +140,7 @@ def _add_from(parser: argparse.ArgumentParser) -> None:
         "--like",
         metavar="FILE",
         help="a profile of the same stages, or a schedule or program: what files do not tell is "
-        "taken from it (memory, sizes, links, B's share)",
+        "taken from it (memory, sizes, links, B's share); with --memory-only times and links",
     )
 
 
@@ -149,7 +157,7 @@ def run(args: argparse.Namespace) -> int:
     from pipeloom.training import measure
 
     chosen = options(args, *KEYS) | {"warmup": WARMUP if args.warmup is None else args.warmup}
-    with typed("ranks"):
+    with typed("ranks", "like", "local", "pairs", "device", "memory_only"):
         measurement = measure(args.model, **chosen)
     if os.environ.get("RANK", "0") == "0":  # under torchrun rank 0 alone speaks
         answer = {"measured": measurement.record()}
@@ -160,7 +168,7 @@ def run(args: argparse.Namespace) -> int:
 def _run_from(args: argparse.Namespace) -> int:
     from pipeloom.planner.measured.profile import profile_from
 
-    measuring = {key for key in KEYS if key not in SHARED} | {"model"}
+    measuring = {key for key in KEYS if key not in (*SHARED, *FROM_KEYS)} | {"model"}
     unset = {"repeats": 10, "timeout": 300.0, "device": "cpu", "stages_as": "eager"}
     for name in sorted(measuring):
         if getattr(args, name) not in (None, False, unset.get(name)):
@@ -179,12 +187,14 @@ def _check_measuring(args: argparse.Namespace) -> None:
     if args.stages is None and not args.layers:
         raise InputError("--stages: missing; expected a number of stages, or --layers")
     for name in FROM_KEYS:
-        if getattr(args, name) is not None:
+        if getattr(args, name) is not None and not (name == "like" and args.memory_only):
             raise InputError(f"--{name.replace('_', '-')}: expected it beside --from alone")
 
 
 def _words(measurement: Measurement) -> str:
-    """A row a stage, each time with the spread of its middle half; then messages and copies."""
+    """A row a stage, each time with the spread of its middle half; messages and copies; stages of
+    which B computes a good part of the weight gradients."""
+    from pipeloom.ir.model.weight_coverage import worth_telling
     from pipeloom.ir.units import amount, duration
 
     profile = measurement.profile
@@ -193,6 +203,13 @@ def _words(measurement: Measurement) -> str:
     if measurement.pairs:
         columns["T_FB"] = list(measurement.pairs)
     sizes = {"M_B": "m_b", "M_W": "m_w", "M_R": "m_r", "M_O": "m_o", "moved": "offload_bytes"}
+    if not kinds:  # memory alone
+        sizes |= {
+            "sent": "activation_bytes",
+            "weights": "weight_bytes",
+            "gradients": "grad_bytes",
+            "optimizer": "optimizer_bytes",
+        }
     known = {
         words: key for words, key in sizes.items() if getattr(profile.stages[0], key) is not None
     }
@@ -218,4 +235,7 @@ def _words(measurement: Measurement) -> str:
         if link is not None:
             rate = f"{link.gigabytes_per_second:.3g} GB/s"
             lines.append(f"{name} {rate}, latency {duration(link.latency)}")
+    if not kinds and {stage.t_f for stage in profile.stages} == {1.0}:
+        lines.append("each op takes 1 ms, as none was run: --like says times")
+    lines += worth_telling(measurement.coverage)
     return "\n".join(lines)

@@ -190,6 +190,7 @@ def _so_far(done: Sequence[int], folder: str | None) -> str:
 
 
 def _lines(result: RunResult) -> list[tuple[str, str]]:
+    from pipeloom.ir.model.weight_coverage import worth_telling
     from pipeloom.ir.units import amount, duration
     from pipeloom.report.summaries import summary
 
@@ -206,6 +207,7 @@ def _lines(result: RunResult) -> list[tuple[str, str]]:
         ("measured", summary(result.measured)),
         *([("replicas", _replicas(result))] if result.replicas > 1 else []),
         ("peak memory", f"{', '.join(map(amount, result.peak_memory))} (bytes, rank by rank)"),
+        *(("weights", words) for words in worth_telling(result.coverage)),
         *([("note", result.note)] if result.note else []),
     ]
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
+from ..kernels import kernel
 from ..model.ops import FloatArray, IntArray
 
 
@@ -48,7 +48,7 @@ class Wires(NamedTuple):
         return node[by_wire[:-1][same]], node[by_wire[1:][same]]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def first_come(  # noqa: PLR0917, C901
     first: IntArray,  # (N + 1,) where each node's edges begin
     to: IntArray,  # (E,) node that each edge leads to; N + n is node n one round later

@@ -14,10 +14,10 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import pairwise
 
-import numba
 import numpy as np
 
 from ..errors import InvalidScheduleError
+from ..kernels import kernel
 from ..model.ops import (
     KIND_MASK,
     MICROBATCH_SHIFT,
@@ -45,7 +45,7 @@ RematArrays = tuple[Choice, FloatArray, FloatArray, FloatArray]
 again, -2 after O, (S, M); until when copies out and back are busy, (2, P)."""
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def run_kernel(  # noqa: PLR0917
     order: IntArray,  # (N,) packed ops, rank after rank
     first: IntArray,  # (P,) where each rank's ops begin,

@@ -7,6 +7,7 @@ import gzip
 import json
 import sys
 import zlib
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -98,8 +99,8 @@ def parse_json(text: str, name: str, *, others: bool = False) -> Any:
 def _unique(pairs: list[tuple[str, Any]], twice: list[str]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice.extend(key for key in values if keys.count(key) > 1)
+        counts = Counter(key for key, _ in pairs)
+        twice.extend(key for key, count in counts.items() if count > 1)
     return values
 
 

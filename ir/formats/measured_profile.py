@@ -10,6 +10,7 @@ from typing import Any
 from ..model.layered_profile import LayeredProfile
 from ..model.ops import OpKind
 from ..model.profile import Profile
+from ..model.weight_coverage import WeightCoverage
 from .layered_profile_json import dump_layers
 from .profile_json import dump_profile
 
@@ -38,10 +39,12 @@ class Measurement:
     """A profile and what stands behind its times.
 
     ``times[s]``: milliseconds of F, B, W and BW of stage s, without the latter of a layer, and of R
-    where it was asked for; ``pairs[s]``: of an F and a BW at once, where that was; ``delay``:
-    one-way milliseconds of a message as large as the largest activation (None: one process);
+    where it was asked for; none where bytes alone were calculated; ``pairs[s]``: of an F and a BW
+    at once, where that was; ``delay``: one-way milliseconds of a message as large as the largest
+    activation (None: one process);
     ``together``: whether the ranks were measured at the same time; ``by_layers``: each stage is a
-    layer that was measured by itself.
+    layer that was measured by itself; ``coverage[s]``: which weight gradients W computed, as the
+    stages ran here.
     """
 
     profile: Profile
@@ -50,6 +53,7 @@ class Measurement:
     together: bool
     pairs: tuple[Figure, ...] = ()
     by_layers: bool = False
+    coverage: tuple[WeightCoverage, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """The profile as a JSON object, by layers where they were measured so."""
@@ -71,6 +75,7 @@ class Measurement:
             "stages": [
                 {f"t_{kind.name.lower()}": figure.to_dict() for kind, figure in stage.items()}
                 | ({"t_fb": self.pairs[s].to_dict()} if self.pairs else {})
+                | ({"coverage": self.coverage[s].to_dict()} if self.coverage else {})
                 for s, stage in enumerate(self.times)
             ],
             "t_comm": None if self.delay is None else self.delay.to_dict(),

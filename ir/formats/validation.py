@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 from pydantic import (
@@ -26,6 +27,8 @@ from typing_extensions import is_typeddict
 from ..errors import InputError
 from .json_reader import format_hint, show
 
+MOST_HINTS = 1000
+"""Unknown keys of one object that are looked at."""
 ALIKE = 0.75
 """Likeness of two keys, case and underscores aside, from which on one may be meant by the other:
 ``tf`` for t_f, ``memory_limits``; not t_b for t_f."""
@@ -189,7 +192,7 @@ def _expected_of(record: Any, key: str) -> str:
 
 def misspelt(data: Collection[str], known: Collection[str]) -> Iterator[tuple[str, str]]:
     """Each key of ``data`` that is not known but much like one that is, with the known one."""
-    unknown = [key for key in data if key not in known]
+    unknown = list(islice((key for key in data if key not in known), MOST_HINTS))
     bare = {_bare(key): key for key in known} if unknown else {}
     for key in unknown:
         for best in get_close_matches(_bare(key), bare, 1, ALIKE):

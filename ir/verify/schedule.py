@@ -18,6 +18,7 @@ from .gradient_averaging import verify_averages
 from .placement import verify_placement
 from .schedule_facts import Facts, Run, read_facts
 from .transfers import arrivals, verify_transfers
+from .turns import verify_turns
 
 _RELATIVE = 1e-6  # of times and of what follows from them
 _MEMORY = 1e-9  # relative, of the sum of M_B and M_W
@@ -45,6 +46,7 @@ def schedule_violations(facts: Facts) -> list[str]:
         *_sequence(facts, first),
         *_paired(facts),
         *_timing(facts, first, arrivals(facts)),
+        *verify_turns(facts, first),
         *_transfers(facts),
         *verify_averages(facts),
         *_memory(facts),

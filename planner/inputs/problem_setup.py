@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, TypeAlias, TypeVar
 
 from pipeloom.ir.errors import InputError
+from pipeloom.ir.formats.fields import MOST_PAIRS
 from pipeloom.ir.model.layered_profile import LayeredProfile
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
@@ -137,12 +138,11 @@ def objective_of(given: str | Objective) -> Objective:
     return Objective(given)
 
 
-def check_microbatches(microbatches: int, stages: int) -> None:
-    """Raises InputError where it is no whole number, or stages have room for fewer."""
-    from pipeloom.ir.formats.fields import MOST_PAIRS
-
+def check_microbatches(microbatches: int, stages: int, pairs: int = MOST_PAIRS) -> None:
+    """Raises InputError where it is no whole number, or makes more than so many ``pairs`` of a
+    stage and a microbatch."""
     check_whole("microbatches", microbatches)
-    most = MOST_PAIRS // stages
+    most = max(1, pairs // max(1, stages))
     if not 1 <= microbatches <= most:
         raise InputError(
             f"microbatches: expected at {f'most {most}' if microbatches > most else 'least 1'} "

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import math
-import os
 import statistics
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.formats import PROGRAM, SCHEDULE, parse_program, parse_schedule
 from pipeloom.ir.formats.fields import MOST_RANKS, MOST_STAGES
 from pipeloom.ir.formats.measured_profile import Figure, Measurement, fused_time
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.profile import Profile, StageProfile, check_limit
-from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted
 
-from ..inputs.documents import FilePath, Planned, read_document, read_schedule
-from ..inputs.problem_setup import ProfileLike, ProfileSource
+from ..inputs.documents import FilePath
 from ..solving.progress import Listener, Note, unheard
 from .files import read_recordings
+from .like import Like, profile_like
 from .samples import MeasuredOps, Sample
 
 FAR = 2.0
@@ -52,7 +49,7 @@ def profile_from(
     split: float | None = None,
     memory: Sequence[float] | None = None,
     t_comm: float | None = None,
-    like: ProfileLike | Schedule | Planned | None = None,
+    like: Like | None = None,
     name: str = "",
     memory_limit: float | None = None,
     progress: Listener | None = None,
@@ -76,7 +73,7 @@ def profile_from(
     if memory_limit is not None:
         check_limit(memory_limit)
     recordings = read_recordings(given)
-    told = recordings[0].profile if like is None else _like(like, progress)
+    told = recordings[0].profile if like is None else profile_like(like, progress)
     rest = Rest(split, memory, t_comm, told)
     for note in (note for recording in recordings for note in recording.notes):
         tell(Note(f"note: {note}"))
@@ -97,28 +94,6 @@ def profile_from(
     if memory_limit is not None and memory_limit < math.inf:
         profile = replace(profile, memory_limit=(memory_limit,) * profile.ranks)
     return Measurement(profile, tuple(times[s] for s in sorted(times)), None, together=True)
-
-
-def _like(given: ProfileLike | Schedule | Planned, progress: Listener | None) -> Profile:
-    """The profile by stages, or that of a schedule or program. Raises InputError for layers."""
-    if isinstance(given, Mapping | str | os.PathLike):
-        document, where = read_document(given, "like")
-        if document.get("format") == SCHEDULE:
-            return parse_schedule(document, where).problem.profile
-        if document.get("format") == PROGRAM:
-            return parse_program(document, where).schedule.problem.profile
-        source = ProfileSource(document, progress)
-        source.where = where
-    elif isinstance(given, Schedule | Planned):
-        return read_schedule(given)[0].problem.profile
-    else:
-        source = ProfileSource(given, progress)
-    if not source.has_stages:
-        raise InputError(
-            f"like: expected a profile by stages, got one by layers ({source.where}): a schedule "
-            "that was made of it has its stages"
-        )
-    return source.stages
 
 
 def _check(

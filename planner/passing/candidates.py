@@ -22,7 +22,7 @@ from pipeloom.ir.model.schedule import Report, Schedule
 from pipeloom.solver.core.decomposition import Plan, planned_by_parts
 from pipeloom.solver.families import FAMILIES, Family, synchronous
 from pipeloom.solver.families.base import alternate
-from pipeloom.solver.families.weights.fsdp import FSDP
+from pipeloom.solver.families.weights.fsdp import FSDP, PREFETCHES
 from pipeloom.solver.weight_passing.parameters import WeightPassingParameters
 from pipeloom.solver.weight_passing.round_orders import rows
 from pipeloom.solver.weight_passing.streaming import (
@@ -35,9 +35,6 @@ from pipeloom.solver.weight_passing.streaming import (
 
 Solve: TypeAlias = Callable[[Problem], Schedule]
 """The optimizer, its limits decided. Raises InfeasibleError."""
-
-PREFETCHES = (0, 1, 2, 4, 8)
-"""The depths K at which ``fsdp:K`` is tried."""
 
 
 class Scheme(Protocol):

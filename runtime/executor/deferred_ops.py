@@ -114,6 +114,29 @@ class BatchedMatMul:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class GroupedMatMul:
+    """Rows of x (rows, in) that end at ``offs``, each group by its weight (groups, in, out)."""
+
+    weight: Tensor
+    offs: Tensor
+    bias: None = None
+    autocast = False
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return torch._grouped_mm(x, weight, offs=self.offs)
+
+    def input_grad(self, dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        return torch._grouped_mm(dy, weight.mT, offs=self.offs)
+
+    def accumulate(self, x: Tensor, dy: Tensor) -> None:
+        if self.weight.stride(-2) == 1:  # as autograd has it, to the last bit
+            gradient = torch._grouped_mm(dy.mT, x, offs=self.offs).mT
+        else:
+            gradient = torch._grouped_mm(x.mT, dy, offs=self.offs)
+        add(self.weight, gradient)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Convolution:
     """``weight`` slid over x; ``settings`` are stride, padding, dilation and groups."""
 
@@ -235,6 +258,12 @@ def _addmm(*args: Tensor, **named: Any) -> Reading:
     return (MatMul(weight, bias), x) if bias.shape == weight.shape[1:] else None
 
 
+def _grouped(a: Tensor, b: Tensor, *, offs: Tensor | None = None, **named: Any) -> Reading:
+    if offs is None or (a.dim(), b.dim()) != (2, 3) or any(v is not None for v in named.values()):
+        return None
+    return GroupedMatMul(b, offs), a
+
+
 def _embedding(  # noqa: PLR0917
     input: Tensor,  # noqa: A002
     weight: Tensor,
@@ -284,6 +313,7 @@ _RULES: dict[Any, Callable[..., Reading]] = {
     Tensor.mm: _matmul,
     Tensor.bmm: _matmul,
     Tensor.addmm: _addmm,
+    torch._grouped_mm: _grouped,
     functional.conv1d: _convolution(functional.conv1d, 1),
     functional.conv2d: _convolution(functional.conv2d, 2),
     functional.conv3d: _convolution(functional.conv3d, 3),

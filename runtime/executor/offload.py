@@ -111,12 +111,12 @@ class OffloadedActivations:
 
     def leave(self) -> None:
         """Begins the way out, after F."""
-        storages = {saved.key: saved.storage for saved in self._saved}
+        storages = {saved.key: (saved.storage, saved.device) for saved in self._saved}
         copies = []
-        for key, storage in storages.items():
+        for key, (storage, device) in storages.items():
             place = self._host.take(storage.nbytes())
-            self._places[key] = place, storage.device
-            copies.append((place, _bytes(storage)))
+            self._places[key] = place, device
+            copies.append((place, _bytes(storage, device)))
         self._wait = self._host.channels.out(copies)
 
     def gone(self) -> None:
@@ -170,11 +170,12 @@ class OffloadedActivations:
 class _SavedActivation:
     """A tensor that autograd saved: on the device, or the shape of one that is out."""
 
-    __slots__ = ("_held", "_memory", "key", "shape", "tensor")
+    __slots__ = ("_held", "_memory", "device", "key", "shape", "tensor")
 
     def __init__(self, memory: Memory, tensor: Tensor) -> None:
         self._memory = memory
-        self.key = tensor.untyped_storage().data_ptr()
+        self.key = tensor.untyped_storage()._cdata
+        self.device = tensor.device
         self.shape = tensor.storage_offset(), tensor.size(), tensor.stride(), tensor.dtype
         self.tensor: Tensor | None = apart(tensor)
         self._held = memory.hold(tensor)
@@ -193,7 +194,7 @@ class _SavedActivation:
 
     def fill(self, storage: torch.UntypedStorage) -> None:
         offset, size, stride, dtype = self.shape
-        empty = torch.empty(0, dtype=dtype, device=storage.device)
+        empty = torch.empty(0, dtype=dtype, device=self.device)
         self.tensor = empty.set_(storage, offset, size, stride)
         self._held = self._memory.hold(self.tensor)
 
@@ -234,8 +235,8 @@ def unpack(saved: Packed) -> Tensor:
     return saved.tensor
 
 
-def _bytes(storage: torch.UntypedStorage) -> Tensor:
-    empty = torch.empty(0, dtype=torch.uint8, device=storage.device)
+def _bytes(storage: torch.UntypedStorage, device: torch.device) -> Tensor:
+    empty = torch.empty(0, dtype=torch.uint8, device=device)
     view: Tensor = empty.set_(storage, 0, (storage.nbytes(),), (1,))
     return view
 

@@ -11,14 +11,17 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
 from pipeloom.ir.model.ops import OpKind
+from pipeloom.ir.model.weight_coverage import WeightCoverage
 
 from ..dtensors import PLAIN, arrived, is_dtensor
 from ..errors import ShapeError
 from ..measure.activation_ledger import Held, Memory
+from ..measure.gradient_watch import GradientWatch
 from ..tensors.microbatches import mapped, tensors
 from ..tensors.rng_state import RandomState
 from ..tensors.skip_connections import Skips
 from ..tensors.stage_interface import StageInterface
+from .delayed_modules import DelayedCalls, around, delayed_modules
 from .losses import Judge, parted
 from .offload import OffloadedActivations
 from .weight_grad_deferral import Deferral, WeightQueue, gradient_edge, run_backward
@@ -47,13 +50,14 @@ class Cell:
     on, None of the last stage; ``roots``: where B starts; ``dy``: the gradients that B starts with;
     ``output``, with its graph, and ``dx``: what F and B hand on; ``result``, ``loss`` and
     ``metrics``: the last stage's output and what came of it; ``queue``: None where BW is fused;
+    ``delayed``: the calls of modules that put off weight gradients by themselves, None without;
     ``recomputed``: F runs again, with the random numbers from ``state`` on, and its input is
     ``held`` until then; ``offloaded``: None where nothing is. ``graphs``: what the stage runs as
     (:mod:`..graphs.graph_runner`), ``kept`` what it then holds from op to op.
     """
 
     __slots__ = (
-        "dx", "dy", "graphs", "held", "inputs", "interface", "kept", "loss", "metrics",
+        "delayed", "dx", "dy", "graphs", "held", "inputs", "interface", "kept", "loss", "metrics",
         "offloaded", "options", "output", "queue", "recomputed", "result", "roots", "state",
         "target",
     )  # fmt: skip
@@ -70,6 +74,7 @@ class Cell:
         self.interface = interface
         self.recomputed = recomputed
         self.offloaded = offloaded
+        self.delayed: DelayedCalls | None = None
         self.graphs: Any = None
         self.kept: Clearable | None = None
         self.clear()
@@ -92,12 +97,15 @@ class Cell:
             self.offloaded.clear()
         if self.queue is not None:
             self.queue.clear()
+        if self.delayed is not None:
+            self.delayed.clear()
         if self.kept is not None:
             self.kept.clear()
             self.kept = None
 
 
 Run = Callable[[Cell], None]
+Runs = tuple[Run, Run, Run]  # F, B and W
 
 
 class StageRunner:
@@ -106,7 +114,8 @@ class StageRunner:
     ``parameters``: those that ops compute with, by default the module's. ``using``: the context for
     an op of each kind; ``skips``: those that start at the stage, end there or come by. The ``last``
     stage computes ``loss`` and starts its backward with ``seed`` (1 / M for gradients of the mean
-    loss). ``bare`` is F of which nothing is counted.
+    loss). ``bare`` is F of which nothing is counted; ``watched`` sees where weight gradients come
+    from, where it is one.
     """
 
     def __init__(
@@ -132,11 +141,16 @@ class StageRunner:
         self._seeds: dict[tuple[torch.dtype, int], Tensor] = {}
         self._skips = skips
         self.keep_outputs = True
-        self.bare = within(using(OpKind.F), self._forward)
-        forward = within(memory.watching(), self._forward)
-        self.forward = within(using(OpKind.F), forward)
-        self.backward = within(using(OpKind.B), self._backward)
-        self.weight = within(using(OpKind.W), _weight)
+        self.watched: GradientWatch | None = None
+        runs: Runs = self._forward, self._backward, self._weight
+        self.delayed = delayed_modules(stage, module)
+        if self.delayed:
+            runs = around(self.delayed, memory, runs, self._weighted)
+        forward, backward, weight = runs
+        self.bare = within(using(OpKind.F), forward)
+        self.forward = within(using(OpKind.F), within(memory.watching(), forward))
+        self.backward = within(using(OpKind.B), backward)
+        self.weight = within(using(OpKind.W), weight)
 
     def prepare(self, cell: Cell, inputs: Sequence[Any]) -> None:
         """Makes ready what runs the ops of a microbatch with arguments like ``inputs``: nothing
@@ -147,6 +161,12 @@ class StageRunner:
         if kind is OpKind.F:
             return self.forward
         return self.weight if kind is OpKind.W else self.backward
+
+    def covered(self, name: Callable[[int, str], str]) -> WeightCoverage | None:
+        """The coverage since ``watched`` was set, which ends with it, by the names that ``name``
+        gives; None where nothing was watched."""
+        watched, self.watched = self.watched, None
+        return None if watched is None else watched.found(self.stage, name)
 
     def _forward(self, cell: Cell) -> None:
         inputs, queue = cell.inputs, cell.queue
@@ -164,15 +184,33 @@ class StageRunner:
             self._hand_on(cell, output)
 
     def _backward(self, cell: Cell) -> None:
-        roots, dy, queue = cell.roots, cell.dy, cell.queue
-        if queue is None or not queue.again:
-            run_backward(roots, dy)
+        if self.watched is None or cell.queue is None:
+            self._differentiate(cell)
         else:
-            with self._deferral.into(queue):
-                run_backward(roots, dy)
+            with self.watched.backward(self.module):
+                self._differentiate(cell)
         if self.stage > 0:
             cell.dx = tuple([_gradient(x, cell.dy) for x in cell.inputs if x.requires_grad])
         cell.inputs, cell.roots, cell.dy = (), (), ()
+
+    def _differentiate(self, cell: Cell) -> None:
+        queue = cell.queue
+        if queue is None or not queue.again:
+            run_backward(cell.roots, cell.dy)
+        else:
+            with self._deferral.into(queue):
+                run_backward(cell.roots, cell.dy)
+
+    def _weight(self, cell: Cell) -> None:
+        assert cell.queue is not None
+        if self.watched is not None:
+            self._weighted(cell.queue.parameters())
+        cell.queue.run()
+
+    def _weighted(self, parameters: set[int]) -> None:
+        """W computes the gradients of the parameters with these ids."""
+        if self.watched is not None:
+            self.watched.weight(parameters)
 
     def _hand_on(self, cell: Cell, output: Any) -> None:
         interface = cell.interface
@@ -236,10 +274,9 @@ def _handed_on(output: Tensor) -> Tensor:
 
 def apart_from(tensor: Tensor, received: Sequence[Tensor]) -> Tensor:
     """A copy where the tensor lies in a received one, whose buffer is freed before it has left."""
-    start = tensor.data_ptr()
-    for other in received:
-        if 0 <= start - other.data_ptr() < other.nbytes:
-            return tensor.clone()
+    place = tensor.untyped_storage()._cdata
+    if any(other.untyped_storage()._cdata == place for other in received):
+        return tensor.clone()
     return tensor
 
 
@@ -264,11 +301,6 @@ def input_gradients(
             if x.requires_grad
         ]
     )
-
-
-def _weight(cell: Cell) -> None:
-    assert cell.queue is not None
-    cell.queue.run()
 
 
 def within(context: AbstractContextManager[object], run: Run) -> Run:

@@ -3,9 +3,9 @@
 While a stage's forward runs, :class:`Deferral` (a torch function mode) swaps each product with one
 of the stage's parameters for :class:`_Deferred`, whose backward computes the input's gradient alone
 and queues what the weight's gradient needs. W empties the queue and accumulates in place into
-``parameter.grad``. What is not intercepted (norms, products with a tensor derived from a parameter,
-calls inside composite functions such as ``nn.MultiheadAttention``'s) gets its gradient in B, from
-autograd: just as right, only earlier.
+``parameter.grad``. What is not intercepted (norms, products with a tensor computed from a
+parameter, calls inside composite functions such as ``nn.MultiheadAttention``'s) gets its gradient
+in B, from autograd: just as right, only earlier.
 
 The mode is active in B as well where activation checkpointing runs a block's forward there: the
 queue knows (``again``). Elsewhere B is autograd's alone.
@@ -26,6 +26,7 @@ from torch.overrides import TorchFunctionMode
 from ..measure.activation_ledger import Held, Ledger, Memory
 from .deferred_ops import RULES, Rule
 from .offload import OffloadedActivations
+from .parameter_views import OfView, base_of, of_view
 
 
 class WeightQueue:
@@ -46,6 +47,12 @@ class WeightQueue:
 
     def put(self, rule: Rule, x: Tensor, dy: Tensor) -> None:
         self._waiting.append((rule, x, dy, self._memory.hold(x, dy)))
+
+    def parameters(self) -> set[int]:
+        """The ids of the parameters whose gradients wait."""
+        rules = [rule for rule, *_ in self._waiting]
+        weights = [rule.base if isinstance(rule, OfView) else rule.weight for rule in rules]
+        return {id(p) for p in (*weights, *(rule.bias for rule in rules)) if p is not None}
 
     def clear(self) -> None:
         """Lets go of all that waits, uncomputed."""
@@ -103,17 +110,24 @@ class Deferral(TorchFunctionMode):
         read = RULES.get(func)
         if read is not None and not _transformed():
             reading = read(*args, **(kwargs or {}))
-            if reading is not None and self._defers(reading[0]):
+            rule = None if reading is None else self._deferred(reading[0])
+            if reading is not None and rule is not None:
                 recorded = torch.is_grad_enabled()
                 hooks = None if is_compiling() else _saving(True)
                 if not recorded or (hooks is not None and not _ours(hooks[0])):
                     self._queue.again = True
                 if recorded:
-                    return _apply(*reading, self._queue)
+                    return _apply(rule, reading[1], self._queue)
         return func(*args, **(kwargs or {}))
 
-    def _defers(self, rule: Rule) -> bool:
-        return self._owns(rule.weight) and (rule.bias is None or self._owns(rule.bias))
+    def _deferred(self, rule: Rule) -> Rule | None:
+        """The rule by which W computes the product's gradients; None: autograd does, in B."""
+        if rule.bias is not None and not self._owns(rule.bias):
+            return None
+        if self._owns(rule.weight):
+            return rule
+        base = None if is_compiling() else base_of(rule)
+        return of_view(rule, base) if base is not None and self._owns(base) else None
 
     def _owns(self, tensor: Tensor) -> bool:
         return (

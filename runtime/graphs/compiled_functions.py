@@ -31,7 +31,7 @@ def compiled_function(
 
     def call(arguments: list[Tensor]) -> list[Tensor]:
         found = [
-            x if x.stride() == stride else _laid_out(x, stride)
+            x if x.stride() == stride else laid_out(x, stride)
             for x, stride in zip(run(arguments), strides)  # noqa: B905
         ]
         for i, take in pairs:
@@ -71,6 +71,7 @@ def _passing(
     return call
 
 
-def _laid_out(x: Tensor, stride: Sequence[int]) -> Tensor:
+def laid_out(x: Tensor, stride: Sequence[int]) -> Tensor:
+    """A copy with these strides."""
     found = torch.empty_strided(x.shape, stride, dtype=x.dtype, device=x.device)
     return found.copy_(x)

@@ -35,7 +35,7 @@ from ..rank.options import StagesAs
 from ..tensors.microbatches import tensors
 from ..tensors.skip_connections import Skips
 from .arguments import Kind, Parts, kind_of
-from .compiled_functions import compiled_function
+from .compiled_functions import compiled_function, laid_out
 from .functions import python_function
 from .module_state import state_of
 from .stage_functions import Make, StageForward, StageFunctions
@@ -116,10 +116,18 @@ class GraphRunner(StageRunner):
         self._state: list[object] = []
         self._anchor = torch.zeros((), requires_grad=True)
         self.refusal: str | None = _hooked(module)
+        if self.delayed:
+            self.refusal = "modules of it compute their weight gradients themselves (backward_dw)"
+            return
         self.forward = within(using(OpKind.F), self._counted_forward)
         self.bare = within(using(OpKind.F), self._run_forward)
         self.backward = within(using(OpKind.B), self._run_backward)
         self.weight = within(using(OpKind.W), self._run_weight)
+
+    @property
+    def graphs(self) -> int:
+        """How many graphs of the stage there are: one for each kind of arguments."""
+        return sum(graph is not None for graph in self._graphs.values())
 
     @property
     def in_b(self) -> list[str]:
@@ -228,10 +236,7 @@ class GraphRunner(StageRunner):
             if self.stage == 0 or cell.options
             else (cell.inputs)
         )
-        return [
-            x if x.stride() == stride else x.contiguous()
-            for x, stride in zip(found, functions.strides)  # noqa: B905
-        ]
+        return _laid_out(found, functions.strides)
 
     def _first(self, cell: Cell, functions: StageFunctions, *, counted: bool) -> None:
         given = self._given(cell, functions)
@@ -305,6 +310,8 @@ class GraphRunner(StageRunner):
             run_backward(cell.roots, cell.dy)
             dy = tuple([kept.box[i] for i in functions.tangents])
             kept.box.clear()
+        if self.watched is not None and cell.queue is not None:
+            self.watched.cut(self.module, functions.in_b, functions.trained)
         found = self._gradients(cell, kept, functions, dy)
         if self.stage > 0:
             cell.dx = input_gradients(cell.inputs, functions.gradients_of, found, cell.dy)
@@ -319,7 +326,7 @@ class GraphRunner(StageRunner):
         values = kept.take(0 if cell.queue is None else functions.more_in_b)
         if cell.offloaded is not None:
             values = [unpack(x) for x in values]
-        tangents = [x.contiguous() for x in map(arrived, dy)]
+        tangents = _laid_out(map(arrived, dy), functions.tangent_strides)
         with below_autograd():
             if cell.queue is None:
                 values += tangents
@@ -371,6 +378,14 @@ class _Caught(torch.autograd.Function):
 def _caught(output: Tensor, anchor: Tensor, box: dict[int, Tensor], index: int) -> Tensor:
     found: Tensor = _Caught.apply(output, anchor, box, index)  # type: ignore[no-untyped-call]
     return found
+
+
+def _laid_out(tensors: Iterable[Tensor], strides: Sequence[Sequence[int]]) -> list[Tensor]:
+    """The tensors in memory as a graph was traced for them."""
+    return [
+        x if x.stride() == stride else laid_out(x, stride)
+        for x, stride in zip(tensors, strides)  # noqa: B905
+    ]
 
 
 def _reached(loss: Tensor) -> set[int]:

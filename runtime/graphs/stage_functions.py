@@ -56,8 +56,8 @@ class StageForward:
         if not self._last:
             outputs = as_tuple(output)
             if self._skips is not None:
-                return self._skips.outputs(self._stage, outputs, inputs)
-            return outputs
+                outputs = self._skips.outputs(self._stage, outputs, inputs)
+            return [x.contiguous() for x in outputs]  # as they are sent
         self._parts, found = Parts.of(output)
         self._wholes = [x.detach() for x in found]
         if self._loss is not None:
@@ -82,7 +82,8 @@ class StageFunctions:
 
     ``outputs``: how many of F's ``results`` are outputs, the others are updates; ``needs_grad``: of
     each output whether B is given its gradient, ``tangents`` the places of those that have one;
-    ``gradients_of``: the inputs whose gradients B gives; ``strides``: of the inputs.
+    ``gradients_of``: the inputs whose gradients B gives; ``strides``, ``tangent_strides``: of the
+    inputs and of the gradients that B is given.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class StageFunctions:
         self._make, self._module = make, module
         self._held = _Held(module, joint)
         self.strides = [x.stride() for x in tensors]
+        self.tangent_strides = [value_of(node).stride() for node in self.cut.tangents]
         self.outputs = len(joint.of(Role.OUTPUT))
         tangents = {v.key for v in joint.inputs.values() if v.role is Role.TANGENT}
         self.needs_grad = tuple(i in tangents for i in range(self.outputs))
@@ -130,6 +132,11 @@ class StageFunctions:
         early = set(self.cut.by_b)
         found = self.joint.of(Role.PARAMETER_GRADIENT)
         return [str(value.key) for node, value in found if node in early]
+
+    @property
+    def trained(self) -> list[str]:
+        """The names of the parameters that get a gradient."""
+        return [str(value.key) for _, value in self.joint.of(Role.PARAMETER_GRADIENT)]
 
     def check(self, interface: StageInterface | None, stage: int) -> None:
         """Raises ShapeError where the stage hands on other tensors than it did when tried."""

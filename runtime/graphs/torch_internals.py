@@ -16,6 +16,7 @@ from threading import RLock
 from typing import Any
 
 import torch
+import torch._meta_registrations as meta
 from torch import Tensor, fx, nn
 from torch._functorch._aot_autograd import descriptors as desc
 from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
@@ -94,7 +95,7 @@ def export_joint(
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)  # tensors that are mere attributes
     context = torch._guards.TracingContext(mode)
-    with LOCK, ExitStack() as held, torch._guards.tracing(context), _regions():
+    with LOCK, ExitStack() as held, torch._guards.tracing(context), _as_traced():
         try:
             found = aot_export_joint_with_descriptors(
                 held, _Computation(function), tuple(arguments), {}, decompositions=decompositions
@@ -168,7 +169,10 @@ def region_of(node: fx.Node) -> object | None:
 
 
 class _Region:
-    """Marks what is traced within it."""
+    """Marks what is traced within it, but for what ``policy`` saves."""
+
+    def __init__(self, policy: Callable[..., Any] | None = None) -> None:
+        self._policy = policy
 
     def __enter__(self) -> None:
         mode = get_proxy_mode()
@@ -177,13 +181,29 @@ class _Region:
 
     def __exit__(self, *_: object) -> None:
         for node in self._graph.nodes if self._graph is not None else ():
-            if node not in self._before:
+            if node not in self._before and not self._saves(node):
                 node.meta[_REGION] = self
 
+    def _saves(self, node: fx.Node) -> bool:
+        if self._policy is None or not isinstance(node.target, torch._ops.OpOverload):
+            return False
+        context = checkpoint.SelectiveCheckpointContext(is_recompute=False)
+        found = self._policy(context, node.target, *node.args, **node.kwargs)
+        return found in _SAVING
 
-def _without_reentrant(_: Any, *settings: Any, **more: Any) -> Iterator[None]:
+
+_SAVING = (checkpoint.CheckpointPolicy.MUST_SAVE, checkpoint.CheckpointPolicy.PREFER_SAVE)
+
+
+def _without_reentrant(
+    function: Any,
+    preserves: bool = True,
+    contexts: Callable[[], tuple[Any, Any]] = checkpoint.noop_context_fn,
+    *settings: Any,
+    **more: Any,
+) -> Iterator[None]:
     """In place of what checkpoints a region by hooks on saved tensors."""
-    with _Region():
+    with _Region(getattr(contexts()[0], "policy_fn", None)):
         yield
 
 
@@ -196,21 +216,35 @@ class _Reentrant:
             return function(*arguments)
 
 
+_grouped = meta._meta_grouped_mm_common
+
+
+def _grouped_in_any(a: Tensor, b: Tensor, *more: Any, **named: Any) -> Tensor:
+    """The shape of a grouped product; torch's rule refuses dtypes that its CPU kernel takes."""
+    narrow = torch.bfloat16
+    found: Tensor = _grouped(a.to(narrow), b.to(narrow), *more, **named)
+    return found.to(a.dtype)
+
+
+_REPLACED: list[tuple[Any, str, Any]] = [
+    (checkpoint, "_checkpoint_without_reentrant_generator", _without_reentrant),
+    (checkpoint, "CheckpointFunction", _Reentrant),
+    (meta, "_meta_grouped_mm_common", _grouped_in_any),
+]
+
+
 @contextmanager
-def _regions() -> Iterator[None]:
-    """A context in which regions that a model checkpoints are marked, and run as any other."""
-    names = {
-        "_checkpoint_without_reentrant_generator": _without_reentrant,
-        "CheckpointFunction": _Reentrant,
-    }
-    before = {name: getattr(checkpoint, name) for name in names}
-    for name, other in names.items():
-        setattr(checkpoint, name, other)
+def _as_traced() -> Iterator[None]:
+    """A context in which regions that a model checkpoints are marked and run as any other, and
+    shapes are known that torch has no rule for."""
+    before = [(place, name, getattr(place, name)) for place, name, _ in _REPLACED]
     try:
+        for place, name, other in _REPLACED:
+            setattr(place, name, other)
         yield
     finally:
-        for name, own in before.items():
-            setattr(checkpoint, name, own)
+        for place, name, own in before:
+            setattr(place, name, own)
 
 
 def draws(node: fx.Node) -> bool:
@@ -256,14 +290,40 @@ below_autograd = torch._C._AutoDispatchBelowAutograd  # a context that records n
 
 
 def as_output(tensor: Tensor) -> Tensor:
-    """An output of a computation that is to be traced, contiguous and by itself: one that is a view
-    of something else would be handed out as that."""
-    found: Tensor = _aten._unsafe_view.default(tensor.contiguous(), tensor.shape)
+    """An output of a computation that is to be traced, by itself: one that is a view of something
+    else would be handed out as that."""
+    found: Tensor = _aten._unsafe_view.default(tensor, tensor.shape)
     return found
 
 
+_DIRECT: dict[Any, Any] = {  # the same kernels by torch's own bindings, which parse faster
+    _aten.mm.default: torch.mm,
+    _aten.bmm.default: torch.bmm,
+    _aten.addmm.default: torch.addmm,
+    _aten.add.Tensor: torch.add,
+    _aten.sub.Tensor: torch.sub,
+    _aten.mul.Tensor: torch.mul,
+    _aten.div.Tensor: torch.div,
+    _aten.neg.default: torch.neg,
+    _aten.rsqrt.default: torch.rsqrt,
+    _aten.cat.default: torch.cat,
+    _aten.t.default: torch.t,
+    _aten.view.default: torch.Tensor.view,
+    _aten.expand.default: torch.Tensor.expand,
+    _aten.permute.default: torch.permute,
+    _aten.transpose.int: torch.transpose,
+    _aten.sum.dim_IntList: torch.sum,
+    _aten.mean.dim: torch.mean,
+    _aten.native_layer_norm.default: torch.native_layer_norm,
+    _aten.gelu.default: torch._C._nn.gelu,
+    _aten.silu.default: torch._C._nn.silu,
+}
+
+
 def direct(target: Any) -> Any:
-    """What an ATen call runs, without a frame of Python between."""
+    """What an ATen call runs, with as little of Python between as can be."""
+    if target in _DIRECT:
+        return _DIRECT[target]
     return target._op if isinstance(target, torch._ops.OpOverload) else target
 
 

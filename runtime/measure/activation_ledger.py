@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from ..dtensors import PLAIN, parts
+from ..fake_tensors import is_fake
 
 Held: TypeAlias = tuple[tuple[int, int], ...]
 Turns: TypeAlias = tuple[Callable[[], None], Callable[[], None]]
@@ -130,6 +131,12 @@ class Ledger:
         return _CountedTensor(self, apart(tensor), held) if held else tensor
 
 
+def saved_here() -> bool:
+    """Whether what autograd saves now stays as it is: neither made once more, nor elsewhere."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return hooks is None or isinstance(getattr(hooks[0], "__self__", None), Ledger)
+
+
 class _CountedTensor:
     """A tensor that autograd saved; the graph drops it when it needs it no more."""
 
@@ -152,7 +159,9 @@ def _storages(module: nn.Module) -> frozenset[int]:
 
 def _place(tensor: Tensor) -> tuple[int, int]:
     storage = tensor.untyped_storage()
-    return storage.data_ptr(), storage.nbytes()
+    # a fake one is nowhere
+    pointer = storage._cdata if is_fake(tensor) else storage.data_ptr()
+    return pointer, storage.nbytes()
 
 
 def apart(tensor: Tensor) -> Tensor:

@@ -20,6 +20,8 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 
 from pipeloom.ir.errors import InputError
 
+from ..fake_tensors import really
+
 Placeholder: TypeAlias = Callable[[int, torch.dtype, torch.device], "tuple[Any, StandIns]"]
 Call: TypeAlias = tuple[tuple[Any, ...], dict[str, Any]]
 LIBRARY = RLock()  # transformers sets what all threads have, such as the default dtype
@@ -138,7 +140,7 @@ class LayerCalls:
         """The plan for tokens of this shape. Raises CutError where layers get something but
         tensors."""
         key = (shape, dtype, device)
-        with LIBRARY:
+        with LIBRARY, really():
             if key not in self._plans:
                 self._plans[key] = self._made(shape, dtype, device)
         return self._plans[key]

@@ -125,6 +125,7 @@ class StagesInPlace:
             device=context.device,
             asked=asked,
             together=together,
+            names=context.options.names,
         )
 
     def _held(self, stage: int) -> HeldBytes:

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from pipeloom.ir.errors import InputError, in_brief
 from pipeloom.ir.model.layers import Layer
 
+from ..rank.model_names import unwrapped
 from ..rank.options import ModelNames
 from ..stages.tie_detection import Group, Member
 
-WRAPPERS = ("_orig_mod.", "_checkpoint_wrapped_module.")  # torch.compile's, and checkpointing's
 HOW = "Pipeline's option names, or the model source's method names(count), says the model's names"
 
 # of a (stage, name in it): the first name of the same tensor in the stage, and the model's name
@@ -94,7 +94,7 @@ def _row(modules: Mapping[int, nn.Module], names: ModelNames) -> _Row | str:
         for name, value in module.state_dict(keep_vars=True).items():
             same = first.setdefault(id(value), name) if isinstance(value, Tensor) else name
             try:
-                told: Any = names(stage, _unwrapped(name))
+                told: Any = names(stage, unwrapped(name))
             except Exception as error:
                 words = in_brief(error)
                 return f"names: no name of the model for stage {stage}, {name}: {words}"
@@ -104,12 +104,6 @@ def _row(modules: Mapping[int, nn.Module], names: ModelNames) -> _Row | str:
                 )
             row[stage, name] = same, told
     return row
-
-
-def _unwrapped(name: str) -> str:
-    for wrapper in WRAPPERS:
-        name = name.replace(wrapper, "")
-    return name
 
 
 def _leaders(told: _Row, tied: Iterable[Group]) -> dict[Member, Member]:

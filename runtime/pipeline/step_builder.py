@@ -7,7 +7,9 @@ from functools import partial
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model import program as ir
+from pipeloom.ir.model.weight_coverage import WeightCoverage
 
+from ..executor.delayed_modules import check_order
 from ..executor.executor import Executor
 from ..executor.losses import Judge, judge_of
 from ..executor.stage_runner import StageRunner
@@ -15,8 +17,10 @@ from ..executor.tensor_routing import ActivationRouting, TensorRouting
 from ..executor.weight_stashing import StashingRunner
 from ..graphs.graph_runner import GraphRunner, runner_kind
 from ..measure.activation_ledger import Memory
+from ..measure.gradient_watch import GradientWatch
 from ..optim.step_end import StepEnd
 from ..rank.context import RankContext
+from ..rank.model_names import model_name
 from ..rank.options import IN_MODEL
 from ..stages.fsdp import ShardedStages
 from ..stages.streamed_weights import StreamedStages
@@ -29,7 +33,8 @@ class StepBuilder:
     """Makes the executor of a step: in the first one, and where shapes may vary for each other
     ones.
 
-    ``runners`` run the stages of this rank; ``interfaces`` are what stages hand on.
+    ``runners`` run the stages of this rank; ``interfaces`` are what stages hand on; ``coverage``:
+    which weight gradients W computed in the first step, of the stages that have W's.
     """
 
     def __init__(self, context: RankContext, cells: Cells, step_end: StepEnd) -> None:
@@ -40,9 +45,14 @@ class StepBuilder:
             context.store, problem.owner, self.skips, context.transport, context.device
         )
         self.interfaces: Interfaces = []
+        self.coverage: dict[int, WeightCoverage] = {}
         self._executor: Executor | None = None
         self._never = self._without_graphs()
         self.runners = {s: self.runner(s, context.memory) for s in context.role.run}
+        for s, runner in self.runners.items():
+            runner.watched = GradientWatch()
+            if runner.delayed:
+                check_order(context.program, context.role.rank, s)
 
     def executor(self) -> Executor:
         """The executor for the cells' contents; all ranks call it. Raises ShapeError, alike on
@@ -90,11 +100,24 @@ class StepBuilder:
                 runner.prepare(cell, given, partial(self._context.store.trying, stage))
 
     @property
+    def graphs(self) -> int:
+        """How many graphs there are of the rank's stages."""
+        runners = self.runners.values()
+        return sum(runner.graphs for runner in runners if isinstance(runner, GraphRunner))
+
+    @property
     def refusals(self) -> dict[int, str]:
         """Why stages that were to be graphs are none."""
         runners = self.runners.items()
         found = {s: r.refusal for s, r in runners if isinstance(r, GraphRunner)} | self._never
         return {s: why for s, why in found.items() if why is not None}
+
+    def settle_coverage(self) -> None:
+        """After a step: of the first one it is known what W computed."""
+        for s, runner in self.runners.items():
+            found = runner.covered(partial(model_name, self._context.options.names))
+            if found is not None:
+                self.coverage[s] = found
 
     def ran(self) -> Executor:
         """The executor of the last step. Raises InputError where there was none."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..dtensors import local, parts
+from ..fake_tensors import is_fake
 from ..rank.options import MakeOptimizer
 from ..stages.fsdp import ShardedStages
 from ..stages.store import StageStore
@@ -68,12 +69,20 @@ def _gradient_bytes(parameter: nn.Parameter) -> int:
 
 
 def _state_bytes(parameter: nn.Parameter, make: MakeOptimizer) -> int:
-    """State that a step leaves behind, of a copy: the parameter stays as it is."""
-    copy = nn.Parameter(parameter.detach().clone())
+    """State that a step leaves behind, of a copy: the parameter stays as it is.
+
+    Of a fake one, of a copy without memory.
+    """
+    copy = _without_memory(parameter) if is_fake(parameter) else parameter.detach().clone()
+    copy = nn.Parameter(copy)
     copy.grad = torch.zeros_like(copy)
     optimizer = make([copy])
     optimizer.step()
     return _bytes(optimizer.state.values())
+
+
+def _without_memory(parameter: nn.Parameter) -> Tensor:
+    return torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")
 
 
 def _bytes(states: Iterable[Mapping[str, object]]) -> int:

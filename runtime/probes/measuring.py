@@ -14,6 +14,7 @@ from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.measured_profile import Figure, Measurement, fused_time
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.weight_coverage import WeightCoverage, joined
 
 from ..transport import Transport, gather_early
 from .held_bytes import HeldBytes
@@ -48,6 +49,7 @@ class StagePart:
     pairs: Sequence[float]
     sizes: Sizes
     held: HeldBytes
+    coverage: WeightCoverage | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ def probed(
             paired.get(s, ()),
             sizes[s],
             held(s),
+            probe.coverage.get(s),
         )
         for s in probe.stages
     ]
@@ -129,15 +132,15 @@ def measurement(
     """A profile of the stages that ``parts`` are of. Of one that several devices ran all samples
     count, and the most bytes."""
     numbers = sorted({part.stage for part in parts})
-    joined = [_joined([part for part in parts if part.stage == s]) for s in numbers]
+    whole = [_joined([part for part in parts if part.stage == s]) for s in numbers]
     sent = [time for link in links.messages for time in link.large]
     delay = Figure.of(sent) if sent else None
     found = links_of(links.links) if links.links else None
     uniform = found is None or not found.pairs
-    times = tuple({k: Figure.of(ms) for k, ms in part.times.items()} for part in joined)
-    pairs = tuple(Figure.of(part.pairs) for part in joined if part.pairs)
+    times = tuple({k: Figure.of(ms) for k, ms in part.times.items()} for part in whole)
+    pairs = tuple(Figure.of(part.pairs) for part in whole if part.pairs)
     profile = Profile(
-        stages=tuple(map(_stage, joined, times, pairs or (None,) * len(joined))),
+        stages=tuple(map(_stage, whole, times, pairs or (None,) * len(whole))),
         ranks=ranks,
         t_comm=delay.median if delay is not None and uniform else None,
         links=found,
@@ -146,7 +149,8 @@ def measurement(
         tied=tuple(tied),
         micro_batch=micro_batch,
     )
-    return Measurement(profile, times, delay, together, pairs)
+    coverage = tuple(part.coverage for part in whole if part.coverage is not None)
+    return Measurement(profile, times, delay, together, pairs, coverage=coverage)
 
 
 def _joined(parts: Sequence[StagePart]) -> StagePart:
@@ -158,6 +162,7 @@ def _joined(parts: Sequence[StagePart]) -> StagePart:
         [ms for part in parts for ms in part.pairs],
         Sizes(**_largest([part.sizes for part in parts])),
         HeldBytes(**_largest([part.held for part in parts])),
+        joined({p.stage: p.coverage} for p in parts if p.coverage is not None).get(first.stage),
     )
 
 

@@ -13,13 +13,17 @@ import torch
 from torch import Tensor, nn
 
 from pipeloom.ir.model.ops import OpKind
+from pipeloom.ir.model.weight_coverage import WeightCoverage
 
 from ..executor.offload import Host, OffloadedActivations
 from ..executor.remat_ops import calls
 from ..executor.stage_runner import Cell, Run, StageRunner
 from ..executor.weight_grad_deferral import WeightQueue
 from ..measure.activation_ledger import Held, Ledger
+from ..measure.gradient_watch import GradientWatch
 from ..measure.op_timer import make_clock
+from ..rank.model_names import model_name
+from ..rank.options import ModelNames
 from ..tensors.stage_interface import Spec, StageInterface
 
 KINDS = (OpKind.F, OpKind.B, OpKind.W)
@@ -81,7 +85,8 @@ class StageProbe:
     """The stages of one rank, whose ``runners`` count in ``memory``.
 
     ``interfaces[s][j]``: what stage s hands on of microbatch j, for all stages but the last;
-    ``together`` begins a round on all ranks at once.
+    ``together`` begins a round on all ranks at once; ``names``: parameters' names in the whole
+    model. ``coverage``: what W computed of each stage whose sizes were asked for.
 
     In a round, so many microbatches as are in flight are run forward, then backward and weights of
     each: caches and allocator are used as in a pipeline, and each round gives that many samples of
@@ -98,14 +103,17 @@ class StageProbe:
         device: torch.device,
         asked: Asked,
         together: Callable[[], None],
+        names: ModelNames | None = None,
     ) -> None:
         self.stages, self.asked, self._runners = sorted(runners), asked, runners
         self._interfaces, self._feed, self._memory = interfaces, feed, memory
-        self._device, self._together = device, together
+        self._device, self._together, self._names = device, together, names
+        self.coverage: dict[int, WeightCoverage] = {}
         self._modules: list[nn.Module] = [runner.module for runner in runners.values()]
         self._generator = torch.Generator(device)
         self._cells = [Cell(WeightQueue(memory)) for _ in range(asked.in_flight)]
-        self._received: dict[Cell, list[Held]] = {cell: [] for cell in self._cells}
+        # with the messages themselves: until then nothing else may be where they are
+        self._received: dict[Cell, list[tuple[Held, Tensor]]] = {cell: [] for cell in self._cells}
         marks = 2 * len(asked.kinds) * asked.in_flight * len(self.stages)
         self._clock = make_clock(marks, device)
         self._ran: list[tuple[int, OpKind]] = []
@@ -179,7 +187,11 @@ class StageProbe:
         most of those in flight."""
         self._feed.renew(0)
         self._begin()
+        self._runners[stage].watched = GradientWatch()
         each = [self._sizes(stage, j) for j in range(len(self._cells))]
+        found = self._runners[stage].covered(partial(model_name, self._names))
+        if found is not None:
+            self.coverage[stage] = found
         return Sizes(
             m_b=max(one.m_b for one in each),
             m_w=max(one.m_w for one in each),
@@ -319,7 +331,7 @@ class StageProbe:
     def _let_go(self, cell: Cell) -> None:
         """A program frees what a microbatch received after its W."""
         cell.recomputed, cell.output, cell.dx = False, (), ()
-        for held in self._received[cell]:
+        for held, _ in self._received[cell]:
             self._memory.release(held)
         self._received[cell].clear()
 
@@ -327,7 +339,7 @@ class StageProbe:
         message = torch.zeros(spec.shape, dtype=spec.dtype, device=self._device)
         if spec.dtype.is_floating_point:  # not by the generator of all, which models may draw from
             message.normal_(generator=self._generator)
-        self._received[cell].append(self._memory.hold(message))
+        self._received[cell].append((self._memory.hold(message), message))
         return message
 
     def _timed(self, stage: int, kind: OpKind, cell: Cell) -> None:

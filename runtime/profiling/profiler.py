@@ -38,6 +38,7 @@ from ..rank.options import StagesAs, check_stages_as
 from ..stages.tie_detection import Group
 from ..transport import connect, whereabouts
 from ..transport.thread_rank import here
+from .memory_only import calculate_memory
 from .source_probe import SourceStages
 
 
@@ -84,6 +85,7 @@ def measure_profile(
     group: dist.ProcessGroup | None = None,
     data_group: dist.ProcessGroup | None = None,
     view: str = "all",
+    memory_only: bool = False,
     stages_as: StagesAs = "eager",
 ) -> Measurement:
     """The profile of ``source`` cut into ``stages`` on ``ranks``, stage s on rank s mod P.
@@ -99,7 +101,8 @@ def measure_profile(
     too. ``group``: where the source's stages are shards (tensor or expert parallelism,
     ``fully_shard`` over ``data_group``), the processes of this pipeline among those that torchrun
     started; all of these call it, and get one profile, or what ``view`` says, as
-    :meth:`~..pipeline.pipeline.Pipeline.profile` does.
+    :meth:`~..pipeline.pipeline.Pipeline.profile` does. ``memory_only``: bytes alone, by calculation
+    in this process (:mod:`.memory_only`); each op takes 1 ms.
 
     ``stages_as``: how stages are run, as :class:`~..pipeline.pipeline.Pipeline` explains.
 
@@ -121,6 +124,13 @@ def measure_profile(
             raise InputError(f"{key}: expected a whole number >= {least}, got {value}")
     _check_place(group, view, ranks, local=local, together=together)
     in_flight = max(in_flight or ranks, 2 if pairs else 1)
+    if memory_only:
+        _check_memory_only(device, pairs=pairs, local=local, group=group is not None)
+        asked = Asked(in_flight, recompute=recompute, offload=offload)
+        found = calculate_memory(
+            source, stages, ranks, asked, dtype=dtype, name=name, stages_as=stages_as
+        )
+        return found if not layers else _named(found, layers)
     settings = Settings(
         stages,
         ranks,
@@ -173,6 +183,15 @@ def _check_place(
         raise InputError("group: expected none beside local or alone")
     if dist.get_world_size(group) != ranks:
         raise InputError(f"ranks: expected {dist.get_world_size(group)}, as in group, got {ranks}")
+
+
+def _check_memory_only(device: str, **others: bool) -> None:
+    """Raises InputError for options that are of times, or of where these are measured."""
+    if device != "cpu":
+        raise InputError(f"device: expected cpu beside memory_only, got {device}")
+    for name, asked in others.items():
+        if asked:
+            raise InputError(f"{name}: expected none beside memory_only, which computes nothing")
 
 
 def _named(found: Measurement, layers: Sequence[Layer]) -> Measurement:
@@ -233,7 +252,8 @@ def _measure_rank(source: ModelSource, settings: Settings, tied: Sequence[Group]
 
 
 def _device(settings: Settings) -> torch.device:
-    """This rank's device; on a CPU also its share of the cores, as at least one thread."""
+    """This rank's device; on a CPU also its share of the cores, as at least one thread, but in a
+    job of the caller's, which has its own."""
     device = torch.device(settings.device)
     if here() is not None:  # threads share what the process has
         return (
@@ -241,6 +261,6 @@ def _device(settings: Settings) -> torch.device:
         )
     if device.type == "cuda":
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-    if "OMP_NUM_THREADS" not in os.environ:
+    if "OMP_NUM_THREADS" not in os.environ and settings.group is None:
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // settings.ranks))
     return device

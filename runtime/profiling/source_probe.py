@@ -16,14 +16,20 @@ from ..dtensors import is_dtensor
 from ..executor.stage_runner import Cell, StageRunner
 from ..graphs.graph_runner import runner_kind
 from ..measure.activation_ledger import Ledger
-from ..pipeline.model_source import ModelSource, checked_batch, checked_stages, skips_of
+from ..pipeline.model_source import (
+    ModelSource,
+    checked_batch,
+    checked_stages,
+    names_of,
+    skips_of,
+)
 from ..pipeline.shape_inference import ShapeInference
 from ..probes.held_bytes import HeldBytes, held_bytes
 from ..probes.measuring import sequences
 from ..probes.stage_probe import Asked, StageProbe
 from ..rank.options import StagesAs
 from ..stages.fsdp import ShardedStages, is_sharded
-from ..stages.store import ResidentStages, StageStore, given_modules, made
+from ..stages.store import ResidentStages, Stage, StageStore, given_modules, made
 from ..stages.tie_detection import Group, find_ties, tied_stages
 from ..tensors.skip_connections import Skips
 from ..tensors.stage_interface import StageInterface
@@ -56,17 +62,18 @@ class SourceStages:
         self._dtype, self._device, self._stages_as = dtype, device, stages_as
         self._stages = [s for s, owner in enumerate(owners) if owner == transport.rank]
         build = checked_stages(source, len(owners))
-        modules = {s: self._placed(made(build[s], s), s) for s in self._stages}
+        modules = {s: self._made(build[s], s) for s in self._stages}
         given = given_modules(build, self._stages, len(owners)) | modules
         # the functions are still there, and with them a whole model that they may take parts of
         ties = find_ties(tied, len(owners), given, modules, transport.gather)
         self.tied = tied_stages(ties)
-        self._store = _store(modules, data_group, timeout)
+        self._store = self._stored(modules, data_group, timeout)
         self._memory = Ledger()
         self.micro_batch: int | None = None
 
-    def _placed(self, module: nn.Module, stage: int) -> nn.Module:
+    def _made(self, build: Stage, stage: int) -> nn.Module:
         """The module on the device and in the dtype asked for; what is sharded stays as it is."""
+        module = made(build, stage)
         if not any(map(is_dtensor, module.parameters())):
             return module.to(device=self._device, dtype=self._dtype)
         if self._dtype is not None:
@@ -74,6 +81,11 @@ class SourceStages:
                 f"dtype: expected none, as stage {stage} has shards in their own, got {self._dtype}"
             )
         return module
+
+    def _stored(
+        self, modules: Mapping[int, nn.Module], group: dist.ProcessGroup | None, timeout: float
+    ) -> StageStore:
+        return _store(modules, group, timeout)
 
     def probe(self, asked: Asked) -> StageProbe:
         """A probe of the stages, tried once to see what they hand on; all ranks call it."""
@@ -90,6 +102,7 @@ class SourceStages:
             device=self._device,
             asked=asked,
             together=self._transport.barrier,
+            names=names_of(self._source, len(self._owners)),
         )
 
     def held(self, stage: int) -> HeldBytes:

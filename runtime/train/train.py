@@ -15,6 +15,7 @@ from pipeloom.ir.formats import dump_schedule, load_program
 from pipeloom.ir.formats.atomic_write import write_json
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.model.weight_coverage import WeightCoverage, joined
 
 from ..launch.processes import launch
 from ..launch.threads import launch_local
@@ -64,6 +65,7 @@ class RunResult:
     replicas: int = 1
     first_step: int = 0
     evaluations: tuple[tuple[int, float], ...] = ()
+    coverage: tuple[WeightCoverage, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The document that ``run --json`` prints."""
@@ -78,6 +80,7 @@ class RunResult:
             "device_peak_memory": list(self.device_peak),
             "planned": _figures(self.planned),
             "measured": _figures(self.measured),
+            "coverage": {str(one.stage): one.to_dict() for one in self.coverage},
             "note": self.note,
         }
 
@@ -175,6 +178,7 @@ def train(
     eager = replicas.gather(pipeline, pipeline.eager_stages)
     seconds = [record.seconds for record in loop.records]
     median = sorted(range(len(history)), key=seconds.__getitem__)[len(history) // 2]
+    coverage = joined(pipeline.gather(pipeline.coverage))
     measured = pipeline.gather_trace(history[median].marks, history[median].averages)
     pipeline.close()
     peak_memory = tuple(max(peak for peak, _ in of_rank) for of_rank in zip(*rows, strict=True))
@@ -199,6 +203,7 @@ def train(
         replicas=replicas.count,
         first_step=first,
         evaluations=tuple((r.step, r.eval_loss) for r in loop.records if r.eval_loss is not None),
+        coverage=tuple(coverage.values()),
     )
 
 

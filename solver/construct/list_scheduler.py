@@ -17,13 +17,14 @@ inlined: each read of a tuple counts references, which took 4 to 7 times as long
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
 from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.kernels import kernel
 from pipeloom.ir.model.ops import MICROBATCH_SHIFT, STAGE_SHIFT, FloatArray, IntArray, OpKind
 from pipeloom.ir.model.problem import Problem
 
@@ -159,7 +160,7 @@ def list_parameters(
         )
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def list_schedule(  # noqa: PLR0917
     stages: Stages,
     parameters: ListParameters,
@@ -234,7 +235,7 @@ def list_schedule(  # noqa: PLR0917
     return last if makespan else spans.max()
 
 
-@numba.njit(cache=True, nogil=True, inline="always")
+@partial(kernel, inline="always")
 def _choose(  # noqa: PLR0917
     f: FloatArray,
     w: FloatArray,
@@ -305,7 +306,7 @@ def _choose(  # noqa: PLR0917
     return -1, -1, comes
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def tune_list(  # noqa: PLR0917
     stages: Stages,
     parameters: ListParameters,  # changed
@@ -351,7 +352,7 @@ def tune_list(  # noqa: PLR0917
     return best_cost, current_cost
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _change_one(stages: Stages, parameters: ListParameters, state: npt.NDArray[np.uint64]) -> None:
     """Changes one number on a rank, or on some stages of one level, or the spacing of F's."""
     number, ranks, microbatches = len(stages.f), len(stages.limit), len(parameters.gap)
@@ -391,7 +392,7 @@ def _change_one(stages: Stages, parameters: ListParameters, state: npt.NDArray[n
                 parameters.patience[k] = max(0.0, parameters.patience[k] + 0.3 * by * stages.f[k])
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _change_gaps(
     gap: FloatArray, turn: float, meeting: float, state: npt.NDArray[np.uint64]
 ) -> None:

@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
+from pipeloom.ir.kernels import kernel
 from pipeloom.ir.model.ops import MICROBATCH_SHIFT, STAGE_SHIFT, FloatArray, IntArray, OpKind
 
 from ..core.kernel_rng import random
@@ -103,7 +103,7 @@ def meeting(linear: LinearInstance) -> float:
     return float((linear.f + linear.b + linear.down + linear.up).max())
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def linear_list_schedule(  # noqa: PLR0917
     f: FloatArray,
     b: FloatArray,
@@ -207,7 +207,7 @@ def linear_list_schedule(  # noqa: PLR0917
     return free.max() if makespan else spans.max(), spans.mean()
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def tune_linear_list(  # noqa: PLR0917
     f: FloatArray,
     b: FloatArray,
@@ -283,7 +283,7 @@ def tune_linear_list(  # noqa: PLR0917
     return best_cost
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _change_gaps(gap: FloatArray, turn: int, unit: float, state: npt.NDArray[np.uint64]) -> None:
     """Changes one gap; or from there on each, every ``turn``-th, or as often as chance has it."""
     microbatches = len(gap)
@@ -311,7 +311,7 @@ def _change_gaps(gap: FloatArray, turn: int, unit: float, state: npt.NDArray[np.
         gap[at + 1] = max(0.0, gap[at + 1] - by) if by > -np.inf else gap[at + 1]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def normal(state: npt.NDArray[np.uint64]) -> float:
     """About standard normal: the sum of twelve uniform numbers."""
     total = -6.0

@@ -21,10 +21,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
+from pipeloom.ir.kernels import kernel
 from pipeloom.ir.model.ops import MICROBATCH_SHIFT, STAGE_SHIFT, FloatArray, IntArray, OpKind
 
 from ..core.linear_instance import LinearInstance
@@ -112,7 +112,7 @@ def _shapes(warm: IntArray) -> tuple[IntArray, ...]:
     return (warm,) if np.array_equal(warm, falling) else (falling, warm)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def round_schedule(  # noqa: PLR0917
     f: FloatArray,
     b: FloatArray,

@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
-import numba
 import numpy as np
 
+from pipeloom.ir.kernels import kernel
 from pipeloom.ir.model.ops import MICROBATCH_SHIFT, STAGE_SHIFT, IntArray, OpKind
 from pipeloom.ir.model.problem import Problem
 
@@ -63,7 +63,7 @@ def alternating_row(linear: LinearInstance, stage: int, ahead: int, wait: int) -
     return ops
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _fill(  # noqa: PLR0917
     ops: IntArray, ahead: int, wait: int, m_b: float, m_w: float, limit: float
 ) -> None:

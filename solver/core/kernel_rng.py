@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 import numpy.typing as npt
+
+from pipeloom.ir.kernels import kernel
 
 State = npt.NDArray[np.uint64]
 """(1,), changed with every number."""
@@ -14,7 +15,7 @@ def seeded(rng: np.random.Generator) -> State:
     return rng.integers(1, 1 << 62, size=1).astype(np.uint64)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def random(state: State) -> float:
     """The next of xorshift64*: uniform in [0, 1)."""
     x = state[0]

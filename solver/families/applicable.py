@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.model.problem import Problem
+from pipeloom.ir.model.schedule import Schedule
 
 from ..core.incumbent import Incumbent
 from ..core.tolerances import ROUNDING
@@ -14,6 +15,7 @@ from .base import Family
 from .bidirectional.chimera import Chimera
 from .registry import synchronous
 from .v_shape.zb_v import ZBV
+from .weights.fsdp import FSDP, PREFETCHES
 
 MANY_OPS = 100_000  # a family takes seconds to build from here on
 
@@ -35,6 +37,14 @@ def families_of(problem: Problem) -> list[Family]:
     if 3 * problem.stages * problem.microbatches > MANY_OPS:
         found.sort(key=lambda family: isinstance(family, ZBV))
     return found
+
+
+def streaming_families(problem: Problem) -> Iterator[Schedule]:
+    """Schedules of the families that stream the weights of this placement, within memory."""
+    for family in (*synchronous(), *map(FSDP, PREFETCHES)):
+        if family.supports(problem) is None:
+            with suppress(InfeasibleError):
+                yield family.build(problem)
 
 
 def _sized(problem: Problem) -> Iterator[Family]:

@@ -16,12 +16,12 @@ or go there.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
 from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED
 from pipeloom.ir.cost.simulator import run_kernel
+from pipeloom.ir.kernels import kernel
 from pipeloom.ir.model.ops import (
     CLASS_MASK,
     KIND_MASK,
@@ -44,7 +44,7 @@ _F, _B, _W, _BW = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.BW))
 _R, _O, _L = int(OpKind.R), int(OpKind.O), int(OpKind.L)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def shift(order: IntArray, source: int, target: int) -> None:
     """Moves an op from ``source`` to ``target``; its class keeps the sequence of microbatches."""
     step = 1 if target > source else -1
@@ -59,7 +59,7 @@ def shift(order: IntArray, source: int, target: int) -> None:
     order[target] = carried
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def keeps_rules(  # noqa: PLR0917
     order: IntArray,
     first: int,  # where the rank's ops begin
@@ -114,7 +114,7 @@ def keeps_rules(  # noqa: PLR0917
     return keeps
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _note(order: IntArray, low: int, high: int, place: IntArray) -> None:
     """Notes in ``place``, (2, S, M), the places of the F's and B's among low..high."""
     for at in range(low, high + 1):
@@ -124,7 +124,7 @@ def _note(order: IntArray, low: int, high: int, place: IntArray) -> None:
             place[row, op >> STAGE_SHIFT & STAGE_MASK, op >> MICROBATCH_SHIFT] = at
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _follows_at_once(
     order: IntArray, start: FloatArray, end: FloatArray, at: int, first: int
 ) -> bool:
@@ -137,7 +137,7 @@ def _follows_at_once(
     return bool(before >= first and start[at] <= end[before])
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _critical_blocks(  # noqa: PLR0917
     order: IntArray,
     offsets: IntArray,
@@ -181,7 +181,7 @@ def _critical_blocks(  # noqa: PLR0917
             rank = owner[stage + 1, microbatch]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _at_an_edge(
     blocks: IntArray, number: int, reach: int, state: npt.NDArray[np.uint64]
 ) -> tuple[int, int]:
@@ -194,12 +194,12 @@ def _at_an_edge(
     return max(first, last - distance), last
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _rank_of(offsets: IntArray, place: int) -> int:
     return int(np.searchsorted(offsets, place, side="right")) - 1
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def anneal_kernel(  # noqa: PLR0917
     order: IntArray,  # (N,) packed ops, rank after rank; changed
     best: IntArray,  # (N,) out: the best order met, where it beats best_cost

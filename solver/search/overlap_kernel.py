@@ -10,9 +10,9 @@ one without.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from pipeloom.ir.kernels import kernel
 from pipeloom.ir.model.ops import (
     CLASS_MASK,
     KIND_MASK,
@@ -33,7 +33,7 @@ FAR = 120  # places that a move changes at most
 _F, _B, _W = map(int, (OpKind.F, OpKind.B, OpKind.W))
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def time_overlap(  # noqa: PLR0917
     order: IntArray,  # (N,) F's, B's and W's, rank after rank
     at_once: Mask,
@@ -104,7 +104,7 @@ def time_overlap(  # noqa: PLR0917
     return bool((position == offsets[1:]).all())
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _pair_start(at_once: Mask, first: int, place: int) -> int:
     """The place where the pair that has ``place`` begins; ``place`` itself where none does."""
     for back in range(1, 3):
@@ -113,7 +113,7 @@ def _pair_start(at_once: Mask, first: int, place: int) -> int:
     return place
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _make_pair(  # noqa: PLR0917
     order: IntArray, at_once: Mask, first: int, last: int, reach: int, state: State
 ) -> tuple[int, int]:
@@ -152,7 +152,7 @@ def _make_pair(  # noqa: PLR0917
     return low, high
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _move_op_or_pair(  # noqa: PLR0917
     order: IntArray, at_once: Mask, first: int, last: int, reach: int, state: State
 ) -> tuple[int, int]:
@@ -182,7 +182,7 @@ def _move_op_or_pair(  # noqa: PLR0917
     return low, high - 1
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _renumber(order: IntArray, old: IntArray, low: int) -> None:
     """Gives the ops of each class from ``low`` on the microbatches in the sequence of ``old``."""
     taken = np.zeros(len(old), dtype=np.bool_)
@@ -195,7 +195,7 @@ def _renumber(order: IntArray, old: IntArray, low: int) -> None:
                 break
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _pairs_differ(order: IntArray, at_once: Mask, low: int, high: int) -> bool:
     """Whether each pair is an F with the B and W of another stage or microbatch."""
     for k in range(low, high + 1):
@@ -206,7 +206,7 @@ def _pairs_differ(order: IntArray, at_once: Mask, low: int, high: int) -> bool:
     return True
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def anneal_overlap(  # noqa: PLR0917
     order: IntArray,  # (N,) and
     at_once: Mask,  # (N,): changed

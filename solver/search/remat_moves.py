@@ -8,12 +8,12 @@ right behind B.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
 from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, Choice
 from pipeloom.ir.cost.simulator import RematArrays
+from pipeloom.ir.kernels import kernel
 from pipeloom.ir.model.ops import KIND_MASK, MICROBATCH_SHIFT, STAGE_SHIFT, IntArray, OpKind
 
 from ..core.kernel_rng import random
@@ -30,7 +30,7 @@ RematState = tuple[RematArrays, Choice, npt.NDArray[np.bool_], IntArray, IntArra
 each stage may have, (4, S); the ends of each rank's ops, (P,); out: those of the best order."""
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def change_choice(  # noqa: PLR0917
     order: IntArray,  # changed, as stop and choice are
     first: int,  # the rank's ops begin here
@@ -73,12 +73,12 @@ def change_choice(  # noqa: PLR0917
     return changed
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _packed(stage: int, microbatch: int) -> int:
     return microbatch << MICROBATCH_SHIFT | stage << STAGE_SHIFT
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _fuse_or_split(  # noqa: PLR0917
     order: IntArray, first: int, stop: IntArray, rank: int, of: int, split: bool
 ) -> bool:
@@ -95,19 +95,19 @@ def _fuse_or_split(  # noqa: PLR0917
     return True
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _take_out(order: IntArray, first: int, stop: IntArray, rank: int, op: int) -> None:
     stop[rank] -= 1
     _carry(order, _find(order, first, op), stop[rank])
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _put_in(order: IntArray, stop: IntArray, rank: int, op: int, target: int) -> None:
     _carry(order, _find(order, stop[rank], op), target)
     stop[rank] += 1
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _find(order: IntArray, first: int, op: int) -> int:
     at = first
     while order[at] != op:
@@ -115,7 +115,7 @@ def _find(order: IntArray, first: int, op: int) -> int:
     return at
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _backward(order: IntArray, first: int, of: int) -> int:
     at = first
     while order[at] != of | _B and order[at] != of | _BW:
@@ -123,7 +123,7 @@ def _backward(order: IntArray, first: int, of: int) -> int:
     return at
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _carry(order: IntArray, source: int, target: int) -> None:
     """Puts an op elsewhere; those between move by one."""
     op = order[source]

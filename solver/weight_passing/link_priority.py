@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import heapq
 
-import numba
 import numpy as np
 
 from pipeloom.ir.cost.dependency_graph import ScheduleGraph
 from pipeloom.ir.cost.transfer_order import listed, transfer_wires
+from pipeloom.ir.kernels import kernel
 from pipeloom.ir.model.ops import FloatArray, IntArray
 from pipeloom.ir.model.schedule import Schedule
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def priority_first(  # noqa: PLR0917, C901
     first: IntArray,  # (N + 1,) where each node's edges begin
     to: IntArray,  # (E,) node that each edge leads to

@@ -176,6 +176,10 @@ class WeightPassingSearch:
             return NONE
         finally:
             self._best.work.spend(BUILDING * sum(map(len, order)))
+        return self.consider(schedule)
+
+    def consider(self, schedule: Schedule) -> Merit:
+        """Takes a timed schedule that keeps the memory limit, where it is the best so far."""
         merit = self._judged(schedule)
         if self._least is None or merit < self._least[0]:
             self._least = merit, schedule

@@ -110,7 +110,7 @@ def _listed(
     if plan.collections < 1:
         raise ValueError(f"collections: expected 1 or more, got {plan.collections}")
     clock = _OpTimes(problem, order)
-    journeys = [*_weights(problem, order, plan, owner), *_gradients(problem, order, plan, owner)]
+    journeys = [*_weights(problem, order, plan, owner), *gradients(problem, order, plan, owner)]
     return sorted(leg for journey in journeys for leg in clock.ways(journey))
 
 
@@ -202,9 +202,10 @@ def _weights(
             copies[stage] += 1
 
 
-def _gradients(
+def gradients(
     problem: Problem, order: Sequence[IntArray], plan: Streaming, owner: Sequence[int]
 ) -> Iterator[list[Transfer]]:
+    """The journeys of all D's home."""
     parts = [_parts(row, plan.collections) for row in order]
     lengths = [len(row) for row in order]
     for stage in range(problem.stages):

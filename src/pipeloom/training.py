@@ -21,6 +21,7 @@ from pipeloom.runtime.train.train import RunResult, run_program
 from pipeloom.runtime.train.tune import TuneResult, check_tunable, tune_program
 
 from .planner.inputs.documents import Document, naming, read_program
+from .planner.measured.like import Like, with_times_of
 from .planner.tuning.replan import Replanner
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def measure(
     name: str = "",
     memory_limit: float | None = None,
     dtype: str | None = None,
+    like: Like | None = None,
     **settings: Any,
 ) -> Measurement:
     """The profile of ``model``, measured.
@@ -45,7 +47,10 @@ def measure(
     without them, or with ``layers``, each of its layers by itself. ``ranks``: processes, as many as
     stages by default. ``alone``: one
     process, a stage after the other, and no links. ``memory_limit``: bytes of activations on a
-    rank, which the profile is given. ``dtype``: ``float32``, say; None: the model's own. The other
+    rank, which the profile is given. ``dtype``: ``float32``, say; None: the model's own.
+    ``memory_only=True``: bytes by calculation, without a step and without the model's memory; times
+    are then those of ``like``, a profile of the same stages (or a schedule or program for one),
+    else 1 for each op. The other
     settings are those of :func:`measure_profile`: among them ``group``, ``data_group`` and ``view``
     where the stages are shards, in a job that torchrun started. Raises InputError for wrong ones,
     LaunchError where a rank fails.
@@ -59,6 +64,8 @@ def measure(
         raise InputError("stages: missing; expected pieces of the model, or layers and ranks")
     if memory_limit is not None:
         check_limit(memory_limit)
+    if like is not None and not settings.get("memory_only"):
+        raise InputError("like: expected none without memory_only, as times are measured")
     found = measure_profile(
         load_source(model) if isinstance(model, str) else model,
         stages=stages,
@@ -68,6 +75,8 @@ def measure(
         dtype=DTYPES[dtype] if dtype else None,
         **settings,
     )
+    if like is not None:
+        found = with_times_of(found, like)
     if memory_limit is None or math.isinf(memory_limit):
         return found
     limits = (memory_limit,) * found.profile.ranks

@@ -115,7 +115,9 @@ def run() -> Found:
     tensor = _seen(mesh, Model(tensor=shards.get_group()), None)
     sharded = _seen(mesh, Model(shards=shards), shards.get_group())
     table = _seen(mesh, Model(products=True, table=shards), None)
-    return Found(tensor, sharded, table, _refused(mesh))
+    found = Found(tensor, sharded, table, _refused(mesh))
+    assert torch.get_num_threads() == 1  # as the job had it
+    return found
 
 
 def _seen(mesh: DeviceMesh, source: Model, data_group: Group | None) -> Seen:

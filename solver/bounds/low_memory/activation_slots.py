@@ -38,9 +38,9 @@ And from the start of F(i, 0) to the start of another op of stage i there run at
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
+from pipeloom.ir.kernels import kernel
 from pipeloom.ir.model.ops import FloatArray, IntArray
 from pipeloom.ir.units import duration
 
@@ -87,7 +87,7 @@ def _spans(linear: LinearInstance) -> FloatArray:
     return np.array([_longest_path(i, *fixed, *rows, *scratch) for i, rows in enumerate(by_stage)])
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _longest_path(  # noqa: PLR0917
     source: int,
     f: FloatArray,
@@ -206,7 +206,7 @@ def done_before(linear: LinearInstance) -> tuple[FloatArray, FloatArray]:
     return f, b
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _least_before(microbatches: int, b: float, w: float, waiting: FloatArray) -> FloatArray:
     """The least time that B's and W's take before F(i, k), shape (M,).
 

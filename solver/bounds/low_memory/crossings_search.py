@@ -37,10 +37,10 @@ pass, with more states than the last, starts from the rest that it left.
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
+from pipeloom.ir.kernels import kernel
 from pipeloom.ir.model.ops import FloatArray, IntArray
 
 from ...core.linear_instance import LinearInstance
@@ -184,7 +184,7 @@ class CrossingsSearch:
             self.between[m] = max(self.between[m], value)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _meet(  # noqa: PLR0917
     met: npt.NDArray[np.int16],
     numbers: FloatArray,
@@ -252,7 +252,7 @@ def _meet(  # noqa: PLR0917
     return next_met[:size].copy(), found[:size].copy()
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _lessen(  # noqa: PLR0917
     left: FloatArray, numbers: FloatArray, j: int, up: float, turn: float, trip: float
 ) -> None:
@@ -275,7 +275,7 @@ def _lessen(  # noqa: PLR0917
     left[n] = min(left[n], numbers[1] + up + turn)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _leave_out(  # noqa: PLR0917
     numbers: FloatArray,
     j: int,
@@ -314,7 +314,7 @@ def _thin(  # noqa: PLR0917
     return met, numbers, cell
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _keys(met: npt.NDArray[np.int16], base: int) -> IntArray:
     keys = np.zeros(len(met), dtype=np.int64)
     for i in range(len(met)):
@@ -323,7 +323,7 @@ def _keys(met: npt.NDArray[np.int16], base: int) -> IntArray:
     return keys
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _merged(key: IntArray, numbers: FloatArray, cell: float) -> tuple[IntArray, FloatArray]:
     """One state for those of one key and cell, the least of each number; and the first's place."""
     codes = np.empty(len(key), dtype=np.uint64)
@@ -348,7 +348,7 @@ def _merged(key: IntArray, numbers: FloatArray, cell: float) -> tuple[IntArray, 
     return first[:size].copy(), least[:size].copy()
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _undominated(order: IntArray, key: IntArray, numbers: FloatArray) -> npt.NDArray[np.bool_]:
     """Marks states, in an order by key and sum, that are above no earlier one of their key.
 

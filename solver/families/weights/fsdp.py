@@ -36,6 +36,9 @@ from pipeloom.ir.model.schedule import Schedule, Transfer, TransferKind
 from ...weight_passing import round_orders
 from ..base import ParametrizedFamily, RoundRobinFamily, finished
 
+PREFETCHES = (0, 1, 2, 4, 8)
+"""The depths K at which ``fsdp:K`` is tried."""
+
 
 class FSDP(ParametrizedFamily, RoundRobinFamily):
     """``number``: K, the prefetch depth; None is 1."""

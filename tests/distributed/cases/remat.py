@@ -25,6 +25,7 @@ from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
 from pipeloom.runtime.measure.activation_ledger import Ledger
 from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.runtime.rank.options import StagesAs
 from pipeloom.runtime.tensors.stage_interface import Spec, StageInterface
 from pipeloom.solver.core.relaxations import without_offloading, without_recomputing
 from pipeloom.solver.optimize import optimize
@@ -90,6 +91,7 @@ class Case:
     ranks: int
     dtype: torch.dtype
     steps: int = 0
+    stages_as: StagesAs = "eager"
 
     def __str__(self) -> str:
         dtype = str(self.dtype).removeprefix("torch.")
@@ -186,11 +188,14 @@ def run_cases(chosen: list[tuple[Case, Schedule]]) -> list[Outcome]:
 def run_case(case: Case, plan: Schedule) -> Outcome:
     source = DeepModel(case.dtype)
     stages = plan.problem.stages
-    pipeline = Pipeline.from_source(compile_schedule(plan), source, train=case.steps > 0)
+    pipeline = Pipeline.from_source(
+        compile_schedule(plan), source, train=case.steps > 0, stages_as=case.stages_as
+    )
     losses: list[Tensor] = []
     for step in range(max(1, case.steps)):
         inputs, targets = source.batch(step, MICROBATCHES)
         pipeline.step(inputs, target=targets, losses=losses)
+    assert not pipeline.eager_stages, pipeline.eager_stages
     pipeline.close()
     history, expected = reference(
         source, stages, MICROBATCHES, steps=max(1, case.steps), train=case.steps > 0

@@ -6,6 +6,7 @@ import json
 import math
 import os
 from pathlib import Path
+from time import process_time
 from typing import Any
 
 import pytest
@@ -560,7 +561,7 @@ SCHEDULES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "more microbatches than memory": (
         {"microbatches": 10**12},
-        "microbatches: expected a whole number >= 1 and <= 10000000, got 1000000000000",
+        "microbatches: expected a whole number >= 1 and <= 2500000, got 1000000000000",
     ),
     "an unknown way of passing": (
         {"passing": "notes"},
@@ -615,3 +616,34 @@ def test_compile_tells_of_replicas_that_would_not_be_averaged(
     assert f"note: {path}: planned for 4 replicas" in done.err
     done = pipeloom("compile", path, "--data-parallel", "-o", tmp_path / "program.json")
     assert (done.code, done.err) == (0, "")
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        "".join(f'"k{i}": 1, "k{i}": 2, ' for i in range(50_000)),
+        "".join(f'"k{i}": 1, ' for i in range(100_000)),
+    ],
+    ids=["twice", "unknown"],
+)
+def test_time_to_read_grows_with_the_file(pipeloom: Command, tmp_path: Path, keys: str) -> None:
+    path = tmp_path / "p.json"
+    path.write_text("{" + keys + json.dumps(profile_document())[1:])
+    before = process_time()
+    pipeloom("build", "gpipe", path, "-m", 2)
+    assert process_time() - before < 5.0
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "most"), [("analyze", 50_000, 1562), ("optimize", 100_000, 78_125)]
+)
+def test_sizes_are_bounded_before_memory_is_taken(
+    pipeloom: Command, tmp_path: Path, command: str, given: int, most: int
+) -> None:
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps(profile_document(stages=[STAGE], num_stages=64, ranks=64)))
+    done = pipeloom(command, path, "-m", given)
+    assert (done.code, done.out) == (2, "")
+    assert done.err == (
+        f"pipeloom: -m/--microbatches: expected at most {most} for 64 stages, got {given}\n"
+    )

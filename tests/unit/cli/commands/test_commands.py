@@ -638,3 +638,22 @@ def test_compare_says_that_bounds_cover_pairs(pipeloom: Command, tmp_path: Path)
     assert rows["dualpipev"]["work_ratio"] < rows["zb-v"]["work_ratio"] == 1.0
     first = said.splitlines()[2].split()
     assert first[0] == min(rows.values(), key=lambda row: row.get("period", math.inf))["schedule"]
+
+
+def test_a_forged_bound_is_said_to_be_unchecked(
+    pipeloom: Command, profile: Path, tmp_path: Path
+) -> None:
+    """The cost as the bound makes a schedule optimal, whoever says so."""
+    best, forged = tmp_path / "best.json", tmp_path / "forged.json"
+    assert pipeloom("optimize", profile, "-m", 4, "-q", "-o", best).code == 0
+    assert pipeloom("verify", best).out.endswith("; its lower bound is checked\n")
+    assert pipeloom("show", best, "--as", "svg").err == ""
+    assert pipeloom("build", "gpipe", profile, "-m", 4, "-o", forged).code == 0
+    document = json.loads(forged.read_text())
+    report = document["report"]
+    report |= {"lower_bound": report["period"], "gap": 0.0, "status": "optimal"}
+    forged.write_text(json.dumps(document))
+    unchecked = "its lower bound is not checked, but taken from the file\n"
+    assert pipeloom("verify", forged).out == f"ok: {forged} is a valid schedule; {unchecked}"
+    assert pipeloom("verify", forged, "--json").json["lower_bound"].startswith("not checked")
+    assert pipeloom("show", forged).err == f"pipeloom: note: {forged}: {unchecked}"

@@ -200,6 +200,40 @@ def test_replicas_are_as_many_as_the_profile_has(
 
 
 @pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--memory-only", "--pairs"], "--pairs: expected none beside memory_only"),
+        (["--memory-only", "--local"], "--local: expected none beside memory_only"),
+        (["--memory-only", "--device", "cuda"], "--device: expected cpu beside memory_only"),
+        (["--memory-only", "--split", "0.5"], "--split: expected it beside --from alone"),
+        (["--like", "profile.json"], "--like: expected it beside --from alone"),
+    ],
+)
+def test_what_does_not_go_with_bytes_alone(
+    pipeloom: Command, words: list[str], line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    done = pipeloom("profile", "--model", MODEL, "--stages", 2, *words)
+    assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+    assert line in done.err
+
+
+def test_bytes_alone_and_what_w_computes(
+    pipeloom: Command, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    path = tmp_path / "memory.json"
+    words = ["profile", "--model", MODEL, "--stages", 2, "--memory-only", "-o", path]
+    told = pipeloom(*words).out
+    assert "optimizer" in told.splitlines()[0]
+    assert "each op takes 1 ms, as none was run" in told
+    assert pipeloom("build", "zb-h1", path, "-m", 3, "--json").json["stages"] == 2
+    found = pipeloom(*words, "--like", path, "--json").json["measured"]["stages"]
+    run = pipeloom("run", program, "--model", MODEL, "--local", "--json", "-q").json["coverage"]
+    assert [run[str(s)] for s in range(2)] == [stage["coverage"] for stage in found]
+
+
+@pytest.mark.parametrize(
     ("options", "expected"),
     [
         ({}, "stages: missing; expected pieces of the model, or layers and ranks"),

@@ -55,6 +55,23 @@ class Products(nn.Module):
         return torch.mm(rows, self.b).view_as(x) + (self.experts @ x.mT).mT
 
 
+class Views(nn.Module):
+    """Products with parts of parameters: transposed, in pieces, experts of a stack."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.square, self.pieces = nn.Parameter(torch.randn(6, 6)), nn.Parameter(torch.randn(18, 6))
+        self.stack = nn.Parameter(torch.randn(3, 6, 6))
+        self.row = nn.Parameter(torch.randn(1, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(x @ self.square.T + functional.linear(x, self.stack[1]))
+        parts = [functional.linear(x, piece) for piece in self.pieces.chunk(3)]
+        x = torch.tanh(sum(parts)) @ self.stack[torch.tensor(2)].t()
+        # an element that is there twice is autograd's
+        return torch.tanh(x @ self.square[:, 1:4]) @ self.row.expand(3, 6)
+
+
 class Checkpointed(nn.Module):
     def __init__(self, reentrant: bool) -> None:
         super().__init__()
@@ -115,6 +132,7 @@ def images() -> Tensor:
 CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "tied": (Tied, tokens),
     "products": (Products, floats),
+    "views": (Views, floats),
     "checkpointed": (lambda: Checkpointed(reentrant=False), floats),
     "reentrant": (lambda: Checkpointed(reentrant=True), floats),
     "convolutions": (convolutions, images),
@@ -189,6 +207,49 @@ def test_b_leaves_weights_and_biases_of_products_to_w() -> None:
     queue.run()
     assert len(queue) == 0
     assert all(p.grad is not None for p in model.parameters())
+
+
+def test_b_leaves_products_with_views_of_parameters_to_w() -> None:
+    names, queue = waiting(Views(), floats())
+    assert names == {"square", "pieces", "stack"}
+    assert len(queue) == 7
+
+
+def test_rows_by_groups_are_left_to_w_bit_for_bit() -> None:
+    """As the experts of transformers compute them, of weights (groups, out, in)."""
+    torch.manual_seed(0)
+    model, x = Grouped(), torch.randn(9, 16)
+    names, queue = waiting(model, x)
+    assert names == {"weight"}
+    queue.run()
+    found = gradients(model, [])["weight"]
+    model(x).sum().backward()
+    assert torch.equal(found, gradients(model, [])["weight"])
+
+
+class Grouped(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 8, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        ends = torch.tensor([4, 4, 9], dtype=torch.int32)
+        return torch.tanh(torch._grouped_mm(x, self.weight.mT, offs=ends))
+
+
+def test_a_view_is_added_to_a_gradient_of_another_layout() -> None:
+    torch.manual_seed(0)
+    model, x = Views(), floats()
+    names, queue = waiting(model, x)
+    for name in names:
+        parameter = model.get_parameter(name)
+        turned = tuple(reversed(range(parameter.dim())))
+        parameter.grad = torch.zeros_like(parameter.permute(turned).contiguous()).permute(turned)
+    queue.run()
+    found = gradients(model, [])
+    model(x).sum().backward()
+    for name in names:
+        torch.testing.assert_close(found[name], model.get_parameter(name).grad)
 
 
 def test_a_parameter_with_a_gradient_hook_is_left_to_autograd() -> None:

@@ -145,11 +145,28 @@ def hugging_llama(checkpointed: bool) -> nn.Module:
     return Logits(hugging.LlamaForCausalLM(config), checkpointed)
 
 
+def hugging_mixtral(checkpointed: bool) -> nn.Module:
+    hugging = pytest.importorskip("transformers")
+    config = hugging.MixtralConfig(
+        vocab_size=TOKENS,
+        hidden_size=WIDTH,
+        intermediate_size=2 * WIDTH,
+        num_hidden_layers=2,
+        num_attention_heads=HEADS,
+        num_key_value_heads=HEADS // 2,
+        num_local_experts=4,
+    )
+    model = hugging.MixtralForCausalLM(config)
+    model.set_experts_implementation("eager")  # torch's grouped products have no float64
+    return Logits(model, checkpointed)
+
+
 MODELS: dict[str, Callable[[bool], nn.Module]] = {
     "gpt2": lambda checkpointed: Written(GPT2Block, True, checkpointed),
     "llama": lambda checkpointed: Written(LlamaBlock, False, checkpointed),
     "hugging-gpt2": hugging_gpt2,
     "hugging-llama": hugging_llama,
+    "hugging-mixtral": hugging_mixtral,
 }
 
 
@@ -184,7 +201,7 @@ def test_split_gradients_are_autograds(name: str, checkpointed: bool) -> None:
 def test_every_matrix_waits_for_w(name: str) -> None:
     model = MODELS[name](False)
     names, queue = waiting(model, batches()[0])
-    matrices = {key for key, parameter in model.named_parameters() if parameter.dim() == 2}
+    matrices = {key for key, parameter in model.named_parameters() if parameter.dim() >= 2}
     assert matrices <= names
     queue.run()
     assert all(parameter.grad is not None for parameter in model.parameters())

@@ -1,0 +1,220 @@
+"""Times and bytes of one stage's ops under each way to run it, interleaved round by round."""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.pipelining import _backward
+from torch.nn import functional
+
+from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
+from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
+from pipeloom.runtime.graphs.graph_runner import runner_kind
+from pipeloom.runtime.measure.activation_ledger import Ledger, NoLedger
+from pipeloom.runtime.tensors.stage_interface import Spec, StageInterface
+
+ROWS, LENGTH, WARMUP = 4, 128, 3
+
+
+class Block(nn.Module):
+    """Causal attention of eight heads and a feed-forward layer, both with residuals."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = [
+            t.unflatten(-1, (8, -1)).transpose(1, 2) for t in self.qkv(self.norm1(x)).chunk(3, -1)
+        ]
+        mixed = functional.scaled_dot_product_attention(*heads, is_causal=True)
+        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        out: Tensor = x + self.down(functional.gelu(self.up(self.norm2(x))))
+        return out
+
+
+def blocks(width: int) -> tuple[nn.Module, int]:
+    return nn.Sequential(Block(width), Block(width)), width
+
+
+class LlamaLayer(nn.Module):
+    """One decoder layer of Hugging Face's Llama, with the rotation of its positions."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        from transformers import LlamaConfig
+        from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
+
+        config = LlamaConfig(
+            hidden_size=width,
+            intermediate_size=3 * width,
+            num_attention_heads=8,
+            num_key_value_heads=4,
+        )
+        config._attn_implementation = "sdpa"
+        self.layer = LlamaDecoderLayer(config, 0)
+        cos, sin = LlamaRotaryEmbedding(config)(torch.zeros(1), torch.arange(LENGTH)[None])
+        self.register_buffer("cos", cos)
+        self.register_buffer("sin", sin)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x, position_embeddings=(self.cos, self.sin))
+        return out
+
+
+STAGES: dict[str, Callable[[], tuple[nn.Module, int]]] = {
+    **{f"blocks {width}": partial(blocks, width) for width in (64, 128, 256, 512)},
+    "llama 256": lambda: (LlamaLayer(256), 256),
+}
+
+
+class Way(Protocol):
+    """One way to run a stage; W follows B where it was split."""
+
+    def forward(self, split: bool) -> None: ...
+
+    def backward(self, split: bool) -> None: ...
+
+    def weight(self) -> None: ...
+
+
+class Runner:
+    """A runner of ours."""
+
+    def __init__(self, kind: Callable[..., StageRunner], module: nn.Module, x: Tensor) -> None:
+        memory, interface = NoLedger(), StageInterface.one(Spec(tuple(x.shape), x.dtype))
+        seed = torch.ones((), device=x.device)
+        self._runner = kind(1, module, memory=memory, last=False, loss=None, seed=seed)
+        self._cells = {False: Cell(None, interface), True: Cell(WeightQueue(memory), interface)}
+        self._x, self._dy = x, torch.randn_like(x)
+
+    def forward(self, split: bool) -> None:
+        cell = self._cells[split]
+        cell.inputs = (self._x.detach().requires_grad_(),)
+        self._runner.forward(cell)
+        cell.output, cell.dy = (), (self._dy,)
+
+    def backward(self, split: bool) -> None:
+        self._runner.backward(self._cells[split])
+        self._cells[split].dx = ()
+
+    def weight(self) -> None:
+        self._runner.weight(self._cells[True])
+
+
+class Torchs:
+    """The functions that torch.distributed.pipelining's stages call."""
+
+    def __init__(self, module: nn.Module, x: Tensor) -> None:
+        self._module, self._x, self._dy = module, x, torch.randn_like(x)
+
+    def forward(self, split: bool) -> None:
+        self._input = self._x.detach().requires_grad_()
+        self._output: Tensor | None = self._module(self._input)
+
+    def backward(self, split: bool) -> None:
+        output, self._output = self._output, None
+        assert output is not None
+        if not split:
+            _backward.stage_backward(output, self._dy, [self._input])
+            return
+        dy: list[Tensor | None] = [self._dy]
+        arguments: Any = ([output], dy, [self._input], self._module.parameters())
+        _, self._groups = _backward.stage_backward_input(*arguments)
+
+    def weight(self) -> None:
+        _backward.stage_backward_weight(self._module.parameters(), self._groups)
+
+
+def ways(module: nn.Module, x: Tensor) -> dict[str, Way]:
+    """Each with a copy of the module; eager and compiled are never split."""
+    own = partial(copy.deepcopy, module)
+    return {
+        "eager": Runner(StageRunner, own(), x),
+        "interception": Runner(StageRunner, own(), x),
+        "aten": Runner(runner_kind("aten"), own(), x),
+        "inductor": Runner(runner_kind("inductor"), own(), x),
+        "torch's split": Torchs(own(), x),
+        "torch.compile": Runner(StageRunner, torch.compile(own()), x),
+    }
+
+
+WHOLE = ("eager", "torch.compile")
+
+
+def measure(names: Sequence[str], rounds: int, device: str) -> list[dict[str, Any]]:
+    """One row a stage and way: medians of ``rounds``, in milliseconds."""
+    torch.set_num_threads(1)
+    return [row for name in names for row in _measure(name, rounds, torch.device(device))]
+
+
+def _measure(name: str, rounds: int, device: torch.device) -> list[dict[str, Any]]:
+    torch.manual_seed(0)
+    module, width = STAGES[name]()
+    module = module.to(device)
+    x = torch.randn(ROWS, LENGTH, width, device=device)
+    tried = ways(module, x)
+    times: dict[str, list[dict[str, float]]] = {way: [] for way in tried}
+    for _ in range(rounds + WARMUP):
+        for way, stage in tried.items():
+            times[way].append(_round(stage, device, split=way not in WHOLE))
+    rows = []
+    for way in tried:
+        kept = times[way][WARMUP:]
+        medians = {kind: statistics.median(r[kind] for r in kept) for kind in kept[0]}
+        rows.append({"stage": name, "way": way, **medians, **_held(way, module, x)})
+    return rows
+
+
+def _round(stage: Way, device: torch.device, *, split: bool) -> dict[str, float]:
+    """Milliseconds, on gradients that are there already."""
+    found = {"f": _seconds(lambda: stage.forward(False), device)}
+    found["bw"] = _seconds(lambda: stage.backward(False), device)
+    if split:
+        stage.forward(True)
+        found["b"] = _seconds(lambda: stage.backward(True), device)
+        found["w"] = _seconds(stage.weight, device)
+        found["b_w"] = found["b"] + found["w"]
+    return {kind: 1e3 * seconds for kind, seconds in found.items()}
+
+
+def _seconds(run: Callable[[], None], device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    begin = time.perf_counter()
+    run()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - begin
+
+
+LEDGERED = {"interception": "eager", "aten": "aten", "inductor": "inductor"}
+
+
+def _held(way: str, module: nn.Module, x: Tensor) -> dict[str, int]:
+    """Bytes that the ledger counts before B and between B and W."""
+    if way not in LEDGERED:
+        return {}
+    own, memory = copy.deepcopy(module), Ledger()
+    memory.start([own])
+    kind = runner_kind(LEDGERED[way])  # type: ignore[arg-type]
+    runner = kind(
+        1, own, memory=memory, last=False, loss=None, seed=torch.ones((), device=x.device)
+    )
+    cell = Cell(WeightQueue(memory), StageInterface.one(Spec(tuple(x.shape), x.dtype)))
+    cell.inputs = (x.detach().requires_grad_(),)
+    runner.forward(cell)
+    before, cell.output, cell.dy = memory.live, (), (torch.randn_like(x),)
+    runner.backward(cell)
+    between = memory.live
+    runner.weight(cell)
+    return {"before_b": before, "between": between}

@@ -1,0 +1,47 @@
+"""The benchmark's table, and whether its targets are met."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+Row = Mapping[str, Any]
+
+
+def table(rows: Iterable[Row]) -> list[str]:
+    """Lines of Markdown."""
+    lines = [
+        "| stage | way | F ms | B ms | W ms | B + W ms | BW ms | (B + W) / BW of eager "
+        "| before B | between B and W |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    rows = list(rows)
+    eager = {row["stage"]: row["bw"] for row in rows if row["way"] == "eager"}
+    for row in rows:
+        times = [_number(row.get(kind)) for kind in ("f", "b", "w", "b_w", "bw")]
+        ratio = _number(row["b_w"] / eager[row["stage"]] if "b_w" in row else None)
+        held = [_kib(row.get(key)) for key in ("before_b", "between")]
+        lines.append("| " + " | ".join([row["stage"], row["way"], *times, ratio, *held]) + " |")
+    return lines
+
+
+def judged(rows: Sequence[Row]) -> dict[str, bool]:
+    """Whether B and W apart cost no more than the whole, stage by stage."""
+    found: dict[str, bool] = {}
+    for stage in dict.fromkeys(row["stage"] for row in rows):
+        own = {row["way"]: row for row in rows if row["stage"] == stage}
+        aten = own["aten"]["b_w"] / own["eager"]["bw"]
+        compiled = own["inductor"]["b_w"] / own["torch.compile"]["bw"]
+        found[f"{stage}: aten's B + W at most 1.01 of eager's BW ({aten:.3f})"] = aten <= 1.01
+        found[f"{stage}: inductor's at most 1.02 of compiled BW ({compiled:.3f})"] = (
+            compiled <= 1.02
+        )
+    return found
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _kib(value: int | None) -> str:
+    return "" if value is None else f"{value / 1024:.0f} KiB"

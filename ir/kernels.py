@@ -1,0 +1,60 @@
+"""Compiled loops, kept on disk by numba; an entry there that is damaged is compiled again.
+
+Numba unpickles what its cache holds, and raises, or runs damaged machine code, where somebody has
+cut a file off or a disk has lost a block. Here each entry has a digest before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, TypeVar, cast
+
+import numba
+from numba.core.caching import IndexDataCacheFile
+
+_DIGEST = hashlib.sha256
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def kernel(function: Function, *, inline: Literal["never", "always"] = "never") -> Function:
+    """Decorates a function that numba compiles without the interpreter's lock, and keeps."""
+    compiled: Any = numba.njit(nogil=True, cache=True, inline=inline)(function)
+    compiled._cache._cache_file.__class__ = _CheckedFile
+    return cast("Function", compiled)
+
+
+class _CheckedFile(IndexDataCacheFile):
+    """Entries of one kernel; those that are damaged count as absent."""
+
+    def _load_index(self) -> Any:
+        files: Any = super()
+        try:
+            return files._load_index()
+        except Exception:  # whatever unpickling of damaged bytes raises
+            return {}
+
+    def load(self, key: Any) -> Any:
+        files: Any = super()
+        try:
+            return files.load(key)
+        except Exception:
+            return None
+
+    def _load_data(self, name: str) -> Any:
+        files: Any = self
+        data = Path(files._data_path(name)).read_bytes()
+        size = _DIGEST().digest_size
+        if _DIGEST(data[size:]).digest() != data[:size]:
+            return None
+        return pickle.loads(data[size:])
+
+    def _save_data(self, name: str, data: Any) -> None:
+        files: Any = self
+        entry = files._dump(data)
+        with files._open_for_write(files._data_path(name)) as file:
+            file.write(_DIGEST(entry).digest() + entry)

@@ -1,0 +1,82 @@
+"""Checks that every op and transfer of a schedule document can come to its turn.
+
+Times say so as well where each op takes some; where all are zero, or far below the longest, ranks
+that wait for each other in a circle cannot be told by them.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+
+from .schedule_facts import Facts, Run
+
+_MOST = 8  # of a circle that are named
+_Node = tuple[int, int]  # rank and place in its order; for a transfer -1 and its place in the list
+_Graph = dict[_Node, set[_Node]]
+
+
+def verify_turns(facts: Facts, first: dict[tuple[str, int, int], Run]) -> Iterator[str]:
+    """A circle of ops and transfers that wait for each other, if there is one; ``first``: where
+    each op runs, a BW under B and W."""
+    waits: _Graph = defaultdict(set)
+    for row in facts.order:
+        for run in row:
+            waits[_node(facts, run)] |= set(_causes(facts, first, run))
+    for node, cause in _transfers(facts):
+        waits[node].add(cause)
+    for node, causes in waits.items():
+        causes.discard(node)  # what runs at once waits for nothing of its own
+    try:
+        TopologicalSorter(waits).prepare()
+    except CycleError as error:
+        circle = [_words(facts, node) for node in reversed(error.args[1])]
+        more = f" (and so on, {len(circle) - 1} in a circle)" if len(circle) > _MOST else ""
+        yield f"can never run: {' waits for '.join(circle[:_MOST])}{more}"
+
+
+def _node(facts: Facts, run: Run) -> _Node:
+    """An op's own, or that of the F that runs at once with it."""
+    at_once = run.at - 1 in facts.pairs[run.rank]
+    return run.rank, run.at - 1 if at_once else run.at
+
+
+def _causes(facts: Facts, first: dict[tuple[str, int, int], Run], run: Run) -> Iterator[_Node]:
+    """The op before it on its rank, and those whose results it needs."""
+    if run.at > 0 and run.kind != "O":
+        yield _node(facts, facts.order[run.rank][run.at - 1])
+    s, j = run.stage, run.microbatch
+    needs = {"F": [("F", s - 1)], "W": [("B", s)], "L": [("O", s)]}
+    backward = [("F", s), ("R", s), ("L", s), ("B", s + 1)]
+    kinds = backward if run.kind in ("B", "BW") else needs.get(run.kind, [("F", s)])
+    for kind, stage in kinds:
+        made = first.get((kind, stage, j))
+        if made is not None:
+            yield _node(facts, made)
+
+
+def _transfers(facts: Facts) -> Iterator[tuple[_Node, _Node]]:
+    """Each transfer with what it waits for, and the ops that wait for one."""
+    last: dict[object, _Node] = {}
+    for move in facts.moves:
+        if max(move.source, move.target) >= len(facts.order):
+            continue  # named by the checks of transfers
+        node = (-1, move.place)
+        wires = facts.network.wires(move.source, move.target)
+        for held in (move.item, *wires):
+            if held in last:
+                yield node, last[held]
+            last[held] = node
+        for rank, done in ((move.source, move.after), (move.target, move.room)):
+            if 0 < done <= len(facts.order[rank]):
+                yield node, _node(facts, facts.order[rank][done - 1])
+        ends = ((move.target, move.before), (move.source, move.blocks))
+        for rank, at in ends:
+            if at is not None and at < len(facts.order[rank]):
+                yield _node(facts, facts.order[rank][at]), node
+
+
+def _words(facts: Facts, node: _Node) -> str:
+    rank, at = node
+    return f"transfers[{at}]" if rank < 0 else f"rank {rank}'s {facts.order[rank][at]}"

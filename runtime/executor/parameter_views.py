@@ -1,0 +1,79 @@
+"""Products with views of parameters: ``weight.T``, some rows, one expert of a stack."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, is_dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from ..dtensors import is_dtensor
+from .deferred_ops import Rule
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OfView:
+    """``rule``, whose weight is a view of ``base`` that begins ``offset`` elements into it."""
+
+    rule: Rule
+    base: Tensor
+    offset: int
+
+    @property
+    def weight(self) -> Tensor:
+        return self.rule.weight
+
+    @property
+    def bias(self) -> Tensor | None:
+        return self.rule.bias
+
+    @property
+    def autocast(self) -> bool:
+        return self.rule.autocast
+
+    def forward(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return self.rule.forward(x, weight, bias)
+
+    def input_grad(self, dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+        return self.rule.input_grad(dy, x, weight)
+
+    def accumulate(self, x: Tensor, dy: Tensor) -> None:
+        grad = self.base.grad
+        if grad is None:
+            grad = self.base.grad = torch.zeros_like(self.base, dtype=self.base.grad_dtype)
+        if grad.stride() == self.base.stride():
+            self._accumulate_into(grad, x, dy)
+            return
+        added = torch.zeros_like(self.base, dtype=grad.dtype)
+        self._accumulate_into(added, x, dy)
+        grad.add_(added)
+
+    def _accumulate_into(self, grad: Tensor, x: Tensor, dy: Tensor) -> None:
+        view = self.rule.weight
+        part = view.detach()
+        part.grad_dtype = grad.dtype
+        start = grad.storage_offset() + self.offset
+        part.grad = grad.as_strided(view.shape, view.stride(), start)
+        replace(cast("Any", self.rule), weight=part).accumulate(x, dy)
+
+
+def base_of(rule: Rule) -> Tensor | None:
+    """The tensor that the rule's weight is a view of; None where it is none, or one in another
+    dtype, or one that has an element twice."""
+    view = rule.weight
+    base = view._base if view.requires_grad else None
+    if base is None or base.dtype is not view.dtype or is_dtensor(base) or not is_dataclass(rule):
+        return None
+    sizes = sorted((step, n) for step, n in zip(view.stride(), view.shape, strict=True) if n > 1)
+    reached = 1
+    for step, count in sizes:
+        if step < reached:
+            return None
+        reached = step * count
+    return base
+
+
+def of_view(rule: Rule, base: Tensor) -> OfView:
+    """The rule for a weight that is a view of ``base``."""
+    return OfView(rule, base, int(rule.weight.storage_offset() - base.storage_offset()))

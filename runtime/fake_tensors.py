@@ -1,0 +1,68 @@
+"""Tensors that have shapes and dtypes and take no memory: what is computed with them is not.
+
+All that is used of torch's fake tensors is in this file; tried on torch 2.13.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+
+_LOG = logging.getLogger("torch._subclasses.fake_tensor")
+
+
+@contextmanager
+def faked() -> Iterator[None]:
+    """A context in which new tensors are fake, and what is computed with others, too.
+
+    What cannot be is raised alone, without torch's account of it on standard error.
+    """
+    level = _LOG.level
+    _LOG.setLevel(logging.CRITICAL)
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            yield
+    finally:
+        _LOG.setLevel(level)
+
+
+def really() -> AbstractContextManager[Any]:
+    """A context within that one in which tensors are computed as ever."""
+    found: AbstractContextManager[Any] = unset_fake_temporarily()
+    return found
+
+
+def is_fake(tensor: Tensor) -> bool:
+    """Whether a tensor is one."""
+    return isinstance(tensor, FakeTensor)
+
+
+def fake_module(module: nn.Module, device: torch.device, dtype: torch.dtype | None) -> nn.Module:
+    """The module with fake parameters and buffers, floating ones in ``dtype``, where new tensors
+    are fake: itself where it was on ``meta``, else a copy."""
+    tensors = {id(t): t for t in (*module.parameters(), *module.buffers())}
+    fake = {key: _fake(t, device, dtype) for key, t in tensors.items()}
+    if not all(t.is_meta for t in tensors.values()):
+        with really():
+            module = deepcopy(module, fake)
+    for part in module.modules():
+        for held in (part._parameters, part._buffers):
+            for name, tensor in held.items():
+                if id(tensor) in fake:
+                    held[name] = fake[id(tensor)]
+    return module
+
+
+def _fake(tensor: Tensor, device: torch.device, dtype: torch.dtype | None) -> Any:
+    kept = dtype if dtype is not None and tensor.is_floating_point() else tensor.dtype
+    found = torch.empty_strided(tensor.shape, tensor.stride(), dtype=kept, device=device)
+    if not isinstance(tensor, nn.Parameter):
+        return found
+    return nn.Parameter(found, tensor.requires_grad)

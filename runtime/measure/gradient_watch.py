@@ -1,0 +1,67 @@
+"""Watches which parameters get their gradient in B, from autograd, and which in W."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
+
+from pipeloom.ir.model.weight_coverage import WeightCoverage
+
+
+class GradientWatch:
+    """The gradients of one stage in the ops that it is told of: what ran, not what was meant to.
+
+    In B a hook where autograd accumulates sees each gradient that comes there.
+    """
+
+    def __init__(self) -> None:
+        self._parameters: dict[int, tuple[str, int]] = {}  # by id: name in the stage, elements
+        self._in_b: set[int] = set()
+        self._in_w: set[int] = set()
+
+    @contextmanager
+    def backward(self, module: nn.Module) -> Iterator[None]:
+        """A context for a B of the stage's ``module``."""
+        hooks = []
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad:
+                self._parameters[id(parameter)] = name, parameter.numel()
+                node = get_gradient_edge(parameter).node
+                # the node is kept: torch makes another one once nobody holds it
+                hooks.append((node, node.register_prehook(partial(self._seen, id(parameter)))))
+        try:
+            yield
+        finally:
+            for _, hook in hooks:
+                hook.remove()
+
+    def weight(self, parameters: Iterable[int]) -> None:
+        """W computed the gradients of the parameters with these ids."""
+        self._in_w.update(parameters)
+
+    def cut(self, module: nn.Module, in_b: Collection[str], trained: Collection[str]) -> None:
+        """A B and a W of the stage as graphs: of the ``trained`` parameters, by their names, whose
+        gradients they compute, those ``in_b``."""
+        parameters = dict(module.named_parameters())
+        for name in trained:
+            key = id(parameters[name])
+            self._parameters[key] = name, parameters[name].numel()
+            (self._in_b if name in in_b else self._in_w).add(key)
+
+    def found(self, stage: int, name: Callable[[int, str], str]) -> WeightCoverage | None:
+        """The answer, by the names that ``name`` gives; None where no B was watched."""
+        if not self._parameters:
+            return None
+        in_b, in_w = (
+            {name(stage, own): n for key, (own, n) in self._parameters.items() if key in ids}
+            for ids in (self._in_b, self._in_w - self._in_b)
+        )
+        return WeightCoverage(stage, in_w, in_b)
+
+    def _seen(self, parameter: int, gradients: tuple[Tensor | None, ...]) -> None:
+        if gradients[0] is not None:
+            self._in_b.add(parameter)

@@ -1,0 +1,45 @@
+"""Kernels whose files on disk are damaged are compiled again, and kept again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.command_line import ENVIRONMENT
+
+SCRIPT = """
+from pipeloom.ir.kernels import kernel
+
+@kernel
+def twice(number):
+    return 2 * number
+
+assert twice(21) == 42
+print(sum(twice.stats.cache_hits.values()))
+"""
+
+
+def run(script: Path) -> int:
+    """How many kernels were read from the disk."""
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        env=ENVIRONMENT | {"NUMBA_CACHE_DIR": str(script.parent)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return int(done.stdout)
+
+
+def test_damaged_entries_are_rebuilt(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    assert run(script) == 0
+    (index,), (code,) = tmp_path.rglob("*.nbi"), tmp_path.rglob("*.nbc")
+    index.write_bytes(index.read_bytes()[:-9])
+    assert [run(script), run(script)] == [0, 1]
+    data = code.read_bytes()
+    middle = len(data) // 2
+    code.write_bytes(data[:middle] + bytes([data[middle] ^ 255]) + data[middle + 1 :])
+    assert [run(script), run(script)] == [0, 1]
