@@ -101,10 +101,11 @@ def add_passing(parser: argparse.ArgumentParser, *more: str) -> None:
 def add_remat(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--recompute",
-        choices=["auto", "all", "none"],
+        metavar="{auto,all,none,LEVEL}",
         default="auto",
-        help="activations computed again before their backward, of stages with t_r and m_r in the "
-        "profile: where it pays (auto, the default), all of them, or none",
+        help="activations computed again before their backward, of stages with t_r and m_r, or "
+        "levels, in the profile: where it pays, and at the level that pays (auto, the default), "
+        "all of them, or none; or, by its name, one of the levels alone",
     )
     parser.add_argument(
         "--offload",

@@ -74,8 +74,8 @@ def optimize(
     the schedules that it runs, on all its placements unless one is given. ``partition``: of a
     profile by layers, ``joint`` (the default), ``balanced`` or ``even``, with at least
     ``min_layers`` and at most ``max_layers`` in a stage. ``recompute``: ``auto``, ``all``,
-    ``none``. ``offload``: ``auto``, ``none``. ``copies``: of a stage's weights at most, where the
-    placement is chosen. ``time_limit``: seconds, 60 by
+    ``none``, or the name of a level. ``offload``: ``auto``, ``none``. ``copies``: of a stage's
+    weights at most, where the placement is chosen. ``time_limit``: seconds, 60 by
     default; where it is given and the placement is chosen, of all placements together.
     ``work_limit``: instead, millions of simulated ops; the same seed then gives the same schedule.
     ``cache``: a folder of answers. ``progress`` is told each event, a line of text as ``str``.

@@ -97,13 +97,16 @@ def memory_steps(schedule: Schedule, rank: int) -> list[tuple[float, float]]:
     stages = schedule.problem.profile.stages
     changes: list[tuple[float, float]] = []
     shown = list(_every(schedule, rank))
-    again = {(bar.op.stage, bar.op.microbatch) for bar in shown if bar.op.kind is OpKind.R}
+    again = {
+        (bar.op.stage, bar.op.microbatch): stages[bar.op.stage].level(bar.op.level)
+        for bar in shown
+        if bar.op.kind is OpKind.R
+    }
     for bar in shown:
-        stage = stages[bar.op.stage]
-        m_r, m_o = stage.m_r or 0.0, stage.m_o or 0.0
-        first = m_r if (bar.op.stage, bar.op.microbatch) in again else stage.m_b
+        stage, level = stages[bar.op.stage], again.get((bar.op.stage, bar.op.microbatch))
+        m_r, m_o = level.m_r if level else stage.m_b, stage.m_o or 0.0
         at, change = {
-            OpKind.F: (bar.start, first),
+            OpKind.F: (bar.start, m_r),
             OpKind.R: (bar.start, stage.m_b - m_r),
             OpKind.O: (bar.end, m_o - stage.m_b),
             OpKind.L: (bar.start, stage.m_b - m_o),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from pipeloom.ir.cost.overlap import overlap_saves
-from pipeloom.ir.model.ops import OpKind
+from pipeloom.ir.model.ops import Op, OpKind
 from pipeloom.ir.model.placement import Passing, PlacementKind
 from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.schedule import Schedule, Status, gap_between
@@ -179,11 +181,21 @@ def remat(schedule: Schedule) -> list[tuple[str, str]]:
     ops = [op for rank in range(schedule.problem.ranks) for op in schedule.ops(rank)]
     forwards = sum(op.kind is OpKind.F for op in ops)
     parts = [
-        f"{number} {what}"
+        f"{number} {what}{_by_level(schedule, ops) if kind is OpKind.R else ''}"
         for kind, what in ((OpKind.R, "recomputed"), (OpKind.O, "offloaded"))
         if (number := sum(op.kind is kind for op in ops))
     ]
     return [("activations", f"{', '.join(parts)} of {forwards}")] if parts else []
+
+
+def _by_level(schedule: Schedule, ops: Sequence[Op]) -> str:
+    """How many are recomputed at each level, where the profile has several."""
+    stages = schedule.problem.profile.stages
+    again = [(stages[op.stage], op.level) for op in ops if op.kind is OpKind.R]
+    levels = [stage.level(number) for stage, number in again if stage.levels]
+    names = Counter(level.name for level in levels if level)
+    words = ", ".join(f"{number} {name}" for name, number in names.most_common())
+    return f" ({words})" if names else ""
 
 
 def transfer_note(schedule: Schedule) -> str | None:

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import count
 from typing import Any, Self
 
-from pipeloom.ir.cost.remat import RECOMPUTED, choice_of
+from pipeloom.ir.cost.remat import STAYS, choice_of
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.placement import Passing, PlacementKind
@@ -76,7 +76,7 @@ def _may_start(problem: Problem, order: Order, recompute_all: bool) -> bool:
     """Whether memory holds the order, and it recomputes all that has to be."""
     if not within_memory(problem, simulate(Schedule(problem, order))):
         return False
-    stays = (choice_of(problem, order) != RECOMPUTED)[recomputable(problem)]
+    stays = (choice_of(problem, order) <= STAYS)[recomputable(problem)]
     return not (recompute_all and bool(stays.any()))
 
 

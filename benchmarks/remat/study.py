@@ -8,8 +8,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pipeloom.ir.cost.remat import choice_of
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.formats import load_profile
@@ -45,7 +43,8 @@ def _found(problem: Problem) -> dict[str, Any] | None:
     assert timing is not None
     assert report is not None
     assert report.lower_bound is not None
-    counts = np.bincount(choice_of(problem, schedule.order).ravel(), minlength=3).tolist()
+    choice = choice_of(problem, schedule.order)
+    counts = [int(each.sum()) for each in (choice == 0, choice > 0, choice < 0)]
     return {
         "period": timing.period,
         "bound": report.lower_bound,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..model.ops import FloatArray, IntArray, fields_of
+from ..model.ops import FloatArray, IntArray, OpKind, fields_of, levels_of
 from ..model.problem import Problem
 from ..model.profile import Profile
 
@@ -15,15 +15,17 @@ from ..model.profile import Profile
 class Costs:
     """Times and sizes of a problem of S stages, M microbatches and P ranks, as arrays.
 
-    ``durations``: (7, S), by :class:`OpKind`; infinite for what a stage cannot. ``owner``: (S, M),
-    the rank of each pair. ``into_f[s, j]``: delay from the end of F(s-1, j) to F(s, j), 0 at stage
-    0. ``into_b[s, j]``: delay from the end of B(s+1, j) to B(s, j), 0 at the last stage. ``m_b``,
-    ``m_w``: (S,). ``kept``: (3, S), memory held between F and B of a microbatch that stays, is
-    recomputed or offloaded: M_B where the stage cannot. ``limit``: (P,), infinite where there is
-    none.
+    ``durations``: (6 + L, S), by :class:`OpKind`, that of R at level 0, then those of R at levels
+    from 1 on; infinite for what a stage cannot. ``again``: (1 + L, S), those of R by the choice of
+    :mod:`.remat`. ``owner``: (S, M), the rank of each pair. ``into_f[s, j]``: delay from the end of
+    F(s-1, j) to F(s, j), 0 at stage 0. ``into_b[s, j]``: delay from the end of B(s+1, j) to B(s,
+    j), 0 at the last stage. ``m_b``, ``m_w``: (S,). ``kept``: (2 + L, S), memory held between F and
+    B by the choice for a microbatch: M_B where the stage cannot. ``limit``: (P,), infinite where
+    there is none.
     """
 
     durations: FloatArray
+    again: FloatArray
     owner: IntArray
     into_f: FloatArray
     into_b: FloatArray
@@ -47,40 +49,47 @@ class Costs:
             matrix = delays[stages[s - 1].activation_bytes]
             into_f[s] = matrix[owner[s - 1], owner[s]]
             into_b[s - 1] = matrix[owner[s], owner[s - 1]]
+        again, kept = _remat(problem.profile)
+        move = _copy_times(problem.profile)
         return cls(
-            durations=np.stack([t_f, t_b, t_w, fused, *_remat_times(problem.profile)]),
+            durations=np.stack([t_f, t_b, t_w, fused, again[1], move, move, *again[2:]]),
+            again=again,
             owner=owner,
             into_f=into_f,
             into_b=into_b,
             m_b=np.array([s.m_b for s in stages], dtype=np.float64),
             m_w=np.array([s.m_w for s in stages], dtype=np.float64),
-            kept=_kept(problem.profile),
+            kept=kept,
             limit=np.array(problem.memory_limit, dtype=np.float64),
         )
 
     def of_ops(self, packed: IntArray) -> FloatArray:
         """How long each of these packed ops takes."""
-        result: FloatArray = self.durations[fields_of(packed)[:2]]
-        return result
+        kind, stage, _ = fields_of(packed)
+        again = self.again[np.minimum(levels_of(packed) + 1, len(self.again) - 1), stage]
+        return np.where(kind == OpKind.R, again, self.durations[kind, stage])
 
 
-def _remat_times(profile: Profile) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Durations of R, O and L, each by stage."""
-    again = [np.inf if stage.t_r is None else stage.t_r for stage in profile.stages]
-    if profile.host_link is None:
-        move = np.full(len(again), np.inf)
-    else:
-        times = map(profile.offload_time, range(profile.num_stages))
-        move = np.array([np.inf if time is None else time for time in times])
-    return np.array(again), move, move
+def _copy_times(profile: Profile) -> FloatArray:
+    """Durations of O, and of L, by stage."""
+    times = map(profile.offload_time, range(profile.num_stages))
+    return np.array([np.inf if time is None else time for time in times], dtype=np.float64)
 
 
-def _kept(profile: Profile) -> FloatArray:
+def _remat(profile: Profile) -> tuple[FloatArray, FloatArray]:
+    """Time of R, (1 + L, S), and memory kept, (2 + L, S), by choice; at least one level."""
     stages = profile.stages
-    whole = [s.m_b for s in stages]
-    again = [s.m_b if s.t_r is None or s.m_r is None else s.m_r for s in stages]
-    out = [s.m_b if profile.host_link is None or s.m_o is None else s.m_o for s in stages]
-    return np.array([whole, again, out], dtype=np.float64)
+    levels = [stage.all_levels for stage in stages]
+    rows = 1 + max([1, *map(len, levels)])
+    again = np.full((rows, len(stages)), np.inf)
+    kept = np.tile(np.array([stage.m_b for stage in stages], dtype=np.float64), (rows + 1, 1))
+    again[0] = 0.0
+    for s, stage in enumerate(stages):
+        for k, level in enumerate(levels[s], 1):
+            again[k, s], kept[k, s] = level.t_r, level.m_r
+        if profile.host_link is not None and stage.m_o is not None:
+            kept[-1, s] = stage.m_o
+    return again, kept
 
 
 def _delays(profile: Profile) -> dict[float | None, FloatArray]:

@@ -6,6 +6,9 @@ Ops of one (stage, microbatch) on its rank, in order::
     F ... R ... B        recomputed: ``m_r`` is held, from R's start on M_B; R takes ``t_r``
     F  O ... L  B        offloaded: M_B is held, from O's end to L's start ``m_o``
 
+A profile may have several levels of recomputation, each with ``t_r`` and ``m_r`` of its own: R says
+which one, and F holds what that one needs.
+
 O and L run beside the rank's ops, as copies out to the host and copies back, one at a time each way
 in the order of the list. Their places in the list say when memory changes, so that what a rank
 holds depends on its order alone:
@@ -26,17 +29,18 @@ import numpy as np
 import numpy.typing as npt
 
 from ..errors import InvalidScheduleError
-from ..model.ops import KIND_MASK, FloatArray, IntArray, OpKind, fields_of
+from ..model.ops import KIND_MASK, FloatArray, IntArray, OpKind, fields_of, levels_of
 from ..model.problem import Problem
 from ..model.schedule import Schedule
 from .cost_tables import Costs
 
-STAYS, RECOMPUTED, OFFLOADED = 0, 1, 2
-"""The choices for a (stage, microbatch)."""
+STAYS, OFFLOADED = 0, -1
+"""Choices for a (stage, microbatch). 1 to L is to recompute it, at level 0 to L - 1 of the
+profile's: what :class:`.cost_tables.Costs` has by choice is in these rows, offloading last."""
 
 _F, _BW, _R, _O, _L = int(OpKind.F), int(OpKind.BW), int(OpKind.R), int(OpKind.O), int(OpKind.L)
 
-Choice = npt.NDArray[np.int8]  # (S, M), one of the three
+Choice = npt.NDArray[np.int8]  # (S, M), one of these
 
 
 def pulled(order: Sequence[IntArray]) -> bool:
@@ -66,15 +70,23 @@ def choice_of(problem: Problem, order: Sequence[IntArray]) -> Choice:
     for taken, which, lacks in ((again, _R, "t_r"), (out, _O, "m_o with a host_link")):
         stages = np.flatnonzero(taken.any(axis=1) & np.isinf(durations[which]))
         lines += [f"stage {s}: the profile has no {lacks} for it" for s in stages.tolist()]
+    recomputed = kind == _R
+    choice = out * OFFLOADED
+    choice[stage[recomputed], microbatch[recomputed]] = levels_of(flat[recomputed]) + 1
+    known = np.array([max(1, len(each.all_levels)) for each in problem.profile.stages])
+    lines += [
+        f"stage {s}: the profile has no level {choice[s, j] - 1} for microbatch {j}"
+        for s, j in np.argwhere(choice > known[:, None]).tolist()
+    ]
     if lines:
         raise InvalidScheduleError(lines)
-    return (again * RECOMPUTED + out * OFFLOADED).astype(np.int8)
+    return choice.astype(np.int8)
 
 
 def changes(costs: Costs) -> FloatArray:
-    """Change of a rank's memory at ops by kind and stage, (7, S); an F is not recomputed here."""
-    m_b, m_w, (_, again, out) = costs.m_b, costs.m_w, costs.kept
-    return np.stack([m_b, m_w - m_b, -m_w, -m_b, m_b - again, out - m_b, m_b - out])
+    """Change of a rank's memory at ops by kind and stage, (7, S); nothing is recomputed here."""
+    m_b, m_w, out = costs.m_b, costs.m_w, costs.kept[OFFLOADED]
+    return np.stack([m_b, m_w - m_b, -m_w, -m_b, np.zeros_like(m_b), out - m_b, m_b - out])
 
 
 def held(problem: Problem, order: Sequence[IntArray]) -> list[FloatArray]:
@@ -86,8 +98,8 @@ def held(problem: Problem, order: Sequence[IntArray]) -> list[FloatArray]:
         kind, stage, microbatch = fields_of(row)
         steps = change[kind, stage]
         if choice is not None:
-            less = (kind == _F) & (choice[stage, microbatch] == RECOMPUTED)
-            steps[less] = costs.kept[RECOMPUTED, stage[less]]
+            kept = costs.kept[np.maximum(choice[stage, microbatch], STAYS), stage]
+            steps = np.select([kind == _F, kind == _R], [kept, costs.m_b[stage] - kept], steps)
         rows.append(np.cumsum(steps))
     return rows
 

@@ -35,14 +35,14 @@ from ..model.schedule import Schedule, Timing
 from .cost_tables import Costs
 from .gradient_averaging import averages
 from .graph_simulator import simulate_transfers
-from .remat import OFFLOADED, RECOMPUTED, STAYS, Choice, choice_of, pulled
+from .remat import OFFLOADED, STAYS, Choice, choice_of, pulled
 
 _F, _B, _W, _BW = map(int, (OpKind.F, OpKind.B, OpKind.W, OpKind.BW))
 _R, _O, _L = int(OpKind.R), int(OpKind.O), int(OpKind.L)
 
 RematArrays = tuple[Choice, FloatArray, FloatArray, FloatArray]
-"""Choices, (S, M); memory kept between F and B, (3, S); scratch: since when a B's input is there
-again, -2 after O, (S, M); until when copies out and back are busy, (2, P)."""
+"""Choices, (S, M); by choice memory kept between F and B, (2 + L, S); scratch: since when a B's
+input is there again, -2 after O, (S, M); until when copies out and back are busy, (2, P)."""
 
 
 @kernel
@@ -102,8 +102,9 @@ def run_kernel(  # noqa: PLR0917
                     waits_for[rank] = -2
                     break
                 if kind == _R:
-                    memory += m_b[stage] - kept[RECOMPUTED, stage]
-                    finish = now = begin + durations[kind, stage]
+                    level = choice[stage, microbatch]
+                    memory += m_b[stage] - kept[level, stage]
+                    finish = now = begin + durations[kind if level == 1 else level + 5, stage]
                     there[stage, microbatch] = finish
                 elif kind == _O:
                     begin = max(f_end[stage, microbatch], copies[0, rank])
@@ -132,8 +133,10 @@ def run_kernel(  # noqa: PLR0917
                         break
                     begin = max(now, came + into_f[stage, microbatch])
                 memory += m_b[stage]
-                if remat is not None and choice[stage, microbatch] == RECOMPUTED:
-                    memory += kept[RECOMPUTED, stage] - m_b[stage]
+                if remat is not None:
+                    level = choice[stage, microbatch]
+                    if level > STAYS:
+                        memory += kept[level, stage] - m_b[stage]
                 high = max(high, memory)
                 now = begin + durations[kind, stage]
                 f_end[stage, microbatch] = now

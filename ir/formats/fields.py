@@ -24,6 +24,7 @@ from .validation import Expected, Whole, said, wrong
 
 # larger ones are mistakes, and arrays of that size would exhaust memory
 MOST_RANKS, MOST_STAGES, MOST_LAYERS = 4096, 65_536, 512
+MOST_LEVELS = 16  # of recomputation; a packed op has room for as many
 MOST_PAIRS = 5_000_000
 """Stages times microbatches: two kilobytes each while they are planned."""
 LARGEST = 1e100  # so that thousands of them can be summed

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..model.layers import Layer, LayerKind
 from ..model.links import Groups, Link, Links, Sharing
-from ..model.profile import DataParallel, Profile, StageProfile
+from ..model.profile import DataParallel, Level, Profile, StageProfile
 from .json_reader import read_json
 from .profile_document import (
     PROFILE,
@@ -70,6 +70,8 @@ def cluster_of(
 
 def stage_of(document: CostDocument, layers: tuple[Layer, ...]) -> StageProfile:
     costs = {key: getattr(document, key) for key in CostDocument.model_fields}
+    given = document.levels or ()
+    costs["levels"] = tuple(Level(level.name, level.t_r, level.m_r) for level in given)
     return StageProfile(**costs, layers=layers)
 
 
@@ -140,6 +142,7 @@ def dump_layer(layer: Layer) -> dict[str, Any]:
 
 def _dump_stage(stage: StageProfile) -> dict[str, Any]:
     values = {key: getattr(stage, key) for key in CostDocument.model_fields}
+    values["levels"] = list(map(asdict, stage.levels)) or None
     known = {key: value for key, value in values.items() if value is not None}
     return known | ({"layers": list(map(dump_layer, stage.layers))} if stage.layers else {})
 

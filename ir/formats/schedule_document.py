@@ -14,6 +14,7 @@ from typing_extensions import TypedDict
 
 from ..units import counted
 from .fields import (
+    MOST_LEVELS,
     MOST_PAIRS,
     Amount,
     Count,
@@ -37,6 +38,7 @@ class OpEntry(TypedDict):
     microbatch: Count
     start: Amount
     end: Amount
+    level: NotRequired[Annotated[int, Whole(0, MOST_LEVELS - 1)]]
 
 
 TransferEntry = TypedDict(
@@ -156,15 +158,19 @@ def _outside(order: list[list[OpEntry]], stages: int, microbatches: int) -> Iter
             if op["stage"] >= stages or op["microbatch"] >= microbatches:
                 name = f"{op['stage']}{op['op']}{op['microbatch']}"
                 yield DocumentFault((rank, at), said(f"{name} is outside {there}"))
+            if op.get("level") and op["op"] != "R":
+                yield DocumentFault((rank, at, "level"), wrong("none but of an R"), op["level"])
 
 
 _NUMBER, _KIND = "[0-9]{1,9}", "(?:x|dy|w|dw)"
+_LEVEL = "(?:[1-9]|1[0-5])"
 _TENSOR = rf"{_KIND}{_NUMBER}\.{_NUMBER}"
 _FORMS = (
     f"recv {_TENSOR} from {_NUMBER} into {_NUMBER}",
     f"send {_TENSOR} to {_NUMBER}",
     f"(?:wait recv|wait send|free) {_TENSOR}",
     f"{_NUMBER}(?:F|BW|B|W|R|O|L){_NUMBER}",
+    f"{_NUMBER}R{_NUMBER}@{_LEVEL}",
     f"reduce {_NUMBER}(?: {_NUMBER})*",
     f"(?:average|step) {_NUMBER}",
     f"relay (?:sums|verdict)(?: from {_NUMBER})?(?: to {_NUMBER})?",

@@ -10,7 +10,14 @@ from typing import Any
 import numpy as np
 
 from ..errors import InputError
-from ..model.ops import MICROBATCH_SHIFT, STAGE_SHIFT, IntArray, OpKind, fields_of
+from ..model.ops import (
+    LEVEL_SHIFT,
+    MICROBATCH_SHIFT,
+    STAGE_SHIFT,
+    IntArray,
+    OpKind,
+    fields_of,
+)
 from ..model.placement import Passing, Placement, PlacementKind
 from ..model.problem import Objective, Problem
 from ..model.schedule import (
@@ -91,7 +98,10 @@ def _check_times(document: ScheduleDocument, where: str) -> None:
 def _packed(row: list[OpEntry]) -> IntArray:
     """The packed form of one rank's ops: see :mod:`..model.ops`."""
     packed = [
-        op["microbatch"] << MICROBATCH_SHIFT | op["stage"] << STAGE_SHIFT | _KINDS[op["op"]]
+        op["microbatch"] << MICROBATCH_SHIFT
+        | op.get("level", 0) << LEVEL_SHIFT
+        | op["stage"] << STAGE_SHIFT
+        | _KINDS[op["op"]]
         for op in row
     ]
     return np.array(packed, dtype=np.int64)
@@ -179,6 +189,7 @@ def _dump_ops(schedule: Schedule, timing: Timing, rank: int) -> list[dict[str, A
     times = zip(timing.start[rank].tolist(), timing.end[rank].tolist(), strict=True)
     return [
         {"op": op.kind.name, "stage": op.stage, "microbatch": op.microbatch, "start": a, "end": b}
+        | ({"level": op.level} if op.level else {})
         for op, (a, b) in zip(schedule.ops(rank), times, strict=True)
     ]
 

@@ -17,7 +17,7 @@ from .layers import Layer
 from .links import Link, Links, Pair, Sharing
 from .ops import FloatArray
 
-__all__ = ["DataParallel", "Link", "Links", "Profile", "Sharing", "StageProfile"]
+__all__ = ["DataParallel", "Level", "Link", "Links", "Profile", "Sharing", "StageProfile"]
 
 
 _DIVIDED = (
@@ -25,6 +25,20 @@ _DIVIDED = (
     *("weight_bytes", "grad_bytes", "optimizer_bytes", "offload_bytes"),
 )
 _CAPPED = ("m_r", "m_o")  # by the part's M_B
+
+
+WHOLE = "full"
+"""The name of the level that computes a whole forward again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One way to recompute a microbatch: ``t_r``, how long that takes, and ``m_r``, what is held
+    until then."""
+
+    name: str
+    t_r: float
+    m_r: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +52,9 @@ class StageProfile:
     Unknown sizes are None. ``layers``: those that it was cut from, where they are known.
 
     ``t_r``, ``m_r``: of a microbatch that is to be recomputed, how long that takes and what is held
-    until then. ``m_o``: what stays on the device of one that is offloaded; ``offload_bytes``: what
-    moves, each way (None: M_B less ``m_o``). None where the stage cannot.
+    until then; ``levels``: instead of them, several ways to do so. ``m_o``: what stays on the
+    device of one that is offloaded; ``offload_bytes``: what moves, each way (None: M_B less
+    ``m_o``). None where the stage cannot.
     """
 
     t_f: float
@@ -58,6 +73,18 @@ class StageProfile:
     m_o: float | None = None
     offload_bytes: float | None = None
     t_bw: float | None = None
+    levels: tuple[Level, ...] = ()
+
+    @property
+    def all_levels(self) -> tuple[Level, ...]:
+        """``levels``, or that of ``t_r`` and ``m_r``; empty where it cannot be recomputed."""
+        if self.levels or self.t_r is None:
+            return self.levels
+        return (Level(WHOLE, self.t_r, self.m_b if self.m_r is None else self.m_r),)
+
+    def level(self, number: int) -> Level | None:
+        """The level of that number; None where there are fewer."""
+        return self.all_levels[number] if number < len(self.all_levels) else None
 
     @property
     def fused(self) -> float:
@@ -156,8 +183,9 @@ class Profile:
 
     def split(self, chunks: int) -> Profile:
         """Each stage cut evenly into ``chunks`` consecutive ones; messages stay as large, and
-        with it what is kept for recomputing or beside the host. Which chunks of tied stages share
-        parameters is not known: all of them are tied.
+        with it what is kept for recomputing or beside the host: of several levels that of the one
+        that keeps least, and what others keep beyond it is divided. Which chunks of tied stages
+        share parameters is not known: all of them are tied.
 
         Raises ValueError for fewer than one chunk.
         """
@@ -208,4 +236,9 @@ def _part(stage: StageProfile, share: float) -> StageProfile:
         key: min(size, stage.m_b * share) if key in _CAPPED else size * share
         for key, size in known.items()
     }
-    return replace(stage, **parts, layers=())
+    least = min((level.m_r for level in stage.levels), default=0.0)
+    levels = tuple(
+        Level(one.name, one.t_r * share, min(least + (one.m_r - least) * share, stage.m_b * share))
+        for one in stage.levels
+    )
+    return replace(stage, **parts, levels=levels, layers=())

@@ -76,10 +76,10 @@ def _completeness(facts: Facts) -> Iterator[str]:
 
 def _remat(facts: Facts, first: _First) -> Iterator[str]:
     """Activations given up between F and B are recomputed, or offloaded and loaded, and can be."""
-    for kind, s, j in first:
-        stage = facts.stage(s)
-        if kind == "R" and (stage.t_r is None or stage.m_r is None):
-            yield f"{s}R{j} runs, but the profile has no t_r and m_r for stage {s}"
+    for (kind, s, j), run in first.items():
+        if kind == "R" and facts.level(run) is None:
+            level = f"level {run.level}" if facts.stage(s).levels or run.level else "t_r and m_r"
+            yield f"{run} runs, but the profile has no {level} for stage {s}"
         if kind == "O" and not facts.can_offload(s):
             yield f"{s}O{j} runs, but the profile has no host_link, or no m_o for stage {s}"
         if kind == "R" and ("O", s, j) in first:
@@ -147,6 +147,9 @@ def _duration(facts: Facts, run: Run) -> float:
     """A pair takes as long as both, less what their stages save, and no less than either."""
     other = _partner(facts, run)
     alone = facts.duration(run.stage, run.kind)
+    if run.kind == "R":
+        level = facts.level(run)
+        return level.t_r if level else 0.0
     if other is None:
         return alone
     second = facts.duration(other.stage, other.kind)
@@ -262,12 +265,12 @@ def _memory(facts: Facts) -> Iterator[str]:
 def _held(facts: Facts, row: list[Run]) -> Iterator[tuple[Run, float]]:
     """Each op with its rank's memory from the start of F, R or L on, from the end of others."""
     held = 0.0
-    again = {(run.stage, run.microbatch) for run in row if run.kind == "R"}
+    again = {(run.stage, run.microbatch): facts.level(run) for run in row if run.kind == "R"}
     for run in row:
-        stage = facts.stage(run.stage)
-        m_r, m_o = stage.m_r or 0.0, stage.m_o or 0.0
+        stage, level = facts.stage(run.stage), again.get((run.stage, run.microbatch))
+        m_r, m_o = level.m_r if level else stage.m_b, stage.m_o or 0.0
         held += {
-            "F": m_r if (run.stage, run.microbatch) in again else stage.m_b,
+            "F": m_r,
             "R": stage.m_b - m_r,
             "O": m_o - stage.m_b,
             "L": stage.m_b - m_o,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..errors import InputError
-from ..formats.profile_document import LinkDocument, StageDocument
+from ..formats.profile_document import LevelDocument, LinkDocument, StageDocument
 from ..formats.schedule_document import OpEntry, ReportDocument, ScheduleDocument
 from ..formats.validation import validated
 from .network_facts import Network, read_network
@@ -33,9 +33,11 @@ class Run(NamedTuple):
     microbatch: int
     start: float
     end: float
+    level: int = 0
 
     def __str__(self) -> str:
-        return f"{self.stage}{self.kind}{self.microbatch}"
+        name = f"{self.stage}{self.kind}{self.microbatch}"
+        return f"{name}@{self.level}" if self.level else name
 
 
 class Move(NamedTuple):
@@ -69,9 +71,9 @@ class Move(NamedTuple):
 class Facts:
     """A schedule document, and what the verifiers read out of it.
 
-    ``durations``: how long each kind of op takes on a stage, in ms; no ``O`` and ``L`` where it
-    cannot be offloaded. They and the profile's stages have one entry that all stages share, or one
-    each.
+    ``durations``: how long each kind of op but R takes on a stage, in ms; no ``O`` and ``L`` where
+    it cannot be offloaded. They and the profile's stages have one entry that all stages share, or
+    one each.
     """
 
     plan: ScheduleDocument
@@ -86,6 +88,15 @@ class Facts:
     def stage(self, stage: int) -> StageDocument:
         stages = self.plan.profile.stages
         return stages[stage if len(stages) > 1 else 0]
+
+    def level(self, run: Run) -> LevelDocument | None:
+        """The profile's level of an R; None where it has none."""
+        stage = self.stage(run.stage)
+        if stage.levels:
+            return stage.levels[run.level] if run.level < len(stage.levels) else None
+        if run.level or stage.t_r is None or stage.m_r is None:
+            return None
+        return LevelDocument(name="its only one", t_r=stage.t_r, m_r=stage.m_r)
 
     def duration(self, stage: int, kind: str) -> float:
         return self.durations[stage if len(self.durations) > 1 else 0].get(kind, 0.0)
@@ -136,7 +147,8 @@ def _lacking(plan: ScheduleDocument) -> list[str]:
 
 
 def _run(rank: int, at: int, op: OpEntry) -> Run:
-    return Run(rank, at, op["op"], op["stage"], op["microbatch"], op["start"], op["end"])
+    place = rank, at, op["op"], op["stage"], op["microbatch"]
+    return Run(*place, op["start"], op["end"], op.get("level", 0))
 
 
 def _move(place: int, entry: Mapping[str, Any]) -> Move:
@@ -148,7 +160,7 @@ def _move(place: int, entry: Mapping[str, Any]) -> Move:
 
 def _durations(stage: StageDocument, host: LinkDocument | None) -> dict[str, float]:
     fused = stage.t_b + stage.t_w if stage.t_bw is None else stage.t_bw
-    times = {"F": stage.t_f, "B": stage.t_b, "W": stage.t_w, "BW": fused, "R": stage.t_r or 0.0}
+    times = {"F": stage.t_f, "B": stage.t_b, "W": stage.t_w, "BW": fused}
     if host is None or stage.m_o is None:
         return times
     moved = stage.m_b - stage.m_o if stage.offload_bytes is None else stage.offload_bytes

@@ -250,8 +250,11 @@ def _assumed(times: Times, rest: Rest) -> list[str]:
             f"{how}; --split says B's share, and schedules that split them rest on it"
         )
     old = rest.like.stages if rest.like else (None,) * len(times)
-    if any(OpKind.R in times[s] and (o is None or o.m_r is None) for s, o in enumerate(old)):
+    again = [o for s, o in enumerate(old) if OpKind.R in times[s]]
+    if any(o is None or not o.all_levels for o in again):
         notes.append("t_r is left out, as m_r is not known of each stage: --like says it")
+    if any(o is not None and o.levels for o in again):
+        notes.append("levels of recomputation take what they take in the other profile")
     if rest.like is None and rest.memory is None:
         notes.append(
             "memory is not in the files: m_b and m_w are 1, so that limits count microbatches; "

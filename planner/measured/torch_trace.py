@@ -31,7 +31,7 @@ from .samples import MeasuredOps, numbered, time_of
 MICROSECONDS = 1e3  # in a millisecond
 ON_HOST, ON_DEVICE, OPERATOR = "user_annotation", "gpu_user_annotation", "cpu_op"
 COMMUNICATES = re.compile(r"c10d::|gloo:|nccl:|record_param_comms")
-OURS = re.compile(r"([0-9]{1,6})(F|BW|B|W|R|O|L)([0-9]{1,6})")
+OURS = re.compile(r"([0-9]{1,6})(F|BW|B|W|R|O|L)([0-9]{1,6})(?:@[0-9]+)?")
 RUNTIME = re.compile(r"PP:([0-9]{1,6})([FIWB])([0-9]{1,6})")
 SENT = re.compile(r"send (?:x|dy)([0-9]{1,6})\.[0-9]+ to ([0-9]{1,6})")
 GPIPE = re.compile(r"(Forward|Backward) ([0-9]{1,6})")

@@ -11,7 +11,8 @@ from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 
-Times = dict[tuple[OpKind, int], float]
+Times = dict[tuple[OpKind, int, int], float]
+"""By kind, stage and level."""
 
 
 def reprofile(traces: Sequence[Schedule]) -> Profile:
@@ -20,8 +21,8 @@ def reprofile(traces: Sequence[Schedule]) -> Profile:
 
     ``traces``: timed schedules of one problem, in milliseconds, as ``Pipeline.gather_trace`` gives
     them. Where a stage ran fused BWs alone, T_B and T_W have the share of it that they had in the
-    old profile (half each where that was 0). Where none was recomputed, T_R is to T_F as it was,
-    and so is T_FB to all three. Sizes, limits and links stay as they are.
+    old profile (half each where that was 0). Where none was recomputed, or none at a level, T_R is
+    to T_F as it was, and so is T_FB to all three. Sizes, limits and links stay as they are.
     """
     profile, took = traces[0].problem.profile, _medians(traces)
     stages = tuple(_stage(old, s, took) for s, old in enumerate(profile.stages))
@@ -29,31 +30,38 @@ def reprofile(traces: Sequence[Schedule]) -> Profile:
 
 
 def _medians(traces: Sequence[Schedule]) -> Times:
-    samples: defaultdict[tuple[OpKind, int], list[float]] = defaultdict(list)
+    samples: defaultdict[tuple[OpKind, int, int], list[float]] = defaultdict(list)
     for trace in traces:
         assert trace.timing is not None
         for rank, (start, end) in enumerate(zip(trace.timing.start, trace.timing.end, strict=True)):
             for op, time in zip(trace.ops(rank), (end - start).tolist(), strict=True):
-                samples[op.kind, op.stage].append(time)
+                samples[op.kind, op.stage, op.level].append(time)
     return {key: statistics.median(times) for key, times in samples.items()}
 
 
 def _stage(old: StageProfile, stage: int, took: Times) -> StageProfile:
-    t_b, t_w = took.get((OpKind.B, stage)), took.get((OpKind.W, stage))
+    t_b, t_w = took.get((OpKind.B, stage, 0)), took.get((OpKind.W, stage, 0))
     if t_b is None or t_w is None:
-        both, known = took[OpKind.BW, stage], old.t_b + old.t_w
+        both, known = took[OpKind.BW, stage, 0], old.t_b + old.t_w
         both *= known / old.fused if old.fused > 0 else 1.0
         t_b = both * (old.t_b / known if known > 0 else 0.5)
         t_w = both - t_b
-    t_f = took[OpKind.F, stage]
+    t_f = took[OpKind.F, stage, 0]
+
+    def again(time: float | None, level: int) -> float | None:
+        scaled = _scaled(time, old.t_f, t_f)
+        return None if scaled is None else took.get((OpKind.R, stage, level), scaled)
+
+    levels = ((level, again(level.t_r, k)) for k, level in enumerate(old.levels))
     return replace(
         old,
         t_f=t_f,
         t_b=t_b,
         t_w=t_w,
-        t_r=took.get((OpKind.R, stage), _scaled(old.t_r, old.t_f, t_f)),
+        t_r=again(old.t_r, 0),
+        levels=tuple(replace(level, t_r=time) for level, time in levels if time is not None),
         t_fb=_scaled(old.t_fb, old.t_f + old.t_b + old.t_w, t_f + t_b + t_w),
-        t_bw=took.get((OpKind.BW, stage), _scaled(old.t_bw, old.t_b + old.t_w, t_b + t_w))
+        t_bw=took.get((OpKind.BW, stage, 0), _scaled(old.t_bw, old.t_b + old.t_w, t_b + t_w))
         if old.t_bw is not None
         else None,
     )

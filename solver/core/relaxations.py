@@ -58,7 +58,7 @@ def has_remat(problem: Problem) -> bool:
 
 
 def without_recomputing(profile: Profile) -> Profile:
-    stages = tuple(replace(stage, t_r=None, m_r=None) for stage in profile.stages)
+    stages = tuple(replace(stage, t_r=None, m_r=None, levels=()) for stage in profile.stages)
     return replace(profile, stages=stages)
 
 
@@ -71,7 +71,7 @@ def recomputing(problem: Problem) -> Problem:
     """The same where no stage that may be recomputed may be offloaded."""
 
     def change(stage: StageProfile) -> StageProfile:
-        return stage if stage.t_r is None else replace(stage, m_o=None, offload_bytes=None)
+        return replace(stage, m_o=None, offload_bytes=None) if stage.all_levels else stage
 
     return with_stages(problem, change)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, STAYS, choice_of
+from pipeloom.ir.cost.remat import Choice, choice_of
 from pipeloom.ir.cost.simulator import remat_arrays, simulate
 from pipeloom.ir.model.ops import (
     KIND_MASK,
@@ -13,6 +13,8 @@ from pipeloom.ir.model.ops import (
     STAGE_SHIFT,
     IntArray,
     OpKind,
+    at_levels,
+    fields_of,
     split_backwards,
 )
 from pipeloom.ir.model.problem import Problem
@@ -22,7 +24,8 @@ from ..core.incumbent import Incumbent
 from ..core.options import Order
 from ..core.relaxations import fusible, offloadable, recomputable
 from ..search.local_search import COLD, SLICE, SLICES, OrderAnnealer
-from ..search.remat_moves import FUSED
+
+OUT, FUSED = -2, -1  # rows of the choices that stages may have
 
 
 class RematAnnealer(OrderAnnealer):
@@ -32,17 +35,17 @@ class RematAnnealer(OrderAnnealer):
         super().__init__(problem, rng)
         self._problem = problem
         again, out = recomputable(problem), offloadable(problem)
-        self._ways = np.zeros((4, problem.stages), dtype=np.bool_)
-        self._ways[STAYS] = ~again if every else True
-        self._ways[RECOMPUTED] = again
-        self._ways[OFFLOADED] = out & ~again if every else out
-        self._ways[FUSED] = fusible(problem)
+        levels = np.isfinite(self._costs.again[1:]) & again
+        if every:
+            out &= ~again
+        stays = ~again | (not every)
+        self._ways = np.stack([stays, *levels, out, fusible(problem)])
 
     def anneal(self, best: Incumbent, start: Order) -> Order:
         """The best order met from ``start`` on."""
         c, problem = self._costs, self._problem
         choice = choice_of(problem, start)
-        rows = tuple(map(self._split, start))
+        rows = tuple(at_levels(self._split(row), np.zeros_like(row[:1])) for row in start)
         whole = [np.append(row, self._behind(rank, row)) for rank, row in enumerate(rows)]
         offsets = np.cumsum([0, *map(len, whole)]).astype(np.int64)
         order = np.concatenate(whole)
@@ -59,7 +62,7 @@ class RematAnnealer(OrderAnnealer):
             if cost < least:
                 least = cost
                 ranks = zip(offsets.tolist(), ends.tolist(), strict=False)
-                reached = tuple(found[a:b].copy() for a, b in ranks)
+                reached = tuple(_levelled(found[a:b], chosen) for a, b in ranks)
                 best.offer(reached, "search", cost)
             if best.over():
                 break
@@ -76,11 +79,20 @@ class RematAnnealer(OrderAnnealer):
     def _behind(self, rank: int, row: IntArray) -> IntArray:
         """The ops of the rank that might run as well, (N,)."""
         microbatches = np.arange(self._problem.microbatches) << MICROBATCH_SHIFT
-        kinds = {OpKind.R: RECOMPUTED, OpKind.O: OFFLOADED, OpKind.L: OFFLOADED, OpKind.W: FUSED}
+        again = self._ways[1:OUT].any(axis=0)
+        out, fused = self._ways[OUT], self._ways[FUSED]
+        possible = {OpKind.R: again, OpKind.O: out, OpKind.L: out, OpKind.W: fused}
         ops = [
             microbatches | stage << STAGE_SHIFT | kind
             for stage in self._problem.placement.stages_of(rank)
-            for kind, way in kinds.items()
-            if self._ways[way, stage]
+            for kind, stages in possible.items()
+            if stages[stage]
         ]
         return np.setdiff1d(np.concatenate([*ops, row[:0]]), row)
+
+
+def _levelled(row: IntArray, choice: Choice) -> IntArray:
+    """The row with the level of each R that the choice has for its microbatch."""
+    kind, stage, microbatch = fields_of(row)
+    levels = choice[stage, microbatch].astype(np.int64) - 1
+    return at_levels(row, np.where(kind == OpKind.R, levels, 0))

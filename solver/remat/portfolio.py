@@ -22,7 +22,7 @@ from functools import partial
 import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, STAYS
+from pipeloom.ir.cost.remat import OFFLOADED, STAYS
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.ir.model.ops import Op, OpKind, pack
@@ -38,7 +38,7 @@ from ..core.worker_threads import Pieces
 from .annealing import RematAnnealer
 from .fused_backward import fused, fused_neighbours, fused_whole
 from .repair import fitted, roomier
-from .whole_stages import reductions
+from .whole_stages import reductions, returned
 
 # shares of the time left: for schedules without remat, for all reductions, for all fits
 PLAIN, REDUCED, FITTED = 0.15, 0.2, 0.25
@@ -123,15 +123,18 @@ def one_at_a_time_with_remat(problem: Problem, every: bool) -> Order:
     """Each microbatch alone, there and back, with as little held as can be while it waits."""
     kept = Costs.of(problem).kept
     choices = kept.argmin(axis=0)
+    choices[choices == len(kept) - 1] = OFFLOADED
     if every:
-        choices = np.where(recomputable(problem), RECOMPUTED, choices)
+        choices = np.where(recomputable(problem), 1 + kept[1:-1].argmin(axis=0), choices)
     owners = problem.placement.owners
     rows: list[list[Op]] = [[] for _ in range(problem.ranks)]
     for j in range(problem.microbatches):
         for s, rank in enumerate(owners):
-            kinds = {OFFLOADED: (OpKind.F, OpKind.O)}.get(int(choices[s]), (OpKind.F,))
-            rows[rank] += [Op(kind, s, j) for kind in kinds]
+            out = int(choices[s] == OFFLOADED)
+            rows[rank] += [Op(OpKind.F, s, j), *[Op(OpKind.O, s, j)] * out]
         for s in reversed(range(problem.stages)):
-            first = {STAYS: (), RECOMPUTED: (OpKind.R,), OFFLOADED: (OpKind.L,)}[int(choices[s])]
-            rows[owners[s]] += [Op(kind, s, j) for kind in (*first, OpKind.B, OpKind.W)]
+            choice, row = int(choices[s]), rows[owners[s]]
+            if choice != STAYS:
+                row.append(returned(Op(OpKind.B, s, j), choice))
+            row += [Op(OpKind.B, s, j), Op(OpKind.W, s, j)]
     return tuple(map(pack, rows))

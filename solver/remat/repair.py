@@ -8,18 +8,20 @@ stays, and where an op has no room some microbatch that waits for its B gives up
 
 The times of the schedule with more memory give an estimate of the cost: a copy keeps the rank
 waiting until it is out, and again until it is back; R takes its time. The one that costs least for
-as long as it leaves memory free gives up its place.
+as long as it leaves memory free gives up its place; what is to be recomputed may give up more, at a
+level that takes longer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, STAYS
+from pipeloom.ir.cost.remat import OFFLOADED, STAYS
 from pipeloom.ir.cost.simulator import simulate
 from pipeloom.ir.model.ops import Op, OpKind, pack, split_backwards, unpack
 from pipeloom.ir.model.problem import Problem
@@ -29,7 +31,7 @@ from ..bounds.feasibility import needs
 from ..core.options import Order
 from ..core.relaxations import offloadable, plain, recomputable
 from ..core.tolerances import ROUNDING
-from .whole_stages import brought_forward
+from .whole_stages import brought_forward, returned
 
 MORE = (1.25, 1.6, 2.2, 3.5)  # multiples of the memory
 LOST = ((1.0, 1.0), (0.25, 1.0), (1.0, 0.25), (1.0, np.inf), (np.inf, 1.0))
@@ -58,21 +60,31 @@ def fitted(problem: Problem, rows: Order) -> Iterator[Order]:
     rows = tuple(map(split_backwards, rows))
     timing = simulate(Schedule(plain(problem), rows))
     starts = [row.tolist() for row in timing.start]
-    for again, out in LOST:
-        fits = _Fit(problem, again, out)
+    for levels, (again, out) in product(_level_sets(problem), LOST):
+        fits = _Fit(problem, again, out, levels)
         made = [fits.rank(r, unpack(row), starts[r]) for r, row in enumerate(rows)]
         if all(row is not None for row in made):
             yield tuple(pack(row) for row in made if row is not None)
 
 
+def _level_sets(problem: Problem) -> Iterator[list[list[int]]]:
+    """Levels that each stage may take: all of them, and where there are several each alone."""
+    there = np.isfinite(Costs.of(problem).again[1:]) & recomputable(problem)
+    each = [(1 + np.flatnonzero(column)).tolist() for column in there.T]
+    yield each
+    for number in range(len(there) if len(there) > 1 else 0):
+        yield [levels[number : number + 1] for levels in each]
+
+
 class _Fit:
     """One way to choose the microbatches that give up their places, rank by rank."""
 
-    def __init__(self, problem: Problem, again: float, out: float) -> None:
+    def __init__(self, problem: Problem, again: float, out: float, levels: list[list[int]]) -> None:
         self._problem, self._costs = problem, Costs.of(problem)
-        self._lost = {RECOMPUTED: again, OFFLOADED: out}
+        self._lost_again, self._lost_out = again, out
         self._little = LITTLE * (float(self._costs.durations[OpKind.F].mean()) or 1.0)
-        self._possible = {RECOMPUTED: recomputable(problem), OFFLOADED: offloadable(problem)}
+        self._levels = levels
+        self._offloadable = offloadable(problem)
 
     def rank(self, rank: int, row: list[Op], starts: list[float]) -> list[Op] | None:
         """The rank's ops with R's, O's and L's; None where it cannot be made to fit."""
@@ -112,8 +124,9 @@ class _Fit:
     def _with_recomputed(self) -> list[Op]:
         result = []
         for op in self._ops:
-            if op.kind is OpKind.B and self._choice.get((op.stage, op.microbatch)) == RECOMPUTED:
-                result.append(replace(op, kind=OpKind.R))
+            choice = self._choice.get((op.stage, op.microbatch), STAYS)
+            if op.kind is OpKind.B and choice > STAYS:
+                result.append(returned(op, choice))
             result.append(op)
         return result
 
@@ -125,7 +138,7 @@ class _Fit:
         rest = float(self._costs.m_b[op.stage] - self._costs.kept[choice, op.stage])
         fits = self._take(rest, now, None)
         if choice == OFFLOADED:
-            self._ops.append(replace(op, kind=OpKind.L))
+            self._ops.append(returned(op, choice))
         return fits
 
     def _take(self, memory: float, now: float, new: _Pair | None) -> bool:
@@ -133,15 +146,15 @@ class _Fit:
         self._held += memory
         while self._held > self._limit:
             ways = [
-                (self._cost(pair, choice, now), choice, pair)
+                (self._cost(pair, choice, now), choice == OFFLOADED, choice, pair)
                 for pair in self._here
-                for choice in (RECOMPUTED, OFFLOADED)
-                if self._possible[choice][pair[0]] and (choice == RECOMPUTED or pair != new)
+                for choice in self._more(pair, new)
             ]
             ways += [
-                (self._early(pair, at, now), STAYS, pair) for pair, at in self._weights.items()
+                (self._early(pair, at, now), False, STAYS, pair)
+                for pair, at in self._weights.items()
             ]
-            cost, choice, pair = min(ways, default=(np.inf, STAYS, (0, 0)))
+            cost, _, choice, pair = min(ways, default=(np.inf, False, STAYS, (0, 0)))
             if cost == np.inf:
                 return False
             if choice == STAYS:
@@ -150,11 +163,20 @@ class _Fit:
                 self._apply(pair, choice)
         return True
 
+    def _more(self, pair: _Pair, new: _Pair | None) -> Iterator[int]:
+        """The choices by which the microbatch, which is not offloaded, may give up memory."""
+        was = self._choice.get(pair, STAYS)
+        kept = self._costs.kept[:, pair[0]]
+        yield from (level for level in self._levels[pair[0]] if kept[level] < kept[was])
+        if self._offloadable[pair[0]] and was == STAYS and pair != new:
+            yield OFFLOADED
+
     def _apply(self, pair: _Pair, choice: int) -> None:
-        s, (since, until) = pair[0], self._here.pop(pair)
+        s, (since, until) = pair[0], self._here[pair]
+        self._held -= self._freed(pair, choice)
         self._choice[pair] = choice
-        self._held -= float(self._costs.m_b[s] - self._costs.kept[choice, s])
         if choice == OFFLOADED:
+            del self._here[pair]
             took = float(self._costs.durations[OpKind.O, s])
             self._channels[0] = max(since, self._channels[0]) + took
             self._channels[1] = max(until, self._channels[1] + took)
@@ -162,24 +184,32 @@ class _Fit:
 
     def _early(self, pair: _Pair, at: float, now: float) -> float:
         lost = float(self._costs.durations[OpKind.W, pair[0]])
-        return self._rate(RECOMPUTED, lost, at - now, float(self._costs.m_w[pair[0]]))
+        size = float(self._costs.m_w[pair[0]])
+        return self._rate(self._lost_again, lost, at - now, size)
 
     def _cost(self, pair: _Pair, choice: int, now: float) -> float:
         costs, s, (since, until) = self._costs, pair[0], self._here[pair]
-        if choice == RECOMPUTED:
-            lost, free = float(costs.durations[OpKind.R, s]), until - now
+        weight = self._lost_again
+        if choice > STAYS:
+            was = self._choice.get(pair, STAYS)
+            lost, free = float(costs.again[choice, s] - costs.again[was, s]), until - now
         else:
+            weight = self._lost_out
             took = float(costs.durations[OpKind.O, s])
             gone = max(since, self._channels[0]) + took
             back = max(gone, self._channels[1]) + took
             lost = max(0.0, gone - now) + max(0.0, back - until)
             free = until - took - now
-        size = float(costs.m_b[s] - costs.kept[choice, s])
-        return self._rate(choice, lost, free, size)
+        return self._rate(weight, lost, free, self._freed(pair, choice))
 
-    def _rate(self, choice: int, lost: float, free: float, size: float) -> float:
-        """Time lost, weighted for ``choice``, a unit of memory that is free for a unit of time."""
+    def _freed(self, pair: _Pair, choice: int) -> float:
+        """The memory that the microbatch gives up by ``choice``."""
+        kept, was = self._costs.kept[:, pair[0]], self._choice.get(pair, STAYS)
+        return float(kept[was] - kept[choice])
+
+    def _rate(self, weight: float, lost: float, free: float, size: float) -> float:
+        """Time lost, with its weight, a unit of memory that is free for a unit of time."""
         if size <= 0:
             return float("inf")
-        counted = self._lost[choice] * lost if lost else 0.0
+        counted = weight * lost if lost > 0 else 0.0
         return (self._little + counted) / (max(free, 1e-6 * self._little) * size)

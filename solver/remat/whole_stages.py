@@ -20,7 +20,7 @@ from itertools import product
 import numpy as np
 
 from pipeloom.ir.cost.cost_tables import Costs
-from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, STAYS, changes, held
+from pipeloom.ir.cost.remat import OFFLOADED, STAYS, changes, held
 from pipeloom.ir.model.ops import IntArray, Op, OpKind, pack, unpack
 from pipeloom.ir.model.problem import Problem
 
@@ -53,7 +53,7 @@ class Reduction:
             if choice == STAYS:
                 continue
             kept, t_w = float(costs.kept[choice, s]), stages[s].t_w
-            again = float(costs.durations[OpKind.R, s]) if choice == RECOMPUTED else 0.0
+            again = float(costs.again[choice, s]) if choice > STAYS else 0.0
             joined = self._joined(costs, s)
             stages[s] = replace(
                 stages[s],
@@ -94,20 +94,39 @@ class Reduction:
 
 def reductions(problem: Problem, every: bool) -> Iterator[Reduction]:
     """Reductions of all stages, then of fewer, the first ones; ``every``: of all, recomputed."""
-    again, out = recomputable(problem), offloadable(problem)
+    levels = list(_levels(problem))
     if every:
-        yield Reduction(problem, tuple(np.where(again, RECOMPUTED, STAYS).tolist()), 1, False)
+        yield from (Reduction(problem, tuple(level.tolist()), 1, False) for level in levels)
         return
     seen = set()
     for first in sorted({-(-problem.stages * k // 4) for k in (4, 3, 2, 1)}, reverse=True):
         below = np.arange(problem.stages) < first
-        for choice, possible in ((RECOMPUTED, again), (OFFLOADED, out)):
-            choices = tuple(np.where(possible & below, choice, STAYS).tolist())
+        for chosen in (*levels, offloadable(problem) * OFFLOADED):
+            choices = tuple(np.where(below, chosen, STAYS).tolist())
             if choices in seen or not any(choices):
                 continue
             seen.add(choices)
-            ways = [(1, False)] if choice == RECOMPUTED else product((2, 1), (False, True))
+            ways = product((2, 1), (False, True)) if OFFLOADED in choices else [(1, False)]
             yield from (Reduction(problem, choices, *way) for way in ways)
+
+
+def _levels(problem: Problem) -> Iterator[IntArray]:
+    """Choices, (S,), of a level for each stage, the one that keeps least first: each stage's n-th
+    from there, or its last."""
+    costs = Costs.of(problem)
+    there = np.isfinite(costs.again[1:])
+    deepest = np.argsort(np.where(there, costs.kept[1:-1], np.inf), axis=0, kind="stable")
+    last = there.sum(axis=0) - 1
+    for n in range(max(1, int(last.max()) + 1)):
+        level = 1 + deepest[np.minimum(n, last), np.arange(problem.stages)]
+        yield np.where(recomputable(problem), level, STAYS)
+
+
+def returned(op: Op, choice: int) -> Op:
+    """The R or L of the B ``op``, whose microbatch does not stay."""
+    if choice == OFFLOADED:
+        return replace(op, kind=OpKind.L)
+    return replace(op, kind=OpKind.R, level=choice - 1)
 
 
 def _split(row: list[Op], joined: list[bool]) -> list[Op]:
@@ -147,8 +166,7 @@ class _Expansion:
 
     def _forward(self, op: Op, backward: int) -> None:
         choice = self._choice[op.stage]
-        again = choice == RECOMPUTED
-        self._take(float(self._costs.kept[RECOMPUTED if again else STAYS, op.stage]))
+        self._take(float(self._costs.kept[max(choice, STAYS), op.stage]))
         self._ops.append(op)
         if choice == OFFLOADED:
             self._here[op.stage, op.microbatch] = backward
@@ -156,16 +174,11 @@ class _Expansion:
     def _backward(self, op: Op) -> None:
         s, pair = op.stage, (op.stage, op.microbatch)
         self._here.pop(pair, None)
-        if self._choice[s] == RECOMPUTED:
-            self._return(op, OpKind.R)
-        elif pair in self._away:
-            self._return(op, OpKind.L)
+        if self._choice[s] > STAYS or pair in self._away:
+            self._take(self._rest(s))
+            self._ops.append(returned(op, self._choice[s]))
         self._held -= float(self._costs.m_b[s] - self._costs.m_w[s])
         self._ops.append(op)
-
-    def _return(self, op: Op, kind: OpKind) -> None:
-        self._take(self._rest(op.stage))
-        self._ops.append(replace(op, kind=kind))
 
     def _rest(self, stage: int) -> float:
         return float(self._costs.m_b[stage] - self._costs.kept[self._choice[stage], stage])

@@ -19,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED
+from pipeloom.ir.cost.remat import OFFLOADED, STAYS
 from pipeloom.ir.cost.simulator import run_kernel
 from pipeloom.ir.kernels import kernel
 from pipeloom.ir.model.ops import (
@@ -34,7 +34,7 @@ from pipeloom.ir.model.ops import (
 )
 
 from ..core.kernel_rng import random
-from .remat_moves import CHANGES, RUN, RematState, change_choice
+from .remat_moves import CHANGES, RUN, RematState, change_choice, way_of
 
 EDGES = 0.5  # share of the moves that are made on the longest path
 LONGEST, MORE = 4, 0.3  # ops that a move takes at most, and the chance that it takes one more
@@ -82,9 +82,11 @@ def keeps_rules(  # noqa: PLR0917
         if kind == _F:
             held += m_b[stage]
             done[stage, microbatch] = _HERE
-            if remat is not None and remat[0][0][stage, microbatch] == RECOMPUTED:
-                held += remat[0][1][RECOMPUTED, stage] - m_b[stage]
-                done[stage, microbatch] = _AWAY
+            if remat is not None:
+                level = remat[0][0][stage, microbatch]
+                if level > STAYS:
+                    held += remat[0][1][level, stage] - m_b[stage]
+                    done[stage, microbatch] = _AWAY
             keeps = steps == 0 and (at < low or held <= limit)
         elif kind == _W:
             held -= m_w[stage]
@@ -103,7 +105,7 @@ def keeps_rules(  # noqa: PLR0917
                 keeps = steps == _HERE
                 done[stage, microbatch] = _AWAY
             else:
-                held += m_b[stage] - kept[RECOMPUTED if kind == _R else OFFLOADED, stage]
+                held += m_b[stage] - kept[remat[0][0][stage, microbatch], stage]
                 keeps = steps == _AWAY and (at < low or held <= limit)
                 done[stage, microbatch] = _HERE
         if not keeps:
@@ -256,9 +258,10 @@ def anneal_kernel(  # noqa: PLR0917
                 changed = random(state) < CHANGES
                 if changed:
                     stage = int(random(state) * owner.shape[0])
-                    wanted = int(random(state) * ways.shape[0])
-                    if not ways[wanted, stage]:
+                    row = int(random(state) * ways.shape[0])
+                    if not ways[row, stage]:
                         continue
+                    wanted = way_of(row, ways.shape[0])
                     rank = owner[stage, 0]
                     since = int(random(state) * owner.shape[1])
                     until = min(owner.shape[1], since + 1 + int(RUN * random(state) ** 2))

@@ -1,9 +1,10 @@
-"""Moves of the local search that recompute, offload or fuse microbatches, or cease to.
+"""Moves of the local search that recompute, offload or fuse microbatches, or cease to, or recompute
+them at another level.
 
 A rank's part of the order has the ops that run and, behind ``stop``, the R's, O's, L's and W's of
 microbatches that are neither recomputed nor offloaded nor split. A move takes ops from there and
 puts them where they serve: R right before its B, O soon after its F, L a little before its B, W
-right behind B.
+right behind B. No op has a level here: the choice says it.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from pipeloom.ir.cost.remat import OFFLOADED, RECOMPUTED, Choice
+from pipeloom.ir.cost.remat import OFFLOADED, STAYS, Choice
 from pipeloom.ir.cost.simulator import RematArrays
 from pipeloom.ir.kernels import kernel
 from pipeloom.ir.model.ops import KIND_MASK, MICROBATCH_SHIFT, STAGE_SHIFT, IntArray, OpKind
@@ -23,11 +24,18 @@ _R, _O, _L = int(OpKind.R), int(OpKind.O), int(OpKind.L)
 CHANGES = 0.3  # share of these moves
 RUN = 4  # microbatches in a row that a move changes at most
 NEAR = 6  # places less than which an O stands behind its F at first, an L before its B
-FUSED = 3  # beside the choices of :mod:`pipeloom.ir.cost.remat`: B and W are one op, or two again
+FUSED = -2  # beside the choices of :mod:`pipeloom.ir.cost.remat`: B and W are one op, or two again
 
 RematState = tuple[RematArrays, Choice, npt.NDArray[np.bool_], IntArray, IntArray]
 """The simulator's arrays, whose choice is changed; out: the best order's choice; the choices that
-each stage may have, (4, S); the ends of each rank's ops, (P,); out: those of the best order."""
+each stage may have, (3 + L, S): STAYS, the levels, OFFLOADED, FUSED; the ends of each rank's ops,
+(P,); out: those of the best order."""
+
+
+@numba.njit(cache=True, nogil=True)
+def way_of(row: int, rows: int) -> int:
+    """The choice that a row of the choices that stages may have is about."""
+    return row if row < rows - 2 else rows - 3 - row
 
 
 @kernel
@@ -56,13 +64,15 @@ def change_choice(  # noqa: PLR0917
             continue
         changed = True
         choice[stage, microbatch] = wanted
-        if was == RECOMPUTED:
+        if was > STAYS and wanted > STAYS:
+            continue
+        if was > STAYS:
             _take_out(order, first, stop, rank, of | _R)
         elif was == OFFLOADED:
             _take_out(order, first, stop, rank, of | _O)
             _take_out(order, first, stop, rank, of | _L)
         before = _backward(order, first, of)
-        if wanted == RECOMPUTED:
+        if wanted > STAYS:
             _put_in(order, stop, rank, of | _R, before)
         elif wanted == OFFLOADED:
             out = _find(order, first, of | _F) + 1 + int(NEAR * random(state) ** 2)

@@ -3,7 +3,6 @@ nothing else keeps."""
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 from itertools import combinations, pairwise, permutations, product
 
@@ -12,15 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipeloom.ir.cost.cost_tables import Costs
 from pipeloom.ir.cost.remat import choice_of, held, pulled
-from pipeloom.ir.cost.simulator import simulate, timed
+from pipeloom.ir.cost.simulator import Simulator, simulate, timed
 from pipeloom.ir.errors import InfeasibleError, InvalidScheduleError
 from pipeloom.ir.formats import dump_schedule
 from pipeloom.ir.model.links import Link
-from pipeloom.ir.model.ops import IntArray, Op, OpKind, pack
+from pipeloom.ir.model.ops import IntArray, Op, OpKind, offsets_of, pack
 from pipeloom.ir.model.placement import Placement
 from pipeloom.ir.model.problem import Objective, Problem
-from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.profile import Level, Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.bounds import lower_bounds
@@ -61,6 +61,9 @@ STAGE = StageProfile(4.0, 5.0, 3.0, m_b=10.0, m_w=4.0, t_r=4.0, m_r=1.0, m_o=1.0
 PROFILE = Profile((STAGE,) * 4, 2, t_comm=0.5, host_link=Link(0.0, 1e-6))
 
 
+LEVELS = (Level("half", 1.0, 6.0), Level("full", 4.0, 1.0))
+
+
 def posed(profile: Profile, limit: float, microbatches: int = 4) -> Problem:
     return Problem(profile, microbatches, Placement.v(2), (limit,) * 2)
 
@@ -93,6 +96,11 @@ def test_all_are_recomputed_where_that_is_asked_for() -> None:
     problem = posed(PROFILE, 30.0)
     found = optimize(problem, work_limit=20.0, recompute_all=True)
     assert (choice_of(problem, found.order) == 1).all()
+    several = replace(STAGE, t_r=None, m_r=None, levels=LEVELS)
+    problem = posed(replace(PROFILE, stages=(several,) * 4), 30.0)
+    found = optimize(problem, work_limit=20.0, recompute_all=True)
+    assert verify_schedule(dump_schedule(found)) == []
+    assert (choice_of(problem, found.order) >= 1).all()
 
 
 def test_where_memory_is_no_matter_no_lever_is_pulled() -> None:
@@ -156,19 +164,39 @@ def test_the_least_period_of_two_microbatches(limit: float) -> None:
     assert found.timing.period == pytest.approx(least)
 
 
-def rows_that_fit(problem: Problem, rank: int) -> list[IntArray]:
-    """Every order of a rank of two microbatches, recomputed or not, that its memory holds."""
+def rows_that_fit(problem: Problem, rank: int) -> list[tuple[IntArray, tuple[int, ...]]]:
+    """Every order of a rank of two microbatches, recomputed at any level or not, that its memory
+    holds, with the choices."""
     rows = []
-    for levers in product((False, True), repeat=2):
-        kinds = [(OpKind.F, *[OpKind.R] * again, OpKind.B, OpKind.W) for again in levers]
+    number = len(problem.profile.stages[rank].all_levels)
+    for choice in product(range(1 + number), repeat=2):
+        kinds = [(OpKind.F, *[OpKind.R] * (level > 0), OpKind.B, OpKind.W) for level in choice]
         names = [j for j, own in enumerate(kinds) for _ in own]
         for places in combinations(range(len(names)), len(kinds[0])):
             left = [list(own) for own in kinds]
             turns = [0 if at in places else 1 for at in range(len(names))]
-            row = pack(Op(left[j].pop(0), rank, j) for j in turns)
+            ops = [Op(left[j].pop(0), rank, j) for j in turns]
+            row = pack(
+                replace(op, level=choice[op.microbatch] - 1) if op.kind is OpKind.R else op
+                for op in ops
+            )
             if held(problem, (row,))[0].max() <= problem.memory_limit[rank]:
-                rows.append(row)
+                rows.append((row, choice))
     return rows
+
+
+def least_of_two_ranks(problem: Problem) -> float:
+    """The least cost of two microbatches on two ranks: every order with every choice."""
+    best, costs = np.inf, Costs.of(problem)
+    for pair in product(*(rows_that_fit(problem, rank) for rank in range(2))):
+        rows, choices = zip(*pair, strict=True)
+        simulator = Simulator(problem, offsets_of(rows), costs)
+        if simulator.run(np.concatenate(rows), np.array(choices, dtype=np.int8)):
+            first, last = simulator.start[[0, len(rows[0])]], simulator.end[[len(rows[0]) - 1, -1]]
+            period = problem.objective is Objective.PERIOD
+            cost = (last - first).max() if period else last.max() - first.min()
+            best = min(best, float(cost))
+    return best
 
 
 @pytest.mark.parametrize("limit", [11.0, 12.0])
@@ -176,13 +204,40 @@ def test_the_least_period_of_two_ranks(limit: float) -> None:
     stages = (STAGE, StageProfile(3.0, 2.0, 4.0, m_b=9.0, m_w=5.0, t_r=2.0, m_r=2.0))
     profile = without_offloading(Profile(stages, 2, t_comm=0.5))
     problem = Problem(profile, 2, Placement.linear(2), (limit,) * 2)
-    least = np.inf
-    for rows in product(*(rows_that_fit(problem, rank) for rank in range(2))):
-        with suppress(InvalidScheduleError):
-            least = min(least, simulate(Schedule(problem, rows)).period)
+    least = least_of_two_ranks(problem)
     found = optimize(problem, work_limit=2.0)
     assert found.timing is not None
     assert found.timing.period == pytest.approx(least)
+    assert max(bound.value for bound in lower_bounds(problem)) <= least * (1 + 1e-9)
+
+
+def with_levels(seed: int) -> Problem:
+    """Two stages with two or three levels each, a rank each, of little memory."""
+    random = np.random.default_rng(seed)
+
+    def stage() -> StageProfile:
+        count = int(random.integers(2, 4))
+        f, b, w = random.choice([1.0, 2.0, 3.0, 4.0, 5.0], 3).tolist()
+        sizes = sorted(random.choice(np.arange(9.0), count, replace=False).tolist(), reverse=True)
+        times = sorted(random.choice([0.5, 1.0, 1.5, 2.0, 3.0], count, replace=False).tolist())
+        levels = [Level(str(k), *one) for k, one in enumerate(zip(times, sizes, strict=True))]
+        m_w = float(random.choice([0.0, 4.0, 8.0]))
+        return StageProfile(f, b, w, m_b=10.0, m_w=m_w, levels=tuple(levels))
+
+    profile = Profile((stage(), stage()), 2, t_comm=float(random.choice([0.0, 0.5, 2.0])))
+    limit = tuple(random.choice([11.0, 12.0, 13.0], 2).tolist())
+    objective = list(Objective)[int(random.integers(2))]
+    return Problem(profile, 2, Placement.linear(2), limit, objective)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_least_cost_among_levels(seed: int) -> None:
+    problem = with_levels(seed)
+    least = least_of_two_ranks(problem)
+    found = optimize(problem, work_limit=1.0)
+    assert verify_schedule(dump_schedule(found)) == []
+    assert found.timing is not None
+    assert found.timing.cost(problem.objective) == pytest.approx(least)
     assert max(bound.value for bound in lower_bounds(problem)) <= least * (1 + 1e-9)
 
 
@@ -235,6 +290,16 @@ def test_the_head_is_paid_for_by_recomputing_or_by_waiting() -> None:
     problem = Problem(Profile((stage,) * 2, 2, t_comm=2.0), 4, Placement.linear(2), (20.0,) * 2)
     named = {bound.name: bound.value for bound in lower_bounds(problem)}
     assert named["remat-head"] == 4 * 8 + 6  # two more F's: no idle time, two R's
+
+
+def test_the_head_is_paid_for_at_the_cheapest_levels() -> None:
+    """As above: beside the first B's own M_B two more F's that keep 5, for 1 each, leave 3 idle; a
+    third one that keeps nothing costs 3."""
+    levels = (Level("part", 1.0, 5.0), Level("full", 3.0, 0.0))
+    stage = StageProfile(4.0, 3.0, 1.0, m_b=10.0, levels=levels)
+    problem = Problem(Profile((stage,) * 2, 2, t_comm=2.0), 4, Placement.linear(2), (20.0,) * 2)
+    named = {bound.name: bound.value for bound in lower_bounds(problem)}
+    assert named["remat-head"] == pytest.approx(4 * 8 + 5)
 
 
 def test_what_the_profile_cannot_is_refused() -> None:
