@@ -16,7 +16,7 @@ UNSTARTED = -1.0
 
 
 class Moves(NamedTuple):
-    """What a rank may run next, by row: an F, a B, a W, a BW, or an F and a BW at once.
+    """The moves by which ranks go on, by row: an F, a B, a W, a BW, or an F and a BW at once.
 
     ``parts``: (N, 3), the classes whose F, B and W it runs, -1 for none. ``rank``, ``length``:
     (N,). ``filler``: whether a schedule loses nothing where it is moved into a gap in which it
@@ -53,7 +53,7 @@ class Small(NamedTuple):
     period: bool
 
 
-class States(NamedTuple):
+class Beginnings(NamedTuple):
     """All states, N at most; ``filled``: how many there are, and how many more found no room.
 
     ``counts``: (N, 3, C), F's, B's and W's done. ``clock``, ``first``: (N, P), of each rank, since
@@ -79,10 +79,10 @@ class States(NamedTuple):
 
 
 @numba.njit(cache=True, nogil=True)
-def expand(at: Small, moves: Moves, to: States, done: int, below: float) -> int:
+def expand(at: Small, moves: Moves, to: Beginnings, done: int, below: float) -> int:
     """Adds what may follow the states with so many ops done; returns how many they were.
 
-    States of which no schedule costs less than ``below`` are left out.
+    Beginnings of which no schedule costs less than ``below`` are left out.
     """
     ends = np.empty(to.came.shape[2:])
     room, starts = np.empty(len(at.limit)), np.empty(len(moves.rank))
@@ -102,7 +102,7 @@ def expand(at: Small, moves: Moves, to: States, done: int, below: float) -> int:
 
 
 @numba.njit(cache=True, nogil=True)
-def _begun(at: Small, to: States, i: int) -> bool:
+def _begun(at: Small, to: Beginnings, i: int) -> bool:
     """Whether all ranks that have ops have run one."""
     for rank in at.rank:  # noqa: SIM110
         if to.first[i, rank] == UNSTARTED:
@@ -111,7 +111,7 @@ def _begun(at: Small, to: States, i: int) -> bool:
 
 
 @numba.njit(cache=True, nogil=True)
-def _rooms(at: Small, to: States, i: int, room: FloatArray) -> None:
+def _rooms(at: Small, to: Beginnings, i: int, room: FloatArray) -> None:
     """The memory that is free on each rank."""
     counts = to.counts[i]
     for rank in range(len(room)):
@@ -123,9 +123,9 @@ def _rooms(at: Small, to: States, i: int, room: FloatArray) -> None:
 
 @numba.njit(cache=True, nogil=True)
 def _start(  # noqa: PLR0917
-    at: Small, moves: Moves, m: int, to: States, i: int, room: FloatArray
+    at: Small, moves: Moves, m: int, to: Beginnings, i: int, room: FloatArray
 ) -> float:
-    """When the move would start; infinite where it may not."""
+    """The time at which the move would start; infinite where it may not."""
     counts, rank = to.counts[i], moves.rank[m]
     start = float(to.clock[i, rank])
     for part in range(2):
@@ -163,7 +163,7 @@ def _leaves_gap(moves: Moves, starts: FloatArray, m: int, begun: bool) -> bool:
 def _follow(  # noqa: PLR0917
     at: Small,
     moves: Moves,
-    to: States,
+    to: Beginnings,
     i: int,
     m: int,
     start: float,
@@ -188,7 +188,7 @@ def _follow(  # noqa: PLR0917
 def _add(  # noqa: PLR0917
     at: Small,
     moves: Moves,
-    to: States,
+    to: Beginnings,
     i: int,
     m: int,
     start: float,
@@ -232,7 +232,7 @@ def _add(  # noqa: PLR0917
 
 
 @numba.njit(cache=True, nogil=True)
-def _copy(to: States, i: int, n: int) -> None:
+def _copy(to: Beginnings, i: int, n: int) -> None:
     for rank in range(to.clock.shape[1]):
         to.clock[n, rank], to.first[n, rank] = to.clock[i, rank], to.first[i, rank]
     for c in range(to.counts.shape[2]):
@@ -244,9 +244,9 @@ def _copy(to: States, i: int, n: int) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def _forget(at: Small, to: States, n: int) -> None:
-    """What is past no longer counts: nothing begins before the latest start, nor before its rank is
-    free."""
+def _forget(at: Small, to: Beginnings, n: int) -> None:
+    """Makes what is past count no longer: nothing begins before the latest start, nor before
+    its rank is free."""
     counts, clock, came = to.counts[n], to.clock[n], to.came[n]
     for c in range(len(at.rank)):
         if counts[W, c] < at.size[c]:
@@ -263,7 +263,7 @@ def _forget(at: Small, to: States, n: int) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def _hash(to: States, n: int) -> int:
+def _hash(to: Beginnings, n: int) -> int:
     """The place of a state's counts in the hash table: FNV-1a."""
     value = np.uint64(14695981039346656037)
     for part in range(3):
@@ -273,7 +273,7 @@ def _hash(to: States, n: int) -> int:
 
 
 @numba.njit(cache=True, nogil=True)
-def _known(to: States, n: int, head: int, equal: bool) -> bool:
+def _known(to: Beginnings, n: int, head: int, equal: bool) -> bool:
     """Whether state n is no better than one that is there; those that are no better die.
 
     Of two states with the same ops done one is no worse whose clocks and inputs come no later and
@@ -293,7 +293,7 @@ def _known(to: States, n: int, head: int, equal: bool) -> bool:
 
 
 @numba.njit(cache=True, nogil=True)
-def _same_done(to: States, a: int, b: int) -> bool:
+def _same_done(to: Beginnings, a: int, b: int) -> bool:
     for part in range(3):
         for c in range(to.counts.shape[2]):
             if to.counts[a, part, c] != to.counts[b, part, c]:
@@ -302,7 +302,7 @@ def _same_done(to: States, a: int, b: int) -> bool:
 
 
 @numba.njit(cache=True, nogil=True)
-def _no_worse(to: States, a: int, b: int) -> bool:
+def _no_worse(to: Beginnings, a: int, b: int) -> bool:
     for rank in range(to.clock.shape[1]):
         if to.clock[a, rank] > to.clock[b, rank] or to.first[a, rank] < to.first[b, rank]:
             return False
@@ -317,14 +317,14 @@ def _no_worse(to: States, a: int, b: int) -> bool:
 
 
 @numba.njit(cache=True, nogil=True)
-def _least(at: Small, to: States, i: int, ends: FloatArray) -> float:
+def _least(at: Small, to: Beginnings, i: int, ends: FloatArray) -> float:
     """No schedule that goes on from the state costs less: by ranks and by chains."""
     _forwards(at, to, i, ends)
     return max(_by_ranks(at, to, i), _by_chains(at, to, i, ends))
 
 
 @numba.njit(cache=True, nogil=True)
-def _by_ranks(at: Small, to: States, i: int) -> float:
+def _by_ranks(at: Small, to: Beginnings, i: int) -> float:
     """Each rank has its ops left to run, of which running at once saves no more than their F's may
     nor than their BW's may."""
     counts, first, ranks = to.counts[i], to.first[i], len(at.limit)
@@ -345,9 +345,9 @@ def _by_ranks(at: Small, to: States, i: int) -> float:
 
 
 @numba.njit(cache=True, nogil=True)
-def _forwards(at: Small, to: States, i: int, ends: FloatArray) -> None:
-    """When F's end at the earliest: each class runs its own one by one, with inputs when they come
-    or as the class before can make them."""
+def _forwards(at: Small, to: Beginnings, i: int, ends: FloatArray) -> None:
+    """Finds when F's end at the earliest: each class runs its own one by one, with inputs when
+    they come or as the class before can make them."""
     counts = to.counts[i]
     for c in range(len(at.rank)):
         now, source = to.clock[i, at.rank[c]], at.source[F, c]
@@ -361,7 +361,7 @@ def _forwards(at: Small, to: States, i: int, ends: FloatArray) -> None:
 
 
 @numba.njit(cache=True, nogil=True)
-def _by_chains(at: Small, to: States, i: int, ends: FloatArray) -> float:
+def _by_chains(at: Small, to: Beginnings, i: int, ends: FloatArray) -> float:
     """Each class runs its B's one by one too, behind its F's; behind a B come the B's and W's of
     its class that are left."""
     counts, cost = to.counts[i], 0.0
