@@ -28,6 +28,7 @@ from . import (
     runtime_overhead,
     simulator,
     slow_link,
+    small_exact,
     table5,
     table8,
     weipipe,
@@ -56,6 +57,7 @@ BENCHMARKS: dict[str, Callable[[list[str]], int]] = {
     "answers": answers.main,
     "random_instances": random_instances.main,
     "fuzz": fuzz.main,
+    "small_exact": small_exact.main,
     "frontier": frontier.main,
 }
 

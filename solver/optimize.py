@@ -187,14 +187,14 @@ def pass_weights(best: Incumbent, options: SolveOptions) -> Schedule:
 
 
 def _search_weights(search: WeightPassingSearch, best: Incumbent, options: SolveOptions) -> None:
-    """By the objective, families and all schedules of few ops come before the search."""
+    """By the objective, families and all schedules of few ops come before the search, which looks
+    for less to send in the same time where these are the best there are."""
     if not options.by_step:
         for schedule in streaming_families(best.problem):
             if best.over():
-                return
+                break
             search.consider(schedule)
         found = search_every_arrival(best)
         if found is not None:
             search.consider(found)
-    if not best.over():
-        search.improve(options.seed)
+    search.improve(options.seed)

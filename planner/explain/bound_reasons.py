@@ -25,6 +25,7 @@ SEARCHED: Mapping[str, str] = {
     "B)",
     "crossings-search": "a search over where microbatches on their way up and down meet",
     "interleaving": "a search over which F's run before which B's, W's included",
+    "enumeration": "a search over all orders",
     "cp-sat": "CP-SAT, which left no cheaper order",
     "milp": "the MILP, which left no cheaper order",
 }

@@ -32,7 +32,7 @@ each stage may have, (3 + L, S): STAYS, the levels, OFFLOADED, FUSED; the ends o
 (P,); out: those of the best order."""
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def way_of(row: int, rows: int) -> int:
     """The choice that a row of the choices that stages may have is about."""
     return row if row < rows - 2 else rows - 3 - row

@@ -176,5 +176,5 @@ class ArrivalSearch:
 
 
 def _first(ops: Sequence[Op], stage: int) -> int:
-    """Where the ops of ``stage`` begin."""
+    """The position of the first op of ``stage``."""
     return next(i for i, op in enumerate(ops) if op.stage == stage)

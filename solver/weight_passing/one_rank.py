@@ -27,7 +27,7 @@ Arrivals = tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class RankStep:
     """An op that takes a microbatch from one place to another."""
 
     kind: OpKind
@@ -36,7 +36,7 @@ class Step:
     end: Place
 
 
-Reached = dict[State, tuple[float, State, Step | None]]
+Reached = dict[State, tuple[float, State, RankStep | None]]
 """By state: when it is there at the earliest, from which one, by which step."""
 
 
@@ -62,8 +62,8 @@ class RankOrders:
         return float(len(self._own) * each)
 
     def end(self, arrived: Arrivals, below: float) -> float:
-        """When the last op ends at the earliest; infinite where that is not ``below``, of which no
-        call gives more than the one before."""
+        """The time at which the last op ends at the earliest; infinite where it is not ``below``,
+        of which no call gives more than the one before."""
         if arrived not in self._ends:
             reached = self._reached(arrived, below).get(self._all)
             self._ends[arrived] = reached[0] if reached else inf
@@ -101,7 +101,7 @@ class RankOrders:
 
     def _next(
         self, state: State, clock: float, arrived: Arrivals
-    ) -> Iterator[tuple[Step, State, float]]:
+    ) -> Iterator[tuple[RankStep, State, float]]:
         for place in set(state):
             for step, start in self._steps(place, clock, arrived):
                 at = state.index(place)
@@ -111,19 +111,21 @@ class RankOrders:
                 end = start + self._t[step.kind][step.stage]
                 yield step, tuple(sorted((*others, step.end))), end
 
-    def _steps(self, place: Place, clock: float, arrived: Arrivals) -> Iterator[tuple[Step, float]]:
+    def _steps(
+        self, place: Place, clock: float, arrived: Arrivals
+    ) -> Iterator[tuple[RankStep, float]]:
         """The ops of a microbatch that may be next, and when they start."""
         (ran, written), stages = place, self._stages
         if ran < stages:
-            yield Step(OpKind.F, ran, place, (ran + 1, written)), max(clock, arrived[ran])
+            yield RankStep(OpKind.F, ran, place, (ran + 1, written)), max(clock, arrived[ran])
         elif ran < 2 * stages:
             s = 2 * stages - 1 - ran
-            yield Step(OpKind.B, s, place, (ran + 1, written)), clock
+            yield RankStep(OpKind.B, s, place, (ran + 1, written)), clock
             if self._t[OpKind.BW][s] < self._t[OpKind.B][s] + self._t[OpKind.W][s]:
-                yield Step(OpKind.BW, s, place, (ran + 1, written | 1 << s)), clock
+                yield RankStep(OpKind.BW, s, place, (ran + 1, written | 1 << s)), clock
         for s in range(max(0, 2 * stages - ran), stages):
             if not written >> s & 1:
-                yield Step(OpKind.W, s, place, (ran, written | 1 << s)), clock
+                yield RankStep(OpKind.W, s, place, (ran, written | 1 << s)), clock
 
     def _held(self, state: State) -> float:
         return sum(map(self._holding, state))

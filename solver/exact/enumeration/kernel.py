@@ -16,7 +16,7 @@ UNSTARTED = -1.0
 
 
 class Moves(NamedTuple):
-    """What a rank may run next, by row: an F, a B, a W, a BW, or an F and a BW at once.
+    """The moves by which ranks go on, by row: an F, a B, a W, a BW, or an F and a BW at once.
 
     ``parts``: (N, 3), the classes whose F, B and W it runs, -1 for none. ``rank``, ``length``:
     (N,). ``filler``: whether a schedule loses nothing where it is moved into a gap in which it
@@ -53,7 +53,7 @@ class Small(NamedTuple):
     period: bool
 
 
-class States(NamedTuple):
+class Beginnings(NamedTuple):
     """All states, N at most; ``filled``: how many there are, and how many more found no room.
 
     ``counts``: (N, 3, C), F's, B's and W's done. ``clock``, ``first``: (N, P), of each rank, since
@@ -78,11 +78,11 @@ class States(NamedTuple):
     filled: IntArray
 
 
-@numba.njit(cache=True, nogil=True)
-def expand(at: Small, moves: Moves, to: States, done: int, below: float) -> int:
+@kernel
+def expand(at: Small, moves: Moves, to: Beginnings, done: int, below: float) -> int:
     """Adds what may follow the states with so many ops done; returns how many they were.
 
-    States of which no schedule costs less than ``below`` are left out.
+    Beginnings of which no schedule costs less than ``below`` are left out.
     """
     ends = np.empty(to.came.shape[2:])
     room, starts = np.empty(len(at.limit)), np.empty(len(moves.rank))
@@ -101,8 +101,8 @@ def expand(at: Small, moves: Moves, to: States, done: int, below: float) -> int:
     return number
 
 
-@numba.njit(cache=True, nogil=True)
-def _begun(at: Small, to: States, i: int) -> bool:
+@kernel
+def _begun(at: Small, to: Beginnings, i: int) -> bool:
     """Whether all ranks that have ops have run one."""
     for rank in at.rank:  # noqa: SIM110
         if to.first[i, rank] == UNSTARTED:
@@ -110,8 +110,8 @@ def _begun(at: Small, to: States, i: int) -> bool:
     return True
 
 
-@numba.njit(cache=True, nogil=True)
-def _rooms(at: Small, to: States, i: int, room: FloatArray) -> None:
+@kernel
+def _rooms(at: Small, to: Beginnings, i: int, room: FloatArray) -> None:
     """The memory that is free on each rank."""
     counts = to.counts[i]
     for rank in range(len(room)):
@@ -121,11 +121,11 @@ def _rooms(at: Small, to: States, i: int, room: FloatArray) -> None:
         room[at.rank[c]] -= (counts[B, c] - counts[W, c]) * at.m_w[c]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _start(  # noqa: PLR0917
-    at: Small, moves: Moves, m: int, to: States, i: int, room: FloatArray
+    at: Small, moves: Moves, m: int, to: Beginnings, i: int, room: FloatArray
 ) -> float:
-    """When the move would start; infinite where it may not."""
+    """The time at which the move would start; infinite where it may not."""
     counts, rank = to.counts[i], moves.rank[m]
     start = float(to.clock[i, rank])
     for part in range(2):
@@ -147,7 +147,7 @@ def _start(  # noqa: PLR0917
     return start
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _leaves_gap(moves: Moves, starts: FloatArray, m: int, begun: bool) -> bool:
     """Whether a filler fits before the move's start: no rank begins anything before that then."""
     for other in range(len(starts)):
@@ -159,11 +159,11 @@ def _leaves_gap(moves: Moves, starts: FloatArray, m: int, begun: bool) -> bool:
     return False
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _follow(  # noqa: PLR0917
     at: Small,
     moves: Moves,
-    to: States,
+    to: Beginnings,
     i: int,
     m: int,
     start: float,
@@ -184,11 +184,11 @@ def _follow(  # noqa: PLR0917
             _add(at, moves, to, i, m, came, later - k, done, below, ends)
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _add(  # noqa: PLR0917
     at: Small,
     moves: Moves,
-    to: States,
+    to: Beginnings,
     i: int,
     m: int,
     start: float,
@@ -231,8 +231,8 @@ def _add(  # noqa: PLR0917
     to.filled[0] = n + 1
 
 
-@numba.njit(cache=True, nogil=True)
-def _copy(to: States, i: int, n: int) -> None:
+@kernel
+def _copy(to: Beginnings, i: int, n: int) -> None:
     for rank in range(to.clock.shape[1]):
         to.clock[n, rank], to.first[n, rank] = to.clock[i, rank], to.first[i, rank]
     for c in range(to.counts.shape[2]):
@@ -243,10 +243,10 @@ def _copy(to: States, i: int, n: int) -> None:
                 to.came[n, part, c, k] = to.came[i, part, c, k]
 
 
-@numba.njit(cache=True, nogil=True)
-def _forget(at: Small, to: States, n: int) -> None:
-    """What is past no longer counts: nothing begins before the latest start, nor before its rank is
-    free."""
+@kernel
+def _forget(at: Small, to: Beginnings, n: int) -> None:
+    """Makes what is past count no longer: nothing begins before the latest start, nor before
+    its rank is free."""
     counts, clock, came = to.counts[n], to.clock[n], to.came[n]
     for c in range(len(at.rank)):
         if counts[W, c] < at.size[c]:
@@ -262,8 +262,8 @@ def _forget(at: Small, to: States, n: int) -> None:
     to.latest[n] = 0.0
 
 
-@numba.njit(cache=True, nogil=True)
-def _hash(to: States, n: int) -> int:
+@kernel
+def _hash(to: Beginnings, n: int) -> int:
     """The place of a state's counts in the hash table: FNV-1a."""
     value = np.uint64(14695981039346656037)
     for part in range(3):
@@ -272,8 +272,8 @@ def _hash(to: States, n: int) -> int:
     return int((value ^ (value >> np.uint64(29))) % np.uint64(len(to.heads)))
 
 
-@numba.njit(cache=True, nogil=True)
-def _known(to: States, n: int, head: int, equal: bool) -> bool:
+@kernel
+def _known(to: Beginnings, n: int, head: int, equal: bool) -> bool:
     """Whether state n is no better than one that is there; those that are no better die.
 
     Of two states with the same ops done one is no worse whose clocks and inputs come no later and
@@ -292,8 +292,8 @@ def _known(to: States, n: int, head: int, equal: bool) -> bool:
     return False
 
 
-@numba.njit(cache=True, nogil=True)
-def _same_done(to: States, a: int, b: int) -> bool:
+@kernel
+def _same_done(to: Beginnings, a: int, b: int) -> bool:
     for part in range(3):
         for c in range(to.counts.shape[2]):
             if to.counts[a, part, c] != to.counts[b, part, c]:
@@ -301,8 +301,8 @@ def _same_done(to: States, a: int, b: int) -> bool:
     return True
 
 
-@numba.njit(cache=True, nogil=True)
-def _no_worse(to: States, a: int, b: int) -> bool:
+@kernel
+def _no_worse(to: Beginnings, a: int, b: int) -> bool:
     for rank in range(to.clock.shape[1]):
         if to.clock[a, rank] > to.clock[b, rank] or to.first[a, rank] < to.first[b, rank]:
             return False
@@ -316,15 +316,15 @@ def _no_worse(to: States, a: int, b: int) -> bool:
     return True
 
 
-@numba.njit(cache=True, nogil=True)
-def _least(at: Small, to: States, i: int, ends: FloatArray) -> float:
+@kernel
+def _least(at: Small, to: Beginnings, i: int, ends: FloatArray) -> float:
     """No schedule that goes on from the state costs less: by ranks and by chains."""
     _forwards(at, to, i, ends)
     return max(_by_ranks(at, to, i), _by_chains(at, to, i, ends))
 
 
-@numba.njit(cache=True, nogil=True)
-def _by_ranks(at: Small, to: States, i: int) -> float:
+@kernel
+def _by_ranks(at: Small, to: Beginnings, i: int) -> float:
     """Each rank has its ops left to run, of which running at once saves no more than their F's may
     nor than their BW's may."""
     counts, first, ranks = to.counts[i], to.first[i], len(at.limit)
@@ -344,10 +344,10 @@ def _by_ranks(at: Small, to: States, i: int) -> float:
     return cost
 
 
-@numba.njit(cache=True, nogil=True)
-def _forwards(at: Small, to: States, i: int, ends: FloatArray) -> None:
-    """When F's end at the earliest: each class runs its own one by one, with inputs when they come
-    or as the class before can make them."""
+@kernel
+def _forwards(at: Small, to: Beginnings, i: int, ends: FloatArray) -> None:
+    """Finds when F's end at the earliest: each class runs its own one by one, with inputs when
+    they come or as the class before can make them."""
     counts = to.counts[i]
     for c in range(len(at.rank)):
         now, source = to.clock[i, at.rank[c]], at.source[F, c]
@@ -360,8 +360,8 @@ def _forwards(at: Small, to: States, i: int, ends: FloatArray) -> None:
             ends[c, k] = now
 
 
-@numba.njit(cache=True, nogil=True)
-def _by_chains(at: Small, to: States, i: int, ends: FloatArray) -> float:
+@kernel
+def _by_chains(at: Small, to: Beginnings, i: int, ends: FloatArray) -> float:
     """Each class runs its B's one by one too, behind its F's; behind a B come the B's and W's of
     its class that are left."""
     counts, cost = to.counts[i], 0.0

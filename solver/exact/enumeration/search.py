@@ -45,7 +45,7 @@ from ...core.options import Order
 from ...core.relaxations import offloadable, recomputable
 from ...core.schedule_cost import within_memory
 from ...core.tolerances import ROUNDING
-from .kernel import BASE, UNSTARTED, Small, States, expand
+from .kernel import BASE, UNSTARTED, Beginnings, Small, expand
 from .naming import Orders
 from .tables import Tables, classes_of
 
@@ -155,10 +155,10 @@ class Enumeration:
             state = int(self._states.parent[state])
 
 
-def _no_states(small: Small, ops: int) -> States:
+def _no_states(small: Small, ops: int) -> Beginnings:
     classes, ranks, most = len(small.rank), len(small.limit), int(small.size.max())
     parent, step, chain, layer = (np.empty(STATES, dtype=np.int64) for _ in range(4))
-    return States(
+    return Beginnings(
         counts=np.empty((STATES, 3, classes), dtype=np.int8),
         clock=np.empty((STATES, ranks)),
         first=np.empty((STATES, ranks)),
