@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
+from pipeloom.ir.kernels import kernel
 from pipeloom.ir.model.ops import FloatArray, IntArray
 
 F, B, W = range(3)
