@@ -125,13 +125,18 @@ def _timing(document: ScheduleDocument) -> Timing:
         np.array([(entry["start"], entry["end"]) for entry in transfers]).reshape(-1, 2),
         beside=tuple([i for i, op in enumerate(row) if op["op"] in "OL"] for row in rows),
         averages=tuple(
-            tuple(Averaged(**entry) for entry in row) for row in document.averages or ()
+            tuple(Averaged(a["stage"], a["start"], a["end"]) for a in row)
+            for row in document.averages or ()
         ),
     )
 
 
+_TRANSFER = ("stage", "copy", "from", "to", "after", "before", "room", "blocks")
+"""Keys of a transfer beside its kind and its times; others are other programs' own."""
+
+
 def _transfer(entry: Mapping[str, Any]) -> Transfer:
-    names = {key: _ENDS.get(key, key) for key in entry.keys() - {"tensor", "start", "end"}}
+    names = {key: _ENDS.get(key, key) for key in _TRANSFER if key in entry}
     given = {name: entry[key] for key, name in names.items() if entry[key] is not None}
     return Transfer(TransferKind(entry["tensor"]), **given)
 

@@ -27,7 +27,9 @@ def verify_averages(facts: Facts) -> list[str]:
     """Every breach, one line each; none without replicas or without recorded averages."""
     if facts.plan.averages is None:
         return []
-    rows = [[_Average(**entry) for entry in row] for row in facts.plan.averages]
+    rows = [
+        [_Average(e["stage"], e["start"], e["end"]) for e in row] for row in facts.plan.averages
+    ]
     replicas = facts.plan.profile.data_parallel
     if replicas is None:
         none = "averages: expected none, as the profile has no data_parallel"

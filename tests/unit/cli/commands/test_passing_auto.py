@@ -209,7 +209,7 @@ def test_nothing_fits_is_answered_with_each_reason(pipeloom: Command, tmp_path: 
     err = pipeloom(*words, "-o", tmp_path / "s.json").err
     assert err.startswith("pipeloom: no scheme fits:\npipeloom: scheme ")
     for row in done.json["choice"]["schemes"]:
-        assert f"\n{row['scheme']}: {row['why_not']}\n" in err
+        assert f"\npipeloom: {row['scheme']}: {row['why_not']}\n" in err
     assert not (tmp_path / "s.json").exists()
 
 
