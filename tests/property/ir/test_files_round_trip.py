@@ -53,7 +53,7 @@ def profiles(draw: st.DrawFn, number: int | None = None) -> Profile:
         draw(st.none() | st.builds(Links, LINKS, pairs)),
         draw(limits),
         draw(limits),
-        draw(st.text(max_size=5)),
+        draw(st.text(st.characters(exclude_categories=("Cc", "Cs")), max_size=5)),
     )
 
 
