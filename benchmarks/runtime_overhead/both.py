@@ -5,9 +5,10 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -103,6 +104,14 @@ def measure_loop(milliseconds: float, rounds: int) -> float:
 def _measure(case: Case, steps: int) -> dict[str, list[Span]]:
     x = torch.zeros(case.microbatches * ROWS, WIDTH)
     runtimes: dict[str, Step] = {"ours": _ours(case, x), "torch": _torch(case, x)}
+    return in_turn(runtimes, steps)
+
+
+def in_turn(runtimes: Mapping[str, Step], steps: int) -> dict[str, list[Span]]:
+    """When each step of each runtime began and ended on this rank: a step of one, then of the next.
+
+    Two more steps of each go before.
+    """
     spans: dict[str, list[Span]] = {name: [] for name in runtimes}
     for _ in range(steps + 2):
         for name, run in runtimes.items():
@@ -131,19 +140,36 @@ def _ours(case: Case, x: torch.Tensor) -> Step:
 
 
 def _torch(case: Case, x: torch.Tensor) -> Step:
-    schedule, rank = case.schedule(), dist.get_rank()
-    mine = [s for s, owner in enumerate(owners(schedule)) if owner == rank]
-    modules = {s: TorchStage(case.milliseconds / 1e3) for s in mine}
+    schedule = case.schedule()
+    modules = {s: TorchStage(case.milliseconds / 1e3) for s in stages_here(schedule)}
     stages = [
         PipelineStage(
             module, s, schedule.problem.stages, torch.device("cpu"), dw_builder=module.dw_builder
         )
         for s, module in modules.items()
     ]
-    runtime = _PipelineScheduleRuntime(stages, case.microbatches, loss_fn=loss)
+    return torch_step(schedule, stages, loss, x)
+
+
+def stages_here(schedule: Schedule) -> list[int]:
+    """The stages that this rank runs."""
+    rank = dist.get_rank()
+    return [s for s, owner in enumerate(owners(schedule)) if owner == rank]
+
+
+def torch_step(
+    schedule: Schedule,
+    stages: list[PipelineStage],
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    x: torch.Tensor,
+) -> Step:
+    """A step of torch's runtime on this rank's ``stages`` by ``schedule``, with ``x`` as the batch
+    and the target."""
+    make: Any = _PipelineScheduleRuntime
+    runtime = make(stages, schedule.problem.microbatches, loss_fn=loss)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "schedule.csv")
         path.write_text(write(schedule), encoding="utf-8")
         runtime._load_csv(str(path), format="compute_only")
-    arguments = [x] if 0 in mine else []
+    arguments = [x] if any(stage.is_first for stage in stages) else []
     return lambda: runtime.step(*arguments, target=x, return_outputs=False)

@@ -30,18 +30,20 @@ def summary(cases: Sequence[Case], spans: Mapping[int, list[dict[str, list[Span]
                 "ops_a_rank": case.ops_a_rank,
                 "steps": len(ranks[0]["ours"]),
                 "ideal_ms": case.ideal,
-                **{f"{name}_ms": _median([rank[name] for rank in ranks]) for name in ranks[0]},
+                **{f"{name}_ms": median_step([rank[name] for rank in ranks]) for name in ranks[0]},
             }
         )
     return rows
 
 
-def _median(ranks: list[list[Span]]) -> float:
-    """Milliseconds."""
+def median_step(ranks: list[list[Span]]) -> float:
+    """The median step of all ranks, from the first one's start to the last one's end, in
+    milliseconds."""
     steps = zip(*ranks, strict=True)
-    return 1e3 * statistics.median(
+    taken: list[float] = [
         max(end for _, end in step) - min(begin for begin, _ in step) for step in steps
-    )
+    ]
+    return 1e3 * statistics.median(taken)
 
 
 def render_steps(rows: Sequence[Row]) -> str:
