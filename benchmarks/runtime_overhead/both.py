@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,12 @@ from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.model.transfers import owners
 from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.runtime.rank.options import StagesAs
 from pipeloom.solver.families import build_family
 
 from .priority import before_others
 from .sleeping import ROWS, WIDTH, OurStage, TorchStage, loss, sleep_until
+from .traced import TracedStage
 
 RANKS = 4
 CHUNKS = {"interleaved-1f1b:2": 2, "zb-v": 2}
@@ -70,14 +73,16 @@ Step = Callable[[], object]
 Span = tuple[float, float]
 
 
-def measure(cases: list[Case], steps: int) -> list[dict[str, list[Span]]]:
+def measure(
+    cases: list[Case], steps: int, stages_as: StagesAs = "eager"
+) -> list[dict[str, list[Span]]]:
     """On one rank: when each step began and ended, by runtime; two more go before.
 
     ``steps``: of each case at most; see :meth:`Case.steps`.
     """
     torch.set_num_threads(1)
     before_others()
-    return [_measure(case, case.steps(steps)) for case in cases]
+    return [_measure(case, case.steps(steps), stages_as) for case in cases]
 
 
 def measure_loop(milliseconds: float, rounds: int) -> float:
@@ -101,9 +106,9 @@ def measure_loop(milliseconds: float, rounds: int) -> float:
     return 1e3 * statistics.median(taken[2:])
 
 
-def _measure(case: Case, steps: int) -> dict[str, list[Span]]:
+def _measure(case: Case, steps: int, stages_as: StagesAs) -> dict[str, list[Span]]:
     x = torch.zeros(case.microbatches * ROWS, WIDTH)
-    runtimes: dict[str, Step] = {"ours": _ours(case, x), "torch": _torch(case, x)}
+    runtimes: dict[str, Step] = {"ours": _ours(case, x, stages_as), "torch": _torch(case, x)}
     return in_turn(runtimes, steps)
 
 
@@ -130,13 +135,21 @@ def _start_together() -> None:
     sleep_until(at.item())
 
 
-def _ours(case: Case, x: torch.Tensor) -> Step:
+def _ours(case: Case, x: torch.Tensor, stages_as: StagesAs) -> Step:
     seconds = case.milliseconds / 1e3
     schedule = case.schedule()
-    stages = [lambda: OurStage(seconds)] * schedule.problem.stages
+    stages = [_stage(seconds, stages_as, first=s == 0) for s in range(schedule.problem.stages)]
     # torch counts no memory either
-    pipeline = Pipeline(compile_schedule(schedule), stages, loss=loss, memory=False)
+    pipeline = Pipeline(
+        compile_schedule(schedule), stages, loss=loss, memory=False, stages_as=stages_as
+    )
     return lambda: pipeline.step(x, target=x, return_outputs=False)
+
+
+def _stage(seconds: float, stages_as: StagesAs, *, first: bool) -> Callable[[], torch.nn.Module]:
+    if stages_as == "eager":
+        return partial(OurStage, seconds)
+    return partial(TracedStage, seconds, first=first)
 
 
 def _torch(case: Case, x: torch.Tensor) -> Step:
