@@ -206,13 +206,13 @@ class StageFunctions:
         return call
 
     def _takes(self, piece: Piece, returned: Sequence[fx.Node]) -> dict[fx.Node, list[Take]]:
-        given = set(piece.outputs)
+        given, calls = set(piece.outputs), set(piece.calls)
         takes: dict[fx.Node, list[Take]] = {}
         gradients = [x for x in self.joint.of(Role.PARAMETER_GRADIENT) if x[0] in given]
         for node, value in gradients:
             parameter = self._held.parameter(value.key)
             others = [*returned, *(n for n, v in gradients if v is not value)]
-            take = take_into(parameter, keeps=fresh(node, parameter, others))
+            take = take_into(parameter, keeps=fresh(node, parameter, calls, others))
             takes.setdefault(node, []).append(take)
         return takes
 
