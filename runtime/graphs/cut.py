@@ -102,6 +102,11 @@ def cut(joint: Joint) -> Cut:
     return _Cutting(joint).result()
 
 
+def cut_again(joint: Joint) -> Cut:
+    """The pieces of a joint graph that was written anew after it was cut."""
+    return _Cutting(joint).result()
+
+
 class _Cutting:
     """The sets of nodes that a cut is made of."""
 
