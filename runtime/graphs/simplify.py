@@ -67,7 +67,7 @@ def _same(node: fx.Node) -> fx.Node | None:
     source = node.args[0]
     if node.target in _SAME:
         return source
-    if node.target in _RESHAPES and _alike(node, source):
+    if node.target in _RESHAPES and alike(node, source):
         return source
     if node.target is _aten.t.default and source.target is _aten.t.default:
         inner = source.args[0]
@@ -75,7 +75,8 @@ def _same(node: fx.Node) -> fx.Node | None:
     return None
 
 
-def _alike(a: fx.Node, b: fx.Node) -> bool:
+def alike(a: fx.Node, b: fx.Node) -> bool:
+    """Whether two nodes give tensors of the same shape, strides and dtype."""
     one, other = a.meta.get("val"), b.meta.get("val")
     if not (isinstance(one, Tensor) and isinstance(other, Tensor)):
         return False
