@@ -121,6 +121,7 @@ class Prediction:
             **{key: getattr(self, key) for key in (*numbers, *more)},
             "memory": [rank.to_dict() for rank in self.memory],
             "profile": dump_profile(self.profile),
+            "notes": list(self.notes),
             "communication": {
                 kind: {"total_ms": each.total, "exposed_ms": each.exposed}
                 for kind, each in self.communication.items()

@@ -119,10 +119,10 @@ def preset(name: str) -> Cluster:
         if wanted in {cluster, gpu}:
             reached = calibrated(gpu)
             return Cluster(cluster, GPUS[gpu], size, LINKS[inside], LINKS[between], reached)
-    near = get_close_matches(_bare(name), meant, 1, 0.6)
-    hint = f"; did you mean {meant[near[0]]}?" if near else ""
-    known = ", ".join([*NODES, *GPUS])
-    raise InputError(f"expected one of {known}, or a file, got {name!r}{hint}")
+    if near := get_close_matches(_bare(name), meant, 1, 0.6):
+        hint = f"did you mean {meant[near[0]]}?"
+        raise InputError(f"expected a GPU, a cluster or a file, got {name!r}; {hint}")
+    raise InputError(f"expected one of {', '.join([*NODES, *GPUS])}, or a file, got {name!r}")
 
 
 def _bare(name: str) -> str:

@@ -30,6 +30,7 @@ def test_result_has_the_keys_of_the_contract() -> None:
     assert {
         *("step_ms", "step_ms_low", "step_ms_high", "tokens_per_s_per_gpu"),
         *("model_tflops_per_gpu", "mfu", "memory_gib", "memory", "profile", "communication"),
+        "notes",
     } == set(found)
     assert found["step_ms_low"] < found["step_ms"] < found["step_ms_high"]
     assert 0.1 < found["mfu"] < 1
@@ -174,7 +175,8 @@ def test_what_waits_for_w_is_held_in_full() -> None:
     held = [found.memory[0].bytes["activations"] for found in (fused, split)]
     assert held[0] < 0.2 * held[1]
     assert held[1] == pytest.approx(4 * waiting[0])
-    assert predict(sequence_parallel=False).notes == ()
+    assert predict(tp=1, dp=4).to_dict()["notes"] == []
+    assert len(split.to_dict()["notes"]) == 1
 
 
 def test_optimal_fits_where_something_does() -> None:
