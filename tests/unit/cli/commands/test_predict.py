@@ -29,6 +29,12 @@ def test_profile_goes_on_to_other_commands(pipeloom: Command, tmp_path: Path) ->
     assert pipeloom("build", "1f1b", profile, "-m", 8, "--json").code == 0
 
 
+def test_what_does_not_fit_is_predicted(pipeloom: Command) -> None:
+    done = pipeloom("predict", "llama-3-70b", "--gpu", "H100")
+    assert done.code == 0
+    assert "DOES NOT FIT" in done.out.splitlines()[2]
+
+
 def test_calibrate_writes_a_cluster(pipeloom: Command, tmp_path: Path) -> None:
     runs, cluster = tmp_path / "runs.json", tmp_path / "cluster.json"
     run = {"model": "llama-3-8b", "gpu": "H200", "gpus": 8, "global_batch": 16, "step_ms": 9000}
@@ -48,6 +54,8 @@ def test_calibrate_writes_a_cluster(pipeloom: Command, tmp_path: Path) -> None:
         (("predict", *WORDS, "--gpus", 9), "--gpus: expected tp x pp x cp x dp"),
         (("predict", "lama-3-8b", "--gpu", "H100"), "MODEL: expected a config.json"),
         (("predict", "llama-3-8b"), "--gpu: expected a GPU's name, or a cluster"),
+        (("predict", *WORDS, "--precision", "nvfp4"), "--precision: expected one of fp32, bf16,"),
+        (("predict", "gpt2", "--gpu", "H10O"), "--gpu: expected a GPU, a cluster or a file, got"),
         (("predict", *WORDS, "--run", "tp"), "argument --run: expected KEY=VALUE, got 'tp'"),
         (("predict", *WORDS, "--cluster", "a.json"), "a.json: no such file"),
         (("calibrate", "absent.json"), "absent.json: no such file"),
