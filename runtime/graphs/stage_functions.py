@@ -118,7 +118,8 @@ class StageFunctions:
         """The functions of a module for such tensors. Raises TraceError."""
         with unchanged(module) as state:
             joint = trace_joint(module, tensors, forward)
-            check_constants(joint.graph, joint.module, state.constants)
+            known = [*state.constants, *_fixed_tensors(module)]
+            check_constants(joint.graph, joint.module, known)
         return cls(module, cut(joint), [x.stride() for x in tensors], forward, make)
 
     def of_outputs(self, used: frozenset[int]) -> StageFunctions:
@@ -246,6 +247,13 @@ class StageFunctions:
             take = take_into(parameter, keeps=fresh(node, parameter, calls, others))
             takes.setdefault(node, []).append(take)
         return takes
+
+
+def _fixed_tensors(module: nn.Module) -> list[Tensor]:
+    """The tensors of which parts of a module say, by ``fixed_tensors()``, that they never change:
+    such as masks and rotary tables, one for each shape."""
+    asked = (getattr(part, "fixed_tensors", None) for part in module.modules())
+    return [tensor for tensors in asked if tensors is not None for tensor in tensors()]
 
 
 def _of_parts(made: Function, held: Sequence[Tensor]) -> Function:

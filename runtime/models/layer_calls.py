@@ -146,6 +146,11 @@ class LayerCalls:
                 self._plans[key] = self._made(shape, dtype, device)
         return self._plans[key]
 
+    def fixed_tensors(self) -> list[Tensor]:
+        """The tensors in plans that are the same in every call."""
+        calls = [call for plan in self._plans.values() for call in plan.calls]
+        return [leaf for leaves, _ in calls for leaf in leaves if isinstance(leaf, Tensor)]
+
     @torch.no_grad()
     def _made(self, shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> CallPlan:
         first, second = (
