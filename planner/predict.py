@@ -132,7 +132,6 @@ class Prediction:
         return "\n".join([*lines, *(["", self._messages()] if self.communication else [])])
 
     def _stages(self) -> str:
-        stages = self.profile.stages
         backward = "R+B+W ms" if self.step.setup.run.recompute else "B+W ms"
         header = ["rank", "stages", "F ms", backward, *(f"{kind} GiB" for kind in KINDS), "total"]
         rows = [
