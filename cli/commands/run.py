@@ -139,6 +139,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.every is not None and args.save is None:
+        raise InputError(f"--every: expected a folder to save in, too, got {args.every} alone")
     need_torch()
     from pipeloom.ir.formats import check_writable
     from pipeloom.training import run as train
