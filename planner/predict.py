@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from math import exp
 from typing import Any, TypeAlias
 
-from pipeloom.ir.errors import InputError
+from pipeloom.ir.errors import InfeasibleError, InputError
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import duration
@@ -93,8 +93,21 @@ class Prediction:
 
     @property
     def profile(self) -> Profile:
-        """The pipeline profile that was simulated: of each stage, on one rank of its group."""
-        return self.step.profile
+        """The pipeline profile that was simulated: of each stage, on one rank of its group.
+
+        M_B is no less than M_W, so that memory holds in schedules that split B and W too.
+        """
+        return self.step.safe_profile
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Where the profile is more careful than the layers: one line, or none."""
+        if not self.step.raised:
+            return ()
+        stages = ", ".join(map(str, self.step.raised))
+        return (
+            f"in the profile M_B is raised to M_W on stages {stages}: what W waits for is more",
+        )
 
     @property
     def schedule(self) -> Schedule:
@@ -111,6 +124,7 @@ class Prediction:
             **{key: getattr(self, key) for key in (*numbers, *more)},
             "memory": [rank.to_dict() for rank in self.memory],
             "profile": dump_profile(self.profile),
+            "notes": list(self.notes),
             "communication": {
                 kind: {"total_ms": each.total, "exposed_ms": each.exposed}
                 for kind, each in self.communication.items()
@@ -128,6 +142,7 @@ class Prediction:
             f"{self.memory_gib:.1f} GiB on the fullest device, of {device.memory_gib:g}{over}",
             "",
             self._stages(),
+            *self.notes,
         ]
         return "\n".join([*lines, *(["", self._messages()] if self.communication else [])])
 
@@ -215,13 +230,10 @@ def _cluster(given: ClusterLike | None, gpu: Any) -> Cluster:
 
 
 def _of_gpus(gpu: str | os.PathLike[str], error: InputError) -> tuple[str, ...]:
-    """The faults, of an unknown name one with GPUs alone."""
-    name = os.fspath(gpu)
-    if "." in name or "/" in name or name == "-":
-        return error.errors
-    near = get_close_matches(name.lower(), {known.lower(): known for known in GPUS}, 1)
-    hint = "".join(f"did you mean {known}? " for known in GPUS if known.lower() in near)
-    return (f"{hint}expected one of {', '.join(GPUS)}, got {name!r}",)
+    """The faults, of a name like no other one with GPUs alone."""
+    if not error.errors[0].startswith("expected one of"):
+        return tuple(error.errors)
+    return (f"expected one of {', '.join(GPUS)}, got {os.fspath(gpu)!r}",)
 
 
 def _layers(given: ProfileLike, step: StepTimes) -> tuple[StageProfile, ...]:
@@ -237,26 +249,36 @@ def _layers(given: ProfileLike, step: StepTimes) -> tuple[StageProfile, ...]:
 
 
 def _optimized(step: StepTimes) -> StepTimes:
-    """With the best schedule for the profile, of as many stages a rank."""
+    """With the best schedule for the profile, of as many stages a rank; where none fits, the best
+    that takes no more than the family's does already."""
+    try:
+        return _within(step, _rooms(step))
+    except InfeasibleError:
+        taken = (rank.bytes["activations"] for rank in memory_of(step))
+        return _within(step, tuple(map(max, _rooms(step), taken)))
+
+
+def _within(step: StepTimes, rooms: tuple[float, ...]) -> StepTimes:
+    """With the best schedule whose activations take at most so many bytes on each rank."""
     from .plan import optimize
 
     run = step.setup.run
     placement = "linear" if run.vp == 1 else f"interleaved:{run.vp}"
     answer = optimize(
-        step.profile,
+        replace(step.safe_profile, memory_limit=rooms),
         run.microbatches,
         placement=placement,
         objective="makespan",
         work_limit=OPTIMIZING,
-        memory_limit=_room(step),
     )
     return replace(step, planned=OpOrder(answer.schedule))
 
 
-def _room(step: StepTimes) -> float:
-    """Bytes that activations may take: what the device has beside all else, or, where that is
-    less, what they take already."""
-    ranks = memory_of(step)
-    beside = max(rank.total - rank.bytes["activations"] for rank in ranks)
-    taken = max(rank.bytes["activations"] for rank in ranks)
-    return max(taken, step.cluster.gpu.memory_gib * GIB - beside)
+def _rooms(step: StepTimes) -> tuple[float, ...]:
+    """Bytes that the activations of each rank may take: what its device has beside all else, of
+    which the allocator takes its share too."""
+    reached, device = step.cluster.efficiency, step.cluster.gpu.memory_gib
+    tensors = (device - reached.context_gib) * GIB / (1 + reached.fragmentation)
+    kinds = [kind for kind in KINDS if kind not in {"activations", "reserve"}]
+    others = (sum(rank.bytes[kind] for kind in kinds) for rank in memory_of(step))
+    return tuple(max(0.0, tensors - other) for other in others)

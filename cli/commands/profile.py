@@ -246,4 +246,5 @@ def _words(measurement: Measurement) -> str:
             "relies on them; measure on an idle machine, or with more --repeats"
         )
     lines += worth_telling(measurement.coverage)
+    lines += [f"stage {s} runs eager: {why}" for s, why in measurement.eager.items()]
     return "\n".join(lines)

@@ -6,8 +6,10 @@ NVLink. Latencies are those of one message between two GPUs, software included.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Any
 
 from pipeloom.ir.errors import InputError
@@ -106,11 +108,23 @@ _OTHERS = {
 
 
 def preset(name: str) -> Cluster:
-    """The cluster of that name, or the usual one of a GPU. Raises InputError."""
-    wanted = name.lower()
-    wanted = _OTHERS.get(wanted, wanted).lower()
+    """The cluster of that name, case, hyphens and spaces aside, or the usual one of a GPU.
+
+    Raises InputError.
+    """
+    meant = {_bare(known): known for known in (*NODES, *GPUS)}
+    meant |= {_bare(known): of for known, of in _OTHERS.items()}
+    wanted = meant.get(_bare(name), "")
     for cluster, (gpu, size, inside, between) in NODES.items():
-        if wanted in {cluster, gpu.lower()}:
+        if wanted in {cluster, gpu}:
             reached = calibrated(gpu)
             return Cluster(cluster, GPUS[gpu], size, LINKS[inside], LINKS[between], reached)
+    if near := get_close_matches(_bare(name), meant, 1, 0.6):
+        hint = f"did you mean {meant[near[0]]}?"
+        raise InputError(f"expected a GPU, a cluster or a file, got {name!r}; {hint}")
     raise InputError(f"expected one of {', '.join([*NODES, *GPUS])}, or a file, got {name!r}")
+
+
+def _bare(name: str) -> str:
+    """Without what people write differently: case, hyphens and spaces."""
+    return re.sub(r"[^a-z0-9.]", "", name.lower())

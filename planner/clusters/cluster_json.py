@@ -30,7 +30,7 @@ from pipeloom.ir.model.links import Link
 
 from .cluster import LINKS, Cluster, link_dict, preset
 from .efficiency import BOUNDS, Efficiency, calibrated
-from .gpus import GPUS, PRECISIONS, Gpu
+from .gpus import GPUS, PRECISIONS, SIXTEEN, Gpu
 
 CLUSTER = "pipeloom.cluster"
 Positive = Annotated[Amount, Expected("a finite number > 0", above=0.0)]
@@ -73,7 +73,7 @@ class GpuDocument(Document):
         unknown = [key for key in rates if key not in PRECISIONS]
         words = f"unknown precision; expected {', '.join(PRECISIONS)}"
         raise_faults(DocumentFault((key,), said(words)) for key in unknown)
-        if "bf16" not in rates:
+        if not any(key in rates for key in SIXTEEN):
             raise_faults([DocumentFault(("bf16",), said("missing; expected a number > 0"))])
         return rates
 

@@ -10,15 +10,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-PRECISIONS = ("fp32", "bf16", "fp8", "fp4")
-EMULATED = {"fp8": "bf16", "fp4": "fp8"}
+PRECISIONS = ("fp32", "bf16", "fp8", "fp4", "fp16")
+SIXTEEN = ("bf16", "fp16")
+"""Of which a GPU has one at least."""
+WIDER = {"fp4": "fp8", "fp8": "bf16", "fp32": "bf16", "bf16": "fp16", "fp16": "bf16"}
 """The precision whose rate counts where a GPU has no units for one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """One device. ``teraflops``: dense peak by precision (``fp32``, ``bf16``, ``fp8``, ``fp4``;
-    fp16 is as fast as bf16); ``memory_gib``: what a process can allocate;
+    where ``fp16`` is not named it is as fast as bf16); ``memory_gib``: what a process can allocate;
     ``gigabytes_per_second``: of its memory; ``multiprocessors``: what blocks of a kernel are dealt
     to. ``source``: where that is published.
     """
@@ -33,7 +35,11 @@ class Gpu:
     def peak(self, precision: str) -> float:
         """Dense peak in teraflops; of the next wider precision where it has none of its own."""
         found = self.teraflops.get(precision)
-        return self.peak(EMULATED.get(precision, "bf16")) if found is None else found
+        return self.peak(WIDER[precision]) if found is None else found
+
+    def has(self, precision: str) -> bool:
+        """Whether it has units for a precision: fp16 where it has bf16."""
+        return precision in self.teraflops or (precision == "fp16" and "bf16" in self.teraflops)
 
     def to_dict(self) -> dict[str, Any]:
         """The object of a cluster file."""
@@ -47,6 +53,7 @@ class Gpu:
         }
 
 
+_VOLTA = {"fp32": 15.7, "fp16": 125.0}
 _A100 = "NVIDIA A100 Tensor Core GPU datasheet, 2021"
 _H100 = "NVIDIA H100 Tensor Core GPU datasheet, 2023"
 _H200 = "NVIDIA H200 Tensor Core GPU datasheet, 2024"
@@ -67,8 +74,8 @@ def _gpu(  # noqa: PLR0917
 GPUS = {
     gpu.name: gpu
     for gpu in (
-        _gpu("V100-16GB", (15.7, 125), 15.8, 900, 80, "NVIDIA V100 datasheet, 2020"),
-        _gpu("V100-32GB", (15.7, 125), 31.7, 900, 80, "NVIDIA V100 datasheet, 2020"),
+        Gpu("V100-16GB", _VOLTA, 15.8, 900, 80, "NVIDIA V100 datasheet, 2020"),
+        Gpu("V100-32GB", _VOLTA, 31.7, 900, 80, "NVIDIA V100 datasheet, 2020"),
         _gpu("A100-40GB", (19.5, 312), 39.4, 1555, 108, _A100),
         _gpu("A100-80GB", (19.5, 312), 79.2, 2039, 108, _A100),
         _gpu("H100", (67, 989, 1979), 79.1, 3350, 132, _H100),

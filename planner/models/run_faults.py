@@ -13,12 +13,23 @@ if TYPE_CHECKING:
     from .run import TrainingRun
 
 
+_FOLLOWS = {
+    "seq": {"tp"},
+    "gpus": {"tp"},
+    "ep": {"tp", "gpus"},
+    "global_batch": {"tp", "gpus"},
+    "pp": {"layers"},
+    "layers_per_stage": {"layers"},
+}
+"""What a wrong value of the other keys may make wrong."""
+
+
 def faults_of(run: TrainingRun, model: Model) -> Iterator[str]:
     """The first fault of each key; what a wrong degree entails is not said."""
-    keys = set()
+    keys: set[str] = set()
     for line in _all_faults(run, model):
         key = line.partition(":")[0]
-        if key not in keys and not (key == "seq" and "tp" in keys):
+        if key not in keys and keys.isdisjoint(_FOLLOWS.get(key, ())):
             yield line
         keys.add(key)
 

@@ -45,7 +45,7 @@ class RunValues:
 
     def raise_faults(self) -> None:
         if self.faults:
-            raise InputError(*self.faults)
+            raise InputError(*dict.fromkeys(self.faults))
 
     def wrong(self, key: str, expected: str, default: T) -> T:
         self.faults.append(f"{key}: expected {expected}, got {self._values[key]!r:.60}")

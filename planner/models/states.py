@@ -46,7 +46,8 @@ def states_of(parameters: Parameters, run: TrainingRun) -> States:
 
     In float32 the weights are their own master: 8 bytes. Sharding divides the optimizer by the
     replicas, with ``zero2`` gradients too, with ``fsdp`` weights too: float32 ones, as torch's
-    ``fully_shard`` keeps them, of which a layer at work is gathered in the run's format.
+    ``fully_shard`` keeps them, of which a layer at work is gathered in the run's format; one
+    replica alone has nothing to gather.
     """
     dense = _states(parameters.dense + parameters.tied, run, run.dense_replicas)
     return dense + _states(parameters.expert, run, run.expert_replicas)
@@ -55,7 +56,7 @@ def states_of(parameters: Parameters, run: TrainingRun) -> States:
 def _states(count: float, run: TrainingRun, replicas: int) -> States:
     element, gradient = run.precision.element_bytes, run.gradients.element_bytes
     master = _MASTER if element < _MASTER else 0.0
-    if run.sharding is Sharding.FSDP:
+    if run.sharding is Sharding.FSDP and replicas > 1:
         own = count / replicas
         return States(_MASTER * own, gradient * own, _MOMENTS * own, element * count)
     optimizer = (_MOMENTS + master) * count

@@ -20,14 +20,15 @@ from ..models.precision import Precision
 from ..models.work import Attention, Elementwise, Gemm
 
 TILE = 128
-_RATES = {
+RATES = {
     Precision.FP32: "fp32",
     Precision.BF16: "bf16",
-    Precision.FP16: "bf16",
+    Precision.FP16: "fp16",
     Precision.FP8: "fp8",
     Precision.MXFP8: "fp8",
     Precision.NVFP4: "fp4",
 }
+"""The word of a GPU's rates."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class KernelTimes:
     @property
     def peak(self) -> float:
         """Dense teraflops that the GPU's maker publishes for the run's precision."""
-        return self.cluster.gpu.peak(_RATES[self.precision])
+        return self.cluster.gpu.peak(RATES[self.precision])
 
     def of(self, kernel: Gemm | Attention | Elementwise) -> float:
         """Time of one kernel, or of the passes that one stands for."""
@@ -72,7 +73,7 @@ class KernelTimes:
         """FLOPs a millisecond that a large product reaches."""
         reached = self.cluster.efficiency
         share = reached.gemm_narrow if precision.is_narrow else reached.gemm
-        return self.cluster.gpu.peak(_RATES[precision]) * share * 1e9
+        return self.cluster.gpu.peak(RATES[precision]) * share * 1e9
 
     def _filled(self, gemm: Gemm) -> float:
         """Share of the multiprocessors that have a tile. Beyond one tile each, last waves that are
@@ -87,5 +88,5 @@ class KernelTimes:
             share *= reached.attention_backward
         if kernel.queries < kernel.keys:
             share *= reached.attention_ring
-        rate = self.cluster.gpu.peak(_RATES[self.precision.wide]) * share * 1e9
+        rate = self.cluster.gpu.peak(RATES[self.precision.wide]) * share * 1e9
         return self.at_least(max(kernel.flops / rate, self.moving(kernel.bytes)))

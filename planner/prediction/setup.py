@@ -6,25 +6,28 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, reduce
+from math import inf
 from operator import add
 from typing import Any
 
 import numpy as np
 
 from pipeloom.ir.errors import InputError
-from pipeloom.ir.model.ops import IntArray, OpKind, offsets_of
+from pipeloom.ir.model.ops import IntArray, OpKind, fields_of, offsets_of
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule, Updates
 from pipeloom.ir.units import counted
-from pipeloom.solver.families import build_family
+from pipeloom.solver.families import build_family, find_family
 
 from ..clusters.cluster import Cluster
 from ..models.layers import work_of
 from ..models.model import Model
+from ..models.precision import Precision
 from ..models.reading import ModelLike, read_model
 from ..models.run import TrainingRun
 from ..models.states import States, states_of
 from ..models.work import Attention, Gemm, Kernel, LayerWork, ModelWork, WorkKind
+from .kernel_times import RATES
 from .step_end import Exchange
 
 MOST_PAIRS = 1_000_000
@@ -51,6 +54,7 @@ class Setup:
         if known.positions:
             keys = {"attention": "unfused", "sequence_parallel": False} | keys
         found = TrainingRun.of(keys, known)
+        _check_precision(found.precision, cluster)
         if found.microbatches * found.stages > MOST_PAIRS:
             most = MOST_PAIRS // found.stages
             raise InputError(
@@ -133,14 +137,32 @@ class Setup:
 
     @property
     def order(self) -> OpOrder:
-        """The order of ops that the run's family has."""
+        """The order of ops that the run's family has for equal stages."""
         run = self.run
         return _order(run.schedule, run.pp, run.vp, run.microbatches)
 
+    def order_for(self, profile: Profile) -> OpOrder:
+        """The order of ops that the run's family has for the stages of ``profile``."""
+        order = self.order
+        run, name = self.run, _named(self.run.schedule, self.run.vp)
+        if not find_family(name).by_times:
+            return order
+        return OpOrder(build_family(name, profile, run.microbatches, memory_limit=inf))
+
+
+def _check_precision(precision: Precision, cluster: Cluster) -> None:
+    gpu = cluster.gpu
+    if not gpu.has(RATES[precision]):
+        known = ", ".join(each for each in Precision if gpu.has(RATES[each]))
+        raise InputError(
+            f"precision: expected one of {known}, which {gpu.name} has, got {precision}"
+        )
+
 
 def _flops(kernel: Kernel) -> float:
+    """All pairs that a token may look at: a window leaves fewer, the causal half is undone."""
     if isinstance(kernel, Attention):
-        return kernel.flops / kernel.share
+        return 2 * kernel.flops
     return kernel.flops if isinstance(kernel, Gemm) else 0.0
 
 
@@ -159,15 +181,26 @@ class OpOrder:
         order = self.schedule.order
         return np.concatenate(order).astype(np.int64), offsets_of(order)
 
+    @cached_property
+    def splits(self) -> bool:
+        """Whether some B and W are ops of their own."""
+        kinds, _, _ = fields_of(self.flat[0])
+        return bool((kinds == OpKind.W).any())
+
+
+def _named(family: str, chunks: int) -> str:
+    """With the number that it needs to have so many stages a rank."""
+    several = {"interleaved-1f1b": chunks, "interleaved-1f1b-grouped": chunks, "looped-bfs": chunks}
+    count = several.get(family) or (family == "wave" and chunks // 2)
+    return f"{family}:{count}" if count else family
+
 
 @lru_cache(maxsize=256)
 def _order(family: str, ranks: int, chunks: int, microbatches: int) -> OpOrder:
-    several = {"interleaved-1f1b": chunks, "interleaved-1f1b-grouped": chunks, "looped-bfs": chunks}
-    count = several.get(family) or (family == "wave" and chunks // 2)
     stage = StageProfile(1.0, 1.0, 1.0, 1.0, 0.0)
     profile = Profile((stage,) * (ranks * chunks), ranks)
     try:
-        found = build_family(f"{family}:{count}" if count else family, profile, microbatches)
+        found = build_family(_named(family, chunks), profile, microbatches)
     except InputError as error:
         raise InputError(*(f"schedule: {line}" for line in error.errors)) from None
     needed = found.problem.stages // ranks

@@ -71,9 +71,24 @@ class StepTimes:
     @cached_property
     def profile(self) -> Profile:
         """The pipeline profile: one entry a stage, links between the ranks of one replica."""
+        return self._profile((self.planned or self.setup.order).splits)
+
+    @cached_property
+    def safe_profile(self) -> Profile:
+        """The same, of which every schedule's memory holds: M_B is no less than M_W."""
+        return self._profile(True)
+
+    @property
+    def raised(self) -> tuple[int, ...]:
+        """The stages whose M_B is raised there."""
+        pairs = zip(self.safe_profile.stages, self._profile(False).stages, strict=True)
+        return tuple(s for s, (safe, own) in enumerate(pairs) if safe.m_b > own.m_b)
+
+    def _profile(self, splits: bool) -> Profile:
         calculated = map(self._stage, self.setup.counted_stages)
         costs = self._measured_stages() if self.measured else calculated
-        stages = tuple(map(_with_states, costs, self.setup.states))
+        held = (_held(stage, splits) for stage in costs)
+        stages = tuple(map(_with_states, held, self.setup.states))
         run = self.setup.run
         memory = self.cluster.gpu.memory_gib * 2**30
         return Profile(
@@ -88,7 +103,7 @@ class StepTimes:
         times = [(self.layers[id(work)], count) for work, count in works]
         f, r, b, w = (sum(count * each.of(op) for each, count in times) for op in OPS)
         held = sum(count * work.m_b for work, count in works)
-        waiting = min(held, sum(count * work.m_w for work, count in works))
+        waiting = sum(count * work.m_w for work, count in works)
         return StageProfile(f, r + b, w, held, waiting, works[-1][0].message_bytes)
 
     def _measured_stages(self) -> Iterator[StageProfile]:
@@ -125,9 +140,9 @@ class StepTimes:
     def _simulated(self) -> tuple[FloatArray, FloatArray]:
         return self._simulate(self.profile)
 
-    @property
+    @cached_property
     def _order(self) -> OpOrder:
-        return self.planned or self.setup.order
+        return self.planned or self.setup.order_for(self.profile)
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -212,8 +227,17 @@ class StepTimes:
 def _recomputed(layer: StageProfile) -> StageProfile:
     if layer.t_r is None or layer.m_r is None:
         return layer
-    waiting = min(layer.m_w, layer.m_r)
-    return replace(layer, t_b=layer.t_b + layer.t_r, m_b=layer.m_r, m_w=waiting, t_bw=None)
+    return replace(layer, t_b=layer.t_b + layer.t_r, m_b=layer.m_r, t_bw=None)
+
+
+def _held(stage: StageProfile, splits: bool) -> StageProfile:
+    """What waits for W can be more than M_B: what was recomputed for B, and gathered gradients.
+
+    Where B and W are apart, M_B is raised to it; else nothing waits, and M_W is at most M_B.
+    """
+    if splits:
+        return replace(stage, m_b=max(stage.m_b, stage.m_w))
+    return replace(stage, m_w=min(stage.m_b, stage.m_w))
 
 
 def _with_states(stage: StageProfile, states: States) -> StageProfile:

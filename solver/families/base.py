@@ -21,10 +21,14 @@ from ..core.tolerances import ROUNDING
 
 
 class Family(ABC):
-    """A named shape of schedule; ``summary`` is one line for people."""
+    """A named shape of schedule; ``summary`` is one line for people.
+
+    ``by_times``: its order depends on the stages' times and sizes.
+    """
 
     name: str
     summary: str
+    by_times: ClassVar[bool] = False
 
     @abstractmethod
     def placed(self, profile: Profile) -> tuple[Profile, Placement]:

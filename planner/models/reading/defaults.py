@@ -12,9 +12,12 @@ _LLAMA = {
     "num_attention_heads": 32,
     "max_position_embeddings": 2048,
 }
-_QWEN = (
-    _LLAMA | {"vocab_size": 151936, "intermediate_size": 22016} | {"max_position_embeddings": 32768}
-)
+_QWEN = _LLAMA | {
+    "vocab_size": 151936,
+    "intermediate_size": 22016,
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 32768,
+}
 _QWEN_MOE = _QWEN | {"hidden_size": 2048, "num_hidden_layers": 24, "decoder_sparse_step": 1}
 _GEMMA_2 = {
     "vocab_size": 256000,
@@ -62,6 +65,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "intermediate_size": 24576,
         "num_hidden_layers": 28,
         "num_attention_heads": 16,
+        "num_key_value_heads": 16,
         "head_dim": 256,
         "tie_word_embeddings": True,
         "max_position_embeddings": 8192,
@@ -106,6 +110,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "qwen2_moe": _QWEN_MOE
     | {
         "num_attention_heads": 16,
+        "num_key_value_heads": 16,
         "intermediate_size": 5632,
         "moe_intermediate_size": 1408,
         "shared_expert_intermediate_size": 5632,
@@ -124,6 +129,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     },
     "deepseek_v2": _LLAMA
     | {
+        "vocab_size": 102400,
         "kv_lora_rank": 512,
         "q_lora_rank": 1536,
         "n_routed_experts": 64,
@@ -153,3 +159,45 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 }
 """What transformers takes for the keys of each type that a file does not have, in so far as they
 count here; biases that a type always has among them."""
+
+_LATENT = "kv_lora_rank q_lora_rank qk_nope_head_dim qk_rope_head_dim v_head_dim"
+_PLAIN_EXPERTS = "num_local_experts num_experts num_experts_per_tok"
+_QWEN_EXPERTS = (
+    "num_experts num_experts_per_tok moe_intermediate_size mlp_only_layers decoder_sparse_step"
+)
+_DEEPSEEK = (
+    "n_routed_experts num_experts_per_tok n_shared_experts moe_intermediate_size attention_bias "
+    f"first_k_dense_replace num_nextn_predict_layers num_mtp_layers intermediate_size {_LATENT}"
+)
+_GROUPED = "num_key_value_heads head_dim intermediate_size"
+_WINDOWS = "sliding_window layer_types"
+_LATER = "use_sliding_window max_window_layers"
+_READ = {
+    "llama": f"{_GROUPED} attention_bias mlp_bias",
+    "mistral": f"{_GROUPED} sliding_window",
+    "qwen2": f"{_GROUPED} {_WINDOWS} {_LATER}",
+    "qwen3": f"{_GROUPED} {_WINDOWS} {_LATER} attention_bias",
+    "gemma": f"{_GROUPED} attention_bias",
+    "gemma2": f"{_GROUPED} {_WINDOWS} attention_bias",
+    "gemma3_text": f"{_GROUPED} {_WINDOWS} sliding_window_pattern attention_bias",
+    "gpt2": "n_embd n_layer n_head n_positions n_inner resid_pdrop attn_pdrop",
+    "gpt_neox": "intermediate_size use_parallel_residual attention_bias hidden_dropout",
+    "opt": "ffn_dim word_embed_proj_dim do_layer_norm_before enable_bias dropout "
+    "layer_norm_elementwise_affine",
+    "mixtral": f"{_GROUPED} {_PLAIN_EXPERTS} sliding_window",
+    "qwen2_moe": f"{_GROUPED} {_QWEN_EXPERTS} {_WINDOWS} {_LATER} qkv_bias "
+    "shared_expert_intermediate_size",
+    "qwen3_moe": f"{_GROUPED} {_QWEN_EXPERTS} num_local_experts attention_bias sliding_window "
+    "use_sliding_window",
+    "deepseek_v2": f"{_DEEPSEEK} num_experts mlp_bias",
+    "deepseek_v3": f"{_DEEPSEEK} num_local_experts",
+    "kimi_k2": f"{_DEEPSEEK} moe_layer_freq",
+    "gpt_oss": f"{_GROUPED} {_PLAIN_EXPERTS} {_WINDOWS} attention_bias",
+}
+_ALWAYS = """
+vocab_size hidden_size num_hidden_layers num_attention_heads max_position_embeddings
+tie_word_embeddings model_type model_name name nominal_parameters
+"""
+READ = {kind: frozenset(f"{_ALWAYS} {keys}".split()) for kind, keys in _READ.items()}
+"""The keys that transformers reads for each type (kimi_k2: its own code), in so far as they count
+here. It ignores what other types have."""

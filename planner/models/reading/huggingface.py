@@ -12,7 +12,7 @@ from typing import Any
 from pipeloom.ir.errors import InputError
 
 from ..model import Experts, LatentAttention, Model
-from .defaults import DEFAULTS
+from .defaults import DEFAULTS, READ
 from .words import MOST_LAYERS, Words
 
 _PLAIN = {"gelu-4h", "relu-4h"}
@@ -20,13 +20,16 @@ _PLAIN = {"gelu-4h", "relu-4h"}
 _LAYER_NORM = {"gpt2", "gpt_neox", "opt", *_PLAIN}
 _FOUR_NORMS = {"gemma2", "gemma3_text"}
 _QK_NORM = {"qwen3", "qwen3_moe", "gemma3_text"}
-_LATER_WINDOWS = {"qwen2", "qwen3", "qwen2_moe"}
+_LATER_WINDOWS = {"qwen2", "qwen3"}
+_SOME_WINDOWS = {*_LATER_WINDOWS, "qwen2_moe", "qwen3_moe"}
+_NO_EXPERTS = {"qwen2_moe", "qwen3_moe"}
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 _HEADS = ("num_attention_heads", "n_head", "head_num")
 _DROPOUTS = ("resid_pdrop", "hidden_dropout", "dropout", "attn_pdrop")
 _SIZES = """
 attention_bias decoder_sparse_step do_layer_norm_before enable_bias ffn_dim first_k_dense_replace
-head_dim head_size hidden_size intermediate_size kv_head_num kv_lora_rank layer_num layer_types
+head_dim head_size hidden_size intermediate_size kv_head_num kv_lora_rank
+layer_norm_elementwise_affine layer_num layer_types
 max_position_embeddings max_window_layers mlp mlp_bias mlp_only_layers model_name model_type
 moe_intermediate_size moe_layer_freq n_ctx n_embd n_inner n_layer n_positions n_shared_experts
 name nominal_parameters num_experts_per_tok num_hidden_layers num_key_value_heads num_mtp_layers
@@ -41,7 +44,7 @@ activation_function add_cross_attention architectures attention_dropout attn_log
 auto_map aux_loss_alpha bad_words_ids chunk_size_feed_forward classifier_dropout dtype embd_pdrop
 ep_size experts_per_token final_logit_softcapping gradient_checkpointing hidden_act
 hidden_activation id2label init_std initial_context_length is_decoder is_encoder_decoder label2id
-layer_norm_elementwise_affine layer_norm_eps layer_norm_epsilon layerdrop mscale n_group
+layer_norm_eps layer_norm_epsilon layerdrop mscale n_group
 norm_topk_prob original_max_position_embeddings partial_rotary_factor prefix pretraining_tp
 problem_type pruned_heads quantization_config query_pre_attn_scalar reorder_and_upcast_attn
 return_dict rms_norm_eps rotary_emb_base rotary_pct routed_scaling_factor router_aux_loss_coef
@@ -60,7 +63,9 @@ def model_of(given: Mapping[str, Any], name: str) -> Model:
     kind = "swiglu" if kind in (None, "dense") else kind
     if kind not in (known := (*DEFAULTS, "swiglu", *sorted(_PLAIN))):
         raise InputError(f"model_type: expected one of {', '.join(known)}, got {kind!r:.60}")
-    words = Words(given, DEFAULTS.get(kind, {}))
+    ignored = KNOWN - READ.get(kind, KNOWN)
+    read = {key: value for key, value in given.items() if key not in ignored}
+    words = Words(read, DEFAULTS.get(kind, {}))
     model = _model(words, kind, name)
     words.refuse_unknown(key for key in {*KNOWN, *given} if key in KNOWN or _is_passed(key))
     words.raise_faults()
@@ -100,7 +105,7 @@ def _model(words: Words, kind: str, name: str) -> Model:
         positions=_positions(words, kind, longest),
         embedding_width=_embedding_width(words, hidden),
         norms=4 if kind in _FOUR_NORMS else 2,
-        norm_parameters=2 if kind in _LAYER_NORM else 1,
+        norm_parameters=_norm_parameters(words, kind),
         final_norm=words.flag("do_layer_norm_before", default=True),
         parallel=words.flag("use_parallel_residual"),
         qk_norm=2 * dim if kind in _QK_NORM else 0,
@@ -117,18 +122,26 @@ def _model(words: Words, kind: str, name: str) -> Model:
     )
 
 
+def _norm_parameters(words: Words, kind: str) -> int:
+    if not words.flag("layer_norm_elementwise_affine", default=True):
+        return 0
+    return 2 if kind in _LAYER_NORM else 1
+
+
 def _head_dim(words: Words, hidden: int, heads: int, latent: LatentAttention | None) -> int:
     if latent is not None:
         return latent.nope_dim + latent.rope_dim
     if hidden % heads and not words.has("head_dim", "head_size"):
-        return words.wrong(_HEADS, f"a divisor of hidden_size = {hidden}", 1)
+        return words.conflict(_HEADS, f"a divisor of hidden_size = {hidden}", 1)
     return words.whole("head_dim", "head_size", default=hidden // heads)
 
 
 def _kv_heads(words: Words, heads: int, latent: LatentAttention | None) -> int:
     keys = ("num_key_value_heads", "kv_head_num")
     found = heads if latent else words.whole(*keys, default=heads)
-    return words.wrong(keys, f"a divisor of the {heads} heads", heads) if heads % found else found
+    if heads % found:
+        return words.conflict(keys, f"a divisor of the {heads} heads", heads)
+    return found
 
 
 def _width(words: Words, kind: str, hidden: int) -> int:
@@ -160,9 +173,12 @@ def _latent(words: Words) -> LatentAttention | None:
 def _experts(words: Words, kind: str, layers: int) -> Experts | None:
     if not words.has(*_EXPERTS):
         return None
-    count, chosen = words.whole(*_EXPERTS), words.whole("num_experts_per_tok")
+    count = words.whole(*_EXPERTS, least=0 if kind in _NO_EXPERTS else 1)
+    if count == 0:
+        return None
+    chosen = words.whole("num_experts_per_tok")
     if chosen > count:
-        words.wrong(("num_experts_per_tok",), f"at most the {count} experts", 1)
+        words.conflict(("num_experts_per_tok",), f"at most the {count} experts", 1)
     width = words.whole("moe_intermediate_size", default=words.whole("intermediate_size"))
     shared = words.whole("n_shared_experts", default=0, least=0) * width
     shared = words.whole("shared_expert_intermediate_size", default=shared, least=0)
@@ -192,7 +208,7 @@ def _dense(words: Words, layers: int) -> frozenset[int]:
 
 
 def _window(words: Words, kind: str) -> int | None:
-    if kind in _LATER_WINDOWS and not words.flag("use_sliding_window"):
+    if kind in _SOME_WINDOWS and not words.flag("use_sliding_window"):
         return None
     return words.whole("sliding_window") if words.has("sliding_window") else None
 
@@ -204,6 +220,8 @@ def _windowed(words: Words, kind: str, layers: int) -> frozenset[int]:
         return frozenset(i for i, each in enumerate(kinds) if each == "sliding_attention")
     if kind in ("gemma2", "gpt_oss"):
         return frozenset(range(0, layers, 2))
+    if kind == "qwen2_moe":
+        return frozenset(range(0, min(layers, words.whole("max_window_layers", least=0)), 2))
     first = words.whole("max_window_layers", default=0, least=0) if kind in _LATER_WINDOWS else 0
     pattern = (
         words.whole("sliding_window_pattern", default=6) if kind == "gemma3_text" else layers + 1

@@ -90,7 +90,7 @@ def _kv_heads(words: Words, heads: int) -> int:
         return heads
     found = words.whole("num_query_groups", default=1)
     if heads % found:
-        return words.wrong(("num_query_groups",), f"a divisor of the {heads} heads", heads)
+        return words.conflict(("num_query_groups",), f"a divisor of the {heads} heads", heads)
     return found
 
 
@@ -111,7 +111,7 @@ def _experts(words: Words, width: int, layers: int) -> Experts | None:
         return None
     count, chosen = words.whole(*_COUNT), words.whole("moe_router_topk", default=2)
     if chosen > count:
-        words.wrong(("moe_router_topk",), f"at most the {count} experts", 1)
+        words.conflict(("moe_router_topk",), f"at most the {count} experts", 1)
     return Experts(
         count,
         chosen,

@@ -88,6 +88,10 @@ class Words:
         self.faults.append(f"{key}: expected {expected}, got {self.value(*keys)!r:.60}")
         return default
 
+    def conflict(self, keys: tuple[str, ...], expected: str, default: T) -> T:
+        """A value that does not go with others; nothing is said where one of those may be wrong."""
+        return default if self.faults else self.wrong(keys, expected, default)
+
     def refuse_unknown(self, known: Iterable[str]) -> None:
         """A fault for each key that is not known, with the one that may be meant."""
         known = {*known}
@@ -99,4 +103,4 @@ class Words:
 
     def raise_faults(self) -> None:
         if self.faults:
-            raise InputError(*self.faults)
+            raise InputError(*dict.fromkeys(self.faults))

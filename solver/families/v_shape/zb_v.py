@@ -56,6 +56,7 @@ class ZBV(ParametrizedFamily, VShapeFamily):
     )
     parameter = "C"
     least = 2
+    by_times = True
 
     def schedule(self, problem: Problem) -> Schedule:
         tries = (

@@ -29,6 +29,12 @@ def test_profile_goes_on_to_other_commands(pipeloom: Command, tmp_path: Path) ->
     assert pipeloom("build", "1f1b", profile, "-m", 8, "--json").code == 0
 
 
+def test_what_does_not_fit_is_predicted(pipeloom: Command) -> None:
+    done = pipeloom("predict", "llama-3-70b", "--gpu", "H100")
+    assert done.code == 0
+    assert "DOES NOT FIT" in done.out.splitlines()[2]
+
+
 def test_calibrate_writes_a_cluster(pipeloom: Command, tmp_path: Path) -> None:
     runs, cluster = tmp_path / "runs.json", tmp_path / "cluster.json"
     run = {"model": "llama-3-8b", "gpu": "H200", "gpus": 8, "global_batch": 16, "step_ms": 9000}
@@ -63,6 +69,8 @@ def test_recomputation_is_named_beside_the_backward(pipeloom: Command) -> None:
         (("predict", *WORDS, "--gpus", 9), "--gpus: expected tp x pp x cp x dp"),
         (("predict", "lama-3-8b", "--gpu", "H100"), "MODEL: expected a config.json"),
         (("predict", "llama-3-8b"), "--gpu: expected a GPU's name, or a cluster"),
+        (("predict", *WORDS, "--precision", "nvfp4"), "--precision: expected one of fp32, bf16,"),
+        (("predict", "gpt2", "--gpu", "H10O"), "--gpu: expected a GPU, a cluster or a file, got"),
         (("predict", *WORDS, "--run", "tp"), "argument --run: expected KEY=VALUE, got 'tp'"),
         (("predict", "llama-3-8b", "--cluster", "a.json"), "a.json: no such file"),
         (("predict", *WORDS, "--cluster", "dgx-h100"), "argument --cluster: not allowed with arg"),
@@ -70,7 +78,10 @@ def test_recomputation_is_named_beside_the_backward(pipeloom: Command) -> None:
             ("predict", *WORDS, "--schedule", "zb-v"),
             "--vp: expected 2, as zb-v has, got 1: add --vp",
         ),
-        (("predict", "llama-3-8b", "--gpu", "H1000"), "--gpu: did you mean H100? expected one of"),
+        (
+            ("predict", "llama-3-8b", "--gpu", "H1000"),
+            "--gpu: expected a GPU, a cluster or a file, got 'H1000'; did you mean H100?",
+        ),
         (("predict", *WORDS, "--run", "foo=1"), "--run: foo: unknown key; known: "),
         (("calibrate", "absent.json"), "absent.json: no such file"),
     ],

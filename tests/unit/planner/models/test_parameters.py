@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import pipeloom
 from pipeloom.planner.models.layers import work_of
 from pipeloom.planner.models.reading import read_model
 from pipeloom.planner.models.reading.presets import PRESETS
@@ -77,3 +78,52 @@ PUBLISHED = {
 @pytest.mark.parametrize("preset", PUBLISHED)
 def test_whole_presets_have_the_published_counts(preset: str) -> None:
     assert _count(PRESETS[preset]) == PUBLISHED[preset]
+
+
+HEADS = {"num_attention_heads": 64, "num_hidden_layers": 2}
+UNREAD: tuple[dict[str, Any], ...] = (
+    {"model_type": "qwen2", **HEADS},
+    {"model_type": "qwen3", **HEADS},
+    {"model_type": "gemma", **HEADS},
+    {"model_type": "qwen2_moe", **HEADS, "num_experts": 4},
+    {"model_type": "mistral", **FEW, "attention_bias": True, "mlp_bias": True},
+    {"model_type": "llama", **FEW, "num_experts": 8, "num_experts_per_tok": 2, "kv_lora_rank": 8},
+    {"model_type": "mixtral", **FEW, "moe_intermediate_size": 96, "decoder_sparse_step": 2},
+    {"model_type": "gpt2", "n_layer": 2, "n_ctx": 77, "head_dim": 48, "num_key_value_heads": 2},
+    {"model_type": "gpt_neox", **FEW, "num_key_value_heads": 2, "mlp_bias": False},
+    {"model_type": "opt", **FEW, "layer_norm_elementwise_affine": False, "intermediate_size": 9},
+    {"model_type": "qwen2_moe", **FEW, "num_experts": 0},
+    {"model_type": "qwen3_moe", **FEW, "num_experts": 0, "first_k_dense_replace": 2},
+    {"model_type": "gpt_oss", **FEW, "num_local_experts": 4, "n_shared_experts": 3},
+    {"model_type": "deepseek_v2", **FEW, "num_experts_per_tok": 6, "moe_layer_freq": 2},
+    {"model_type": "deepseek_v3", **FEW, "mlp_bias": True, "shared_expert_intermediate_size": 7},
+)
+
+
+@pytest.mark.parametrize("words", UNREAD, ids=[each["model_type"] for each in UNREAD])
+def test_defaults_and_ignored_keys_are_those_of_the_type(words: dict[str, Any]) -> None:
+    import torch
+
+    config = hugging.AutoConfig.for_model(**words)
+    with torch.device("meta"):
+        built = hugging.AutoModelForCausalLM.from_config(config)
+    assert _count(words) == sum(parameter.numel() for parameter in built.parameters())
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ({"model_type": "mixtral", "num_local_experts": 0}, "num_local_experts: expected a whole"),
+        ({"model_type": "llama", "hidden_size": "x"}, "hidden_size: expected a whole number"),
+        ({"model_type": "qwen2", "num_attention_heads": 0}, "num_attention_heads: expected a"),
+        (
+            {"model_type": "qwen2", "num_attention_heads": 8},
+            "num_key_value_heads: expected a divisor of the 8 heads, got 32",
+        ),
+    ],
+)
+def test_wrong_values_are_one_line(words: dict[str, Any], line: str) -> None:
+    with pytest.raises(pipeloom.InputError) as error:
+        read_model(words)
+    (said,) = error.value.errors
+    assert line in said

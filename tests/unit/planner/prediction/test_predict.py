@@ -30,6 +30,7 @@ def test_result_has_the_keys_of_the_contract() -> None:
     assert {
         *("step_ms", "step_ms_low", "step_ms_high", "tokens_per_s_per_gpu"),
         *("model_tflops_per_gpu", "mfu", "memory_gib", "memory", "profile", "communication"),
+        "notes",
     } == set(found)
     assert found["step_ms_low"] < found["step_ms"] < found["step_ms_high"]
     assert 0.1 < found["mfu"] < 1
@@ -145,3 +146,100 @@ def test_wrong_input(change: dict[str, Any], line: str) -> None:
     with pytest.raises(InputError) as error:
         predict(**change)
     assert error.value.errors[0].startswith(line)
+
+
+SCHEDULES = {
+    **dict.fromkeys(("gpipe", "1f1b", "dapple", "zb-h1", "zb-h2"), 1),
+    **dict.fromkeys(("zb-v", "v-half", "v-min", "dualpipev", "wave", "interleaved-1f1b"), 2),
+}
+
+
+@pytest.mark.parametrize("family", SCHEDULES)
+def test_memory_is_that_of_the_family_built_for_the_profile(family: str) -> None:
+    found = predict(schedule=family, vp=SCHEDULES[family])
+    count = found.step.setup.run.microbatches
+    built = pipeloom.build(family, found.step.profile, count, memory_limit=float("inf"))
+    assert built.timing is not None
+    held = [rank.bytes["activations"] for rank in found.memory]
+    assert held == pytest.approx(list(built.timing.peak_memory))
+
+
+def test_what_waits_for_w_is_held_in_full() -> None:
+    fused, split = (predict(recompute="full", schedule=name) for name in ("1f1b", "zb-h1"))
+    waiting = [sum(work.m_w for work in works) for works in split.step.setup.work.stages]
+    assert waiting[0] > sum(work.m_b for work in split.step.setup.work.stages[0])
+    for found in (fused, split):  # whatever schedule -o's profile is given to
+        assert [stage.m_w for stage in found.profile.stages] == pytest.approx(waiting)
+        assert all(stage.m_w <= stage.m_b for stage in found.profile.stages)
+        assert "M_B is raised to M_W on stages 0, 1, 2, 3" in str(found)
+    held = [found.memory[0].bytes["activations"] for found in (fused, split)]
+    assert held[0] < 0.2 * held[1]
+    assert held[1] == pytest.approx(4 * waiting[0])
+    assert predict(tp=1, dp=4).to_dict()["notes"] == []
+    assert len(split.to_dict()["notes"]) == 1
+
+
+def test_optimal_fits_where_something_does() -> None:
+    """An allocator that takes a third more: what it takes of more activations counts too."""
+    h100 = preset("H100")
+    greedy = replace(h100.efficiency, fragmentation=0.3, context_gib=4.0)
+    model = {"model_type": "llama", "num_hidden_layers": 32, "vocab_size": 128256}
+    small = replace(h100, gpu=replace(h100.gpu, memory_gib=64.0), efficiency=greedy)
+    plain, best = (
+        pipeloom.predict(model, cluster=small, gpus=4, pp=4, schedule=name)
+        for name in ("1f1b", "optimal")
+    )
+    assert best.step_ms <= plain.step_ms
+    assert max(rank.total for rank in plain.memory) < 64.0 * 2**30
+    assert max(rank.total for rank in best.memory) <= 64.0 * 2**30
+
+
+def test_windows_leave_no_more_than_the_peak() -> None:
+    model = {"model_type": "mistral", "num_hidden_layers": 4, "sliding_window": 512}
+    run: dict[str, Any] = {"gpu": "H100", "seq": 65536}
+    near = pipeloom.predict(model, **run)
+    far = pipeloom.predict(model | {"sliding_window": None}, **run)
+    assert near.mfu < 1
+    assert near.step.setup.model_flops < 0.5 * far.step.setup.model_flops
+
+
+@pytest.mark.parametrize(
+    ("gpu", "precision", "known"),
+    [
+        ("V100", "bf16", "fp32, fp16"),
+        ("V100", "fp8", "fp32, fp16"),
+        ("A100", "mxfp8", "fp32, bf16, fp16"),
+        ("H100", "nvfp4", "fp32, bf16, fp16, fp8, mxfp8"),
+    ],
+)
+def test_precision_that_a_gpu_lacks(gpu: str, precision: str, known: str) -> None:
+    with pytest.raises(InputError, match=f"precision: expected one of {known}, which .* has, got"):
+        predict(gpu=gpu, precision=precision)
+    assert predict(gpu="V100", precision="fp16").step.kernels.peak == 125
+
+
+@pytest.mark.parametrize("name", ["RTX 4090", "rtx4090", "rtx_4090", "4090"])
+def test_names_of_gpus_are_met_as_people_write_them(name: str) -> None:
+    assert predict(gpu=name).step.cluster.gpu.name == "RTX-4090"
+
+
+def test_near_names_are_told() -> None:
+    with pytest.raises(InputError, match=r"got 'H10O'; did you mean H100\?"):
+        predict(gpu="H10O")
+
+
+def test_one_replica_gathers_nothing() -> None:
+    alone = predict(dp=1, gpus=8, sharding="fsdp")
+    assert alone.memory[0].bytes["gathered"] == 0
+    assert alone.memory[0].total == pytest.approx(predict(dp=1, gpus=8).memory[0].total)
+    assert predict(sharding="fsdp").memory[0].bytes["gathered"] > 0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"tp": 3}, {"gpus": 12, "global_batch": 7}, {"layers": 99, "layers_per_stage": "1,1"}],
+)
+def test_what_a_wrong_key_entails_is_not_said(change: dict[str, Any]) -> None:
+    with pytest.raises(InputError) as error:
+        predict(**change)
+    assert len(error.value.errors) == 1
