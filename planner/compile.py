@@ -8,6 +8,7 @@ from typing import Any
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.json_reader import is_count
+from pipeloom.ir.model.profile import WHOLE
 from pipeloom.ir.model.program import Program
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import counted
@@ -46,6 +47,10 @@ def compile(  # noqa: A001 - what the command is called
         planned = f"planned for {counted(replicas.size, 'replica')} (data_parallel)"
         line = "without --data-parallel the program does not average their gradients"
         (progress or unheard)(Note(f"note: {where}: {planned}; {line}"))
+    if (part := found.part_recomputed) is not None:
+        words = f"{part[0]} recomputes a part of a forward (level {part[1]!r})"
+        line = f"`run` refuses the program, and runs --recompute {WHOLE} and none"
+        (progress or unheard)(Note(f"note: {where}: {words}; {line}"))
     return program
 
 

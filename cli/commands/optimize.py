@@ -91,6 +91,11 @@ def run(args: argparse.Namespace) -> int:
     answer = searched(args, optimize, names=names)
     if answer.stopped:
         say(f"interrupted: {_so_far(answer)}")
+    if (part := answer.schedule.part_recomputed) is not None:
+        say(
+            f"note: {part[0]} recomputes a part of a forward (level {part[1]!r}), which `run` "
+            "refuses yet; --recompute full, or none, plans without"
+        )
     facts, words = answer.to_dict(), str(answer)
     if args.explain:
         with interruptible() as interrupt:

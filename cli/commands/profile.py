@@ -37,6 +37,8 @@ FROM_KEYS = ("split", "memory", "t_comm", "like")
 SHARED = ("ranks", "warmup", "name", "memory_limit")
 """Options that measuring has as well."""
 WARMUP = 2
+UNSTEADY = 0.2
+"""Half the range of the middle half of a time, relative to it, above which a note is due."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -237,6 +239,12 @@ def _words(measurement: Measurement) -> str:
             lines.append(f"{name} {rate}, latency {duration(link.latency)}")
     if not kinds and {stage.t_f for stage in profile.stages} == {1.0}:
         lines.append("each op takes 1 ms, as none was run: --like says times")
+    spreads = [abs(figure.spread) / 2 for times in measurement.times for figure in times.values()]
+    if max(spreads, default=0.0) > UNSTEADY:
+        lines.append(
+            f"note: times spread by up to {max(spreads):.0%}, more than {UNSTEADY:.0%}: a plan "
+            "relies on them; measure on an idle machine, or with more --repeats"
+        )
     lines += worth_telling(measurement.coverage)
     lines += [f"stage {s} runs eager: {why}" for s, why in measurement.eager.items()]
     return "\n".join(lines)

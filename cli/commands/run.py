@@ -139,6 +139,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.every is not None and args.save is None:
+        raise InputError(f"--every: expected a folder to save in, too, got {args.every} alone")
     need_torch()
     from pipeloom.ir.formats import check_writable
     from pipeloom.training import run as train
@@ -195,7 +197,9 @@ def _lines(result: RunResult) -> list[tuple[str, str]]:
     from pipeloom.report.summaries import summary
 
     steps = len(result.losses)
-    taken = f"median {duration(statistics.median(result.seconds) * 1e3)}"
+    settled = result.seconds[1:] or result.seconds
+    taken = f"median {duration(statistics.median_high(settled) * 1e3)}"
+    taken += " after the first" * (steps > 1)
     before = f" after the {result.first_step} of the checkpoint" if result.first_step else ""
     taken_in = counted(steps, "step") + before
     return [
@@ -204,11 +208,11 @@ def _lines(result: RunResult) -> list[tuple[str, str]]:
         *([("evaluations", _evaluations(result))] if result.evaluations else []),
         ("step", f"{taken}, fastest {duration(min(result.seconds) * 1e3)}"),
         ("planned", summary(result.planned)),
-        ("measured", summary(result.measured)),
+        ("measured", f"{summary(result.measured)} (step {result.measured_step})"),
         *([("replicas", _replicas(result))] if result.replicas > 1 else []),
         ("peak memory", f"{', '.join(map(amount, result.peak_memory))} (bytes, rank by rank)"),
         *(("weights", words) for words in worth_telling(result.coverage)),
-        *([("note", result.note)] if result.note else []),
+        *(("note", note) for note in result.notes),
     ]
 
 

@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from ..units import counted
-from .ops import FloatArray, IntArray, Op, pack, unpack
+from .ops import FloatArray, IntArray, Op, OpKind, pack, unpack
 from .problem import Objective, Problem
+from .profile import WHOLE
 
 
 class Status(Enum):
@@ -215,6 +216,16 @@ class Schedule:
     def ops(self, rank: int) -> list[Op]:
         """The ops of a rank, in its order."""
         return unpack(self.order[rank])
+
+    @property
+    def part_recomputed(self) -> tuple[Op, str] | None:
+        """The first R of a part of a forward, which the runtime refuses, and its level's name."""
+        stages = self.problem.profile.stages
+        if all(level.name == WHOLE for stage in stages for level in stage.levels):
+            return None
+        recomputed = (op for row in self.order for op in unpack(row) if op.kind is OpKind.R)
+        levels = ((op, stages[op.stage].level(op.level)) for op in recomputed)
+        return next(((op, at.name) for op, at in levels if at and at.name != WHOLE), None)
 
     @property
     def streamed(self) -> set[int]:

@@ -14,6 +14,7 @@ from pipeloom.ir.units import amount
 LEAST_BYTES = 1000.0  # of a microbatch; less is counted in a larger unit
 FAR = 1.5  # the longer over the shorter: less is the usual noise of times on shared machines
 SHORT = 1.0  # milliseconds; the host's own work between ops is of the order of a tenth of that
+UNMEASURED = "all ops of the profile take 1 ms, as profile --memory-only writes where none was run"
 QUICK = "ops took less than profiled; where cores were busier then, profile again or use tune"
 
 
@@ -28,6 +29,8 @@ def why_far_off(planned: Schedule, measured: Schedule) -> str | None:
     ratio = measured.timing.makespan / plan
     if 1 / FAR < ratio < FAR:
         return None
+    if {t for s in planned.problem.profile.stages for t in (s.t_f, s.t_b, s.t_w)} == {1.0}:
+        return f"{ratio:.2g}x the planned makespan: {UNMEASURED}; see docs/profiling.md"
     if ratio < 1:
         return f"{ratio:.2g}x the planned makespan: {QUICK}; see docs/profiling.md"
     ranks = int(os.environ.get("LOCAL_WORLD_SIZE", planned.problem.ranks))

@@ -26,7 +26,7 @@ def check_program(program: Program, options: PipelineOptions) -> None:
     """Raises InputError for options that do not go with the program, else what verifying raises."""
     names = ("tied", "param_dtype", "clip_grad_norm", "loss_scale")
     refuse_where_stale(program.schedule, **{name: getattr(options, name) for name in names})
-    _check_levels(program)
+    check_levels(program)
     if not options.verify:
         return
     violations = verify_program(dump_program(program))
@@ -34,18 +34,14 @@ def check_program(program: Program, options: PipelineOptions) -> None:
         raise InvalidScheduleError(violations)
 
 
-def _check_levels(program: Program) -> None:
+def check_levels(program: Program) -> None:
     """Raises InputError where a stage is recomputed in part."""
-    stages = program.schedule.problem.profile.stages
-    for rank in range(program.schedule.problem.ranks):
-        for op in program.schedule.ops(rank):
-            level = stages[op.stage].level(op.level) if op.kind is OpKind.R else None
-            if level and level.name != WHOLE:
-                raise InputError(
-                    f"program: {op}: expected whole forwards to be recomputed, got level "
-                    f"{level.name!r}: plan with --recompute {WHOLE}, none, or a profile with t_r "
-                    "and m_r"
-                )
+    if (found := program.schedule.part_recomputed) is not None:
+        op, level = found
+        raise InputError(
+            f"program: {op}: expected whole forwards to be recomputed, got level {level!r}: plan "
+            f"with --recompute {WHOLE}, none, or a profile with t_r and m_r"
+        )
 
 
 def check_tied(program: Program, tied: Sequence[Group]) -> None:

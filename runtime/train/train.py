@@ -48,9 +48,10 @@ class RunResult:
     activations held in any step; ``device_peak``: the same by the CUDA allocator, else None.
     All of these are over all ``replicas`` of the pipeline.
     ``measured``: the step of median time in the first replica, as a schedule with measured times
-    (milliseconds). ``planned``: the program's schedule. ``note``: in one line, what a checkpoint's
-    optimizers overrule, a peak above the plan's memory limit, and why the measured schedule is far
-    above or below the planned one; None where there is nothing to say. ``first_step``: the number
+    (milliseconds), the first step left out where there are more: it prepares the others.
+    ``measured_step``: its number. ``planned``: the program's schedule. ``notes``: what a
+    checkpoint's optimizers overrule, a peak above the plan's memory limit, and why the measured
+    schedule is far above or below the planned one. ``first_step``: the number
     of the first of these steps, where the run was resumed. ``evaluations``: pairs of a step that
     was evaluated and its loss there.
     """
@@ -61,11 +62,17 @@ class RunResult:
     device_peak: tuple[int | None, ...]
     measured: Schedule
     planned: Schedule
-    note: str | None = None
+    notes: tuple[str, ...] = ()
     replicas: int = 1
     first_step: int = 0
     evaluations: tuple[tuple[int, float], ...] = ()
     coverage: tuple[WeightCoverage, ...] = ()
+    measured_step: int = 0
+
+    @property
+    def note(self) -> str | None:
+        """All notes in one line; None where there is nothing to say."""
+        return "; ".join(self.notes) or None
 
     def to_dict(self) -> dict[str, Any]:
         """The document that ``run --json`` prints."""
@@ -80,6 +87,7 @@ class RunResult:
             "device_peak_memory": list(self.device_peak),
             "planned": _figures(self.planned),
             "measured": _figures(self.measured),
+            "measured_step": self.measured_step,
             "coverage": {str(one.stage): one.to_dict() for one in self.coverage},
             "note": self.note,
         }
@@ -177,7 +185,8 @@ def train(
     rows = replicas.gather(pipeline, peaks)
     eager = replicas.gather(pipeline, pipeline.eager_stages)
     seconds = [record.seconds for record in loop.records]
-    median = sorted(range(len(history)), key=seconds.__getitem__)[len(history) // 2]
+    settled = range(min(1, len(history) - 1), len(history))
+    median = sorted(settled, key=seconds.__getitem__)[len(settled) // 2]
     coverage = joined(pipeline.gather(pipeline.coverage))
     measured = pipeline.gather_trace(history[median].marks, history[median].averages)
     pipeline.close()
@@ -199,11 +208,12 @@ def train(
         ),
         measured=measured,
         planned=program.schedule,
-        note="; ".join(filter(None, notes)) or None,
+        notes=tuple(filter(None, notes)),
         replicas=replicas.count,
         first_step=first,
         evaluations=tuple((r.step, r.eval_loss) for r in loop.records if r.eval_loss is not None),
         coverage=tuple(coverage.values()),
+        measured_step=first + median,
     )
 
 

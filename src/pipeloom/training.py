@@ -14,6 +14,7 @@ from pipeloom.runtime.models.by_name import load_source
 from pipeloom.runtime.pipeline.layered_source import as_planned
 from pipeloom.runtime.pipeline.model_source import ModelSource
 from pipeloom.runtime.profiling.profiler import measure_profile
+from pipeloom.runtime.rank.checks import check_levels
 from pipeloom.runtime.train.loop import Listener
 from pipeloom.runtime.train.replicas import count_replicas
 from pipeloom.runtime.train.settings import DTYPES, RunSettings
@@ -104,6 +105,7 @@ def run(
     loaded, where = read_program(program)
     chosen = RunSettings(progress=not quiet, post_validation=not no_post_validation, **settings)
     with naming(where, "local", "cuda_graph"):
+        check_levels(loaded)
         count_replicas(loaded, chosen)
     return run_program(loaded, model, chosen, callbacks=callbacks, trace_path=trace)
 

@@ -78,7 +78,10 @@ def test_recomputation_is_named_beside_the_backward(pipeloom: Command) -> None:
             ("predict", *WORDS, "--schedule", "zb-v"),
             "--vp: expected 2, as zb-v has, got 1: add --vp",
         ),
-        (("predict", "llama-3-8b", "--gpu", "H1000"), "--gpu: did you mean H100? expected one of"),
+        (
+            ("predict", "llama-3-8b", "--gpu", "H1000"),
+            "--gpu: expected a GPU, a cluster or a file, got 'H1000'; did you mean H100?",
+        ),
         (("predict", *WORDS, "--run", "foo=1"), "--run: foo: unknown key; known: "),
         (("calibrate", "absent.json"), "absent.json: no such file"),
     ],

@@ -66,3 +66,17 @@ def test_wrong_input_is_one_line_and_code_2(
     assert done.code == 2
     assert expected in done.err
     assert len([line for line in done.err.splitlines() if "note:" not in line]) == 1
+
+
+@pytest.mark.parametrize(("step", "noted"), [(0.01, False), (0.5, True)])
+def test_unsteady_times_are_noted(
+    pipeloom: Command, tmp_path: Path, step: float, noted: bool
+) -> None:
+    ops = [(m, op) for m in range(8) for op in ("F", "B", "W")]
+    rows = [f"0,{m},{op},{1 + step * m}" for m, op in ops]
+    timers = tmp_path / "timers.csv"
+    timers.write_text("\n".join(["stage,microbatch,op,ms", *rows]))
+    words = ("--memory", "1.2G,0.9G", "--t-comm", 0, "-o", tmp_path / "profile.json")
+    done = pipeloom("profile", "--from", timers, *words)
+    assert done.code == 0
+    assert ("note: times spread by up to" in done.out) == noted

@@ -74,3 +74,10 @@ def test_a_peak_above_the_limit(
     else:
         assert found is not None
         assert found.startswith(expected)
+
+
+@pytest.mark.parametrize("ratio", [0.1, 5.0])
+def test_a_profile_that_nobody_measured_is_recognised(ratio: float) -> None:
+    found = lateness.why_far_off(lasting(1.0), lasting(ratio))
+    assert found is not None
+    assert f"{ratio:g}x the planned makespan: all ops of the profile take 1 ms" in found
