@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from math import exp
 from typing import Any, TypeAlias
 
@@ -13,10 +14,12 @@ from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.units import duration
 from pipeloom.report.text_table import table
+from pipeloom.solver.families import ASYNCHRONOUS, FAMILIES
 
 from .clusters.cluster import Cluster
 from .clusters.cluster_json import read_cluster
-from .inputs.documents import Document, naming
+from .clusters.gpus import GPUS
+from .inputs.documents import Document
 from .inputs.problem_setup import ProfileLike, ProfileSource
 from .models.reading import ModelLike
 from .prediction.layer_times import Traffic
@@ -144,7 +147,8 @@ class Prediction:
         return "\n".join([*lines, *(["", self._messages()] if self.communication else [])])
 
     def _stages(self) -> str:
-        header = ["rank", "stages", "F ms", "B+W ms", *(f"{kind} GiB" for kind in KINDS), "total"]
+        backward = "R+B+W ms" if self.step.setup.run.recompute else "B+W ms"
+        header = ["rank", "stages", "F ms", backward, *(f"{kind} GiB" for kind in KINDS), "total"]
         rows = [
             [
                 str(rank),
@@ -185,6 +189,7 @@ def predict(
 
     Raises InputError with a line for each fault.
     """
+    _check_schedule(run.get("schedule"))
     where = _cluster(cluster, run.get("gpu"))
     optimal = run.get("schedule") == OPTIMAL
     if optimal:
@@ -195,6 +200,22 @@ def predict(
     return Prediction.of(_optimized(step) if optimal else step)
 
 
+def _check_schedule(name: Any) -> None:
+    """Raises InputError for what is no family; those whose stages do not stay are refused later."""
+    base = name.lower().partition(":")[0] if isinstance(name, str) else OPTIMAL
+    if base not in {*FAMILIES, OPTIMAL, "?"} and "not stated" not in base:
+        usable = ", ".join([*filter(_stays, FAMILIES), OPTIMAL])
+        near = get_close_matches(base, [*FAMILIES, OPTIMAL], 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise InputError(f"schedule: expected one of {usable}, got {name!r}{hint}")
+
+
+def _stays(family: str) -> bool:
+    """Whether each of its stages has one rank, and steps are one update."""
+    kind = type(FAMILIES[family]).__module__.split(".")[-2]
+    return kind not in {"weights", "bidirectional"} and family not in ASYNCHRONOUS
+
+
 def _cluster(given: ClusterLike | None, gpu: Any) -> Cluster:
     if given is not None:
         return read_cluster(given)
@@ -202,8 +223,20 @@ def _cluster(given: ClusterLike | None, gpu: Any) -> Cluster:
         raise InputError("gpu: expected a GPU's name, or a cluster")
     if not isinstance(gpu, str | os.PathLike):
         raise InputError(f"gpu: expected a name, got {gpu!r:.60}")
-    with naming("gpu"):
+    try:
         return read_cluster(gpu)
+    except InputError as error:
+        raise InputError(*(f"gpu: {line}" for line in _of_gpus(gpu, error))) from None
+
+
+def _of_gpus(gpu: str | os.PathLike[str], error: InputError) -> tuple[str, ...]:
+    """The faults, of an unknown name one with GPUs alone."""
+    name = os.fspath(gpu)
+    if "." in name or "/" in name or name == "-":
+        return error.errors
+    near = get_close_matches(name.lower(), {known.lower(): known for known in GPUS}, 1)
+    hint = "".join(f"did you mean {known}? " for known in GPUS if known.lower() in near)
+    return (f"{hint}expected one of {', '.join(GPUS)}, got {name!r}",)
 
 
 def _layers(given: ProfileLike, step: StepTimes) -> tuple[StageProfile, ...]:

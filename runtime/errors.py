@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pipeloom.ir.errors import PipeloomError
+from torch import Tensor
+
+from pipeloom.ir.errors import InputError, PipeloomError
 
 
 class ExecutionError(PipeloomError):
@@ -15,6 +17,18 @@ class ShapeError(PipeloomError):
     """A tensor has another shape or dtype than the one that was agreed on."""
 
     exit_code = 1
+
+
+class ChangedInPlaceError(InputError):
+    """A ``tensor`` that a backward needs is no more what it was when its forward kept it."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        super().__init__(
+            f"{dtype}{list(tensor.shape)} that the backward needs was changed in place since its "
+            "forward, so gradients would be wrong: compute with a copy, or change it out of place"
+        )
 
 
 class LaunchError(PipeloomError):

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 _LOG = logging.getLogger("torch._subclasses.fake_tensor")
 
@@ -34,8 +35,8 @@ def faked() -> Iterator[None]:
 
 
 def really() -> AbstractContextManager[Any]:
-    """A context within that one in which tensors are computed as ever."""
-    found: AbstractContextManager[Any] = unset_fake_temporarily()
+    """A context within that one, or within a trace, in which tensors are computed as ever."""
+    found: AbstractContextManager[Any] = _disable_current_modes()
     return found
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -21,10 +23,12 @@ from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.ir.model.transfers import owners
 from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.runtime.rank.options import StagesAs
 from pipeloom.solver.families import build_family
 
 from .priority import before_others
 from .sleeping import ROWS, WIDTH, OurStage, TorchStage, loss, sleep_until
+from .traced import TracedStage
 
 RANKS = 4
 CHUNKS = {"interleaved-1f1b:2": 2, "zb-v": 2}
@@ -69,14 +73,16 @@ Step = Callable[[], object]
 Span = tuple[float, float]
 
 
-def measure(cases: list[Case], steps: int) -> list[dict[str, list[Span]]]:
+def measure(
+    cases: list[Case], steps: int, stages_as: StagesAs = "eager"
+) -> list[dict[str, list[Span]]]:
     """On one rank: when each step began and ended, by runtime; two more go before.
 
     ``steps``: of each case at most; see :meth:`Case.steps`.
     """
     torch.set_num_threads(1)
     before_others()
-    return [_measure(case, case.steps(steps)) for case in cases]
+    return [_measure(case, case.steps(steps), stages_as) for case in cases]
 
 
 def measure_loop(milliseconds: float, rounds: int) -> float:
@@ -100,9 +106,17 @@ def measure_loop(milliseconds: float, rounds: int) -> float:
     return 1e3 * statistics.median(taken[2:])
 
 
-def _measure(case: Case, steps: int) -> dict[str, list[Span]]:
+def _measure(case: Case, steps: int, stages_as: StagesAs) -> dict[str, list[Span]]:
     x = torch.zeros(case.microbatches * ROWS, WIDTH)
-    runtimes: dict[str, Step] = {"ours": _ours(case, x), "torch": _torch(case, x)}
+    runtimes: dict[str, Step] = {"ours": _ours(case, x, stages_as), "torch": _torch(case, x)}
+    return in_turn(runtimes, steps)
+
+
+def in_turn(runtimes: Mapping[str, Step], steps: int) -> dict[str, list[Span]]:
+    """When each step of each runtime began and ended on this rank: a step of one, then of the next.
+
+    Two more steps of each go before.
+    """
     spans: dict[str, list[Span]] = {name: [] for name in runtimes}
     for _ in range(steps + 2):
         for name, run in runtimes.items():
@@ -121,29 +135,54 @@ def _start_together() -> None:
     sleep_until(at.item())
 
 
-def _ours(case: Case, x: torch.Tensor) -> Step:
+def _ours(case: Case, x: torch.Tensor, stages_as: StagesAs) -> Step:
     seconds = case.milliseconds / 1e3
     schedule = case.schedule()
-    stages = [lambda: OurStage(seconds)] * schedule.problem.stages
+    stages = [_stage(seconds, stages_as, first=s == 0) for s in range(schedule.problem.stages)]
     # torch counts no memory either
-    pipeline = Pipeline(compile_schedule(schedule), stages, loss=loss, memory=False)
+    pipeline = Pipeline(
+        compile_schedule(schedule), stages, loss=loss, memory=False, stages_as=stages_as
+    )
     return lambda: pipeline.step(x, target=x, return_outputs=False)
 
 
+def _stage(seconds: float, stages_as: StagesAs, *, first: bool) -> Callable[[], torch.nn.Module]:
+    if stages_as == "eager":
+        return partial(OurStage, seconds)
+    return partial(TracedStage, seconds, first=first)
+
+
 def _torch(case: Case, x: torch.Tensor) -> Step:
-    schedule, rank = case.schedule(), dist.get_rank()
-    mine = [s for s, owner in enumerate(owners(schedule)) if owner == rank]
-    modules = {s: TorchStage(case.milliseconds / 1e3) for s in mine}
+    schedule = case.schedule()
+    modules = {s: TorchStage(case.milliseconds / 1e3) for s in stages_here(schedule)}
     stages = [
         PipelineStage(
             module, s, schedule.problem.stages, torch.device("cpu"), dw_builder=module.dw_builder
         )
         for s, module in modules.items()
     ]
-    runtime = _PipelineScheduleRuntime(stages, case.microbatches, loss_fn=loss)
+    return torch_step(schedule, stages, loss, x)
+
+
+def stages_here(schedule: Schedule) -> list[int]:
+    """The stages that this rank runs."""
+    rank = dist.get_rank()
+    return [s for s, owner in enumerate(owners(schedule)) if owner == rank]
+
+
+def torch_step(
+    schedule: Schedule,
+    stages: list[PipelineStage],
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+    x: torch.Tensor,
+) -> Step:
+    """A step of torch's runtime on this rank's ``stages`` by ``schedule``, with ``x`` as the batch
+    and the target."""
+    make: Any = _PipelineScheduleRuntime
+    runtime = make(stages, schedule.problem.microbatches, loss_fn=loss)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "schedule.csv")
         path.write_text(write(schedule), encoding="utf-8")
         runtime._load_csv(str(path), format="compute_only")
-    arguments = [x] if 0 in mine else []
+    arguments = [x] if any(stage.is_first for stage in stages) else []
     return lambda: runtime.step(*arguments, target=x, return_outputs=False)

@@ -35,7 +35,7 @@ def sleep_until(deadline: float) -> None:
             os.sched_yield()
 
 
-def _gradient(dy: Tensor, seconds: float) -> Tensor:
+def input_gradient(dy: Tensor, seconds: float) -> Tensor:
     """B: the input's gradient, a tensor of its own as any product's."""
     end = time.perf_counter() + seconds
     dx = dy.clone(memory_format=torch.contiguous_format)
@@ -53,7 +53,7 @@ class _Input(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor | None, None]:
-        return _gradient(dy, ctx.seconds), None, None
+        return input_gradient(dy, ctx.seconds), None, None
 
 
 class _Both(_Input):
@@ -63,7 +63,7 @@ class _Both(_Input):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor | None, None]:
         end = time.perf_counter() + 2 * ctx.seconds
         gradient = dy.sum(0)
-        return _gradient(dy, end - time.perf_counter()), gradient, None
+        return input_gradient(dy, end - time.perf_counter()), gradient, None
 
 
 _input: Callable[..., Tensor] = _Input.apply
@@ -91,7 +91,7 @@ class _Added:
         return x + weight
 
     def input_grad(self, dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-        return _gradient(dy, self.seconds)
+        return input_gradient(dy, self.seconds)
 
     def accumulate(self, x: Tensor, dy: Tensor) -> None:
         weigh(self.weight, dy, self.seconds)

@@ -10,7 +10,7 @@ import argparse
 import json
 from typing import Any
 
-from ..arguments import add_output, example
+from ..arguments import example
 from ..inputs import typed
 from ..output import answer, check_output, finish
 from ..run_arguments import RUN_KEYS, add_run, run_options
@@ -20,8 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "model", metavar="MODEL", help="a preset's name, or a config.json of Hugging Face"
     )
-    parser.add_argument("--gpu", metavar="NAME", help="such as H100: its usual cluster")
-    parser.add_argument("--cluster", metavar="NAME|FILE", help="a preset's name, or a cluster file")
+    device = parser.add_mutually_exclusive_group()
+    device.add_argument("--gpu", metavar="NAME", help="such as H100: its usual cluster")
+    device.add_argument("--cluster", metavar="NAME|FILE", help="a preset's name, or a cluster file")
     parser.add_argument(
         "--measured",
         metavar="PROFILE",
@@ -36,7 +37,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_pair,
         help="any other key of a run, such as compile=true",
     )
-    add_output(parser, "pipeline profile")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="where to write the pipeline profile, - for standard output; not written by default",
+    )
     example(
         parser,
         "pipeloom predict llama-3-70b --gpu H100 --gpus 64 --tp 8 --pp 4 --global-batch 128",
@@ -49,7 +55,8 @@ def run(args: argparse.Namespace) -> int:
 
     check_output(args)
     given = run_options(args) | ({} if args.gpu is None else {"gpu": args.gpu})
-    with typed(*RUN_KEYS, "gpu", "cluster", "measured", *dict(args.run)):
+    others = {key: f"--run: {key}" for key in dict(args.run)}
+    with typed(*RUN_KEYS, "gpu", "cluster", "measured", **others):
         found = predict(
             args.model, cluster=args.cluster, measured=args.measured, **given | dict(args.run)
         )

@@ -238,4 +238,5 @@ def _words(measurement: Measurement) -> str:
     if not kinds and {stage.t_f for stage in profile.stages} == {1.0}:
         lines.append("each op takes 1 ms, as none was run: --like says times")
     lines += worth_telling(measurement.coverage)
+    lines += [f"stage {s} runs eager: {why}" for s, why in measurement.eager.items()]
     return "\n".join(lines)

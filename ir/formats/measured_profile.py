@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ..model.layered_profile import LayeredProfile
@@ -44,7 +44,7 @@ class Measurement:
     activation (None: one process);
     ``together``: whether the ranks were measured at the same time; ``by_layers``: each stage is a
     layer that was measured by itself; ``coverage[s]``: which weight gradients W computed, as the
-    stages ran here.
+    stages ran here; ``eager``: why stages that were to be graphs ran as they are.
     """
 
     profile: Profile
@@ -54,6 +54,7 @@ class Measurement:
     pairs: tuple[Figure, ...] = ()
     by_layers: bool = False
     coverage: tuple[WeightCoverage, ...] = ()
+    eager: Mapping[int, str] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
         """The profile as a JSON object, by layers where they were measured so."""
@@ -76,6 +77,7 @@ class Measurement:
                 {f"t_{kind.name.lower()}": figure.to_dict() for kind, figure in stage.items()}
                 | ({"t_fb": self.pairs[s].to_dict()} if self.pairs else {})
                 | ({"coverage": self.coverage[s].to_dict()} if self.coverage else {})
+                | ({"eager": self.eager[s]} if s in self.eager else {})
                 for s, stage in enumerate(self.times)
             ],
             "t_comm": None if self.delay is None else self.delay.to_dict(),

@@ -19,6 +19,9 @@ from ..inputs.documents import Document
 from .fit import Fitted, fit
 from .measured_rows import MeasuredRow, read_rows
 
+FAR = 2.0
+"""The factor between predicted and measured, in the median, above which a fit is none."""
+
 
 @dataclass(frozen=True)
 class Calibration:
@@ -30,6 +33,15 @@ class Calibration:
     cluster: Cluster
     rows: tuple[MeasuredRow, ...]
     residuals: FloatArray
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What speaks against the fit: no curve can be far off half of the runs that it is of."""
+        off = float(np.median(np.abs(self.residuals)))
+        if off < np.log(FAR):
+            return ()
+        words = f"predictions are off by a factor of {np.exp(off):.1f} in the median"
+        return (f"the fit is not to be trusted: {words}; are units and keys of the runs right?",)
 
     @property
     def document(self) -> dict[str, Any]:
@@ -46,6 +58,7 @@ class Calibration:
             "p90_percent": float(np.quantile(off, 0.9)),
             "largest_percent": float(off.max()),
             "efficiency": self.cluster.efficiency.to_dict(),
+            "notes": list(self.notes),
         }
 
     def __str__(self) -> str:
@@ -60,6 +73,7 @@ class Calibration:
             f"{found['p90_percent']:.1f} % at the 90th percentile, "
             f"{found['largest_percent']:.1f} % at most; {shapes} of layers\n\n"
             + table(["parameter", "fitted", "usual"], rows)
+            + "".join(f"\n\nnote: {note}" for note in self.notes)
         )
 
 
@@ -75,8 +89,10 @@ def calibrate(measurements: Document, *, gpu: str | None = None) -> Calibration:
     names = sorted({row.setup.cluster.gpu.name for row in rows})
     if gpu is not None:
         rows = [row for row in rows if gpu in {row.setup.cluster.gpu.name, row.setup.cluster.name}]
-    if (gpu is None and len(names) > 1) or not rows:
-        raise InputError(f"gpu: expected one of {', '.join(names)}, got {gpu!r}")
+    if gpu is None and len(names) > 1:
+        raise InputError(f"gpu: which GPU's runs? expected {' or '.join(names)}")
+    if not rows:
+        raise InputError(f"gpu: expected {' or '.join(names)}, whose runs there are, got {gpu!r}")
     return calibrated_on(rows)
 
 

@@ -14,10 +14,14 @@ from typing import Any
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats.json_reader import show
+from pipeloom.ir.formats.validation import misspelt
 
 from ..clusters.cluster_json import read_cluster
 from ..inputs.documents import Document, naming, read_document
-from ..models.run import KEYS
+from ..models.model import Model
+from ..models.reading import ModelLike, read_model
+from ..models.run import KEYS, TrainingRun
+from ..models.run_values import RunValues
 from .setup import Setup
 
 VTRAIN = {"gpu": "A100-80GB", "seq": 1024, "precision": "fp16", "recompute": "full"}
@@ -27,6 +31,14 @@ LEAST, MOST = 1e-6, 1e12
 """Of whatever is measured."""
 _BATCH = ("microbatches", "local_batch")
 TIMES = ("step_ms", "tokens_per_s_per_gpu", "model_tflops_per_gpu")
+AGREE = 1.05
+"""A time and a throughput of one run that are further apart than this contradict each other."""
+_BESIDE = (
+    "source", "case", "release", "note", "seq_stated", "weights_optimizer_gib", "activation_gib",
+    "activation_none_gib",
+)  # fmt: skip
+"""Keys that say where a row comes from, and what else was measured; nothing is fitted to them."""
+_KNOWN = ("model", *KEYS, *_BATCH, *TIMES, "memory_gib", "memory_gb", *_BESIDE)
 
 
 @dataclass(frozen=True)
@@ -61,8 +73,16 @@ def read_rows(given: Document) -> list[MeasuredRow]:
         raise InputError(f"{where}: models: expected an object of models, got {show(models)}")
     rows = [*_rows(document, where), *_vtrain(document, where)]
     if not rows:
-        raise InputError(f"{where}: runs: expected a list of measured runs, got {show(document)}")
+        raise InputError(f"{where}: runs: {_none_of(document)}")
     return [_row(row, models, f"{where}: {name}") for name, row in rows]
+
+
+def _none_of(document: Mapping[str, Any]) -> str:
+    expected = "expected a list of measured runs"
+    if "runs" in document:
+        return f"{expected}, got none"
+    near = [key for key, _ in misspelt(document, ("runs",))]
+    return f"missing; {expected}" + f" (did you mean it by {near[0]}?)" * bool(near)
 
 
 def _rows(document: Mapping[str, Any], where: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -90,12 +110,16 @@ def _vtrain(document: Mapping[str, Any], where: str) -> Iterator[tuple[str, dict
 
 
 def _row(row: dict[str, Any], models: Mapping[str, Any], where: str) -> MeasuredRow:
+    with naming(where):
+        RunValues(row, _KNOWN).raise_faults()
     name = row.get("model")
     if not isinstance(name, str) or "gpu" not in row:
         raise InputError(f"{where}: model, gpu: expected both by name, got {show(row)}")
     run = {key: value for key, value in row.items() if key in (*KEYS, *_BATCH)}
     with naming(where):
-        setup = Setup.of(models.get(name, name), run, read_cluster(row["gpu"]))
+        with naming("gpu"):
+            cluster = read_cluster(row["gpu"])
+        setup = Setup.of(_model(models.get(name, name)), run, cluster)
     return MeasuredRow(
         source=str(row.get("source", "measured")),
         model=name,
@@ -106,6 +130,15 @@ def _row(row: dict[str, Any], models: Mapping[str, Any], where: str) -> Measured
     )
 
 
+def _model(given: ModelLike) -> Model:
+    """Raises InputError, naming the key where predict names its argument."""
+    try:
+        return read_model(given)
+    except InputError as error:
+        lines = (line.replace("MODEL: ", "model: ", 1) for line in error.errors)
+        raise InputError(*lines) from None
+
+
 def _step_ms(row: Mapping[str, Any], setup: Setup, where: str) -> float:
     """The step's time as measured, or from the throughput that was."""
     kind = next((key for key in TIMES if row.get(key) is not None), TIMES[0])
@@ -113,10 +146,25 @@ def _step_ms(row: Mapping[str, Any], setup: Setup, where: str) -> float:
     if value is None:
         raise InputError(f"{where}: {kind}: missing; expected a number > 0, or another measure")
     if kind == "step_ms":
-        return float(value)
+        _check_agreement(row, value, run, where)
+        return value
     if kind == "tokens_per_s_per_gpu":
-        return run.global_batch * run.seq / (value * run.gpus) * 1e3
+        return _of_throughput(value, run)
     return _counted_flops(setup) / (value * run.gpus * 1e9)
+
+
+def _of_throughput(tokens: float, run: TrainingRun) -> float:
+    """Milliseconds of a step at so many tokens a second on each GPU."""
+    return run.global_batch * run.seq / (tokens * run.gpus) * 1e3
+
+
+def _check_agreement(row: Mapping[str, Any], step_ms: float, run: TrainingRun, where: str) -> None:
+    tokens = _positive(row, "tokens_per_s_per_gpu", where)
+    if tokens is not None and not 1 / AGREE <= _of_throughput(tokens, run) / step_ms <= AGREE:
+        raise InputError(
+            f"{where}: step_ms: {step_ms:g} contradicts tokens_per_s_per_gpu {tokens:g}, which is "
+            f"{_of_throughput(tokens, run):g} ms a step; expected one of them, or both alike"
+        )
 
 
 def _counted_flops(setup: Setup) -> float:

@@ -205,7 +205,7 @@ def _order(family: str, ranks: int, chunks: int, microbatches: int) -> OpOrder:
         raise InputError(*(f"schedule: {line}" for line in error.errors)) from None
     needed = found.problem.stages // ranks
     if needed != chunks:
-        raise InputError(f"vp: expected {needed}, as {family} has, got {chunks}")
+        raise InputError(f"vp: expected {needed}, as {family} has, got {chunks}: add --vp {needed}")
     owners = found.problem.placement.matrix(ranks * chunks, microbatches)
     if found.transfers or found.updates is not Updates.ITERATION or (owners != owners[:, :1]).any():
         words = "whose stages stay on one rank, with one update a step"

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..cuda import make_event, make_stream
 from ..dtensors import PLAIN, parts
-from ..measure.activation_ledger import Memory, apart
+from ..measure.activation_ledger import Memory, Versioned, apart, unchanged
 
 Copies: TypeAlias = Sequence[tuple[Tensor, Tensor]]  # target, source; bytes
 Wait: TypeAlias = Callable[[], None]
@@ -120,9 +120,11 @@ class OffloadedActivations:
         self._wait = self._host.channels.out(copies)
 
     def gone(self) -> None:
-        """Waits for that, and gives up the memory on the device."""
+        """Waits for that, and gives up the memory on the device. Raises ChangedInPlaceError."""
         self._wait()
         self._wait = _nothing
+        for saved in self._saved:
+            saved.check()
         for saved in self._saved:
             saved.give_up()
 
@@ -161,7 +163,7 @@ class OffloadedActivations:
             return _Wrapped(tensor, self.pack)
         storage = tensor.untyped_storage()
         if storage.nbytes() == 0 or storage._cdata in self._stay:
-            return tensor
+            return Versioned(tensor, tensor._version)
         saved = _SavedActivation(self._memory, tensor)
         self._saved.append(saved)
         return saved
@@ -170,7 +172,7 @@ class OffloadedActivations:
 class _SavedActivation:
     """A tensor that autograd saved: on the device, or the shape of one that is out."""
 
-    __slots__ = ("_held", "_memory", "device", "key", "shape", "tensor")
+    __slots__ = ("_held", "_memory", "device", "key", "shape", "tensor", "version")
 
     def __init__(self, memory: Memory, tensor: Tensor) -> None:
         self._memory = memory
@@ -178,12 +180,18 @@ class _SavedActivation:
         self.device = tensor.device
         self.shape = tensor.storage_offset(), tensor.size(), tensor.stride(), tensor.dtype
         self.tensor: Tensor | None = apart(tensor)
+        self.version = tensor._version
         self._held = memory.hold(tensor)
 
     @property
     def storage(self) -> torch.UntypedStorage:
         assert self.tensor is not None
         return self.tensor.untyped_storage()
+
+    def check(self) -> None:
+        """Raises ChangedInPlaceError where what went out is not what autograd saved."""
+        assert self.tensor is not None
+        unchanged(self.tensor, self.version)
 
     def give_up(self) -> None:
         if (
@@ -222,13 +230,13 @@ class _Wrapped:
         return whole
 
 
-Packed: TypeAlias = Tensor | _SavedActivation | _Wrapped
+Packed: TypeAlias = Versioned | _SavedActivation | _Wrapped
 
 
 def unpack(saved: Packed) -> Tensor:
-    """The tensor that was packed; it is here."""
-    if isinstance(saved, Tensor):
-        return saved
+    """The tensor that was packed; it is here. Raises ChangedInPlaceError."""
+    if isinstance(saved, Versioned):
+        return unchanged(*saved)
     if isinstance(saved, _Wrapped):
         return saved.unpack()
     assert saved.tensor is not None, "B comes after L"

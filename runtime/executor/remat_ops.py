@@ -5,10 +5,12 @@ from __future__ import annotations
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import OpKind
 
+from ..tensors.forward_state import in_place_of_buffers
 from ..tensors.microbatches import tensors
 from ..tensors.rng_state import RandomState, devices_of
 from ..transport.thread_rank import here
@@ -27,13 +29,21 @@ def calls(runner: StageRunner, kind: OpKind, cell: Cell) -> Run:
 
 
 def _forward_alone(runner: StageRunner, cell: Cell) -> None:
-    """F that keeps its input alone."""
+    """F that keeps its input alone, and of buffers that it changes what was before."""
     cell.state = RandomState(devices_of(cell.inputs))
     if runner.stage > 0:
         cell.held = runner.memory.hold(*cell.inputs)
+    given = tensors((cell.inputs, cell.options))
+    versions = _versions(given)
     target = cell.target
-    with torch.no_grad():
+    with torch.no_grad(), runner.buffers.kept() as cell.buffers:
         runner.bare(cell)
+    if versions != _versions(given):
+        raise InputError(
+            f"stage {runner.stage}: expected a forward that leaves its input as it is where it is "
+            "recomputed: this one changes it in place, and would run again on what it made of it"
+        )
+    cell.held += runner.memory.hold(*(kept.value for kept in cell.buffers))
     if here() is not None and cell.state.drawn():
         raise InputError(
             f"stage {runner.stage}: expected no dropout or other random numbers where a forward is "
@@ -47,12 +57,17 @@ def _forward_again(runner: StageRunner, cell: Cell) -> None:
     """R: from here on the microbatch is as after any F; what was sent on stays sent."""
     assert cell.state is not None
     sent, result, loss, metrics = cell.output, cell.result, cell.loss, cell.metrics
-    with cell.state.again():
+    with cell.state.again(), in_place_of_buffers(cell.buffers):
         runner.forward(cell)
     cell.output, cell.result, cell.loss, cell.metrics = sent, result, loss, metrics
-    cell.state = None
+    cell.state, cell.buffers = None, ()
     runner.memory.release(cell.held)
     cell.held = ()
+
+
+def _versions(given: list[Tensor]) -> list[int]:
+    """How often each tensor has been changed in place; of inference tensors nobody counts it."""
+    return [0 if x.is_inference() else x._version for x in given]
 
 
 def _forward_out(runner: StageRunner, cell: Cell) -> None:

@@ -10,13 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
+from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.ops import OpKind
 from pipeloom.ir.model.weight_coverage import WeightCoverage
 
-from ..dtensors import PLAIN, arrived, is_dtensor
-from ..errors import ShapeError
+from ..dtensors import PLAIN, arrived, is_dtensor, parts
+from ..errors import ChangedInPlaceError, ShapeError
 from ..measure.activation_ledger import Held, Memory
 from ..measure.gradient_watch import GradientWatch
+from ..tensors.forward_state import ChangingBuffers, KeptBuffer
 from ..tensors.microbatches import mapped, tensors
 from ..tensors.rng_state import RandomState
 from ..tensors.skip_connections import Skips
@@ -51,15 +53,16 @@ class Cell:
     ``output``, with its graph, and ``dx``: what F and B hand on; ``result``, ``loss`` and
     ``metrics``: the last stage's output and what came of it; ``queue``: None where BW is fused;
     ``delayed``: the calls of modules that put off weight gradients by themselves, None without;
-    ``recomputed``: F runs again, with the random numbers from ``state`` on, and its input is
-    ``held`` until then; ``offloaded``: None where nothing is. ``graphs``: what the stage runs as
-    (:mod:`..graphs.graph_runner`), ``kept`` what it then holds from op to op.
+    ``recomputed``: F runs again, with the random numbers from ``state`` on and ``buffers`` as they
+    were, and its input is ``held`` until then; ``offloaded``: None where nothing is. ``graphs``:
+    what the stage runs as (:mod:`..graphs.graph_runner`), ``kept`` what it then holds from op to
+    op.
     """
 
     __slots__ = (
-        "delayed", "dx", "dy", "graphs", "held", "inputs", "interface", "kept", "loss", "metrics",
-        "offloaded", "options", "output", "queue", "recomputed", "result", "roots", "state",
-        "target",
+        "buffers", "delayed", "dx", "dy", "graphs", "held", "inputs", "interface", "kept", "loss",
+        "metrics", "offloaded", "options", "output", "queue", "recomputed", "result", "roots",
+        "state", "target",
     )  # fmt: skip
 
     def __init__(
@@ -92,6 +95,7 @@ class Cell:
         self.metrics: Any = None
         self.target: Any = None
         self.state: RandomState | None = None
+        self.buffers: Sequence[KeptBuffer] = ()
         self.held: Held = ()
         if self.offloaded is not None:
             self.offloaded.clear()
@@ -134,6 +138,7 @@ class StageRunner:
         self.stage = stage
         self.module = module
         self.memory = memory
+        self.buffers = ChangingBuffers(module)
         self._deferral = Deferral(module.parameters() if parameters is None else parameters)
         self._last = last
         self._loss = loss
@@ -195,17 +200,30 @@ class StageRunner:
 
     def _differentiate(self, cell: Cell) -> None:
         queue = cell.queue
-        if queue is None or not queue.again:
-            run_backward(cell.roots, cell.dy)
-        else:
-            with self._deferral.into(queue):
+        try:
+            if queue is None or not queue.again:
                 run_backward(cell.roots, cell.dy)
+            else:
+                with self._deferral.into(queue):
+                    run_backward(cell.roots, cell.dy)
+        except ChangedInPlaceError as error:
+            raise self._told(OpKind.BW if queue is None else OpKind.B, error) from error
 
     def _weight(self, cell: Cell) -> None:
         assert cell.queue is not None
         if self.watched is not None:
             self._weighted(cell.queue.parameters())
-        cell.queue.run()
+        try:
+            cell.queue.run()
+        except ChangedInPlaceError as error:
+            raise self._told(OpKind.W, error) from error
+
+    def _told(self, kind: OpKind, error: ChangedInPlaceError) -> InputError:
+        """The error that says of which stage, and of which of its tensors if it is one."""
+        changed = _storages_of(error.tensor)
+        own = (*self.module.named_parameters(), *self.module.named_buffers())
+        names = [f"{name} " for name, tensor in own if changed & _storages_of(tensor)]
+        return InputError(f"stage {self.stage}, {kind.name}: {''.join(names[:1])}{error}")
 
     def _weighted(self, parameters: set[int]) -> None:
         """W computes the gradients of the parameters with these ids."""
@@ -278,6 +296,10 @@ def apart_from(tensor: Tensor, received: Sequence[Tensor]) -> Tensor:
     if any(other.untyped_storage()._cdata == place for other in received):
         return tensor.clone()
     return tensor
+
+
+def _storages_of(tensor: Tensor) -> set[int]:
+    return {part.untyped_storage()._cdata for part in parts(tensor)}
 
 
 def _gradient(x: Tensor, dy: Sequence[Tensor]) -> Tensor:

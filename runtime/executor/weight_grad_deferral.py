@@ -23,7 +23,7 @@ from torch.autograd.variable import Variable
 from torch.compiler import is_compiling
 from torch.overrides import TorchFunctionMode
 
-from ..measure.activation_ledger import Held, Ledger, Memory
+from ..measure.activation_ledger import Held, Ledger, Memory, unchanged
 from .deferred_ops import RULES, Rule
 from .offload import OffloadedActivations
 from .parameter_views import OfView, base_of, of_view
@@ -40,13 +40,14 @@ class WeightQueue:
     def __init__(self, memory: Memory) -> None:
         self.again = False
         self._memory = memory
-        self._waiting: list[tuple[Rule, Tensor, Tensor, Held]] = []
+        self._waiting: list[tuple[Rule, Tensor, Tensor, int, int, Held]] = []
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def put(self, rule: Rule, x: Tensor, dy: Tensor) -> None:
-        self._waiting.append((rule, x, dy, self._memory.hold(x, dy)))
+        held = self._memory.hold(x, dy)
+        self._waiting.append((rule, x, dy, x._version, dy._version, held))
 
     def parameters(self) -> set[int]:
         """The ids of the parameters whose gradients wait."""
@@ -60,13 +61,16 @@ class WeightQueue:
             self._memory.release(self._waiting.pop()[-1])
 
     def run(self) -> None:
-        """Computes all that waits and lets go of it, one by one."""
+        """Computes all that waits and lets go of it, one by one.
+
+        Raises ChangedInPlaceError where it is not what B left.
+        """
         enabled = torch.is_grad_enabled()
         torch._C._set_grad_enabled(False)
         try:
             while self._waiting:
-                rule, x, dy, held = self._waiting.pop()
-                rule.accumulate(x, dy)
+                rule, x, dy, version_of_x, version_of_dy, held = self._waiting.pop()
+                rule.accumulate(unchanged(x, version_of_x), unchanged(dy, version_of_dy))
                 if held:
                     self._memory.release(held)
         finally:
@@ -234,7 +238,7 @@ class _Deferred(torch.autograd.Function):
         ctx: Any, rule: Rule, queue: WeightQueue, x: Tensor, weight: Tensor | None
     ) -> Tensor:
         ctx.save_for_backward(x)
-        ctx.rule, ctx.queue = rule, queue
+        ctx.rule, ctx.queue, ctx.version = rule, queue, rule.weight._version
         dtype = x.dtype if x.is_floating_point() else rule.weight.dtype
         bias = rule.bias
         return rule.forward(
@@ -249,7 +253,8 @@ class _Deferred(torch.autograd.Function):
         ctx.queue.put(rule, x, dy)
         if not ctx.needs_input_grad[2]:
             return None, None, None, None
-        return None, None, rule.input_grad(dy, x, _cast(rule.weight, dy.dtype)), None
+        weight = _cast(unchanged(rule.weight, ctx.version), dy.dtype)
+        return None, None, rule.input_grad(dy, x, weight), None
 
 
 def _cast(weight: Tensor, dtype: torch.dtype) -> Tensor:

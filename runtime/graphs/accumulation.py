@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 
 import torch
@@ -47,13 +47,15 @@ def _own(parameter: nn.Parameter, gradient: Tensor) -> Tensor:
     return like.copy_(gradient)
 
 
-def fresh(node: fx.Node, parameter: nn.Parameter, others: Sequence[fx.Node]) -> bool:
-    """Whether a gradient is a tensor of its own, none of the ``others`` that outlive its piece,
-    which lies in memory as the parameter does."""
+def fresh(
+    node: fx.Node, parameter: nn.Parameter, calls: Collection[fx.Node], others: Sequence[fx.Node]
+) -> bool:
+    """Whether a gradient is a tensor of its own, made by the ``calls`` of its piece and none of the
+    ``others`` that outlive that, which lies in memory as the parameter does."""
     value = value_of(node)
     root = root_of(node)
     return (
-        root.op == "call_function"
+        root in calls
         and value.stride() == local(parameter).stride()
         and all(root_of(other) is not root for other in others)
     )

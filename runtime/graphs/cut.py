@@ -102,6 +102,11 @@ def cut(joint: Joint) -> Cut:
     return _Cutting(joint).result()
 
 
+def cut_again(joint: Joint) -> Cut:
+    """The pieces of a joint graph that was written anew after it was cut."""
+    return _Cutting(joint).result()
+
+
 class _Cutting:
     """The sets of nodes that a cut is made of."""
 
@@ -185,7 +190,7 @@ class _Cutting:
 
     def _crossing(self, calls: Collection[fx.Node], ends: Iterable[fx.Node]) -> set[fx.Node]:
         """The values that ``calls`` need of others, and ``ends`` that are not theirs."""
-        calls = set(calls)
+        calls = {node for node in calls if node.op != "placeholder"}
         found: set[fx.Node] = set()
         stack = [n for call in calls for n in call.all_input_nodes] + [*ends]
         while stack:

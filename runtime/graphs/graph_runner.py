@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from pipeloom.ir.model.ops import OpKind
 
 from ..dtensors import arrived
-from ..executor.losses import Judge, parted
+from ..executor.losses import Judge
 from ..executor.offload import unpack
 from ..executor.stage_runner import (
     Cell,
@@ -37,7 +37,7 @@ from ..tensors.skip_connections import Skips
 from .arguments import Kind, Parts, kind_of
 from .compiled_functions import compiled_function, laid_out
 from .functions import python_function
-from .module_state import state_of
+from .module_state import ModuleState
 from .stage_functions import Make, StageForward, StageFunctions
 from .torch_internals import TraceError, below_autograd
 
@@ -113,7 +113,7 @@ class GraphRunner(StageRunner):
         self._watching = memory.watching()
         self._in_model, self._make = loss_in_model, make
         self._graphs: dict[Kind, StageFunctions | None] = {}
-        self._state: list[object] = []
+        self._state: ModuleState | None = None
         self._anchor = torch.zeros((), requires_grad=True)
         self.refusal: str | None = _hooked(module)
         if self.delayed:
@@ -137,9 +137,9 @@ class GraphRunner(StageRunner):
 
     def refresh(self, cells: Iterable[Cell]) -> None:
         """Before a step: graphs of a module that has changed since are made again."""
-        state = state_of(self.module)
-        if state != self._state:
-            self._state = state
+        if self._state is None or not self._state.holds():
+            self._state = ModuleState(self.module)
+            self.refusal = self.refusal or _hooked(self.module)
             self._graphs.clear()
             for cell in cells:
                 cell.graphs = None
@@ -179,34 +179,12 @@ class GraphRunner(StageRunner):
             loss=None if loss is None else lambda output: loss(output, ()),
         )
         try:
-            found = StageFunctions(self.module, given, forward, self._make)
-            if self._last and len(found.tangents) > 1:
-                forward.unused = self._unused(found, given, cell)
-                if forward.unused:
-                    found = StageFunctions(self.module, given, forward, self._make)
+            found = StageFunctions.traced(self.module, given, forward, self._make)
         except TraceError as error:
             self.refusal = str(error)
             return None
         found.check(cell.interface, self.stage)
         return found
-
-    def _unused(
-        self, functions: StageFunctions, given: Sequence[Tensor], cell: Cell
-    ) -> frozenset[int]:
-        """The outputs, of several, that the loss does not depend on: parameters that only they
-        depend on have no gradient."""
-        assert self._loss is not None
-        box: dict[int, Tensor] = {}
-        with torch.random.fork_rng({x.device for x in given if x.is_cuda}):
-            with below_autograd():
-                outputs = functions.alone([*given])[: functions.outputs]
-            for i in functions.tangents:
-                outputs[i] = _caught(outputs[i], self._anchor, box, i)
-            try:
-                loss, _ = parted(self._loss(functions.forward_of.result(outputs), cell.target))
-            except Exception as error:
-                raise TraceError(f"its loss does not run when it is tried: {error}") from error
-        return frozenset(functions.tangents) - _reached(loss)
 
     def _found(self, cell: Cell) -> StageFunctions | None:
         if cell.graphs is None:
@@ -314,8 +292,7 @@ class GraphRunner(StageRunner):
         functions, dy = kept.functions, cell.dy
         if self._last:
             run_backward(cell.roots, cell.dy)
-            dy = tuple([kept.box[i] for i in functions.tangents])
-            kept.box.clear()
+            functions, dy = self._reached(kept)
         if self.watched is not None and cell.queue is not None:
             self.watched.cut(self.module, functions.in_b, functions.trained)
         found = self._gradients(cell, kept, functions, dy)
@@ -324,6 +301,17 @@ class GraphRunner(StageRunner):
         cell.inputs, cell.roots, cell.dy = (), (), ()
         if cell.queue is None:
             cell.kept = None
+
+    def _reached(self, kept: Kept) -> tuple[StageFunctions, tuple[Tensor, ...]]:
+        """The functions of the outputs that the loss of this microbatch has gradients of, and
+        these."""
+        functions, box = kept.functions, kept.box
+        if len(box) < len(functions.tangents):
+            kept.functions = functions = functions.of_outputs(frozenset(box))
+            kept.values = [kept.values[i] for i in functions.picked]
+        dy = tuple([box[i] if i in box else functions.zeros(i) for i in functions.tangents])
+        box.clear()
+        return functions, dy
 
     def _gradients(
         self, cell: Cell, kept: Kept, functions: StageFunctions, dy: Sequence[Tensor]
@@ -372,12 +360,14 @@ class _Caught(torch.autograd.Function):
     def forward(
         ctx: Any, output: Tensor, anchor: Tensor, box: dict[int, Tensor], index: int
     ) -> Tensor:
+        ctx.set_materialize_grads(False)
         ctx.box, ctx.index = box, index
         return output.detach()
 
     @staticmethod
-    def backward(ctx: Any, dy: Tensor) -> tuple[None, ...]:
-        ctx.box[ctx.index] = dy
+    def backward(ctx: Any, dy: Tensor | None) -> tuple[None, ...]:
+        if dy is not None:
+            ctx.box[ctx.index] = dy
         return None, None, None, None
 
 
@@ -392,18 +382,6 @@ def _laid_out(tensors: Iterable[Tensor], strides: Sequence[Sequence[int]]) -> li
         x if x.stride() == stride else laid_out(x, stride)
         for x, stride in zip(tensors, strides)  # noqa: B905
     ]
-
-
-def _reached(loss: Tensor) -> set[int]:
-    """The outputs, as :class:`_Caught` gave them, that a loss depends on."""
-    stack: list[Any] = [loss.grad_fn]
-    seen: set[Any] = set()
-    while stack:
-        node = stack.pop()
-        if node is not None and node not in seen:
-            seen.add(node)
-            stack += [before for before, _ in node.next_functions]
-    return {node.index for node in seen if hasattr(node, "box")}
 
 
 def _hooked(module: nn.Module) -> str | None:

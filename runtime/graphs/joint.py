@@ -90,12 +90,12 @@ def trace_joint(
     """
     parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
     own: dict[str, Tensor] = {**parameters, **buffers}
-    names = [*own]
+    places = _places(module)
 
     def function(*flat: Tensor) -> Sequence[Tensor]:
-        held = {name: whole(own[name], x) for name, x in zip(names, flat, strict=False)}
-        called = _Called(module, held)
-        return [as_output(x) for x in forward(called, flat[len(names) :])]
+        held = {id(x): whole(x, part) for x, part in zip(own.values(), flat, strict=False)}
+        called = _Called(module, {name: held[id(x)] for name, x in places.items()})
+        return [as_output(x) for x in forward(called, flat[len(own) :])]
 
     arguments = [*(_leaf(x) for x in own.values()), *inputs]
     found = export_joint(function, arguments, decompositions)
@@ -117,6 +117,17 @@ def trace_joint(
     )
 
 
+def _places(module: nn.Module) -> dict[str, Tensor]:
+    """The places of all parameters and buffers, each once although its module has several names:
+    one that is set twice would not be put back."""
+    return {
+        f"{path}.{name}" if path else name: tensor
+        for path, part in module.named_modules()
+        for name, tensor in [*part._parameters.items(), *part._buffers.items()]
+        if tensor is not None
+    }
+
+
 def _leaf(tensor: Tensor) -> Tensor:
     """The part of a DTensor that is here, as an argument of which there are gradients; any other
     tensor itself."""
@@ -133,7 +144,7 @@ class _Called(nn.Module):
         self._call = _Watched(module), {f"module.{name}": x for name, x in held.items()}
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
-        return functional_call(*self._call, inputs, options)
+        return functional_call(*self._call, inputs, options, tie_weights=False)
 
 
 class _Watched(nn.Module):

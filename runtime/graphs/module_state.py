@@ -1,57 +1,204 @@
 """The state of modules that a traced forward may have looked at, other than tensors' values.
 
-A graph holds while that is the same: modes, numbers and texts among attributes (a dropout's rate),
-which parameters are trained, and which objects they are.
+A graph holds while that is the same: what is in the attributes of modules, and in the lists, dicts
+and objects there; hooks; which parameters are trained, and which objects they are.
 """
 
 from __future__ import annotations
 
+import types
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from itertools import chain
+from operator import attrgetter, is_
+from typing import Any, TypeAlias
 
+import numpy as np
+import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as modules
 
 from .torch_internals import TraceError
 
-_PLAIN = (bool, int, float, str, type(None))
+MOST = 20_000  # dicts and lists of a stage: the bound of what is looked through
+Held: TypeAlias = dict[Any, Any] | list[Any] | deque[Any] | set[Any]
+
+_HELD = (dict, list, deque, set)
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), np.generic, torch.dtype, torch.device)
+_CALLED = (types.FunctionType, types.MethodType, partial)
+_GLOBAL = [held for name, held in vars(modules).items() if name.startswith("_global_")]
+_flags = attrgetter("requires_grad", "_backward_hooks", "_post_accumulate_grad_hooks")
 
 
-def state_of(module: nn.Module) -> list[object]:
-    """The state of a module, equal to that of another moment where its graphs hold still."""
-    found: list[object] = []
-    for part in module.modules():
-        held = part.__dict__
-        found += [value for value in held.values() if type(value) in _PLAIN]
-        found += [(id(p), p is not None and p.requires_grad) for p in held["_parameters"].values()]
-        found += [id(value) for value in held.values() if isinstance(value, Tensor)]
-        found += [id(buffer) for buffer in held["_buffers"].values()]
-    return found
+class ModuleState:
+    """What a module holds at one moment, and what that holds.
+
+    ``called``: what its functions hold as well, hooks above all. ``constants``: the tensors that
+    are neither parameters nor buffers.
+    """
+
+    def __init__(self, module: nn.Module, *, called: bool = False) -> None:
+        self._parts, self._parameters = [*module.modules()], [*module.parameters()]
+        self._classes = [*map(type, self._parts)]
+        self._flags = [*map(_flags, self._parameters)]
+        hooks = [held for flags in self._flags for held in flags[1:] if held is not None]
+        found = _holders({"": module, "torch.nn": _GLOBAL, "hooks": hooks}, called=called)
+        self._copies = [(path, held, _copy(held)) for path, held in found]
+        self._dicts = [held for _, held in found if isinstance(held, dict)]
+        self._rest = [held for _, held in found if not isinstance(held, dict)]
+        self._keys, self._values = self._now()
+        own = {id(x) for x in chain(self._parameters, module.buffers())}
+        tensors = {id(x): x for x in self._values if isinstance(x, Tensor) and id(x) not in own}
+        self.constants = [*tensors.values()]
+        self._versions = [*map(_version, self.constants)]
+
+    def _now(self) -> tuple[list[Any], list[Any]]:
+        values = chain(map(dict.values, self._dicts), self._rest)
+        return [*chain.from_iterable(self._dicts)], [*chain.from_iterable(values)]
+
+    def holds(self) -> bool:
+        """Whether all is as it was; numbers and texts may be others that are equal."""
+        keys, values = self._now()
+        return (
+            len(values) == len(self._values)
+            and (all(map(is_, values, self._values)) or all(map(_same, values, self._values)))
+            and keys == self._keys
+            and all(map(is_, map(type, self._parts), self._classes))
+            and [*map(_flags, self._parameters)] == self._flags
+            and [*map(_version, self.constants)] == self._versions
+        )
+
+    def put_back(self) -> str | None:
+        """Makes all hold what it held; the first that was changed, None where nothing was."""
+        first: str | None = None
+        for path, held, before in self._copies:
+            changed = _changed(before, _copy(held))
+            if changed is not None:
+                first = first or f"{path}.{changed}".strip(".")
+                _refill(held, before)
+        return first
 
 
 @contextmanager
-def unchanged(module: nn.Module) -> Iterator[None]:
-    """A context in which the module's forward is traced, after which its attributes are as before.
+def unchanged(module: nn.Module) -> Iterator[ModuleState]:
+    """A context in which the module's forward is traced, after which all that it holds is as
+    before.
 
-    Raises TraceError where the forward sets one: a graph would not.
+    Raises TraceError where the forward sets an attribute, or fills a list or a dict: a graph would
+    not.
     """
-    parts = [(name, part, dict(part.__dict__)) for name, part in module.named_modules()]
+    before = ModuleState(module, called=True)
     try:
-        yield
-        for name, part, before in parts:
-            changed = _changed(before, part.__dict__)
-            if changed is not None:
-                where = f"{name}.{changed}" if name else changed
-                raise TraceError(f"its forward sets the attribute {where}")
-    finally:
-        for _, part, before in parts:
-            if _changed(before, part.__dict__) is not None:
-                part.__dict__.clear()
-                part.__dict__.update(before)
+        yield before
+    except TraceError as error:
+        _check(before.put_back(), error)
+        raise
+    except BaseException:
+        before.put_back()
+        raise
+    _check(before.put_back())
 
 
-def _changed(before: dict[str, Any], after: dict[str, Any]) -> str | None:
-    for key, value in after.items():
-        if key not in before or value is not before[key]:
-            return key
-    return None
+def _check(changed: str | None, cause: TraceError | None = None) -> None:
+    if changed is not None:
+        raise TraceError(f"its forward sets the attribute {changed}") from cause
+
+
+def _holders(start: dict[str, Any], *, called: bool) -> list[tuple[str, Held]]:
+    """All dicts and lists that are within ``start``, each with the path that leads to it."""
+    found: list[tuple[str, Held]] = []
+    seen: set[int] = set()
+    stack: list[tuple[str, Any]] = [*start.items()]
+    while stack and len(found) < MOST:
+        path, value = stack.pop()
+        if isinstance(value, (*_PLAIN, Tensor)) or id(value) in seen:
+            continue
+        seen.add(id(value))
+        held = _within(value, called=called)
+        if isinstance(held, _HELD):
+            if held is not value:
+                seen.add(id(held))
+            found.append((path, held))
+        stack += _named(path, held)
+    return found
+
+
+def _within(value: Any, *, called: bool) -> Held | tuple[Any, ...]:
+    """What a value holds: the dict or list itself, the attributes of an object."""
+    if isinstance(value, (*_HELD, tuple)):
+        return value
+    if isinstance(value, _CALLED):
+        return _of_call(value) if called else ()
+    if isinstance(value, nn.Module) or _of_the_model(type(value)):
+        held: Held | tuple[Any, ...] = getattr(value, "__dict__", ())
+        return held
+    return ()
+
+
+def _of_the_model(kind: type) -> bool:
+    """Whether objects of this class are of the model, none of torch or of the interpreter."""
+    if issubclass(kind, (type, types.ModuleType)):
+        return False
+    return kind.__module__.partition(".")[0] not in ("torch", "builtins", "pipeloom")
+
+
+def _of_call(value: Any) -> tuple[Any, ...]:
+    """What a function is bound to."""
+    if isinstance(value, partial):
+        return value.func, value.args, value.keywords
+    if isinstance(value, types.MethodType):
+        return value.__self__, value.__func__
+    return tuple(map(_content, value.__closure__ or ()))
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not set yet
+        return None
+
+
+_TRANSPARENT = ("_modules", "_parameters", "_buffers")  # what a module's attributes are in
+
+
+def _named(path: str, held: Held | tuple[Any, ...]) -> list[tuple[str, Any]]:
+    if not isinstance(held, dict):
+        return [(path, x) for x in held]
+    return [
+        (path if key in _TRANSPARENT else f"{path}.{key}".strip("."), x) for key, x in held.items()
+    ]
+
+
+def _copy(held: Held) -> dict[Any, Any] | list[Any]:
+    return dict(held) if isinstance(held, dict) else [*held]
+
+
+def _refill(held: Held, before: dict[Any, Any] | list[Any]) -> None:
+    held.clear()
+    if isinstance(held, (dict, set)):
+        held.update(before)
+    else:
+        held.extend(before)
+
+
+def _changed(before: Any, after: Any) -> str | None:
+    """The first key whose value is another, "" for a list's; None where all are the same."""
+    if isinstance(before, dict):
+        keys = (k for k in {**before, **after} if before.get(k, _NONE) is not after.get(k, _NONE))
+        return next(map(str, keys), None)
+    return None if len(before) == len(after) and all(map(is_, before, after)) else ""
+
+
+_NONE = object()
+
+
+def _same(value: Any, before: Any) -> bool:
+    if value is before:
+        return True
+    return type(value) is type(before) and isinstance(value, _PLAIN) and bool(value == before)
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 import torch
 from torch import fx
 
 from .joint import UPDATES, Joint, Role
+from .simplify import alike
 from .torch_internals import draws, region_of
 
 _aten = torch.ops.aten
@@ -81,6 +82,54 @@ def _again(graph: fx.Graph, node: fx.Node, copies: dict[fx.Node, fx.Node]) -> fx
 def _drawn(node: fx.Node) -> bool:
     """Whether the node is a part of what a call that draws random numbers gives."""
     return any(draws(source) for source in node.all_input_nodes) and len(node.all_input_nodes) == 1
+
+
+def without_tangents(
+    joint: Joint, used: Collection[int]
+) -> tuple[Joint, Mapping[fx.Node, fx.Node]]:
+    """A copy of the joint graph where only outputs at the places ``used`` have a gradient, and of
+    each of its nodes the one that it is a copy of.
+
+    What depends on the gradients of others alone is zero, as a backward is linear in them: it is
+    added to nothing, and parameters of which it is the gradient have none.
+    """
+    graph, copies = fx.Graph(), dict[fx.Node, fx.Node]()
+    graph.graph_copy(joint.graph, copies)
+    inputs = {copies[node]: value for node, value in joint.inputs.items()}
+    tangents = {node: value.key for node, value in inputs.items() if value.role is Role.TANGENT}
+    live = reached(node for node, key in tangents.items() if key in used)
+    zero = reached(node for node, key in tangents.items() if key not in used) - live
+    replaced = _sums_without(graph, zero)
+    ends = [(replaced.get(copies[n], copies[n]), v) for n, v in joint.outputs]
+    outputs = [(node, value) for node, value in ends if node not in zero]
+    needed = _sources(node for node, _ in outputs)
+    kept = {n: v for n, v in inputs.items() if n not in tangents or n in live or n in needed}
+    return Joint(graph, joint.module, kept, outputs), {copy: n for n, copy in copies.items()}
+
+
+def _sums_without(graph: fx.Graph, zero: Collection[fx.Node]) -> dict[fx.Node, fx.Node]:
+    """Puts in the place of each sum with what is zero the other addend; what took its place."""
+    replaced: dict[fx.Node, fx.Node] = {}
+    for node in graph.nodes:
+        if node.target is not _aten.add.Tensor or node in zero or node.kwargs:
+            continue
+        rest = [x for x in node.args if isinstance(x, fx.Node) and x not in zero]
+        if len(rest) == 1 and len(node.all_input_nodes) == 2 and alike(node, rest[0]):
+            replaced[node] = replaced.get(rest[0], rest[0])
+            node.replace_all_uses_with(replaced[node])
+    return replaced
+
+
+def _sources(ends: Iterable[fx.Node]) -> set[fx.Node]:
+    """The nodes that ``ends`` depend on, themselves included."""
+    found: set[fx.Node] = set()
+    stack = [*ends]
+    while stack:
+        node = stack.pop()
+        if node not in found:
+            found.add(node)
+            stack.extend(node.all_input_nodes)
+    return found
 
 
 def _backward(joint: Joint) -> set[fx.Node]:

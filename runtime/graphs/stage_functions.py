@@ -16,12 +16,13 @@ from ..tensors.skip_connections import Skips
 from ..tensors.stage_interface import Spec, StageInterface
 from .accumulation import fresh, take_into
 from .arguments import Parts
-from .cut import Piece, cut
+from .cut import Cut, Piece, cut, cut_again
 from .functions import Function, Take
 from .joint import UPDATES, Joint, Role, trace_joint
 from .liveness import most_within_b
 from .module_state import unchanged
-from .torch_internals import value_of
+from .rewrites import without_tangents
+from .torch_internals import check_constants, value_of
 
 Make = Callable[[Piece, Any, Mapping[fx.Node, Sequence[Take]], Sequence[fx.Node]], Function]
 
@@ -31,7 +32,7 @@ class StageForward:
     on, or of the last stage those in its :meth:`result`.
 
     ``loss``: of a model that computes its loss, the function that finds it in its output; nothing
-    else of that has a gradient, and nor do the outputs whose places are ``unused``.
+    else of that has a gradient.
     """
 
     def __init__(
@@ -47,7 +48,6 @@ class StageForward:
         self._last, self._loss = last, loss
         self._parts: Parts | None = None
         self._wholes: Sequence[Tensor] = ()
-        self.unused: frozenset[int] = frozenset()
 
     def __call__(self, module: nn.Module, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         inputs, options = self._arguments.with_tensors(tensors)
@@ -63,7 +63,7 @@ class StageForward:
         if self._loss is not None:
             loss = self._loss(output)
             return [_part(x if x is loss else x.detach()) for x in found]
-        return [_part(x.detach() if i in self.unused else x) for i, x in enumerate(found)]
+        return [_part(x) for x in found]
 
     def result(self, outputs: Sequence[Tensor]) -> Any:
         """The last stage's output as its module gives it, of the tensors that the graph gives."""
@@ -87,15 +87,19 @@ class StageFunctions:
     """
 
     def __init__(
-        self, module: nn.Module, tensors: Sequence[Tensor], forward: StageForward, make: Make
+        self,
+        module: nn.Module,
+        found: Cut,
+        strides: Sequence[Sequence[int]],
+        forward: StageForward,
+        make: Make,
     ) -> None:
-        self.forward_of = forward
-        with unchanged(module):
-            joint = trace_joint(module, tensors, forward)
-        self.cut = cut(joint)
+        self.forward_of, self.cut, self.strides = forward, found, strides
         self._make, self._module = make, module
+        self._apart: dict[frozenset[int], StageFunctions] = {}
+        self.picked: Sequence[int] = ()
+        joint = found.joint
         self._held = _Held(module, joint)
-        self.strides = [x.stride() for x in tensors]
         self.tangent_strides = [value_of(node).stride() for node in self.cut.tangents]
         self.outputs = len(joint.of(Role.OUTPUT))
         tangents = {v.key for v in joint.inputs.values() if v.role is Role.TANGENT}
@@ -106,6 +110,34 @@ class StageFunctions:
         self.results = len(self.cut.results)
         self._input_gradients = {v.key: n for n, v in joint.of(Role.INPUT_GRADIENT)}
         self.gradients_of = [int(k) for k in self._input_gradients]
+
+    @classmethod
+    def traced(
+        cls, module: nn.Module, tensors: Sequence[Tensor], forward: StageForward, make: Make
+    ) -> StageFunctions:
+        """The functions of a module for such tensors. Raises TraceError."""
+        with unchanged(module) as state:
+            joint = trace_joint(module, tensors, forward)
+            known = [*state.constants, *_fixed_tensors(module)]
+            check_constants(joint.graph, joint.module, known)
+        return cls(module, cut(joint), [x.stride() for x in tensors], forward, make)
+
+    def of_outputs(self, used: frozenset[int]) -> StageFunctions:
+        """The functions where only outputs at these places have a gradient. F is the same; of what
+        that saves these take those at the places ``picked``."""
+        if used not in self._apart:
+            joint, origins = without_tangents(self.joint, used)
+            found = cut_again(joint)
+            apart = StageFunctions(self._module, found, self.strides, self.forward_of, self._make)
+            places = {node: i for i, node in enumerate(self.cut.saved)}
+            apart.picked = [places[origins[node]] for node in found.saved]
+            self._apart[used] = apart
+        return self._apart[used]
+
+    def zeros(self, output: int) -> Tensor:
+        """The gradient of an output that the loss does not depend on."""
+        like = value_of(self.cut.tangents[self.tangents.index(output)])
+        return torch.zeros(like.shape, dtype=like.dtype, device=like.device)
 
     @property
     def joint(self) -> Joint:
@@ -206,15 +238,22 @@ class StageFunctions:
         return call
 
     def _takes(self, piece: Piece, returned: Sequence[fx.Node]) -> dict[fx.Node, list[Take]]:
-        given = set(piece.outputs)
+        given, calls = set(piece.outputs), set(piece.calls)
         takes: dict[fx.Node, list[Take]] = {}
         gradients = [x for x in self.joint.of(Role.PARAMETER_GRADIENT) if x[0] in given]
         for node, value in gradients:
             parameter = self._held.parameter(value.key)
             others = [*returned, *(n for n, v in gradients if v is not value)]
-            take = take_into(parameter, keeps=fresh(node, parameter, others))
+            take = take_into(parameter, keeps=fresh(node, parameter, calls, others))
             takes.setdefault(node, []).append(take)
         return takes
+
+
+def _fixed_tensors(module: nn.Module) -> list[Tensor]:
+    """The tensors of which parts of a module say, by ``fixed_tensors()``, that they never change:
+    such as masks and rotary tables, one for each shape."""
+    asked = (getattr(part, "fixed_tensors", None) for part in module.modules())
+    return [tensor for tensors in asked if tensors is not None for tensor in tensors()]
 
 
 def _of_parts(made: Function, held: Sequence[Tensor]) -> Function:

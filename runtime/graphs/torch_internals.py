@@ -7,14 +7,16 @@ so that another version is looked at in one file.
 from __future__ import annotations
 
 import operator
+import random
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
 from typing import Any
 
+import numpy as np
 import torch
 import torch._meta_registrations as meta
 from torch import Tensor, fx, nn
@@ -95,7 +97,7 @@ def export_joint(
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)  # tensors that are mere attributes
     context = torch._guards.TracingContext(mode)
-    with LOCK, ExitStack() as held, torch._guards.tracing(context), _as_traced():
+    with LOCK, _undrawn(), ExitStack() as held, torch._guards.tracing(context), _as_traced():
         try:
             found = aot_export_joint_with_descriptors(
                 held, _Computation(function), tuple(arguments), {}, decompositions=decompositions
@@ -118,6 +120,61 @@ def export_joint(
         [node for node, _ in kept],
         [sink for _, sink in kept],
     )
+
+
+@contextmanager
+def _undrawn() -> Iterator[None]:
+    """A context after which generators of random numbers are as before.
+
+    Raises TraceError where one was used or seeded: a graph would have drawn once, for all.
+    """
+    before = random.getstate(), np.random.get_state()
+    try:
+        for seed in (random.seed, np.random.seed):
+            seed(_SEED)  # other than any that a model would set again
+        started = _generators()
+        yield
+        if _generators() != started:
+            raise TraceError(_DRAWN)
+    finally:
+        random.setstate(before[0])
+        np.random.set_state(before[1])
+
+
+_SEED = 2_718_281_828
+_DRAWN = "its forward draws or seeds random numbers other than by operations on tensors"
+
+
+def _generators() -> tuple[object, ...]:
+    name, keys, *rest = np.random.get_state()
+    return random.getstate(), str(name), np.asarray(keys).tobytes(), *rest
+
+
+def check_constants(graph: fx.Graph, module: nn.Module, known: Iterable[Tensor]) -> None:
+    """Raises TraceError where a graph holds tensors that its forward did not make, other than
+    those ``known``, or any that needs a gradient: nothing would tell when they change."""
+    places = {_place(x) for x in known}
+    for node in graph.nodes:
+        value = getattr(module, str(node.target), None) if node.op == "get_attr" else None
+        if not isinstance(value, Tensor):
+            continue
+        if value.requires_grad:
+            raise TraceError(f"it computes with {_told(value)} that is no parameter of a module")
+        if not _made(node) and _place(value) not in places:
+            raise TraceError(f"it computes with {_told(value)} that is not of the stage's modules")
+
+
+def _made(node: fx.Node) -> bool:
+    """Whether a constant stands where the forward makes a tensor of numbers."""
+    return all(user.target in _LIFTS for user in node.users)
+
+
+def _told(tensor: Tensor) -> str:
+    return f"a tensor of shape {[*tensor.shape]}"
+
+
+def _place(tensor: Tensor) -> tuple[object, ...]:
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _source(found: desc.AOTInput) -> Source:
@@ -212,6 +269,11 @@ class _Reentrant:
 
     @staticmethod
     def apply(function: Callable[..., Any], _: bool, *arguments: Any) -> Any:
+        if not any(isinstance(x, Tensor) and x.requires_grad for x in arguments):
+            raise TraceError(
+                "a reentrant checkpoint of it has no input that needs a gradient, so nothing within"
+                " gets one"
+            )
         with _Region():
             return function(*arguments)
 
@@ -226,9 +288,17 @@ def _grouped_in_any(a: Tensor, b: Tensor, *more: Any, **named: Any) -> Tensor:
     return found.to(a.dtype)
 
 
+def _seeded(*_: Any) -> None:
+    raise TraceError(_DRAWN)
+
+
 _REPLACED: list[tuple[Any, str, Any]] = [
     (checkpoint, "_checkpoint_without_reentrant_generator", _without_reentrant),
     (checkpoint, "CheckpointFunction", _Reentrant),
+    (torch, "manual_seed", _seeded),
+    (torch.random, "manual_seed", _seeded),
+    (torch.cuda, "manual_seed", _seeded),
+    (torch.cuda, "manual_seed_all", _seeded),
     (meta, "_meta_grouped_mm_common", _grouped_in_any),
 ]
 
@@ -283,6 +353,7 @@ def views(node: fx.Node) -> bool:
 
 
 _aten = torch.ops.aten
+_LIFTS = {_aten.lift_fresh_copy.default, _aten.lift_fresh.default}
 _VIEWS = {_aten._unsafe_view.default, _aten._reshape_alias.default}
 
 

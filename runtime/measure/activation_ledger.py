@@ -11,17 +11,25 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from ..dtensors import PLAIN, parts
+from ..errors import ChangedInPlaceError
 from ..fake_tensors import is_fake
 
 Held: TypeAlias = tuple[tuple[int, int], ...]
 Turns: TypeAlias = tuple[Callable[[], None], Callable[[], None]]
+
+
+class Versioned(NamedTuple):
+    """A tensor, and how often it had been changed in place when it was saved."""
+
+    tensor: Tensor
+    version: int
 
 
 class Memory(Protocol):
@@ -58,9 +66,10 @@ class Memory(Protocol):
 class Ledger:
     """Counts bytes: ``live`` now, ``peak`` since :meth:`start`.
 
-    Costs about 2 microseconds for each tensor that autograd saves. Activation checkpointing saves
-    through its own hooks: of a checkpointed block the inputs are counted, and nothing of what
-    exists only while it is recomputed.
+    Costs about 2 microseconds for each tensor that autograd saves; one that was changed in place by
+    the time it is needed raises ChangedInPlaceError, as torch does without hooks. Activation
+    checkpointing saves through its own hooks: of a checkpointed block the inputs are counted, and
+    nothing of what exists only while it is recomputed.
     """
 
     def __init__(self) -> None:
@@ -113,22 +122,26 @@ class Ledger:
         del self._counts[pointer]
         self.live -= size
 
-    def _pack(self, tensor: Tensor) -> Tensor | _CountedTensor:
+    def _pack(self, tensor: Tensor) -> Versioned | _CountedTensor:
         if type(tensor) not in PLAIN:
             return self._pack_parts(tensor)
         storage = tensor.untyped_storage()
         pointer, size = storage.data_ptr(), storage.nbytes()
         if storage._cdata in self._excluded or size == 0:
-            return tensor
+            return Versioned(tensor, tensor._version)
         self._add(pointer, size)
         return _CountedTensor(self, apart(tensor), ((pointer, size),))
 
-    def _pack_parts(self, tensor: Tensor) -> Tensor | _CountedTensor:
+    def _pack_parts(self, tensor: Tensor) -> Versioned | _CountedTensor:
         """Counts the plain tensors inside of a subclass, such as a DTensor."""
         inside = parts(tensor)
         counted = [x for x in inside if x.untyped_storage()._cdata not in self._excluded]
         held = self.hold(*(x for x in counted if x.untyped_storage().nbytes()))
-        return _CountedTensor(self, apart(tensor), held) if held else tensor
+        return (
+            _CountedTensor(self, apart(tensor), held)
+            if held
+            else Versioned(tensor, tensor._version)
+        )
 
 
 def saved_here() -> bool:
@@ -140,10 +153,11 @@ def saved_here() -> bool:
 class _CountedTensor:
     """A tensor that autograd saved; the graph drops it when it needs it no more."""
 
-    __slots__ = ("held", "ledger", "tensor")
+    __slots__ = ("held", "ledger", "tensor", "version")
 
     def __init__(self, ledger: Ledger, tensor: Tensor, held: Held) -> None:
         self.ledger, self.tensor, self.held = ledger, tensor, held
+        self.version = tensor._version
 
     def __del__(self) -> None:
         ledger = getattr(self, "ledger", None)  # torch.compile makes one without its __init__
@@ -169,8 +183,15 @@ def apart(tensor: Tensor) -> Tensor:
     return tensor if tensor.is_leaf else tensor.detach()
 
 
-def _unpack(saved: Tensor | _CountedTensor) -> Tensor:
-    return saved.tensor if isinstance(saved, _CountedTensor) else saved
+def _unpack(saved: Versioned | _CountedTensor) -> Tensor:
+    return unchanged(saved.tensor, saved.version)
+
+
+def unchanged(tensor: Tensor, version: int) -> Tensor:
+    """The tensor, if it is still at this version. Raises ChangedInPlaceError."""
+    if tensor._version != version:
+        raise ChangedInPlaceError(tensor)
+    return tensor
 
 
 class NoLedger:

@@ -9,10 +9,11 @@ twice, on other tokens and with other drawn parameters.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from threading import RLock
 from typing import Any, TypeAlias
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -145,6 +146,11 @@ class LayerCalls:
                 self._plans[key] = self._made(shape, dtype, device)
         return self._plans[key]
 
+    def fixed_tensors(self) -> list[Tensor]:
+        """The tensors in plans that are the same in every call."""
+        calls = [call for plan in self._plans.values() for call in plan.calls]
+        return [leaf for leaves, _ in calls for leaf in leaves if isinstance(leaf, Tensor)]
+
     @torch.no_grad()
     def _made(self, shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> CallPlan:
         first, second = (
@@ -171,10 +177,18 @@ def _leaf(one: Any, other: Any, handed: dict[int, Handed]) -> Any:
     return one
 
 
+def _yes() -> bool:
+    return True
+
+
 def capture(model: Any, stand_ins: StandIns, tokens: Tensor) -> list[Call]:
-    """The calls of the layers for these tokens."""
+    """The calls of the layers for these tokens.
+
+    Where they are traced the model is told so: it asks then no questions about masks' values.
+    """
     stand_ins.calls = []
-    with suppress(Reached):
+    traced = type(tokens) is not Tensor
+    with suppress(Reached), patch("torch.compiler.is_compiling", _yes) if traced else nullcontext():
         model(input_ids=tokens, use_cache=False)
     stand_ins.check()
     calls, stand_ins.calls = stand_ins.calls, []

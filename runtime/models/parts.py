@@ -85,6 +85,7 @@ class Block(Part):
         super().__init__(model, [name])
         self._layer = (self.get_submodule(name),)
         self._calls, self._index = skeleton.calls, index
+        self.fixed_tensors = skeleton.calls.fixed_tensors
 
     def forward(self, hidden: Tensor, *handed: Tensor) -> Tensor | tuple[Tensor, ...]:
         plan = self._calls.plan((hidden.shape[0], hidden.shape[1]), hidden.dtype, hidden.device)

@@ -18,7 +18,7 @@ from ..errors import ShapeError
 from ..executor.stage_runner import Cell, as_tuple
 from ..stages.store import StageStore
 from ..tensors.forward_state import undisturbed
-from ..tensors.microbatches import shown
+from ..tensors.microbatches import mapped, shown
 from ..tensors.rng_state import devices_of
 from ..tensors.skip_connections import Skips
 from ..tensors.stage_interface import Spec, StageInterface
@@ -54,7 +54,7 @@ class ShapeInference:
         """The interfaces for the arguments in the cells of ``count`` microbatches, by default M;
         every rank calls it. Raises ShapeError, alike on all.
 
-        Random numbers and the modules' buffers are as before afterwards.
+        Random numbers, the modules' buffers and the arguments are as before afterwards.
         """
         if len(self._placed) == 1:
             return []
@@ -110,7 +110,9 @@ class ShapeInference:
         module = self._store.module(stage)
         try:
             with undisturbed([module], devices_of(inputs)):
-                return self._run(stage, module, inputs, cell.options)
+                # clones, as a forward may change what it is given
+                args, options = mapped(torch.clone, (tuple(inputs), dict(cell.options)))
+                return self._run(stage, module, args, options)
         except Exception as error:
             given = ", ".join(map(shown, inputs))
             kind_of = "" if isinstance(error, ShapeError) else f"{type(error).__name__}: "

@@ -42,7 +42,10 @@ def gathering(view: str, transport: Transport, timeout: float) -> Gather:
 
 @dataclass(frozen=True, slots=True)
 class StagePart:
-    """Measurements of one stage on one device: milliseconds by kind, and of pairs; bytes."""
+    """Measurements of one stage on one device: milliseconds by kind, and of pairs; bytes.
+
+    ``eager``: why it ran as it is where it was to be a graph.
+    """
 
     stage: int
     times: Mapping[OpKind, Sequence[float]]
@@ -50,6 +53,7 @@ class StagePart:
     sizes: Sizes
     held: HeldBytes
     coverage: WeightCoverage | None = None
+    eager: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +93,7 @@ def probed(
             sizes[s],
             held(s),
             probe.coverage.get(s),
+            probe.eager.get(s),
         )
         for s in probe.stages
     ]
@@ -150,7 +155,8 @@ def measurement(
         micro_batch=micro_batch,
     )
     coverage = tuple(part.coverage for part in whole if part.coverage is not None)
-    return Measurement(profile, times, delay, together, pairs, coverage=coverage)
+    eager = {part.stage: part.eager for part in whole if part.eager is not None}
+    return Measurement(profile, times, delay, together, pairs, coverage=coverage, eager=eager)
 
 
 def _joined(parts: Sequence[StagePart]) -> StagePart:
@@ -163,6 +169,7 @@ def _joined(parts: Sequence[StagePart]) -> StagePart:
         Sizes(**_largest([part.sizes for part in parts])),
         HeldBytes(**_largest([part.held for part in parts])),
         joined({p.stage: p.coverage} for p in parts if p.coverage is not None).get(first.stage),
+        next((part.eager for part in parts if part.eager is not None), None),
     )
 
 

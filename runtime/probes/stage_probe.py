@@ -86,7 +86,8 @@ class StageProbe:
 
     ``interfaces[s][j]``: what stage s hands on of microbatch j, for all stages but the last;
     ``together`` begins a round on all ranks at once; ``names``: parameters' names in the whole
-    model. ``coverage``: what W computed of each stage whose sizes were asked for.
+    model. ``coverage``: what W computed of each stage whose sizes were asked for; ``eager``: why
+    stages that were to be graphs ran as they are.
 
     In a round, so many microbatches as are in flight are run forward, then backward and weights of
     each: caches and allocator are used as in a pipeline, and each round gives that many samples of
@@ -109,6 +110,7 @@ class StageProbe:
         self._interfaces, self._feed, self._memory = interfaces, feed, memory
         self._device, self._together, self._names = device, together, names
         self.coverage: dict[int, WeightCoverage] = {}
+        self.eager: dict[int, str] = {}
         self._modules: list[nn.Module] = [runner.module for runner in runners.values()]
         self._generator = torch.Generator(device)
         self._cells = [Cell(WeightQueue(memory)) for _ in range(asked.in_flight)]
@@ -192,6 +194,8 @@ class StageProbe:
         found = self._runners[stage].covered(partial(model_name, self._names))
         if found is not None:
             self.coverage[stage] = found
+        if (refusal := getattr(self._runners[stage], "refusal", None)) is not None:
+            self.eager[stage] = refusal
         return Sizes(
             m_b=max(one.m_b for one in each),
             m_w=max(one.m_w for one in each),

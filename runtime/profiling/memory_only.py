@@ -63,7 +63,8 @@ def calculate_memory(
         held = [made_here.held(s) for s in range(stages)]
     times = dict.fromkeys((*KINDS, *([OpKind.R] if asked.recompute else [])), (UNIT,))
     parts = [
-        StagePart(s, times, (), sizes[s], held[s], probe.coverage.get(s)) for s in range(stages)
+        StagePart(s, times, (), sizes[s], held[s], probe.coverage.get(s), probe.eager.get(s))
+        for s in range(stages)
     ]
     found = measurement(
         parts,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -19,17 +20,17 @@ class ForwardState:
         self, modules: Iterable[nn.Module], devices: Iterable[torch.device], *, random: bool = True
     ) -> None:
         self._random = RandomState(devices) if random else None
-        self._buffers: list[tuple[Tensor, Tensor]] = [
-            (buffer, buffer.detach().clone()) for m in modules for buffer in m.buffers()
-        ]
+        owners = [part for module in modules for part in module.modules()]
+        self._buffers = _copies((part, name) for part in owners for name in part._buffers)
 
     @torch.no_grad()
     def restore(self) -> None:
         """Puts all of it back, so that forwards run again as if for the first time."""
         if self._random is not None:
             self._random.restore()
-        for buffer, value in self._buffers:
-            buffer.copy_(value)
+        for one in self._buffers:
+            one.module._buffers[one.name] = one.buffer
+            one.buffer.copy_(one.value)
 
 
 @contextmanager
@@ -42,3 +43,67 @@ def undisturbed(
         yield
     finally:
         state.restore()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeptBuffer:
+    """A buffer of ``module`` and a copy of its ``value`` before a forward."""
+
+    module: nn.Module
+    name: str
+    buffer: Tensor
+    value: Tensor
+
+    @property
+    def changed(self) -> bool:
+        """Whether the buffer has another value by now."""
+        now = self.module._buffers[self.name]
+        return now is not self.buffer or not torch.equal(self.buffer, self.value)
+
+
+class ChangingBuffers:
+    """The buffers of ``module`` that its forwards change, such as running statistics: found by
+    value at the first forward in each choice of training and evaluation mode of its parts."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._owners = [part for part in module.modules() if part._buffers]
+        self._changing: dict[tuple[bool, ...], list[tuple[nn.Module, str]]] = {}
+
+    @contextmanager
+    def kept(self) -> Iterator[list[KeptBuffer]]:
+        """A context for a forward; afterwards the list has, of what it changed, what was before."""
+        mode = tuple([part.training for part in self._owners])
+        known = self._changing.get(mode)
+        kept = _copies(
+            [(part, name) for part in self._owners for name in part._buffers]
+            if known is None
+            else known
+        )
+        yield kept
+        if known is None:
+            kept[:] = [one for one in kept if one.changed]
+            self._changing[mode] = [(one.module, one.name) for one in kept]
+
+
+@contextmanager
+def in_place_of_buffers(kept: Sequence[KeptBuffer]) -> Iterator[None]:
+    """A context whose forward computes with the copies, and changes them, not the buffers."""
+    own = [one.module._buffers[one.name] for one in kept]
+    for one in kept:
+        one.module._buffers[one.name] = one.value
+    try:
+        yield
+    finally:
+        for one, buffer in zip(kept, own, strict=True):
+            one.module._buffers[one.name] = buffer
+
+
+def _copies(places: Iterable[tuple[nn.Module, str]]) -> list[KeptBuffer]:
+    """One copy of each buffer, also where several names have it."""
+    found = [(part, name, part._buffers[name]) for part, name in places]
+    copies = {id(buffer): buffer.detach().clone() for *_, buffer in found if buffer is not None}
+    return [
+        KeptBuffer(part, name, buffer, copies[id(buffer)])
+        for part, name, buffer in found
+        if buffer is not None
+    ]

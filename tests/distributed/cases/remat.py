@@ -210,7 +210,7 @@ def run_case(case: Case, plan: Schedule) -> Outcome:
         pipeline.peak_memory,
         plan.problem.memory_limit[pipeline.rank],
         2 * plan.problem.profile.stages[0].m_b,
-        int((choice_of(plan.problem, plan.order) > 0).sum()),
+        int((choice_of(plan.problem, plan.order) != 0).sum()),
         tuple(verify_schedule(dump_schedule(plan))),
         tuple(loss.item() for loss in losses),
         tuple(history[-1]),

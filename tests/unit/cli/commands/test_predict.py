@@ -47,6 +47,21 @@ def test_calibrate_writes_a_cluster(pipeloom: Command, tmp_path: Path) -> None:
     assert pipeloom("predict", *words).json["step_ms"] > 0
 
 
+def test_an_unknown_schedule_names_those_that_serve(pipeloom: Command) -> None:
+    line = pipeloom("predict", *WORDS, "--schedule", "zbv").err
+    assert "zb-v, v-half" in line
+    assert line.endswith("optimal, got 'zbv'; did you mean zb-v?\n")
+    refused = {"chimera", "pipedream", "fsdp"}
+    assert not refused & {*line.replace(",", "").split()}
+    for name in refused:
+        assert "expected a family whose" in pipeloom("predict", *WORDS, "--schedule", name).err
+
+
+def test_recomputation_is_named_beside_the_backward(pipeloom: Command) -> None:
+    assert "  B+W ms" in pipeloom("predict", *WORDS).out
+    assert "  R+B+W ms" in pipeloom("predict", *WORDS, "--recompute", "full").out
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
@@ -57,7 +72,14 @@ def test_calibrate_writes_a_cluster(pipeloom: Command, tmp_path: Path) -> None:
         (("predict", *WORDS, "--precision", "nvfp4"), "--precision: expected one of fp32, bf16,"),
         (("predict", "gpt2", "--gpu", "H10O"), "--gpu: expected a GPU, a cluster or a file, got"),
         (("predict", *WORDS, "--run", "tp"), "argument --run: expected KEY=VALUE, got 'tp'"),
-        (("predict", *WORDS, "--cluster", "a.json"), "a.json: no such file"),
+        (("predict", "llama-3-8b", "--cluster", "a.json"), "a.json: no such file"),
+        (("predict", *WORDS, "--cluster", "dgx-h100"), "argument --cluster: not allowed with arg"),
+        (
+            ("predict", *WORDS, "--schedule", "zb-v"),
+            "--vp: expected 2, as zb-v has, got 1: add --vp",
+        ),
+        (("predict", "llama-3-8b", "--gpu", "H1000"), "--gpu: did you mean H100? expected one of"),
+        (("predict", *WORDS, "--run", "foo=1"), "--run: foo: unknown key; known: "),
         (("calibrate", "absent.json"), "absent.json: no such file"),
     ],
 )

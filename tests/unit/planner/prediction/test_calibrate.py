@@ -81,14 +81,50 @@ def test_throughput_is_as_good_as_a_time() -> None:
         ([RUNS[0] | {"step_ms": None}], "measurements: runs[0]: step_ms: missing; expected"),
         ([RUNS[0] | {"memory_gib": "40"}], "measurements: runs[0]: memory_gib: expected a number"),
         ([{"model": "llama-3-8b"}], "measurements: runs[0]: model, gpu: expected both by name"),
+        (
+            [RUNS[0] | {"micro_batchh": 1}],
+            "measurements: runs[0]: micro_batchh: unknown key; did you",
+        ),
+        (
+            [RUNS[0] | {"stepms": 1}],
+            "measurements: runs[0]: stepms: unknown key; did you mean step_",
+        ),
+        ([RUNS[0] | {"measured": 1}], "measurements: runs[0]: measured: unknown key; known: "),
+        (
+            [RUNS[0] | {"model": "lama-3-8b"}],
+            "measurements: runs[0]: model: expected a config.json",
+        ),
+        ([RUNS[0] | {"gpu": "H1000"}], "measurements: runs[0]: gpu: expected "),
+        (
+            [RUNS[0] | {"step_ms": 2500, "tokens_per_s_per_gpu": 1.0}],
+            "measurements: runs[0]: step_ms: 2500 contradicts tokens_per_s_per_gpu 1, which is",
+        ),
         ([RUNS[0] | {"tp": 3}], "measurements: runs[0]: "),
-        ([RUNS[0], RUNS[1] | {"gpu": "A100"}], "gpu: expected one of A100-80GB, H200, got None"),
+        ([RUNS[0], RUNS[1] | {"gpu": "A100"}], "gpu: which GPU's runs? expected A100-80GB or H200"),
     ],
 )
 def test_wrong_input(runs: list[dict[str, Any]], line: str) -> None:
     with pytest.raises(InputError) as error:
         pipeloom.calibrate({"runs": runs})
     assert error.value.errors[0].startswith(line)
+
+
+@pytest.mark.parametrize("key", ["runz", "Runs"])
+def test_runs_by_another_name_are_missing(key: str) -> None:
+    with pytest.raises(InputError, match=f"runs: missing; .*did you mean it by {key}"):
+        pipeloom.calibrate({key: RUNS})
+
+
+def test_a_time_and_its_throughput_may_both_be_told() -> None:
+    both = RUNS[0] | {"step_ms": 2500, "tokens_per_s_per_gpu": 32 * 2048 / 8 / 2.6}
+    assert read_rows({"runs": [both]})[0].step_ms == 2500
+
+
+def test_a_fit_that_is_far_off_says_so() -> None:
+    assert pipeloom.calibrate(document(RUNS[:2])).notes == ()
+    found = pipeloom.calibrate({"runs": [RUNS[0] | {"step_ms": 1e-3}]})
+    assert "off by a factor of" in found.notes[0]
+    assert "note: the fit is not to be trusted" in str(found)
 
 
 def test_presets_without_a_calibration_are_usual() -> None:

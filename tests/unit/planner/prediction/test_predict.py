@@ -132,10 +132,10 @@ def test_published_runs_are_predicted_by_the_shipped_calibration() -> None:
     ("change", "line"),
     [
         ({"gpu": None}, "gpu: expected a GPU's name, or a cluster"),
-        ({"gpu": "abacus"}, "gpu: expected one of dgx-1-16gb"),
+        ({"gpu": "abacus"}, "gpu: expected one of V100-16GB, V100-32GB"),
         ({"gpus": 12}, "gpus: expected tp x pp x cp x dp = 2 x 4 x 1 x 1 = 8, got 12"),
         ({"micro_bacth": 2}, "micro_bacth: unknown key; did you mean micro_batch?"),
-        ({"schedule": "zb-h9"}, "schedule: family: expected one of gpipe"),
+        ({"schedule": "zb-h9"}, "schedule: expected one of gpipe, 1f1b"),
         ({"schedule": "zb-v"}, "vp: expected 2, as zb-v has, got 1"),
         ({"schedule": "dualpipe"}, "schedule: expected a family whose stages stay on one rank"),
         ({"schedule": "wzb1"}, "schedule: expected a family whose stages stay on one rank"),

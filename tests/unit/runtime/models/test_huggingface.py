@@ -24,6 +24,7 @@ from pipeloom.runtime.models.skeleton import windowed_product
 from pipeloom.runtime.pipeline.layered_source import LayeredSource
 from pipeloom.runtime.pipeline.model_source import check_evaluation
 from pipeloom.runtime.stages.store import made
+from tests.support.graph_runs import run, same
 
 hugging = pytest.importorskip("transformers")
 
@@ -448,3 +449,22 @@ def test_wrong_settings_are_named(settings: str, fault: str, tmp_path: Path) -> 
 def test_a_folder_without_a_model_is_named(name: str, fault: str) -> None:
     with pytest.raises(InputError, match=fault):
         load_source(name)
+
+
+TRACED = ("llama-tied", "mixtral", "gpt2")
+OTHERS = [pytest.param(kind, marks=pytest.mark.slow) for kind in CONFIGS if kind not in TRACED]
+
+
+@pytest.mark.parametrize("kind", [*TRACED, *OTHERS])
+def test_stages_are_graphs(kind: str, tmp_path: Path) -> None:
+    """All layers in one stage, traced as it is, masks and rotations included."""
+    path = saved(tmp_path, kind)
+    source = HuggingFace(
+        path, seq=LENGTH, micro_batch=2, experts="grouped_mm" if kind == "mixtral" else None
+    )
+    names = tuple(layer.name for layer, _ in source.named_layers())
+    stage = made(LayeredSource(source, (names,)).stages(1)[0], 0)
+    tokens = torch.arange(2 * LENGTH).view(2, LENGTH) % VOCABULARY
+    graph = run(stage, tokens, stages_as="aten", split=True)
+    assert graph.refusal is None
+    assert same(graph, run(stage, tokens, split=False)) == []

@@ -1,0 +1,128 @@
+"""Whole ZB-H1 steps on Gloo ranks: our runtime's stages in each way, and torch's, in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch._functorch import config as functorch
+from torch.distributed.pipelining import PipelineStage, ScheduleInterleavedZeroBubble
+from torch.nn import functional
+
+from pipeloom.compiler import compile_schedule
+from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.runtime.pipeline.pipeline import Pipeline
+from pipeloom.runtime.rank.options import StagesAs
+from pipeloom.solver.families import build_family
+
+from ..runtime_overhead.both import Span, Step, in_turn, stages_here, torch_step
+from ..runtime_overhead.table import median_step
+from .measuring import LENGTH, ROWS, blocks
+
+LATENCY = 0.1  # planned, where an F, a B and a W take 1
+OURS: tuple[StagesAs, ...] = ("eager", "aten", "inductor")
+SPLIT, WHOLE = "torch's compiled zb-h1", "torch's compiled 1f1b"
+NARROW = 128  # the widest at which compiled stages are to be faster than eager ones
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Stages of two transformer blocks of ``width``, one a rank."""
+
+    width: int
+    ranks: int
+
+    @property
+    def microbatches(self) -> int:
+        return 2 * self.ranks
+
+    def schedule(self, family: str = "zb-h1") -> Schedule:
+        stages = (StageProfile(1.0, 1.0, 1.0),) * self.ranks
+        profile = Profile(stages, self.ranks, t_comm=LATENCY)
+        return build_family(family, profile, self.microbatches)
+
+    def stages(self) -> list[nn.Module]:
+        torch.manual_seed(0)
+        return [blocks(self.width)[0] for _ in range(self.ranks)]
+
+
+CASES = tuple(Case(width, ranks) for ranks in (2, 4) for width in (64, 128, 256))
+
+
+def measure_steps(case: Case, steps: int) -> tuple[dict[str, list[Span]], str]:
+    """On one rank: when each step of each way began and ended, and what torch's own zero-bubble
+    schedule says to compiled stages."""
+    torch.set_num_threads(1)
+    functorch.donated_buffer = False  # else a compiled backward does not run in two parts
+    x = torch.randn(case.microbatches * ROWS, LENGTH, case.width)
+    runs: dict[str, Step] = {way: _ours(case, way, x) for way in OURS}
+    runs[SPLIT] = torch_step(case.schedule(), _torchs(case), _loss, x)
+    runs[WHOLE] = torch_step(case.schedule("1f1b"), _torchs(case), _loss, x)
+    return in_turn(runs, steps), _said(case)
+
+
+def _ours(case: Case, way: StagesAs, x: Tensor) -> Step:
+    program = compile_schedule(case.schedule())
+    pipeline = Pipeline(program, case.stages(), loss=_loss, memory=False, stages_as=way)
+    return lambda: pipeline.step(x, target=x, return_outputs=False)
+
+
+def _torchs(case: Case) -> list[PipelineStage]:
+    """This rank's stages under torch.compile."""
+    modules, cpu = case.stages(), torch.device("cpu")
+    return [
+        PipelineStage(cast(nn.Module, torch.compile(modules[s], dynamic=False)), s, case.ranks, cpu)
+        for s in stages_here(case.schedule())
+    ]
+
+
+def _said(case: Case) -> str:
+    try:
+        ScheduleInterleavedZeroBubble(list(_torchs(case)), case.microbatches)
+    except RuntimeError as error:
+        return str(error)
+    return ""
+
+
+def _loss(output: Tensor, target: Tensor) -> Tensor:
+    return functional.mse_loss(output, target)
+
+
+def summary(case: Case, found: Mapping[int, tuple[dict[str, list[Span]], str]]) -> dict[str, Any]:
+    """The row of a case: of each way the median step, in milliseconds."""
+    spans = [rank for rank, _ in found.values()]
+    times = {way: median_step([rank[way] for rank in spans]) for way in spans[0]}
+    said = found[0][1]
+    return {"width": case.width, "ranks": case.ranks, "ms": times, "torch_says": said}
+
+
+def table(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Lines of Markdown."""
+    ways = [*OURS, SPLIT, WHOLE]
+    lines = [
+        f"| d | ranks | {' | '.join(f'{way} ms' for way in ways)} |",
+        "| --- " * (2 + len(ways)) + "|",
+    ]
+    for row in rows:
+        times = [f"{row['ms'][way]:.1f}" for way in ways]
+        lines.append(f"| {row['width']} | {row['ranks']} | {' | '.join(times)} |")
+    return lines
+
+
+def judged(rows: Iterable[Mapping[str, Any]]) -> dict[str, bool]:
+    """Whether a step of compiled stages is as fast as it should be, row by row."""
+    found: dict[str, bool] = {}
+    for row in rows:
+        name, ms = f"zb-h1, d = {row['width']}, {row['ranks']} ranks", row["ms"]
+        own, strict = ms["inductor"], row["width"] <= NARROW
+        ratio = own / ms["eager"]
+        word = "below" if strict else "not above"
+        met = ratio < 1 if strict else ratio <= 1
+        found[f"{name}: inductor {word} eager ({ratio:.3f})"] = met
+        for other in (SPLIT, WHOLE):
+            found[f"{name}: inductor below {other} ({own / ms[other]:.3f})"] = own < ms[other]
+    return found

@@ -1,0 +1,78 @@
+"""The sleeping stage for runtimes that trace it: F, B and W are ops that a graph calls as they
+are."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .sleeping import WIDTH, input_gradient, sleep_until
+
+_make: Any = torch.library.Library
+_library = _make("pipeloom_benchmarks", "DEF")
+_ops: Any = torch.ops.pipeloom_benchmarks
+
+
+def _added(x: Tensor, weight: Tensor, seconds: float) -> Tensor:
+    end = time.perf_counter() + seconds
+    out = x + weight
+    sleep_until(end)
+    return out
+
+
+def _weight_gradient(dy: Tensor, seconds: float) -> Tensor:
+    end = time.perf_counter() + seconds
+    gradient = dy.sum(0)
+    sleep_until(end)
+    return gradient
+
+
+def _define(name: str, arguments: str, function: Any, shape: Any) -> None:
+    """An op; the function that computes it, and the one that only tells the shape."""
+    _library.define(f"{name}({arguments}, float seconds) -> Tensor")
+    _library.impl(name, function, "CPU")
+    torch.library.register_fake(f"pipeloom_benchmarks::{name}", shape, lib=_library)
+
+
+_define("added", "Tensor x, Tensor weight", _added, lambda x, weight, seconds: x.new_empty(x.shape))
+_define("input_gradient", "Tensor dy", input_gradient, lambda dy, seconds: dy.new_empty(dy.shape))
+_define(
+    "weight_gradient", "Tensor dx", _weight_gradient, lambda dx, seconds: dx.new_empty(dx.shape[1:])
+)
+
+
+def _keep(ctx: Any, inputs: tuple[Tensor, Tensor, float], output: Tensor) -> None:
+    ctx.seconds = inputs[-1]
+
+
+def _differentiate(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, None]:
+    dx = _ops.input_gradient(dy, ctx.seconds)
+    return dx, _ops.weight_gradient(dx, ctx.seconds), None
+
+
+torch.library.register_autograd(
+    "pipeloom_benchmarks::added", _differentiate, setup_context=_keep, lib=_library
+)
+
+
+class TracedStage(nn.Module):
+    """F, B and W take ``seconds`` each.
+
+    The ``first`` one, whose input needs no gradient, has a bias before the product: B is then what
+    the gradients of its two parameters have in common.
+    """
+
+    def __init__(self, seconds: float, *, first: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(WIDTH))
+        self.bias = nn.Parameter(torch.zeros(WIDTH)) if first else None
+        self.seconds = seconds
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.bias is not None:
+            x = x + self.bias
+        out: Tensor = _ops.added(x, self.weight, self.seconds)
+        return out

@@ -1,0 +1,245 @@
+"""Stages as graphs where a graph might be wrong: as autograd, or refused, and nothing is left in
+the user's module."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from pipeloom.runtime.executor.stage_runner import Cell
+from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
+from pipeloom.runtime.graphs.graph_runner import GraphRunner
+from pipeloom.runtime.graphs.module_state import ModuleState
+from pipeloom.runtime.measure.activation_ledger import NoLedger
+from tests.support.graph_runs import run, same, square
+
+WIDTH = 4
+X = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(1))
+TOKENS = torch.tensor([1, 2, 1])
+OUTSIDE = torch.ones(WIDTH)
+
+
+class Scaled(nn.Module):
+    """A layer, and what a function makes of its output."""
+
+    def __init__(self, by: Callable[[Scaled, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.inside, self.by = nn.Linear(WIDTH, WIDTH), by
+        self.settings: dict[Any, Any] = {"scale": 1.0}
+        self.rate: Any = np.float64(1.0)
+        self.tensor = torch.ones(WIDTH)
+        self.loose = [nn.Parameter(torch.ones(WIDTH))]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.by(self, self.inside(x))
+
+
+def shared() -> nn.Module:
+    block = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), nn.Tanh())
+    return nn.Sequential(block, nn.Linear(WIDTH, WIDTH), block)
+
+
+class Position(nn.Module):
+    """Its gradient is a view of what B hands on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside, self.position = nn.Linear(WIDTH, 2), nn.Parameter(torch.randn(3, WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inside(x + self.position)
+        return out
+
+
+@pytest.mark.parametrize("split", [True, False])
+@pytest.mark.parametrize(
+    ("make", "given"),
+    [
+        (shared, X),
+        (partial(nn.Linear, WIDTH, 2), X),
+        (partial(nn.Embedding, 5, WIDTH), TOKENS),
+        (Position, X),
+    ],
+)
+def test_as_autograd(make: Callable[[], nn.Module], given: Tensor, split: bool) -> None:
+    torch.manual_seed(0)
+    module = make()
+    found = run(module, given, stages_as="aten", split=split)
+    assert found.refusal is None
+    assert same(found, run(module, given)) == []
+
+
+def runner_of(module: nn.Module, loss: Any = square) -> GraphRunner:
+    return GraphRunner(1, module, memory=NoLedger(), last=True, loss=loss, seed=torch.tensor(1.0))
+
+
+def forward_of(runner: GraphRunner, queue: WeightQueue | None = None) -> Cell:
+    cell = Cell(queue)
+    cell.inputs = (X.clone().requires_grad_(),)
+    runner.forward(cell)
+    return cell
+
+
+def test_a_gradient_has_memory_of_its_own() -> None:
+    module = Position()
+    runner = runner_of(module)
+    cell = forward_of(runner, WeightQueue(NoLedger()))
+    runner.backward(cell)
+    (dx,) = cell.dx
+    runner.weight(cell)
+    gradient = module.position.grad
+    assert gradient is not None
+    assert gradient.equal(dx)
+    assert gradient.data_ptr() != dx.data_ptr()
+
+
+def test_a_trace_leaves_the_module_as_it_was() -> None:
+    module = shared()
+    before = {name: id(p) for name, p in module.named_parameters(remove_duplicate=False)}
+    forward_of(runner_of(module))
+    after = {name: id(p) for name, p in module.named_parameters(remove_duplicate=False)}
+    assert before == after
+
+
+def cached(module: Scaled, y: Tensor) -> Tensor:
+    if "table" not in module.settings:
+        module.settings["table"] = torch.arange(WIDTH).to(y.dtype).cos()
+    found: Tensor = y * module.settings["table"]
+    return found
+
+
+def seeded(module: Scaled, y: Tensor) -> Tensor:
+    torch.manual_seed(5)
+    return functional.dropout(y, 0.5)
+
+
+def again(module: Scaled, y: Tensor) -> Tensor:
+    found: Tensor = checkpoint(module.inside, y.detach(), use_reentrant=True)
+    return found + y
+
+
+REFUSED: dict[str, Callable[[Scaled, Tensor], Tensor]] = {
+    r"sets the attribute settings\.table": cached,
+    r"draws or seeds random numbers": seeded,
+    r"draws or seeds .*": lambda _, y: y * random.random(),
+    r".* or seeds random numbers": lambda _, y: y * np.random.rand(),
+    r"that is no parameter of a module": lambda module, y: y * module.loose[0],
+    r"that is not of the stage's modules": lambda _, y: y * OUTSIDE,
+    r"no input that needs a gradient": again,
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("why", REFUSED)
+def test_refused_and_run_by_autograd(why: str) -> None:
+    module = Scaled(REFUSED[why])
+    np.random.seed(0), random.seed(0)
+    wanted = run(module, X)
+    np.random.seed(0), random.seed(0)
+    found = run(module, X, stages_as="aten")
+    assert re.search(why, found.refusal or "")
+    assert same(found, wanted) == []
+
+
+def test_what_a_hook_keeps_is_no_tensor_of_the_trace() -> None:
+    module, kept = nn.Sequential(nn.Linear(WIDTH, WIDTH)), list[Tensor]()
+    module[0].register_forward_hook(lambda _, __, output: kept.append(output))
+    runner = runner_of(module)
+    forward_of(runner)
+    assert "sets the attribute" in (runner.refusal or "")
+    assert [type(x) for x in kept] == [Tensor]
+
+
+CHANGES: dict[str, Callable[[Scaled], object]] = {
+    "a number of numpy": lambda module: setattr(module, "rate", np.float64(2.0)),
+    "in a dict": lambda module: module.settings.update(scale=2.0),
+    "a function": lambda module: setattr(module, "by", lambda _, y: 3 * y),
+    "a module": lambda module: setattr(module, "inside", nn.Linear(WIDTH, WIDTH)),
+    "a hook": lambda module: module.inside.register_forward_hook(lambda _, __, y: 2 * y),
+    "a tensor in place": lambda module: module.tensor.mul_(2),
+    "frozen": lambda module: module.inside.weight.requires_grad_(False),
+}
+
+
+def product(module: Scaled, y: Tensor) -> Tensor:
+    found: Tensor = y * module.settings["scale"] * float(module.rate) * module.tensor
+    return found
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_stage_that_has_changed_is_traced_again(name: str) -> None:
+    module = Scaled(product)
+    runner = runner_of(module)
+    runner.refresh([])
+    forward_of(runner)
+    runner.refresh([])
+    assert (runner.graphs, runner.refusal) == (1, None)
+    CHANGES[name](module)
+    runner.refresh([])
+    assert runner.graphs == 0
+    cell = forward_of(runner)
+    assert cell.loss is not None
+    assert runner.graphs == 1
+    assert cell.loss.equal(square(module(X), None))
+
+
+def test_an_equal_number_is_no_change() -> None:
+    module = Scaled(product)
+    state = ModuleState(module)
+    module.rate = np.float64(1.0)
+    assert state.holds()
+
+
+def test_a_hook_on_a_gradient_is_seen_before_the_next_step() -> None:
+    module = Scaled(product)
+    runner = runner_of(module)
+    runner.refresh([])
+    module.inside.weight.register_hook(lambda gradient: 2 * gradient)  # type: ignore[no-untyped-call]
+    runner.refresh([])
+    assert runner.refusal == "inside.weight has a hook on its gradient"
+
+
+class Heads(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk = nn.Linear(WIDTH, WIDTH)
+        self.one, self.other = nn.Linear(WIDTH, 2), nn.Linear(WIDTH, 2)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.trunk(x)
+        return self.one(x), self.other(x.sqrt())  # the root's slope is no number somewhere
+
+
+class Alternating:
+    """A loss that depends on one output in one call, and on another in the next."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, output: Any, _: Any) -> Tensor:
+        self.calls += 1
+        return square(output[self.calls % 2].nan_to_num(), None)
+
+
+@pytest.mark.parametrize("split", [True, False])
+@pytest.mark.parametrize("only", [None, 0, 1])
+def test_a_loss_of_some_outputs_in_some_calls(split: bool, only: int | None) -> None:
+    module, losses = Heads(), (Alternating(), Alternating())
+    picked = [x if only is None else (lambda o, _: square(o[only], None)) for x in losses]
+    found = run(module, X.abs(), stages_as="aten", loss=picked[0], split=split)
+    wanted = run(module, X.abs(), loss=picked[1])
+    assert found.refusal is None
+    assert found.values.keys() == wanted.values.keys()
+    for name, value in wanted.values.items():
+        torch.testing.assert_close(found.values[name], value, rtol=0, atol=0, equal_nan=True)
+    assert losses[0].calls == losses[1].calls
