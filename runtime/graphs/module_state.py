@@ -33,7 +33,7 @@ _flags = attrgetter("requires_grad", "_backward_hooks", "_post_accumulate_grad_h
 
 
 class ModuleState:
-    """What a module holds at one moment, and what that holds.
+    """The contents of a module at one moment, and theirs.
 
     ``called``: what its functions hold as well, hooks above all. ``constants``: the tensors that
     are neither parameters nor buffers.
@@ -130,7 +130,7 @@ def _holders(start: dict[str, Any], *, called: bool) -> list[tuple[str, Held]]:
 
 
 def _within(value: Any, *, called: bool) -> Held | tuple[Any, ...]:
-    """What a value holds: the dict or list itself, the attributes of an object."""
+    """The contents of a value: the dict or list itself, the attributes of an object."""
     if isinstance(value, (*_HELD, tuple)):
         return value
     if isinstance(value, _CALLED):
@@ -149,7 +149,7 @@ def _of_the_model(kind: type) -> bool:
 
 
 def _of_call(value: Any) -> tuple[Any, ...]:
-    """What a function is bound to."""
+    """The objects that a function is bound to."""
     if isinstance(value, partial):
         return value.func, value.args, value.keywords
     if isinstance(value, types.MethodType):
