@@ -62,6 +62,14 @@ def test_recomputation_is_named_beside_the_backward(pipeloom: Command) -> None:
     assert "  R+B+W ms" in pipeloom("predict", *WORDS, "--recompute", "full").out
 
 
+def test_a_misspelt_model_type_names_what_may_be_meant(pipeloom: Command, tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text('{"model_type": "lama"}')
+    done = pipeloom("predict", config, "--gpu", "H100")
+    assert done.code == 2
+    assert done.err.endswith("got 'lama'; did you mean llama?\n")
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
