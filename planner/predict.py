@@ -101,7 +101,7 @@ class Prediction:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Where the profile is more careful than the layers: one line, or none."""
+        """One line where the profile is more careful than the layers, or none."""
         if not self.step.raised:
             return ()
         stages = ", ".join(map(str, self.step.raised))
@@ -249,13 +249,15 @@ def _layers(given: ProfileLike, step: StepTimes) -> tuple[StageProfile, ...]:
 
 
 def _optimized(step: StepTimes) -> StepTimes:
-    """With the best schedule for the profile, of as many stages a rank; where none fits, the best
-    that takes no more than the family's does already."""
+    """With the best schedule for the profile, of as many stages a rank; with the family's where
+    no other is known to fit, or none that does is faster."""
+    rooms = _rooms(step)
     try:
-        return _within(step, _rooms(step))
+        found = _within(step, rooms)
     except InfeasibleError:
-        taken = (rank.bytes["activations"] for rank in memory_of(step))
-        return _within(step, tuple(map(max, _rooms(step), taken)))
+        return step
+    fits = bool((step.activation_bytes <= rooms).all())
+    return step if fits and step.time < found.time else found
 
 
 def _within(step: StepTimes, rooms: tuple[float, ...]) -> StepTimes:

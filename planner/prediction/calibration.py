@@ -36,7 +36,7 @@ class Calibration:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What speaks against the fit: no curve can be far off half of the runs that it is of."""
+        """Notes against the fit: no curve can be far off half of the runs that it is of."""
         off = float(np.median(np.abs(self.residuals)))
         if off < np.log(FAR):
             return ()

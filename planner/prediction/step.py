@@ -231,9 +231,10 @@ def _recomputed(layer: StageProfile) -> StageProfile:
 
 
 def _held(stage: StageProfile, splits: bool) -> StageProfile:
-    """What waits for W can be more than M_B: what was recomputed for B, and gathered gradients.
+    """The stage with M_W no more than M_B, as the cost model has it.
 
-    Where B and W are apart, M_B is raised to it; else nothing waits, and M_W is at most M_B.
+    Recomputed inputs and output gradients that wait for W can be more: where B and W are apart, M_B
+    is raised to M_W; else nothing waits.
     """
     if splits:
         return replace(stage, m_b=max(stage.m_b, stage.m_w))

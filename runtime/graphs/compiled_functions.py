@@ -28,17 +28,33 @@ def compiled_function(
     run = compiled(graph, module, [value_of(node) for node in piece.inputs])
     count, strides = len(returned), [value_of(node).stride() for node in ends]
     pairs = [(i, take) for i, node in enumerate(taken, start=count) for take in takes[node]]
+    shared: list[int] | None = None  # the same in all calls of what was compiled
 
     def call(arguments: list[Tensor]) -> list[Tensor]:
+        nonlocal shared
+        before = [*map(_memory, arguments)] if shared is None else []
         found = [
             x if x.stride() == stride else laid_out(x, stride)
             for x, stride in zip(run(arguments), strides)  # noqa: B905
         ]
+        if shared is None:
+            shared = _shared([*before, *map(_memory, found)], len(before) + count)
+        for i in shared:
+            found[count + i] = found[count + i].clone()
         for i, take in pairs:
             take(found[i])
         return found[:count]
 
     return call
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def _shared(places: Sequence[int], start: int) -> list[int]:
+    """The places from ``start`` on, counted from there, whose memory is that of one before."""
+    return [i for i, place in enumerate(places[start:]) if place in places[: start + i]]
 
 
 def _graph(piece: Piece, ends: Sequence[fx.Node]) -> fx.Graph:

@@ -33,7 +33,7 @@ _flags = attrgetter("requires_grad", "_backward_hooks", "_post_accumulate_grad_h
 
 
 class ModuleState:
-    """What a module holds at one moment, and what that holds.
+    """The contents of a module at one moment, and theirs.
 
     ``called``: what its functions hold as well, hooks above all. ``constants``: the tensors that
     are neither parameters nor buffers.
@@ -46,8 +46,10 @@ class ModuleState:
         hooks = [held for flags in self._flags for held in flags[1:] if held is not None]
         found = _holders({"": module, "torch.nn": _GLOBAL, "hooks": hooks}, called=called)
         self._copies = [(path, held, _copy(held)) for path, held in found]
-        self._dicts = [held for _, held in found if isinstance(held, dict)]
-        self._rest = [held for _, held in found if not isinstance(held, dict)]
+        self._all = [held for _, held in found]
+        self._size = sum(map(len, self._all))
+        self._dicts = [held for held in self._all if held and isinstance(held, dict)]
+        self._rest = [held for held in self._all if held and not isinstance(held, dict)]
         self._keys, self._values = self._now()
         own = {id(x) for x in chain(self._parameters, module.buffers())}
         tensors = {id(x): x for x in self._values if isinstance(x, Tensor) and id(x) not in own}
@@ -60,6 +62,8 @@ class ModuleState:
 
     def holds(self) -> bool:
         """Whether all is as it was; numbers and texts may be others that are equal."""
+        if sum(map(len, self._all)) != self._size:
+            return False
         keys, values = self._now()
         return (
             len(values) == len(self._values)
@@ -126,7 +130,7 @@ def _holders(start: dict[str, Any], *, called: bool) -> list[tuple[str, Held]]:
 
 
 def _within(value: Any, *, called: bool) -> Held | tuple[Any, ...]:
-    """What a value holds: the dict or list itself, the attributes of an object."""
+    """The contents of a value: the dict or list itself, the attributes of an object."""
     if isinstance(value, (*_HELD, tuple)):
         return value
     if isinstance(value, _CALLED):
@@ -145,7 +149,7 @@ def _of_the_model(kind: type) -> bool:
 
 
 def _of_call(value: Any) -> tuple[Any, ...]:
-    """What a function is bound to."""
+    """The objects that a function is bound to."""
     if isinstance(value, partial):
         return value.func, value.args, value.keywords
     if isinstance(value, types.MethodType):

@@ -22,7 +22,7 @@ from .joint import UPDATES, Joint, Role, trace_joint
 from .liveness import most_within_b
 from .module_state import unchanged
 from .rewrites import without_tangents
-from .torch_internals import check_constants, value_of
+from .torch_internals import TraceError, check_constants, value_of
 
 Make = Callable[[Piece, Any, Mapping[fx.Node, Sequence[Take]], Sequence[fx.Node]], Function]
 
@@ -120,6 +120,9 @@ class StageFunctions:
             joint = trace_joint(module, tensors, forward)
             known = [*state.constants, *_fixed_tensors(module)]
             check_constants(joint.graph, joint.module, known)
+        for node, value in joint.of(Role.PARAMETER_GRADIENT):
+            if value_of(node).layout is not torch.strided:
+                raise TraceError(f"the gradient of {value.key} is sparse")
         return cls(module, cut(joint), [x.stride() for x in tensors], forward, make)
 
     def of_outputs(self, used: frozenset[int]) -> StageFunctions:

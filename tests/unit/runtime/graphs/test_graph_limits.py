@@ -151,6 +151,11 @@ def test_refused_and_run_by_autograd(why: str) -> None:
     assert same(found, wanted) == []
 
 
+def test_a_sparse_gradient_is_left_to_autograd() -> None:
+    module = nn.Embedding(5, WIDTH, sparse=True)
+    assert run(module, TOKENS, stages_as="aten").refusal == "the gradient of weight is sparse"
+
+
 def test_what_a_hook_keeps_is_no_tensor_of_the_trace() -> None:
     module, kept = nn.Sequential(nn.Linear(WIDTH, WIDTH)), list[Tensor]()
     module[0].register_forward_hook(lambda _, __, output: kept.append(output))
