@@ -78,7 +78,7 @@ def test_a_misspelt_model_type_names_what_may_be_meant(pipeloom: Command, tmp_pa
         (("predict", "lama-3-8b", "--gpu", "H100"), "MODEL: expected a config.json"),
         (("predict", "llama-3-8b"), "--gpu: expected a GPU's name, or a cluster"),
         (("predict", *WORDS, "--precision", "nvfp4"), "--precision: expected one of fp32, bf16,"),
-        (("predict", "gpt2", "--gpu", "H10O"), "--gpu: did you mean H100?"),
+        (("predict", "gpt2", "--gpu", "H10O"), "--gpu: expected a GPU, a cluster or a file, got"),
         (("predict", *WORDS, "--run", "tp"), "argument --run: expected KEY=VALUE, got 'tp'"),
         (("predict", "llama-3-8b", "--cluster", "a.json"), "a.json: no such file"),
         (("predict", *WORDS, "--cluster", "dgx-h100"), "argument --cluster: not allowed with arg"),
