@@ -62,6 +62,14 @@ def test_recomputation_is_named_beside_the_backward(pipeloom: Command) -> None:
     assert "  R+B+W ms" in pipeloom("predict", *WORDS, "--recompute", "full").out
 
 
+def test_a_misspelt_model_type_names_what_may_be_meant(pipeloom: Command, tmp_path: Path) -> None:
+    config = tmp_path / "config.json"
+    config.write_text('{"model_type": "lama"}')
+    done = pipeloom("predict", config, "--gpu", "H100")
+    assert done.code == 2
+    assert done.err.endswith("got 'lama'; did you mean llama?\n")
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
@@ -70,6 +78,7 @@ def test_recomputation_is_named_beside_the_backward(pipeloom: Command) -> None:
         (("predict", "lama-3-8b", "--gpu", "H100"), "MODEL: expected a config.json"),
         (("predict", "llama-3-8b"), "--gpu: expected a GPU's name, or a cluster"),
         (("predict", *WORDS, "--precision", "nvfp4"), "--precision: expected one of fp32, bf16,"),
+        (("predict", "gpt2", "--gpu", "H10O"), "--gpu: expected a GPU, a cluster or a file, got"),
         (("predict", *WORDS, "--run", "tp"), "argument --run: expected KEY=VALUE, got 'tp'"),
         (("predict", "llama-3-8b", "--cluster", "a.json"), "a.json: no such file"),
         (("predict", *WORDS, "--cluster", "dgx-h100"), "argument --cluster: not allowed with arg"),
