@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
+from ..fake_tensors import is_fake
 from .rng_state import RandomState
 
 
@@ -47,18 +49,24 @@ def undisturbed(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeptBuffer:
-    """A buffer of ``module`` and a copy of its ``value`` before a forward."""
+    """A buffer of ``module``, and a copy of its ``value`` and its ``version`` before a forward."""
 
     module: nn.Module
     name: str
     buffer: Tensor
     value: Tensor
+    version: int
 
     @property
     def changed(self) -> bool:
-        """Whether the buffer has another value by now."""
-        now = self.module._buffers[self.name]
-        return now is not self.buffer or not torch.equal(self.buffer, self.value)
+        """Whether the buffer has another value by now; of one that has no values, whether
+        something wrote to it, which running statistics do not tell."""
+        if self.module._buffers[self.name] is not self.buffer:
+            return True
+        if not is_fake(self.buffer):
+            return not torch.equal(self.buffer, self.value)
+        norm = isinstance(self.module, _NormBase) and self.module.training
+        return norm or self.buffer._version != self.version
 
 
 class ChangingBuffers:
@@ -103,7 +111,7 @@ def _copies(places: Iterable[tuple[nn.Module, str]]) -> list[KeptBuffer]:
     found = [(part, name, part._buffers[name]) for part, name in places]
     copies = {id(buffer): buffer.detach().clone() for *_, buffer in found if buffer is not None}
     return [
-        KeptBuffer(part, name, buffer, copies[id(buffer)])
+        KeptBuffer(part, name, buffer, copies[id(buffer)], buffer._version)
         for part, name, buffer in found
         if buffer is not None
     ]
