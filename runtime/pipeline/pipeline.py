@@ -143,8 +143,8 @@ class Pipeline:
             program, self.rank, self.device, given, modules, replicas=self._replicas
         )
         self._turn: list[Pipeline] = []  # of several with these stages the one that stepped last
-        self._by_count = {program.schedule.problem.microbatches: self}
-        self._ran: Pipeline = self  # of these the one that ran the last step
+        self._by_count: dict[int, Pipeline] = {}  # those of other numbers of microbatches
+        self._other: Pipeline | None = None  # of these the one that ran the last step
         with ExitStack() as held:
             if isinstance(self.store, ShardedStages):
                 held.callback(self.store.close)
@@ -200,7 +200,7 @@ class Pipeline:
         other.device, other.store, other._turn = self.device, self.store, self._turn
         if isinstance(self.store, StreamedStages):
             other.store = self.store.by(program.schedule, self.rank)
-        other._replicas, other._by_count, other._ran = self._replicas, {}, other
+        other._replicas, other._by_count, other._other = self._replicas, {}, None
         with ExitStack() as held:
             other._open(RankRole.of(program, self.rank), options, held, starts=False)
         self._held.callback(other._held.close)
@@ -266,7 +266,8 @@ class Pipeline:
         error of the first that failed.
         """
         data = StepData(inputs, options, target, loss_kwargs or {})
-        self._ran = ran = self._for(microbatches)
+        ran = self._for(microbatches)
+        self._other = None if ran is self else ran
         with ending_together(ran._transport):
             ran._training.put(data, updates=update)
             ran._take_turn()
@@ -504,6 +505,11 @@ class Pipeline:
         the first step."""
         return self._training.builder.refusals
 
+    @property
+    def _ran(self) -> Pipeline:
+        """The pipeline that ran the last step: this one, or that of another number."""
+        return self if self._other is None else self._other
+
     def _for(self, microbatches: int | None) -> Pipeline:
         """The pipeline of so many microbatches, made when they are first asked for; all ranks call
         it."""
@@ -521,11 +527,11 @@ class Pipeline:
             self._agreement.check(partial(self._made, count, made))
             if made:
                 self._by_count[count] = self.with_program(made[0])
-        return self._by_count[count]
+        return self._by_count.get(count, self)
 
     def _made(self, count: int, made: list[Program]) -> int:
         """The number of microbatches, whose program is added to ``made`` where it is a new one."""
-        if checked_count(count) not in self._by_count:
+        if checked_count(count) not in (self.microbatches, *self._by_count):
             assert self._options.programs is not None
             made.append(checked_program(self._options.programs, count))
         return count

@@ -143,7 +143,8 @@ def _until(condition: object, seconds: float = 60.0) -> None:
 
 
 def test_torchrun_with_another_number_of_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "3")
+    torchrun = {"RANK": "0", "WORLD_SIZE": "3", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+    for name, value in torchrun.items():
+        monkeypatch.setenv(name, value)
     with pytest.raises(InputError, match="WORLD_SIZE: expected 2, the program's ranks, got 3"):
         launch(add_ranks, 2, (0,))

@@ -155,8 +155,9 @@ def test_how_many_replicas_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
         count_replicas(program, RunSettings(replicas=2, local=True))
     with pytest.raises(InputError, match="replicas: expected at least 1, got 0"):
         RunSettings(replicas=0)
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "6")
+    torchrun = {"RANK": "0", "WORLD_SIZE": "6", "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
+    for name, value in torchrun.items():
+        monkeypatch.setenv(name, value)
     assert count_replicas(program, RunSettings()) == 3
     with pytest.raises(InputError, match="expected 4, the program's ranks times 2 replicas, got 6"):
         run_program(program, TinyTransformer(), RunSettings(replicas=2))
