@@ -7,18 +7,19 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.pipelining import _backward
 from torch.nn import functional
 
-from pipeloom.runtime.executor.stage_runner import Cell, StageRunner
+from pipeloom.runtime.executor.stage_runner import Cell
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
 from pipeloom.runtime.graphs.graph_runner import runner_kind
-from pipeloom.runtime.measure.activation_ledger import Ledger, NoLedger
+from pipeloom.runtime.measure.activation_ledger import Ledger
 from pipeloom.runtime.tensors.stage_interface import Spec, StageInterface
+
+from ..runtime_overhead.split import Ours, Split, Torchs
 
 ROWS, LENGTH, WARMUP = 4, 128, 3
 
@@ -77,74 +78,16 @@ STAGES: dict[str, Callable[[], tuple[nn.Module, int]]] = {
 }
 
 
-class Way(Protocol):
-    """One way to run a stage; W follows B where it was split."""
-
-    def forward(self, split: bool) -> None: ...
-
-    def backward(self, split: bool) -> None: ...
-
-    def weight(self) -> None: ...
-
-
-class Runner:
-    """A runner of ours."""
-
-    def __init__(self, kind: Callable[..., StageRunner], module: nn.Module, x: Tensor) -> None:
-        memory, interface = NoLedger(), StageInterface.one(Spec(tuple(x.shape), x.dtype))
-        seed = torch.ones((), device=x.device)
-        self._runner = kind(1, module, memory=memory, last=False, loss=None, seed=seed)
-        self._cells = {False: Cell(None, interface), True: Cell(WeightQueue(memory), interface)}
-        self._x, self._dy = x, torch.randn_like(x)
-
-    def forward(self, split: bool) -> None:
-        cell = self._cells[split]
-        cell.inputs = (self._x.detach().requires_grad_(),)
-        self._runner.forward(cell)
-        cell.output, cell.dy = (), (self._dy,)
-
-    def backward(self, split: bool) -> None:
-        self._runner.backward(self._cells[split])
-        self._cells[split].dx = ()
-
-    def weight(self) -> None:
-        self._runner.weight(self._cells[True])
-
-
-class Torchs:
-    """The functions that torch.distributed.pipelining's stages call."""
-
-    def __init__(self, module: nn.Module, x: Tensor) -> None:
-        self._module, self._x, self._dy = module, x, torch.randn_like(x)
-
-    def forward(self, split: bool) -> None:
-        self._input = self._x.detach().requires_grad_()
-        self._output: Tensor | None = self._module(self._input)
-
-    def backward(self, split: bool) -> None:
-        output, self._output = self._output, None
-        assert output is not None
-        if not split:
-            _backward.stage_backward(output, self._dy, [self._input])
-            return
-        dy: list[Tensor | None] = [self._dy]
-        arguments: Any = ([output], dy, [self._input], self._module.parameters())
-        _, self._groups = _backward.stage_backward_input(*arguments)
-
-    def weight(self) -> None:
-        _backward.stage_backward_weight(self._module.parameters(), self._groups)
-
-
-def ways(module: nn.Module, x: Tensor) -> dict[str, Way]:
+def ways(module: nn.Module, x: Tensor) -> dict[str, Split]:
     """Each with a copy of the module; eager and compiled are never split."""
     own = partial(copy.deepcopy, module)
     return {
-        "eager": Runner(StageRunner, own(), x),
-        "interception": Runner(StageRunner, own(), x),
-        "aten": Runner(runner_kind("aten"), own(), x),
-        "inductor": Runner(runner_kind("inductor"), own(), x),
+        "eager": Ours(own(), x),
+        "interception": Ours(own(), x),
+        "aten": Ours(own(), x, runner_kind("aten")),
+        "inductor": Ours(own(), x, runner_kind("inductor")),
         "torch's split": Torchs(own(), x),
-        "torch.compile": Runner(StageRunner, cast(nn.Module, torch.compile(own())), x),
+        "torch.compile": Ours(cast(nn.Module, torch.compile(own())), x),
     }
 
 
@@ -175,7 +118,7 @@ def _measure(name: str, rounds: int, device: torch.device) -> list[dict[str, Any
     return rows
 
 
-def _round(stage: Way, device: torch.device, *, split: bool) -> dict[str, float]:
+def _round(stage: Split, device: torch.device, *, split: bool) -> dict[str, float]:
     """Milliseconds, on gradients that are there already."""
     found = {"f": _seconds(lambda: stage.forward(False), device)}
     found["bw"] = _seconds(lambda: stage.backward(False), device)

@@ -68,12 +68,16 @@ class Split(Protocol):
 
 
 class Ours:
-    def __init__(self, module: nn.Module, width: int) -> None:
-        memory, interface = NoLedger(), StageInterface.one(Spec((ROWS, width), torch.float32))
-        seed = torch.ones(())
-        self._runner = StageRunner(1, module, memory=memory, last=False, loss=None, seed=seed)
+    """A runner of ours, with a batch of inputs like ``x``."""
+
+    def __init__(
+        self, module: nn.Module, x: Tensor, kind: Callable[..., StageRunner] = StageRunner
+    ) -> None:
+        memory, interface = NoLedger(), StageInterface.one(Spec(tuple(x.shape), x.dtype))
+        seed = torch.ones((), device=x.device)
+        self._runner = kind(1, module, memory=memory, last=False, loss=None, seed=seed)
         self._cells = {False: Cell(None, interface), True: Cell(WeightQueue(memory), interface)}
-        self._x, self._dy = torch.randn(2, ROWS, width)
+        self._x, self._dy = x, torch.randn_like(x)
 
     def forward(self, split: bool) -> None:
         cell = self._cells[split]
@@ -90,11 +94,10 @@ class Ours:
 
 
 class Torchs:
-    """The functions that its stages call."""
+    """The functions that stages of torch.distributed.pipelining call."""
 
-    def __init__(self, module: nn.Module, width: int) -> None:
-        self._module = module
-        self._x, self._dy = torch.randn(2, ROWS, width)
+    def __init__(self, module: nn.Module, x: Tensor) -> None:
+        self._module, self._x, self._dy = module, x, torch.randn_like(x)
 
     def forward(self, split: bool) -> None:
         self._input = self._x.detach().requires_grad_()
@@ -117,7 +120,7 @@ class Torchs:
         _backward.stage_backward_weight(self._module.parameters(), self._groups)
 
 
-RUNTIMES: dict[str, Callable[[nn.Module, int], Split]] = {"ours": Ours, "torch": Torchs}
+RUNTIMES: dict[str, Callable[[nn.Module, Tensor], Split]] = {"ours": Ours, "torch": Torchs}
 
 
 def measure_split(widths: Iterable[int], rounds: int) -> list[dict[str, Any]]:
@@ -129,7 +132,9 @@ def measure_split(widths: Iterable[int], rounds: int) -> list[dict[str, Any]]:
 
 def _measure(width: int, rounds: int) -> list[dict[str, Any]]:
     torch.manual_seed(0)
-    stages = {name: make(Blocks(width), width) for name, make in RUNTIMES.items()}
+    stages = {
+        name: make(Blocks(width), torch.randn(ROWS, width)) for name, make in RUNTIMES.items()
+    }
     times: dict[str, list[tuple[float, ...]]] = {name: [] for name in stages}
     for _ in range(rounds + 2):
         for name, stage in stages.items():
@@ -185,10 +190,10 @@ def _allocated(run: Callable[[], None]) -> int:
     return sum(event.nbytes() for event in events if event.name() == "[memory]")
 
 
-def _extra_forwards(make: Callable[[nn.Module, int], Split], width: int) -> float:
+def _extra_forwards(make: Callable[[nn.Module, Tensor], Split], width: int) -> float:
     """Under activation checkpointing: how often each block's forward runs again in B and W."""
     module = Blocks(width, checkpointed=True)
-    stage = make(module, width)
+    stage = make(module, torch.randn(ROWS, width))
     stage.forward(split=True)
     first = module.calls
     stage.backward(split=True)

@@ -31,7 +31,7 @@ import torch
 from torch import fx
 
 from .joint import UPDATES, Joint, Role
-from .rewrites import copy_updated, reached, recompute_regions, split_convolutions
+from .rewrites import copy_updated, needed, reached, recompute_regions, split_convolutions
 from .torch_internals import TraceError, draws, views
 
 _aten = torch.ops.aten
@@ -120,7 +120,7 @@ class _Cutting:
         results = [*joint.of(Role.OUTPUT), *joint.of(*UPDATES)]
         self._results = [node for node, _ in results]
         drawn = [n for n in joint.graph.nodes if draws(n) and n not in backward]
-        forward = _needed([*self._results, *drawn], ())
+        forward = needed([*self._results, *drawn])
         self._forward = given | forward | _parts(joint.graph, forward)
         self._remade = self._cheap()
 
@@ -128,9 +128,9 @@ class _Cutting:
         joint = self._joint
         of_inputs = [n for n, _ in joint.of(Role.INPUT_GRADIENT)]
         of_parameters = [n for n, _ in joint.of(Role.PARAMETER_GRADIENT)]
-        early = _needed(of_inputs or self._shared(of_parameters), self._forward)
+        early = needed(of_inputs or self._shared(of_parameters), self._forward)
         early |= _parts(joint.graph, early)
-        late = _needed(of_parameters, self._forward | early)
+        late = needed(of_parameters, self._forward | early)
         _check_draws([*early, *late])
         by_b = [*of_inputs, *(n for n in of_parameters if n in early or n in self._forward)]
         by_w = [n for n in of_parameters if n not in early and n not in self._forward]
@@ -184,7 +184,7 @@ class _Cutting:
         """The nodes of the backward that two of the gradients or more depend on."""
         counts: dict[fx.Node, int] = {}
         for gradient in set(gradients):
-            for node in _needed([gradient], self._forward):
+            for node in needed([gradient], self._forward):
                 counts[node] = counts.get(node, 0) + 1
         return [node for node, count in counts.items() if count > 1 and node.op != "placeholder"]
 
@@ -204,26 +204,13 @@ class _Cutting:
         return found
 
     def _piece(self, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> Piece:
-        calls = self._sorted(_needed(outputs, set(inputs)))
+        calls = self._sorted(needed(outputs, set(inputs)))
         random = [n for n in self._order if draws(n) and n in self._forward]
         if any(n in calls for n in random):  # in F's order, all that F draws
-            calls = self._sorted(_needed([*outputs, *random], set(inputs)))
+            calls = self._sorted(needed([*outputs, *random], set(inputs)))
         used = {n for call in calls for n in call.all_input_nodes} | {*outputs}
         held = set(self._held)
         return Piece([n for n in inputs if n in used or n not in held], calls, outputs)
-
-
-def _needed(ends: Iterable[fx.Node], known: Collection[fx.Node]) -> set[fx.Node]:
-    """The nodes that ``ends`` depend on, themselves included, up to those ``known``."""
-    known = known if isinstance(known, set) else set(known)
-    found: set[fx.Node] = set()
-    stack = [*ends]
-    while stack:
-        node = stack.pop()
-        if node not in found and node not in known:
-            found.add(node)
-            stack.extend(node.all_input_nodes)
-    return found
 
 
 def _parts(graph: fx.Graph, nodes: Collection[fx.Node]) -> set[fx.Node]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import torch
 from torch import fx
@@ -102,8 +102,8 @@ def without_tangents(
     replaced = _sums_without(graph, zero)
     ends = [(replaced.get(copies[n], copies[n]), v) for n, v in joint.outputs]
     outputs = [(node, value) for node, value in ends if node not in zero]
-    needed = _sources(node for node, _ in outputs)
-    kept = {n: v for n, v in inputs.items() if n not in tangents or n in live or n in needed}
+    sources = needed(node for node, _ in outputs)
+    kept = {n: v for n, v in inputs.items() if n not in tangents or n in live or n in sources}
     return Joint(graph, joint.module, kept, outputs), {copy: n for n, copy in copies.items()}
 
 
@@ -120,29 +120,31 @@ def _sums_without(graph: fx.Graph, zero: Collection[fx.Node]) -> dict[fx.Node, f
     return replaced
 
 
-def _sources(ends: Iterable[fx.Node]) -> set[fx.Node]:
-    """The nodes that ``ends`` depend on, themselves included."""
-    found: set[fx.Node] = set()
-    stack = [*ends]
-    while stack:
-        node = stack.pop()
-        if node not in found:
-            found.add(node)
-            stack.extend(node.all_input_nodes)
-    return found
-
-
 def _backward(joint: Joint) -> set[fx.Node]:
     return reached(n for n, v in joint.inputs.items() if v.role is Role.TANGENT)
 
 
 def reached(starts: Iterable[fx.Node]) -> set[fx.Node]:
-    """The nodes that depend on ``starts``."""
+    """The nodes that depend on ``starts``, themselves included."""
+    return _walked(starts, lambda node: node.users)
+
+
+def needed(ends: Iterable[fx.Node], known: Collection[fx.Node] = ()) -> set[fx.Node]:
+    """The nodes that ``ends`` depend on, themselves included, up to those ``known``."""
+    return _walked(ends, lambda node: node.all_input_nodes, known)
+
+
+def _walked(
+    starts: Iterable[fx.Node],
+    following: Callable[[fx.Node], Iterable[fx.Node]],
+    known: Collection[fx.Node] = (),
+) -> set[fx.Node]:
+    known = known if isinstance(known, set) else set(known)
     found: set[fx.Node] = set()
     stack = [*starts]
     while stack:
         node = stack.pop()
-        if node not in found:
+        if node not in found and node not in known:
             found.add(node)
-            stack.extend(node.users)
+            stack.extend(following(node))
     return found
