@@ -22,8 +22,8 @@ from .evaluation.evaluation import Evaluation
 from .evaluation.table import EvaluationTable, evaluations_table
 from .inputs.placement_spec import AUTO, ONE_PLACEMENT, PlacementLike, PlacementSpec
 from .inputs.problem_setup import ProfileLike, ProfileSource, objective_of
+from .optimize import optimize
 from .partition.fixed_cut import Cuts, Profiles, profiles_of
-from .plan import optimize
 from .solving.progress import Listener
 
 OPTIMIZER = "optimize"

@@ -262,7 +262,7 @@ def _optimized(step: StepTimes) -> StepTimes:
 
 def _within(step: StepTimes, rooms: tuple[float, ...]) -> StepTimes:
     """With the best schedule whose activations take at most so many bytes on each rank."""
-    from .plan import optimize
+    from .optimize import optimize
 
     run = step.setup.run
     placement = "linear" if run.vp == 1 else f"interleaved:{run.vp}"

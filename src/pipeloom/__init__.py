@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from .planner.exchange import import_ as import_
     from .planner.explain.explanation import explain as explain
     from .planner.measured.profile import profile_from as profile_from
-    from .planner.plan import optimize as optimize
+    from .planner.optimize import optimize as optimize
     from .planner.predict import Prediction as Prediction
     from .planner.predict import predict as predict
     from .planner.prediction.calibration import Calibration as Calibration
@@ -95,7 +95,7 @@ _HOMES = {
     "planner.exchange": ("export", "import_"),
     "planner.explain.explanation": ("explain",),
     "planner.measured.profile": ("profile_from",),
-    "planner.plan": ("optimize",),
+    "planner.optimize": ("optimize",),
     "planner.show": ("show",),
     "planner.verify": ("verify",),
     "runtime.rank.loss_scale": ("LossScale",),
