@@ -55,8 +55,7 @@ def add_instance(parser: argparse.ArgumentParser) -> None:
         "--microbatches",
         metavar="M",
         type=count,
-        required=True,
-        help="microbatches of an iteration",
+        help="microbatches of an iteration; by default as many as the profile has numbers for",
     )
     parser.add_argument(
         "--objective",

@@ -110,7 +110,7 @@ class Sweep(EvaluationTable):
 
 def sweep(
     profile: ProfileLike | ProfileSource,
-    microbatches: int,
+    microbatches: int | None,
     memory_limits: Mapping[str, float] | Iterable[float],
     *,
     output: FilePath | None = None,
@@ -144,6 +144,7 @@ def sweep(
         cache = str(folder / "cache")
     source, objective = ProfileSource.of(profile, progress), objective_of(objective)
     cuts = {"partition": partition, "min_layers": min_layers, "max_layers": max_layers}
+    microbatches = source.number(microbatches)
     known, profile_of, cut = family_profiles(source, microbatches, cuts)
     options |= {"objective": objective, "time_limit": time_limit, "cache": cache}
     options |= {"profile": source, "microbatches": microbatches, "cuts": cuts if cut else {}}
