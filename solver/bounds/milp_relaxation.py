@@ -48,6 +48,9 @@ from ..core.linear_instance import LinearInstance
 from ..core.stopping import Budget
 
 TOLERANCE = 5e-7  # relative; the solver's own are a hundredth of it or less
+MOST_TIME = 2.0
+"""In units of the ceiling: stage 0 starts at 0 and runs its last B, which comes after every stage's
+first op, within the ceiling; every stage ends within a ceiling of its first op."""
 POLL = 0.05  # seconds between two looks at whether to stop
 NODE, ITERATION = 2000, 5000  # ops that a node (a stage squared) and a step of the simplex count
 
@@ -62,15 +65,7 @@ def relaxation(
     solver = pywraplp.Solver.CreateSolver("SCIP")
     if solver is None or ceiling <= 0.0:  # SCIP is left out of some builds of ortools
         return 0.0
-    cost = solver.NumVar(0.0, 1.0, "C")
-    stages = [_StageMoments(solver, linear, i, ceiling) for i in range(linear.stages)]
-    for i, stage in enumerate(stages):
-        stage.keep_moments_apart()
-        start = stage.starts if objective is Objective.PERIOD else stages[0].starts
-        solver.Add(cost >= stage.ends - start)
-        if i + 1 < linear.stages:
-            stage.pass_on_to(stages[i + 1])
-    solver.Minimize(cost)
+    add_moments(solver, linear, objective, ceiling)
     # constraints are kept far better than TOLERANCE asks for; Ctrl-C is Python's
     parameters = "numerics/feastol = 1e-9\nnumerics/dualfeastol = 1e-9\nmisc/catchctrlc = FALSE\n"
     if isfinite(budget.work.ops):
@@ -104,11 +99,11 @@ def _solve(solver: Any, parameters: Any, budget: Budget) -> int:
         return int(solving.result())
 
 
-class _StageMoments:
-    """The moments and counts of one stage, and the constraints on them."""
+class StageMoments:
+    """The moments and counts of one stage, and the constraints on them, each with its name."""
 
     def __init__(self, solver: Any, linear: LinearInstance, i: int, unit: float) -> None:
-        self.solver, self.m = solver, linear.microbatches
+        self.solver, self.stage, self.m = solver, i, linear.microbatches
         times = (linear.f, linear.b, linear.w, linear.down, linear.up, linear.round_trip)
         self.f, self.b, self.w, self.down, self.up, self.round_trip = (
             float(time[i]) / unit for time in times
@@ -118,39 +113,68 @@ class _StageMoments:
         limit = min(float(linear.limit[i]), most) or 1.0
         self.m_b, self.m_w = float(linear.m_b[i]) / limit, float(linear.m_w[i]) / limit
         self.starts, self.first_b, self.last_f, self.last_b, self.ends = (
-            solver.NumVar(0.0, solver.infinity(), "") for _ in range(5)
+            solver.NumVar(0.0, MOST_TIME, "") for _ in range(5)
         )
-        self.ahead = solver.IntVar(1, self.capacity, "n")
-        self.pending = solver.IntVar(0, self.capacity - 1, "a")
-        self.weights = solver.IntVar(0, self.m - 1, "q")
-        self.early = solver.IntVar(0, self.m - 1, "r")
-        self.all_ahead = solver.IntVar(0, int(self.capacity >= self.m), "z")
+        self.ahead = solver.IntVar(1, self.capacity, f"n {i}")
+        self.pending = solver.IntVar(0, self.capacity - 1, f"a {i}")
+        self.weights = solver.IntVar(0, self.m - 1, f"q {i}")
+        self.early = solver.IntVar(0, self.m - 1, f"r {i}")
+        self.all_ahead = solver.IntVar(0, int(self.capacity >= self.m), f"z {i}")
+
+    @property
+    def counts(self) -> tuple[Any, ...]:
+        """The variables that are whole numbers."""
+        return self.ahead, self.pending, self.weights, self.early, self.all_ahead
+
+    def _add(self, name: str, constraint: Any) -> None:
+        self.solver.Add(constraint, f"{name} {self.stage}")
 
     def keep_moments_apart(self) -> None:
-        m, f, b, w, add = self.m, self.f, self.b, self.w, self.solver.Add
+        m, f, b, w, add = self.m, self.f, self.b, self.w, self._add
         done = m - 1 - self.pending  # B's before the last F
-        add(self.first_b >= self.starts + f * self.ahead)
-        add(self.first_b >= self.starts + self.round_trip)
-        add(self.last_f >= self.starts + f * (m - 1))
+        add("first F's", self.first_b >= self.starts + f * self.ahead)
+        add("first round trip", self.first_b >= self.starts + self.round_trip)
+        add("all F's", self.last_f >= self.starts + f * (m - 1))
         # a span is at most the ceiling, 1 in our unit, so z lifts the constraint
         between = f * (m - 1 - self.ahead) + b * done + w * (done - self.weights)
-        add(self.last_f >= self.first_b + between - 2 * self.all_ahead)
-        add(self.ahead <= m - 1 + self.all_ahead)
-        add(self.pending >= (m - 1) * self.all_ahead)
-        add(done - self.weights >= 0)
-        add(self.early <= self.pending + self.weights)
-        add(self.m_b * (1 + self.pending) + self.m_w * self.weights <= 1.0)
-        add(self.last_b >= self.last_f + f + b * (self.pending + 1) + w * self.early)
+        add("between", self.last_f >= self.first_b + between - 2 * self.all_ahead)
+        add("F's left", self.ahead <= m - 1 + self.all_ahead)
+        add("B's left", self.pending >= (m - 1) * self.all_ahead)
+        add("microbatches", done - self.weights >= 0)
+        add("W's", self.early <= self.pending + self.weights)
+        add("memory", self.m_b * (1 + self.pending) + self.m_w * self.weights <= 1.0)
         add(
-            self.last_b
-            >= self.first_b + f * (m - self.ahead) + b * m + w * (done - self.weights + self.early)
+            "last B's",
+            self.last_b >= self.last_f + f + b * (self.pending + 1) + w * self.early,
         )
-        add(self.last_b >= self.last_f + self.round_trip + b)
-        add(self.ends >= self.last_b + w * (self.pending + self.weights + 1 - self.early))
+        add(
+            "all B's",
+            self.last_b
+            >= self.first_b + f * (m - self.ahead) + b * m + w * (done - self.weights + self.early),
+        )
+        add("last round trip", self.last_b >= self.last_f + self.round_trip + b)
+        left = self.pending + self.weights + 1 - self.early
+        add("last W's", self.ends >= self.last_b + w * left)
 
-    def pass_on_to(self, later: _StageMoments) -> None:
-        add = self.solver.Add
-        add(later.starts >= self.starts + self.f + self.down)
-        add(later.last_f >= self.last_f + self.f + self.down)
-        add(self.first_b >= later.first_b + later.b + self.up)
-        add(self.last_b >= later.last_b + self.up + self.b)
+    def pass_on_to(self, later: StageMoments) -> None:
+        add = self._add
+        add("first F on", later.starts >= self.starts + self.f + self.down)
+        add("last F on", later.last_f >= self.last_f + self.f + self.down)
+        add("first B back", self.first_b >= later.first_b + later.b + self.up)
+        add("last B back", self.last_b >= later.last_b + self.up + self.b)
+
+
+def add_moments(
+    solver: Any, linear: LinearInstance, objective: Objective, unit: float
+) -> tuple[Any, list[StageMoments]]:
+    """The cost, which ``solver`` minimises, and the moments of all stages, times in ``unit``."""
+    cost = solver.NumVar(0.0, 1.0, "C")
+    stages = [StageMoments(solver, linear, i, unit) for i in range(linear.stages)]
+    for i, stage in enumerate(stages):
+        stage.keep_moments_apart()
+        start = stage.starts if objective is Objective.PERIOD else stages[0].starts
+        solver.Add(cost >= stage.ends - start, f"cost {i}")
+        if i + 1 < linear.stages:
+            stage.pass_on_to(stages[i + 1])
+    solver.Minimize(cost)
+    return cost, stages
