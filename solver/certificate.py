@@ -2,24 +2,25 @@
 
 Bounds by work, by the way of one microbatch and by the moments of each stage
 (:mod:`.bounds.milp_relaxation`) have one: the last by branch and bound, a linear program in each
-leaf, whose dual values refute it. Of others (memory over time, crossings, search) there is none yet.
+leaf, whose dual values refute it. Others (memory over time, crossings, search) have none yet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from pipeloom.ir.cost.overlap import overlap_saves
 from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.model.schedule import Schedule, Updates
 
 from .bounds.general import critical_path, work
 from .bounds.milp_relaxation import StageMoments, add_moments, relaxation
 from .core.linear_instance import LinearInstance
 from .core.relaxations import has_remat
-from .core.stopping import Budget
+from .core.stopping import NEVER, Budget, FirstOf, StoppingCriterion, TimeLimit
 from .core.tolerances import CLOSED
 
 MARGIN = CLOSED / 2
@@ -38,19 +39,26 @@ class Certified:
     argument: dict[str, Any]
 
 
-def certify(schedule: Schedule, budget: Budget) -> Certified | None:
+def certify(
+    schedule: Schedule, seconds: float = inf, should_stop: StoppingCriterion = NEVER
+) -> Certified | None:
     """The best bound on the cost of all schedules of the instance that has a certificate, at most
     the one of the schedule's report. None where no argument speaks of the instance: recomputation,
-    offload, overlap and weight stashing.
+    offload, overlap, microbatches that are unlike and weight stashing.
     """
     problem = schedule.problem
     known = schedule.report.lower_bound if schedule.report else None
-    if known is None or has_remat(problem) or overlap_saves(problem):
+    unlike = problem.profile.unlike or schedule.updates is not Updates.ITERATION
+    if known is None or unlike or has_remat(problem) or overlap_saves(problem):
         return None
-    return max(_certified(problem, known, budget), key=lambda found: found.lower_bound)
+    stop = FirstOf(TimeLimit(seconds), should_stop)
+    found = list(_certified(problem, known, seconds / 3, stop))
+    return max(found, key=lambda found: found.lower_bound)
 
 
-def _certified(problem: Problem, known: float, budget: Budget) -> Iterator[Certified]:
+def _certified(
+    problem: Problem, known: float, seconds: float, stop: StoppingCriterion
+) -> Iterator[Certified]:
     busiest = work(problem)
     assert busiest.rank is not None
     yield Certified(
@@ -61,10 +69,9 @@ def _certified(problem: Problem, known: float, budget: Budget) -> Iterator[Certi
     linear = LinearInstance.of(problem)
     if linear is None or max(busiest.value, path) >= known * (1 - MARGIN):
         return
-    value = min(
-        known * (1 - MARGIN), relaxation(linear, problem.objective, known, budget)
-    )  # with a margin of its own
-    nodes = Refutation(linear, problem, value).nodes(budget) if value > 0 else None
+    relaxed = relaxation(linear, problem.objective, known, Budget(seconds))  # has its own margin
+    value = min(known * (1 - MARGIN), relaxed)
+    nodes = Refutation(linear, problem, value).nodes(stop) if value > 0 else None
     if nodes is not None:
         yield Certified(value, {"kind": "moments", "nodes": nodes})
 
@@ -93,11 +100,11 @@ class Refutation:
             rows.append((str(row.name()), row, sign))
         return rows
 
-    def nodes(self, budget: Budget) -> list[_Node] | None:
+    def nodes(self, stop: StoppingCriterion) -> list[_Node] | None:
         """The tree, each node before its branches; None where a leaf cannot be refuted in time."""
         found: list[_Node] = []
         open_ = [{name: (v.lb(), v.ub()) for name, v in self._names.items()}]
-        while open_ and len(found) < NODES and not budget.interrupt() and budget.time.left > 0:
+        while open_ and len(found) < NODES and not stop():
             box = open_.pop()
             node, split = self._node(box)
             if node is None:

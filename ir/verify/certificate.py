@@ -15,15 +15,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from math import isfinite
 from typing import Any, TypeAlias
 
-from ..errors import InputError
 from ..formats.certificate import Argument, CertificateDocument, Node
 from ..formats.validation import validated
-from .schedule_facts import Facts, read_facts
+from .schedule_facts import Facts, MicrobatchFacts, read_facts
 
 CLAIM = Fraction(1, 10**6)
 """Relative: a schedule may claim that much more than is proven, as it counts as optimal then."""
@@ -31,6 +30,7 @@ MEMORY = Fraction(1, 10**9)  # relative: what a sum of memory may be above its l
 
 Variable: TypeAlias = tuple[str, int]
 Terms: TypeAlias = Mapping[Variable, Fraction]
+_Row: TypeAlias = tuple[str, Terms, Fraction]
 Box: TypeAlias = dict[Variable, tuple[Fraction, Fraction]]
 
 
@@ -39,7 +39,7 @@ class NotProvenError(ValueError):
 
 
 def verify_certificate(schedule: dict[str, Any], document: object, where: str) -> list[str]:
-    """Why the certificate does not prove the lower bound of a valid schedule document; none: it does.
+    """Why the certificate does not prove the lower bound of a valid schedule document, or nothing.
 
     Raises InputError where ``document`` has not the shape of a certificate.
     """
@@ -80,12 +80,16 @@ def _work(facts: Facts, argument: Argument) -> Fraction:
     _expect_plain(facts)
     rank = argument.get("rank")
     pairs = {(run.stage, run.microbatch) for run in facts.runs if run.rank == rank}
-    return sum((_work_of(facts, stage) for stage, _ in pairs), Fraction(0))
+    return sum((_work_of(facts.at(*pair)) for pair in pairs), Fraction(0))
 
 
-def _work_of(facts: Facts, stage: int) -> Fraction:
-    f, b, w, fused = (Fraction(facts.duration(stage, kind)) for kind in ("F", "B", "W", "BW"))
-    return f + min(b + w, fused)
+def _work_of(own: MicrobatchFacts) -> Fraction:
+    f, b, w = _times(own)
+    return f + (Fraction(own.durations["BW"]) if _fusing_saves(own) else b + w)
+
+
+def _fusing_saves(own: MicrobatchFacts) -> bool:
+    return own.durations["BW"] < own.durations["B"] + own.durations["W"]
 
 
 def _critical_path(facts: Facts) -> Fraction:
@@ -129,19 +133,22 @@ class _Stages:
         ranks = dict(sorted({(run.stage, run.rank) for run in facts.runs}))
         if alone and len(set(ranks.values())) < plan.stages:
             raise NotProvenError("argument: moments: expected one stage a rank")
-        every = [facts.stage(s) for s in range(plan.stages)]
-        if any(_work_of(facts, s) < sum(_times(stage)) for s, stage in enumerate(every)):
+        if any(len(each) > 1 for each in facts.each):
+            raise NotProvenError("argument: knows no microbatches that are unlike")
+        every = [facts.at(s, 0) for s in range(plan.stages)]
+        if any(map(_fusing_saves, every)):
             raise NotProvenError("argument: knows no t_bw that is less than t_b + t_w")
         limits = [facts.limit[ranks[s]] for s in range(plan.stages)]
-        bytes_ = [stage.activation_bytes or 0.0 for stage in every]
-        hops = [(ranks[s], ranks[s + 1], bytes_[s]) for s in range(plan.stages - 1)]
+        hops = [(ranks[s], ranks[s + 1], own.activation_bytes) for s, own in enumerate(every[:-1])]
         delay = facts.network.delay
         return cls(
             plan.microbatches,
             facts.report.objective == "makespan",
-            *([Fraction(time) for time in times] for times in zip(*map(_times, every))),
-            [Fraction(stage.m_b) for stage in every],
-            [Fraction(stage.m_w) for stage in every],
+            [_times(own)[0] for own in every],
+            [_times(own)[1] for own in every],
+            [_times(own)[2] for own in every],
+            [Fraction(own.m_b) for own in every],
+            [Fraction(own.m_w) for own in every],
             [Fraction(limit) * (1 + MEMORY) if isfinite(limit) else None for limit in limits],
             [Fraction(delay(a, b, size)) for a, b, size in hops],
             [Fraction(delay(b, a, size)) for a, b, size in hops],
@@ -162,8 +169,9 @@ class _Stages:
         return min(self.microbatches, int(limit / size))
 
 
-def _times(stage: Any) -> tuple[Fraction, Fraction, Fraction]:
-    return Fraction(stage.t_f), Fraction(stage.t_b), Fraction(stage.t_w)
+def _times(own: MicrobatchFacts) -> tuple[Fraction, Fraction, Fraction]:
+    f, b, w = (Fraction(own.durations[kind]) for kind in "FBW")
+    return f, b, w
 
 
 class _Refutation:
@@ -236,30 +244,24 @@ def _ranges(stages: _Stages, i: int) -> Box:
     return {(k, i): (Fraction(a), Fraction(b)) for k, (a, b) in (counts | times).items()}
 
 
-def _inequalities(
-    stages: _Stages, i: int, unit: Fraction
-) -> Iterator[tuple[str, Terms, Fraction]]:
+def _inequalities(stages: _Stages, i: int, unit: Fraction) -> Iterator[_Row]:
     """The inequalities of a stage, each with its name: ``terms >= number``."""
     f, b, w = (times[i] / unit for times in (stages.f, stages.b, stages.w))
     m, trip = Fraction(stages.microbatches), stages.round_trip(i) / unit
     one = Fraction(1)
 
-    def of(name: str, least: Fraction | int, **terms: Fraction | int) -> tuple[str, Terms, Fraction]:
-        return name, {(k, i): Fraction(v) for k, v in terms.items()}, Fraction(least)
+    def of(name: str, least: Fraction | int, **of_stage: Fraction | int) -> _Row:
+        return name, {(k, i): Fraction(v) for k, v in of_stage.items()}, Fraction(least)
 
     yield of("first F's", 0, y=1, S=-1, n=-f)
     yield of("first round trip", trip, y=1, S=-1)
     yield of("all F's", f * (m - 1), t=1, S=-1)
-    yield of(
-        "between", (f + b + w) * (m - 1), t=1, y=-1, n=f, a=b + w, q=w, z=2
-    )
+    yield of("between", (f + b + w) * (m - 1), t=1, y=-1, n=f, a=b + w, q=w, z=2)
     yield of("F's left", 1 - m, n=-1, z=1)
     yield of("B's left", 0, a=1, z=1 - m)
     yield of("microbatches", 1 - m, a=-1, q=-1)
     yield of("W's", 0, a=1, q=1, r=-1)
-    limit = stages.limit[i]
-    if limit is not None:
-        yield of("memory", stages.m_b[i] - limit, a=-stages.m_b[i], q=-stages.m_w[i])
+    yield _memory(stages, i)
     yield of("last B's", f + b, V=1, t=-1, a=-b, r=-w)
     yield of("all B's", (f + b) * m + w * (m - 1), V=1, y=-1, n=f, a=w, q=w, r=-w)
     yield of("last round trip", trip + b, V=1, t=-1)
@@ -273,3 +275,11 @@ def _inequalities(
         yield "last F on", {("t", i + 1): one, ("t", i): -one}, f + down
         yield "first B back", {("y", i): one, ("y", i + 1): -one}, back
         yield "last B back", {("V", i): one, ("V", i + 1): -one}, up + b
+
+
+def _memory(stages: _Stages, i: int) -> _Row:
+    """What is held at the last F, in units of the limit, or of twice what all hold if less."""
+    m_b, m_w = stages.m_b[i], stages.m_w[i]
+    most = 2 * stages.microbatches * m_b
+    limit = min(filter(None, (stages.limit[i], most)), default=Fraction(1))
+    return "memory", {("a", i): -m_b / limit, ("q", i): -m_w / limit}, m_b / limit - 1
