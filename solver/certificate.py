@@ -1,33 +1,40 @@
 """Certificates of lower bounds: arguments that others can check without this solver.
 
-Bounds by work, by the way of one microbatch and by the moments of each stage
-(:mod:`.bounds.milp_relaxation`) have one: the last by branch and bound, a linear program in each
-leaf, whose dual values refute it. Others (memory over time, crossings, search) have none yet.
+:mod:`pipeloom.ir.verify.certificate` has the arguments, and checks them. Here the one of moments is
+found by branch and bound over its counts: each leaf is a linear program, whose dual values are the
+multipliers. Other bounds (memory over time, crossings, search) have no certificate yet.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import inf
+from fractions import Fraction
+from math import inf, isfinite
 from typing import Any
 
-from pipeloom.ir.cost.overlap import overlap_saves
-from pipeloom.ir.model.problem import Problem
-from pipeloom.ir.model.schedule import Schedule, Updates
+from pipeloom.ir.formats import dump_schedule
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.verify.certificate import (
+    LinearFacts,
+    NotProvenError,
+    Variable,
+    inequalities,
+    proven_by,
+    ranges,
+)
+from pipeloom.ir.verify.schedule_facts import Facts, read_facts
 
-from .bounds.general import critical_path, work
-from .bounds.milp_relaxation import StageMoments, add_moments, relaxation
-from .core.linear_instance import LinearInstance
-from .core.relaxations import has_remat
-from .core.stopping import NEVER, Budget, FirstOf, StoppingCriterion, TimeLimit
+from .core.stopping import NEVER, FirstOf, StoppingCriterion, TimeLimit
 from .core.tolerances import CLOSED
 
 MARGIN = CLOSED / 2
 """Relative: how far below the known bound the certified one is, room for rounding."""
-NODES = 5_000
+NODES, ATTEMPTS = 5_000, 20
 _WHOLE = 1e-6
-_PENALTY = 1e3  # of one inequality that is not kept
+_PENALTY = 1e3  # of an inequality that is not kept, so that each leaf has dual values
+_MOST = 4.0  # of the cost, in units of the bound
+_ORDER = "nzaqr"  # F's before the first B decide most
 _Node = dict[str, Any]
 
 
@@ -43,105 +50,118 @@ def certify(
     schedule: Schedule, seconds: float = inf, should_stop: StoppingCriterion = NEVER
 ) -> Certified | None:
     """The best bound on the cost of all schedules of the instance that has a certificate, at most
-    the one of the schedule's report. None where no argument speaks of the instance: recomputation,
-    offload, overlap, microbatches that are unlike and weight stashing.
+    the one of the schedule's report. None where no argument speaks of the instance.
     """
-    problem = schedule.problem
     known = schedule.report.lower_bound if schedule.report else None
-    unlike = problem.profile.unlike or schedule.updates is not Updates.ITERATION
-    if known is None or unlike or has_remat(problem) or overlap_saves(problem):
+    if known is None or not isfinite(known):
         return None
-    stop = FirstOf(TimeLimit(seconds), should_stop)
-    found = list(_certified(problem, known, seconds / 3, stop))
-    return max(found, key=lambda found: found.lower_bound)
+    facts = read_facts(dump_schedule(schedule), "schedule")
+    found = list(_simple(facts, known))
+    best = max(found, key=lambda found: found.lower_bound, default=None)
+    if best is None or best.lower_bound >= known * (1 - MARGIN):
+        return best
+    return _by_moments(facts, known, FirstOf(TimeLimit(seconds), should_stop)) or best
 
 
-def _certified(
-    problem: Problem, known: float, seconds: float, stop: StoppingCriterion
-) -> Iterator[Certified]:
-    busiest = work(problem)
-    assert busiest.rank is not None
-    yield Certified(
-        min(busiest.value, known) * (1 - MARGIN), {"kind": "work", "rank": busiest.rank}
-    )
-    path = critical_path(problem).value
-    yield Certified(min(path, known) * (1 - MARGIN), {"kind": "critical-path"})
-    linear = LinearInstance.of(problem)
-    if linear is None or max(busiest.value, path) >= known * (1 - MARGIN):
-        return
-    relaxed = relaxation(linear, problem.objective, known, Budget(seconds))  # has its own margin
-    value = min(known * (1 - MARGIN), relaxed)
-    nodes = Refutation(linear, problem, value).nodes(stop) if value > 0 else None
-    if nodes is not None:
-        yield Certified(value, {"kind": "moments", "nodes": nodes})
+def _simple(facts: Facts, known: float) -> Iterator[Certified]:
+    arguments: list[dict[str, Any]]
+    arguments = [{"kind": "work", "rank": rank} for rank in range(facts.plan.ranks)]
+    for argument in [*arguments, {"kind": "critical-path"}]:
+        try:
+            value = float(proven_by(facts, argument))
+        except NotProvenError:
+            continue
+        yield Certified(min(value, known) * (1 - MARGIN), argument)
+
+
+def _by_moments(facts: Facts, known: float, stop: StoppingCriterion) -> Certified | None:
+    try:
+        instance = LinearFacts.of(facts)
+    except NotProvenError:
+        return None
+    value = known * (1 - MARGIN)
+    for _ in range(ATTEMPTS):
+        refutation = Refutation(instance, value)
+        nodes = refutation.nodes(stop)
+        if nodes is not None:
+            return Certified(value, {"kind": "moments", "nodes": nodes})
+        if stop() or refutation.solution is None:
+            return None
+        value *= refutation.solution * (1 - MARGIN)
+    return None
 
 
 class Refutation:
-    """Refutes that a schedule costs less than ``value``: a tree of ranges of the counts."""
+    """Refutes that a schedule costs less than ``value``: a tree of ranges of the counts.
 
-    def __init__(self, linear: LinearInstance, problem: Problem, value: float) -> None:
+    ``solution``: the cost of one that the inequalities allow, in units of ``value``.
+    """
+
+    def __init__(self, instance: LinearFacts, value: float) -> None:
         from ortools.linear_solver import pywraplp
 
+        self.solution: float | None = None
         self._solver = pywraplp.Solver.CreateSolver("GLOP")
-        self._cost, stages = add_moments(self._solver, linear, problem.objective, value)
-        self._cost.SetUb(self._solver.infinity())
-        self._counts = list(_by_weight(stages))
-        self._names = {str(v.name()): v for v in self._counts}
-        self._rows = self._relaxed_rows()
+        cost: Variable = "C", 0
+        self._variables = {cost: self._solver.NumVar(0.0, _MOST, "")}
+        for i in range(len(instance.f)):
+            for variable, (low, high) in ranges(instance, i).items():
+                most = float(high) * (_MOST if variable[0] not in _ORDER else 1.0)
+                self._variables[variable] = self._solver.NumVar(float(low), most, "")
+        stages = range(len(instance.f) - 1, -1, -1)
+        self._counts: list[Variable] = [(count, i) for count in _ORDER for i in stages]
+        self._missed = self._solver.NumVar(0.0, self._solver.infinity(), "")
+        self._rows = list(self._constraints(instance, value))
+        objective = self._solver.Objective()
+        objective.SetCoefficient(self._variables[cost], 1.0)
+        objective.SetCoefficient(self._missed, _PENALTY)
 
-    def _relaxed_rows(self) -> list[tuple[str, Any, int]]:
-        """Each row, which may be missed at a price, so that each leaf has dual values."""
-        missed = self._solver.NumVar(0.0, self._solver.infinity(), "missed")
-        self._solver.Objective().SetCoefficient(missed, _PENALTY)
-        rows = []
-        for row in self._solver.constraints():
-            sign = 1 if row.lb() > -self._solver.infinity() else -1
-            row.SetCoefficient(missed, sign)
-            rows.append((str(row.name()), row, sign))
-        return rows
+    def _constraints(self, instance: LinearFacts, value: float) -> Iterator[tuple[str, int, Any]]:
+        for i in range(len(instance.f)):
+            for name, terms, least in inequalities(instance, i, Fraction(value)):
+                row = self._solver.Constraint(float(least), self._solver.infinity())
+                for variable, factor in terms.items():
+                    row.SetCoefficient(self._variables[variable], float(factor))
+                row.SetCoefficient(self._missed, 1.0)
+                yield name, i, row
 
-    def nodes(self, stop: StoppingCriterion) -> list[_Node] | None:
+    def nodes(self, stop: StoppingCriterion = NEVER) -> list[_Node] | None:
         """The tree, each node before its branches; None where a leaf cannot be refuted in time."""
         found: list[_Node] = []
-        open_ = [{name: (v.lb(), v.ub()) for name, v in self._names.items()}]
+        open_ = [{v: (self._variables[v].lb(), self._variables[v].ub()) for v in self._counts}]
         while open_ and len(found) < NODES and not stop():
-            box = open_.pop()
-            node, split = self._node(box)
+            node, branches = self._node(open_.pop())
             if node is None:
                 return None
             found.append(node)
-            open_ += split
+            open_ += branches
         return None if open_ else found
 
-    def _node(self, box: dict[str, Any]) -> tuple[_Node | None, list[dict[str, Any]]]:
-        for name, (low, high) in box.items():
-            self._names[name].SetBounds(low, high)
+    def _node(self, box: dict[Variable, Any]) -> tuple[_Node | None, list[dict[Variable, Any]]]:
+        for variable, (low, high) in box.items():
+            self._variables[variable].SetBounds(low, high)
         if self._solver.Solve() != self._solver.OPTIMAL:
             return None, []
-        if self._solver.Objective().Value() > 1 + MARGIN / 10:
+        cost = self._solver.Objective().Value()
+        if cost > 1 + MARGIN / 10:
             return {"multipliers": list(self._multipliers())}, []
         for variable in self._counts:
-            value = variable.solution_value()
+            value = self._variables[variable].solution_value()
             if abs(value - round(value)) > _WHOLE:
-                return _branch(variable.name(), int(value), box)
+                return _branch(variable, int(value), box)
+        self.solution = cost
         return None, []
 
     def _multipliers(self) -> Iterator[dict[str, Any]]:
-        for name, row, sign in self._rows:
-            value = sign * row.dual_value()
+        for name, stage, row in self._rows:
+            value = row.dual_value()
             if value > 0:
-                words, _, stage = name.rpartition(" ")
-                yield {"inequality": words, "stage": int(stage), "by": value}
+                yield {"inequality": name, "stage": stage, "by": value}
 
 
-def _by_weight(stages: list[StageMoments]) -> Iterator[Any]:
-    """The counts, first those that decide most: F's before the first B, the last stage's first."""
-    for of_stages in zip(*(stage.counts for stage in reversed(stages)), strict=True):
-        yield from of_stages
-
-
-def _branch(name: str, most: int, box: dict[str, Any]) -> tuple[_Node, list[dict[str, Any]]]:
-    low, high = box[name]
-    count, _, stage = name.partition(" ")
-    node = {"count": count, "stage": int(stage), "most": most}
-    return node, [box | {name: (most + 1, high)}, box | {name: (low, most)}]
+def _branch(
+    variable: Variable, most: int, box: dict[Variable, Any]
+) -> tuple[_Node, list[dict[Variable, Any]]]:
+    (low, high), (count, stage) = box[variable], variable
+    node = {"count": count, "stage": stage, "most": most}
+    return node, [box | {variable: (most + 1, high)}, box | {variable: (low, most)}]

@@ -6,9 +6,21 @@ solver, whose numbers are taken for nothing but multipliers. Three arguments are
 - ``work``: a rank runs its ops one at a time.
 - ``critical-path``: one microbatch passes all stages and comes back to the rank it began on.
 - ``moments``, where each stage has a rank of its own: the inequalities between the moments of a
-  stage (:mod:`pipeloom.solver.bounds.milp_relaxation` has their proof) have no solution with a cost
-  of the bound or less. Its counts are whole, so a tree splits their ranges. In each leaf the
-  inequalities, times their multipliers, add up to one that no point of the leaf's box keeps.
+  stage have no solution with a cost of the bound or less. Counts are whole, so a tree splits their
+  ranges. In each leaf the inequalities, times their multipliers, add up to one that no point of the
+  leaf's box keeps.
+
+The moments of stage i: S its first op starts (an F), y its first B starts, t its last F starts, V
+its last B ends, e its last op ends (a W)::
+
+    S ── n F's ── y ── F's, B's, W's ── t ── one F, a + 1 B's, r W's ── V ── W's ── e
+
+n F's come before the first B; at t there are, beside that F's own microbatch, a with B and W to
+come and q with W alone, which memory holds; z is 1 where all F's come before the first B. What the
+line names fits between its moments, whether or not the rank idles; a microbatch's first F, last F,
+first B and last B each passed the next stage, or go on to it; and the cost is at least e - S
+(period), or e less stage 0's S (makespan). Of the a + 1 W's whose B's end after t, the last B's
+comes after V. No span is more than the bound, so that 2 z in its unit lifts "between".
 """
 
 from __future__ import annotations
@@ -20,7 +32,7 @@ from fractions import Fraction
 from math import isfinite
 from typing import Any, TypeAlias
 
-from ..formats.certificate import Argument, CertificateDocument, Node
+from ..formats.certificate import CertificateDocument, Node
 from ..formats.validation import validated
 from .schedule_facts import Facts, MicrobatchFacts, read_facts
 
@@ -30,7 +42,7 @@ MEMORY = Fraction(1, 10**9)  # relative: what a sum of memory may be above its l
 
 Variable: TypeAlias = tuple[str, int]
 Terms: TypeAlias = Mapping[Variable, Fraction]
-_Row: TypeAlias = tuple[str, Terms, Fraction]
+Row: TypeAlias = tuple[str, Terms, Fraction]
 Box: TypeAlias = dict[Variable, tuple[Fraction, Fraction]]
 
 
@@ -66,9 +78,9 @@ def _check(facts: Facts, certificate: CertificateDocument) -> None:
         )
     argument = certificate.argument
     if argument["kind"] == "moments":
-        _Refutation(_Stages.of(facts), bound).check(argument.get("nodes", []))
+        _Refutation(LinearFacts.of(facts), bound).check(argument.get("nodes", []))
         return
-    proven = _work(facts, argument) if argument["kind"] == "work" else _critical_path(facts)
+    proven = proven_by(facts, argument)
     if proven < bound:
         raise NotProvenError(
             f"argument: {argument['kind']}: proves {float(proven):.9g}, expected lower_bound, "
@@ -76,9 +88,15 @@ def _check(facts: Facts, certificate: CertificateDocument) -> None:
         )
 
 
-def _work(facts: Facts, argument: Argument) -> Fraction:
+def proven_by(facts: Facts, argument: Mapping[str, Any]) -> Fraction:
+    """The cost that ``work`` or ``critical-path`` proves."""
+    return (
+        _work(facts, argument.get("rank")) if argument["kind"] == "work" else _critical_path(facts)
+    )
+
+
+def _work(facts: Facts, rank: int | None) -> Fraction:
     _expect_plain(facts)
-    rank = argument.get("rank")
     pairs = {(run.stage, run.microbatch) for run in facts.runs if run.rank == rank}
     return sum((_work_of(facts.at(*pair)) for pair in pairs), Fraction(0))
 
@@ -93,7 +111,7 @@ def _fusing_saves(own: MicrobatchFacts) -> bool:
 
 
 def _critical_path(facts: Facts) -> Fraction:
-    stages = _Stages.of(facts, alone=False)
+    stages = LinearFacts.of(facts, alone=False)
     there_and_back = sum(stages.f, Fraction(0)) + sum(stages.b, Fraction(0)) + stages.w[0]
     return there_and_back + sum(stages.down, Fraction(0)) + sum(stages.up, Fraction(0))
 
@@ -109,7 +127,7 @@ def _expect_plain(facts: Facts) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stages:
+class LinearFacts:
     """The instance in exact numbers, by stage; ``down`` and ``up``: delays to and from the next."""
 
     microbatches: int
@@ -124,7 +142,7 @@ class _Stages:
     up: Sequence[Fraction]
 
     @classmethod
-    def of(cls, facts: Facts, *, alone: bool = True) -> _Stages:
+    def of(cls, facts: Facts, *, alone: bool = True) -> LinearFacts:
         """``alone``: whether each stage has to have a rank of its own."""
         _expect_plain(facts)
         plan = facts.plan
@@ -180,12 +198,12 @@ class _Refutation:
     Such a schedule keeps all of ``rows`` (terms that add up to a number at least) within ``box``.
     """
 
-    def __init__(self, stages: _Stages, bound: Fraction) -> None:
+    def __init__(self, stages: LinearFacts, bound: Fraction) -> None:
         self._rows: dict[tuple[str, int], tuple[Terms, Fraction]] = {}
         self._box: Box = {("C", 0): (Fraction(0), Fraction(1))}
         for i in range(len(stages.f) if bound > 0 else 0):
-            self._box |= _ranges(stages, i)
-            for name, terms, least in _inequalities(stages, i, bound):
+            self._box |= ranges(stages, i)
+            for name, terms, least in inequalities(stages, i, bound):
                 self._rows[name, i] = terms, least
 
     def check(self, nodes: Sequence[Node]) -> None:
@@ -234,7 +252,7 @@ def _split(box: Box, node: Node, where: str) -> tuple[Box, Box]:
     return box | {variable: (most + 1, high)}, box | {variable: (low, most)}
 
 
-def _ranges(stages: _Stages, i: int) -> Box:
+def ranges(stages: LinearFacts, i: int) -> Box:
     """Times are within two bounds: stage 0 starts at 0 and runs its last B, which comes after each
     stage's first op, within one, and each stage ends within one of its first op."""
     fits, m = stages.capacity(i), stages.microbatches
@@ -244,13 +262,13 @@ def _ranges(stages: _Stages, i: int) -> Box:
     return {(k, i): (Fraction(a), Fraction(b)) for k, (a, b) in (counts | times).items()}
 
 
-def _inequalities(stages: _Stages, i: int, unit: Fraction) -> Iterator[_Row]:
+def inequalities(stages: LinearFacts, i: int, unit: Fraction) -> Iterator[Row]:
     """The inequalities of a stage, each with its name: ``terms >= number``."""
     f, b, w = (times[i] / unit for times in (stages.f, stages.b, stages.w))
     m, trip = Fraction(stages.microbatches), stages.round_trip(i) / unit
     one = Fraction(1)
 
-    def of(name: str, least: Fraction | int, **of_stage: Fraction | int) -> _Row:
+    def of(name: str, least: Fraction | int, **of_stage: Fraction | int) -> Row:
         return name, {(k, i): Fraction(v) for k, v in of_stage.items()}, Fraction(least)
 
     yield of("first F's", 0, y=1, S=-1, n=-f)
@@ -277,8 +295,8 @@ def _inequalities(stages: _Stages, i: int, unit: Fraction) -> Iterator[_Row]:
         yield "last B back", {("V", i): one, ("V", i + 1): -one}, up + b
 
 
-def _memory(stages: _Stages, i: int) -> _Row:
-    """What is held at the last F, in units of the limit, or of twice what all hold if less."""
+def _memory(stages: LinearFacts, i: int) -> Row:
+    """Memory at the last F, in units of the limit, or of twice what all hold if less."""
     m_b, m_w = stages.m_b[i], stages.m_w[i]
     most = 2 * stages.microbatches * m_b
     limit = min(filter(None, (stages.limit[i], most)), default=Fraction(1))

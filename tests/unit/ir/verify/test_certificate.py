@@ -10,9 +10,9 @@ import pytest
 import pipeloom
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.formats import dump_schedule
-from pipeloom.ir.verify.certificate import verify_certificate
+from pipeloom.ir.verify.certificate import LinearFacts, verify_certificate
+from pipeloom.ir.verify.schedule_facts import read_facts
 from pipeloom.solver.certificate import Refutation
-from pipeloom.solver.core.linear_instance import LinearInstance
 
 
 def profile(seed: int) -> dict[str, Any]:
@@ -61,11 +61,9 @@ def test_what_is_certified_is_proven(seed: int, objective: str) -> None:
 def test_no_cost_that_a_schedule_has_is_refuted(seed: int) -> None:
     """At the cost of a schedule, and above it, no tree can be made; what is made is no proof."""
     answer, certificate = certified(seed)
-    problem = answer.schedule.problem
-    linear = LinearInstance.of(problem)
-    assert linear is not None
+    instance = LinearFacts.of(read_facts(dump_schedule(answer.schedule), "schedule"))
     cost = answer.cost * 1.001
-    assert Refutation(linear, problem, cost).nodes(lambda: False) is None
+    assert Refutation(instance, cost).nodes() is None
     if certificate["argument"]["kind"] == "moments":
         assert faults(answer, certificate | {"lower_bound": cost})
 
