@@ -1,7 +1,7 @@
 """The library above solver and compiler: what the command line can, Python can. No torch.
 
 Its functions are public as ``pipeloom.optimize`` and so on: one a module that is named for it, but
-``optimize`` in :mod:`.plan`, ``export`` and ``import_`` in :mod:`.exchange`, ``calibrate`` in
+``export`` and ``import_`` in :mod:`.exchange`, ``calibrate`` in
 :mod:`.prediction.calibration` and ``explain`` in :mod:`.explain.explanation`. Modules import no
 command line; what they have to say while they work goes to a listener (:mod:`.progress`).
 """

@@ -84,7 +84,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from pipeloom.planner.plan import optimize
+    from pipeloom.planner.optimize import optimize
 
     check_output(args)
     names = ("memory_limit", "recompute", "offload", "copies", "for_")

@@ -46,7 +46,9 @@ if TYPE_CHECKING:
     from .planner.exchange import import_ as import_
     from .planner.explain.explanation import explain as explain
     from .planner.measured.profile import profile_from as profile_from
-    from .planner.plan import optimize as optimize
+    from .planner.optimize import optimize as optimize
+    from .planner.plan import Plan as Plan
+    from .planner.plan import plan as plan
     from .planner.predict import Prediction as Prediction
     from .planner.predict import predict as predict
     from .planner.prediction.calibration import Calibration as Calibration
@@ -95,7 +97,7 @@ _HOMES = {
     "planner.exchange": ("export", "import_"),
     "planner.explain.explanation": ("explain",),
     "planner.measured.profile": ("profile_from",),
-    "planner.plan": ("optimize",),
+    "planner.optimize": ("optimize",),
     "planner.show": ("show",),
     "planner.verify": ("verify",),
     "runtime.rank.loss_scale": ("LossScale",),
@@ -109,6 +111,7 @@ _HOMES = {
     "planner.prediction.calibration": ("Calibration", "calibrate"),
     "planner.compare": ("compare",),
     "planner.evaluation.evaluation": ("Evaluation",),
+    "planner.plan": ("Plan", "plan"),
     "planner.predict": ("Prediction", "predict"),
     "planner.sweep": ("sweep",),
     "torch": ("PlannedSchedule",),

@@ -10,8 +10,8 @@ import pytest
 
 from pipeloom.ir.errors import InputError
 from pipeloom.ir.model.profile import Profile, StageProfile
+from pipeloom.planner.optimize import optimize
 from pipeloom.planner.placement.choose import placement_facts
-from pipeloom.planner.plan import optimize
 from pipeloom.planner.solving.progress import Note
 from pipeloom.solver.placement.search import TriedPlacement
 from tests.support.command_line import Command

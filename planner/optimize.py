@@ -1,0 +1,264 @@
+"""``optimize``: from a profile and memory limits to the best schedule, with a certified bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from pipeloom.ir.errors import InputError
+from pipeloom.ir.model.layered_profile import LayeredProfile
+from pipeloom.ir.model.placement import Passing
+from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.model.profile import Profile
+from pipeloom.ir.model.schedule import Schedule
+from pipeloom.ir.units import amount
+from pipeloom.solver.core.options import SolveOptions
+from pipeloom.solver.core.stopping import NEVER
+from pipeloom.solver.partition.candidate_pool import Way
+from pipeloom.solver.partition.cuts import Rules
+from pipeloom.solver.placement.search import overfull
+
+from .answer import Answer, Candidate
+from .inputs.placement_spec import AUTO, PlacementLike, PlacementSpec
+from .inputs.problem_setup import (
+    ProfileLike,
+    ProfileSource,
+    check_alike,
+    check_choice,
+    check_whole,
+    layers_of,
+    make_problem,
+    objective_of,
+    stages_of,
+)
+from .partition.joint import plan_partition
+from .passing.choose import plan_passing
+from .placement.choose import plan_placement
+from .solving.cache import ScheduleCache
+from .solving.progress import Listener, Note
+from .solving.search import CachedSearch, memory_held
+from .systems import System, answer_for, find_system
+
+TIME_LIMIT = 60.0
+"""Seconds, where none are given."""
+
+
+def optimize(
+    profile: ProfileLike | ProfileSource,
+    microbatches: int | None = None,
+    *,
+    memory_limit: float | None = None,
+    objective: str | Objective = Objective.PERIOD,
+    passing: str = "activations",
+    placement: PlacementLike | None = None,
+    for_: str | None = None,
+    partition: str | None = None,
+    min_layers: int | None = None,
+    max_layers: int | None = None,
+    recompute: str = "auto",
+    offload: str = "auto",
+    copies: int | None = None,
+    solver: str = "auto",
+    time_limit: float | None = None,
+    work_limit: float | None = None,
+    seed: int = 0,
+    cache: str | ScheduleCache | None = None,
+    progress: Listener | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> Answer:
+    """The best schedule found for ``microbatches`` of ``profile``, and how good it is known to be.
+
+    ``microbatches``: as many as the profile has numbers for, where it has one for each.
+
+    ``profile``: stages or layers, as an object, a JSON object or a file of one. ``memory_limit``:
+    of the activations on each rank, in the profile's unit of memory; the profile's own by default.
+    ``objective``: ``period`` or ``makespan``. ``passing``: ``activations``, ``weights``, or
+    ``auto``. ``placement``: ``linear`` (the default), ``interleaved:K``, ``v``, ``wave:K``, the
+    rank of each stage or a file of them, or ``auto``. ``for_``: ``megatron`` or ``torchtitan``: of
+    the schedules that it runs, on all its placements unless one is given. ``partition``: of a
+    profile by layers, ``joint`` (the default), ``balanced`` or ``even``, with at least
+    ``min_layers`` and at most ``max_layers`` in a stage. ``recompute``: ``auto``, ``all``,
+    ``none``, or the name of a level. ``offload``: ``auto``, ``none``. ``copies``: of a stage's
+    weights at most, where the placement is chosen. ``time_limit``: seconds, 60 by
+    default; where it is given and the placement is chosen, of all placements together.
+    ``work_limit``: instead, millions of simulated ops; the same seed then gives the same schedule.
+    ``cache``: a folder of answers. ``progress`` is told each event, a line of text as ``str``.
+    Once ``should_stop`` turns true the best so far is returned.
+
+    Raises InputError for wrong input, where ``--max-layers`` means ``max_layers``, and
+    InfeasibleError where nothing fits.
+    """
+    if isinstance(profile, Problem):
+        raise TypeError("profile: expected a profile, got a Problem: pipeloom.solve takes one")
+    system = None if for_ is None else find_system(for_)
+    source = ProfileSource.of(profile, progress)
+    spec = PlacementSpec.of(placement or ("linear" if system is None else AUTO))
+    cut = source.is_cut(partition=partition, min_layers=min_layers, max_layers=max_layers)
+    check_choice("passing", passing, "activations", "weights", "auto")
+    check_choice("partition", partition or "joint", "joint", "balanced", "even")
+    if system is not None:
+        system.check(
+            spec,
+            passing=None if passing == "activations" else passing,
+            partition=None if partition == "joint" else partition,
+            recompute="all" if recompute == "all" else None,
+            copies=copies,
+        )
+    _check(passing, spec, recompute, copies, cut=cut)
+    check_whole("seed", seed)
+    options = SolveOptions(
+        solver=solver,
+        work_limit=positive("work_limit", work_limit),
+        time_limit=positive("time_limit", time_limit) or TIME_LIMIT,
+        seed=seed,
+        should_stop=should_stop or NEVER,
+        recompute_all=recompute == "all",
+        memory=memory_held,
+    )
+    search = CachedSearch.of(options, cache, progress)
+    microbatches = source.number(microbatches)
+    limits: dict[str, Any] = {"memory_limit": memory_limit, "objective": objective_of(objective)}
+    limits["where"] = source.where
+    if system is not None:
+        each, rules = time_limit is None, _rules(min_layers, max_layers)
+        _check_alike(source, cut, f"--for {for_}")
+        given = (
+            system.cuttable(layers_of(source, "none", "none"))
+            if cut
+            else system.plain(stages_of(source, microbatches, "none", "none"), source.where)
+        )
+        limits |= {"placement": spec, "rules": rules}
+        return _for_system(system, given, microbatches, search, each=each, **limits)
+    if cut:
+        _check_alike(source, cut, "a cut chosen by optimize")
+        layers = layers_of(source, recompute, offload)
+        limits |= {"way": Way(partition or "joint"), "rules": _rules(min_layers, max_layers)}
+        return plan_partition(layers, microbatches, search, placement=spec, **limits)
+    stages = stages_of(source, microbatches, recompute, offload)
+    if passing != "activations":
+        _check_alike(source, cut, f"--passing {passing}")
+    if spec.name == AUTO:
+        _check_alike(source, cut, "--placement auto")
+    if passing == "auto":
+        return plan_passing(stages, microbatches, search, **limits)
+    if spec.name == AUTO:
+        limits["copies"] = 1 if options.recompute_all else copies
+        return plan_placement(stages, microbatches, search, each=time_limit is None, **limits)
+    problem = make_problem(stages, microbatches, passing=passing, placement=spec, **limits)
+    return _one_problem(problem, search, source.where)
+
+
+def _for_system(
+    system: System,
+    given: Profile | LayeredProfile,
+    microbatches: int,
+    search: CachedSearch,
+    *,
+    each: bool,
+    placement: PlacementSpec,
+    rules: Rules,
+    where: str,
+    **limits: Any,
+) -> Answer:
+    """The system's own schedules, and where it runs any order what the optimizer finds for its
+    placements."""
+    plans = system.plans(given, microbatches, placement, search.options, rules=rules, **limits)
+    unsearched = system.unsearched(given, microbatches, placement)
+    if not system.any_order:
+        return answer_for(system, plans, unsearched, search, None)
+    limits["where"] = where
+    if isinstance(given, LayeredProfile):
+        limits |= {"way": Way.JOINT, "rules": rules, "kinds": system.kinds}
+        free = plan_partition(given, microbatches, search, placement=placement, **limits)
+    elif placement.name == AUTO:
+        limits |= {"kinds": system.kinds, "copies": 1}
+        free = plan_placement(given, microbatches, search, each=each, **limits)
+    else:
+        problem = make_problem(given, microbatches, placement=placement, **limits)
+        free = _one_problem(problem, search, where)
+    return answer_for(system, plans, unsearched, search, free)
+
+
+def _check_alike(source: ProfileSource, cut: bool, what: str) -> None:
+    """Raises InputError where microbatches are unlike, which ``what`` does not plan."""
+    layers = replace(source.layers.cluster, stages=source.layers.layers) if cut else source.stages
+    check_alike(layers, f"{source.where}: {'layers' if cut else 'stages'}", what)
+
+
+def positive(name: str, limit: float | None) -> float | None:
+    """``limit`` of time or work. Raises InputError, naming the option, where it is not above 0."""
+    if limit is not None and not (isinstance(limit, int | float) and limit > 0):
+        raise InputError(f"{name}: expected a number > 0, got {limit!r}")
+    return limit
+
+
+def _rules(least: int | None, most: int | None) -> Rules:
+    """How many layers a stage may have. Raises InputError."""
+    for name, number in (("min_layers", least), ("max_layers", most)):
+        if number is not None and not (isinstance(number, int) and number >= 1):
+            raise InputError(f"{name}: expected a whole number from 1 on, got {number!r}")
+    if most is not None and most < (least or 1):
+        raise InputError(f"max_layers: expected at least --min-layers ({least or 1}), got {most}")
+    return Rules(least or 1, most)
+
+
+def _check(
+    passing: str, spec: PlacementSpec, recompute: str, copies: int | None, *, cut: bool
+) -> None:
+    """Raises InputError where options do not go together."""
+    if copies is not None and copies not in (1, 2):
+        raise InputError(f"copies: expected 1 or 2, got {copies!r}")
+    if recompute == "all" and passing != "activations":
+        raise InputError(
+            f"passing: expected activations with --recompute all, got {passing!r}: "
+            "nothing is recomputed where weights are passed"
+        )
+    if copies is not None and (cut or spec.name != AUTO):
+        where = "a profile by layers" if cut else f"--placement {spec.name}"
+        raise InputError(
+            "copies: expected it with --placement auto and a profile by stages, "
+            f"got {copies} with {where}"
+        )
+    if cut and passing != "activations":
+        raise InputError(
+            f"passing: expected activations for a profile by layers, got {passing!r}: cut it "
+            "first, by `optimize` without --passing"
+        )
+    if passing == "auto" and spec.name != "linear":
+        raise InputError(
+            "placement: expected none with --passing auto, which chooses among them, "
+            f"got {spec.name!r}"
+        )
+    if spec.name == AUTO and passing != "activations":
+        raise InputError(f"placement: auto is for --passing activations, got {passing!r}")
+
+
+def _one_problem(problem: Problem, search: CachedSearch, where: str) -> Answer:
+    """One placement: what the optimizer finds for it."""
+    schedule = search.solve(problem)
+    _tell_overfull(schedule, search, where)
+    assert schedule.report is not None
+    assert schedule.timing is not None
+    bound = schedule.report.lower_bound or 0.0
+    cost = schedule.timing.iteration_time(problem.objective)
+    candidate = Candidate(problem.placement.name, cost, bound, None)
+    return Answer(schedule, search, cost, bound, (candidate,), search.stopped)
+
+
+def _tell_overfull(schedule: Schedule, search: CachedSearch, where: str) -> None:
+    """Names the fullest rank where stages that stay leave too little of ``device_memory``, which
+    nothing kept here."""
+    if schedule.problem.placement.passing is not Passing.ACTIVATIONS:
+        return
+    found = overfull(schedule)
+    if found is None:
+        return
+    rank, held, device = found
+    search.progress(
+        Note(
+            f"note: {where}: device_memory: rank {rank} holds {amount(held)} with the weights, "
+            f"gradients and optimizer state of its stages, more than {amount(device)}; one "
+            "placement keeps --memory-limit alone, --placement auto keeps both"
+        )
+    )
