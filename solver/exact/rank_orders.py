@@ -124,7 +124,7 @@ class RankOrders:
             count = self.counts[a.stream]
             apart = min(self.ahead(a, b), count - 1)
             found += apart * count - apart * (apart + 1) // 2
-        for (_, a), (_, b) in product(self.hosted, self.hosted):
-            if a < b:  # F's and B's of both, and each one's W's beside the other's F's
-                found += 6 * self.counts[a] * self.counts[b]
+        for (_, one), (_, other) in product(self.hosted, self.hosted):
+            if one < other:  # F's and B's of both, and each one's W's beside the other's F's
+                found += 6 * self.counts[one] * self.counts[other]
         return found

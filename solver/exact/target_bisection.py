@@ -82,9 +82,10 @@ def bisect(best: Incumbent, seed: int) -> Pieces:
 
 
 def order_model(problem: Problem) -> MakeModel | None:
-    """The model of a problem; None where it is too large, or another search does better."""
+    """The model of a problem; None where it is too large, another search does better, or
+    microbatches are unlike, which both models name by their turn."""
     linear = LinearInstance.of(problem)
-    if 3 * problem.stages * problem.microbatches > OPS:
+    if problem.profile.unlike or 3 * problem.stages * problem.microbatches > OPS:
         return None
     if linear is None:
         few = general_literals(problem) <= LITERALS
