@@ -35,6 +35,7 @@ from .inputs.problem_setup import (
 from .partition.joint import plan_partition
 from .passing.choose import plan_passing
 from .placement.choose import plan_placement
+from .solving.cache import ScheduleCache
 from .solving.progress import Listener, Note
 from .solving.search import CachedSearch, memory_held
 from .systems import System, answer_for, find_system
@@ -62,7 +63,7 @@ def optimize(
     time_limit: float | None = None,
     work_limit: float | None = None,
     seed: int = 0,
-    cache: str | None = None,
+    cache: str | ScheduleCache | None = None,
     progress: Listener | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Answer:

@@ -20,11 +20,12 @@ from pipeloom.ir.errors import InputError
 
 from .construct.one_at_a_time import one_at_a_time
 from .core.incumbent import Incumbent
+from .core.options import cores
 from .core.progress import FALLBACK
 from .core.worker_threads import Pieces, Worker, run_workers
 from .exact.enumeration import enumerate_orders
 from .families.applicable import build_families
-from .portfolio import Round, cores, improve, start
+from .portfolio import Round, improve, start
 from .proofs import closed_form_bounds
 from .search.entry_orders import EntryOrderAnnealer, PatternSearch, offer_filled
 from .search.local_search import Annealer

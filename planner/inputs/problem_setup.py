@@ -18,7 +18,7 @@ from pipeloom.ir.model.problem import Objective, Problem
 from pipeloom.ir.model.profile import Profile, StageProfile
 from pipeloom.ir.units import counted
 
-from ..solving.progress import Event, Listener, Note
+from ..solving.progress import Event, Listener, Note, unheard
 from .documents import Document, read_document
 from .placement_spec import PlacementSpec
 
@@ -43,6 +43,10 @@ class ProfileSource:
             self._document, self.where = read_document(given, "profile")
         else:
             raise TypeError(f"profile: expected a profile or its file, got {given!r}")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """In another process it tells nobody."""
+        return self.__dict__ | {"_tell": unheard}
 
     @classmethod
     def of(cls, given: ProfileLike | ProfileSource, progress: Listener | None) -> ProfileSource:

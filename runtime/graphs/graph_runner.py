@@ -7,8 +7,8 @@ with which B starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -29,9 +29,10 @@ from ..executor.stage_runner import (
     unchanged_weights,
     within,
 )
-from ..executor.weight_grad_deferral import hooked, run_backward
+from ..executor.weight_grad_deferral import AccumulationHooks, hooked, run_backward
 from ..measure.activation_ledger import Held, Memory
 from ..rank.options import StagesAs
+from ..tensors.forward_state import KeptBuffer
 from ..tensors.microbatches import tensors
 from ..tensors.skip_connections import Skips
 from .arguments import Kind, Parts, kind_of
@@ -114,6 +115,7 @@ class GraphRunner(StageRunner):
         self._in_model, self._make = loss_in_model, make
         self._graphs: dict[Kind, StageFunctions | None] = {}
         self._state: ModuleState | None = None
+        self._hooks: AccumulationHooks | None = None
         self._anchor = torch.zeros((), requires_grad=True)
         self.refusal: str | None = _hooked(module)
         if self.delayed:
@@ -137,8 +139,10 @@ class GraphRunner(StageRunner):
 
     def refresh(self, cells: Iterable[Cell]) -> None:
         """Before a step: graphs of a module that has changed since are made again."""
-        if self._state is None or not self._state.holds():
+        hooked = self.refusal is None and self._hooks
+        if self._state is None or hooked or not self._state.holds():
             self._state = ModuleState(self.module)
+            self._hooks = AccumulationHooks(self.module.parameters())
             self.refusal = self.refusal or _hooked(self.module)
             self._graphs.clear()
             for cell in cells:
@@ -234,7 +238,7 @@ class GraphRunner(StageRunner):
     def _again(self, cell: Cell, functions: StageFunctions) -> None:
         """R: what F saves once more, and of the last stage its loss."""
         given = self._given(cell, functions)
-        with below_autograd():
+        with below_autograd(), _as_kept(cell.buffers):
             if not self._last:
                 self._hold(cell, functions, functions.again(given))
                 return
@@ -374,6 +378,19 @@ class _Caught(torch.autograd.Function):
 def _caught(output: Tensor, anchor: Tensor, box: dict[int, Tensor], index: int) -> Tensor:
     found: Tensor = _Caught.apply(output, anchor, box, index)  # type: ignore[no-untyped-call]
     return found
+
+
+@contextmanager
+def _as_kept(buffers: Sequence[KeptBuffer]) -> Iterator[None]:
+    """A context in which buffers that F changed have the values from before it."""
+    own = [one.buffer.data for one in buffers]
+    try:
+        for one in buffers:
+            one.buffer.data = one.value
+        yield
+    finally:
+        for one, data in zip(buffers, own, strict=True):
+            one.buffer.data = data
 
 
 def _laid_out(tensors: Iterable[Tensor], strides: Sequence[Sequence[int]]) -> list[Tensor]:
