@@ -42,6 +42,7 @@ BENCHMARKS: dict[str, Callable[[list[str]], int]] = {
     "table8": table8.main,
     "formulas": formulas.main,
     "placements": placements.main,
+    "plans": plans.main,
     "weipipe": weipipe.main,
     "scaling": scaling.main,
     "hybrids": hybrids.main,

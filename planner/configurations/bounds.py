@@ -301,15 +301,18 @@ def _owners(run: TrainingRun) -> tuple[int, ...]:
 def balanced_cut(
     layers: int, before: float, after: float, owners: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Decoder layers of each stage: one by one to the rank with the least work, on its stage with
-    the fewest. ``before``, ``after``: work on the first and last stage, in layers."""
+    """Decoder layers of each stage, one at least: the others one by one to the rank with the least
+    work, on its stage with the fewest. ``before``, ``after``: on the first and last stage, in
+    layers."""
     ranks = max(owners) + 1
     loads = [0.0] * ranks
     loads[owners[0]] += before
     loads[owners[-1]] += after
     of_rank = [[s for s, owner in enumerate(owners) if owner == rank] for rank in range(ranks)]
-    counts = [0] * len(owners)
-    for _ in range(layers):
+    counts = [1] * len(owners)
+    for owner in owners:
+        loads[owner] += 1.0
+    for _ in range(layers - len(owners)):
         rank = min(range(ranks), key=loads.__getitem__)
         loads[rank] += 1.0
         counts[min(of_rank[rank], key=counts.__getitem__)] += 1

@@ -66,7 +66,7 @@ class Configuration:
         run = self.run
         degrees = [(key, getattr(run, key)) for key in ("tp", "pp", "dp", "cp", "ep", "vp")]
         words = [f"{key}{count}" for key, count in degrees if count > 1]
-        words += [f"etp{run.etp}"] * (run.etp not in {1, run.tp}) + [f"b{run.micro_batch}"]
+        words += [f"etp{run.etp}"] * (run.etp != run.tp) + [f"b{run.micro_batch}"]
         words += [recomputed(run)] if run.recompute else []
         words += [run.sharding.value] if run.sharding is not Sharding.NONE else []
         words += ["cut"] * (run.layers_per_stage is not None) + ["v"] * (self.placement == "v")
