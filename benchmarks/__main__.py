@@ -19,6 +19,7 @@ from . import (
     one_gpu,
     partition,
     placements,
+    plans,
     port,
     post_validation,
     predict,
