@@ -113,6 +113,9 @@ class NothingFits(InfeasibleError):  # noqa: N818
         super().__init__(words, **least)
         self.what, self.facts = what, facts
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.what, str(self), self.facts), self.__dict__
+
     def to_dict(self) -> dict[str, Any]:
         return super().to_dict() | self.facts
 

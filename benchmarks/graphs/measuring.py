@@ -17,6 +17,7 @@ from pipeloom.runtime.executor.stage_runner import Cell
 from pipeloom.runtime.executor.weight_grad_deferral import WeightQueue
 from pipeloom.runtime.graphs.graph_runner import runner_kind
 from pipeloom.runtime.measure.activation_ledger import Ledger
+from pipeloom.runtime.rank.heap import keep_pages
 from pipeloom.runtime.tensors.stage_interface import Spec, StageInterface
 
 from ..runtime_overhead.split import Ours, Split, Torchs
@@ -97,6 +98,7 @@ WHOLE = ("eager", "torch.compile")
 def measure(names: Sequence[str], rounds: int, device: str) -> list[dict[str, Any]]:
     """One row a stage and way: medians of ``rounds``, in milliseconds."""
     torch.set_num_threads(1)
+    keep_pages(torch.device(device))  # as a rank's process does, for all ways
     return [row for name in names for row in _measure(name, rounds, torch.device(device))]
 
 

@@ -32,7 +32,7 @@ def calls(runner: StageRunner, kind: OpKind, cell: Cell) -> Run:
 
 def _forward_alone(runner: StageRunner, cell: Cell) -> None:
     """F that keeps its input alone, and of buffers that it changes what was before."""
-    cell.state = RandomState(devices_of(cell.inputs))
+    cell.state = RandomState(devices_of(cell.inputs), runner.generators)
     if runner.stage > 0:
         cell.held = runner.memory.hold(*cell.inputs)
     given = tensors((cell.inputs, cell.options))

@@ -20,7 +20,7 @@ from ..measure.activation_ledger import Held, Memory
 from ..measure.gradient_watch import GradientWatch
 from ..tensors.forward_state import ChangingBuffers, KeptBuffer
 from ..tensors.microbatches import mapped, tensors
-from ..tensors.rng_state import RandomState
+from ..tensors.rng_state import RandomState, generators_of
 from ..tensors.skip_connections import Skips
 from ..tensors.stage_interface import StageInterface
 from .delayed_modules import DelayedCalls, around, delayed_modules
@@ -141,6 +141,7 @@ class StageRunner:
         self.module = module
         self.memory = memory
         self.buffers = ChangingBuffers(module)
+        self.generators = generators_of(module)
         self._deferral = Deferral(module.parameters() if parameters is None else parameters)
         self._last = last
         self._loss = loss

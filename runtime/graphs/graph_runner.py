@@ -7,8 +7,8 @@ with which B starts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -30,10 +30,10 @@ from ..executor.stage_runner import (
     unchanged_weights,
     within,
 )
-from ..executor.weight_grad_deferral import hooked, run_backward
+from ..executor.weight_grad_deferral import AccumulationHooks, hooked, run_backward
 from ..measure.activation_ledger import Held, Memory
 from ..rank.options import StagesAs
-from ..tensors.forward_state import as_they_were
+from ..tensors.forward_state import KeptBuffer
 from ..tensors.microbatches import tensors
 from ..tensors.rng_state import RandomState, devices_of
 from ..tensors.skip_connections import Skips
@@ -117,6 +117,7 @@ class GraphRunner(StageRunner):
         self._in_model, self._make = loss_in_model, make
         self._graphs: dict[Kind, StageFunctions | None] = {}
         self._state: ModuleState | None = None
+        self._hooks: AccumulationHooks | None = None
         self._anchor = torch.zeros((), requires_grad=True)
         self.refusal: str | None = _hooked(module)
         if self.delayed:
@@ -141,8 +142,10 @@ class GraphRunner(StageRunner):
 
     def refresh(self, cells: Iterable[Cell]) -> None:
         """Before a step: graphs of a module that has changed since are made again."""
-        if self._state is None or not self._state.holds():
+        hooked = self.refusal is None and self._hooks
+        if self._state is None or hooked or not self._state.holds():
             self._state = ModuleState(self.module)
+            self._hooks = AccumulationHooks(self.module.parameters())
             self.refusal = self.refusal or _hooked(self.module)
             self._graphs.clear()
             for cell in cells:
@@ -240,7 +243,7 @@ class GraphRunner(StageRunner):
         given = self._given(cell, functions)
         if isinstance(cell.kept, Kept):
             given += cell.kept.take()
-        with below_autograd(), as_they_were(cell.buffers):
+        with below_autograd(), _as_kept(cell.buffers):
             found = functions.again_at(cell.level)(given)
         self._hold(cell, functions, found[len(found) - len(functions.cut.saved) :])
         if self._last:
@@ -390,6 +393,19 @@ class _Caught(torch.autograd.Function):
 def _caught(output: Tensor, anchor: Tensor, box: dict[int, Tensor], index: int) -> Tensor:
     found: Tensor = _Caught.apply(output, anchor, box, index)  # type: ignore[no-untyped-call]
     return found
+
+
+@contextmanager
+def _as_kept(buffers: Sequence[KeptBuffer]) -> Iterator[None]:
+    """A context in which buffers that F changed have the values from before it."""
+    own = [one.buffer.data for one in buffers]
+    try:
+        for one in buffers:
+            one.buffer.data = one.value
+        yield
+    finally:
+        for one, data in zip(buffers, own, strict=True):
+            one.buffer.data = data
 
 
 def _laid_out(tensors: Iterable[Tensor], strides: Sequence[Sequence[int]]) -> list[Tensor]:

@@ -12,8 +12,10 @@ from torch import Tensor, fx, nn
 from ..dtensors import is_dtensor, local, whole
 from ..errors import ShapeError
 from ..executor.stage_runner import as_tuple
+from ..tensors.rng_state import generators_of
 from ..tensors.skip_connections import Skips
 from ..tensors.stage_interface import Spec, StageInterface
+from ..transport.thread_rank import here
 from .accumulation import fresh, take_into
 from .arguments import Parts
 from .cut import Cut, Piece, cut, cut_again
@@ -23,7 +25,7 @@ from .levels.part import Parts as LevelParts
 from .liveness import most_within_b
 from .module_state import unchanged
 from .rewrites import without_tangents
-from .torch_internals import TraceError, check_constants, value_of
+from .torch_internals import LOCK, TraceError, check_constants, unseeded, value_of
 
 Make = Callable[[Piece, Any, Mapping[fx.Node, Sequence[Take]], Sequence[fx.Node]], Function]
 
@@ -119,7 +121,8 @@ class StageFunctions:
         cls, module: nn.Module, tensors: Sequence[Tensor], forward: StageForward, make: Make
     ) -> StageFunctions:
         """The functions of a module for such tensors. Raises TraceError."""
-        with unchanged(module) as state:
+        seeded = unseeded(generators_of(module), alone=here() is None)
+        with LOCK, unchanged(module) as state, seeded:
             joint = trace_joint(module, tensors, forward)
             known = [*state.constants, *_fixed_tensors(module)]
             check_constants(joint.graph, joint.module, known)

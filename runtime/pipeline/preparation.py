@@ -17,6 +17,7 @@ from ..optim.norm_groups import numbered
 from ..rank.checks import check_program, check_tied
 from ..rank.consistency import check_agreement
 from ..rank.context import RankContext
+from ..rank.heap import keep_pages
 from ..rank.options import PipelineOptions
 from ..rank.role import RankRole, has_relays, routes_of
 from ..stages.make_store import make_store
@@ -66,12 +67,13 @@ def with_ties(
 
 
 def device_for(options: PipelineOptions, modules: Mapping[int, nn.Module]) -> torch.device:
-    """The device of the options, else of the modules. Raises InputError where ops are paced on a
-    GPU."""
+    """The device of the options, else of the modules, made ready. Raises InputError where ops are
+    paced on a GPU."""
     given = options.device
     device = device_of(modules.values()) if given is None else torch.device(given)
     if options.pace and device.type != "cpu":
         raise InputError(f"pace: expected a CPU, got {device}: its ops do not wait")
+    keep_pages(device)
     return device
 
 

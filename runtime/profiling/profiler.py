@@ -35,6 +35,7 @@ from ..probes.measuring import (
     probed_links,
 )
 from ..probes.stage_probe import Asked
+from ..rank.heap import keep_pages
 from ..rank.options import StagesAs, check_stages_as
 from ..stages.tie_detection import Group
 from ..transport import connect, whereabouts
@@ -229,6 +230,7 @@ def _measure_rank(source: ModelSource, settings: Settings, tied: Sequence[Group]
     """Measurements of the settings' view, the same on every rank of it, the tied stages, and the
     sequences in a microbatch."""
     device, group = _device(settings), settings.group
+    keep_pages(device)
     routes = ring_routes(whereabouts(group)[1], settings.timeout)
     transport = connect(routes, device, group)
     owners = [s % transport.size for s in range(settings.stages)]

@@ -106,23 +106,6 @@ def in_place_of_buffers(kept: Sequence[KeptBuffer]) -> Iterator[None]:
             one.module._buffers[one.name] = buffer
 
 
-@contextmanager
-def as_they_were(kept: Sequence[KeptBuffer]) -> Iterator[None]:
-    """A context in which the buffers themselves have the values of the copies."""
-    now = [one.buffer.clone() for one in kept]
-    _write(kept, [one.value for one in kept])
-    try:
-        yield
-    finally:
-        _write(kept, now)
-
-
-@torch.no_grad()
-def _write(kept: Sequence[KeptBuffer], values: Iterable[Tensor]) -> None:
-    for one, value in zip(kept, values, strict=True):
-        one.buffer.copy_(value)
-
-
 def _copies(places: Iterable[tuple[nn.Module, str]]) -> list[KeptBuffer]:
     """One copy of each buffer, also where several names have it."""
     found = [(part, name, part._buffers[name]) for part, name in places]
