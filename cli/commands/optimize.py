@@ -92,6 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from pipeloom.ir.formats import check_writable
+    from pipeloom.planner.compile import told_parts
     from pipeloom.planner.optimize import optimize
 
     check_output(args)
@@ -101,11 +102,8 @@ def run(args: argparse.Namespace) -> int:
     answer = searched(args, optimize, names=names)
     if answer.stopped:
         say(f"interrupted: {_so_far(answer)}")
-    if (part := answer.schedule.part_recomputed) is not None:
-        say(
-            f"note: {part[0]} recomputes a part of a forward (level {part[1]!r}), which `run` "
-            "refuses yet; --recompute full, or none, plans without"
-        )
+    if (words := told_parts(answer.schedule)) is not None:
+        say(f"note: {words}")
     facts, words = answer.to_dict(), str(answer)
     if args.explain:
         with interruptible() as interrupt:
