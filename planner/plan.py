@@ -19,7 +19,7 @@ from pipeloom.report.summaries import percent
 from pipeloom.report.text_table import table
 from pipeloom.solver.core.stopping import NEVER
 
-from .configurations.choose import Choice, Ranking, summary
+from .configurations.choose import Ranking, SpaceSearch, summary
 from .configurations.evaluation import Evaluated, certified, planned_step
 from .configurations.files import write_files
 from .configurations.reasons import OtherRate, other_rates, parts_of, reason
@@ -272,7 +272,7 @@ def plan(
     """
     limit = positive("time_limit", time_limit) or TIME_LIMIT
     space = Space.of(model, cluster_of(cluster, run.get("gpu")), run)
-    chosen = Choice(space, limit, should_stop or NEVER, progress or unheard).choose()
+    chosen = SpaceSearch(space, limit, should_stop or NEVER, progress or unheard).choose()
     found = Plan(space, chosen)
     if not found.plans:
         raise InfeasibleError(_nothing(space, chosen))

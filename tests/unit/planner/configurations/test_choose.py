@@ -10,7 +10,7 @@ import pytest
 
 from pipeloom.ir.errors import InfeasibleError
 from pipeloom.planner.clusters.cluster import preset
-from pipeloom.planner.configurations.choose import Choice
+from pipeloom.planner.configurations.choose import SpaceSearch
 from pipeloom.planner.configurations.evaluation import BoundedConfiguration, Evaluated
 from pipeloom.planner.configurations.space import Space
 from pipeloom.planner.plan import plan
@@ -26,8 +26,8 @@ def test_evaluation_is_the_same_in_another_process() -> None:
             yield pickle.loads(pickle.dumps(evaluate(pickle.loads(pickle.dumps(each)))))
 
     space = Space.of("llama-3-8b", preset("H100"), RUN | {"schedule": "1f1b"})
-    here = Choice(space, 20.0).choose()
-    there = Choice(space, 20.0, run=elsewhere).choose()
+    here = SpaceSearch(space, 20.0).choose()
+    there = SpaceSearch(space, 20.0, run=elsewhere).choose()
     assert [(e.configuration, e.step_ms, e.lower_bound) for e in here.evaluated] == [
         (e.configuration, e.step_ms, e.lower_bound) for e in there.evaluated
     ]
