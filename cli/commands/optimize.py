@@ -68,6 +68,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="folder in which answers are kept and looked up, each verified again; "
         f"{CACHE} by default, if that is set",
     )
+    parser.add_argument(
+        "--certificate",
+        metavar="FILE",
+        help="also write the argument for the schedule's lower bound, which verify --certificate "
+        "checks with code that shares nothing with the solver",
+    )
     add_output(parser, "schedule")
     example(
         parser,
@@ -77,6 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "pipeloom optimize profile.json -m 24 --passing auto -o schedule.json",
         "pipeloom optimize layers.json -m 24 --placement auto --max-layers 8 -o schedule.json",
         "pipeloom optimize profile.json -m 24 --memory-limit 4 --recompute auto -o schedule.json",
+        "pipeloom optimize profile.json -m 8 --certificate certificate.json -o schedule.json",
         "pipeloom optimize profile.json -m 8 --time-limit 10 --json",
         "pipeloom optimize layers.json -m 24 --for megatron -o schedule.json",
         "pipeloom optimize profile.json -m 24 --memory-limit 12 --explain -o schedule.json",
@@ -84,10 +91,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from pipeloom.ir.formats import check_writable
     from pipeloom.planner.compile import told_parts
     from pipeloom.planner.optimize import optimize
 
     check_output(args)
+    if args.certificate:
+        check_writable(args.certificate)
     names = ("memory_limit", "recompute", "offload", "copies", "for_")
     answer = searched(args, optimize, names=names)
     if answer.stopped:
@@ -100,7 +110,20 @@ def run(args: argparse.Namespace) -> int:
             explained = answer.explain(should_stop=interrupt)
         facts, words = facts | {"explanation": explained.to_dict()}, f"{words}\n\n{explained}"
     finish(args, answer.document, facts, words)
+    if args.certificate:
+        _certify(args.certificate, answer)
     return 0
+
+
+def _certify(path: str, answer: Answer) -> None:
+    from pipeloom.ir.formats import write_json
+    from pipeloom.planner.certificate import shortfall
+
+    with interruptible() as interrupt:
+        certificate = answer.certificate(should_stop=interrupt)
+    write_json(certificate, path)
+    if words := shortfall(certificate, answer.schedule):
+        say(f"note: {path} {words}")
 
 
 def _so_far(answer: Answer) -> str:

@@ -130,18 +130,40 @@ class StepBuilder:
     @property
     def graphs(self) -> int:
         """How many graphs there are of the rank's stages."""
-        runners = self.runners.values()
-        return sum(runner.graphs for runner in runners if isinstance(runner, GraphRunner))
+        return sum(runner.graphs for runner in self._graphed())
 
     @property
     def refusals(self) -> dict[int, str]:
         """Why stages that were to be graphs are none."""
-        runners = self.runners.items()
-        found = {s: r.refusal for s, r in runners if isinstance(r, GraphRunner)} | self._never
+        found = {runner.stage: runner.refusal for runner in self._graphed()} | self._never
         return {s: why for s, why in found.items() if why is not None}
 
-    def settle_coverage(self) -> None:
-        """After a step: of the first one it is known what W computed."""
+    @property
+    def functions(self) -> int:
+        """How many functions of graphs were made."""
+        return sum(runner.made for runner in self._graphed())
+
+    @property
+    def remade(self) -> dict[int, str]:
+        """Why functions of stages were made after the first step."""
+        return {r.stage: r.remade for r in self._graphed() if r.remade is not None}
+
+    def tell_made(self, tell: Callable[[int, int], object]) -> None:
+        """Tells each function that is made: how many there are, of how many of the program."""
+        row = self._context.program.instructions[self._context.role.rank]
+        ops = {(i.op.kind, i.op.stage) for i in row if isinstance(i, ir.Compute)}
+        graphed = {runner.stage for runner in self._graphed()}
+        count = sum(stage in graphed and not kind.copies for kind, stage in ops)
+        for runner in self._graphed():
+            runner.on_made = lambda: tell(self.functions, max(count, self.functions))
+
+    def _graphed(self) -> list[GraphRunner]:
+        return [runner for runner in self.runners.values() if isinstance(runner, GraphRunner)]
+
+    def settle(self) -> None:
+        """After a step: of the first one it is known what W computed, and all graphs are made."""
+        for graphed in self._graphed():
+            graphed.settled = True
         for s, runner in self.runners.items():
             found = runner.covered(partial(model_name, self._context.options.names))
             if found is not None:

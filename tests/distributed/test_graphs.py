@@ -50,12 +50,14 @@ def more() -> dict[str, Any]:
     program = compile_schedule(build_family("zb-h1", gradients.profile(2), 2), tied=[(0, 1)])
     options: dict[str, Any] = {"stages_as": "aten", "varying_shapes": True}
     pipeline = Pipeline.from_source(program, source, train=False, **options)
-    counts = []
+    counts, functions = [], []
     for rows in (2, 2, 3, 2):
         inputs, targets = replace(source, rows=rows).batch(0, 2)
         pipeline.step(inputs, target=targets)
         counts.append(pipeline.graphs)
+        functions.append(pipeline.graph_functions)
     found = {"counts": counts, "eager": pipeline.eager_stages}
+    found |= {"functions": functions, "remade": pipeline.remade_graphs, "rank": pipeline.rank}
     pipeline.close()
     return found
 
@@ -99,6 +101,9 @@ def test_each_shape_is_traced_once() -> None:
     for _, _, _, found in outcomes().values():
         assert found["counts"] == [1, 1, 2, 2]
         assert found["eager"] == {}
+        assert found["functions"] == [3, 3, 6, 6]
+        (why,) = [found["remade"][found["rank"]]]
+        assert "made again after the first step, for inputs of [3, " in why
 
 
 def test_levels_of_another_model_are_refused_before_the_first_step() -> None:
