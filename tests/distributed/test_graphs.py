@@ -13,9 +13,10 @@ import torch
 from pipeloom.compiler import compile_schedule
 from pipeloom.ir.model.schedule import Schedule
 from pipeloom.runtime.launch.processes import launch
+from pipeloom.runtime.launch.threads import launch_local
 from pipeloom.runtime.pipeline.pipeline import Pipeline
 from pipeloom.solver.families import build_family
-from tests.distributed.cases import gradients, meshes, remat, weights
+from tests.distributed.cases import gradients, graphs, meshes, remat, weights
 from tests.distributed.test_meshes import TP
 from tests.distributed.test_weight_gradients import compiled, difference, expected
 from tests.support.models import TinyTransformer
@@ -37,7 +38,8 @@ def run(
 ) -> tuple[list[Any], list[Any], list[Any], dict[str, Any]]:
     """On every rank of one launch."""
     found = gradients.run_cases(ACTIVATIONS)
-    return found, weights.run_cases(sends_weights), remat.run_cases(remats), more()
+    beside = graphs.run_cases([*graphs.OPTIONS, graphs.REPLICAS])
+    return found, weights.run_cases(sends_weights), remat.run_cases(remats), more() | beside
 
 
 def more() -> dict[str, Any]:
@@ -96,6 +98,16 @@ def test_each_shape_is_traced_once() -> None:
         assert found["functions"] == [3, 3, 6, 6]
         (why,) = [found["remade"][found["rank"]]]
         assert "made again after the first step, for inputs of [3, " in why
+
+
+@pytest.mark.parametrize("name", [*graphs.OPTIONS, graphs.REPLICAS])
+def test_trained_as_with_modules(name: str) -> None:
+    assert [found[3][name] for found in outcomes().values()] == [[], []]
+
+
+def test_trained_on_thread_ranks_as_with_modules() -> None:
+    found = launch_local(graphs.run_cases, 2, ([*graphs.OPTIONS],))
+    assert [*found.values()] == [{name: [] for name in graphs.OPTIONS}] * 2
 
 
 @pytest.mark.slow
