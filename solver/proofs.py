@@ -11,7 +11,7 @@ from pipeloom.ir.model.schedule import Schedule
 from .bounds import lower_bounds
 from .bounds.low_memory.activation_slots import slots_limit_rate
 from .bounds.low_memory.crossings_search import NEARLY, crossings_bound
-from .bounds.milp_relaxation import relaxation
+from .bounds.milp_relaxation import SECONDS, relaxation
 from .core.bound import Bound
 from .core.incumbent import Incumbent
 from .core.linear_instance import LinearInstance
@@ -21,7 +21,6 @@ from .core.tolerances import ROUNDING
 from .core.worker_threads import Pieces
 from .exact import BACKENDS
 
-RELAXATION_SECONDS = 3.0
 CROSSINGS_SECONDS = 10.0
 
 
@@ -39,7 +38,7 @@ def tighten(best: Incumbent) -> Pieces:
     linear = LinearInstance.of(least_times(best.problem))
     if linear is None or best.over():
         return
-    budget = best.budget(1 / 4, RELAXATION_SECONDS)
+    budget = best.budget(1 / 4, SECONDS)
     value = relaxation(linear, best.problem.objective, best.cost, budget)
     best.work.spend(budget.work.used)
     words = "what must happen between four moments on each stage, as a small MILP"
@@ -60,9 +59,8 @@ def interleave(best: Incumbent, seed: int) -> Pieces:
     """Proofs and schedules where memory holds few microbatches."""
     from .exact.target_bisection import bisect
 
-    linear = LinearInstance.of(best.problem)
-    if linear is not None and not overlap_saves(best.problem):
-        yield from bisect(best, linear, seed)
+    if not overlap_saves(best.problem):
+        yield from bisect(best, seed)
 
 
 def solve_exactly(best: Incumbent, solver: str, seed: int) -> bool:

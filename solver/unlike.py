@@ -20,11 +20,12 @@ from pipeloom.ir.errors import InputError
 
 from .construct.one_at_a_time import one_at_a_time
 from .core.incumbent import Incumbent
+from .core.options import cores
 from .core.progress import FALLBACK
 from .core.worker_threads import Pieces, Worker, run_workers
 from .exact.enumeration import enumerate_orders
 from .families.applicable import build_families
-from .portfolio import Round, cores, improve, start
+from .portfolio import Round, improve, start
 from .proofs import closed_form_bounds
 from .search.entry_orders import EntryOrderAnnealer, PatternSearch, offer_filled
 from .search.local_search import Annealer
@@ -73,8 +74,6 @@ def _rounds(best: Incumbent, seed: int, *, pattern: bool) -> Sequence[Round]:
     def search(small: Incumbent) -> Pieces:
         yield from start(small, int(rng.integers(1 << 31))).pieces(small)
 
-    return [
-        PatternSearch(best, search, largest=pattern),
-        EntryOrderAnnealer(best.problem, rng),
-        Annealer(best.problem, rng),
-    ]
+    patterns = PatternSearch(best, search, largest=pattern)
+    exchanges = EntryOrderAnnealer(best.problem, rng, patterns)
+    return [patterns, exchanges, Annealer(best.problem, rng)]

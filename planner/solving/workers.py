@@ -46,6 +46,10 @@ _FLAG: list[Any] = []
 """Within such a process, its one flag, which is shared with the one that started it."""
 
 
+class _NotBegunError(Exception):
+    """A task that a process here has taken, but not begun when it was to stop."""
+
+
 class LostWorkersError(PipeloomError):
     """Workers are lost again and again, or their scheduler is."""
 
@@ -163,7 +167,7 @@ def _completed(
         done, running = wait(running, POLL, FIRST_COMPLETED)
         lost = [each for each in done if not stopped and _is_lost(each)]
         for each in done.difference(lost):
-            if not each.cancelled():
+            if not (stopped and _is_left(each)):
                 yield numbers[each], _result(each)
         if lost:
             raise BrokenExecutor
@@ -181,13 +185,15 @@ def _is_lost(future: Future[Any]) -> bool:
     return isinstance(future.exception(), BrokenExecutor)
 
 
+def _is_left(future: Future[Any]) -> bool:
+    return future.cancelled() or isinstance(future.exception(), _NotBegunError)
+
+
 def _result(future: Future[Result]) -> Result:
     """Raises its error, in words where it is the cluster's."""
     try:
         return future.result()
-    except BrokenExecutor:
-        raise
-    except PipeloomError:
+    except (BrokenExecutor, PipeloomError):
         raise
     except Exception as error:
         if type(error).__name__ == "KilledWorker":
@@ -203,6 +209,8 @@ def _result(future: Future[Result]) -> Result:
 
 def _called(version: str, function: Callable[[Task], Result], task: Task) -> Result:
     """Within a worker."""
+    if any(flag.value for flag in _FLAG):
+        raise _NotBegunError
     if version != __version__:
         raise InputError(f"scheduler: expected workers with pipeloom {version}, got {__version__}")
     return function(task)

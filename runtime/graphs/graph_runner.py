@@ -26,6 +26,7 @@ from ..executor.stage_runner import (
     Using,
     apart_from,
     input_gradients,
+    no_part,
     unchanged_weights,
     within,
 )
@@ -34,6 +35,7 @@ from ..measure.activation_ledger import Held, Memory
 from ..rank.options import StagesAs
 from ..tensors.forward_state import KeptBuffer
 from ..tensors.microbatches import tensors
+from ..tensors.rng_state import RandomState, devices_of
 from ..tensors.skip_connections import Skips
 from .arguments import Kind, Parts, kind_of
 from .compiled_functions import compiled_function, laid_out
@@ -131,6 +133,7 @@ class GraphRunner(StageRunner):
             return
         self.forward = within(using(OpKind.F), self._counted_forward)
         self.bare = within(using(OpKind.F), self._run_forward)
+        self.part = within(using(OpKind.F), self._run_part)
         self.backward = within(using(OpKind.B), self._run_backward)
         self.weight = within(using(OpKind.W), self._run_weight)
 
@@ -166,12 +169,12 @@ class GraphRunner(StageRunner):
         ``within`` makes a context in which the module can run."""
         kind, made = kind_of(inputs, cell.options), self.made
         if kind not in self._graphs:
-            with within():
+            with torch.enable_grad(), within():
                 self._graphs[kind] = self._traced(inputs, cell)
         found = self._graphs[kind]
         try:
             if found is not None:
-                found.make(split=cell.queue is not None, again=cell.recomputed, whole=self._last)
+                found.make(split=cell.queue is not None, again=cell.recomputed, level=cell.level)
         except TraceError as error:  # what Inductor does not compile
             self.refusal, self._graphs[kind] = str(error), None
         cell.graphs = self._graphs[kind] or False
@@ -263,15 +266,27 @@ class GraphRunner(StageRunner):
         self._pass_on(cell, functions, given, results, counted=counted)
 
     def _again(self, cell: Cell, functions: StageFunctions) -> None:
-        """R: what F saves once more, and of the last stage its loss."""
+        """R: what F saves once more, or the rest of it, and of the last stage its loss."""
         given = self._given(cell, functions)
+        if isinstance(cell.kept, Kept):
+            given += cell.kept.take()
         with below_autograd(), _as_kept(cell.buffers):
-            if not self._last:
-                self._hold(cell, functions, functions.again(given))
-                return
-            found = functions.forward(given)
+            found = functions.again_at(cell.level)(given)
+        self._hold(cell, functions, found[len(found) - len(functions.cut.saved) :])
+        if self._last:
+            self._judge(cell, functions, found[: functions.outputs], counted=True)
+
+    def _run_part(self, cell: Cell) -> None:
+        """F that keeps what its level does; a loss is computed again by R."""
+        functions = self._found(cell)
+        if functions is None or cell.level is None:
+            raise no_part(self.stage, cell.level, str(self.refusal))
+        given = self._given(cell, functions)
+        with below_autograd():
+            found = functions.levels[cell.level].forward([*given])
         self._hold(cell, functions, found[functions.results :])
-        self._judge(cell, functions, found[: functions.outputs], counted=True)
+        cell.state = RandomState(devices_of(given))
+        self._pass_on(cell, functions, given, found[: functions.results])
 
     def _hold(self, cell: Cell, functions: StageFunctions, saved: list[Tensor]) -> None:
         cell.kept = kept = Kept(functions, self.memory)

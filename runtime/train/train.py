@@ -34,7 +34,7 @@ from ..pipeline.pipeline import Pipeline
 from ..stages.store import Stage, made
 from .callbacks import listening
 from .checkpoints import check_checkpoints
-from .loop import Listener, TrainingLoop
+from .loop import KEPT, Listener, TrainingLoop
 from .replicas import ALONE, Replicas, count_replicas
 from .settings import DEFAULTS, RunSettings, dtype_of
 
@@ -47,8 +47,9 @@ class RunResult:
     slowest rank's time from the common start. ``peak_memory``: of each rank, the most bytes of
     activations held in any step; ``device_peak``: the same by the CUDA allocator, else None.
     All of these are over all ``replicas`` of the pipeline.
-    ``measured``: the step of median time in the first replica, as a schedule with measured times
-    (milliseconds), the first step left out where there are more: it prepares the others.
+    ``measured``: the step of median time in the first replica, of the last 256, as a schedule with
+    measured times (milliseconds), the first step left out where there are more: it prepares the
+    others.
     ``measured_step``: its number. ``planned``: the program's schedule. ``notes``: what a
     checkpoint's optimizers overrule, a peak above the plan's memory limit, and why the measured
     schedule is far above or below the planned one. ``first_step``: the number
@@ -186,7 +187,7 @@ def train(
     eager = replicas.gather(pipeline, pipeline.eager_stages)
     remade = replicas.gather(pipeline, pipeline.remade_graphs)
     seconds = [record.seconds for record in loop.records]
-    settled = range(min(1, len(history) - 1), len(history))
+    settled = range(max(min(1, len(history) - 1), len(history) - KEPT), len(history))
     median = sorted(settled, key=seconds.__getitem__)[len(settled) // 2]
     coverage = joined(pipeline.gather(pipeline.coverage))
     measured = pipeline.gather_trace(history[median].marks, history[median].averages)

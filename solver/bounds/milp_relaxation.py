@@ -6,30 +6,36 @@ against the tail of another. It has a handful of integers a stage, whatever M is
 Moments of stage i: S_i its first op starts (an F), y_i its first B starts, t_i its last F starts,
 V_i its last B ends, and e_i its last op ends (a W)::
 
-    S_i ── n_i F's ── y_i ── F's, B's, W's ── t_i ── one F, a_i + 1 B's, r_i W's ── V_i ── W's ──
-    e_i
+    S_i ── n_i F's ── y_i ── F's, B's, W's ── t_i ── one F, a_i B's, r_i W's ── V_i ── W's ── e_i
 
-Proof that every schedule of cost C below the ceiling gives a solution. Take n_i F's before the
-first B, and at t_i: a_i microbatches with B to come and q_i with W alone, which the memory holds
-next to the last F's own. What the diagram names has to fit between its moments:
+Proof that every schedule of cost C below the ceiling gives a solution. Of a stage's microbatches
+c_k become what way k says (:class:`.memory_time.Ways`): R_k is the time of its R. Take n_i F's
+before the first B, and at t_i: a_i microbatches with B to come, the last F's own among them, and
+q_i with W alone, which the memory holds together. At y_i and at t_i a microbatch whose B has not
+run holds M_B, its R having run, or what its way keeps, its R to come; one at least holds M_B at
+y_i. So with A = sum c_k R_k, A_y the time of R's before y_i, A_t of those after t_i, known from
+these numbers, what the diagram names has to fit between its moments:
 
-    y_i >= S_i + n_i f_i                                                    n_i <= capacity
-    t_i >= y_i + (M - 1 - n_i) f_i + (M - 1 - a_i) b_i + (M - 1 - a_i - q_i) w_i   where n_i < M
-    V_i >= t_i + f_i + (a_i + 1) b_i + r_i w_i                              r_i <= a_i + q_i
-    e_i >= V_i + (a_i + q_i + 1 - r_i) w_i
-    (1 + a_i) M_B + q_i M_W <= limit
+    y_i >= S_i + n_i f_i + A_y
+    t_i >= y_i + (M - 1 - n_i) f_i + (M - a_i) b_i + (M - a_i - q_i) w_i + A - A_y - A_t   (n_i < M)
+    V_i >= t_i + f_i + a_i b_i + r_i w_i + A_t                              r_i < a_i + q_i
+    e_i >= V_i + (a_i + q_i - r_i) w_i
 
-(of the a_i + 1 W's whose B's end after t_i, the last B's comes after V_i). Where n_i = M (z_i = 1)
-all B's are to come at t_i; in either case
+(of the a_i W's whose B's end after t_i, the last B's comes after V_i). Where n_i = M (z_i = 1) all
+B's are to come at t_i; in either case
 
-    V_i >= y_i + (M - n_i) f_i + M b_i + (M - 1 - a_i - q_i + r_i) w_i.
+    V_i >= y_i + (M - n_i) f_i + M b_i + (M - a_i - q_i + r_i) w_i + A - A_y.
+
+Copies out take their turns on one channel from the end of the first F, those that are out by y_i
+have passed it; and what microbatches hold, each for as long as its way says, has room
+(:mod:`.memory_time`).
 
 The first F, the last F, the first B and the last B of a stage each passed the next one, or goes on
 to it:
 
     S_(i+1) >= S_i + f_i + down_i          y_i >= y_(i+1) + b_(i+1) + up_i
     t_(i+1) >= t_i + f_i + down_i          V_i >= V_(i+1) + up_i + b_i
-    y_i >= S_i + R_i                       V_i >= t_i + R_i + b_i
+    y_i >= S_i + turn_i                    V_i >= t_i + turn_i + b_i
 
 and e_i - S_i <= C (period) or e_i - S_0 <= C (makespan). So the least C of the MILP, or the ceiling
 where that is less, is a bound. Times are in units of the ceiling; the solver's tolerance is
@@ -38,39 +44,127 @@ taken off.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 from math import isfinite
 from typing import Any
 
-from pipeloom.ir.model.problem import Objective
+import numpy as np
 
-from ..core.linear_instance import LinearInstance
+from pipeloom.ir.cost.cost_tables import Costs
+from pipeloom.ir.model.ops import IntArray
+from pipeloom.ir.model.problem import Objective, Problem
+from pipeloom.ir.units import amount, counted, duration
+
+from ..core.bound import Bound
+from ..core.linear_instance import LinearInstance, counts_within
+from ..core.overlap_relaxation import least_times
+from ..core.relaxations import unfused
 from ..core.stopping import Budget
+from .memory_time import Ways, memory_times
+from .stage_moments import StageMoments
 
 TOLERANCE = 5e-7  # relative; the solver's own are a hundredth of it or less
+SECONDS = 3.0
+REMAT_WORDS = (
+    "what microbatches hold has room, or they are recomputed or copied, between four moments on "
+    "each stage, as a small MILP"
+)
 POLL = 0.05  # seconds between two looks at whether to stop
 NODE, ITERATION = 2000, 5000  # ops that a node (a stage squared) and a step of the simplex count
 
 
 def relaxation(
-    linear: LinearInstance, objective: Objective, ceiling: float, budget: Budget | None = None
+    linear: LinearInstance,
+    objective: Objective,
+    ceiling: float,
+    budget: Budget | None = None,
 ) -> float:
-    """A bound on the cost of every schedule; ``ceiling`` is the cost of one, and at least that."""
+    """A bound on the cost of every schedule, none of which recomputes or offloads.
+
+    ``ceiling`` is the cost of one, and at least that.
+    """
+    ways = [Ways.staying(float(size)) for size in linear.m_b]
+    return _solved(linear, objective, ceiling, budget or Budget(), ways)[0]
+
+
+def remat_relaxation(problem: Problem, ceiling: float, budget: Budget) -> Bound | None:
+    """The bound with what each microbatch may become; None where a rank has several stages."""
+    bare = least_times(unfused(problem))
+    linear, costs = LinearInstance.of(bare), Costs.of(bare)
+    if linear is None:
+        return None
+    ways = [Ways.of(costs, stage) for stage in range(linear.stages)]
+    value, stages = _solved(linear, problem.objective, ceiling, budget, ways)
+    if not stages:
+        return Bound(value, "remat-relaxation", REMAT_WORDS)
+    spans = [stage.ends.solution_value() - stage.starts.solution_value() for stage in stages]
+    i = int(np.argmax(spans))
+    chosen = np.array(stages[i].found())
+
+    def numbers() -> list[str]:
+        limit = linear.limit + linear.m_b
+        fit = counts_within(limit, linear.m_b, linear.microbatches).astype(np.int64)
+        roomier = replace(linear, limit=limit, capacity=fit)
+        then = _solved(roomier, problem.objective, ceiling, Budget(SECONDS), ways)[0]
+        return [
+            *_binding(linear, i, chosen, ways[i]),
+            "with memory for one microbatch more on each rank the same argument gives "
+            f"{duration(min(value, then))}",
+        ]
+
+    return Bound(value, "remat-relaxation", REMAT_WORDS, int(linear.ranks[i]), numbers)
+
+
+def _binding(linear: LinearInstance, i: int, chosen: IntArray, ways: Ways) -> list[str]:
+    """What becomes of the microbatches of a stage at best."""
+    copied = int(chosen[ways.wire > 0].sum())
+    again, room = int(chosen[1:].sum()) - copied, int(linear.capacity[i])
+    return [
+        f"rank {linear.ranks[i]} computes for {duration(linear.work[i])}; its limit of "
+        f"{amount(linear.limit[i])} has room for {counted(room, 'microbatch')} at once",
+        f"at the bound {again} of its {linear.microbatches} are recomputed, for "
+        f"{duration(float(ways.again @ chosen))}, and {copied} offloaded; else it idles",
+    ]
+
+
+def _solved(
+    linear: LinearInstance,
+    objective: Objective,
+    ceiling: float,
+    budget: Budget,
+    ways: Sequence[Ways],
+) -> tuple[float, list[StageMoments]]:
+    """The bound, and the stages where a solution was found."""
     from ortools.linear_solver import pywraplp
 
-    budget = budget or Budget()
     solver = pywraplp.Solver.CreateSolver("SCIP")
     if solver is None or ceiling <= 0.0:  # SCIP is left out of some builds of ortools
-        return 0.0
+        return 0.0, []
     cost = solver.NumVar(0.0, 1.0, "C")
-    stages = [_StageMoments(solver, linear, i, ceiling) for i in range(linear.stages)]
+    stages = [StageMoments(solver, linear, i, ceiling, way) for i, way in enumerate(ways)]
     for i, stage in enumerate(stages):
         stage.keep_moments_apart()
+        stage.fit(memory_times(linear, i, ways[i], ceiling))
         start = stage.starts if objective is Objective.PERIOD else stages[0].starts
         solver.Add(cost >= stage.ends - start)
         if i + 1 < linear.stages:
             stage.pass_on_to(stages[i + 1])
     solver.Minimize(cost)
+    status = _solve(solver, _parameters(solver, linear, budget), budget)
+    budget.work.spend(ITERATION * solver.iterations())
+    if status == pywraplp.Solver.INFEASIBLE:  # no schedule is cheaper than the ceiling
+        return ceiling * (1 - TOLERANCE), []
+    if status not in (pywraplp.Solver.OPTIMAL, pywraplp.Solver.FEASIBLE):
+        return 0.0, []
+    return min(1.0, float(solver.Objective().BestBound())) * ceiling * (1 - TOLERANCE), stages
+
+
+def _parameters(solver: Any, linear: LinearInstance, budget: Budget) -> Any:
+    """Those of a solve within the budget; SCIP's own are set."""
+    from ortools.linear_solver import pywraplp
+
     # constraints are kept far better than TOLERANCE asks for; Ctrl-C is Python's
     parameters = "numerics/feastol = 1e-9\nnumerics/dualfeastol = 1e-9\nmisc/catchctrlc = FALSE\n"
     if isfinite(budget.work.ops):
@@ -82,13 +176,7 @@ def relaxation(
     solver.SetSolverSpecificParametersAsString(parameters)
     exact = pywraplp.MPSolverParameters()
     exact.SetDoubleParam(exact.RELATIVE_MIP_GAP, 0.0)
-    status = _solve(solver, exact, budget)
-    budget.work.spend(ITERATION * solver.iterations())
-    if status == pywraplp.Solver.INFEASIBLE:  # no schedule is cheaper than the ceiling
-        return ceiling * (1 - TOLERANCE)
-    if status not in (pywraplp.Solver.OPTIMAL, pywraplp.Solver.FEASIBLE):
-        return 0.0
-    return min(1.0, float(solver.Objective().BestBound())) * ceiling * (1 - TOLERANCE)
+    return exact
 
 
 def _solve(solver: Any, parameters: Any, budget: Budget) -> int:
@@ -102,55 +190,3 @@ def _solve(solver: Any, parameters: Any, budget: Budget) -> int:
             while not wait([solving], POLL).done:  # an interrupt before SCIP has begun is lost
                 solver.InterruptSolve()
         return int(solving.result())
-
-
-class _StageMoments:
-    """The moments and counts of one stage, and the constraints on them."""
-
-    def __init__(self, solver: Any, linear: LinearInstance, i: int, unit: float) -> None:
-        self.solver, self.m = solver, linear.microbatches
-        times = (linear.f, linear.b, linear.w, linear.down, linear.up, linear.round_trip)
-        self.f, self.b, self.w, self.down, self.up, self.round_trip = (
-            float(time[i]) / unit for time in times
-        )
-        self.capacity = int(linear.capacity[i])
-        most = 2.0 * linear.microbatches * float(linear.m_b[i])  # more is as good as no limit
-        limit = min(float(linear.limit[i]), most) or 1.0
-        self.m_b, self.m_w = float(linear.m_b[i]) / limit, float(linear.m_w[i]) / limit
-        self.starts, self.first_b, self.last_f, self.last_b, self.ends = (
-            solver.NumVar(0.0, solver.infinity(), "") for _ in range(5)
-        )
-        self.ahead = solver.IntVar(1, self.capacity, "n")
-        self.pending = solver.IntVar(0, self.capacity - 1, "a")
-        self.weights = solver.IntVar(0, self.m - 1, "q")
-        self.early = solver.IntVar(0, self.m - 1, "r")
-        self.all_ahead = solver.IntVar(0, int(self.capacity >= self.m), "z")
-
-    def keep_moments_apart(self) -> None:
-        m, f, b, w, add = self.m, self.f, self.b, self.w, self.solver.Add
-        done = m - 1 - self.pending  # B's before the last F
-        add(self.first_b >= self.starts + f * self.ahead)
-        add(self.first_b >= self.starts + self.round_trip)
-        add(self.last_f >= self.starts + f * (m - 1))
-        # a span is at most the ceiling, 1 in our unit, so z lifts the constraint
-        between = f * (m - 1 - self.ahead) + b * done + w * (done - self.weights)
-        add(self.last_f >= self.first_b + between - 2 * self.all_ahead)
-        add(self.ahead <= m - 1 + self.all_ahead)
-        add(self.pending >= (m - 1) * self.all_ahead)
-        add(done - self.weights >= 0)
-        add(self.early <= self.pending + self.weights)
-        add(self.m_b * (1 + self.pending) + self.m_w * self.weights <= 1.0)
-        add(self.last_b >= self.last_f + f + b * (self.pending + 1) + w * self.early)
-        add(
-            self.last_b
-            >= self.first_b + f * (m - self.ahead) + b * m + w * (done - self.weights + self.early)
-        )
-        add(self.last_b >= self.last_f + self.round_trip + b)
-        add(self.ends >= self.last_b + w * (self.pending + self.weights + 1 - self.early))
-
-    def pass_on_to(self, later: _StageMoments) -> None:
-        add = self.solver.Add
-        add(later.starts >= self.starts + self.f + self.down)
-        add(later.last_f >= self.last_f + self.f + self.down)
-        add(self.first_b >= later.first_b + later.b + self.up)
-        add(self.last_b >= later.last_b + self.up + self.b)

@@ -87,7 +87,7 @@ class RankModel:
         room, largest, f = self.room, float(self.m_b.max()), float(self.f[0])
         fall = max(*map(rate, self.m_b, self.b + self.w), *map(rate, self.m_w, self.w))
         if len(self.f) == 1:
-            return lambda half: _steps(room, largest, f, half) + ramp(room, largest, fall, half)
+            return lambda half: steps(room, largest, f, half) + ramp(room, largest, fall, half)
         rise = self.rise
         return lambda half: ramp(room, largest, rise, half) + ramp(room, largest, fall, half)
 
@@ -174,7 +174,7 @@ def ramp(limit: float, least: float, slope: float, time: float) -> float:
     return rises * (least + slope * rises / 2) + (time - rises) * limit
 
 
-def _steps(limit: float, size: float, every: float, time: float) -> float:
+def steps(limit: float, size: float, every: float, time: float) -> float:
     """The integral of min(limit, size (1 + floor(t / every))) over t in 0..time."""
     if every == 0 or size == 0:
         return limit * time

@@ -8,6 +8,7 @@
                 with one BW for each B and W, where that takes less
     reductions  the optimizer on stages that are recomputed or offloaded whole (whole_stages)
     fits        the optimizer with more memory, its schedules made to fit (repair)
+    relaxation  a better bound (bounds.milp_relaxation)
     annealing   of the orders of the best and of each microbatch's remat, half of them left out at
                 a time, and of the best one until the time is up
 
@@ -30,6 +31,7 @@ from pipeloom.ir.model.problem import Problem
 from pipeloom.ir.model.schedule import Schedule
 
 from ..bounds import lower_bounds
+from ..bounds.milp_relaxation import SECONDS, remat_relaxation
 from ..core.incumbent import Incumbent
 from ..core.options import Optimizer, Order, SolveOptions
 from ..core.relaxations import fusible, plain, recomputable
@@ -75,11 +77,24 @@ def search_remat(best: Incumbent, optimizer: Optimizer, options: SolveOptions) -
         for rows in fitted(problem, solved(with_more, share).order):
             starts.offer(rows)
         yield
+    _tighten(best)
+    yield
     annealer = RematAnnealer(problem, np.random.default_rng(options.seed), every)
     while True:
         for start in starts.best():
             starts.offer(annealer.anneal(best, start))
             yield
+
+
+def _tighten(best: Incumbent) -> None:
+    """Looks for a better bound where none has met the best schedule."""
+    if best.over():
+        return
+    budget = best.budget(1 / 4, SECONDS)
+    found = remat_relaxation(best.problem, best.cost, budget)
+    best.work.spend(budget.work.used)
+    if found is not None:
+        best.raise_bound(found)
 
 
 class _Starts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -30,6 +31,8 @@ WEIGHTS = [
     weights.Case("interleave with B and W apart", 2, 4, FLOAT64, 2, stages_as="aten"),
 ]
 REMAT = [remat.Case(lever, 2, FLOAT64, stages_as="aten") for lever in ("recompute", "offload")]
+LEVELS = remat.level_cases(2)
+REMAT += LEVELS
 COMPILED = gradients.Case("zb-h1", 2, 4, torch.float32, stages_as="inductor")
 
 
@@ -38,8 +41,9 @@ def run(
 ) -> tuple[list[Any], list[Any], list[Any], dict[str, Any]]:
     """On every rank of one launch."""
     found = gradients.run_cases(ACTIVATIONS)
-    beside = graphs.run_cases([*graphs.OPTIONS, graphs.REPLICAS])
-    return found, weights.run_cases(sends_weights), remat.run_cases(remats), more() | beside
+    last = more() | {"refused": remat.refused(remats[-1][1])}
+    last |= graphs.run_cases([*graphs.OPTIONS, graphs.REPLICAS])
+    return found, weights.run_cases(sends_weights), remat.run_cases(remats), last
 
 
 def more() -> dict[str, Any]:
@@ -88,7 +92,11 @@ def test_where_weights_are_sent(at: int) -> None:
 @pytest.mark.parametrize("at", range(len(REMAT)), ids=lambda at: REMAT[at].lever)
 def test_what_is_recomputed_or_offloaded(at: int) -> None:
     for row in (found[2][at] for found in outcomes().values()):
+        assert row.violations == ()
         assert row.difference <= gradients.BOUNDS[FLOAT64]
+        if REMAT[at] in LEVELS:
+            assert row.pulled == 6
+            assert 0.8 * row.limit <= row.peak <= row.limit
 
 
 def test_each_shape_is_traced_once() -> None:
@@ -108,6 +116,15 @@ def test_trained_as_with_modules(name: str) -> None:
 def test_trained_on_thread_ranks_as_with_modules() -> None:
     found = launch_local(graphs.run_cases, 2, ([*graphs.OPTIONS],))
     assert [*found.values()] == [{name: [] for name in graphs.OPTIONS}] * 2
+
+
+def test_levels_of_another_model_are_refused_before_the_first_step() -> None:
+    for _, _, _, found in outcomes().values():
+        assert re.fullmatch(
+            r"stage \d: expected a microbatch to hold \d+ bytes at level \d+%, as in the program's "
+            r"profile, got \d+: profile this model in these stages and shapes, and plan again",
+            found["refused"],
+        )
 
 
 @pytest.mark.slow

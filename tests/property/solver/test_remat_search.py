@@ -25,7 +25,9 @@ from pipeloom.ir.model.schedule import Schedule, Status
 from pipeloom.ir.verify.schedule import verify_schedule
 from pipeloom.solver.bounds import lower_bounds
 from pipeloom.solver.bounds.feasibility import smallest_limit
+from pipeloom.solver.bounds.milp_relaxation import remat_relaxation
 from pipeloom.solver.core.relaxations import plain, without_offloading, without_recomputing
+from pipeloom.solver.core.stopping import Budget
 from pipeloom.solver.optimize import optimize
 from pipeloom.solver.remat.portfolio import one_at_a_time_with_remat
 from pipeloom.solver.remat.whole_stages import reductions
@@ -37,8 +39,11 @@ from tests.property.ir.test_remat import lever_schedules
 def test_no_bound_is_above_a_schedule(schedule: Schedule, objective: Objective) -> None:
     timing = simulate(schedule)
     problem = replace(schedule.problem, memory_limit=timing.peak_memory, objective=objective)
+    cost = timing.cost(objective)
     for bound in lower_bounds(problem):
-        assert bound.value <= timing.cost(objective) * (1 + 1e-9), bound
+        assert bound.value <= cost * (1 + 1e-9), bound
+    relaxed = remat_relaxation(problem, 1.5 * cost, Budget(ops=1e7))
+    assert relaxed is None or relaxed.value <= cost
 
 
 @settings(deadline=None, max_examples=60)
@@ -239,6 +244,9 @@ def test_the_least_cost_among_levels(seed: int) -> None:
     assert found.timing is not None
     assert found.timing.cost(problem.objective) == pytest.approx(least)
     assert max(bound.value for bound in lower_bounds(problem)) <= least * (1 + 1e-9)
+    relaxed = remat_relaxation(problem, 1.5 * least, Budget())
+    assert relaxed is not None
+    assert relaxed.value <= least
 
 
 def seeded(seed: int, limit: float) -> Problem:
@@ -300,6 +308,23 @@ def test_the_head_is_paid_for_at_the_cheapest_levels() -> None:
     problem = Problem(Profile((stage,) * 2, 2, t_comm=2.0), 4, Placement.linear(2), (20.0,) * 2)
     named = {bound.name: bound.value for bound in lower_bounds(problem)}
     assert named["remat-head"] == pytest.approx(4 * 8 + 5)
+
+
+def test_places_in_memory_are_paid_for_by_copies() -> None:
+    """One M_B fits, so that each microbatch takes the only place for as long as it stays, 4 + 2 + 4
+    + 3 + 2 and its B, or for its F, both copies and B; the last one's copies are not waited for."""
+    stage = StageProfile(4.0, 3.0, 1.0, m_b=10.0, m_o=0.0, offload_bytes=5.0)
+    profile = Profile((stage,) * 2, 2, t_comm=2.0, host_link=Link(0.0, 1e-6))
+    problem = Problem(profile, 4, Placement.linear(2), (19.0,) * 2)
+    relaxed = remat_relaxation(problem, 200.0, Budget())
+    assert relaxed is not None
+    assert relaxed.value == pytest.approx(4 * (4 + 2 * 5 + 3) + 1, rel=1e-5)
+    assert relaxed.rank == 0
+    assert max(bound.value for bound in lower_bounds(problem)) < relaxed.value
+    assert [line for line in relaxed.explained() if "one microbatch more" in line]
+    found = optimize(problem, work_limit=4.0)
+    assert found.timing is not None
+    assert found.timing.period >= relaxed.value
 
 
 def test_what_the_profile_cannot_is_refused() -> None:
