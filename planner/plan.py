@@ -279,16 +279,19 @@ def plan(
     return found
 
 
-def _nothing(space: Space, chosen: Ranking) -> str:
+def _nothing(space: Space, ranking: Ranking) -> str:
     """How far the configuration that needs least memory is from fitting."""
     device = space.cluster.gpu
-    head = f"{space.model.name} on {space.base.gpus} GPUs of {space.cluster.name}: nothing fits"
-    tried = [each for each in chosen.evaluated if each.tightest_gib < inf]
-    least = [(each.tightest_gib, each.configuration.name) for each in tried] + chosen.too_large
+    where = f"{space.model.name} on {space.base.gpus} GPUs of {space.cluster.name}"
+    if ranking.lower_bound < inf:
+        return f"{where}: no plan that fits was found in the time given: --time-limit"
+    tried = [each for each in ranking.evaluated if each.tightest_gib < inf]
+    least = [(each.tightest_gib, each.configuration.name) for each in tried] + ranking.too_large
     if not least:
-        return f"{head} in the time given: --time-limit"
+        return f"{where}: nothing fits: memory: no schedule of what may be spread holds"
     size, name = min(least)
     return (
-        f"{head}: memory: {name} needs at least {size:.1f} GiB on the fullest device, "
-        f"{size - device.memory_gib:.1f} more than the {device.memory_gib:g} of {device.name}"
+        f"{where}: nothing fits: memory: {name} needs at least {size:.1f} GiB on the fullest "
+        f"device, {size - device.memory_gib:.1f} more than the {device.memory_gib:g} of "
+        f"{device.name}"
     )
